@@ -1,0 +1,1 @@
+"""Frames, headers, codes, bodies and message bytes. Pure: bytes in, objects out."""
