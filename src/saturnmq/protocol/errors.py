@@ -1,0 +1,218 @@
+"""The one tree of errors. What a caller needs to act on it is an attribute, not a text to parse.
+
+SaturnError
+  LocalProtocolError    you broke the rules
+  RemoteProtocolError   they did (FrameError, HeaderError, MessageError, BodyError)
+  ConfigError           settings that cannot be used; carries every problem at once
+  StoreError            CorruptRecord, DiskFull, StoreLocked, FlushFailed
+  ResponseError         an answer other than SUCCESS; one class per response code
+
+Source: spec 00 section 6, spec 08 API-30.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from saturnmq.protocol.codes import ResponseCode
+
+
+class SaturnError(Exception):
+    """Base of all errors of SaturnMQ.
+
+    code: the response code, or None where no answer is behind it. retryable: whether the same call may succeed later or elsewhere.
+    broker: "name" or "ip:port" of who said so. hint: what to do next.
+    """
+
+    code: int | None = None
+    retryable: bool = False
+
+    def __init__(self, message: str = "", *, broker: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.broker = broker
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}" if self.hint else self.message
+
+
+class LocalProtocolError(SaturnError):
+    """This process asked for something that the protocol does not allow."""
+
+
+class RemoteProtocolError(SaturnError):
+    """Bytes from a peer that cannot be what it claims. The connection they came from is not usable any more."""
+
+
+class FrameError(RemoteProtocolError):
+    """A frame whose lengths or serialization type are impossible (REM-02)."""
+
+
+class HeaderError(RemoteProtocolError):
+    """A header that does not parse, or a header field whose text is not of its type."""
+
+
+class MissingField(HeaderError):
+    """A header field that the processor needs is absent. Answered with SYSTEM_ERROR, the connection stays (REM-08)."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__(f"the custom field <{field}> is null")
+        self.field = field
+
+
+class MessageError(RemoteProtocolError):
+    """Message, batch or property bytes that do not parse."""
+
+
+class BodyError(RemoteProtocolError):
+    """A JSON (or compressed) body that does not parse."""
+
+
+class ConfigError(SaturnError):
+    """Settings that cannot be used. `problems` holds one sentence each, all of them at once."""
+
+    def __init__(self, problems: list[str] | str) -> None:
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        super().__init__("; ".join(self.problems))
+
+
+class StoreError(SaturnError):
+    """The store cannot do what was asked."""
+
+
+class CorruptRecord(StoreError):
+    """Bytes on disk that are not the record they should be."""
+
+
+class DiskFull(StoreError):
+    """No room for a new file."""
+
+
+class StoreLocked(StoreError):
+    """Another process holds the store."""
+
+
+class FlushFailed(StoreError):
+    """A flush to disk failed: nothing is acknowledged after it."""
+
+
+class InvariantBroken(SaturnError):
+    """Something that must hold does not. Never caught to go on."""
+
+
+def invariant(condition: object, why: str) -> None:
+    """Raise InvariantBroken unless condition holds. Unlike assert it survives -O."""
+    if not condition:
+        raise InvariantBroken(why)
+
+
+class ResponseError(SaturnError):
+    """An answer other than SUCCESS. Subclasses are chosen by code; see `response_error`."""
+
+    response_code: ClassVar[ResponseCode | None] = None
+    refresh_route: ClassVar[bool] = False
+
+    def __init__(
+        self, remark: str = "", *, code: int | None = None, broker: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(remark, broker=broker, hint=hint)
+        if code is not None:
+            self.code = int(code)
+        elif self.response_code is not None:
+            self.code = int(self.response_code)
+        self.remark = remark
+
+
+_BY_CODE: Final[dict[int, type[ResponseError]]] = {}
+
+
+def _define(
+    name: str, code: ResponseCode, doc: str, *, retryable: bool = False, refresh_route: bool = False
+) -> type[ResponseError]:
+    """Make and register the class of one code; a second class for a code fails the import."""
+    if code in _BY_CODE:
+        raise RuntimeError(f"two error classes for response code {code}")
+    cls = type(
+        name,
+        (ResponseError,),
+        {
+            "__doc__": doc,
+            "__module__": __name__,
+            "response_code": code,
+            "code": int(code),
+            "retryable": retryable,
+            "refresh_route": refresh_route,
+        },
+    )
+    _BY_CODE[int(code)] = cls
+    return cls
+
+
+# name, code, meaning, retryable (the Java producer retries on it, PR-16), refresh the route first
+SystemError_ = _define("SystemError_", ResponseCode.SYSTEM_ERROR, "The peer failed (1).", retryable=True)
+SystemBusy = _define("SystemBusy", ResponseCode.SYSTEM_BUSY, "Flow control (2).", retryable=True)
+RequestCodeNotSupported = _define(
+    "RequestCodeNotSupported", ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "Unknown code (3)."
+)
+FlushDiskTimeout = _define("FlushDiskTimeout", ResponseCode.FLUSH_DISK_TIMEOUT, "Stored, not yet on disk (10).")
+SlaveNotAvailable = _define("SlaveNotAvailable", ResponseCode.SLAVE_NOT_AVAILABLE, "Stored, no replica (11).")
+FlushSlaveTimeout = _define("FlushSlaveTimeout", ResponseCode.FLUSH_SLAVE_TIMEOUT, "Stored, replica late (12).")
+MessageIllegal = _define("MessageIllegal", ResponseCode.MESSAGE_ILLEGAL, "Too long or malformed (13).")
+ServiceNotAvailable = _define(
+    "ServiceNotAvailable",
+    ResponseCode.SERVICE_NOT_AVAILABLE,
+    "Not writable: slave, stopped or disk full (14).",
+    retryable=True,
+)
+NoPermission = _define("NoPermission", ResponseCode.NO_PERMISSION, "Refused (16).", retryable=True)
+TopicNotExist = _define(
+    "TopicNotExist", ResponseCode.TOPIC_NOT_EXIST, "The topic is not there (17).", retryable=True, refresh_route=True
+)
+PullNotFound = _define("PullNotFound", ResponseCode.PULL_NOT_FOUND, "No message yet (19).")
+PullRetryImmediately = _define(
+    "PullRetryImmediately", ResponseCode.PULL_RETRY_IMMEDIATELY, "Nothing matched, ask again (20)."
+)
+PullOffsetMoved = _define("PullOffsetMoved", ResponseCode.PULL_OFFSET_MOVED, "The offset is out of range (21).")
+QueryNotFound = _define("QueryNotFound", ResponseCode.QUERY_NOT_FOUND, "Nothing found (22).")
+SubscriptionParseFailed = _define(
+    "SubscriptionParseFailed", ResponseCode.SUBSCRIPTION_PARSE_FAILED, "The filter expression is wrong (23)."
+)
+SubscriptionNotExist = _define(
+    "SubscriptionNotExist", ResponseCode.SUBSCRIPTION_NOT_EXIST, "The group does not subscribe it (24)."
+)
+SubscriptionNotLatest = _define(
+    "SubscriptionNotLatest", ResponseCode.SUBSCRIPTION_NOT_LATEST, "The broker knows a newer one (25)."
+)
+SubscriptionGroupNotExist = _define(
+    "SubscriptionGroupNotExist", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "The consumer group is not there (26)."
+)
+FilterDataNotExist = _define("FilterDataNotExist", ResponseCode.FILTER_DATA_NOT_EXIST, "No compiled filter (27).")
+FilterDataNotLatest = _define(
+    "FilterDataNotLatest", ResponseCode.FILTER_DATA_NOT_LATEST, "An older compiled filter (28)."
+)
+NoBuyerId = _define("NoBuyerId", ResponseCode.NO_BUYER_ID, "Legacy (204).", retryable=True)
+NotInCurrentUnit = _define("NotInCurrentUnit", ResponseCode.NOT_IN_CURRENT_UNIT, "Legacy (205).", retryable=True)
+ConsumerNotOnline = _define(
+    "ConsumerNotOnline", ResponseCode.CONSUMER_NOT_ONLINE, "The consumer is not connected (206)."
+)
+ConsumeMessageTimeout = _define(
+    "ConsumeMessageTimeout", ResponseCode.CONSUME_MSG_TIMEOUT, "The consumer did not answer (207)."
+)
+NoMessage = _define("NoMessage", ResponseCode.NO_MESSAGE, "A query found nothing (208).")
+UpdateAclFailed = _define(
+    "UpdateAclFailed", ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED, "Account not saved (209)."
+)
+DeleteAclFailed = _define("DeleteAclFailed", ResponseCode.DELETE_ACL_CONFIG_FAILED, "Account not deleted (210).")
+UpdateWhiteAddressesFailed = _define(
+    "UpdateWhiteAddressesFailed", ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED, "White list not saved (211)."
+)
+FlowControl = _define("FlowControl", ResponseCode.FLOW_CONTROL, "Slow down (215).", retryable=True)
+
+
+def response_error(
+    code: int, remark: str | None = None, *, broker: str | None = None, hint: str | None = None
+) -> ResponseError:
+    """The error object for a response code; a plain ResponseError for codes without a class of their own."""
+    cls = _BY_CODE.get(code, ResponseError)
+    return cls(remark or f"response code {code}", code=code, broker=broker, hint=hint)
