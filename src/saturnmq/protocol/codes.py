@@ -1,4 +1,7 @@
-"""Numbers of the wire: request and response codes, languages, versions, bits, reserved names. Source: spec 00 sections 3.4, 4.4, 4.5, 5, 6."""
+"""Numbers of the wire: request and response codes, languages, versions, bits, reserved names.
+
+Source: spec 00 sections 3.4, 4.4, 4.5, 5, 6.
+"""
 
 from __future__ import annotations
 

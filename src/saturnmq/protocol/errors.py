@@ -12,7 +12,8 @@ Source: spec 00 section 6, spec 08 API-30.
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
 
 from saturnmq.protocol.codes import ResponseCode
 
@@ -20,7 +21,8 @@ from saturnmq.protocol.codes import ResponseCode
 class SaturnError(Exception):
     """Base of all errors of SaturnMQ.
 
-    code: the response code, or None where no answer is behind it. retryable: whether the same call may succeed later or elsewhere.
+    code: the response code, or None where no answer is behind it.
+    retryable: whether the same call may succeed later or elsewhere.
     broker: "name" or "ip:port" of who said so. hint: what to do next.
     """
 
@@ -42,7 +44,12 @@ class LocalProtocolError(SaturnError):
 
 
 class RemoteProtocolError(SaturnError):
-    """Bytes from a peer that cannot be what it claims. The connection they came from is not usable any more."""
+    """Bytes from a peer that cannot be what it claims. The connection they came from is not usable any more.
+
+    decoded: what was complete and good before the bad bytes of the same read.
+    """
+
+    decoded: Sequence[Any] = ()
 
 
 class FrameError(RemoteProtocolError):
