@@ -1,7 +1,8 @@
 """Commands and frames: the outermost layer of the wire.
 
-Rules of this file: bytes in, commands out, and back. It knows lengths, both header serializations and the limits of a frame; it knows
-no request code and no meaning of a header field. Any bytes either parse or raise RemoteProtocolError. Source: spec 00 section 3.
+Rules of this file: bytes in, commands out, and back. It knows lengths, both header serializations and the limits of a
+frame; it knows no request code and no meaning of a header field. Any bytes either parse or raise RemoteProtocolError.
+Source: spec 00 section 3.
 """
 
 # Frame, big-endian. Source: spec 00 section 3.1, REM-01.
@@ -90,7 +91,8 @@ class FrameLimits:
 class Command:
     """One request or response. Mutable and slotted: it lives on the hot path.
 
-    language and version are plain ints (unknown ones are kept). ext maps field names to text. body is None when there is none.
+    language and version are plain ints (unknown ones are kept). ext maps field names to text.
+    body is None when there is none.
     """
 
     __slots__ = ("body", "code", "ext", "flag", "language", "opaque", "remark", "serialization", "version")
@@ -206,7 +208,7 @@ def _encode_binary(command: Command) -> bytes:
         remark = command.remark.encode() if command.remark else b""
         parts.append(_I32.pack(len(remark)))
         parts.append(remark)
-        entries = []
+        entries: list[bytes] = []
         for key, value in command.ext.items():
             raw_key, raw_value = key.encode(), value.encode()
             entries += (_I16.pack(len(raw_key)), raw_key, _I32.pack(len(raw_value)), raw_value)
@@ -318,7 +320,7 @@ def _decode_binary(header: bytes, body: bytes | None, limits: FrameLimits) -> Co
 
 
 def _decode_entries(header: bytes, at: int, end: int, limits: FrameLimits) -> dict[str, str]:
-    """Entries between at and end; a key that occurs twice keeps its last value; an empty value is "" (spec 00 section 7)."""
+    """Entries between at and end. A repeated key keeps its last value, an empty value is "" (spec 00 section 7)."""
     ext: dict[str, str] = {}
     while at < end:
         (key_bytes,) = _I16.unpack_from(header, at)

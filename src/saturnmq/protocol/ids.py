@@ -1,0 +1,70 @@
+"""Message ids: where a message lies (offset id) and who made it (unique id). Source: spec 00 MSG-04, MSG-05, section 4.3."""
+
+# Offset id, hex upper case. Source: MSG-04.
+#    0  4|16  store host IP
+#    .  i32   port
+#    .  i64   physical offset, bytes
+#
+# Unique id, hex upper case. Source: spec 00 section 4.3.
+#    0  4|16  IP of the client
+#    .  u16   process id, low 16 bits
+#    .  u32   salt, unique in the process
+#    .  u32   ms since the first day of the current month, 00:00 local time
+#    .  u16   counter, wraps
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from typing import Final
+
+from saturnmq.protocol.errors import MessageError
+from saturnmq.protocol.message import Host, pack_host
+
+_OFFSET: Final = struct.Struct(">q")
+_HOST_PORT_V4: Final = 8
+_UNIQUE_TAIL: Final = struct.Struct(">IH")
+
+
+def offset_message_id(host: tuple[str, int], physical_offset: int) -> str:
+    """32 hex digits for an IPv4 store host, 56 for IPv6 (MSG-04)."""
+    return (pack_host(host) + _OFFSET.pack(physical_offset)).hex().upper()
+
+
+def parse_offset_message_id(message_id: str) -> tuple[Host, int]:
+    """Store host and physical offset of an offset id. Raises MessageError naming what an id looks like."""
+    try:
+        raw = bytes.fromhex(message_id)
+    except ValueError:
+        raw = b""
+    if len(raw) not in (16, 28):
+        raise MessageError(f"{message_id[:80]!r} is not an offset message id: 32 hex digits (IPv4) or 56 (IPv6)")
+    ip, port = raw[:-12], int.from_bytes(raw[-12:-8], "big", signed=True)
+    return Host(str(ipaddress.ip_address(ip)), port), int.from_bytes(raw[-8:], "big", signed=True)
+
+
+class UniqueIds:
+    """Makes unique ids of one process. Time and salt are arguments: this room has no clock and no chance.
+
+    month_start_ms: Unix ms of the first day of the current month, 00:00 local time; the caller refreshes it.
+    """
+
+    __slots__ = ("_count", "_month_start_ms", "_prefix")
+
+    def __init__(self, ip: str, pid: int, salt: int, month_start_ms: int) -> None:
+        packed = ipaddress.ip_address(ip).packed
+        self._prefix = (
+            (packed + (pid & 0xFFFF).to_bytes(2, "big") + (salt & 0xFFFFFFFF).to_bytes(4, "big")).hex().upper()
+        )
+        self._month_start_ms = month_start_ms
+        self._count = 0
+
+    def set_month_start(self, month_start_ms: int) -> None:
+        """Move to another month; ids count from there."""
+        self._month_start_ms = month_start_ms
+
+    def next(self, now_ms: int) -> str:
+        """The next id; a clock before the month's start counts as its start."""
+        self._count = (self._count + 1) & 0xFFFF
+        since = max(now_ms - self._month_start_ms, 0) & 0xFFFFFFFF
+        return self._prefix + _UNIQUE_TAIL.pack(since, self._count).hex().upper()

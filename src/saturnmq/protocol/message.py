@@ -1,0 +1,360 @@
+"""Message bytes: the stored and pulled record, properties, the batch body, tag hashes.
+
+Rules of this file: one layout, written and read here only. Positions inside a record are named so that the store can patch and read them
+without decoding. Source: spec 00 section 4, MSG-01..07; spec 02 ST-07, ST-09.
+"""
+
+# Message record, big-endian. Source: spec 00 section 4.1, MSG-02. Hosts take 20 bytes instead of 8 when sysFlag bit 4 / bit 5 is set.
+#   at  type  field              meaning
+#    0  i32   total_size         bytes of the whole record
+#    4  i32   magic              0xDAA320A7; the filler at a file's end has 0xCBD43194
+#    8  i32   body_crc           CRC-32 of the body as stored & 0x7FFFFFFF
+#   12  i32   queue_id
+#   16  i32   flag               the user's
+#   20  i64   queue_offset       index in the queue, a count
+#   28  i64   physical_offset    position in the commit log, bytes
+#   36  i32   sys_flag
+#   40  i64   born_timestamp     Unix ms, the producer's clock
+#   48  4|16  born host IP, then i32 port
+#   56  i64   store_timestamp    Unix ms, taken inside the append
+#   64  4|16  store host IP, then i32 port
+#   72  i32   reconsume_times
+#   76  i64   prepared_transaction_offset
+#   84  i32   body length, body
+#    .  u8    topic length, topic
+#    .  i16   properties length, properties
+#
+# Batch body (request 320), one entry per message. Source: spec 00 section 4.2, MSG-03.
+#    0  i32   total_size         22 + body + properties
+#    4  i32   magic              written 0, ignored
+#    8  i32   body_crc           written 0, ignored
+#   12  i32   flag
+#   16  i32   body length, body
+#    .  i16   properties length, properties
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
+
+from saturnmq.protocol.codes import PropertyKey, SysFlag
+from saturnmq.protocol.errors import LocalProtocolError, MessageError
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+MESSAGE_MAGIC: Final = -626843481  # 0xDAA320A7
+BLANK_MAGIC: Final = -875286124  # 0xCBD43194, filler at the end of a commit log file
+RECORD_FIXED_BYTES: Final = 91  # a record with two IPv4 hosts, no body, no topic, no properties
+BATCH_FIXED_BYTES: Final = 22
+TOPIC_BYTES_MAX: Final = 127
+PROPERTIES_BYTES_MAX: Final = 32767
+
+AT_QUEUE_ID: Final = 12
+AT_QUEUE_OFFSET: Final = 20
+AT_PHYSICAL_OFFSET: Final = 28
+AT_SYS_FLAG: Final = 36
+AT_BORN_TIMESTAMP: Final = 40
+AT_STORE_TIMESTAMP_V4: Final = 56  # 12 more when the born host is IPv6
+
+_HEAD: Final = struct.Struct(">iiiiiqqiq")  # total_size .. born_timestamp, 48 bytes
+_TAIL: Final = struct.Struct(">iqi")  # reconsume_times, prepared_transaction_offset, body length
+_I64: Final = struct.Struct(">q")
+_I32: Final = struct.Struct(">i")
+_I16: Final = struct.Struct(">h")
+_BATCH: Final = struct.Struct(">iiiii")
+RECORD_V4: Final = struct.Struct(">iiiiiqqiq4siq4siiqi")  # the first 88 bytes of a record with two IPv4 hosts
+
+_BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
+_STORE_V6: Final = int(SysFlag.STORE_HOST_V6)
+
+NAME_SEPARATOR: Final = "\x01"
+PAIR_SEPARATOR: Final = "\x02"
+
+
+class Host(NamedTuple):
+    """An IP address as text and a port."""
+
+    ip: str
+    port: int
+
+
+NO_HOST: Final = Host("0.0.0.0", 0)  # noqa: S104 - a value in a record, nothing is bound to it
+
+
+@dataclass(slots=True)
+class Message:
+    """A message as it is stored and pulled.
+
+    properties_raw is the encoded property string; `properties` decodes it. Times are Unix ms. queue_offset, physical_offset,
+    store_timestamp_ms, body_crc and store_bytes are known once it is stored.
+    """
+
+    topic: str
+    body: Buffer
+    properties_raw: bytes = b""
+    queue_id: int = 0
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp_ms: int = 0
+    born_host: Host = NO_HOST
+    store_host: Host = NO_HOST
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    queue_offset: int = 0
+    physical_offset: int = 0
+    store_timestamp_ms: int = 0
+    body_crc: int = 0
+    store_bytes: int = 0
+    _properties: dict[str, str] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The decoded properties; decoded once, do not change in place."""
+        if self._properties is None:
+            self._properties = decode_properties(self.properties_raw)
+        return self._properties
+
+    @property
+    def tags(self) -> str | None:
+        return self.properties.get(PropertyKey.TAGS)
+
+    @property
+    def keys(self) -> str | None:
+        return self.properties.get(PropertyKey.KEYS)
+
+
+def body_crc(body: Buffer) -> int:
+    """CRC-32 of the body as stored, 31 bits (MSG-06); 0 for an empty one."""
+    return zlib.crc32(body) & 0x7FFFFFFF
+
+
+def pack_host(host: tuple[str, int]) -> bytes:
+    """IP and port as in a record: 8 bytes for IPv4, 20 for IPv6. Raises LocalProtocolError."""
+    try:
+        return ipaddress.ip_address(host[0]).packed + _I32.pack(host[1])
+    except (ValueError, struct.error) as error:
+        raise LocalProtocolError(f"host {host[0]!r}:{host[1]} is not an IP address and a port") from error
+
+
+def is_ipv6(ip: str) -> bool:
+    """Whether the address text needs 16 bytes."""
+    return ":" in ip
+
+
+def encode_record(message: Message) -> bytes:
+    """The record of a message, its offsets and times as they stand in it. Sets the IPv6 bits from the hosts."""
+    born, store = pack_host(message.born_host), pack_host(message.store_host)
+    sys_flag = message.sys_flag & ~(_BORN_V6 | _STORE_V6)
+    sys_flag |= (_BORN_V6 if len(born) == 20 else 0) | (_STORE_V6 if len(store) == 20 else 0)
+    topic, body, properties = message.topic.encode(), message.body, message.properties_raw
+    if len(topic) > TOPIC_BYTES_MAX or len(properties) > PROPERTIES_BYTES_MAX:
+        raise LocalProtocolError(
+            f"topic of {len(topic)} bytes (at most {TOPIC_BYTES_MAX}) or properties of {len(properties)} bytes "
+            f"(at most {PROPERTIES_BYTES_MAX}) do not fit a message record"
+        )
+    total = RECORD_FIXED_BYTES - 16 + len(born) + len(store) + len(body) + len(topic) + len(properties)
+    return b"".join(
+        (
+            _HEAD.pack(
+                total,
+                MESSAGE_MAGIC,
+                body_crc(body),
+                message.queue_id,
+                message.flag,
+                message.queue_offset,
+                message.physical_offset,
+                sys_flag,
+                message.born_timestamp_ms,
+            ),
+            born,
+            _I64.pack(message.store_timestamp_ms),
+            store,
+            _TAIL.pack(message.reconsume_times, message.prepared_transaction_offset, len(body)),
+            body,
+            bytes((len(topic),)),
+            topic,
+            _I16.pack(len(properties)),
+            properties,
+        )
+    )
+
+
+def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = False) -> Message:
+    """The message whose record starts at `at`; body is a bytes copy. Raises MessageError, also when it is cut."""
+    try:
+        total, magic, crc, queue_id, flag, queue_offset, physical, sys_flag, born_ms = _HEAD.unpack_from(buffer, at)
+        if magic != MESSAGE_MAGIC:
+            raise MessageError(f"record at {at} has magic 0x{magic & 0xFFFFFFFF:08X}, must be 0xDAA320A7")
+        end = at + total
+        if total < RECORD_FIXED_BYTES or end > len(buffer):
+            raise MessageError(f"record at {at} claims {total} bytes, {len(buffer) - at} are there")
+        pos = at + 48
+        born_host, pos = _unpack_host(buffer, pos, bool(sys_flag & _BORN_V6))
+        (store_ms,) = _I64.unpack_from(buffer, pos)
+        store_host, pos = _unpack_host(buffer, pos + 8, bool(sys_flag & _STORE_V6))
+        reconsume_times, prepared, body_bytes = _TAIL.unpack_from(buffer, pos)
+        pos += 16
+        if not 0 <= body_bytes <= end - pos:
+            raise MessageError(f"record at {at} claims a body of {body_bytes} bytes, {end - pos} are left")
+        body = bytes(buffer[pos : pos + body_bytes])
+        pos += body_bytes
+        topic_bytes = buffer[pos]
+        topic = bytes(buffer[pos + 1 : pos + 1 + topic_bytes]).decode()
+        pos += 1 + topic_bytes
+        (properties_bytes,) = _I16.unpack_from(buffer, pos)
+        pos += 2
+        if properties_bytes < 0 or pos + properties_bytes != end:
+            raise MessageError(f"record at {at}: properties of {properties_bytes} bytes, {end - pos} are left")
+        properties_raw = bytes(buffer[pos:end])
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise MessageError(f"record at {at} is cut or not UTF-8: {error}") from error
+    if check_crc and body_crc(body) != crc:
+        raise MessageError(f"record at {at}: body CRC is {body_crc(body)}, the record says {crc}")
+    return Message(
+        topic,
+        body,
+        properties_raw,
+        queue_id,
+        flag,
+        sys_flag,
+        born_ms,
+        born_host,
+        store_host,
+        reconsume_times,
+        prepared,
+        queue_offset,
+        physical,
+        store_ms,
+        crc,
+        total,
+    )
+
+
+def _unpack_host(buffer: Buffer, at: int, v6: bool) -> tuple[Host, int]:
+    width = 16 if v6 else 4
+    raw = bytes(buffer[at : at + width])
+    if len(raw) < width:
+        raise MessageError(f"record is cut inside a host at {at}")
+    (port,) = _I32.unpack_from(buffer, at + width)
+    ip = str(ipaddress.IPv6Address(raw)) if v6 else f"{raw[0]}.{raw[1]}.{raw[2]}.{raw[3]}"
+    return Host(ip, port), at + width + 4
+
+
+def iter_records(buffer: Buffer, *, check_crc: bool = False) -> Iterator[Message]:
+    """Messages of records that lie back to back. Raises MessageError at the first that does not parse."""
+    at, end = 0, len(buffer)
+    while at < end:
+        message = decode_record(buffer, at, check_crc=check_crc)
+        yield message
+        at += message.store_bytes
+
+
+def decode_records(buffer: Buffer, *, check_crc: bool = False) -> list[Message]:
+    """All messages of a pull or query body. Raises MessageError."""
+    return list(iter_records(buffer, check_crc=check_crc))
+
+
+def encode_properties(properties: Mapping[str, str | None]) -> bytes:
+    """`name 0x01 value` joined by 0x02, no trailing separator, None values skipped (MSG-01)."""
+    return PAIR_SEPARATOR.join(
+        f"{name}{NAME_SEPARATOR}{value}" for name, value in properties.items() if value is not None
+    ).encode()
+
+
+def decode_properties(raw: Buffer | str) -> dict[str, str]:
+    """Properties by name. Entries with an empty name or value are dropped; a value may hold 0x01 (MSG-01).
+
+    Raises MessageError when raw is not UTF-8.
+    """
+    try:
+        text = raw if isinstance(raw, str) else bytes(raw).decode()
+    except UnicodeDecodeError as error:
+        raise MessageError(f"property string of {len(raw)} bytes is not UTF-8: {error}") from error
+    properties = {}
+    for pair in text.split(PAIR_SEPARATOR):
+        name, separator, value = pair.partition(NAME_SEPARATOR)
+        if name and separator and value:
+            properties[name] = value
+    return properties
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItem:
+    """One message of a batch body: the user's flag, the body, and its property string."""
+
+    body: bytes
+    properties_raw: bytes = b""
+    flag: int = 0
+
+
+def encode_batch(items: Iterable[BatchItem]) -> bytes:
+    """The body of a SEND_BATCH_MESSAGE request. Raises LocalProtocolError for properties that are too long."""
+    parts: list[bytes] = []
+    for item in items:
+        body_bytes, properties_bytes = len(item.body), len(item.properties_raw)
+        if properties_bytes > PROPERTIES_BYTES_MAX:
+            raise LocalProtocolError(f"properties of {properties_bytes} bytes, at most {PROPERTIES_BYTES_MAX} fit")
+        parts.append(_BATCH.pack(BATCH_FIXED_BYTES + body_bytes + properties_bytes, 0, 0, item.flag, body_bytes))
+        parts.append(item.body)
+        parts.append(_I16.pack(properties_bytes))
+        parts.append(item.properties_raw)
+    return b"".join(parts)
+
+
+def decode_batch(raw: bytes) -> list[BatchItem]:
+    """The messages of a batch body. Raises MessageError when any length in it lies."""
+    items: list[BatchItem] = []
+    at, end = 0, len(raw)
+    while at < end:
+        try:
+            total, _magic, _crc, flag, body_bytes = _BATCH.unpack_from(raw, at)
+            body_at = at + 20
+            if not 0 <= body_bytes <= end - body_at - 2:
+                raise MessageError(f"batch entry at {at} claims a body of {body_bytes} bytes, {end - body_at} are left")
+            properties_at = body_at + body_bytes + 2
+            (properties_bytes,) = _I16.unpack_from(raw, properties_at - 2)
+        except struct.error as error:
+            raise MessageError(f"batch entry at {at} is cut: {error}") from error
+        if not 0 <= properties_bytes <= end - properties_at:
+            raise MessageError(
+                f"batch entry at {at} claims {properties_bytes} property bytes, {end - properties_at} are left"
+            )
+        if total != BATCH_FIXED_BYTES + body_bytes + properties_bytes:
+            raise MessageError(f"batch entry at {at} claims {total} bytes but its parts add up to something else")
+        items.append(
+            BatchItem(raw[body_at : body_at + body_bytes], raw[properties_at : properties_at + properties_bytes], flag)
+        )
+        at += total
+    return items
+
+
+def java_hash(text: str) -> int:
+    """Java's String.hashCode: 32-bit signed over UTF-16 units (CQ-02, codeSet of subscriptions)."""
+    value = 0
+    if text.isascii():
+        for byte in text.encode():
+            value = (value * 31 + byte) & 0xFFFFFFFF
+    else:
+        raw = text.encode("utf-16-be", "surrogatepass")
+        for (unit,) in struct.iter_unpack(">H", raw):
+            value = (value * 31 + unit) & 0xFFFFFFFF
+    return value - 0x100000000 if value >= 0x80000000 else value
+
+
+def compression_type(sys_flag: int) -> SysFlag | None:
+    """ZLIB, LZ4 or ZSTD for a compressed body, None for a plain one; type 0 with bit 0 set means zlib (MSG-07).
+
+    Raises MessageError for a type that is not defined.
+    """
+    if not sys_flag & SysFlag.COMPRESSED:
+        return None
+    kind = sys_flag & 0x700
+    if kind in (0, SysFlag.ZLIB):
+        return SysFlag.ZLIB
+    if kind in (SysFlag.LZ4, SysFlag.ZSTD):
+        return SysFlag(kind)
+    raise MessageError(f"compression type 0x{kind:03X} is unknown; allowed: 0x100 LZ4, 0x200 ZSTD, 0x300 ZLIB")
