@@ -1,4 +1,7 @@
-"""Message ids: where a message lies (offset id) and who made it (unique id). Source: spec 00 MSG-04, MSG-05, section 4.3."""
+"""Message ids: where a message lies (offset id) and who made it (unique id).
+
+Source: spec 00 MSG-04, MSG-05, section 4.3.
+"""
 
 # Offset id, hex upper case. Source: MSG-04.
 #    0  4|16  store host IP
@@ -22,7 +25,6 @@ from saturnmq.protocol.errors import MessageError
 from saturnmq.protocol.message import Host, pack_host
 
 _OFFSET: Final = struct.Struct(">q")
-_HOST_PORT_V4: Final = 8
 _UNIQUE_TAIL: Final = struct.Struct(">IH")
 
 

@@ -1,10 +1,11 @@
 """Message bytes: the stored and pulled record, properties, the batch body, tag hashes.
 
-Rules of this file: one layout, written and read here only. Positions inside a record are named so that the store can patch and read them
-without decoding. Source: spec 00 section 4, MSG-01..07; spec 02 ST-07, ST-09.
+Rules of this file: one layout, written and read here only. Positions inside a record are named so that the store can
+patch and read them without decoding. Source: spec 00 section 4, MSG-01..07; spec 02 ST-07, ST-09.
 """
 
-# Message record, big-endian. Source: spec 00 section 4.1, MSG-02. Hosts take 20 bytes instead of 8 when sysFlag bit 4 / bit 5 is set.
+# Message record, big-endian. Source: spec 00 section 4.1, MSG-02.
+# Hosts take 20 bytes instead of 8 when sysFlag bit 4 (born) or bit 5 (store) is set.
 #   at  type  field              meaning
 #    0  i32   total_size         bytes of the whole record
 #    4  i32   magic              0xDAA320A7; the filler at a file's end has 0xCBD43194
@@ -89,8 +90,8 @@ NO_HOST: Final = Host("0.0.0.0", 0)  # noqa: S104 - a value in a record, nothing
 class Message:
     """A message as it is stored and pulled.
 
-    properties_raw is the encoded property string; `properties` decodes it. Times are Unix ms. queue_offset, physical_offset,
-    store_timestamp_ms, body_crc and store_bytes are known once it is stored.
+    properties_raw is the encoded property string; `properties` decodes it. Times are Unix ms. queue_offset,
+    physical_offset, store_timestamp_ms, body_crc and store_bytes are known once it is stored.
     """
 
     topic: str

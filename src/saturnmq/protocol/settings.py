@@ -1,0 +1,262 @@
+"""Settings: the original's `key=value` files as typed, frozen dataclasses.
+
+Rules of this file: text in, values out. Each field carries its Java key, default, unit, range and requirement; one pass finds
+every problem. Reading files is the caller's business. Source: spec 01 NS-02, DG-11; spec 08 CLI-10, CLI-11.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, Generic, TypeVar, get_type_hints
+
+from saturnmq.protocol.errors import ConfigError
+
+T = TypeVar("T")
+
+_SIZE_UNITS: Final = {
+    "": 1, "b": 1,
+    "k": 1024, "kb": 1024, "kib": 1024,
+    "m": 1024**2, "mb": 1024**2, "mib": 1024**2,
+    "g": 1024**3, "gb": 1024**3, "gib": 1024**3,
+    "t": 1024**4, "tb": 1024**4, "tib": 1024**4,
+}  # fmt: skip
+_DURATION_UNITS_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_NUMBER: Final = re.compile(r"(-?\d+(?:\.\d+)?)\s*([a-zA-Z]*)")
+MASK: Final = "******"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What is known about one setting: its Java key, unit, requirement, range or choices, and whether it is a secret."""
+
+    java: str
+    unit: str = ""
+    spec: str = ""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    secret: bool = False
+    help: str = ""
+
+    def allowed(self) -> str:
+        """The allowed values, for an error text."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if self.low is None and self.high is None:
+            return ""
+        low = "" if self.low is None else f"{self.low:g}"
+        high = "" if self.high is None else f"{self.high:g}"
+        return f"{low}..{high}{' ' + self.unit if self.unit else ''}"
+
+
+def key(
+    java: str,
+    default: Any,
+    *,
+    unit: str = "",
+    spec: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    choices: Iterable[str] = (),
+    secret: bool = False,
+    help: str = "",
+) -> Any:
+    """A dataclass field that is read from the Java key. unit "bytes" or "ms" also takes `64MiB`, `90s` (CLI-11)."""
+    meta = Key(java, unit, spec, low, high, tuple(choices), secret, help)
+    return dataclasses.field(default=default, metadata={"key": meta})
+
+
+def keys_of(cls: type[Any]) -> dict[str, tuple[str, Key]]:
+    """Java key -> (attribute, Key) of a settings class."""
+    return {
+        item.metadata["key"].java: (item.name, item.metadata["key"])
+        for item in dataclasses.fields(cls)
+        if "key" in item.metadata
+    }
+
+
+@dataclass(frozen=True)
+class Loaded(Generic[T]):
+    """Settings with where each value came from and the keys that nobody knows."""
+
+    settings: T
+    origins: dict[str, str]
+    unknown: dict[str, str]
+
+    def unknown_hints(self, known: Iterable[str]) -> list[str]:
+        """One sentence per unknown key, naming the nearest known one (CLI-10)."""
+        names = list(known)
+        hints = []
+        for name in self.unknown:
+            near = difflib.get_close_matches(name, names, n=1)
+            hints.append(f"unknown key {name!r}" + (f", did you mean {near[0]!r}?" if near else ""))
+        return hints
+
+
+def load(cls: type[T], *sources: tuple[str, Mapping[str, str]]) -> Loaded[T]:
+    """Settings of `cls` from sources of (origin, key -> text); later sources win.
+
+    Raises ConfigError with every problem at once: name, value, allowed range, origin.
+    """
+    known = keys_of(cls)
+    hints = get_type_hints(cls)
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    unknown: dict[str, str] = {}
+    problems: dict[str, str] = {}
+    for origin, mapping in sources:
+        for name, text in mapping.items():
+            if name not in known:
+                unknown[name] = text
+                continue
+            attribute, meta = known[name]
+            try:
+                values[attribute] = parse_value(text, hints[attribute], meta)
+                origins[name] = origin
+                problems.pop(name, None)
+            except ValueError as error:
+                problems[name] = f"{name}={MASK if meta.secret else repr(text)} ({origin}): {error}"
+    found = list(problems.values())
+    if not found:
+        settings = cls(**values)
+        validate = getattr(settings, "validate", None)
+        if validate is not None:
+            found = list(validate())
+        if not found:
+            return Loaded(settings, origins, unknown)
+    raise ConfigError(found)
+
+
+def parse_value(text: str, wanted: Any, meta: Key) -> Any:
+    """One value from its text. Raises ValueError that says what is allowed."""
+    text = text.strip()
+    value: Any
+    if wanted is bool:
+        value = parse_bool(text)
+    elif wanted is int:
+        value = (
+            parse_size(text) if meta.unit == "bytes" else parse_duration_ms(text) if meta.unit == "ms" else _int(text)
+        )
+    elif wanted is float:
+        value = float(text)
+    elif isinstance(wanted, type) and issubclass(wanted, Enum):
+        names = [member.name for member in wanted]
+        if text.upper() not in names:
+            raise ValueError(f"must be one of {', '.join(names)}")
+        return wanted[text.upper()]
+    else:
+        value = text
+    if meta.choices and str(value) not in meta.choices:
+        raise ValueError(f"must be {meta.allowed()}")
+    if isinstance(value, int | float) and (
+        (meta.low is not None and value < meta.low) or (meta.high is not None and value > meta.high)
+    ):
+        raise ValueError(f"must be in {meta.allowed()}")
+    return value
+
+
+def _int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("must be a whole number") from None
+
+
+def parse_bool(text: str) -> bool:
+    """`true` or `false`, any case. Raises ValueError."""
+    lowered = text.lower()
+    if lowered in ("true", "false"):
+        return lowered == "true"
+    raise ValueError("must be true or false")
+
+
+def parse_size(text: str) -> int:
+    """Bytes from `67108864`, `64MiB`, `64m`. Raises ValueError."""
+    return _scaled(text, _SIZE_UNITS, "a size such as 67108864, 64MiB or 1GiB")
+
+
+def parse_duration_ms(text: str) -> int:
+    """Milliseconds from `90000`, `90s`, `1.5min`, `2h`. A bare number is milliseconds. Raises ValueError."""
+    return _scaled(text, _DURATION_UNITS_MS, "a duration such as 90000, 500ms, 90s or 2h")
+
+
+def _scaled(text: str, units: Mapping[str, int], what: str) -> int:
+    match = _NUMBER.fullmatch(text.strip())
+    factor = units.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise ValueError(f"must be {what}")
+    return int(match[1]) * factor if "." not in match[1] else round(float(match[1]) * factor)
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Keys and values of a Java properties file: `=`, `:` or blank as separator, `#` and `!` comments, `\\` continuation,
+    `\\uXXXX` escapes. The last of equal keys wins."""
+    pairs: dict[str, str] = {}
+    for line in _logical_lines(text):
+        at, end = 0, len(line)
+        while at < end and line[at] not in "=: \t\f":
+            at += 2 if line[at] == "\\" else 1
+        at = min(at, end)
+        rest = line[at:].lstrip(" \t\f")
+        if rest[:1] in ("=", ":"):
+            rest = rest[1:].lstrip(" \t\f")
+        pairs[_unescape(line[:at])] = _unescape(rest)
+    return pairs
+
+
+def _logical_lines(text: str) -> Iterable[str]:
+    joined = ""
+    for raw in text.splitlines():
+        line = raw.lstrip(" \t\f")
+        if not joined and (not line or line[0] in "#!"):
+            continue
+        slashes = len(line) - len(line.rstrip("\\"))
+        if slashes % 2:
+            joined += line[:-1]
+            continue
+        yield joined + line
+        joined = ""
+    if joined:
+        yield joined
+
+
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+
+    def one(match: re.Match[str]) -> str:
+        if match[1]:
+            return chr(int(match[1], 16))
+        return _ESCAPES.get(match[2], match[2])
+
+    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", one, text)
+
+
+def format_properties(pairs: Mapping[str, object]) -> str:
+    """`key=value` lines as the original prints them in GET_BROKER_CONFIG and GET_NAMESRV_CONFIG."""
+    return "".join(f"{name}={_text(value)}\n" for name, value in pairs.items())
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Enum):
+        return value.name
+    return "" if value is None else str(value)
+
+
+def to_properties(settings: Any, *, secrets: bool = False) -> dict[str, str]:
+    """Java key -> text of every setting; secrets masked unless asked for."""
+    pairs = {}
+    for java, (attribute, meta) in keys_of(type(settings)).items():
+        text = _text(getattr(settings, attribute))
+        pairs[java] = MASK if meta.secret and text and not secrets else text
+    return pairs
