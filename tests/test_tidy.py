@@ -1,0 +1,93 @@
+"""The house rules that a machine can check. Old sins stand in the tables below, which may only shrink."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+SOURCE = REPOSITORY / "src" / "saturnmq"
+ROOMS = {
+    "protocol", "hot", "net", "store", "raft", "filter", "acl", "namesrv", "broker", "client", "admin", "console",
+    "metrics", "spark", "testing",
+}  # fmt: skip
+TOP_LEVEL = {"__init__.py", "cli.py", "sync.py", "py.typed"}
+FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 70
+# Tables of the wire: long by nature, no logic in them.
+TABLES = {"protocol/headers.py", "protocol/headers_admin.py", "protocol/bodies.py", "protocol/bodies_admin.py"}
+LONG_FUNCTIONS: set[str] = set()  # "room/file.py::function", may only shrink
+FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|helpers?|misc|common|part\d+)$")
+
+
+def python_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*.py") if ".venv" not in path.parts)
+
+
+def tracked_text_files() -> list[Path]:
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, check=True)
+    return [REPOSITORY / name for name in listing.stdout.decode().split("\0") if name]
+
+
+def test_only_the_rooms_of_the_design_and_none_is_an_empty_shell() -> None:
+    found = {path.name for path in SOURCE.iterdir() if path.name != "__pycache__"}
+    assert found - ROOMS - TOP_LEVEL == set()
+    for room in found & ROOMS:
+        code = [p for p in python_files(SOURCE / room) if p.name != "__init__.py" or len(p.read_text()) > 400]
+        assert code, f"room {room} holds nothing yet; make it when it has content"
+
+
+@pytest.mark.parametrize("path", python_files(SOURCE), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_files_and_functions_stay_small(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    name = str(path.relative_to(SOURCE))
+    assert not FORBIDDEN_NAMES.search(path.stem), f"{name}: split by noun, not into {path.stem}"
+    if name not in TABLES:
+        assert text.count("\n") <= FILE_LINES_MAX, f"{name} has more than {FILE_LINES_MAX} lines: it is two things"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            where = f"{name}::{node.name}"
+            assert lines <= FUNCTION_LINES_MAX or where in LONG_FUNCTIONS, f"{where} has {lines} lines"
+
+
+@pytest.mark.parametrize("path", python_files(SOURCE), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_no_bare_except_no_print_no_shell_no_pickle(path: Path) -> None:
+    name = str(path.relative_to(SOURCE))
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ExceptHandler):
+            assert node.type is not None, f"{name}:{node.lineno} bare except"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+            assert name == "cli.py" or name.startswith("spark/"), f"{name}:{node.lineno} prints; only the command line does"
+        if isinstance(node, ast.keyword) and node.arg == "shell":
+            raise AssertionError(f"{name}:{node.value.lineno} runs a shell")
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
+            assert not {"pickle", "marshal", "shelve"} & set(names), f"{name}:{node.lineno} imports pickle"
+
+
+def test_no_path_of_a_machine_and_no_lock_file_is_tracked() -> None:
+    machine = re.compile(r"(^|[^A-Za-z0-9_.])/(work|root|farm|home/[a-z]+)/")
+    for path in tracked_text_files():
+        assert path.name not in {"uv.lock", "poetry.lock", "package-lock.json"}, path
+        if path == Path(__file__) or not path.is_file():
+            continue
+        data = path.read_bytes()
+        if b"\0" in data:
+            continue
+        for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
+            assert not machine.search(line), f"{path.relative_to(REPOSITORY)}:{number} names a path of one machine"
+
+
+def test_tests_do_not_sleep() -> None:
+    for path in python_files(REPOSITORY / "tests"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "sleep"):
+                continue
+            zero = node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0
+            polls = "poll" in path.read_text(encoding="utf-8").splitlines()[node.lineno - 1]
+            assert zero or polls, f"{path.name}:{node.lineno} sleeps; wait for an event with a deadline"
