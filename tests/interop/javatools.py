@@ -1,0 +1,198 @@
+"""The Java side: is there a JDK and Maven, the jars of the original 4.9.7 and our small programs, how to run them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parent / "java"
+ROCKETMQ_VERSION = "4.9.7"
+JAVA_VERSION_MIN = 17
+# What the original reaches into by reflection; Java 17 closes it otherwise.
+OPENINGS = (
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-opens=java.base/java.util=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+)
+_LOGBACK = """<configuration>
+  <appender name="file" class="ch.qos.logback.core.FileAppender">
+    <file>{file}</file>
+    <encoder><pattern>%d %-5level %logger{{20}} - %msg%n</pattern></encoder>
+  </appender>
+  <root level="{level}"><appender-ref ref="file"/></root>
+</configuration>
+"""
+
+
+def why_not() -> str | None:
+    """Why the Java peers cannot run on this machine, or None when they can."""
+    java = _java()
+    if java is None:
+        return "skipped: no `java` on the PATH and no JAVA_HOME; make interop needs a JDK 17 or newer and Maven"
+    version = java_version()
+    if version < JAVA_VERSION_MIN:
+        return f"skipped: {java} is Java {version}; make interop needs a JDK {JAVA_VERSION_MIN} or newer"
+    if shutil.which("mvn") is None:
+        return "skipped: no `mvn` on the PATH; make interop needs Maven to fetch rocketmq-client and rocketmq-tools"
+    return None
+
+
+def _java() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / "java").exists():
+        return str(Path(home) / "bin" / "java")
+    return shutil.which("java")
+
+
+@cache
+def java_version_text() -> str:
+    """What `java -version` says on its first line."""
+    java = _java()
+    if java is None:
+        return ""
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+    return next((line for line in said.splitlines() if "version" in line), said)
+
+
+def java_version() -> int:
+    """Feature version of the Java in use: 17, 21, ...; 0 when unknown."""
+    match = re.search(r'version "(?:1\.)?(\d+)', java_version_text())
+    return int(match.group(1)) if match else 0
+
+
+@cache
+def classpath() -> str:
+    """Fetch the jars and compile our programs where needed (Maven), once; returns the class path.
+
+    Raises RuntimeError with Maven's words.
+    """
+    target = PROJECT / "target"
+    jar = target / "interop.jar"
+    sources = [PROJECT / "pom.xml", *PROJECT.glob("src/**/*.java")]
+    target.mkdir(exist_ok=True)
+    with (target / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not jar.exists() or jar.stat().st_mtime < max(path.stat().st_mtime for path in sources):
+            command = ["mvn", "-q", "-B", "-ntp", "package"]
+            done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=480, check=False)
+            if done.returncode != 0:
+                raise RuntimeError("mvn package failed:\n" + (done.stdout + done.stderr)[-4000:])
+            os.utime(jar)
+    return os.pathsep.join([str(jar), *sorted(str(path) for path in (target / "lib").glob("*.jar"))])
+
+
+def write_home(folder: Path, level: str = "WARN") -> Path:
+    """Make folder a ROCKETMQ_HOME: the logback files the original insists on, writing to folder/logs. Returns folder."""
+    conf = folder / "conf"
+    conf.mkdir(parents=True, exist_ok=True)
+    for part in ("broker", "namesrv", "tools"):
+        text = _LOGBACK.format(file=folder / "logs" / f"{part}.log", level=level)
+        (conf / f"logback_{part}.xml").write_text(text)
+    return folder
+
+
+def java_command(
+    main: str,
+    arguments: Sequence[str] = (),
+    *,
+    home: Path,
+    heap_mb: int = 256,
+    properties: Mapping[str, str] | None = None,
+) -> list[str]:
+    """The command line that runs a main class; user.home and temporary files stay under home."""
+    java = _java()
+    assert java is not None
+    given = {"user.home": str(home), "rocketmq.client.logRoot": str(home / "logs"), "rocketmq.client.logLevel": "WARN"}
+    given.update(properties or {})
+    return [
+        java,
+        *OPENINGS,
+        f"-Xms{heap_mb}m",
+        f"-Xmx{heap_mb}m",
+        *(f"-D{key}={value}" for key, value in given.items()),
+        "-cp",
+        classpath(),
+        main,
+        *arguments,
+    ]
+
+
+def java_environment(home: Path) -> dict[str, str]:
+    """The environment for java_command: no inherited options, ROCKETMQ_HOME set."""
+    env = {
+        key: value for key, value in os.environ.items() if key not in {"JAVA_TOOL_OPTIONS", "NAMESRV_ADDR", "CLASSPATH"}
+    }
+    env["ROCKETMQ_HOME"] = str(home)
+    return env
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A Java program that ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """What our programs report: every `RESULT {...}` line, decoded."""
+        return [json.loads(line[7:]) for line in self.stdout.splitlines() if line.startswith("RESULT ")]
+
+    def check(self) -> Finished:
+        """Itself; raises AssertionError with both outputs when the program failed."""
+        assert self.code == 0, f"exit {self.code}\n--- stdout\n{self.stdout[-6000:]}\n--- stderr\n{self.stderr[-6000:]}"
+        return self
+
+
+def run_java(
+    main: str,
+    arguments: Sequence[str] = (),
+    *,
+    home: Path,
+    timeout_s: float = 90.0,
+    properties: Mapping[str, str] | None = None,
+) -> Finished:
+    """Run a main class to its end; raises subprocess.TimeoutExpired after timeout_s."""
+    done = subprocess.run(
+        java_command(main, arguments, home=home, properties=properties),
+        env=java_environment(home),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
+        check=False,
+    )
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def run_client(
+    command: str, *, home: Path, timeout_s: float = 90.0, serialization: str = "JSON", **options: object
+) -> Finished:
+    """Run `interop.Interop COMMAND key=value...`, our program over the original's client; checks that it ended well."""
+    arguments = [command, *(f"{key}={value}" for key, value in options.items())]
+    properties = {"rocketmq.serialize.type": serialization}
+    return run_java("interop.Interop", arguments, home=home, timeout_s=timeout_s, properties=properties).check()
+
+
+def mqadmin(name_servers: str, *arguments: str, home: Path | None = None, timeout_s: float = 60.0) -> str:
+    """What the original's `mqadmin` prints for a command, standard output only."""
+    folder = home or Path(tempfile.gettempdir()) / f"saturnmq-mqadmin-{os.getuid()}"
+    write_home(folder)
+    main = "org.apache.rocketmq.tools.command.MQAdminStartup"
+    done = run_java(main, [*arguments, "-n", name_servers], home=folder, timeout_s=timeout_s).check()
+    return done.stdout
