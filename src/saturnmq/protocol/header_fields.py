@@ -68,8 +68,8 @@ H = TypeVar("H", bound=Header)
 def decode_header(cls: type[H], ext: Mapping[str, str]) -> H:
     """The header of class cls in extFields.
 
-    Raises MissingField ("the custom field <x> is null") for an absent field that is required, HeaderError for text that is
-    not the number it should be.
+    Raises MissingField ("the custom field <x> is null") for an absent field that is required, HeaderError for text
+    that is not the number it should be.
     """
     return cls.decode(ext)
 

@@ -1,8 +1,8 @@
 """Headers of the calls between clients and brokers, and the tables of all headers. Source: spec 00 section 5.
 
 A header is a slotted dataclass whose attributes are the snake case of the wire names, unless said otherwise. A field
-without a default is one that the original marks as required; None is a field that is not there. Headers of administration,
-NameServer and accounts live in `headers_admin` and are found here too.
+without a default is one that the original marks as required; None is a field that is not there. Headers of
+administration, NameServer and accounts live in `headers_admin` and are found here too.
 """
 # No postponed annotations: `header` reads them while the class is made.
 

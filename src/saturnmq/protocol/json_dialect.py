@@ -1,0 +1,377 @@
+"""JSON as the original writes it: a tolerant reader and the writer of maps whose keys are objects.
+
+Rules of this file: text in, plain Python values out, and back; it knows no body. `loads` reads standard JSON with the
+fastest parser at hand and falls back to the tolerant reader, which takes time linear in the input and bounded depth. Any
+bytes either parse or raise BodyError. Source: spec 00 section 3.5, REM-33.
+
+What the tolerant reader takes beyond the standard:
+  {0:"a", 1:"b"}             numeric member names; they become text
+  {name:"a", 'b':'c'}        bare member names, single quotes, bare words as values
+  {{"queueId":0}:5}          objects as member names; they become ObjectKey
+  {"$ref":"$.a.b[0]"}        back references; they become the value that stands there
+  [1,2,]                     a comma too many
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from saturnmq.protocol.errors import BodyError, LocalProtocolError
+
+try:
+    import orjson
+
+    _standard_loads: Any = orjson.loads
+    _standard_dumps: Any = orjson.dumps
+except ImportError:  # orjson is a default dependency, never a required one (PKG-04)
+    _standard_loads = json.loads
+
+    def _standard_dumps(value: object) -> bytes:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+BODY_BYTES_MAX: Final = 16_777_216  # no frame is longer
+DEPTH_MAX: Final = 64  # the deepest body of the protocol nests 6 levels
+REFERENCED_NODES_MAX: Final = (
+    1_000_000  # values after references are followed; without it a few bytes could stand for 2**n
+)
+_INTEGER_DIGITS_MAX: Final = 20
+
+_TOKEN: Final = re.compile(
+    r"""[\s﻿]*+(?:
+        (?P<mark>[{}\[\]:,])
+      | "(?P<double>[^"\\]*+(?:\\.[^"\\]*+)*+)"
+      | '(?P<single>[^'\\]*+(?:\\.[^'\\]*+)*+)'
+      | (?P<number>-?\d++(?:\.\d++)?+(?:[eE][+-]?\d++)?+)(?=[\s{}\[\]:,]|\Z)
+      | (?P<word>[^\s{}\[\]:,"']++)
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_ESCAPED: Final = {
+    "b": "\b",
+    "f": "\f",
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "v": "\v",
+    "0": "\0",
+    '"': '"',
+    "'": "'",
+    "/": "/",
+    "\\": "\\",
+}
+_WORDS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None}
+_PATH_STEP: Final = re.compile(
+    r"""\.(?P<name>(?:\\.|[^.\[\]\\])++)|\[(?P<at>\d{1,9})\]|\[["'](?P<quoted>[^"']*+)["']\]""", re.DOTALL
+)
+
+
+class ObjectKey:
+    """An object that is the name of a member, such as a message queue in `offsetTable`.
+
+    fields: its members. Two keys are equal when their members are, whatever their order.
+    """
+
+    __slots__ = ("_identity", "fields")
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self.fields = dict(fields)
+        self._identity = b",".join(dumps(name) + b":" + dumps(self.fields[name]) for name in sorted(self.fields))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectKey) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def __repr__(self) -> str:
+        return f"ObjectKey({self.fields!r})"
+
+
+def loads(data: bytes | bytearray | memoryview | str, *, bytes_max: int = BODY_BYTES_MAX) -> Any:
+    """The value in data, standard JSON or the original's dialect.
+
+    Objects become dicts whose keys are text or ObjectKey. Raises BodyError for what is neither, longer than
+    bytes_max, or deeper than DEPTH_MAX.
+    """
+    if len(data) > bytes_max:
+        raise BodyError(f"JSON body of {len(data)} bytes, at most {bytes_max} are allowed")
+    try:
+        value = _standard_loads(data)
+    except (ValueError, RecursionError):
+        return tolerant_loads(data, bytes_max=bytes_max)
+    if "$ref" in data if isinstance(data, str) else b"$ref" in bytes(data):
+        return tolerant_loads(data, bytes_max=bytes_max)
+    return value
+
+
+def tolerant_loads(data: bytes | bytearray | memoryview | str, *, bytes_max: int = BODY_BYTES_MAX) -> Any:
+    """As `loads`, always by the tolerant reader."""
+    if len(data) > bytes_max:
+        raise BodyError(f"JSON body of {len(data)} bytes, at most {bytes_max} are allowed")
+    try:
+        text = data if isinstance(data, str) else bytes(data).decode()
+    except UnicodeDecodeError as error:
+        raise BodyError(f"JSON body of {len(data)} bytes is not UTF-8: {error}") from error
+    return _Reader(text).document()
+
+
+def dumps(value: Any) -> bytes:
+    """JSON of value: standard, but for dicts with ObjectKey keys, which are written with the object as the name.
+
+    Raises LocalProtocolError for values that JSON cannot hold. Members that are None are written; leaving them out is
+    the caller's business.
+    """
+    try:
+        written: bytes = _standard_dumps(value)
+        return written
+    except (TypeError, ValueError, RecursionError):
+        pass  # object keys, int keys, or nothing JSON can hold: the slow writer tells which
+    parts: list[str] = []
+    _write(value, parts, DEPTH_MAX)
+    try:
+        return "".join(parts).encode()
+    except UnicodeEncodeError as error:
+        raise LocalProtocolError(f"text that is not Unicode cannot be written as JSON: {error}") from error
+
+
+def _write(value: Any, parts: list[str], depth: int) -> None:
+    if depth < 0:
+        raise LocalProtocolError(f"a value nested deeper than {DEPTH_MAX} levels cannot be written as JSON")
+    if isinstance(value, dict):
+        separator = "{"
+        for name, member in value.items():
+            parts.append(separator)
+            _write(name.fields if isinstance(name, ObjectKey) else _name(name), parts, depth - 1)
+            parts.append(":")
+            _write(member, parts, depth - 1)
+            separator = ","
+        parts.append("}" if value else "{}")
+    elif isinstance(value, list | tuple):
+        separator = "["
+        for member in value:
+            parts.append(separator)
+            _write(member, parts, depth - 1)
+            separator = ","
+        parts.append("]" if value else "[]")
+    elif value is None or isinstance(value, bool | int | str):
+        parts.append(json.dumps(value, ensure_ascii=False))
+    elif isinstance(value, float):
+        parts.append(json.dumps(value) if value - value == 0 else "null")  # what is not finite has no JSON
+    else:
+        raise LocalProtocolError(f"a {type(value).__name__} cannot be written as JSON")
+
+
+def _name(name: Any) -> str:
+    if isinstance(name, str):
+        return name
+    if isinstance(name, int) and not isinstance(name, bool):
+        return str(int(name))
+    raise LocalProtocolError(f"a {type(name).__name__} cannot be the name of a JSON member")
+
+
+class _Reader:
+    """One document. Recursive descent, at most DEPTH_MAX deep; every character is looked at once."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._kind = ""
+        self._token = ""
+        self._references: list[tuple[Any, Any, str]] = []
+
+    def document(self) -> Any:
+        self._advance()
+        value = self._value(0)
+        if self._at != len(self._text) and self._text[self._at :].strip():
+            raise BodyError(f"JSON body goes on after its end at character {self._at}")
+        return self._resolved(value) if self._references else value
+
+    def _advance(self) -> None:
+        found = _TOKEN.match(self._text, self._at)
+        if found is None:
+            raise BodyError(f"JSON body ends or makes no sense at character {self._at}")
+        self._kind = found.lastgroup or ""
+        self._token = found[self._kind]
+        self._at = found.end()
+
+    def _value(self, depth: int) -> Any:
+        if depth > DEPTH_MAX:
+            raise BodyError(f"JSON body is nested deeper than {DEPTH_MAX} levels")
+        kind = self._kind
+        if kind == "mark":
+            if self._is("{"):
+                return self._object(depth)
+            if self._is("["):
+                return self._array(depth)
+            raise self._unexpected()
+        if kind == "number":
+            return _number(self._token)
+        if kind == "word":
+            return _WORDS.get(self._token, self._token)
+        return self._string()
+
+    def _object(self, depth: int) -> dict[Any, Any]:
+        members: dict[Any, Any] = {}
+        while True:
+            self._advance()
+            if self._is("}"):
+                return members
+            if self._is(","):
+                continue
+            name = self._member_name(depth)
+            self._advance()
+            if not self._is(":"):
+                raise self._unexpected()
+            self._advance()
+            members[name] = value = self._value(depth + 1)
+            if type(value) is dict:
+                self._note_reference(members, name, value)
+            self._advance()
+            if self._is("}"):
+                return members
+            if not self._is(","):
+                raise self._unexpected()
+
+    def _member_name(self, depth: int) -> str | ObjectKey:
+        if self._kind in ("double", "single"):
+            return self._string()
+        if self._is("{"):
+            if depth + 1 > DEPTH_MAX:
+                raise BodyError(f"JSON body is nested deeper than {DEPTH_MAX} levels")
+            known = len(self._references)
+            fields = self._object(depth + 1)
+            if len(self._references) != known:
+                raise BodyError("a back reference cannot be part of a member name")
+            return _object_key(fields)
+        if self._kind == "mark":
+            raise self._unexpected()
+        return self._token
+
+    def _array(self, depth: int) -> list[Any]:
+        items: list[Any] = []
+        while True:
+            self._advance()
+            if self._is("]"):
+                return items
+            if self._is(","):
+                continue
+            value = self._value(depth + 1)
+            items.append(value)
+            if type(value) is dict:
+                self._note_reference(items, len(items) - 1, value)
+            self._advance()
+            if self._is("]"):
+                return items
+            if not self._is(","):
+                raise self._unexpected()
+
+    def _string(self) -> str:
+        text = self._token
+        if "\\" not in text:
+            return text
+        text = _ESCAPE.sub(_unescape, text)
+        if not text.isascii():  # two escaped halves of one character
+            text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return text
+
+    def _is(self, mark: str) -> bool:
+        return self._kind == "mark" and self._token == mark
+
+    def _unexpected(self) -> BodyError:
+        return BodyError(f"JSON body has an unexpected {self._token[:20]!r} before character {self._at}")
+
+    def _note_reference(self, holder: Any, at: Any, value: dict[Any, Any]) -> None:
+        if len(value) == 1:
+            path = value.get("$ref")
+            if type(path) is str:
+                self._references.append((holder, at, path))
+
+    def _resolved(self, root: Any) -> Any:
+        """root with every reference replaced by what it names, in their order; by None where nothing is there."""
+        for holder, at, path in self._references:
+            if type(holder[at]) is not dict or "$ref" not in holder[at]:
+                continue  # a member that was written twice
+            holder[at] = _follow(root, path)
+        _check_size(root)
+        return root
+
+
+def _object_key(fields: dict[Any, Any]) -> ObjectKey:
+    """Keys that are flat objects: nothing else is known to be sent, and nesting them would cost quadratic time."""
+    for name, value in fields.items():
+        if type(name) is not str or isinstance(value, dict | list):
+            raise BodyError("a member name that is an object must be a flat one")
+    try:
+        return ObjectKey(fields)
+    except LocalProtocolError as error:
+        raise BodyError(str(error)) from error
+
+
+def _number(token: str) -> int | float:
+    if len(token) <= _INTEGER_DIGITS_MAX and token.lstrip("-").isdecimal():
+        return int(token)
+    try:
+        number = float(token)
+    except ValueError as error:
+        raise BodyError(f"{token[:40]!r} is not a number") from error
+    return number
+
+
+def _unescape(found: re.Match[str]) -> str:
+    code = found[1]
+    if len(code) > 1:
+        return chr(int(code[1:], 16))
+    try:
+        return _ESCAPED[code]
+    except KeyError:
+        raise BodyError(f"JSON text has an unknown escape \\{code}") from None
+
+
+def _follow(root: Any, path: str) -> Any:
+    """The value at a path such as $.a.b[0]; None when there is none, or when it is a reference itself."""
+    if not path.startswith("$"):
+        return None
+    value, at = root, 1
+    while at < len(path):
+        step = _PATH_STEP.match(path, at)
+        if step is None:
+            return None
+        at = step.end()
+        if step["at"] is not None and type(value) is list:
+            index = int(step["at"])
+            value = value[index] if index < len(value) else None
+        elif type(value) is dict:
+            name = step["name"]
+            value = value.get(re.sub(r"\\(.)", r"\1", name, flags=re.DOTALL) if name else step["quoted"] or step["at"])
+        else:
+            return None
+    return None if type(value) is dict and len(value) == 1 and "$ref" in value else value
+
+
+def _check_size(root: Any) -> None:
+    """Raise BodyError when references make a cycle or stand for more values than a reader should walk."""
+    sizes: dict[int, int] = {}
+    open_: set[int] = set()
+    todo: list[tuple[Any, bool]] = [(root, False)]
+    while todo:
+        value, left = todo.pop()
+        if not isinstance(value, dict | list):
+            continue
+        members = list(value.values()) if isinstance(value, dict) else value
+        if left:
+            total = 1 + sum(sizes.get(id(member), 1) for member in members)
+            if total > REFERENCED_NODES_MAX:
+                raise BodyError(f"JSON body stands for more than {REFERENCED_NODES_MAX} values")
+            sizes[id(value)] = total
+            open_.discard(id(value))
+        elif id(value) in open_:
+            raise BodyError("JSON body refers to itself")
+        elif id(value) not in sizes:
+            open_.add(id(value))
+            todo.append((value, True))
+            todo.extend((member, False) for member in members)
