@@ -64,6 +64,7 @@ _LANGUAGE_BY_NAME: Final = {member.name: int(member) for member in Language}
 _NAME_BY_LANGUAGE: Final = {int(member): member.name for member in Language}
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
+_OTHER: Final = int(Language.OTHER)
 _INT32_MIN: Final = -(2**31)
 _INT32_MAX: Final = 2**31 - 1
 
@@ -254,15 +255,28 @@ def _decode_json(header: bytes, body: bytes | None, limits: FrameLimits) -> Comm
     remark = get("remark")
     if remark is not None and type(remark) is not str:
         remark = str(remark)
+    code, opaque, flag, version = get("code", 0), get("opaque", 0), get("flag", 0), get("version", 0)
+    if not (
+        type(code) is type(opaque) is type(flag) is type(version) is int
+        and _INT32_MIN <= code <= _INT32_MAX
+        and _INT32_MIN <= opaque <= _INT32_MAX
+        and _INT32_MIN <= flag <= _INT32_MAX
+        and _INT32_MIN <= version <= _INT32_MAX
+    ):
+        raise HeaderError(
+            f"header members code={code!r:.40} opaque={opaque!r:.40} flag={flag!r:.40} version={version!r:.40} "
+            "must be 32-bit integers"
+        )
+    language = get("language")
     command = Command.__new__(Command)
-    command.code = _int32(get("code", 0), "code")
+    command.code = code
     command.ext = ext
     command.body = body
-    command.opaque = _int32(get("opaque", 0), "opaque")
-    command.flag = _int32(get("flag", 0), "flag")
+    command.opaque = opaque
+    command.flag = flag
     command.remark = remark
-    command.language = _LANGUAGE_BY_NAME.get(get("language", "OTHER"), 7) if type(get("language", "")) is str else 7
-    command.version = _int32(get("version", 0), "version")
+    command.language = _LANGUAGE_BY_NAME.get(language, _OTHER) if type(language) is str else _OTHER
+    command.version = version
     command.serialization = _JSON
     return command
 
@@ -280,12 +294,6 @@ def _texts(ext: dict[str, Any]) -> dict[str, str]:
         else:
             raise HeaderError(f"extFields.{key} is a {type(value).__name__}, must be text, a number or a boolean")
     return texts
-
-
-def _int32(value: Any, name: str) -> int:
-    if type(value) is int and _INT32_MIN <= value <= _INT32_MAX:
-        return value
-    raise HeaderError(f"header member {name} is {value!r:.40}, must be a 32-bit integer")
 
 
 def _decode_binary(header: bytes, body: bytes | None, limits: FrameLimits) -> Command:

@@ -11,6 +11,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar, get_type_hints
 
@@ -260,3 +261,19 @@ def to_properties(settings: Any, *, secrets: bool = False) -> dict[str, str]:
         text = _text(getattr(settings, attribute))
         pairs[java] = MASK if meta.secret and text and not secrets else text
     return pairs
+
+
+def parse_time_ms(text: str, now_ms: int) -> int:
+    """Unix ms from `now`, milliseconds, or ISO 8601 (UTC unless it names a zone). Raises ValueError (CLI-11)."""
+    text = text.strip()
+    if text == "now":
+        return now_ms
+    if re.fullmatch(r"-?\d+", text):
+        return int(text)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("must be `now`, Unix milliseconds or ISO 8601 such as 2026-01-31T12:00:00Z") from None
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=UTC)
+    return round(when.timestamp() * 1000)
