@@ -95,7 +95,7 @@ def classpath() -> str:
 
 
 def write_home(folder: Path, level: str = "WARN") -> Path:
-    """Make folder a ROCKETMQ_HOME: the logback files the original insists on, writing to folder/logs. Returns folder."""
+    """Make folder a ROCKETMQ_HOME: the logback files the original insists on, writing to folder/logs."""
     conf = folder / "conf"
     conf.mkdir(parents=True, exist_ok=True)
     for part in ("broker", "namesrv", "tools"):

@@ -57,7 +57,7 @@ class ServerProcess:
             return "\n".join(self.lines)
 
     def wait_for_line(self, pattern: str, timeout_s: float, *, after: int = 0) -> re.Match[str]:
-        """The first match of pattern in a line from number `after` on; RuntimeError at the process's end or the deadline."""
+        """The first match in a line from number `after` on; RuntimeError at the process's end or the deadline."""
         compiled = re.compile(pattern)
         deadline = time.monotonic() + timeout_s
         at = after

@@ -1,11 +1,25 @@
 package interop;
 
-/** Placeholder main; the commands follow. */
+/** {@code Interop COMMAND key=value...}: drives the original's client against a server and reports what happened. */
 public final class Interop {
     private Interop() {
     }
 
-    public static void main(String[] args) {
-        System.out.println("RESULT {}");
+    public static void main(String[] args) throws Exception {
+        Options options = new Options(args, 1);
+        switch (args[0]) {
+            case "send" -> Sending.run(options);
+            case "transaction" -> Transactions.run(options);
+            case "consume" -> Consuming.run(options);
+            case "orderly" -> Consuming.orderly(options);
+            case "rebalance" -> Rebalancing.run(options);
+            case "pull" -> Pulling.pull(options);
+            case "litepull" -> Pulling.litePull(options);
+            case "query" -> Pulling.query(options);
+            case "request" -> Requesting.run(options);
+            default -> throw new IllegalArgumentException("unknown command " + args[0]);
+        }
+        Report.line("done", args[0]);
+        System.exit(0);  // the client leaves threads that are no daemons
     }
 }
