@@ -1,8 +1,8 @@
 """JSON as the original writes it: a tolerant reader and the writer of maps whose keys are objects.
 
 Rules of this file: text in, plain Python values out, and back; it knows no body. `loads` reads standard JSON with the
-fastest parser at hand and falls back to the tolerant reader, which takes time linear in the input and bounded depth. Any
-bytes either parse or raise BodyError. Source: spec 00 section 3.5, REM-33.
+fastest parser at hand and falls back to the tolerant reader, which takes time linear in the input and bounded depth.
+Any bytes either parse or raise BodyError. Source: spec 00 section 3.5, REM-33.
 
 What the tolerant reader takes beyond the standard:
   {0:"a", 1:"b"}             numeric member names; they become text
