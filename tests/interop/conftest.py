@@ -1,0 +1,67 @@
+"""Peers of the interop tests: the original from Maven jars and SaturnMQ as a process. Every scenario runs against both:
+against the original to prove the scenario, against ours to prove us."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import apache
+import javatools
+import pytest
+import saturn
+from peers import Peer
+
+HERE = Path(__file__).resolve().parent
+SETTINGS = {"enablePropertyFilter": "true", "transactionCheckInterval": "1000", "transactionTimeOut": "1000"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test may fetch jars with Maven; the others have the time of a slow machine."""
+    ours = [item for item in items if HERE in item.path.parents]
+    for number, item in enumerate(ours):
+        item.add_marker(pytest.mark.interop)
+        item.add_marker(pytest.mark.timeout(540 if number == 0 else 180))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reason = javatools.why_not()
+    if reason:
+        terminalreporter.section("interop with the original")
+        terminalreporter.write_line(reason, yellow=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def java() -> None:
+    """Skips everything here where Java or Maven is missing; otherwise the jars and our programs are there."""
+    reason = javatools.why_not()
+    if reason:
+        pytest.skip(reason)
+    javatools.classpath()
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory, java: None) -> Path:
+    """ROCKETMQ_HOME of the Java clients."""
+    return javatools.write_home(tmp_path_factory.mktemp("java-home"))
+
+
+@pytest.fixture(scope="session")
+def apache_peer(java: None) -> Iterator[apache.ApacheCluster]:
+    with apache.ApacheCluster(settings=SETTINGS) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def saturn_peer() -> Iterator[saturn.SaturnCluster]:
+    with saturn.SaturnCluster(settings=SETTINGS) as cluster:
+        yield cluster
+        assert cluster.broker is not None
+        assert cluster.broker.process.poll() is None, "SaturnMQ ended during the tests:\n" + cluster.broker.output
+
+
+@pytest.fixture(params=["apache", "saturn"])
+def peer(request: pytest.FixtureRequest) -> Peer:
+    """The server of a scenario: the original, then ours."""
+    cluster: Peer = request.getfixturevalue(f"{request.param}_peer")
+    return cluster

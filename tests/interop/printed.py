@@ -1,0 +1,26 @@
+"""What two servers print for the same `mqadmin` command, made comparable: addresses, times, ids and rates become words."""
+
+from __future__ import annotations
+
+import re
+
+# In this order: each rule sees the text that the former ones left.
+_RULES: tuple[tuple[str, str], ...] = (
+    (r"\x1b\[[0-9;]*m", ""),
+    (r"127\.0\.0\.1:\d+", "HOST:PORT"),
+    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:,\d{3})?", "TIME"),
+    (r"\b[0-9A-F]{32}\b", "ID"),
+    (r"(?m)\d+\.\d\d\(\d+,\d+ms\)", "RATE"),
+    (r"(?m)RATE +\d+ \d+\.\d\d \d+\.\d+ *$", "RATE PCWAIT HOUR SPACE"),
+    (r"(?m)^Consume TPS: .*$", "Consume TPS: RATE"),
+    (r" +", " "),
+    (r"(?m) +$", ""),
+)
+
+
+def comparable(text: str, *, rows_sorted: bool = False) -> str:
+    """text without what differs between two runs of the same server. `rows_sorted` for tables in no order."""
+    for pattern, replacement in _RULES:
+        text = re.sub(pattern, replacement, text)
+    lines = [line for line in text.splitlines() if line.strip()]
+    return "\n".join(sorted(lines) if rows_sorted else lines)

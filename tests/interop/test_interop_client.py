@@ -1,0 +1,226 @@
+"""The original's Java client, unmodified, against the original's broker (the control) and against ours."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from javatools import run_client
+from peers import Peer
+
+Rows = list[dict[str, Any]]
+Run = Callable[..., Rows]
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def run(peer: Peer, home: Path) -> Run:
+    """Runs a command of our Java program against the peer; returns what it reported."""
+
+    def go(command: str, **options: object) -> Rows:
+        return run_client(command, home=home, ns=peer.name_servers, **options).results
+
+    return go
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"Interop{next(_numbers)}"
+
+
+def received(rows: Rows) -> Rows:
+    return [row for row in rows if "received" in row]
+
+
+def sent(rows: Rows) -> Rows:
+    assert not [row for row in rows if "failed" in row], rows
+    return [row for row in rows if "sent" in row]
+
+
+def check_whole(messages: Rows, count: int) -> None:
+    """`count` different messages as Sending.java makes them, each once, offsets without holes."""
+    assert Counter(row["properties"]["number"] for row in messages) == {str(n): 1 for n in range(count)}
+    offsets: dict[int, list[int]] = {}
+    for row in messages:
+        number = row["properties"]["number"]
+        assert (row["body"], row["keys"], row["tags"]) == (f"message {number}", f"key-{number}", "TagA")
+        assert row["properties"]["sender"] == "jäva"
+        assert row["bornHost"].startswith("/127.0.0.1:")
+        assert row["reconsumeTimes"] == 0
+        assert abs(row["storeTimestamp"] - row["bornTimestamp"]) < 60_000
+        offsets.setdefault(row["queue"], []).append(row["offset"])
+    for found in offsets.values():
+        assert found == list(range(len(found)))
+
+
+@pytest.mark.parametrize("serialization", ["JSON", "ROCKETMQ"])
+@pytest.mark.parametrize("mode", ["sync", "async", "selector"])
+@pytest.mark.spec("REM-01", "REM-04", "REM-05", "SND-13", "MSG-04")
+def test_send_answers_ids_and_offsets_and_pull_returns_the_same(
+    run: Run, topic: str, mode: str, serialization: str
+) -> None:
+    rows = sent(run("send", mode=mode, topic=topic, count=12, serialization=serialization))
+    assert [row["status"] for row in rows] == ["SEND_OK"] * 12
+    assert {row["broker"] for row in rows} == {"broker-a"}
+    queues = Counter(row["queue"] for row in rows)
+    assert set(queues) == ({0, 1} if mode == "selector" else {0, 1, 2, 3})
+    messages = received(run("pull", topic=topic, group="puller", serialization=serialization))
+    check_whole(messages, 12)
+    where = {row["msgId"]: (row["queue"], row["offset"]) for row in messages}
+    assert {row["msgId"]: (row["queue"], row["offset"]) for row in rows} == where
+
+
+@pytest.mark.parametrize("serialization", ["JSON", "ROCKETMQ"])
+def test_oneway_messages_arrive(run: Run, topic: str, serialization: str) -> None:
+    run("send", topic=topic, count=1, body="first", serialization=serialization)  # makes the topic
+    run("send", mode="oneway", topic=topic, count=10, serialization=serialization)
+    rows = received(run("consume", topic=topic, group=f"{topic}-group", count=10, serialization=serialization))
+    assert {row["body"] for row in rows} >= {f"message {n}" for n in range(1, 10)}
+
+
+@pytest.mark.parametrize("serialization", ["JSON", "ROCKETMQ"])
+def test_batch_has_one_id_and_consecutive_offsets_for_each_message(run: Run, topic: str, serialization: str) -> None:
+    (row,) = sent(run("send", mode="batch", topic=topic, count=10, serialization=serialization))
+    assert row["status"] == "SEND_OK"
+    assert len(set(row["msgId"].split(","))) == 10
+    assert len(set(row["offsetMsgId"].split(","))) == 10
+    messages = received(run("pull", topic=topic, group="puller", serialization=serialization))
+    check_whole(messages, 10)
+    assert {message["queue"] for message in messages} == {row["queue"]}
+    assert [message["msgId"] for message in messages] == row["msgId"].split(",")
+
+
+def test_ten_thousand_asynchronous_messages_none_lost(run: Run, topic: str) -> None:
+    rows = sent(run("send", mode="async", topic=topic, count=10_000, serialization="ROCKETMQ", timeoutMs=20_000))
+    assert len({row["msgId"] for row in rows}) == 10_000
+    messages = received(run("consume", topic=topic, group=f"{topic}-group", count=10_000, batch=32))
+    assert {row["msgId"] for row in messages} == {row["msgId"] for row in rows}
+
+
+def test_big_body_is_compressed_by_the_client_and_comes_back_whole(run: Run, topic: str) -> None:
+    run("send", topic=topic, count=2, bodyBytes=200_000)
+    rows = received(run("pull", topic=topic, group="puller"))
+    assert [row["bodyBytes"] for row in rows] == [200_000, 200_000]
+
+
+def test_query_by_key_unique_id_and_physical_offset(run: Run, topic: str) -> None:
+    rows = sent(run("send", topic=topic, count=4))
+    third = rows[2]
+    ids = {"msgId": third["msgId"], "offsetMsgId": third["offsetMsgId"]}
+    found = received(run("query", topic=topic, key="key-2", **ids))
+    assert [row["received"] for row in found] == ["key", "id", "offset"]
+    assert {row["body"] for row in found} == {"message 2"}
+
+
+def test_pull_bounds_statuses_times_and_committed_offsets(run: Run, topic: str) -> None:
+    run("send", mode="selector", topic=topic, count=8)
+    group = f"{topic}-group"
+    rows = {row["queue"]: row for row in run("pull", topic=topic, group=group) if "atEnd" in row}
+    assert sorted(rows) == [0, 1, 2, 3]
+    for queue, row in rows.items():
+        maximum = 4 if queue < 2 else 0
+        assert (row["min"], row["max"], row["next"]) == (0, maximum, maximum)
+        assert (row["atEnd"], row["atEndNext"]) == ("NO_NEW_MSG", maximum)
+        assert (row["beyond"], row["beyondNext"]) == ("OFFSET_ILLEGAL", maximum) or maximum == 0
+        assert row["byTimeZero"] == 0
+        assert row["byTimeFuture"] == max(0, maximum - 1)  # the nearest bound: the last message
+        assert row["committed"] == maximum
+        assert row["earliest"] is (maximum > 0)
+
+
+def test_tag_expression_and_sql_select_messages(run: Run, topic: str) -> None:
+    run("send", topic=topic, count=4, tags="TagA")
+    run("send", topic=topic, count=4, tags="TagB")
+    rows = received(run("pull", topic=topic, group="puller", expression="TagB"))
+    assert [row["tags"] for row in rows] == ["TagB"] * 4
+    rows = received(run("consume", topic=topic, group=f"{topic}-tag", count=4, expression="TagB || TagC"))
+    assert {row["tags"] for row in rows} == {"TagB"}
+
+
+def test_sql_expression_selects_messages(run: Run, topic: str) -> None:
+    run("send", topic=topic, count=8)
+    rows = received(run("consume", topic=topic, group=f"{topic}-sql", count=2, sql="number > 5 AND TAGS = 'TagA'"))
+    assert {row["body"] for row in rows} == {"message 6", "message 7"}
+
+
+def test_two_members_consume_everything_once(run: Run, topic: str) -> None:
+    run("send", topic=topic, count=40)
+    rows = received(run("consume", topic=topic, group=f"{topic}-group", count=40, members=2))
+    check = Counter(row["properties"]["number"] for row in rows)
+    assert set(check) == {str(n) for n in range(40)}
+    # Nothing is left: the offsets were committed at the shutdown, a later member gets only what is new.
+    run("send", topic=topic, count=1, body="later")
+    rows = received(run("consume", topic=topic, group=f"{topic}-group", count=1))
+    assert "later 0" in {row["body"] for row in rows}
+    assert len(rows) < 40
+
+
+def test_members_share_the_queues_and_take_over_when_one_leaves(run: Run, topic: str) -> None:
+    run("send", topic=topic, count=4)
+    rows = run("rebalance", topic=topic, group=f"{topic}-group")
+    alone, shared, left = (next(row for row in rows if key in row) for key in ("alone", "shared", "left"))
+    assert alone["alone"] == [0, 1, 2, 3]
+    assert sorted(shared["shared"] + shared["second"]) == [0, 1, 2, 3]
+    assert len(shared["shared"]) == 2
+    assert left["left"] == [0, 1, 2, 3]
+    # A member that is told of the change does not wait for its own 20 s timer.
+    assert shared["ms"] < 15_000
+    assert left["ms"] < 15_000
+
+
+def test_broadcast_gives_every_member_everything(run: Run, topic: str) -> None:
+    run("send", topic=topic, count=8)
+    options = {"topic": topic, "group": f"{topic}-group", "count": 8, "model": "BROADCASTING"}
+    rows = received(run("consume", **options))
+    assert len(rows) == 8
+
+
+def test_lite_pull_consumer_polls_everything(run: Run, topic: str) -> None:
+    run("send", topic=topic, count=12)
+    check_whole(sorted(received(run("litepull", topic=topic, group=f"{topic}-group", count=12)), key=_order), 12)
+
+
+def test_orderly_consumer_locks_queues_and_keeps_their_order(run: Run, topic: str) -> None:
+    run("send", mode="selector", topic=topic, count=20)
+    rows = received(run("orderly", topic=topic, group=f"{topic}-group", count=20))
+    for queue in (0, 1):
+        assert [row["offset"] for row in rows if row["queue"] == queue] == list(range(10))
+
+
+def _order(row: dict[str, Any]) -> tuple[int, int]:
+    return row["queue"], row["offset"]
+
+
+def test_failed_message_comes_back_from_the_retry_topic(run: Run, topic: str) -> None:
+    original = {row["msgId"] for row in sent(run("send", topic=topic, count=3))}
+    rows = received(run("consume", topic=topic, group=f"{topic}-group", count=3, fail=1))
+    assert sorted(row["reconsumeTimes"] for row in rows) == [0, 0, 0, 1, 1, 1]
+    again = [row for row in rows if row["reconsumeTimes"] == 1]
+    assert {row["msgId"] for row in again} == original
+    assert {row["topic"] for row in again} == {topic}  # the client puts the original topic back
+
+
+def test_delayed_message_comes_after_its_level(run: Run, topic: str) -> None:
+    run("send", topic=topic, count=3, delayLevel=1)
+    rows = received(run("consume", topic=topic, group=f"{topic}-group", count=3))
+    assert len(rows) == 3
+    for row in rows:
+        assert row["storeTimestamp"] - row["bornTimestamp"] >= 900
+        assert row["properties"]["DELAY"] == "1"
+
+
+def test_transactions_commit_roll_back_and_are_asked_about(run: Run, topic: str) -> None:
+    rows = run("transaction", topic=topic, count=6, checks=1, group=f"{topic}-producers")
+    assert {row["status"] for row in rows if "transaction" in row} == {"SEND_OK"}
+    assert {row["properties"]["number"] for row in received(rows)} == {"2", "5"}
+    rows = received(run("consume", topic=topic, group=f"{topic}-group", count=4))
+    assert {row["properties"]["number"] for row in rows} == {"0", "2", "3", "5"}
+
+
+def test_request_is_answered_through_the_broker(run: Run, topic: str) -> None:
+    rows = run("request", topic=topic, group=f"{topic}-group")
+    assert [row["answer"] for row in rows if "answer" in row] == ["answer to message 1"]
