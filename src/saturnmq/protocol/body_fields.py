@@ -1,9 +1,9 @@
 """Turns a class of annotated members into a JSON body: its member names, its reader and its writer.
 
-Rules of this file: it knows how Python types lie in JSON (spec 00 section 3.5), never which body has which member. Readers
-and writers are put together once, when the class is made. What is missing or null becomes the member's default, what is
-unknown is ignored, numbers and booleans may be text. Members are written in the order of their names, as the original does;
-None is left out.
+Rules of this file: it knows how Python types lie in JSON (spec 00 section 3.5), never which body has which member.
+Readers and writers are put together once, when the class is made. What is missing or null becomes the member's default,
+what is unknown is ignored, numbers and booleans may be text. Members are written in the order of their names, as the
+original does; None is left out.
 """
 # No annotation here is postponed: `body` reads them while the class is made.
 
