@@ -1,3 +1,92 @@
-"""SaturnMQ: a message broker compatible with Apache RocketMQ 4.9.7, in Python."""
+"""SaturnMQ: a message broker compatible with Apache RocketMQ 4.9.7, in Python.
+
+The names below are loaded on first use, so that `import saturnmq` is quick and pulls in no extra.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from saturnmq.client.client import Client as Client
+    from saturnmq.client.codecs import Codec as Codec
+    from saturnmq.client.codecs import bytes_codec as bytes_codec
+    from saturnmq.client.codecs import json_codec as json_codec
+    from saturnmq.client.codecs import str_codec as str_codec
+    from saturnmq.client.errors import AlreadySettled as AlreadySettled
+    from saturnmq.client.errors import CallTimeout as CallTimeout
+    from saturnmq.client.errors import ClientError as ClientError
+    from saturnmq.client.errors import Closed as Closed
+    from saturnmq.client.errors import ConnectFailed as ConnectFailed
+    from saturnmq.client.errors import ConsumerStopped as ConsumerStopped
+    from saturnmq.client.errors import DecodeError as DecodeError
+    from saturnmq.client.errors import EncodeError as EncodeError
+    from saturnmq.client.errors import MessageRefused as MessageRefused
+    from saturnmq.client.errors import NoNameServer as NoNameServer
+    from saturnmq.client.errors import PartialSend as PartialSend
+    from saturnmq.client.errors import ProducerStopped as ProducerStopped
+    from saturnmq.client.errors import RouteNotFound as RouteNotFound
+    from saturnmq.client.errors import SendFailed as SendFailed
+    from saturnmq.client.hooks import SendHook as SendHook
+    from saturnmq.client.message import Ack as Ack
+    from saturnmq.client.message import Message as Message
+    from saturnmq.client.message import Outgoing as Outgoing
+    from saturnmq.client.message import Receipt as Receipt
+    from saturnmq.client.message import SendStatus as SendStatus
+    from saturnmq.client.producer import Producer as Producer
+    from saturnmq.client.puller import Puller as Puller
+    from saturnmq.client.puller import PullResult as PullResult
+    from saturnmq.client.puller import PullStatus as PullStatus
+    from saturnmq.client.subscription import Filter as Filter
+    from saturnmq.client.subscription import tag as tag
+    from saturnmq.protocol.bodies import MessageQueue as MessageQueue
+    from saturnmq.protocol.errors import ConfigError as ConfigError
+    from saturnmq.protocol.errors import ResponseError as ResponseError
+    from saturnmq.protocol.errors import SaturnError as SaturnError
 
 __version__ = "0.1.0"
+
+_HOME: Final = {
+    "saturnmq.client.client": ("Client",),
+    "saturnmq.client.codecs": ("Codec", "bytes_codec", "json_codec", "str_codec"),
+    "saturnmq.client.errors": (
+        "AlreadySettled",
+        "CallTimeout",
+        "ClientError",
+        "Closed",
+        "ConnectFailed",
+        "ConsumerStopped",
+        "DecodeError",
+        "EncodeError",
+        "MessageRefused",
+        "NoNameServer",
+        "PartialSend",
+        "ProducerStopped",
+        "RouteNotFound",
+        "SendFailed",
+    ),
+    "saturnmq.client.hooks": ("SendHook",),
+    "saturnmq.client.message": ("Ack", "Message", "Outgoing", "Receipt", "SendStatus"),
+    "saturnmq.client.producer": ("Producer",),
+    "saturnmq.client.puller": ("PullResult", "PullStatus", "Puller"),
+    "saturnmq.client.subscription": ("Filter", "tag"),
+    "saturnmq.protocol.bodies": ("MessageQueue",),
+    "saturnmq.protocol.errors": ("ConfigError", "ResponseError", "SaturnError"),
+}
+_MODULE_OF: Final = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = ["__version__", *sorted(_MODULE_OF)]
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'saturnmq' has no attribute {name!r}")
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULE_OF})

@@ -1,0 +1,97 @@
+"""Names, bodies and properties that no broker would take, found before any I/O. Pure.
+
+Source: PR-04, PR-09, SND-04, SND-05, SPR-08.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from saturnmq.client.errors import MessageRefused
+from saturnmq.protocol.codes import (
+    DEFAULT_CONSUMER_GROUP,
+    DEFAULT_PRODUCER_GROUP,
+    FORBIDDEN_SEND_TOPICS,
+    GROUP_LENGTH_MAX,
+    NAME_LENGTH_MAX,
+    RESERVED_PROPERTIES,
+)
+from saturnmq.protocol.message import NAME_SEPARATOR, PAIR_SEPARATOR
+
+_NAME: Final = re.compile(r"^[%|a-zA-Z0-9_-]+\Z")
+
+
+def group_problem(group: str, default: str) -> str | None:
+    """Why this cannot be a group name, None when it can (PR-04, CA-06)."""
+    if not isinstance(group, str) or not group.strip():
+        return "group is blank, must be 1..255 characters of %|a-zA-Z0-9_-"
+    if len(group) > GROUP_LENGTH_MAX:
+        return f"group has {len(group)} characters, must be 1..{GROUP_LENGTH_MAX}"
+    if not _NAME.match(group):
+        return f"group {group!r:.80} contains illegal characters, allowing only %|a-zA-Z0-9_-"
+    if group == default:
+        return f"group {group} is reserved, choose another name"
+    return None
+
+
+def producer_group_problem(group: str) -> str | None:
+    return group_problem(group, DEFAULT_PRODUCER_GROUP)
+
+
+def consumer_group_problem(group: str) -> str | None:
+    return group_problem(group, DEFAULT_CONSUMER_GROUP)
+
+
+def check_topic(topic: str, *, sending: bool = True) -> None:
+    """Raises MessageRefused unless topic is a name one may send to (PR-09)."""
+    if not isinstance(topic, str) or not topic.strip():
+        raise MessageRefused("The specified topic is blank.")
+    if not _NAME.match(topic):
+        raise MessageRefused(
+            f"The specified topic {topic!r:.150} contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+        )
+    if len(topic) > NAME_LENGTH_MAX:
+        raise MessageRefused(f"The specified topic is longer than topic max length {NAME_LENGTH_MAX}: {len(topic)}.")
+    if sending and topic in FORBIDDEN_SEND_TOPICS:
+        raise MessageRefused(f"Sending message to topic [{topic}] is forbidden.")
+
+
+def check_body(body: bytes, bytes_max: int) -> None:
+    """Raises MessageRefused unless the body has 1..bytes_max bytes (PR-09)."""
+    if not body:
+        raise MessageRefused("the message body is empty, must have at least 1 byte")
+    if len(body) > bytes_max:
+        raise MessageRefused(f"the message body has {len(body)} bytes, more than body_bytes_max {bytes_max}")
+
+
+def check_text(name: str, text: str) -> None:
+    """Raises MessageRefused for text that would break the property string."""
+    if not isinstance(text, str):
+        raise MessageRefused(f"{name} is {type(text).__name__}, must be text")
+    if PAIR_SEPARATOR in text or NAME_SEPARATOR in text:
+        raise MessageRefused(f"{name} holds a separator character 0x01 or 0x02")
+
+
+def check_properties(properties: Mapping[str, str]) -> None:
+    """Raises MessageRefused for reserved names, blank names or values, and separators (SPR-08)."""
+    for name, value in properties.items():
+        check_text("a property name", name)
+        if name in RESERVED_PROPERTIES:
+            raise MessageRefused(f"The Property<{name}> is used by system, input another please")
+        if not name.strip():
+            raise MessageRefused("The name of property can not be blank string")
+        check_text(f"property {name}", value)
+        if not value.strip():
+            raise MessageRefused(f"The value of property {name} can not be blank string")
+
+
+def join_keys(keys: Iterable[str] | str) -> str:
+    """Keys joined by one space, as the index wants them. Raises MessageRefused (PR-01)."""
+    if isinstance(keys, str):
+        keys = (keys,)
+    parts = list(keys)
+    for part in parts:
+        check_text("a key", part)
+    return " ".join(part for part in parts if part)

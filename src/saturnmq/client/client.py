@@ -1,0 +1,138 @@
+"""The client: one connection manager, and the producers, consumers and pullers made from it.
+
+Source: spec 08 section 1, API-01..06.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+from saturnmq.client import namespaces
+from saturnmq.client.checks import check_topic, producer_group_problem
+from saturnmq.client.codecs import BytesCodec, Codec
+from saturnmq.client.core import Core, State, check_state
+from saturnmq.client.hooks import SendHook
+from saturnmq.client.producer import RETRY_CODES, Producer
+from saturnmq.client.puller import PULLER_GROUP, Puller
+from saturnmq.client.url import ClientSettings, from_environment, make_settings, parse_url
+from saturnmq.protocol.errors import ConfigError
+
+T = TypeVar("T")
+
+
+class Client:
+    """Shared by everything that talks to one cluster. Constructors do no I/O and need no running loop (API-01).
+
+    timeout: seconds for one call with all its retries. More settings: see ClientSettings.
+    """
+
+    def __init__(self, *, name_servers: str | Sequence[str], timeout: float = 3.0, **settings: Any) -> None:
+        self._settings = make_settings({"name_servers": name_servers, "timeout": timeout, **settings})
+        self._core = Core(self._settings)
+        self._starting: asyncio.Task[None] | None = None
+
+    @classmethod
+    def from_url(cls, url: str, **settings: Any) -> Self:
+        """A client for `rmq://[access:secret@]host:port[,host:port]?key=value`; arguments beat the URL (API-02)."""
+        return cls(**{**parse_url(url), **settings})
+
+    @classmethod
+    def from_env(cls, environment: Mapping[str, str] | None = None, **settings: Any) -> Self:
+        """A client for SATURNMQ_URL or NAMESRV_ADDR; arguments beat the URL, the URL the other variables (API-03)."""
+        return cls(**{**from_environment(os.environ if environment is None else environment), **settings})
+
+    def __repr__(self) -> str:
+        return f"<Client {','.join(self._settings.name_servers)} {self._core.state.value}>"
+
+    @property
+    def settings(self) -> ClientSettings:
+        return self._settings
+
+    @property
+    def client_id(self) -> str:
+        """The id brokers know this client by; empty before start."""
+        return self._core.client_id
+
+    # life
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Start timers and connections. Idempotent; waits for no server. Raises Closed after stop (API-04)."""
+        if self._core.state is State.STOPPED:
+            check_state("client", self._core.state)
+        if self._core.state is State.NEW:
+            await self._core.start()
+
+    async def stop(self) -> None:
+        """Stop everything made from this client and close all connections. Idempotent."""
+        await self._core.stop()
+
+    # what is made from it
+
+    @overload
+    def producer(
+        self,
+        group: str,
+        *,
+        max_in_flight: int = ...,
+        hooks: Sequence[SendHook] = ...,
+        retry_codes: Iterable[int] = ...,
+    ) -> Producer[bytes]: ...
+    @overload
+    def producer(
+        self,
+        group: str,
+        *,
+        codec: Codec[T],
+        max_in_flight: int = ...,
+        hooks: Sequence[SendHook] = ...,
+        retry_codes: Iterable[int] = ...,
+    ) -> Producer[T]: ...
+    def producer(
+        self,
+        group: str,
+        *,
+        codec: Codec[Any] | None = None,
+        max_in_flight: int = 1024,
+        hooks: Sequence[SendHook] = (),
+        retry_codes: Iterable[int] = RETRY_CODES,
+    ) -> Producer[Any]:
+        """A producer of this group. max_in_flight: sends under way at a time; more of them wait.
+
+        Raises ConfigError naming every bad value.
+        """
+        problems = [problem] if (problem := producer_group_problem(group)) else []
+        if isinstance(max_in_flight, bool) or not isinstance(max_in_flight, int) or not 1 <= max_in_flight <= 65_535:
+            problems.append(f"max_in_flight is {max_in_flight!r}, must be 1..65535")
+        if problems:
+            raise ConfigError(problems)
+        return Producer(
+            self._core,
+            group,
+            codec or BytesCodec(),
+            max_in_flight=max_in_flight,
+            hooks=hooks,
+            retry_codes=retry_codes,
+        )
+
+    def puller(self, group: str = PULLER_GROUP) -> Puller:
+        """A reader of queues by offset. group: the name it pulls under; the default exists on every broker."""
+        return Puller(self._core, group)
+
+    async def topic_exists(self, topic: str) -> bool:
+        """Whether a NameServer knows the topic now."""
+        self._core.check_running()
+        check_topic(topic, sending=False)
+        return await self._core.routes.refresh(namespaces.wrap(self._settings.namespace, topic)) is not None

@@ -1,0 +1,58 @@
+"""Compression of message bodies: what sysFlag bits 0 and 8-10 stand for. Source: PR-24, MSG-07."""
+
+from __future__ import annotations
+
+import importlib
+import zlib
+from typing import Any, Final
+
+from saturnmq.protocol.codes import COMPRESSION_MASK, SysFlag
+from saturnmq.protocol.errors import MessageError, SaturnError
+from saturnmq.protocol.message import Buffer, compression_type
+
+PLAIN_BYTES_MAX: Final = 64 * 1024 * 1024  # a body never grows beyond this: a small record cannot fill the memory
+ZLIB_FLAGS: Final = int(SysFlag.COMPRESSED | SysFlag.ZLIB)  # 0x301
+
+
+def compress(body: bytes, level: int) -> bytes:
+    """The body as zlib data; goes with ZLIB_FLAGS."""
+    return zlib.compress(body, level)
+
+
+def decompress(body: Buffer, sys_flag: int, *, bytes_max: int = PLAIN_BYTES_MAX) -> bytes:
+    """The plain body of a stored one. Raises MessageError for damaged data or a body beyond bytes_max."""
+    kind = compression_type(sys_flag)
+    if kind is None:
+        return bytes(body)
+    try:
+        if kind is SysFlag.ZLIB:
+            machine: Any = zlib.decompressobj()
+            plain: bytes = machine.decompress(bytes(body), bytes_max)
+            if not machine.eof:
+                raise MessageError(f"zlib body of {len(body)} bytes is cut or longer than {bytes_max} bytes")
+            return plain
+        if kind is SysFlag.LZ4:
+            machine = _extra("lz4.frame").LZ4FrameDecompressor()
+            plain = machine.decompress(bytes(body), max_length=bytes_max)
+            if not machine.eof:
+                raise MessageError(f"lz4 body of {len(body)} bytes is cut or longer than {bytes_max} bytes")
+            return plain
+        with _extra("zstandard").ZstdDecompressor().stream_reader(bytes(body)) as reader:
+            plain = reader.read(bytes_max + 1)
+        if len(plain) > bytes_max:
+            raise MessageError(f"zstd body of {len(body)} bytes is longer than {bytes_max} bytes")
+        return plain
+    except SaturnError:
+        raise
+    except (zlib.error, RuntimeError, ValueError, OSError) as error:
+        raise MessageError(f"compressed body (0x{sys_flag & COMPRESSION_MASK:03X}) does not unpack: {error}") from error
+
+
+def _extra(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise SaturnError(
+            f"the message is compressed with {module.partition('.')[0]}",
+            hint="Install it: pip install 'saturnmq[compression]'.",
+        ) from error

@@ -1,0 +1,68 @@
+"""A bound on what is in flight, by count and by bytes; first come, first served. Source: API-22."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+
+
+class Gate:
+    """Lets at most count_max entries and bytes_max bytes in. One entry larger than bytes_max passes alone.
+
+    Not thread safe; lives on one loop. Invariant: nobody waits while there is room for the first waiter.
+    """
+
+    __slots__ = ("_bytes_max", "_count_max", "_waiters", "bytes", "count")
+
+    def __init__(self, count_max: int, bytes_max: int) -> None:
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self.count = 0
+        self.bytes = 0
+        self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
+
+    def _fits(self, size: int) -> bool:
+        return self.count < self._count_max and (not self.count or self.bytes + size <= self._bytes_max)
+
+    def try_enter(self, size: int) -> bool:
+        """Enter if there is room now and nobody waits."""
+        if self._waiters or not self._fits(size):
+            return False
+        self.count += 1
+        self.bytes += size
+        return True
+
+    async def enter(self, size: int) -> None:
+        """Enter, waiting for room. A cancelled waiter frees its place."""
+        if self.try_enter(size):
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (future, size)
+        self._waiters.append(entry)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                self.leave(size)  # it was let in and cancelled in the same turn
+            else:
+                with contextlib.suppress(ValueError):  # _wake may have dropped it already
+                    self._waiters.remove(entry)
+                self._wake()
+            raise
+
+    def leave(self, size: int) -> None:
+        """Give the place back."""
+        self.count -= 1
+        self.bytes -= size
+        self._wake()
+
+    def _wake(self) -> None:
+        waiters = self._waiters
+        while waiters and self._fits(waiters[0][1]):
+            future, size = waiters.popleft()
+            if future.cancelled():
+                continue
+            self.count += 1
+            self.bytes += size
+            future.set_result(None)

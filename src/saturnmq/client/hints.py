@@ -1,0 +1,90 @@
+"""What to do about an answer that is an error. Pure text. Source: spec 08 UX-05..08."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from saturnmq.protocol.codes import ResponseCode
+
+# How the broker's remark starts -> the slow stage of a SYSTEM_BUSY answer (spec 01 section 4.2).
+_STAGES: Final = (
+    ("[TIMEOUT_CLEAN_QUEUE]", "queue"),
+    ("[OVERLOAD]", "queue"),
+    ("[PCBUSY_CLEAN_QUEUE]", "append lock"),
+    ("[REJECTREQUEST]", "append lock"),
+    ("[PC_SYNCHRONIZED]", "append lock"),
+    ("[FLUSH", "flush"),
+    ("[REPLICA", "replica"),
+)
+_PERIOD: Final = re.compile(r"(?:period in queue|stage time)\D{0,3}(\d+)\s*ms")
+_NAMED_STAGE: Final = re.compile(r"stage: (queue|append lock|flush|replica)")
+_POSITION: Final = re.compile(r"line (\d+), column (\d+)|position (\d+)")
+
+
+def unreachable_name_servers(tried: Sequence[tuple[str, str]]) -> str:
+    """UX-06: which NameServers were tried, why each failed, and what to do."""
+    listed = ", ".join(f"{address}: {reason}" for address, reason in tried)
+    return (
+        f"cannot reach any NameServer (tried {listed}). "
+        "Start one: saturnmq standalone --data ./data, or set SATURNMQ_URL."
+    )
+
+
+def unreachable_broker(topic: str, broker: str, address: str) -> str:
+    """UX-07: the route names an address that does not answer."""
+    return (
+        f"topic {topic} is on {broker} at {address}, not reachable from here. "
+        "Set brokerIP1 there to a reachable name; saturnmq doctor checks it."
+    )
+
+
+def missing_topic(topic: str, name_servers: Sequence[str], *, auto_create: bool) -> str:
+    """UX-08, code 17 and 10005: the creating command, and whether auto-creation is off."""
+    command = f"saturnmq admin updateTopic -n '{';'.join(name_servers)}' -c DefaultCluster -t {topic}"
+    state = "on" if auto_create else "off"
+    return f"Create it: {command} (auto-creation is {state} here)."
+
+
+def busy(remark: str) -> str:
+    """UX-08, code 2: the slow stage and its ms, as far as the remark tells."""
+    named = _NAMED_STAGE.search(remark)
+    stage = named.group(1) if named else next((name for start, name in _STAGES if start in remark), "queue")
+    period = _PERIOD.search(remark)
+    took = f"{period.group(1)} ms" if period else "its limit"
+    return f"Slow stage: {stage} ({took}). The broker sheds load; send slower or give it faster disks."
+
+
+def position(remark: str) -> str:
+    """UX-08, code 23: where in the filter expression the parser stopped."""
+    match = _POSITION.search(remark)
+    if not match:
+        return "The broker does not say where in the expression it stopped."
+    where = f"line {match[1]}, column {match[2]}" if match[1] else f"position {match[3]}"
+    return f"Look at {where} of the expression."
+
+
+def for_response(
+    code: int,
+    remark: str,
+    *,
+    topic: str = "",
+    group: str = "",
+    name_servers: Sequence[str] = (),
+    auto_create: bool = False,
+) -> str | None:
+    """What to do about a response code, None where nothing can be said."""
+    if code == ResponseCode.TOPIC_NOT_EXIST:
+        return missing_topic(topic, name_servers, auto_create=auto_create)
+    if code == ResponseCode.SYSTEM_BUSY:
+        return busy(remark)
+    if code == ResponseCode.NO_PERMISSION:
+        names = f"topic {topic or '?'} or group {group or '?'}"
+        return f"The permission of the broker, {names} forbids it; saturnmq admin updateTopic -p 6 allows both."
+    if code == ResponseCode.SUBSCRIPTION_PARSE_FAILED:
+        return position(remark)
+    if code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+        command = f"saturnmq admin updateSubGroup -n '{';'.join(name_servers)}' -c DefaultCluster -g {group or 'GROUP'}"
+        return f"Create group {group or '?'}: {command}."
+    return None

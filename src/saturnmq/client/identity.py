@@ -1,0 +1,60 @@
+"""Who this client is: its id for the brokers and the unique ids of its messages.
+
+Source: API-06, PR-06, PR-23, MSG-05.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+
+from saturnmq.protocol.ids import UniqueIds
+
+
+def local_ip(peer: str) -> str:
+    """The IP of this machine as `host:port` would see it. Nothing is sent; 127.0.0.1 when there is no way to tell."""
+    host, _, port = peer.rpartition(":")
+    host = host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host if host != "localhost" else "127.0.0.1", int(port)))
+            return str(probe.getsockname()[0])
+    except (OSError, ValueError):
+        return "127.0.0.1"
+
+
+def client_id(ip: str, instance: str | None, unit: str | None) -> str:
+    """`<ip>@<instance>[@<unit>]`; without an instance `<pid>#<64 random bits>`, never equal for two clients."""
+    name = instance or f"{os.getpid()}#{secrets.randbits(64)}"
+    return f"{ip}@{name}@{unit}" if unit else f"{ip}@{name}"
+
+
+def month_start_ms(now_s: float) -> int:
+    """Unix ms of the first day of now's month, 00:00 local time."""
+    local = time.localtime(now_s)
+    return int(time.mktime((local.tm_year, local.tm_mon, 1, 0, 0, 0, 0, 0, -1))) * 1000
+
+
+class MessageIds:
+    """Unique ids of one client. The month's start is taken anew at most once a minute."""
+
+    __slots__ = ("_checked_s", "_ids")
+
+    def __init__(self, ip: str) -> None:
+        now_s = time.time()
+        try:
+            socket.inet_pton(socket.AF_INET6 if ":" in ip else socket.AF_INET, ip)
+        except OSError:
+            ip = "127.0.0.1"
+        self._ids = UniqueIds(ip, os.getpid(), secrets.randbits(32), month_start_ms(now_s))
+        self._checked_s = now_s
+
+    def next(self, now_s: float) -> str:
+        """The next id."""
+        if now_s - self._checked_s > 60.0:
+            self._checked_s = now_s
+            self._ids.set_month_start(month_start_ms(now_s))
+        return self._ids.next(int(now_s * 1000))

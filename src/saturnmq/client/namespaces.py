@@ -1,0 +1,50 @@
+"""Namespaces: `NS%name` on the wire, the plain name for the user. Pure. Source: PR-32."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from saturnmq.protocol.codes import (
+    AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
+    DEFAULT_CONSUMER_GROUP,
+    DEFAULT_PRODUCER_GROUP,
+    DLQ_PREFIX,
+    FORBIDDEN_SEND_TOPICS,
+    INNER_PRODUCER_GROUP,
+    RETRY_PREFIX,
+    TRACE_TOPIC,
+)
+
+_SYSTEM_NAMES: Final = FORBIDDEN_SEND_TOPICS | {
+    AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
+    TRACE_TOPIC,
+    INNER_PRODUCER_GROUP,
+    DEFAULT_PRODUCER_GROUP,
+    DEFAULT_CONSUMER_GROUP,
+}
+_SYSTEM_PREFIX: Final = "CID_RMQ_SYS_"
+
+
+def _split(name: str) -> tuple[str, str]:
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if name.startswith(prefix):
+            return prefix, name[len(prefix) :]
+    return "", name
+
+
+def wrap(namespace: str | None, name: str) -> str:
+    """The name on the wire: `NS%name`, `%RETRY%NS%group`. System names and names already wrapped stay."""
+    if not namespace or not name or name in _SYSTEM_NAMES or name.startswith(_SYSTEM_PREFIX):
+        return name
+    prefix, plain = _split(name)
+    return name if plain.startswith(namespace + "%") else f"{prefix}{namespace}%{plain}"
+
+
+def strip(namespace: str | None, name: str) -> str:
+    """The user's name for a name on the wire."""
+    if not namespace:
+        return name
+    prefix, plain = _split(name)
+    return prefix + plain.removeprefix(namespace + "%")

@@ -1,0 +1,210 @@
+"""Routes of topics: what the NameServers say, made into queues and addresses, cached and polled.
+
+Source: spec 01 section 3.2, PR-10..13.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from saturnmq.client.errors import NoNameServer
+from saturnmq.protocol.bodies import MessageQueue, QueueData, TopicRouteData
+from saturnmq.protocol.codes import MASTER_ID, Perm
+from saturnmq.protocol.errors import SaturnError
+
+logger = logging.getLogger(__name__)
+
+Fetch = Callable[[str, int], Awaitable[TopicRouteData | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The route of one topic. write_queues only where a master is known; read_queues wherever reading is allowed.
+
+    substitute: made from the default topic because nobody knows this one yet (PR-13).
+    """
+
+    topic: str
+    write_queues: tuple[MessageQueue, ...] = ()
+    read_queues: tuple[MessageQueue, ...] = ()
+    addresses: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    substitute: bool = False
+
+    def master(self, broker_name: str) -> str | None:
+        """Address of the broker with id 0."""
+        return self.addresses.get(broker_name, {}).get(MASTER_ID)
+
+
+def build_route(topic: str, data: TopicRouteData) -> Route:
+    """Queues by broker name, then id. An order configuration replaces the write queues (PR-12)."""
+    addresses = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
+    write: list[MessageQueue] = []
+    read: list[MessageQueue] = []
+    for item in sorted(data.queue_datas, key=lambda queue: queue.broker_name):
+        name = item.broker_name
+        if item.perm & Perm.READ:
+            read += (MessageQueue(topic=topic, broker_name=name, queue_id=n) for n in range(item.read_queue_nums))
+        if item.perm & Perm.WRITE and MASTER_ID in addresses.get(name, ()):
+            write += (MessageQueue(topic=topic, broker_name=name, queue_id=n) for n in range(item.write_queue_nums))
+    if data.order_topic_conf:
+        write = _ordered_queues(topic, data.order_topic_conf)
+    return Route(topic, tuple(write), tuple(read), addresses)
+
+
+def _ordered_queues(topic: str, text: str) -> list[MessageQueue]:
+    """Queues of `brokerA:4;brokerB:4`; parts that do not parse are left out."""
+    queues: list[MessageQueue] = []
+    for part in text.split(";"):
+        name, _, count = part.strip().rpartition(":")
+        if name and count.isdecimal():
+            queues += (MessageQueue(topic=topic, broker_name=name, queue_id=n) for n in range(int(count)))
+    return queues
+
+
+def substitute_route(data: TopicRouteData, queues: int) -> TopicRouteData:
+    """The default topic's route with at most so many queues on each broker (PR-13)."""
+
+    def shrink(item: QueueData) -> QueueData:
+        count = min(queues, item.read_queue_nums)
+        return replace(item, read_queue_nums=count, write_queue_nums=count)
+
+    return replace(data, queue_datas=[shrink(item) for item in data.queue_datas])
+
+
+class RouteCache:
+    """Routes by topic. One question per topic is on the way at a time; whoever needs it waits for the same one."""
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        *,
+        default_topic: str,
+        default_queues: int,
+        timeout_ms: int,
+        on_change: Callable[[Route], None] | None = None,
+    ) -> None:
+        self._fetch = fetch
+        self._default_topic = default_topic
+        self._default_queues = default_queues
+        self._timeout_ms = timeout_ms
+        self._on_change = on_change
+        self._routes: dict[str, Route] = {}
+        self._in_use: set[str] = set()
+        self._pending: dict[tuple[str, bool], asyncio.Task[Route | None]] = {}
+
+    def get(self, topic: str) -> Route | None:
+        """The cached route with write queues, else None: the hot path."""
+        route = self._routes.get(topic)
+        return route if route is not None and route.write_queues else None
+
+    def known(self, topic: str) -> Route | None:
+        """The cached route as it is."""
+        return self._routes.get(topic)
+
+    def use(self, topic: str) -> None:
+        """Poll this topic from now on."""
+        self._in_use.add(topic)
+
+    @property
+    def topics(self) -> list[str]:
+        """Topics that are polled, sorted."""
+        return sorted(self._in_use)
+
+    def brokers(self) -> dict[str, dict[int, str]]:
+        """Addresses of all cached routes by broker name and id (PR-35: what no route names any more is not in it)."""
+        merged: dict[str, dict[int, str]] = {}
+        for route in self._routes.values():
+            for name, addresses in route.addresses.items():
+                merged.setdefault(name, {}).update(addresses)
+        return merged
+
+    async def for_send(self, topic: str) -> Route | None:
+        """The route to send by: cached, asked for, or made from the default topic (3.2). None when nobody knows it.
+
+        Raises NoNameServer when nobody could be asked and nothing is cached.
+        """
+        route = self.get(topic)
+        if route is not None:
+            return route
+        self.use(topic)
+        found = await self.refresh(topic)
+        known = self._routes.get(topic)
+        if found is not None or (known is not None and not known.substitute):
+            return known
+        await self.refresh(topic, substitute=True)
+        return self._routes.get(topic)
+
+    async def for_read(self, topic: str) -> Route | None:
+        """The route to read by; never made from the default topic."""
+        route = self._routes.get(topic)
+        if route is not None and route.read_queues and not route.substitute:
+            return route
+        self.use(topic)
+        found = await self.refresh(topic)
+        return found if found is not None else self._routes.get(topic)
+
+    async def refresh(self, topic: str, *, substitute: bool = False) -> Route | None:
+        """Ask now. Returns what the NameServer said, None when it does not know the topic; the old route is kept then.
+
+        A caller that is cancelled does not cancel the question of the others.
+        """
+        key = (topic, substitute)
+        task = self._pending.get(key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._ask(topic, substitute), name=f"saturnmq route {topic}")
+            self._pending[key] = task
+            task.add_done_callback(lambda done: self._forget(key, done))
+        return await asyncio.shield(task)
+
+    def _forget(self, key: tuple[str, bool], task: asyncio.Task[Route | None]) -> None:
+        if self._pending.get(key) is task:
+            del self._pending[key]
+        if not task.cancelled():
+            task.exception()  # seen, also when every caller is gone
+
+    async def _ask(self, topic: str, substitute: bool) -> Route | None:
+        data = await self._fetch(self._default_topic if substitute else topic, self._timeout_ms)
+        if data is None:
+            return None
+        if substitute:
+            data = substitute_route(data, self._default_queues)
+        route = build_route(topic, data)
+        if substitute:
+            route = replace(route, substitute=True)
+        self._store(route)
+        return route
+
+    def _store(self, route: Route) -> None:
+        if self._routes.get(route.topic) == route:
+            return
+        self._routes[route.topic] = route
+        logger.info(
+            "route topic=%s write_queues=%d brokers=%s substitute=%s",
+            route.topic,
+            len(route.write_queues),
+            ",".join(sorted(route.addresses)),
+            route.substitute,
+        )
+        if self._on_change is not None:
+            self._on_change(route)
+
+    async def poll(self) -> None:
+        """Ask for all topics in use once. A failed question keeps the old route (PR-11)."""
+        for topic in self.topics:
+            try:
+                await self.refresh(topic)
+            except NoNameServer as error:
+                logger.warning("routes not refreshed: %s", error)
+                return
+            except SaturnError as error:
+                logger.warning("route not refreshed topic=%s error=%s", topic, error)
+
+    async def close(self) -> None:
+        """Cancel the questions on the way and await them."""
+        tasks = list(self._pending.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

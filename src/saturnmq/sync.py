@@ -1,0 +1,371 @@
+"""The clients without await, for threads and scripts: the same names, run on one background event loop.
+
+All objects of one process share one daemon thread with one loop. Every call waits for its coroutine there; Ctrl-C
+cancels
+it and raises KeyboardInterrupt. Inside a running event loop every call raises WrongLoop, naming the async call
+(API-31).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar, overload
+
+from saturnmq.client.client import Client as AsyncClient
+from saturnmq.client.codecs import Codec
+from saturnmq.client.errors import WrongLoop
+from saturnmq.client.hooks import SendHook
+from saturnmq.client.message import Outgoing, Receipt
+from saturnmq.client.producer import RETRY_CODES, Selector
+from saturnmq.client.producer import Producer as AsyncProducer
+from saturnmq.client.puller import PULLER_GROUP, PullResult
+from saturnmq.client.puller import Puller as AsyncPuller
+from saturnmq.client.url import ClientSettings, from_environment, parse_url
+from saturnmq.protocol.bodies import MessageQueue
+
+__all__ = ["Client", "Producer", "Puller"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class _Portal:
+    """One loop in one daemon thread, made on first use."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="saturnmq-sync", daemon=True)
+                self._thread.start()
+                atexit.register(self.close)
+            return self._loop
+
+    def run(self, name: str, start: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        """The result of a coroutine that `start` makes.
+
+        Cancelled and awaited when the waiting thread is interrupted.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise WrongLoop(f"saturnmq.sync would block this event loop; use `await {name}(...)` of saturnmq instead")
+        future = asyncio.run_coroutine_threadsafe(start(), self.loop())
+        try:
+            return future.result()
+        except BaseException:
+            if not future.done():
+                future.cancel()
+                concurrent.futures.wait([future], timeout=5.0)
+            raise
+
+    def close(self) -> None:
+        """Stop the loop and its thread; objects made from it are of no use afterwards."""
+        with self._lock:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is not None and thread is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(timeout=5.0)
+            if not thread.is_alive():
+                loop.close()
+
+
+_portal: Final = _Portal()
+
+
+class Client:
+    """saturnmq.Client without await."""
+
+    def __init__(self, *, name_servers: str | Sequence[str], timeout: float = 3.0, **settings: Any) -> None:
+        self._inner = AsyncClient(name_servers=name_servers, timeout=timeout, **settings)
+
+    @classmethod
+    def from_url(cls, url: str, **settings: Any) -> Self:
+        """See saturnmq.Client.from_url."""
+        return cls(**{**parse_url(url), **settings})
+
+    @classmethod
+    def from_env(cls, environment: Mapping[str, str] | None = None, **settings: Any) -> Self:
+        """See saturnmq.Client.from_env."""
+        import os
+
+        return cls(**{**from_environment(os.environ if environment is None else environment), **settings})
+
+    def __repr__(self) -> str:
+        return f"<sync {self._inner!r}>"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def settings(self) -> ClientSettings:
+        return self._inner.settings
+
+    @property
+    def client_id(self) -> str:
+        """The id brokers know this client by; empty before start."""
+        return self._inner.client_id
+
+    def start(self) -> None:
+        """See saturnmq.Client.start."""
+        _portal.run("Client.start", self._inner.start)
+
+    def stop(self) -> None:
+        """See saturnmq.Client.stop."""
+        _portal.run("Client.stop", self._inner.stop)
+
+    @overload
+    def producer(
+        self,
+        group: str,
+        *,
+        max_in_flight: int = ...,
+        hooks: Sequence[SendHook] = ...,
+        retry_codes: Iterable[int] = ...,
+    ) -> Producer[bytes]: ...
+    @overload
+    def producer(
+        self,
+        group: str,
+        *,
+        codec: Codec[T],
+        max_in_flight: int = ...,
+        hooks: Sequence[SendHook] = ...,
+        retry_codes: Iterable[int] = ...,
+    ) -> Producer[T]: ...
+    def producer(
+        self,
+        group: str,
+        *,
+        codec: Codec[Any] | None = None,
+        max_in_flight: int = 1024,
+        hooks: Sequence[SendHook] = (),
+        retry_codes: Iterable[int] = RETRY_CODES,
+    ) -> Producer[Any]:
+        """See saturnmq.Client.producer."""
+        options: dict[str, Any] = {"max_in_flight": max_in_flight, "hooks": hooks, "retry_codes": retry_codes}
+        if codec is not None:
+            options["codec"] = codec
+        return Producer(self._inner.producer(group, **options))
+
+    def puller(self, group: str = PULLER_GROUP) -> Puller:
+        """See saturnmq.Client.puller."""
+        return Puller(self._inner.puller(group))
+
+    def topic_exists(self, topic: str) -> bool:
+        """See saturnmq.Client.topic_exists."""
+        return _portal.run("Client.topic_exists", lambda: self._inner.topic_exists(topic))
+
+
+class Producer(Generic[T]):
+    """saturnmq.Producer without await."""
+
+    def __init__(self, inner: AsyncProducer[T]) -> None:
+        self._inner = inner
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def group(self) -> str:
+        return self._inner.group
+
+    def start(self) -> None:
+        """See saturnmq.Producer.start."""
+        _portal.run("Producer.start", self._inner.start)
+
+    def stop(self) -> None:
+        """See saturnmq.Producer.stop."""
+        _portal.run("Producer.stop", self._inner.stop)
+
+    def send(
+        self,
+        topic: str,
+        value: T,
+        *,
+        tag: str | None = None,
+        keys: Sequence[str] | str = (),
+        properties: Mapping[str, str] | None = None,
+        shard_by: str | int | None = None,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        selector_arg: Any = None,
+        flag: int = 0,
+        wait_stored: bool = True,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """See saturnmq.Producer.send."""
+        return _portal.run(
+            "Producer.send",
+            lambda: self._inner.send(
+                topic,
+                value,
+                tag=tag,
+                keys=keys,
+                properties=properties,
+                shard_by=shard_by,
+                queue=queue,
+                selector=selector,
+                selector_arg=selector_arg,
+                flag=flag,
+                wait_stored=wait_stored,
+                timeout=timeout,
+            ),
+        )
+
+    def send_oneway(
+        self,
+        topic: str,
+        value: T,
+        *,
+        tag: str | None = None,
+        keys: Sequence[str] | str = (),
+        properties: Mapping[str, str] | None = None,
+        shard_by: str | int | None = None,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        selector_arg: Any = None,
+        flag: int = 0,
+        wait_stored: bool = True,
+        timeout: float | None = None,
+    ) -> str:
+        """See saturnmq.Producer.send_oneway."""
+        return _portal.run(
+            "Producer.send_oneway",
+            lambda: self._inner.send_oneway(
+                topic,
+                value,
+                tag=tag,
+                keys=keys,
+                properties=properties,
+                shard_by=shard_by,
+                queue=queue,
+                selector=selector,
+                selector_arg=selector_arg,
+                flag=flag,
+                wait_stored=wait_stored,
+                timeout=timeout,
+            ),
+        )
+
+    def send_many(
+        self,
+        topic: str,
+        values: Iterable[T | Outgoing[T]],
+        *,
+        tag: str | None = None,
+        keys: Sequence[str] | str = (),
+        properties: Mapping[str, str] | None = None,
+        shard_by: str | int | None = None,
+        queue: MessageQueue | None = None,
+        wait_stored: bool = True,
+        timeout: float | None = None,
+    ) -> list[Receipt]:
+        """See saturnmq.Producer.send_many."""
+        listed = list(values)
+        return _portal.run(
+            "Producer.send_many",
+            lambda: self._inner.send_many(
+                topic,
+                listed,
+                tag=tag,
+                keys=keys,
+                properties=properties,
+                shard_by=shard_by,
+                queue=queue,
+                wait_stored=wait_stored,
+                timeout=timeout,
+            ),
+        )
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """See saturnmq.Producer.queues."""
+        return _portal.run("Producer.queues", lambda: self._inner.queues(topic))
+
+
+class Puller:
+    """saturnmq.Puller without await."""
+
+    def __init__(self, inner: AsyncPuller) -> None:
+        self._inner = inner
+
+    @property
+    def group(self) -> str:
+        return self._inner.group
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """See saturnmq.Puller.queues."""
+        return _portal.run("Puller.queues", lambda: self._inner.queues(topic))
+
+    def refresh(self, topic: str) -> list[MessageQueue]:
+        """See saturnmq.Puller.refresh."""
+        return _portal.run("Puller.refresh", lambda: self._inner.refresh(topic))
+
+    def min_offset(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
+        """See saturnmq.Puller.min_offset."""
+        return _portal.run("Puller.min_offset", lambda: self._inner.min_offset(queue, timeout=timeout))
+
+    def max_offset(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
+        """See saturnmq.Puller.max_offset."""
+        return _portal.run("Puller.max_offset", lambda: self._inner.max_offset(queue, timeout=timeout))
+
+    def offset_by_time(self, queue: MessageQueue, when: int | datetime, *, timeout: float | None = None) -> int:
+        """See saturnmq.Puller.offset_by_time."""
+        return _portal.run("Puller.offset_by_time", lambda: self._inner.offset_by_time(queue, when, timeout=timeout))
+
+    def earliest_store_time(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
+        """See saturnmq.Puller.earliest_store_time."""
+        return _portal.run(
+            "Puller.earliest_store_time", lambda: self._inner.earliest_store_time(queue, timeout=timeout)
+        )
+
+    def committed(self, group: str, queue: MessageQueue, *, timeout: float | None = None) -> int | None:
+        """See saturnmq.Puller.committed."""
+        return _portal.run("Puller.committed", lambda: self._inner.committed(group, queue, timeout=timeout))
+
+    def commit(self, group: str, queue: MessageQueue, offset: int, *, timeout: float | None = None) -> None:
+        """See saturnmq.Puller.commit."""
+        _portal.run("Puller.commit", lambda: self._inner.commit(group, queue, offset, timeout=timeout))
+
+    def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_count: int = 32,
+        expression: str = "*",
+        wait: float = 0.0,
+        timeout: float | None = None,
+    ) -> PullResult:
+        """See saturnmq.Puller.pull."""
+        return _portal.run(
+            "Puller.pull",
+            lambda: self._inner.pull(
+                queue, offset, max_count=max_count, expression=expression, wait=wait, timeout=timeout
+            ),
+        )
