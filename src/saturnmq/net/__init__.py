@@ -1,0 +1,27 @@
+"""Connections: asyncio server and client with limits, pipelining, TLS by first byte. Decodes no body, knows no request code."""
+
+from saturnmq.net.client import RemotingClient
+from saturnmq.net.connection import Connection, Handler
+from saturnmq.net.endpoint import ConnectionListener, Listener, RpcHook
+from saturnmq.net.errors import CallTimeout, ConnectFailed, SendFailed, StartError, TooManyRequests
+from saturnmq.net.server import RemotingServer
+from saturnmq.net.settings import NetSettings
+from saturnmq.net.tls import TlsMode, TlsSettings
+
+__all__ = [
+    "CallTimeout",
+    "ConnectFailed",
+    "Connection",
+    "ConnectionListener",
+    "Handler",
+    "Listener",
+    "NetSettings",
+    "RemotingClient",
+    "RemotingServer",
+    "RpcHook",
+    "SendFailed",
+    "StartError",
+    "TlsMode",
+    "TlsSettings",
+    "TooManyRequests",
+]

@@ -1,0 +1,160 @@
+"""The calling side: one connection per address, shared by all callers. Source: REM-16..18, REM-22, REM-26."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+
+from saturnmq.net.connection import Connection, Handler
+from saturnmq.net.endpoint import ConnectionListener, Endpoint
+from saturnmq.net.errors import CallTimeout, ConnectFailed
+from saturnmq.net.settings import NetSettings
+from saturnmq.net.tls import TlsSettings, TlsStream, client_context
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+
+def refuse(connection: Connection, command: Command) -> Command:
+    """Handler of a client that serves no requests."""
+    return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[v6]:port`. Raises ConfigError naming the form."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) <= 65535:
+        raise ConfigError(f"address {address!r} must be host:port with a port in 1..65535")
+    return host.strip("[]"), int(port)
+
+
+class RemotingClient(Endpoint):
+    """See the interface in docs/decisions/0001."""
+
+    def __init__(
+        self,
+        *,
+        settings: NetSettings,
+        tls: TlsSettings | None = None,
+        handler: Handler | None = None,
+        listener: ConnectionListener | None = None,
+    ) -> None:
+        super().__init__(
+            handler or refuse,
+            settings,
+            listener,
+            idle_seconds=settings.client_idle_seconds,
+            async_permits=settings.client_async_permits,
+            oneway_permits=settings.client_oneway_permits,
+        )
+        self._context: ssl.SSLContext | None = client_context(tls) if tls is not None and tls.enable else None
+        self._by_address: dict[str, Connection] = {}
+        self._connecting: dict[str, asyncio.Task[Connection]] = {}
+        self._closed = False
+
+    def is_connected(self, address: str) -> bool:
+        """Whether a call to the address would need no connect."""
+        connection = self._by_address.get(address)
+        return connection is not None and not connection.closed
+
+    async def invoke(self, address: str, command: Command, timeout_ms: int) -> Command:
+        """The answer of the peer at address; the time to connect counts. Raises CallTimeout, ConnectFailed, SendFailed."""
+        connection = self._by_address.get(address)
+        if connection is None or connection.closed:
+            loop = asyncio.get_running_loop()
+            before = loop.time()
+            connection = await self._connect(address, timeout_ms)
+            timeout_ms -= int((loop.time() - before) * 1000)
+            if timeout_ms <= 0:
+                raise CallTimeout(f"connecting to {address} took the whole timeout", broker=address)
+        for hook in self.hooks:
+            hook.before(address, command)
+        try:
+            return await connection.invoke(command, timeout_ms)
+        except CallTimeout:
+            if self.settings.close_on_timeout:
+                connection.close(f"a call was not answered within {timeout_ms} ms")
+            raise
+
+    async def invoke_oneway(self, address: str, command: Command, timeout_ms: int) -> None:
+        """Write a request that nobody answers. Raises CallTimeout, ConnectFailed, SendFailed."""
+        connection = self._by_address.get(address)
+        if connection is None or connection.closed:
+            connection = await self._connect(address, timeout_ms)
+        await self.oneway_permits.acquire(timeout_ms, address)
+        try:
+            for hook in self.hooks:
+                hook.before(address, command)
+            connection.invoke_oneway(command)
+            await connection.drain()
+        finally:
+            self.oneway_permits.release()
+
+    async def _connect(self, address: str, timeout_ms: int) -> Connection:
+        """The connection to address; callers that come meanwhile wait for the same attempt (REM-26)."""
+        if self._closed:
+            raise ConnectFailed(f"cannot connect to {address}: this client is closed", broker=address)
+        task = self._connecting.get(address)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._open(address))
+            self._connecting[address] = task
+            task.add_done_callback(lambda done: self._connecting.pop(address, None) and None)
+        try:
+            async with asyncio.timeout(max(timeout_ms, 0) / 1000):
+                return await asyncio.shield(task)
+        except TimeoutError as error:
+            if isinstance(error, CallTimeout) or task.done():
+                raise
+            raise CallTimeout(f"no connection to {address} within {timeout_ms} ms", broker=address) from None
+
+    async def _open(self, address: str) -> Connection:
+        host, port = split_address(address)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.settings.connect_timeout_ms / 1000):
+                _, connection = await loop.create_connection(lambda: Connection(self), host, port)
+        except TimeoutError as error:
+            raise ConnectFailed(
+                f"cannot connect to {address} within {self.settings.connect_timeout_ms} ms", broker=address
+            ) from error
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ConnectFailed(f"cannot connect to {address}: {reason}", broker=address) from error
+        self._prepare(connection, host)
+        self._by_address[address] = connection
+        return connection
+
+    def _prepare(self, connection: Connection, host: str) -> None:
+        transport = connection.transport
+        sock = transport.get_extra_info("socket") if transport is not None else None
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for option, size in (
+                (socket.SO_SNDBUF, self.settings.client_sndbuf_bytes),
+                (socket.SO_RCVBUF, self.settings.client_rcvbuf_bytes),
+            ):
+                if size > 0:
+                    sock.setsockopt(socket.SOL_SOCKET, option, size)
+        if self._context is not None:
+            connection.start_tls_client(TlsStream(self._context, server_side=False, server_hostname=host))
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is gone; the next call to its address connects anew."""
+        for address, known in list(self._by_address.items()):
+            if known is connection:
+                del self._by_address[address]
+        super().lost(connection)
+
+    async def close(self) -> None:
+        """End every attempt and connection; pending calls fail."""
+        self._closed = True
+        tasks = list(self._connecting.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        await self.close_connections()

@@ -1,0 +1,392 @@
+"""One TCP connection, server or client side: bytes to commands, answers to bytes, calls to their answers.
+
+Rules of this file: it decodes no body and knows no request code. A peer that sends bad bytes loses its connection and nobody
+else's. A closed connection fails its pending calls at once. Source: spec 00 section 3.8, REM-02..07, REM-11, REM-16..24.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from saturnmq.net.errors import CallTimeout, SendFailed
+from saturnmq.protocol.codes import CommandFlag, ResponseCode
+from saturnmq.protocol.command import Command, FrameDecoder, encode_frame, encode_head
+from saturnmq.protocol.errors import MissingField, RemoteProtocolError, ResponseError, SaturnError
+
+if TYPE_CHECKING:
+    from saturnmq.net.endpoint import Endpoint
+    from saturnmq.net.tls import TlsStream
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[["Connection", Command], "Command | Awaitable[Command | None] | None"]
+
+TLS_CLIENT_HELLO: Final = 0x16  # first byte of a TLS connection; a legal plain frame starts with 0 (REM-29)
+_SEPARATE_BODY_BYTES: Final = 16_384  # from here on a body is written beside its head instead of being copied behind it
+_FLUSH_BYTES: Final = 131_072  # corked replies are written when they reach this
+_RESPONSE: Final = int(CommandFlag.RESPONSE)
+_ONEWAY: Final = int(CommandFlag.ONEWAY)
+
+_opaques = itertools.count()
+
+
+def next_opaque() -> int:
+    """The next sequence number of this process: from 0, signed 32-bit, wraps negative (REM-07)."""
+    value = next(_opaques) & 0xFFFFFFFF
+    return value - 0x1_0000_0000 if value >= 0x8000_0000 else value
+
+
+def error_remark(error: BaseException) -> str:
+    """`ClassName: message`, as clients show it verbatim (REM-11)."""
+    return f"{type(error).__name__}: {error}"
+
+
+class Connection(asyncio.Protocol):
+    """See the interface in docs/decisions/0001. Made by a RemotingServer or RemotingClient."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.remote_address = ""
+        self.local_address = ""
+        self.attributes: dict[str, object] = {}
+        self.closed = False
+        self.close_reason = ""
+        self.active = True  # bytes went either way since the last look of the idle scan
+        self.idle_since = 0.0
+        self.frame_since = 0.0
+        self.in_flight = 0
+        self._endpoint = endpoint
+        self._loop = asyncio.get_running_loop()
+        self._handler = endpoint.handler
+        self._transport: asyncio.Transport | None = None
+        self._decoder = FrameDecoder(endpoint.frame_limits)
+        self._tls: TlsStream | None = None
+        self._first = endpoint.sniffs_tls
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._corked = False
+        self._flush_scheduled = False
+        self._write_paused = False
+        self._read_paused = False
+        self._drained: asyncio.Future[None] | None = None
+        self._backlog: deque[Command] = deque()
+        self._pending: dict[int, asyncio.Future[Command]] = {}
+        self._lost: asyncio.Future[None] = self._loop.create_future()
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        return self._transport
+
+    # ---- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self.remote_address = _address(transport.get_extra_info("peername"))
+        self.local_address = _address(transport.get_extra_info("sockname"))
+        self._transport.set_write_buffer_limits(
+            high=self._endpoint.settings.write_high_bytes, low=self._endpoint.settings.write_low_bytes
+        )
+        self._endpoint.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.closed:
+            self.closed = True
+            self.close_reason = f"connection error: {exc}" if exc else "closed by the peer"
+        self._transport = None
+        self._backlog.clear()
+        self._out.clear()
+        for future in list(self._pending.values()):
+            if not future.done():
+                future.set_exception(self._send_failed())
+        self._pending.clear()
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        if not self._lost.done():
+            self._lost.set_result(None)
+        self._endpoint.lost(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.active = True
+        if self._first:
+            self._first = False
+            self._tls, problem = self._endpoint.choose_tls(data[0])
+            if problem:
+                self.close(problem)
+                return
+        if self._tls is not None:
+            try:
+                data = self._tls.feed(data)
+            except OSError as error:
+                self._write_tls()
+                self.close(f"TLS failed: {error}")
+                return
+            self._write_tls()
+            if not data:
+                return
+        try:
+            commands = self._decoder.feed(data)
+        except RemoteProtocolError as error:
+            self._run(list(error.decoded))
+            self.close(f"bad frame: {error}")
+            return
+        if commands:
+            self.frame_since = 0.0
+            self._run(commands)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        self._loop.call_soon(self._continue)
+
+    # ---- reading
+
+    @property
+    def frame_pending(self) -> bool:
+        """Whether part of a frame has arrived and the rest has not."""
+        return self._decoder.pending_bytes > 0
+
+    def _run(self, commands: list[Command]) -> None:
+        """Handle commands in order; their immediate answers leave in one write."""
+        if self._backlog:
+            self._backlog.extend(commands)
+            return
+        self._corked = True
+        dispatch = self._dispatch
+        for index, command in enumerate(commands):
+            dispatch(command)
+            if self._out_bytes >= _FLUSH_BYTES:
+                self._flush()
+            if self._write_paused or self.in_flight >= self._endpoint.settings.in_flight_max:
+                self._backlog.extend(commands[index + 1 :])
+                break
+        self._corked = False
+        if self._out:
+            self._flush()
+        self._update_reading()
+
+    def _continue(self) -> None:
+        """Go on with what was held back while the peer did not read or had too much in flight."""
+        if self._backlog and not self.closed:
+            waiting = list(self._backlog)
+            self._backlog.clear()
+            self._run(waiting)
+        self._update_reading()
+
+    def _update_reading(self) -> None:
+        full = self._write_paused or bool(self._backlog) or self.in_flight >= self._endpoint.settings.in_flight_max
+        if full == self._read_paused or self._transport is None or self._transport.is_closing():
+            return
+        self._read_paused = full
+        if full:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _dispatch(self, command: Command) -> None:
+        if command.flag & _RESPONSE:
+            future = self._pending.get(command.opaque)
+            if future is None:
+                log.debug("no call waits for this answer peer=%s opaque=%s", self.remote_address, command.opaque)
+            elif not future.done():
+                future.set_result(command)
+            return
+        endpoint = self._endpoint
+        try:
+            for hook in endpoint.hooks:
+                hook.before(self.remote_address, command)
+            reply = self._handler(self, command)
+        except Exception as error:
+            self._answer(command, self.failure(command, error))
+            return
+        if reply is None:
+            return
+        if type(reply) is Command:
+            self._answer(command, reply)
+            return
+        self.in_flight += 1
+        endpoint.spawn(self._finish(command, cast("Awaitable[Command | None]", reply)))
+
+    async def _finish(self, command: Command, waiting: Awaitable[Command | None]) -> None:
+        try:
+            reply = await waiting
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            reply = self.failure(command, error)
+        finally:
+            self.in_flight -= 1
+            if self._read_paused:
+                self._loop.call_soon(self._continue)
+        if reply is not None:
+            self._answer(command, reply)
+
+    def _answer(self, command: Command, reply: Command) -> None:
+        if command.flag & _ONEWAY:
+            return
+        hooks = self._endpoint.hooks
+        if hooks:
+            for hook in hooks:
+                hook.after(self.remote_address, command, reply)
+        self.send(reply)
+
+    def failure(self, command: Command, error: Exception) -> Command:
+        """The answer to a request whose handler failed: its own code, or SYSTEM_ERROR (REM-08, REM-11)."""
+        if isinstance(error, ResponseError):
+            return command.reply(error.code or ResponseCode.SYSTEM_ERROR, error.remark)
+        if isinstance(error, MissingField):
+            return command.reply(ResponseCode.SYSTEM_ERROR, error.message)
+        expected = isinstance(error, SaturnError)
+        log.log(
+            logging.INFO if expected else logging.ERROR,
+            "handler failed code=%s peer=%s error=%s",
+            command.code,
+            self.remote_address,
+            error_remark(error),
+            exc_info=None if expected else error,
+        )
+        return command.reply(ResponseCode.SYSTEM_ERROR, error_remark(error))
+
+    # ---- writing
+
+    def send(self, command: Command) -> None:
+        """Queue a command; all that is queued in one turn of the loop leaves in one write. A closed connection drops it."""
+        if self.closed:
+            return
+        body = command.body
+        if body is not None and len(body) >= _SEPARATE_BODY_BYTES:
+            self._out.append(encode_head(command, len(body)))
+            self._out.append(body)
+            self._out_bytes += len(body) + 512
+        else:
+            frame = encode_frame(command)
+            self._out.append(frame)
+            self._out_bytes += len(frame)
+        if not self._corked and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        out, transport = self._out, self._transport
+        if not out or transport is None:
+            return
+        self._out = []
+        self._out_bytes = 0
+        self.active = True
+        if self._tls is not None:
+            self._tls.write(b"".join(out))
+            self._write_tls()
+        elif len(out) == 1:
+            transport.write(out[0])
+        else:
+            transport.writelines(out)
+
+    def _write_tls(self) -> None:
+        if self._tls is not None and self._transport is not None:
+            data = self._tls.outgoing()
+            if data:
+                self._transport.write(data)
+
+    def start_tls_client(self, stream: TlsStream) -> None:
+        """Speak TLS from the first byte; commands sent before the handshake is done wait inside the stream."""
+        self._tls = stream
+        stream.start()
+        self._write_tls()
+
+    async def drain(self) -> None:
+        """Wait until the peer has taken enough of what was sent."""
+        if self._write_paused and not self.closed:
+            if self._drained is None or self._drained.done():
+                self._drained = self._loop.create_future()
+            await asyncio.shield(self._drained)
+
+    # ---- calls
+
+    async def invoke(self, command: Command, timeout_ms: int) -> Command:
+        """The answer to a request. Raises CallTimeout, SendFailed (closed before the answer), TooManyRequests."""
+        endpoint = self._endpoint
+        await endpoint.async_permits.acquire(timeout_ms, self.remote_address)
+        try:
+            if self.closed:
+                raise self._send_failed()
+            command.opaque = opaque = next_opaque()
+            future: asyncio.Future[Command] = self._loop.create_future()
+            self._pending[opaque] = future
+            timer = self._loop.call_later(max(timeout_ms, 0) / 1000, self._expire, opaque, timeout_ms)
+            try:
+                self.send(command)
+                reply = await future
+            finally:
+                timer.cancel()
+                self._pending.pop(opaque, None)
+        finally:
+            endpoint.async_permits.release()
+        for hook in endpoint.hooks:
+            hook.after(self.remote_address, command, reply)
+        return reply
+
+    def _expire(self, opaque: int, timeout_ms: int) -> None:
+        future = self._pending.get(opaque)
+        if future is not None and not future.done():
+            future.set_exception(
+                CallTimeout(f"{self.remote_address} did not answer within {timeout_ms} ms", broker=self.remote_address)
+            )
+
+    def invoke_oneway(self, command: Command) -> None:
+        """Send a request that nobody answers (bit 1 set). Raises SendFailed when the connection is closed."""
+        if self.closed:
+            raise self._send_failed()
+        command.opaque = next_opaque()
+        command.flag |= _ONEWAY
+        self.send(command)
+
+    def _send_failed(self) -> SendFailed:
+        return SendFailed(
+            f"connection to {self.remote_address} is closed: {self.close_reason}", broker=self.remote_address
+        )
+
+    # ---- the end
+
+    def close(self, reason: str) -> None:
+        """Close; what was queued is still written. Pending calls fail at once (REM-22)."""
+        if self.closed:
+            return
+        self._flush()
+        self.closed = True
+        self.close_reason = reason
+        log.debug("close peer=%s reason=%s", self.remote_address, reason)
+        for future in list(self._pending.values()):
+            if not future.done():
+                future.set_exception(self._send_failed())
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close without writing what is queued."""
+        self.closed = True
+        self.close_reason = self.close_reason or "aborted"
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Until the transport is gone."""
+        await asyncio.shield(self._lost)
+
+
+def _address(name: Any) -> str:
+    """`ip:port` of a socket name; IPv6 addresses stand without brackets, as the original writes them."""
+    if not name or isinstance(name, str | bytes):
+        return ""
+    return f"{name[0]}:{name[1]}"

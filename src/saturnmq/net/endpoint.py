@@ -1,0 +1,207 @@
+"""What servers and clients share: their connections, tasks, permits, hooks and the one timer that finds idle and slow peers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
+
+from saturnmq.net.errors import CallTimeout, TooManyRequests
+
+if TYPE_CHECKING:
+    from saturnmq.net.connection import Connection, Handler
+    from saturnmq.net.settings import NetSettings
+    from saturnmq.net.tls import TlsStream
+    from saturnmq.protocol.command import Command
+
+log = logging.getLogger(__name__)
+
+
+class ConnectionListener(Protocol):
+    """Told of connections, in order (REM-24). Idle, error and close all arrive as `closed`."""
+
+    def connected(self, connection: Connection) -> None: ...
+    def closed(self, connection: Connection, reason: str) -> None: ...
+
+
+class Listener:
+    """A listener that does nothing; base for those that care for one event."""
+
+    def connected(self, connection: Connection) -> None:
+        """A peer is there."""
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """A peer is gone."""
+
+
+class RpcHook(Protocol):
+    """Runs around every request of an endpoint (REM-15). An exception in `before` becomes the answer."""
+
+    def before(self, remote_address: str, request: Command) -> None: ...
+    def after(self, remote_address: str, request: Command, response: Command) -> None: ...
+
+
+class Permits:
+    """A bounded number of calls under way; waiting takes at most the call's own timeout (REM-17..20)."""
+
+    def __init__(self, count: int, what: str) -> None:
+        self.free = count
+        self._count = count
+        self._what = what
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def acquire(self, timeout_ms: int, address: str) -> None:
+        """Take one. Raises TooManyRequests for timeout_ms <= 0, else CallTimeout."""
+        if self.free > 0:
+            self.free -= 1
+            return
+        text = (
+            f"no {self._what} permit for a call to {address}: all {self._count} are taken, "
+            f"{len(self._waiting)} callers wait"
+        )
+        if timeout_ms <= 0:
+            raise TooManyRequests(text + "; too many requests, too fast")
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await future
+        except TimeoutError:
+            self._abandon(future)
+            raise CallTimeout(f"{text}, waited {timeout_ms} ms", broker=address) from None
+        except asyncio.CancelledError:
+            self._abandon(future)
+            raise
+
+    def _abandon(self, future: asyncio.Future[None]) -> None:
+        if future.done() and not future.cancelled():
+            self.release()
+        elif future in self._waiting:
+            self._waiting.remove(future)
+
+    def try_acquire(self) -> bool:
+        """Take one if there is one."""
+        if self.free <= 0:
+            return False
+        self.free -= 1
+        return True
+
+    def release(self) -> None:
+        """Give one back, to the caller that waits longest."""
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
+        self.free += 1
+
+
+class Endpoint:
+    """Base of RemotingServer and RemotingClient."""
+
+    sniffs_tls = False
+
+    def __init__(
+        self,
+        handler: Handler,
+        settings: NetSettings,
+        listener: ConnectionListener | None,
+        *,
+        idle_seconds: float,
+        async_permits: int,
+        oneway_permits: int,
+    ) -> None:
+        self.handler = handler
+        self.settings = settings
+        self.frame_limits = settings.frame_limits
+        self.hooks: list[RpcHook] = []
+        self.listener: ConnectionListener = listener or Listener()
+        self.connections: set[Connection] = set()
+        self.async_permits = Permits(async_permits, "async")
+        self.oneway_permits = Permits(oneway_permits, "oneway")
+        self._idle_seconds = idle_seconds
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._scan: asyncio.TimerHandle | None = None
+
+    def add_hook(self, hook: RpcHook) -> None:
+        """Register a hook; hooks run in the order of registration."""
+        self.hooks.append(hook)
+
+    def choose_tls(self, first_byte: int) -> tuple[TlsStream | None, str | None]:
+        """How to speak on a connection that starts with this byte, or why it is closed."""
+        return None, None
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run work as a task that this endpoint owns and ends."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def opened(self, connection: Connection) -> None:
+        """A connection is up."""
+        connection.idle_since = asyncio.get_running_loop().time()
+        self.connections.add(connection)
+        if self._scan is None:
+            self._schedule_scan()
+        self._tell(lambda: self.listener.connected(connection))
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is gone; told once."""
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self._tell(lambda: self.listener.closed(connection, connection.close_reason))
+
+    def _tell(self, event: Any) -> None:
+        try:
+            event()
+        except Exception:
+            log.exception("connection listener failed")
+
+    def _schedule_scan(self) -> None:
+        limits = [self.settings.slow_frame_ms / 1000] + ([self._idle_seconds] if self._idle_seconds else [])
+        self._scan = asyncio.get_running_loop().call_later(min(min(limits) / 4, 1.0), self._scan_connections)
+
+    def _scan_connections(self) -> None:
+        """Close who was silent for too long (REM-23) or needs too long for one frame."""
+        now = asyncio.get_running_loop().time()
+        slow_seconds = self.settings.slow_frame_ms / 1000
+        for connection in list(self.connections):
+            if connection.active:
+                connection.active = False
+                connection.idle_since = now
+            elif self._idle_seconds and now - connection.idle_since >= self._idle_seconds:
+                connection.close(f"idle for {self._idle_seconds:g} s")
+                continue
+            if not connection.frame_pending:
+                connection.frame_since = 0.0
+            elif connection.frame_since == 0.0:
+                connection.frame_since = now
+            elif now - connection.frame_since >= slow_seconds:
+                connection.close(f"a frame was not complete after {slow_seconds:g} s")
+        self._scan = None
+        if self.connections:
+            self._schedule_scan()
+
+    async def close_connections(self) -> None:
+        """Let answers under way leave, within the stop timeout, then close every connection and end every task."""
+        if self._scan is not None:
+            self._scan.cancel()
+            self._scan = None
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=self.settings.stop_timeout_ms / 1000)
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        open_ones = list(self.connections)
+        for connection in open_ones:
+            connection.close("this side stops")
+        if open_ones:
+            waits = [asyncio.ensure_future(c.wait_closed()) for c in open_ones]
+            _, late = await asyncio.wait(waits, timeout=self.settings.stop_timeout_ms / 1000)
+            if late:
+                for connection in list(self.connections):
+                    connection.abort()
+                await asyncio.wait(late)

@@ -1,0 +1,111 @@
+"""A listener: accepts connections and hands every request to one handler. Source: REM-02, REM-12, REM-25, REM-29."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from typing import Final
+
+from saturnmq.net.connection import TLS_CLIENT_HELLO, Connection, Handler
+from saturnmq.net.endpoint import ConnectionListener, Endpoint
+from saturnmq.net.errors import StartError
+from saturnmq.net.settings import NetSettings
+from saturnmq.net.tls import ContextHolder, TlsMode, TlsSettings, TlsStream
+
+log = logging.getLogger(__name__)
+
+_PORT_MAX: Final = 65535
+
+
+class RemotingServer(Endpoint):
+    """See the interface in docs/decisions/0001."""
+
+    sniffs_tls = True
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        settings: NetSettings,
+        tls: TlsSettings | None = None,
+        listener: ConnectionListener | None = None,
+    ) -> None:
+        super().__init__(
+            handler,
+            settings,
+            listener,
+            idle_seconds=settings.server_idle_seconds,
+            async_permits=settings.server_async_permits,
+            oneway_permits=settings.server_oneway_permits,
+        )
+        self._tls = ContextHolder(tls or TlsSettings())
+        self._mode = self._tls.settings.server_mode
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen; returns the bound address, port 0 takes a free one.
+
+        Raises StartError naming the address, the cause and what to do.
+        """
+        if not 0 <= port <= _PORT_MAX:
+            raise StartError(f"port {port} is outside 0..{_PORT_MAX}")
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                lambda: Connection(self), host, port, backlog=self.settings.backlog, reuse_address=True
+            )
+        except OSError as error:
+            raise _start_error(host, port, error) from error
+        sock = self._server.sockets[0]
+        for option, size in (
+            (socket.SO_SNDBUF, self.settings.server_sndbuf_bytes),
+            (socket.SO_RCVBUF, self.settings.server_rcvbuf_bytes),
+        ):
+            if size > 0:
+                sock.setsockopt(socket.SOL_SOCKET, option, size)
+        self._tls.watch()
+        name = sock.getsockname()
+        return name[0], name[1]
+
+    def opened(self, connection: Connection) -> None:
+        """A client is there; one too many is closed at once."""
+        if len(self.connections) >= self.settings.connections_max:
+            log.warning("too many connections peer=%s max=%s", connection.remote_address, self.settings.connections_max)
+            connection.close(f"more than serverConnectionsMax={self.settings.connections_max} connections")
+            return
+        super().opened(connection)
+
+    def choose_tls(self, first_byte: int) -> tuple[TlsStream | None, str | None]:
+        """The table of spec 00 section 3.6."""
+        if first_byte != TLS_CLIENT_HELLO:
+            return None, "plain connection, but tls.server.mode=enforcing" if self._mode is TlsMode.ENFORCING else None
+        if self._mode is TlsMode.DISABLED:
+            return None, "TLS connection, but tls.server.mode=disabled"
+        if self._tls.context is None:
+            log.warning("TLS connection refused: set tls.server.certPath and tls.server.keyPath to accept it")
+            return None, "TLS connection, but no certificate is configured"
+        return TlsStream(self._tls.context, server_side=True), None
+
+    async def stop(self) -> None:
+        """Close the listener, let answers under way leave, close all connections."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        await self.close_connections()
+        await self._tls.stop()
+
+
+def _start_error(host: str, port: int, error: OSError) -> StartError:
+    if error.errno == errno.EADDRINUSE:
+        return StartError(
+            f"port {port} on {host} is in use by another process.",
+            hint="Stop that process or choose another port (option --port, key listenPort).",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return StartError(f"port {port} on {host} is not permitted to this user.", hint="Choose a port above 1023.")
+    return StartError(
+        f"cannot listen on {host}:{port}: {error.strerror or error}.",
+        hint="Choose an address of this machine (option --host, key bindAddress).",
+    )

@@ -1,0 +1,66 @@
+"""Limits and timers of connections, with the original's keys. Source: spec 00 REM-02, REM-16..26; spec 01 NS-04."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from saturnmq.protocol.command import FrameLimits
+from saturnmq.protocol.settings import key
+
+
+@dataclass(frozen=True, slots=True)
+class NetSettings:
+    """Settings of every listener and client of a process."""
+
+    frame_bytes_max: int = key(
+        "com.rocketmq.remoting.frameMaxLength", 16_777_216, unit="bytes", low=1024, high=2**31 - 1, spec="REM-02"
+    )
+    header_bytes_max: int = key("headerMaxLength", 1_048_576, unit="bytes", low=256, high=0xFFFFFF, spec="REM-02")
+    server_idle_seconds: int = key("serverChannelMaxIdleTimeSeconds", 120, unit="s", low=0, spec="REM-23")
+    client_idle_seconds: int = key("clientChannelMaxIdleTimeSeconds", 120, unit="s", low=0, spec="REM-23")
+    slow_frame_ms: int = key("slowFrameTimeoutMillis", 60_000, unit="ms", low=1, spec="REM-03")
+    connections_max: int = key("serverConnectionsMax", 20_000, low=1, spec="REM-02")
+    in_flight_max: int = key("serverInFlightMaxPerConnection", 4096, low=1, spec="REM-12")
+    write_buffer_high_bytes: int = key("writeBufferHighWaterMark", 0, unit="bytes", low=0, spec="NS-04")
+    write_buffer_low_bytes: int = key("writeBufferLowWaterMark", 0, unit="bytes", low=0, spec="NS-04")
+    backlog: int = key("serverSocketBacklog", 1024, low=1, spec="REM-25")
+    server_sndbuf_bytes: int = key("serverSocketSndBufSize", 0, unit="bytes", low=0, spec="REM-25")
+    server_rcvbuf_bytes: int = key("serverSocketRcvBufSize", 0, unit="bytes", low=0, spec="REM-25")
+    client_sndbuf_bytes: int = key("clientSocketSndBufSize", 0, unit="bytes", low=0, spec="REM-25")
+    client_rcvbuf_bytes: int = key("clientSocketRcvBufSize", 0, unit="bytes", low=0, spec="REM-25")
+    server_oneway_permits: int = key("serverOnewaySemaphoreValue", 256, low=1, spec="REM-20")
+    server_async_permits: int = key("serverAsyncSemaphoreValue", 64, low=1, spec="REM-20")
+    client_oneway_permits: int = key("clientOnewaySemaphoreValue", 65535, low=1, spec="REM-18")
+    client_async_permits: int = key("clientAsyncSemaphoreValue", 65535, low=1, spec="REM-17")
+    connect_timeout_ms: int = key("connectTimeoutMillis", 3000, unit="ms", low=1, spec="REM-26")
+    close_on_timeout: bool = key("clientCloseSocketIfTimeout", True, spec="REM-16")
+    stop_timeout_ms: int = key("serverStopTimeoutMillis", 3000, unit="ms", low=0, spec="NS-06")
+    # Threads of the original's network layer; read so that its files load, one loop does their work here.
+    worker_threads: int = key("serverWorkerThreads", 8, low=0, spec="NS-04")
+    callback_threads: int = key("serverCallbackExecutorThreads", 0, low=0, spec="NS-04")
+    selector_threads: int = key("serverSelectorThreads", 3, low=0, spec="NS-04")
+    pooled_buffers: bool = key("serverPooledByteBufAllocatorEnable", True, spec="NS-04")
+    epoll_selector: bool = key("useEpollNativeSelector", False, spec="NS-04")
+
+    @property
+    def frame_limits(self) -> FrameLimits:
+        return FrameLimits(self.frame_bytes_max, min(self.header_bytes_max, self.frame_bytes_max))
+
+    @property
+    def write_high_bytes(self) -> int:
+        """Unsent bytes at which a peer is not read any more; 0 means 1 MiB."""
+        return self.write_buffer_high_bytes or 1_048_576
+
+    @property
+    def write_low_bytes(self) -> int:
+        """Unsent bytes at which reading starts again; 0 means a quarter of the high mark."""
+        return self.write_buffer_low_bytes or self.write_high_bytes // 4
+
+    def validate(self) -> list[str]:
+        """One sentence per problem."""
+        if self.write_low_bytes > self.write_high_bytes:
+            return [
+                f"writeBufferLowWaterMark={self.write_low_bytes} must be at most "
+                f"writeBufferHighWaterMark={self.write_high_bytes}"
+            ]
+        return []

@@ -1,0 +1,232 @@
+"""TLS on the same port as plain connections, decided by the first byte. Source: spec 00 section 3.6, REM-29, REM-30.
+
+A stream keeps the TLS state of one connection in memory buffers; the connection feeds it what the socket gives and writes what it
+has to say. That works alike on every event loop and however the first bytes are cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import ssl
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.settings import key
+
+log = logging.getLogger(__name__)
+
+WATCH_INTERVAL_MS: Final = 500
+_READ_BYTES: Final = 65_536
+
+
+class TlsMode(Enum):
+    """What a listener does with the first byte 0x16 and with any other."""
+
+    DISABLED = "disabled"
+    PERMISSIVE = "permissive"
+    ENFORCING = "enforcing"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """The original's `tls.*` keys. An unknown mode counts as permissive, as there."""
+
+    mode: str = key("tls.server.mode", "permissive", spec="REM-29")
+    enable: bool = key("tls.enable", False, spec="REM-29")
+    need_client_auth: str = key("tls.server.need.client.auth", "none", choices=("none", "optional", "require"))
+    server_key_path: str = key("tls.server.keyPath", "")
+    server_key_password: str = key("tls.server.keyPassword", "", secret=True)
+    server_cert_path: str = key("tls.server.certPath", "")
+    server_trust_path: str = key("tls.server.trustCertPath", "")
+    server_auth_client: bool = key("tls.server.authClient", False)
+    client_key_path: str = key("tls.client.keyPath", "")
+    client_key_password: str = key("tls.client.keyPassword", "", secret=True)
+    client_cert_path: str = key("tls.client.certPath", "")
+    client_trust_path: str = key("tls.client.trustCertPath", "")
+    client_auth_server: bool = key("tls.client.authServer", False)
+
+    @property
+    def server_mode(self) -> TlsMode:
+        try:
+            return TlsMode(self.mode.lower())
+        except ValueError:
+            return TlsMode.PERMISSIVE
+
+
+def server_context(settings: TlsSettings) -> ssl.SSLContext | None:
+    """The context of a listener; None when no certificate is configured. Raises ConfigError naming the file."""
+    if not settings.server_cert_path:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load(context, settings.server_cert_path, settings.server_key_path, settings.server_key_password, "tls.server")
+    if settings.need_client_auth != "none" or settings.server_auth_client:
+        _trust(context, settings.server_trust_path, "tls.server.trustCertPath")
+        optional = settings.need_client_auth == "optional"
+        context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
+    return context
+
+
+def client_context(settings: TlsSettings) -> ssl.SSLContext:
+    """The context of a client. Without `tls.client.authServer` any server is trusted, as the original's clients do."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = False
+    if settings.client_auth_server:
+        _trust(context, settings.client_trust_path, "tls.client.trustCertPath")
+    else:
+        context.verify_mode = ssl.CERT_NONE
+    if settings.client_cert_path:
+        _load(context, settings.client_cert_path, settings.client_key_path, settings.client_key_password, "tls.client")
+    return context
+
+
+def _load(context: ssl.SSLContext, certificate: str, private_key: str, password: str, prefix: str) -> None:
+    try:
+        context.load_cert_chain(certificate, private_key or None, password=password or None)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{prefix}.certPath={certificate} with {prefix}.keyPath={private_key}: {error}; "
+            "both must be readable PEM files that belong together"
+        ) from error
+
+
+def _trust(context: ssl.SSLContext, path: str, name: str) -> None:
+    try:
+        if path:
+            context.load_verify_locations(path)
+        else:
+            context.load_default_certs()
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"{name}={path}: {error}; must be a PEM file of trusted certificates") from error
+
+
+class TlsStream:
+    """TLS state of one connection. Errors are OSError (ssl.SSLError)."""
+
+    __slots__ = ("_incoming", "_object", "_outgoing", "_plain", "_ready")
+
+    def __init__(self, context: ssl.SSLContext, *, server_side: bool, server_hostname: str | None = None) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._object = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
+        )
+        self._ready = False
+        self._plain: list[bytes] = []  # written before the handshake was done
+
+    def start(self) -> None:
+        """Begin the handshake (client side)."""
+        self._handshake()
+
+    def feed(self, data: bytes) -> bytes:
+        """Plain bytes that these encrypted ones complete."""
+        self._incoming.write(data)
+        if not self._ready and not self._handshake():
+            return b""
+        parts = []
+        while True:
+            try:
+                part = self._object.read(_READ_BYTES)
+            except ssl.SSLWantReadError:
+                break
+            except ssl.SSLZeroReturnError:
+                break
+            if not part:
+                break
+            parts.append(part)
+        return b"".join(parts)
+
+    def write(self, plain: bytes) -> None:
+        """Encrypt; before the handshake is done the bytes wait here."""
+        if self._ready:
+            self._object.write(plain)
+        else:
+            self._plain.append(plain)
+
+    def outgoing(self) -> bytes:
+        """Encrypted bytes for the socket."""
+        return self._outgoing.read() if self._outgoing.pending else b""
+
+    def _handshake(self) -> bool:
+        try:
+            self._object.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        self._ready = True
+        for plain in self._plain:
+            self._object.write(plain)
+        self._plain.clear()
+        return True
+
+
+class ContextHolder:
+    """The current server context, renewed when its files change (REM-30).
+
+    A changed trust file reloads at once; certificate and key only after both have changed. Only files that exist at the start
+    are watched. A reload that fails keeps the old context and is logged.
+    """
+
+    def __init__(self, settings: TlsSettings) -> None:
+        self.settings = settings
+        self.context = server_context(settings)
+        self._sums = {path: digest for path in self._paths() if (digest := _digest(path)) is not None}
+        self._changed: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def _paths(self) -> list[str]:
+        s = self.settings
+        return [path for path in (s.server_cert_path, s.server_key_path, s.server_trust_path) if path]
+
+    def check(self) -> bool:
+        """Look at the files once; whether the context was renewed."""
+        for path, known in list(self._sums.items()):
+            digest = _digest(path)
+            if digest is not None and digest != known:
+                self._sums[path] = digest
+                self._changed.add(path)
+        pair = {self.settings.server_cert_path, self.settings.server_key_path} & set(self._sums)
+        trust_changed = self.settings.server_trust_path in self._changed
+        if not trust_changed and not (pair and pair <= self._changed):
+            return False
+        try:
+            self.context = server_context(self.settings)
+        except ConfigError as error:
+            log.error("TLS files changed but cannot be used, the old ones stay: %s", error)
+            self._changed -= {self.settings.server_trust_path}
+            return False
+        self._changed.clear()
+        log.info("TLS files reloaded cert=%s", self.settings.server_cert_path)
+        return True
+
+    def watch(self, interval_ms: int = WATCH_INTERVAL_MS) -> None:
+        """Look again and again, as a task that `stop` ends."""
+        if self._sums:
+            self._task = asyncio.get_running_loop().create_task(self._watch(interval_ms))
+
+    async def _watch(self, interval_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            await loop.run_in_executor(None, self.check)
+
+    async def stop(self) -> None:
+        """End the watching task."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+
+def _digest(path: str) -> bytes | None:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).digest()
+    except OSError:
+        return None
