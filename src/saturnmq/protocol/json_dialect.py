@@ -304,8 +304,8 @@ class _Reader:
 def _object_key(fields: dict[Any, Any]) -> ObjectKey:
     """Keys that are flat objects: nothing else is known to be sent, and nesting them would cost quadratic time."""
     for name, value in fields.items():
-        if type(name) is not str or isinstance(value, dict | list):
-            raise BodyError("a member name that is an object must be a flat one")
+        if type(name) is not str or name == "$ref" or isinstance(value, dict | list):
+            raise BodyError("a member name that is an object must be a flat one, and no reference")
     try:
         return ObjectKey(fields)
     except LocalProtocolError as error:
