@@ -30,7 +30,6 @@ from saturnmq.client.identity import MessageIds, client_id, local_ip
 from saturnmq.client.name_servers import NameServers
 from saturnmq.client.remote import Remote
 from saturnmq.client.routes import Route, RouteCache
-from saturnmq.client.signing import Signer
 from saturnmq.client.url import ClientSettings
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import ConsumerData, TopicRouteData
@@ -109,8 +108,7 @@ class Core:
         ip = local_ip(settings.name_servers[0])
         self.client_id = client_id(ip, settings.instance, settings.unit)
         self.ids = MessageIds(ip)
-        signer = Signer(settings.access_key, settings.secret_key or "") if settings.access_key else None
-        self.remote = Remote(tls=settings.tls, signer=signer, handler=self._on_request)
+        self.remote = Remote(settings, self._on_request)
         self.name_servers = NameServers(settings.name_servers, self.remote)
         self.routes = RouteCache(
             self._fetch_route,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
@@ -40,6 +41,13 @@ def wrap(namespace: str | None, name: str) -> str:
         return name
     prefix, plain = _split(name)
     return name if plain.startswith(namespace + "%") else f"{prefix}{namespace}%{plain}"
+
+
+def strip_queue(namespace: str | None, queue: MessageQueue) -> MessageQueue:
+    """The queue with the user's name of its topic."""
+    if not namespace:
+        return queue
+    return MessageQueue(topic=strip(namespace, queue.topic), broker_name=queue.broker_name, queue_id=queue.queue_id)
 
 
 def strip(namespace: str | None, name: str) -> str:

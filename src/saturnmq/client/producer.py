@@ -265,7 +265,8 @@ class Producer(Generic[T]):
         """Queues that may be written (PR-02). Raises RouteNotFound."""
         self._check()
         route = await self._core.write_route(self._wire_topic(topic))
-        return list(route.write_queues)
+        namespace = self._core.settings.namespace
+        return [namespaces.strip_queue(namespace, queue) for queue in route.write_queues]
 
     # preparing, before any I/O
 
@@ -515,7 +516,7 @@ class Producer(Generic[T]):
                     answer, f"{queue.broker_name}@{address}", topic=prepared.topic, group=self.group
                 )
             failed = False
-            outcome = receipts(prepared, queue, answer)
+            outcome = receipts(prepared, namespaces.strip_queue(core.settings.namespace, queue), answer)
         except asyncio.CancelledError:
             failed = False
             raise

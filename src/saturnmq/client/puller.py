@@ -144,7 +144,7 @@ class Puller:
         route = self._core.routes.known(wire)
         if route is None or not route.read_queues or route.substitute:
             route = await self._core.read_route(wire)
-        return list(route.read_queues)
+        return [namespaces.strip_queue(self._namespace, queue) for queue in route.read_queues]
 
     async def refresh(self, topic: str) -> list[MessageQueue]:
         """`queues`, asked for anew."""

@@ -1,26 +1,30 @@
 """Calls to peers: signs them, and turns what goes wrong into this room's errors.
 
-The only user of `saturnmq.net` here.
+Beside core, the only user of `saturnmq.net`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import os
 
 from saturnmq.client.errors import CallTimeout, ConnectFailed
 from saturnmq.client.signing import Signer
-from saturnmq.net import Connection, NetSettings, RemotingClient
+from saturnmq.client.url import ClientSettings
+from saturnmq.net import NetSettings, RemotingClient, TlsSettings
+from saturnmq.net import errors as net_errors
+from saturnmq.net.connection import Handler
 from saturnmq.protocol.command import Command
-
-Handler = Callable[[Connection, Command], Command | Awaitable[Command | None] | None]
 
 
 class Remote:
     """One RemotingClient: one connection per address (API-05)."""
 
-    def __init__(self, *, tls: bool, signer: Signer | None, handler: Handler) -> None:
-        self._signer = signer
-        self._client = RemotingClient(settings=NetSettings(), handler=handler)
+    def __init__(self, settings: ClientSettings, handler: Handler) -> None:
+        self._signer = Signer(settings.access_key, settings.secret_key or "") if settings.access_key else None
+        tls = TlsSettings(
+            enable=settings.tls, client_auth_server=settings.tls_verify, client_trust_path=settings.tls_ca or ""
+        )
+        self._client = RemotingClient(settings=NetSettings(), tls=tls, handler=handler)
 
     def is_connected(self, address: str) -> bool:
         return self._client.is_connected(address)
@@ -31,10 +35,10 @@ class Remote:
             self._signer.sign(command)
         try:
             return await self._client.invoke(address, command, timeout_ms)
-        except TimeoutError as error:
+        except net_errors.CallTimeout as error:
             raise CallTimeout(f"{address} did not answer within {timeout_ms} ms", broker=address) from error
-        except OSError as error:
-            raise ConnectFailed(f"cannot reach {address}: {error}", reason=str(error), broker=address) from error
+        except (net_errors.ConnectFailed, net_errors.SendFailed) as error:
+            raise _failed(address, error) from error
 
     async def call_oneway(self, address: str, command: Command, timeout_ms: int) -> None:
         """Write a request that gets no answer. Raises ConnectFailed or CallTimeout."""
@@ -42,10 +46,28 @@ class Remote:
             self._signer.sign(command)
         try:
             await self._client.invoke_oneway(address, command, timeout_ms)
-        except TimeoutError as error:
+        except net_errors.CallTimeout as error:
             raise CallTimeout(f"{address} did not take the request in {timeout_ms} ms", broker=address) from error
-        except OSError as error:
-            raise ConnectFailed(f"cannot reach {address}: {error}", reason=str(error), broker=address) from error
+        except (net_errors.ConnectFailed, net_errors.SendFailed) as error:
+            raise _failed(address, error) from error
 
     async def close(self) -> None:
         await self._client.close()
+
+
+def _failed(address: str, error: net_errors.ConnectFailed | net_errors.SendFailed) -> ConnectFailed:
+    sent = isinstance(error, net_errors.SendFailed)
+    reason = "connection lost" if sent else reason_of(error)
+    text = f"the connection to {address} was lost before the answer" if sent else f"cannot reach {address}: {reason}"
+    return ConnectFailed(text, reason=reason, sent=sent, broker=address)
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a connection failed, in the system's few words."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno:
+            known = os.strerror(cause.errno) if cause.errno > 0 else cause.strerror or str(cause)
+            return known[:1].lower() + known[1:]
+        cause = cause.__cause__
+    return str(error)

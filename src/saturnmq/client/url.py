@@ -49,6 +49,8 @@ class ClientSettings:
     secret_key: str | None = field(default=None, repr=False)
     namespace: str | None = None  # PR-32
     tls: bool = False
+    tls_verify: bool = True  # the server's certificate must be signed by a trusted authority
+    tls_ca: str | None = None  # file of trusted certificates, default the system's
     instance: str | None = None  # second half of the client id, API-06
     unit: str | None = None  # PR-06
     vip_channel: bool = False  # PR-31 vipChannelEnabled
