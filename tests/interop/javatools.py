@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).resolve().parent / "java"
+BENCH = PROJECT.parents[2] / "bench" / "java"  # the load generator is compiled with them
 ROCKETMQ_VERSION = "4.9.7"
 JAVA_VERSION_MIN = 17
 # What the original reaches into by reflection; Java 17 closes it otherwise.
@@ -81,7 +82,7 @@ def classpath() -> str:
     """
     target = PROJECT / "target"
     jar = target / "interop.jar"
-    sources = [PROJECT / "pom.xml", *PROJECT.glob("src/**/*.java")]
+    sources = [PROJECT / "pom.xml", *PROJECT.glob("src/**/*.java"), *BENCH.glob("**/*.java")]
     target.mkdir(exist_ok=True)
     with (target / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -190,9 +191,10 @@ def run_client(
 
 
 def mqadmin(name_servers: str, *arguments: str, home: Path | None = None, timeout_s: float = 60.0) -> str:
-    """What the original's `mqadmin` prints for a command, standard output only."""
+    """What the original's `mqadmin` prints for a command: its output, then the reasons in its stack traces."""
     folder = home or Path(tempfile.gettempdir()) / f"saturnmq-mqadmin-{os.getuid()}"
     write_home(folder)
     main = "org.apache.rocketmq.tools.command.MQAdminStartup"
     done = run_java(main, [*arguments, "-n", name_servers], home=folder, timeout_s=timeout_s).check()
-    return done.stdout
+    reasons = [line for line in done.stderr.splitlines() if re.match(r"(Caused by: )?[\w.]+(Exception|Error)\b", line)]
+    return "\n".join([done.stdout, *reasons])

@@ -1,4 +1,4 @@
-"""What two servers print for the same `mqadmin` command, made comparable: addresses, times, ids and rates become words."""
+"""What two servers print for one `mqadmin` command, made comparable: addresses, times, ids, rates become words."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"\x1b\[[0-9;]*m", ""),
     (r"127\.0\.0\.1:\d+", "HOST:PORT"),
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:,\d{3})?", "TIME"),
-    (r"\b[0-9A-F]{32}\b", "ID"),
+    (r"\b[0-9A-F]{32,56}\b", "ID"),
     (r"(?m)\d+\.\d\d\(\d+,\d+ms\)", "RATE"),
     (r"(?m)RATE +\d+ \d+\.\d\d \d+\.\d+ *$", "RATE PCWAIT HOUR SPACE"),
     (r"(?m)^Consume TPS: .*$", "Consume TPS: RATE"),
+    (r"OFFLINE +\d+ ", "OFFLINE TPS "),
     (r" +", " "),
     (r"(?m) +$", ""),
 )

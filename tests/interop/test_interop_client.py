@@ -21,7 +21,7 @@ _numbers = itertools.count()
 def run(peer: Peer, home: Path) -> Run:
     """Runs a command of our Java program against the peer; returns what it reported."""
 
-    def go(command: str, **options: object) -> Rows:
+    def go(command: str, **options: Any) -> Rows:
         return run_client(command, home=home, ns=peer.name_servers, **options).results
 
     return go

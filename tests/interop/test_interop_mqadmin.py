@@ -42,7 +42,7 @@ def prepare(peer: Peer, home: Path) -> None:
     servers = peer.name_servers
     run_client("send", home=home, ns=servers, topic=TOPIC, count=10, mode="selector")
     run_client("send", home=home, ns=servers, topic="ToDelete", count=1)
-    run_client("pull", home=home, ns=servers, topic=TOPIC, group=GROUP)
+    run_client("consume", home=home, ns=servers, topic=TOPIC, group=GROUP, count=10)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,282 @@
+"""Runs a plan: starts the servers and one warm load generator, measures row by row, round by round, server by server."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import javatools
+from apache import ApacheCluster
+from processes import ServerProcess
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from saturn import SaturnCluster
+
+Cluster = ApacheCluster | SaturnCluster
+APACHE_HEAP_MB = 1024
+IDLE_SETTLE_S = 5.0
+START_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One row: what the load generator does."""
+
+    mode: str  # sync, async, oneway, batch, drain
+    threads: int
+    body_bytes: int
+
+    @property
+    def name(self) -> str:
+        size = "1 KiB" if self.body_bytes == 1024 else f"{self.body_bytes} B"
+        if self.mode == "drain":
+            return f"drain a backlog, {size}"
+        mode = {"batch": "batch of 32", "oneway": "one-way"}.get(self.mode, self.mode)
+        return f"{mode}, {self.threads} thread{'s' if self.threads > 1 else ''}, {size}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured, how often and how long."""
+
+    workloads: tuple[Workload, ...]
+    rounds: int
+    seconds: float
+    warm_seconds: float
+    backlog: int
+    quick: bool
+
+    @classmethod
+    def of(cls, *, quick: bool, rounds: int | None, seconds: float | None, only: str) -> Plan:
+        """The full plan, or the quick one; `only` keeps rows whose name contains the word."""
+        modes, threads = ("sync", "async", "oneway", "batch"), (1, 16, 64)
+        if quick:
+            rows = [Workload(mode, 16, 1024) for mode in modes] + [Workload("drain", 1, 1024)]
+        else:
+            rows = [Workload(mode, count, size) for mode in modes for size in (128, 1024) for count in threads]
+            rows += [Workload("drain", 1, size) for size in (128, 1024)]
+        return cls(
+            workloads=tuple(row for row in rows if only in row.name),
+            rounds=rounds or (1 if quick else 3),
+            seconds=seconds or (1.0 if quick else 3.0),
+            warm_seconds=1.0 if quick else 5.0,
+            backlog=50_000 if quick else 200_000,
+            quick=quick,
+        )
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measurement of one server."""
+
+    messages: int
+    seconds: float
+    cpu_s: float  # of the server's processes
+    load_cpu_s: float  # of the load generator
+    others_cpu_s: float  # everything else on the machine
+    p99_ms: float
+    failed: int
+    lost: int
+    failure: str
+
+    @property
+    def rate(self) -> float:
+        """Messages per second."""
+        return self.messages / self.seconds if self.seconds else 0.0
+
+    @property
+    def cpu_s_per_million(self) -> float:
+        return self.cpu_s / self.messages * 1e6 if self.messages else 0.0
+
+
+@dataclass
+class Row:
+    """A workload with its samples by server name."""
+
+    workload: Workload
+    samples: dict[str, list[Sample]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def median(self, server: str, value: Callable[[Sample], float]) -> float | None:
+        """Median over the rounds; None when there is none."""
+        found = [value(sample) for sample in self.samples.get(server, [])]
+        return statistics.median(found) if found else None
+
+
+@dataclass
+class Results:
+    """Everything measured."""
+
+    servers: list[str]
+    rows: list[Row] = field(default_factory=list)
+    start_s: dict[str, list[float]] = field(default_factory=dict)
+    idle_rss_bytes: dict[str, list[int]] = field(default_factory=dict)
+
+
+def start(server: str, folder: Path) -> Cluster:
+    """A fresh server by name. The store files have the original's full size, both flush asynchronously."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if server == "apache":
+        return ApacheCluster(folder, heap_mb=APACHE_HEAP_MB, small_store=False).start()
+    return SaturnCluster(folder, settings={"storeProfile": "standard"}).start()
+
+
+def machine_busy_s() -> float:
+    """CPU seconds that all processors together were busy since boot."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / 100.0
+
+
+class Bench:
+    """Runs a plan against the named servers."""
+
+    def __init__(self, plan: Plan, servers: list[str], folder: Path, console: Console) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.console = console
+        self.results = Results(servers)
+        self._clusters: dict[str, Cluster] = {}
+        self._load: ServerProcess | None = None
+        self._groups = 0
+
+    def run(self) -> Results:
+        """All measurements; shows progress."""
+        progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description:48}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self.console,
+            transient=True,
+        )
+        try:
+            with progress:
+                steps = len(self.plan.workloads) * self.plan.rounds * len(self.results.servers)
+                task = progress.add_task("starting", total=steps)
+                self._measure_starts(lambda text: progress.update(task, description=text))
+                self._open()
+                self._warm(lambda text: progress.update(task, description=text))
+                for workload in self.plan.workloads:
+                    progress.update(task, description=workload.name)
+                    self.results.rows.append(self._row(workload, lambda: progress.advance(task)))
+        finally:
+            self._close()
+        return self.results
+
+    def _measure_starts(self, say: Callable[[str], None]) -> None:
+        rounds = 1 if self.plan.quick else START_ROUNDS
+        for number in range(rounds):
+            for server in self.results.servers:
+                say(f"start-up and idle memory of {server}")
+                begin = time.monotonic()
+                cluster = start(server, self.folder / f"idle-{server}-{number}")
+                try:
+                    self.results.start_s.setdefault(server, []).append(time.monotonic() - begin)
+                    time.sleep(1.0 if self.plan.quick else IDLE_SETTLE_S)
+                    idle = sum(process.rss_bytes() for process in cluster.processes)
+                    self.results.idle_rss_bytes.setdefault(server, []).append(idle)
+                finally:
+                    cluster.stop()
+
+    def _open(self) -> None:
+        for server in self.results.servers:
+            self._clusters[server] = start(server, self.folder / server)
+        home = javatools.write_home(self.folder / "load")
+        properties = {"rocketmq.serialize.type": "ROCKETMQ"}
+        command = javatools.java_command("interop.Load", home=home, heap_mb=1536, properties=properties)
+        self._load = ServerProcess(command, name="load generator", env=javatools.java_environment(home), stdin=True)
+        self._load.wait_ready("^load: ready", 30)
+
+    def _close(self) -> None:
+        if self._load is not None:
+            self._load.stop(2)
+        for cluster in self._clusters.values():
+            cluster.stop()
+
+    def _warm(self, say: Callable[[str], None]) -> None:
+        """Both JVMs compile their hot code before anything counts."""
+        for server in self.results.servers:
+            for mode in ("sync", "async", "batch", "oneway"):
+                say(f"warming {server}: {mode}")
+                self._send(server, Workload(mode, 16, 128), self.plan.warm_seconds, "Warm")
+
+    def _command(self, server: str, command: str, **words: object) -> dict[str, Any]:
+        assert self._load is not None
+        text = " ".join(f"{key}={value}" for key, value in words.items())
+        before = self._load.say(f"{command} ns={self._clusters[server].name_servers} {text}")
+        answer: dict[str, Any] = json.loads(self._load.wait_for_line("^RESULT (.*)", 120, after=before).group(1))
+        if "error" in answer:
+            raise RuntimeError(f"{server}: {answer['error']}")
+        return answer
+
+    def _send(self, server: str, workload: Workload, seconds: float, topic: str) -> dict[str, Any]:
+        return self._command(
+            server,
+            "send",
+            mode=workload.mode,
+            threads=workload.threads,
+            bytes=workload.body_bytes,
+            seconds=seconds,
+            topic=topic,
+        )
+
+    def _row(self, workload: Workload, advance: Callable[[], None]) -> Row:
+        row = Row(workload)
+        backlog = {server: self._fill(server, workload) for server in self.results.servers if workload.mode == "drain"}
+        for server in self._order():
+            try:
+                row.samples.setdefault(server, []).append(self._sample(server, workload, backlog.get(server, 0)))
+            except RuntimeError as error:
+                row.failures[server] = str(error)
+                self.console.print(f"{workload.name}: {error}", style="red")
+            advance()
+        for server, samples in row.samples.items():
+            reasons = [sample.failure for sample in samples if sample.failure]
+            if reasons:
+                self.console.print(f"{workload.name}: {server}: {reasons[0]}", style="yellow")
+        return row
+
+    def _order(self) -> Iterator[str]:
+        """A, B, then B, A, ... so that neither always runs in the other's wake."""
+        for number in range(self.plan.rounds):
+            yield from self.results.servers if number % 2 == 0 else reversed(self.results.servers)
+
+    def _fill(self, server: str, workload: Workload) -> int:
+        """Write a backlog; returns how many messages."""
+        topic = f"Drain{workload.body_bytes}"
+        count = 0
+        while count < self.plan.backlog:
+            answer = self._send(server, Workload("batch", 4, workload.body_bytes), 1.0, topic)
+            count += int(answer["messages"])
+        return count
+
+    def _sample(self, server: str, workload: Workload, backlog: int) -> Sample:
+        assert self._load is not None
+        processes = self._clusters[server].processes
+        busy, load = machine_busy_s(), self._load.cpu_s()
+        cpu = sum(process.cpu_s() for process in processes)
+        if workload.mode == "drain":
+            self._groups += 1
+            topic = f"Drain{workload.body_bytes}"
+            answer = self._command(server, "drain", count=backlog, topic=topic, group=f"drain-{self._groups}")
+        else:
+            answer = self._send(server, workload, self.plan.seconds, f"Load{workload.body_bytes}")
+        used = sum(process.cpu_s() for process in processes) - cpu
+        load_used = self._load.cpu_s() - load
+        return Sample(
+            messages=int(answer["messages"]),
+            seconds=float(answer["seconds"]),
+            cpu_s=used,
+            load_cpu_s=load_used,
+            others_cpu_s=max(0.0, machine_busy_s() - busy - used - load_used),
+            p99_ms=float(answer.get("p99Ms", 0.0)),
+            failed=int(answer["failed"]),
+            lost=int(answer["lost"]),
+            failure=str(answer.get("failure", "")),
+        )
