@@ -211,6 +211,14 @@ def test_lying_lengths_of_a_record_are_an_error(at: int, value: int) -> None:
 
 
 @pytest.mark.spec("MSG-02")
+def test_topic_longer_than_a_signed_byte_tells_is_an_error() -> None:
+    raw = bytearray(encode_record(Message("T", b"", bytes(200))))
+    raw[88:93] = bytes([199]) + bytes(4)  # topic length, then what would be the topic
+    with pytest.raises(MessageError, match="topic of 199 bytes"):
+        decode_record(raw)
+
+
+@pytest.mark.spec("MSG-02")
 def test_record_that_would_not_fit_is_a_local_error() -> None:
     encode_record(Message("t" * 127, b"", bytes(32767)))
     for bad in (

@@ -204,6 +204,8 @@ def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = False) -> Me
         body = bytes(buffer[pos : pos + body_bytes])
         pos += body_bytes
         topic_bytes = buffer[pos]
+        if topic_bytes > TOPIC_BYTES_MAX:
+            raise MessageError(f"record at {at} claims a topic of {topic_bytes} bytes, at most {TOPIC_BYTES_MAX} fit")
         topic = bytes(buffer[pos + 1 : pos + 1 + topic_bytes]).decode()
         pos += 1 + topic_bytes
         (properties_bytes,) = _I16.unpack_from(buffer, pos)

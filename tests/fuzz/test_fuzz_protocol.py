@@ -1,0 +1,193 @@
+"""Invariant: any bytes either parse or raise RemoteProtocolError, and nothing else happens.
+
+Seeds: golden frames with bytes changed, cut out, doubled or lengths replaced reach the deep paths that noise alone does not.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from saturnmq.protocol import bodies, headers
+from saturnmq.protocol.command import Command, FrameDecoder, encode_frame
+from saturnmq.protocol.errors import RemoteProtocolError
+from saturnmq.protocol.ids import parse_offset_message_id
+from saturnmq.protocol.json_dialect import loads, tolerant_loads
+from saturnmq.protocol.message import (
+    BatchItem,
+    Host,
+    Message,
+    decode_batch,
+    decode_properties,
+    decode_records,
+    encode_batch,
+    encode_record,
+)
+
+BODIES = sorted(
+    (value for value in vars(bodies).values() if isinstance(value, type) and issubclass(value, bodies.Body)),
+    key=lambda cls: cls.__name__,
+)
+BODIES.remove(bodies.Body)
+PARSERS: dict[str, Callable[[bytes], Any]] = {
+    "frames": lambda raw: FrameDecoder().feed(raw),
+    "records": decode_records,
+    "batch": decode_batch,
+    "properties": decode_properties,
+    "json": loads,
+    "tolerant json": tolerant_loads,
+    "registration": bodies.RegisterBrokerBody.decode_compressed,
+    "inflated registration": lambda raw: bodies.RegisterBrokerBody.decode_compressed(zlib.compress(raw)),
+    "offset id": lambda raw: parse_offset_message_id(raw.decode("latin-1")),
+}
+
+
+def parses_or_refuses(parse: Callable[[bytes], Any], raw: bytes) -> bool:
+    """True when raw parsed, False when it was refused with the one error."""
+    try:
+        parse(raw)
+    except RemoteProtocolError as error:
+        assert len(str(error)) < 2000
+        return False
+    return True
+
+
+@pytest.mark.spec("REM-02", "REM-33", "MSG-02", "MSG-03")
+@pytest.mark.parametrize("name", PARSERS)
+@given(raw=st.binary(max_size=300))
+@example(raw=b"")
+def test_noise_parses_or_is_refused(name: str, raw: bytes) -> None:
+    assert parses_or_refuses(PARSERS[name], raw) in (True, False)
+
+
+JSON_PIECES = ["{", "}", "[", "]", ":", ",", '"', "'", "\\", "0", "-1", "1e9", "null", "true", "a", "$ref", '"$ref"', '"$.a"',
+               '{"$ref":"$"}', "\\u", "\\ud800", " ", "\n", "\x00", "é", "{{", "}:", "9" * 30]  # fmt: skip
+
+
+@pytest.mark.spec("REM-33")
+@given(st.lists(st.sampled_from(JSON_PIECES), max_size=40), st.sampled_from(BODIES))
+def test_json_like_noise_parses_or_is_refused(pieces: list[str], cls: type[bodies.Body]) -> None:
+    raw = "".join(pieces).encode("utf-8", "surrogatepass")
+    parsed = parses_or_refuses(tolerant_loads, raw)
+    assert parses_or_refuses(loads, raw) >= parsed
+    assert parses_or_refuses(cls.decode, raw) in (True, False)
+
+
+@pytest.mark.spec("REM-02")
+@given(st.integers(0, 255), st.binary(max_size=200), st.binary(max_size=40))
+def test_framed_noise_parses_or_is_refused(serialization: int, header: bytes, body: bytes) -> None:
+    raw = struct.pack(">iI", 4 + len(header) + len(body), serialization << 24 | len(header)) + header + body
+    parsed = parses_or_refuses(PARSERS["frames"], raw)
+    assert not (parsed and serialization > 1)
+
+
+def mutations(raw: bytes, count: int, seed: int) -> list[bytes]:
+    """Versions of raw with bytes flipped, cut out, doubled, or a 32-bit number replaced by a nasty one."""
+    chance = random.Random(seed)
+    nasty = [0, 1, -1, 127, 128, 255, 32767, 65535, 2**24, 2**31 - 1, -(2**31)]
+    made = []
+    for _ in range(count):
+        out = bytearray(raw)
+        for _ in range(chance.randint(1, 3)):
+            at = chance.randrange(len(out)) if out else 0
+            match chance.randrange(5):
+                case 0 if out:
+                    out[at] ^= 1 << chance.randrange(8)
+                case 1 if out:
+                    out[at] = chance.choice(b'\x00\xff{}[]":,\\')
+                case 2:
+                    del out[at : at + chance.randint(1, 8)]
+                case 3:
+                    out[at:at] = out[at : at + chance.randint(1, 8)]
+                case 4 if len(out) >= 4:
+                    struct.pack_into(">i", out, min(at, len(out) - 4), chance.choice(nasty))
+        made.append(bytes(out))
+    return made
+
+
+def deep_parse(raw: bytes) -> None:
+    """Everything a server would parse of a frame, each part by itself."""
+    for command in FrameDecoder().feed(raw):
+        assert isinstance(command, Command)
+        cls = headers.REQUEST_HEADERS.get(command.code)  # type: ignore[call-overload]
+        if cls is not None:
+            parses_or_refuses(lambda _raw, cls=cls, ext=command.ext: headers.decode_header(cls, ext), b"")
+        if command.body:
+            for parse in (decode_records, decode_batch, loads, tolerant_loads):
+                parses_or_refuses(parse, command.body)
+            for body in BODIES[:: 1 + len(command.body) % 7]:
+                parses_or_refuses(body.decode, command.body)
+
+
+@pytest.mark.spec("REM-02", "REM-08", "REM-33", "MSG-02")
+def test_mutated_golden_frames_parse_or_are_refused(vectors: Path) -> None:
+    refused = total = 0
+    for path in sorted((vectors / "frames").glob("*.json")):
+        by_kind = {
+            (facts["request_code"], facts["type"], facts["serialize"], facts["code"]): facts
+            for facts in json.loads(path.read_text())["frames"]
+            if len(facts["hex"]) < 4000
+        }
+        for number, facts in enumerate(by_kind.values()):
+            for raw in mutations(bytes.fromhex(facts["hex"]), 4, seed=number):
+                total += 1
+                refused += not parses_or_refuses(deep_parse, raw)
+    assert total > 1000
+    assert 0 < refused < total
+
+
+@pytest.mark.spec("MSG-02")
+def test_mutated_golden_records_parse_or_are_refused(vectors: Path) -> None:
+    log = (vectors / "store" / "broker" / "commitlog" / "00000000000000000000").read_bytes()[:2000]
+    size = struct.unpack_from(">i", log)[0]
+    refused = 0
+    for raw in mutations(log[:size], 1500, seed=1):
+        refused += not parses_or_refuses(decode_records, raw)
+    assert refused > 500
+
+
+@pytest.mark.spec("REM-01", "REM-02")
+@given(raw=st.binary(max_size=400))
+def test_frames_that_parse_encode_again_to_something_equal(raw: bytes) -> None:
+    try:
+        commands = FrameDecoder().feed(raw)
+    except RemoteProtocolError as error:
+        commands = list(error.decoded)
+    for command in commands:
+        assert FrameDecoder().feed(encode_frame(command)) == [command]
+
+
+@pytest.mark.spec("MSG-02", "MSG-03")
+def test_mutated_messages_that_parse_encode_again_to_something_equal() -> None:
+    record = encode_record(Message("topic", b"the body", b"a\x01b", born_host=Host("::1", 5)))
+    batch = encode_batch([BatchItem(b"one", b"a\x01b", 1), BatchItem(b"two")])
+    parsed = 0
+    for number in range(1500):
+        for message in parsed_or_none(decode_records, mutations(record, 1, number)[0]):
+            again = decode_records(encode_record(message))[0]
+            assert (again.topic, again.body, again.properties_raw) == (
+                message.topic,
+                message.body,
+                message.properties_raw,
+            )
+            parsed += 1
+        items = parsed_or_none(decode_batch, mutations(batch, 1, number)[0])
+        assert decode_batch(encode_batch(items)) == items
+        parsed += bool(items)
+    assert parsed > 100
+
+
+def parsed_or_none(parse: Callable[[bytes], list[Any]], raw: bytes) -> list[Any]:
+    try:
+        return parse(raw)
+    except RemoteProtocolError:
+        return []

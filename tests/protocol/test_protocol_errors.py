@@ -1,0 +1,75 @@
+"""The tree of errors and the numbers of the wire: spec 00 section 6, spec 08 API-30."""
+
+from __future__ import annotations
+
+import pytest
+
+from saturnmq.protocol import errors
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.errors import ResponseError, SaturnError, response_error
+
+
+def test_each_response_code_makes_one_class_and_keeps_its_remark() -> None:
+    seen = set()
+    for code in ResponseCode:
+        error = response_error(code, "why", broker="b", hint="do this")
+        assert (error.code, error.remark, error.broker) == (code, "why", "b")
+        assert str(error) == "why do this"
+        if type(error) is not ResponseError:
+            assert type(error).response_code == code
+            assert type(error) not in seen
+            seen.add(type(error))
+    assert len(seen) >= 24
+
+
+def test_unknown_code_is_a_plain_response_error() -> None:
+    error = response_error(4711)
+    assert type(error) is ResponseError
+    assert (error.code, str(error), error.retryable) == (4711, "response code 4711", False)
+
+
+def test_second_class_for_a_code_fails() -> None:
+    with pytest.raises(RuntimeError):
+        errors._define("Again", ResponseCode.SYSTEM_BUSY, "doc")
+
+
+@pytest.mark.spec("PR-16")
+def test_retryable_follows_the_original_producer() -> None:
+    retried = {code for code in ResponseCode if response_error(code).retryable}
+    assert retried >= {
+        ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NO_BUYER_ID, ResponseCode.NOT_IN_CURRENT_UNIT,
+    }  # fmt: skip
+    assert ResponseCode.MESSAGE_ILLEGAL not in retried
+    assert response_error(ResponseCode.TOPIC_NOT_EXIST).refresh_route
+
+
+@pytest.mark.spec("REM-08")
+def test_missing_field_has_the_text_of_the_original() -> None:
+    error = errors.MissingField("queueId")
+    assert str(error) == "the custom field <queueId> is null"
+    assert error.field == "queueId"
+
+
+def test_every_error_of_a_peer_is_a_remote_protocol_error() -> None:
+    for cls in (errors.FrameError, errors.HeaderError, errors.MissingField, errors.MessageError, errors.BodyError):
+        assert issubclass(cls, errors.RemoteProtocolError)
+    assert not issubclass(errors.LocalProtocolError, errors.RemoteProtocolError)
+    assert issubclass(errors.RemoteProtocolError, SaturnError)
+
+
+def test_config_error_holds_all_problems() -> None:
+    assert errors.ConfigError(["a", "b"]).problems == ["a", "b"]
+    assert str(errors.ConfigError(["a", "b"])) == "a; b"
+    assert errors.ConfigError("a").problems == ["a"]
+
+
+def test_invariant_survives_optimisation() -> None:
+    errors.invariant(True, "never")
+    with pytest.raises(errors.InvariantBroken, match="because"):
+        errors.invariant(0, "because")
+
+
+def test_request_codes_are_those_of_the_spec() -> None:
+    assert len(RequestCode) == 96
+    assert (RequestCode(310).name, RequestCode(329).name) == ("SEND_MESSAGE_V2", "DELETE_EXPIRED_COMMITLOG")
