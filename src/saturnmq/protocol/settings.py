@@ -210,9 +210,12 @@ def parse_properties(text: str) -> dict[str, str]:
     return pairs
 
 
+_LINE_END: Final = re.compile(r"\r\n?|\n")  # what Java ends a line at; str.splitlines knows more
+
+
 def _logical_lines(text: str) -> Iterable[str]:
     joined = ""
-    for raw in text.splitlines():
+    for raw in _LINE_END.split(text):
         line = raw.lstrip(" \t\f")
         if not joined and (not line or line[0] in "#!"):
             continue
