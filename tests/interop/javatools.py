@@ -46,6 +46,8 @@ def why_not() -> str | None:
     version = java_version()
     if version < JAVA_VERSION_MIN:
         return f"skipped: {java} is Java {version}; make interop needs a JDK {JAVA_VERSION_MIN} or newer"
+    if not Path(java).resolve().with_name("javac").exists():
+        return f"skipped: {java} is a runtime without a compiler; make interop needs a JDK {JAVA_VERSION_MIN} or newer"
     if shutil.which("mvn") is None:
         return "skipped: no `mvn` on the PATH; make interop needs Maven to fetch rocketmq-client and rocketmq-tools"
     return None

@@ -13,6 +13,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"(?m)\d+\.\d\d\(\d+,\d+ms\)", "RATE"),
     (r"(?m)RATE +\d+ \d+\.\d\d \d+\.\d+ *$", "RATE PCWAIT HOUR SPACE"),
     (r"(?m)^Consume TPS: .*$", "Consume TPS: RATE"),
+    (r"(?m)^%RETRY%\S+ .*$", ""),  # whether a member committed it depends on when the member was stopped
     (r"OFFLINE +\d+ ", "OFFLINE TPS "),
     (r" +", " "),
     (r"(?m) +$", ""),

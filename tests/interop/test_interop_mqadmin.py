@@ -13,6 +13,7 @@ from javatools import mqadmin, run_client
 from peers import Peer
 from printed import comparable
 
+Both = Callable[[list[str]], tuple[str, str]]
 TOPIC = "Printed"
 GROUP = "printed-group"
 # {broker} is filled in. The second member: the order of the rows means nothing (hash tables of the original).
@@ -54,8 +55,16 @@ def servers(home: Path) -> object:
         yield theirs, ours
 
 
-@pytest.fixture
-def both(servers: tuple[Peer, Peer], home: Path) -> Callable[[list[str]], tuple[str, str]]:
+@pytest.fixture(scope="module")
+def read(both: Both) -> dict[str, tuple[str, str]]:
+    """All reading commands at once: each waits three seconds for its own client to shut down."""
+    with ThreadPoolExecutor(4) as pool:
+        answers = pool.map(both, [command for command, _ in READING.values()])
+        return dict(zip(READING, answers, strict=True))
+
+
+@pytest.fixture(scope="module")
+def both(servers: tuple[Peer, Peer], home: Path) -> Both:
     """Runs one command against the original and against ours, at the same time."""
 
     def go(command: list[str]) -> tuple[str, str]:
@@ -72,20 +81,20 @@ def both(servers: tuple[Peer, Peer], home: Path) -> Callable[[list[str]], tuple[
 
 @pytest.mark.parametrize("name", READING)
 @pytest.mark.spec("ADM-01")
-def test_reading_commands_print_the_same(both: Callable[[list[str]], tuple[str, str]], name: str) -> None:
-    command, rows_sorted = READING[name]
-    theirs, ours = both(command)
+def test_reading_commands_print_the_same(read: dict[str, tuple[str, str]], name: str) -> None:
+    rows_sorted = READING[name][1]
+    theirs, ours = read[name]
     assert comparable(ours, rows_sorted=rows_sorted) == comparable(theirs, rows_sorted=rows_sorted)
 
 
 @pytest.mark.parametrize("name", WRITING)
-def test_writing_commands_print_the_same(both: Callable[[list[str]], tuple[str, str]], name: str) -> None:
+def test_writing_commands_print_the_same(both: Both, name: str) -> None:
     theirs, ours = both(WRITING[name])
     assert comparable(ours) == comparable(theirs)
     assert "success" in ours or "SEND_OK" in ours
 
 
-def test_created_topic_has_the_same_route(both: Callable[[list[str]], tuple[str, str]]) -> None:
+def test_created_topic_has_the_same_route(both: Both) -> None:
     both(["updateTopic", "-b", "{broker}", "-t", "Routed", "-r", "2", "-w", "3", "-p", "4"])
     theirs, ours = both(["topicRoute", "-t", "Routed"])
     assert comparable(ours) == comparable(theirs)
@@ -93,7 +102,7 @@ def test_created_topic_has_the_same_route(both: Callable[[list[str]], tuple[str,
     assert '"perm":4' in ours
 
 
-def test_sent_message_is_found_by_key_with_its_place(both: Callable[[list[str]], tuple[str, str]]) -> None:
+def test_sent_message_is_found_by_key_with_its_place(both: Both) -> None:
     both(["sendMessage", "-t", TOPIC, "-p", "hello", "-k", "needle", "-b", "broker-a", "-i", "3"])
     theirs, ours = both(["queryMsgByKey", "-t", TOPIC, "-k", "needle"])
     assert comparable(ours) == comparable(theirs)
