@@ -50,6 +50,9 @@ _TOKEN: Final = re.compile(
     )""",
     re.VERBOSE | re.DOTALL,
 )
+# An object without objects in it. Most of a big body is made of these, and most of them are standard: the fast parser takes
+# them. No two matches overlap, so the second look at them keeps the time linear.
+_FLAT: Final = re.compile(r"\{[^{}]*+\}")
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPED: Final = {
     "b": "\b",
@@ -80,10 +83,13 @@ class ObjectKey:
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.fields = dict(fields)
-        self._identity = b",".join(dumps(name) + b":" + dumps(self.fields[name]) for name in sorted(self.fields))
+        try:
+            self._identity: Any = frozenset((name, type(value), value) for name, value in self.fields.items())
+        except TypeError:  # a member that is a list or an object
+            self._identity = dumps([[name, self.fields[name]] for name in sorted(self.fields)])
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ObjectKey) and self._identity == other._identity
+        return isinstance(other, ObjectKey) and bool(self._identity == other._identity)
 
     def __hash__(self) -> int:
         return hash(self._identity)
@@ -126,44 +132,40 @@ def dumps(value: Any) -> bytes:
     Raises LocalProtocolError for values that JSON cannot hold. Members that are None are written; leaving them out is
     the caller's business.
     """
-    try:
-        written: bytes = _standard_dumps(value)
-        return written
-    except (TypeError, ValueError, RecursionError):
-        pass  # object keys, int keys, or nothing JSON can hold: the slow writer tells which
-    parts: list[str] = []
+    parts: list[bytes] = []
     _write(value, parts, DEPTH_MAX)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _write(value: Any, parts: list[bytes], depth: int) -> None:
+    """Append the JSON of value: whole where the fast writer takes it, else level by level."""
     try:
-        return "".join(parts).encode()
-    except UnicodeEncodeError as error:
-        raise LocalProtocolError(f"text that is not Unicode cannot be written as JSON: {error}") from error
-
-
-def _write(value: Any, parts: list[str], depth: int) -> None:
+        parts.append(_standard_dumps(value))
+        return
+    except (TypeError, ValueError, RecursionError) as error:
+        reason = error  # object keys, int keys, or nothing JSON can hold
     if depth < 0:
         raise LocalProtocolError(f"a value nested deeper than {DEPTH_MAX} levels cannot be written as JSON")
     if isinstance(value, dict):
-        separator = "{"
+        separator = b"{"
         for name, member in value.items():
             parts.append(separator)
             _write(name.fields if isinstance(name, ObjectKey) else _name(name), parts, depth - 1)
-            parts.append(":")
+            parts.append(b":")
             _write(member, parts, depth - 1)
-            separator = ","
-        parts.append("}" if value else "{}")
+            separator = b","
+        parts.append(b"}" if value else b"{}")
     elif isinstance(value, list | tuple):
-        separator = "["
+        separator = b"["
         for member in value:
             parts.append(separator)
             _write(member, parts, depth - 1)
-            separator = ","
-        parts.append("]" if value else "[]")
-    elif value is None or isinstance(value, bool | int | str):
-        parts.append(json.dumps(value, ensure_ascii=False))
+            separator = b","
+        parts.append(b"]" if value else b"[]")
     elif isinstance(value, float):
-        parts.append(json.dumps(value) if value - value == 0 else "null")  # what is not finite has no JSON
+        parts.append(b"null")  # what is not finite has no JSON
     else:
-        raise LocalProtocolError(f"a {type(value).__name__} cannot be written as JSON")
+        raise LocalProtocolError(f"a {type(value).__name__} cannot be written as JSON: {reason}") from reason
 
 
 def _name(name: Any) -> str:
@@ -175,7 +177,7 @@ def _name(name: Any) -> str:
 
 
 class _Reader:
-    """One document. Recursive descent, at most DEPTH_MAX deep; every character is looked at once."""
+    """One document. Recursive descent, at most DEPTH_MAX deep; no character is looked at more than three times."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -216,7 +218,16 @@ class _Reader:
         return self._string()
 
     def _object(self, depth: int) -> dict[Any, Any]:
-        members: dict[Any, Any] = {}
+        flat = _FLAT.match(self._text, self._at - 1)
+        if flat is not None:
+            try:
+                members: dict[Any, Any] = _standard_loads(flat[0])
+            except ValueError:
+                pass
+            else:
+                self._at = flat.end()
+                return members
+        members = {}
         while True:
             self._advance()
             if self._is("}"):
