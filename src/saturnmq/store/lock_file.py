@@ -1,0 +1,66 @@
+"""One store, one process: a POSIX record lock on byte 0 of `lock`, which a Java broker takes too. Source: RC-14, UX-09."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from pathlib import Path
+from typing import Final
+
+from saturnmq.protocol.errors import StoreError, StoreLocked
+
+_FLOCK: Final = struct.Struct("hh4xqqi4x")  # struct flock of Linux on 64 bits: type, whence, start, length, pid
+_held: set[Path] = set()  # record locks do not exclude the process that holds them
+
+
+class LockFile:
+    """The lock of one store folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = -1
+
+    def acquire(self) -> None:
+        """Take the lock. Raises StoreLocked naming the folder and the process that has it, StoreError."""
+        real = self.path.resolve()
+        if real in _held:
+            raise self._locked(os.getpid())
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StoreError(
+                f"store folder {self.path.parent} cannot be used: {error.strerror}.",
+                hint="Choose a folder that this user can write (option --data, key storePathRootDir).",
+            ) from error
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError:
+            pid = self._holder()
+            os.close(self._fd)
+            self._fd = -1
+            raise self._locked(pid) from None
+        _held.add(real)
+        os.pwrite(self._fd, b"lock", 0)
+
+    def _holder(self) -> int:
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        try:
+            return int(_FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, asked))[4])
+        except OSError:
+            return 0
+
+    def _locked(self, pid: int) -> StoreLocked:
+        who = f"process {pid}" if pid else "another process"
+        return StoreLocked(
+            f"Lock failed,MQ already started: store {self.path.parent} is in use by {who}.",
+            hint="Stop it, or give this one another folder (option --data, key storePathRootDir).",
+        )
+
+    def release(self) -> None:
+        """Give the lock back."""
+        if self._fd >= 0:
+            _held.discard(self.path.resolve())
+            os.close(self._fd)
+            self._fd = -1

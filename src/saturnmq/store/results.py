@@ -1,0 +1,72 @@
+"""Outcomes of putting and getting messages. Source: spec 02 ST-15, spec 03 BP-02..05."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class PutStatus(Enum):
+    """What became of a message; the broker maps it to a response code (spec 01 section 4.1)."""
+
+    PUT_OK = "PUT_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+    SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
+    CREATE_MAPPED_FILE_FAILED = "CREATE_MAPEDFILE_FAILED"
+    MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
+    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
+    OS_PAGE_CACHE_BUSY = "OS_PAGECACHE_BUSY"
+    UNKNOWN_ERROR = "UNKNOWN_ERROR"
+
+
+@dataclass(slots=True)
+class PutResult:
+    """status, and for a stored message where it lies. size counts bytes; end_offset is what a flush must cover."""
+
+    status: PutStatus
+    physical_offset: int = -1
+    size: int = 0
+    queue_offset: int = -1
+    store_timestamp_ms: int = 0
+    physical_offsets: tuple[int, ...] = ()
+    store_host: tuple[str, int] = ("0.0.0.0", 0)  # noqa: S104 - a value in a record, nothing is bound to it
+    end_offset: int = 0
+    reason: str = ""
+
+    @property
+    def message_ids(self) -> list[str]:
+        """Offset message ids, one per message."""
+        from saturnmq.protocol.ids import offset_message_id
+
+        offsets = self.physical_offsets or ((self.physical_offset,) if self.physical_offset >= 0 else ())
+        return [offset_message_id(self.store_host, offset) for offset in offsets]
+
+
+class GetStatus(Enum):
+    """Outcome of reading a queue; the names are the original's and become the remark (BP-05)."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+@dataclass(slots=True)
+class GetResult:
+    """Records as slices of the log (valid until the loop's next turn), and where to go on. behind_memory: on disk (BP-06)."""
+
+    status: GetStatus
+    next_offset: int = 0
+    min_offset: int = 0
+    max_offset: int = 0
+    buffers: list[memoryview] = field(default_factory=list)
+    total_bytes: int = 0
+    count: int = 0
+    behind_memory: bool = False

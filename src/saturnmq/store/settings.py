@@ -1,0 +1,102 @@
+"""Where the store lies, how large its files are, when it flushes. The original's keys. Source: spec 02, DG-11."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from saturnmq.protocol.settings import key
+
+CONSUME_QUEUE_UNIT_BYTES: Final = 20
+
+
+class FlushDiskType(Enum):
+    """ASYNC_FLUSH: an acknowledged message survives the end of the process. SYNC_FLUSH: it survives power loss."""
+
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    SYNC_FLUSH = "SYNC_FLUSH"
+
+
+class StoreProfile(Enum):
+    """STANDARD: the original's file sizes. SMALL: for laptops and tests."""
+
+    STANDARD = "standard"
+    SMALL = "small"
+
+
+_COMMIT_LOG_BYTES: Final = {StoreProfile.STANDARD: 1_073_741_824, StoreProfile.SMALL: 16_777_216}
+_CONSUME_QUEUE_BYTES: Final = {StoreProfile.STANDARD: 6_000_000, StoreProfile.SMALL: 120_000}
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Settings of one store. A size of 0 means: what the profile says."""
+
+    store_path_root_dir: str = key("storePathRootDir", "store", spec="DG-11")
+    store_path_commit_log: str = key("storePathCommitLog", "", spec="DG-11")
+    store_path_consume_queue: str = key("storePathConsumeQueue", "", spec="DG-11")
+    store_path_index: str = key("storePathIndex", "", spec="DG-11")
+    store_checkpoint: str = key("storeCheckpoint", "", spec="DG-11")
+    abort_file: str = key("abortFile", "", spec="DG-11")
+    profile: StoreProfile = key("storeProfile", StoreProfile.STANDARD, spec="UX-02")
+    commit_log_file_bytes: int = key(
+        "mappedFileSizeCommitLog", 0, unit="bytes", low=0, high=2_147_483_647, spec="ST-01"
+    )
+    consume_queue_file_bytes: int = key(
+        "mappedFileSizeConsumeQueue", 0, unit="bytes", low=0, high=2_147_483_640, spec="CQ-01"
+    )
+    flush_disk_type: FlushDiskType = key("flushDiskType", FlushDiskType.ASYNC_FLUSH, spec="FLU-01")
+    sync_flush_timeout_ms: int = key("syncFlushTimeout", 5000, unit="ms", low=1, spec="FLU-04")
+    flush_interval_ms: int = key("flushIntervalCommitLog", 500, unit="ms", low=1, spec="FLU-06")
+    flush_least_pages: int = key("flushCommitLogLeastPages", 4, low=0, spec="FLU-06")
+    flush_thorough_ms: int = key("flushCommitLogThoroughInterval", 10_000, unit="ms", low=1, spec="FLU-06")
+    flush_queue_interval_ms: int = key("flushIntervalConsumeQueue", 1000, unit="ms", low=1, spec="FLU-10")
+    flush_queue_thorough_ms: int = key("flushConsumeQueueThoroughInterval", 60_000, unit="ms", low=1, spec="FLU-10")
+    message_bytes_max: int = key("maxMessageSize", 4_194_304, unit="bytes", low=10, high=2**31 - 1, spec="ST-06")
+    page_cache_busy_ms: int = key("osPageCacheBusyTimeOutMills", 1000, unit="ms", low=1, spec="ST-04")
+    check_crc_on_recover: bool = key("checkCRCOnRecover", True, spec="RC-07")
+    memory_percent_max: int = key("accessMessageInMemoryMaxRatio", 40, unit="%", low=1, high=100, spec="BP-04")
+    transfer_bytes_in_memory: int = key("maxTransferBytesOnMessageInMemory", 262_144, unit="bytes", low=1, spec="BP-04")
+    transfer_count_in_memory: int = key("maxTransferCountOnMessageInMemory", 32, low=1, spec="BP-04")
+    transfer_bytes_in_disk: int = key("maxTransferBytesOnMessageInDisk", 65_536, unit="bytes", low=1, spec="BP-04")
+    transfer_count_in_disk: int = key("maxTransferCountOnMessageInDisk", 8, low=1, spec="BP-04")
+    delete_when: str = key("deleteWhen", "04", spec="DEL-02")
+    file_reserved_hours: int = key("fileReservedTime", 72, unit="h", low=1, spec="DEL-03")
+    message_index_enable: bool = key("messageIndexEnable", True, spec="IX-09")
+
+    @property
+    def root(self) -> Path:
+        return Path(self.store_path_root_dir)
+
+    @property
+    def commit_log_dir(self) -> Path:
+        return Path(self.store_path_commit_log) if self.store_path_commit_log else self.root / "commitlog"
+
+    @property
+    def consume_queue_dir(self) -> Path:
+        return Path(self.store_path_consume_queue) if self.store_path_consume_queue else self.root / "consumequeue"
+
+    @property
+    def checkpoint_path(self) -> Path:
+        return Path(self.store_checkpoint) if self.store_checkpoint else self.root / "checkpoint"
+
+    @property
+    def abort_path(self) -> Path:
+        return Path(self.abort_file) if self.abort_file else self.root / "abort"
+
+    @property
+    def config_dir(self) -> Path:
+        return self.root / "config"
+
+    @property
+    def commit_log_bytes(self) -> int:
+        """Length of a commit log file."""
+        return self.commit_log_file_bytes or _COMMIT_LOG_BYTES[self.profile]
+
+    @property
+    def consume_queue_bytes(self) -> int:
+        """Length of a consume queue file, rounded up to whole units (CQ-01)."""
+        size = self.consume_queue_file_bytes or _CONSUME_QUEUE_BYTES[self.profile]
+        return -(-size // CONSUME_QUEUE_UNIT_BYTES) * CONSUME_QUEUE_UNIT_BYTES
