@@ -59,7 +59,7 @@ def check_whole(messages: Rows, count: int) -> None:
 
 @pytest.mark.parametrize("serialization", ["JSON", "ROCKETMQ"])
 @pytest.mark.parametrize("mode", ["sync", "async", "selector"])
-@pytest.mark.spec("REM-01", "REM-04", "REM-05", "SND-13", "MSG-04")
+@pytest.mark.spec("REM-01", "REM-04", "SND-06", "SND-13")
 def test_send_answers_ids_and_offsets_and_pull_returns_the_same(
     run: Run, topic: str, mode: str, serialization: str
 ) -> None:
@@ -83,6 +83,7 @@ def test_oneway_messages_arrive(run: Run, topic: str, serialization: str) -> Non
 
 
 @pytest.mark.parametrize("serialization", ["JSON", "ROCKETMQ"])
+@pytest.mark.spec("BAT-04", "BAT-05", "BAT-07")
 def test_batch_has_one_id_and_consecutive_offsets_for_each_message(run: Run, topic: str, serialization: str) -> None:
     (row,) = sent(run("send", mode="batch", topic=topic, count=10, serialization=serialization))
     assert row["status"] == "SEND_OK"
@@ -107,6 +108,7 @@ def test_big_body_is_compressed_by_the_client_and_comes_back_whole(run: Run, top
     assert [row["bodyBytes"] for row in rows] == [200_000, 200_000]
 
 
+@pytest.mark.spec("IX-02")
 def test_query_by_key_unique_id_and_physical_offset(run: Run, topic: str) -> None:
     rows = sent(run("send", topic=topic, count=4))
     third = rows[2]
@@ -116,6 +118,7 @@ def test_query_by_key_unique_id_and_physical_offset(run: Run, topic: str) -> Non
     assert {row["body"] for row in found} == {"message 2"}
 
 
+@pytest.mark.spec("BP-02", "BP-05", "OF-04")
 def test_pull_bounds_statuses_times_and_committed_offsets(run: Run, topic: str) -> None:
     run("send", mode="selector", topic=topic, count=8)
     group = f"{topic}-group"
@@ -132,7 +135,8 @@ def test_pull_bounds_statuses_times_and_committed_offsets(run: Run, topic: str) 
         assert row["earliest"] is (maximum > 0)
 
 
-def test_tag_expression_and_sql_select_messages(run: Run, topic: str) -> None:
+@pytest.mark.spec("FIL-01")
+def test_tag_expression_selects_messages(run: Run, topic: str) -> None:
     run("send", topic=topic, count=4, tags="TagA")
     run("send", topic=topic, count=4, tags="TagB")
     rows = received(run("pull", topic=topic, group="puller", expression="TagB"))
@@ -147,6 +151,7 @@ def test_sql_expression_selects_messages(run: Run, topic: str) -> None:
     assert {row["body"] for row in rows} == {"message 6", "message 7"}
 
 
+@pytest.mark.spec("OF-05")
 def test_two_members_consume_everything_once(run: Run, topic: str) -> None:
     run("send", topic=topic, count=40)
     rows = received(run("consume", topic=topic, group=f"{topic}-group", count=40, members=2))
@@ -159,6 +164,7 @@ def test_two_members_consume_everything_once(run: Run, topic: str) -> None:
     assert len(rows) < 40
 
 
+@pytest.mark.spec("RB-07", "HB-07")
 def test_members_share_the_queues_and_take_over_when_one_leaves(run: Run, topic: str) -> None:
     run("send", topic=topic, count=4)
     rows = run("rebalance", topic=topic, group=f"{topic}-group")
@@ -184,6 +190,7 @@ def test_lite_pull_consumer_polls_everything(run: Run, topic: str) -> None:
     check_whole(sorted(received(run("litepull", topic=topic, group=f"{topic}-group", count=12)), key=_order), 12)
 
 
+@pytest.mark.spec("OR-09")
 def test_orderly_consumer_locks_queues_and_keeps_their_order(run: Run, topic: str) -> None:
     run("send", mode="selector", topic=topic, count=20)
     rows = received(run("orderly", topic=topic, group=f"{topic}-group", count=20))
@@ -195,6 +202,7 @@ def _order(row: dict[str, Any]) -> tuple[int, int]:
     return row["queue"], row["offset"]
 
 
+@pytest.mark.spec("RTY-02", "RTY-04")
 def test_failed_message_comes_back_from_the_retry_topic(run: Run, topic: str) -> None:
     original = {row["msgId"] for row in sent(run("send", topic=topic, count=3))}
     rows = received(run("consume", topic=topic, group=f"{topic}-group", count=3, fail=1))
@@ -204,6 +212,7 @@ def test_failed_message_comes_back_from_the_retry_topic(run: Run, topic: str) ->
     assert {row["topic"] for row in again} == {topic}  # the client puts the original topic back
 
 
+@pytest.mark.spec("DLY-02", "DLY-05")
 def test_delayed_message_comes_after_its_level(run: Run, topic: str) -> None:
     run("send", topic=topic, count=3, delayLevel=1)
     rows = received(run("consume", topic=topic, group=f"{topic}-group", count=3))
@@ -213,6 +222,7 @@ def test_delayed_message_comes_after_its_level(run: Run, topic: str) -> None:
         assert row["properties"]["DELAY"] == "1"
 
 
+@pytest.mark.spec("TX-03", "TX-05", "TX-09")
 def test_transactions_commit_roll_back_and_are_asked_about(run: Run, topic: str) -> None:
     rows = run("transaction", topic=topic, count=6, checks=1, group=f"{topic}-producers")
     assert {row["status"] for row in rows if "transaction" in row} == {"SEND_OK"}
@@ -221,6 +231,7 @@ def test_transactions_commit_roll_back_and_are_asked_about(run: Run, topic: str)
     assert {row["properties"]["number"] for row in rows} == {"0", "2", "3", "5"}
 
 
+@pytest.mark.spec("RR-02", "RR-03")
 def test_request_is_answered_through_the_broker(run: Run, topic: str) -> None:
     rows = run("request", topic=topic, group=f"{topic}-group")
     assert [row["answer"] for row in rows if "answer" in row] == ["answer to message 1"]

@@ -83,7 +83,7 @@ def test_mqadmin_prints_what_a_pure_pair_of_the_original_prints(
     assert {"SameRoute", "DefaultCluster", "broker-a", "SCHEDULE_TOPIC_XXXX"} <= set(topics)
 
 
-@pytest.mark.spec("NS-10")
+@pytest.mark.spec("NS-18", "NS-19")
 def test_a_broker_that_stops_leaves_the_route(tmp_path: Path, home: Path, topic: str) -> None:
     port, broker_port = free_ports(), free_ports(apache.BROKER_PORT_OFFSETS)
     namesrv = saturn.start_namesrv(port)
@@ -166,22 +166,21 @@ def test_our_client_commits_what_mqadmin_shows(peer: Peer, home: Path, topic: st
 
 # ---- one store, read by both ---------------------------------------------------------------------------------------
 
-STORE = {**apache.SMALL_STORE, "storeProfile": "standard"}
+OUR_STORE = {**apache.SMALL_STORE, "storeProfile": "standard"}
 
 
-@pytest.mark.spec("RC-14")
+@pytest.mark.spec("RC-03", "RC-12")
 @pytest.mark.parametrize("first", ["saturn", "apache"])
 def test_a_store_written_by_one_broker_is_served_by_the_other(
     tmp_path: Path, home: Path, topic: str, first: str
 ) -> None:
-    ours = {key: value for key, value in STORE.items() if key != "storeProfile"} | {"storeProfile": "standard"}
     port, broker_port = free_ports(), free_ports(apache.BROKER_PORT_OFFSETS)
     servers = f"127.0.0.1:{port}"
     options: dict[str, Any] = {"home": home, "ns": servers, "topic": topic}
 
     def start(make: str) -> ServerProcess:
         if make == "saturn":
-            return saturn.start_broker(tmp_path, broker_port, servers, settings=ours)
+            return saturn.start_broker(tmp_path, broker_port, servers, settings=OUR_STORE)
         return apache.start_broker(tmp_path, broker_port, servers)
 
     namesrv = apache.start_namesrv(tmp_path, port)

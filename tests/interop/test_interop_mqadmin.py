@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def prepare(peer: Peer, home: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def servers(home: Path) -> object:
+def servers(home: Path) -> Iterator[tuple[Peer, Peer]]:
     """A fresh pair: the other tests' topics would show in the lists."""
     with apache.ApacheCluster() as theirs, saturn.SaturnCluster() as ours:
         with ThreadPoolExecutor(2) as pool:
@@ -80,7 +80,7 @@ def both(servers: tuple[Peer, Peer], home: Path) -> Both:
 
 
 @pytest.mark.parametrize("name", READING)
-@pytest.mark.spec("ADM-01")
+@pytest.mark.spec("NS-22", "NS-28")
 def test_reading_commands_print_the_same(read: dict[str, tuple[str, str]], name: str) -> None:
     rows_sorted = READING[name][1]
     theirs, ours = read[name]
