@@ -314,35 +314,34 @@ def _decode_binary(header: bytes, body: bytes | None, limits: FrameLimits) -> Co
         ext = _decode_entries(header, at, at + ext_bytes, limits) if ext_bytes else {}
     except (struct.error, UnicodeDecodeError) as error:
         raise HeaderError(f"binary header of {len(header)} bytes is cut or not UTF-8: {error}") from error
-    return Command(
-        code,
-        ext=ext,
-        body=body,
-        opaque=opaque,
-        flag=flag,
-        remark=remark,
-        language=language,
-        version=version,
-        serialization=_BINARY,
-    )
+    command = Command.__new__(Command)
+    command.code = code
+    command.ext = ext
+    command.body = body
+    command.opaque = opaque
+    command.flag = flag
+    command.remark = remark
+    command.language = language
+    command.version = version
+    command.serialization = _BINARY
+    return command
 
 
 def _decode_entries(header: bytes, at: int, end: int, limits: FrameLimits) -> dict[str, str]:
     """Entries between at and end. A repeated key keeps its last value, an empty value is "" (spec 00 section 7)."""
     ext: dict[str, str] = {}
+    key_length, value_length = _I16.unpack_from, _I32.unpack_from
     while at < end:
-        (key_bytes,) = _I16.unpack_from(header, at)
-        at += 2
-        if not 0 <= key_bytes <= end - at:
+        key_at = at + 2
+        (key_bytes,) = key_length(header, at)
+        value_at = key_at + key_bytes + 4
+        if key_bytes < 0 or value_at > end:
             raise HeaderError(f"extFields key of {key_bytes} bytes, {end - at} left")
-        key = header[at : at + key_bytes].decode()
-        at += key_bytes
-        (value_bytes,) = _I32.unpack_from(header, at)
-        at += 4
-        if not 0 <= value_bytes <= end - at:
-            raise HeaderError(f"extFields value of {value_bytes} bytes for key {key[:40]!r}, {end - at} left")
-        ext[key] = header[at : at + value_bytes].decode()
-        at += value_bytes
+        (value_bytes,) = value_length(header, value_at - 4)
+        at = value_at + value_bytes
+        if value_bytes < 0 or at > end:
+            raise HeaderError(f"extFields value of {value_bytes} bytes, {end - value_at} left")
+        ext[header[key_at : value_at - 4].decode()] = header[value_at:at].decode()
         if len(ext) > limits.ext_fields_max:
             raise HeaderError(f"more than {limits.ext_fields_max} extFields")
     return ext
