@@ -40,6 +40,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from saturnmq.protocol.codes import PropertyKey, SysFlag
@@ -71,6 +72,12 @@ RECORD_V4: Final = struct.Struct(">iiiiiqqiq4siq4siiqi")  # the first 88 bytes o
 
 _BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
 _STORE_V6: Final = int(SysFlag.STORE_HOST_V6)
+_ANY_V6: Final = _BORN_V6 | _STORE_V6
+_LAYOUT_V6: Final = {  # from the born host to the body's length, by the two bits
+    _BORN_V6: struct.Struct(">16siq4siiqi"),
+    _STORE_V6: struct.Struct(">4siq16siiqi"),
+    _ANY_V6: struct.Struct(">16siq16siiqi"),
+}
 
 NAME_SEPARATOR: Final = "\x01"
 PAIR_SEPARATOR: Final = "\x02"
@@ -133,12 +140,19 @@ def body_crc(body: Buffer) -> int:
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
+@lru_cache(maxsize=4096)
 def pack_host(host: tuple[str, int]) -> bytes:
     """IP and port as in a record: 8 bytes for IPv4, 20 for IPv6. Raises LocalProtocolError."""
     try:
         return ipaddress.ip_address(host[0]).packed + _I32.pack(host[1])
     except (ValueError, struct.error) as error:
         raise LocalProtocolError(f"host {host[0]!r}:{host[1]} is not an IP address and a port") from error
+
+
+@lru_cache(maxsize=4096)
+def _host(ip: bytes, port: int) -> Host:
+    """The host of 4 or 16 bytes. Equal hosts are one object: records of a broker have few different ones."""
+    return Host(".".join(map(str, ip)) if len(ip) == 4 else str(ipaddress.IPv6Address(ip)), port)
 
 
 def is_ipv6(ip: str) -> bool:
@@ -187,18 +201,23 @@ def encode_record(message: Message) -> bytes:
 def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = False) -> Message:
     """The message whose record starts at `at`; body is a bytes copy. Raises MessageError, also when it is cut."""
     try:
-        total, magic, crc, queue_id, flag, queue_offset, physical, sys_flag, born_ms = _HEAD.unpack_from(buffer, at)
+        (
+            total, magic, crc, queue_id, flag, queue_offset, physical, sys_flag, born_ms,
+            born_ip, born_port, store_ms, store_ip, store_port, reconsume_times, prepared, body_bytes,
+        ) = RECORD_V4.unpack_from(buffer, at)  # fmt: skip
         if magic != MESSAGE_MAGIC:
             raise MessageError(f"record at {at} has magic 0x{magic & 0xFFFFFFFF:08X}, must be 0xDAA320A7")
         end = at + total
         if total < RECORD_FIXED_BYTES or end > len(buffer):
             raise MessageError(f"record at {at} claims {total} bytes, {len(buffer) - at} are there")
-        pos = at + 48
-        born_host, pos = _unpack_host(buffer, pos, bool(sys_flag & _BORN_V6))
-        (store_ms,) = _I64.unpack_from(buffer, pos)
-        store_host, pos = _unpack_host(buffer, pos + 8, bool(sys_flag & _STORE_V6))
-        reconsume_times, prepared, body_bytes = _TAIL.unpack_from(buffer, pos)
-        pos += 16
+        pos = at + 88
+        if sys_flag & _ANY_V6:
+            layout = _LAYOUT_V6[sys_flag & _ANY_V6]
+            born_ip, born_port, store_ms, store_ip, store_port, reconsume_times, prepared, body_bytes = (
+                layout.unpack_from(buffer, at + 48)
+            )
+            pos = at + 48 + layout.size
+        born_host, store_host = _host(born_ip, born_port), _host(store_ip, store_port)
         if not 0 <= body_bytes <= end - pos:
             raise MessageError(f"record at {at} claims a body of {body_bytes} bytes, {end - pos} are left")
         body = bytes(buffer[pos : pos + body_bytes])
@@ -235,16 +254,6 @@ def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = False) -> Me
         crc,
         total,
     )
-
-
-def _unpack_host(buffer: Buffer, at: int, v6: bool) -> tuple[Host, int]:
-    width = 16 if v6 else 4
-    raw = bytes(buffer[at : at + width])
-    if len(raw) < width:
-        raise MessageError(f"record is cut inside a host at {at}")
-    (port,) = _I32.unpack_from(buffer, at + width)
-    ip = str(ipaddress.IPv6Address(raw)) if v6 else f"{raw[0]}.{raw[1]}.{raw[2]}.{raw[3]}"
-    return Host(ip, port), at + width + 4
 
 
 def iter_records(buffer: Buffer, *, check_crc: bool = False) -> Iterator[Message]:
