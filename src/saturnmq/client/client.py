@@ -8,16 +8,19 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from saturnmq.client import namespaces
-from saturnmq.client.checks import check_topic, producer_group_problem
+from saturnmq.client.checks import check_topic, consumer_group_problem, producer_group_problem
 from saturnmq.client.codecs import BytesCodec, Codec
+from saturnmq.client.consumer import Consumer
 from saturnmq.client.core import Core, State, check_state
 from saturnmq.client.hooks import SendHook
 from saturnmq.client.producer import RETRY_CODES, Producer
 from saturnmq.client.puller import PULLER_GROUP, Puller
+from saturnmq.client.rebalance import Strategy, average
 from saturnmq.client.url import ClientSettings, from_environment, make_settings, parse_url
 from saturnmq.protocol.errors import ConfigError
 
@@ -130,6 +133,83 @@ class Client:
     def puller(self, group: str = PULLER_GROUP) -> Puller:
         """A reader of queues by offset. group: the name it pulls under; the default exists on every broker."""
         return Puller(self._core, group)
+
+    @overload
+    def consumer(
+        self,
+        group: str,
+        *,
+        prefetch: int = ...,
+        prefetch_bytes: int = ...,
+        start: str | datetime = ...,
+        pull_batch: int = ...,
+        max_times: int = ...,
+        ack_timeout: float = ...,
+        strategy: Strategy = ...,
+    ) -> Consumer[bytes]: ...
+    @overload
+    def consumer(
+        self,
+        group: str,
+        *,
+        codec: Codec[T],
+        prefetch: int = ...,
+        prefetch_bytes: int = ...,
+        start: str | datetime = ...,
+        pull_batch: int = ...,
+        max_times: int = ...,
+        ack_timeout: float = ...,
+        strategy: Strategy = ...,
+    ) -> Consumer[T]: ...
+    def consumer(
+        self,
+        group: str,
+        *,
+        codec: Codec[Any] | None = None,
+        prefetch: int = 256,
+        prefetch_bytes: int = 64 * 1024 * 1024,
+        start: str | datetime = "last",
+        pull_batch: int = 32,
+        max_times: int = 16,
+        ack_timeout: float = 900.0,
+        strategy: Strategy = average,
+    ) -> Consumer[Any]:
+        """A member of this consumer group.
+
+        prefetch: unsettled messages per queue, prefetch_bytes: of all queues; pulling pauses there. start: "last", "first"
+        or an aware datetime, for queues of which the group has no stored offset. max_times: redeliveries before the dead
+        letters. ack_timeout: seconds after which a message that was handed out and not settled comes again.
+        Raises ConfigError naming every bad value.
+        """
+        problems = [problem] if (problem := consumer_group_problem(group)) else []
+        for name, value, low, high in (
+            ("prefetch", prefetch, 1, 65_535),
+            ("prefetch_bytes", prefetch_bytes, 1, 2**40),
+            ("pull_batch", pull_batch, 1, 1024),
+            ("max_times", max_times, 0, 2**31 - 1),
+            ("ack_timeout", ack_timeout, 0.01, 86_400.0),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+                problems.append(f"{name} is {value!r}, must be {low}..{high}")
+        if isinstance(start, datetime):
+            if start.tzinfo is None:
+                problems.append("start is a datetime without time zone, must be aware")
+        elif start not in ("last", "first"):
+            problems.append(f"start is {start!r:.60}, must be 'last', 'first' or an aware datetime")
+        if problems:
+            raise ConfigError(problems)
+        return Consumer(
+            self._core,
+            group,
+            codec or BytesCodec(),
+            prefetch=prefetch,
+            prefetch_bytes=prefetch_bytes,
+            start=start,
+            pull_batch=pull_batch,
+            max_times=max_times,
+            ack_timeout=ack_timeout,
+            strategy=strategy,
+        )
 
     async def topic_exists(self, topic: str) -> bool:
         """Whether a NameServer knows the topic now."""

@@ -152,22 +152,23 @@ class Core:
 
     # tasks
 
-    def spawn(self, name: str, work: Awaitable[Any]) -> asyncio.Task[Any]:
-        """A task that this manager owns: cancelled and awaited by `stop`."""
+    def spawn(self, name: str, work: Awaitable[Any], *, vital: bool = True) -> asyncio.Task[Any]:
+        """A task that this manager owns: cancelled and awaited by `stop`. The death of a vital one fails the client."""
 
         async def run() -> Any:
             return await work
 
         task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(run(), name=f"saturnmq {name}")
         self._tasks.add(task)
-        task.add_done_callback(self._task_done)
+        task.add_done_callback(lambda done: self._task_done(done, vital))
         return task
 
-    def _task_done(self, task: asyncio.Task[Any]) -> None:
+    def _task_done(self, task: asyncio.Task[Any], vital: bool) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("task died name=%s", task.get_name(), exc_info=task.exception())
-            self.failure = self.failure or task.exception()
+            if vital:
+                self.failure = self.failure or task.exception()
 
     def _every(self, name: str, first_ms: int, period_ms: int, work: Callable[[], Awaitable[None]]) -> None:
         async def run() -> None:
@@ -195,6 +196,7 @@ class Core:
 
     def _on_route_change(self, route: Route) -> None:
         if self.consumers:
+            self.beat_soon()  # a new broker must know the group before it is pulled from
             for consumer in self.consumers.values():
                 consumer.wake_rebalance()
 

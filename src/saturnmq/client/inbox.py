@@ -1,0 +1,82 @@
+"""Messages that wait for a reader. A reader that is cancelled takes nothing with it. Source: API-15, API-24."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Inbox(Generic[T]):
+    """First in, first out; any number of readers. Bounded by who puts: see the consumer's flow control.
+
+    accept: called when an item is handed out; False drops it. Invariant: an item leaves only in the same step in which its
+    reader returns, so cancellation cannot lose it.
+    """
+
+    def __init__(self, accept: Callable[[T], bool]) -> None:
+        self._accept = accept
+        self._items: deque[T] = deque()
+        self._readers: deque[asyncio.Future[None]] = deque()
+        self._end: Callable[[], BaseException] | None = None
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, items: Iterable[T]) -> None:
+        """Add at the end and wake as many readers."""
+        self._items.extend(items)
+        self._wake(len(self._items))
+
+    def put_back(self, items: list[T]) -> None:
+        """Add at the front, in order."""
+        self._items.extendleft(reversed(items))
+        self._wake(len(items))
+
+    def clear(self) -> None:
+        """Drop what waits."""
+        self._items.clear()
+
+    def close(self, end: Callable[[], BaseException]) -> None:
+        """Readers get what is left, then `end()` is raised."""
+        self._end = end
+        self._wake(len(self._readers))
+
+    def take(self) -> T | None:
+        """The next accepted item, None when there is none."""
+        items = self._items
+        while items:
+            item = items.popleft()
+            if self._accept(item):
+                return item
+        return None
+
+    async def get(self) -> T:
+        """The next accepted item, waiting for it."""
+        while True:
+            item = self.take()
+            if item is not None:
+                return item
+            if self._end is not None:
+                raise self._end()
+            reader: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._readers.append(reader)
+            try:
+                await reader
+            except asyncio.CancelledError:
+                if reader.done() and not reader.cancelled():
+                    self._wake(1)  # the call was meant for somebody who can still read
+                elif reader in self._readers:
+                    self._readers.remove(reader)
+                raise
+
+    def _wake(self, count: int) -> None:
+        readers: deque[asyncio.Future[Any]] = self._readers
+        while readers and count > 0:
+            reader = readers.popleft()
+            if not reader.done():
+                reader.set_result(None)
+                count -= 1
