@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from saturnmq.client.codecs import bytes_codec as bytes_codec
     from saturnmq.client.codecs import json_codec as json_codec
     from saturnmq.client.codecs import str_codec as str_codec
+    from saturnmq.client.consumer import Consumer as Consumer
     from saturnmq.client.errors import AlreadySettled as AlreadySettled
     from saturnmq.client.errors import CallTimeout as CallTimeout
     from saturnmq.client.errors import ClientError as ClientError
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from saturnmq.client.errors import ProducerStopped as ProducerStopped
     from saturnmq.client.errors import RouteNotFound as RouteNotFound
     from saturnmq.client.errors import SendFailed as SendFailed
+    from saturnmq.client.errors import WrongLoop as WrongLoop
     from saturnmq.client.hooks import SendHook as SendHook
+    from saturnmq.client.listener import Retry as Retry
     from saturnmq.client.message import Ack as Ack
     from saturnmq.client.message import Message as Message
     from saturnmq.client.message import Outgoing as Outgoing
@@ -50,6 +53,7 @@ __version__ = "0.1.0"
 _HOME: Final = {
     "saturnmq.client.client": ("Client",),
     "saturnmq.client.codecs": ("Codec", "bytes_codec", "json_codec", "str_codec"),
+    "saturnmq.client.consumer": ("Consumer",),
     "saturnmq.client.errors": (
         "AlreadySettled",
         "CallTimeout",
@@ -65,8 +69,10 @@ _HOME: Final = {
         "ProducerStopped",
         "RouteNotFound",
         "SendFailed",
+        "WrongLoop",
     ),
     "saturnmq.client.hooks": ("SendHook",),
+    "saturnmq.client.listener": ("Retry",),
     "saturnmq.client.message": ("Ack", "Message", "Outgoing", "Receipt", "SendStatus"),
     "saturnmq.client.producer": ("Producer",),
     "saturnmq.client.puller": ("PullResult", "PullStatus", "Puller"),

@@ -11,25 +11,31 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, overload
 
 from saturnmq.client.client import Client as AsyncClient
 from saturnmq.client.codecs import Codec
-from saturnmq.client.errors import WrongLoop
+from saturnmq.client.consumer import Consumer as AsyncConsumer
+from saturnmq.client.errors import Closed, WrongLoop
 from saturnmq.client.hooks import SendHook
+from saturnmq.client.message import Message as AsyncMessage
 from saturnmq.client.message import Outgoing, Receipt
 from saturnmq.client.producer import RETRY_CODES, Selector
 from saturnmq.client.producer import Producer as AsyncProducer
 from saturnmq.client.puller import PULLER_GROUP, PullResult
 from saturnmq.client.puller import Puller as AsyncPuller
+from saturnmq.client.rebalance import Strategy, average
+from saturnmq.client.subscription import ALL, Filter
 from saturnmq.client.url import ClientSettings, from_environment, parse_url
 from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.codes import AUTO_CREATE_TOPIC
 
-__all__ = ["Client", "Producer", "Puller"]
+__all__ = ["Client", "Consumer", "Message", "Producer", "Puller"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -100,8 +106,6 @@ class Client:
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None, **settings: Any) -> Self:
         """See saturnmq.Client.from_env."""
-        import os
-
         return cls(**{**from_environment(os.environ if environment is None else environment), **settings})
 
     def __repr__(self) -> str:
@@ -170,6 +174,87 @@ class Client:
     def puller(self, group: str = PULLER_GROUP) -> Puller:
         """See saturnmq.Client.puller."""
         return Puller(self._inner.puller(group))
+
+    @overload
+    def consumer(
+        self,
+        group: str,
+        *,
+        prefetch: int = ...,
+        prefetch_bytes: int = ...,
+        start: str | datetime = ...,
+        pull_batch: int = ...,
+        max_times: int = ...,
+        ack_timeout: float = ...,
+        strategy: Strategy = ...,
+    ) -> Consumer[bytes]: ...
+    @overload
+    def consumer(
+        self,
+        group: str,
+        *,
+        codec: Codec[T],
+        prefetch: int = ...,
+        prefetch_bytes: int = ...,
+        start: str | datetime = ...,
+        pull_batch: int = ...,
+        max_times: int = ...,
+        ack_timeout: float = ...,
+        strategy: Strategy = ...,
+    ) -> Consumer[T]: ...
+    def consumer(
+        self,
+        group: str,
+        *,
+        codec: Codec[Any] | None = None,
+        prefetch: int = 256,
+        prefetch_bytes: int = 64 * 1024 * 1024,
+        start: str | datetime = "last",
+        pull_batch: int = 32,
+        max_times: int = 16,
+        ack_timeout: float = 900.0,
+        strategy: Strategy = average,
+    ) -> Consumer[Any]:
+        """See saturnmq.Client.consumer."""
+        options: dict[str, Any] = {
+            "prefetch": prefetch,
+            "prefetch_bytes": prefetch_bytes,
+            "start": start,
+            "pull_batch": pull_batch,
+            "max_times": max_times,
+            "ack_timeout": ack_timeout,
+            "strategy": strategy,
+        }
+        if codec is not None:
+            options["codec"] = codec
+        return Consumer(self._inner.consumer(group, **options))
+
+    def create_topic(
+        self, topic: str, *, queues: int = 4, key: str = AUTO_CREATE_TOPIC, sys_flag: int = 0
+    ) -> list[str]:
+        """See saturnmq.Client.create_topic."""
+        return _portal.run(
+            "Client.create_topic", lambda: self._inner.create_topic(topic, queues=queues, key=key, sys_flag=sys_flag)
+        )
+
+    def view_message(self, message_id: str, topic: str | None = None) -> AsyncMessage[bytes]:
+        """See saturnmq.Client.view_message."""
+        return _portal.run("Client.view_message", lambda: self._inner.view_message(message_id, topic))
+
+    def query_messages(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_count: int = 64,
+        begin: int | datetime = 0,
+        end: int | datetime | None = None,
+    ) -> list[AsyncMessage[bytes]]:
+        """See saturnmq.Client.query_messages."""
+        return _portal.run(
+            "Client.query_messages",
+            lambda: self._inner.query_messages(topic, key, max_count=max_count, begin=begin, end=end),
+        )
 
     def topic_exists(self, topic: str) -> bool:
         """See saturnmq.Client.topic_exists."""
@@ -306,6 +391,120 @@ class Producer(Generic[T]):
     def queues(self, topic: str) -> list[MessageQueue]:
         """See saturnmq.Producer.queues."""
         return _portal.run("Producer.queues", lambda: self._inner.queues(topic))
+
+
+class Message(Generic[T]):
+    """A received message, with ack, retry and reject that wait. Everything else is saturnmq.Message's."""
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: AsyncMessage[T]) -> None:
+        self._inner = inner
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    @property
+    def value(self) -> T:
+        """The body through the codec."""
+        return self._inner.value
+
+    def ack(self) -> None:
+        """See saturnmq.Message.ack."""
+        _portal.run("Message.ack", self._inner.ack)
+
+    def retry(self, after: timedelta | None = None, *, reason: str = "") -> None:
+        """See saturnmq.Message.retry."""
+        _portal.run("Message.retry", lambda: self._inner.retry(after, reason=reason))
+
+    def reject(self, reason: str = "") -> None:
+        """See saturnmq.Message.reject."""
+        _portal.run("Message.reject", lambda: self._inner.reject(reason))
+
+
+class Consumer(Generic[T]):
+    """saturnmq.Consumer without await: `for message in consumer`."""
+
+    def __init__(self, inner: AsyncConsumer[T]) -> None:
+        self._inner = inner
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __iter__(self) -> Iterator[Message[T]]:
+        while True:
+            try:
+                message = self.recv()
+            except Closed:
+                return
+            yield message
+
+    @property
+    def group(self) -> str:
+        return self._inner.group
+
+    @property
+    def assigned(self) -> list[MessageQueue]:
+        """See saturnmq.Consumer.assigned."""
+        return self._inner.assigned
+
+    def start(self) -> None:
+        """See saturnmq.Consumer.start."""
+        _portal.run("Consumer.start", self._inner.start)
+
+    def stop(self) -> None:
+        """See saturnmq.Consumer.stop."""
+        _portal.run("Consumer.stop", self._inner.stop)
+
+    def subscribe(self, topic: str, wanted: Filter | str = ALL) -> None:
+        """See saturnmq.Consumer.subscribe."""
+        _portal.run("Consumer.subscribe", lambda: self._inner.subscribe(topic, wanted))
+
+    def unsubscribe(self, topic: str) -> None:
+        """See saturnmq.Consumer.unsubscribe."""
+        _portal.run("Consumer.unsubscribe", lambda: self._inner.unsubscribe(topic))
+
+    def recv(self, timeout: float | None = None) -> Message[T]:
+        """See saturnmq.Consumer.recv."""
+        return Message(_portal.run("Consumer.recv", lambda: self._inner.recv(timeout)))
+
+    def batches(self, max_count: int, wait: float = 1.0) -> Iterator[list[Message[T]]]:
+        """See saturnmq.Consumer.batches."""
+        source = self._inner.batches(max_count, wait)
+
+        async def next_batch() -> list[AsyncMessage[T]] | None:
+            return await anext(source, None)
+
+        try:
+            while (batch := _portal.run("Consumer.batches", next_batch)) is not None:
+                yield [Message(message) for message in batch]
+        finally:
+            _portal.run("Consumer.batches", source.aclose)
+
+    def wait_assigned(self, timeout: float = 10.0) -> list[MessageQueue]:
+        """See saturnmq.Consumer.wait_assigned."""
+        return _portal.run("Consumer.wait_assigned", lambda: self._inner.wait_assigned(timeout))
+
+    def committed(self) -> dict[MessageQueue, int]:
+        """See saturnmq.Consumer.committed."""
+
+        async def read() -> dict[MessageQueue, int]:
+            return self._inner.committed()
+
+        return _portal.run("Consumer.committed", read)
+
+    def commit(self) -> None:
+        """See saturnmq.Consumer.commit."""
+        _portal.run("Consumer.commit", self._inner.commit)
 
 
 class Puller:

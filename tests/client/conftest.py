@@ -17,7 +17,7 @@ from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.message import Host, Message, decode_batch, encode_record
 
-Answer = Callable[[Command], "Command | None | Awaitable[Command | None]"]
+Answer = Callable[[Command], "Command | Awaitable[Command | None] | None"]
 STORE_HOST = Host("127.0.0.1", 10911)
 
 

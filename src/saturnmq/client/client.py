@@ -5,26 +5,39 @@ Source: spec 08 section 1, API-01..06.
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from saturnmq.client import namespaces
+from saturnmq.client import namespaces, queries
 from saturnmq.client.checks import check_topic, consumer_group_problem, producer_group_problem
 from saturnmq.client.codecs import BytesCodec, Codec
 from saturnmq.client.consumer import Consumer
 from saturnmq.client.core import Core, State, check_state
 from saturnmq.client.hooks import SendHook
+from saturnmq.client.listener import (
+    DEFAULT_RETRY,
+    TIME_LIMIT_S,
+    Feeder,
+    Handler,
+    ListenerSpec,
+    Retry,
+    make_spec,
+    run_feeders,
+)
+from saturnmq.client.message import Message
 from saturnmq.client.producer import RETRY_CODES, Producer
 from saturnmq.client.puller import PULLER_GROUP, Puller
 from saturnmq.client.rebalance import Strategy, average
+from saturnmq.client.subscription import ALL, Filter, tag
 from saturnmq.client.url import ClientSettings, from_environment, make_settings, parse_url
+from saturnmq.protocol.codes import AUTO_CREATE_TOPIC
 from saturnmq.protocol.errors import ConfigError
 
 T = TypeVar("T")
+H = TypeVar("H", bound=Handler)
 
 
 class Client:
@@ -36,7 +49,7 @@ class Client:
     def __init__(self, *, name_servers: str | Sequence[str], timeout: float = 3.0, **settings: Any) -> None:
         self._settings = make_settings({"name_servers": name_servers, "timeout": timeout, **settings})
         self._core = Core(self._settings)
-        self._starting: asyncio.Task[None] | None = None
+        self._listeners: list[ListenerSpec] = []
 
     @classmethod
     def from_url(cls, url: str, **settings: Any) -> Self:
@@ -210,6 +223,81 @@ class Client:
             ack_timeout=ack_timeout,
             strategy=strategy,
         )
+
+    def listener(
+        self,
+        topic: str,
+        *,
+        group: str,
+        filter: Filter | str = ALL,  # noqa: A002 - the name of spec 08
+        concurrency: int = 20,
+        retry: Retry = DEFAULT_RETRY,
+        time_limit: float = TIME_LIMIT_S,
+        codec: Codec[Any] | None = None,
+    ) -> Callable[[H], H]:
+        """Decorator of a handler, async or plain (then it runs in a thread), fed while `run` runs (API-16).
+
+        None or Ack.SUCCESS acks; Ack.RETRY, an exception or more than time_limit seconds send the message back; Ack.REJECT
+        makes a dead letter. The codec follows the annotation Message[T]. Raises ConfigError.
+        """
+        check_topic(topic, sending=False)
+        wanted = tag(filter) if isinstance(filter, str) else filter
+        if problem := consumer_group_problem(group):
+            raise ConfigError(problem)
+
+        def decorate(handler: H) -> H:
+            self._listeners.append(make_spec(handler, topic, group, wanted, concurrency, retry, time_limit, codec))
+            return handler
+
+        return decorate
+
+    async def run(self, *, drain_timeout: float = 20.0) -> None:
+        """Feed all listeners until SIGTERM or SIGINT, then drain, store offsets and leave the groups (API-27).
+
+        A second signal cancels the handlers at once. Without a main thread there are no signals: cancel the task instead.
+        """
+        self._core.check_running()
+        if not self._listeners:
+            raise ConfigError("nothing to run: decorate a handler with @client.listener(topic, group=...)")
+        feeders = [
+            Feeder(
+                spec,
+                self.consumer(
+                    spec.group,
+                    codec=spec.codec,
+                    max_times=spec.retry.max_times,
+                    prefetch=max(256, 2 * spec.concurrency),
+                    ack_timeout=max(2 * spec.time_limit, 60.0),
+                ),
+            )
+            for spec in self._listeners
+        ]
+        await run_feeders(feeders, drain_timeout)
+
+    async def create_topic(
+        self, topic: str, *, queues: int = 4, key: str = AUTO_CREATE_TOPIC, sys_flag: int = 0
+    ) -> list[str]:
+        """Create a topic on every broker that has `key`; the names of those that did (PR-33)."""
+        self._core.check_running()
+        return await queries.create_topic(self._core, topic, queues=queues, key=key, sys_flag=sys_flag)
+
+    async def view_message(self, message_id: str, topic: str | None = None) -> Message[bytes]:
+        """The message with this offset id, or, with a topic, with this unique id. Raises NoMessage (PR-02)."""
+        self._core.check_running()
+        return await queries.view_message(self._core, message_id, topic)
+
+    async def query_messages(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_count: int = 64,
+        begin: int | datetime = 0,
+        end: int | datetime | None = None,
+    ) -> list[Message[bytes]]:
+        """Messages with this key, oldest first; times are Unix ms or aware datetimes (PR-02)."""
+        self._core.check_running()
+        return await queries.query_messages(self._core, topic, key, max_count, queries.span_of(begin, end))
 
     async def topic_exists(self, topic: str) -> bool:
         """Whether a NameServer knows the topic now."""

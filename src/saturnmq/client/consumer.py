@@ -12,7 +12,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
@@ -246,7 +246,7 @@ class Consumer(Generic[T]):
         async with asyncio.timeout(timeout):
             return await self._inbox.get()
 
-    async def batches(self, max_count: int, wait: float = 1.0) -> AsyncIterator[list[Message[T]]]:
+    async def batches(self, max_count: int, wait: float = 1.0) -> AsyncGenerator[list[Message[T]], None]:
         """Lists of 1..max_count messages: what came within `wait` seconds of the first one (API-15)."""
         while True:
             try:
@@ -274,10 +274,14 @@ class Consumer(Generic[T]):
         """Pulled messages, from a pull loop."""
         self._inbox.put(messages)
 
-    async def redeliver(self, message: Message[T], after: float = RETRY_LATER_S) -> None:
+    def redeliver_later(self, message: Message[T], after: float = RETRY_LATER_S) -> None:
         """Hand a message out again later, here: its send-back failed (CC-04)."""
-        await asyncio.sleep(after)
-        self._inbox.put([message])
+
+        async def wait_and_put() -> None:
+            await asyncio.sleep(after)
+            self._inbox.put([message])
+
+        self.core.spawn(f"redeliver {self.group}", wait_and_put(), vital=False)
 
     # flow control over all queues
 
