@@ -36,7 +36,7 @@ class Sample:
     size: int = key("mapedFileSize", 1024, unit="bytes", low=1)
     wait_ms: int = key("waitTime", 1000, unit="ms")
     ratio: float = key("ratio", 0.5, low=0, high=1)
-    mode: Mode = key("flushDiskType", Mode.ASYNC_FLUSH)  # noqa: RUF009
+    mode: Mode = key("flushDiskType", Mode.ASYNC_FLUSH)
     kind: str = key("kind", "a", choices=("a", "b"))
     secret: str = key("secretKey", "", secret=True)
     on: bool = key("enabled", False)

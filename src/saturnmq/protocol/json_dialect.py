@@ -27,10 +27,17 @@ try:
     _standard_loads: Any = orjson.loads
     _standard_dumps: Any = orjson.dumps
 except ImportError:  # orjson is a default dependency, never a required one (PKG-04)
-    _standard_loads = json.loads
+
+    def _standard_loads(data: Any) -> Any:
+        text = data if isinstance(data, str) else bytes(data).decode()
+        return json.loads(text, parse_int=_number, parse_constant=_refuse_constant)
 
     def _standard_dumps(value: object) -> bytes:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
 
 
 BODY_BYTES_MAX: Final = 16_777_216  # no frame is longer
@@ -222,7 +229,7 @@ class _Reader:
         if flat is not None:
             try:
                 members: dict[Any, Any] = _standard_loads(flat[0])
-            except ValueError:
+            except (ValueError, RecursionError):
                 pass
             else:
                 self._at = flat.end()
