@@ -1,0 +1,260 @@
+"""What a NameServer answers: one small handler per request code, and the table that lists them. Source: spec 01 section 2."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+from saturnmq.namesrv.kv_config import KVConfig
+from saturnmq.namesrv.routes import UNIT, UNIT_SUB, Registration, RouteTable
+from saturnmq.protocol import headers as h
+from saturnmq.protocol.bodies import DataVersion, KVTable, RegisterBrokerBody, TopicConfigTable, TopicList
+from saturnmq.protocol.codes import (
+    ORDER_TOPIC_NAMESPACE,
+    VERSION_REGISTER_BODY,
+    RequestCode,
+    ResponseCode,
+)
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import ConfigError, RemoteProtocolError, response_error
+from saturnmq.protocol.headers import decode_header
+from saturnmq.protocol.settings import parse_properties
+
+log = logging.getLogger(__name__)
+
+FAQ_HINT: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
+COMPLETE_FIELD: Final = "saturnmqComplete"  # our brokers say so when a registration names all their topics
+
+
+class Context(Protocol):
+    """What the handlers may use."""
+
+    routes: RouteTable
+    kv: KVConfig
+
+    def now_ms(self) -> int: ...
+    def order_messages(self) -> bool: ...
+    def route_bytes(self, topic: str, encode: Callable[[], bytes | None]) -> bytes | None: ...
+    def config_text(self) -> str: ...
+    def update_config(self, pairs: dict[str, str]) -> None: ...
+
+
+Handler = Callable[[Context, object, Command, Any], Command]
+
+
+class Row(NamedTuple):
+    """One request code: its header and its handler."""
+
+    header: type[Any]
+    handler: Handler
+
+
+def register_broker(ctx: Context, connection: object, request: Command, header: h.RegisterBroker) -> Command:
+    """103 (NS-08..13)."""
+    body = request.body or b""
+    if header.body_crc32 and header.body_crc32 != zlib.crc32(body) & 0x7FFFFFFF:
+        raise response_error(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+    what = _registration(request, header, body)
+    result = ctx.routes.register(what, connection, ctx.now_ms())
+    ext = h.RegisterBrokerResponse(
+        ha_server_addr=result.ha_address or None, master_addr=result.master_address or None
+    ).to_ext()
+    orders = ctx.kv.namespace(ORDER_TOPIC_NAMESPACE)
+    return request.reply(ext=ext, body=KVTable(dict(orders)).encode() if orders is not None else None)
+
+
+def _registration(request: Command, header: h.RegisterBroker, body: bytes) -> Registration:
+    filters: list[str] | None = None
+    if not body:
+        table = TopicConfigTable({}, DataVersion(0, 0))
+    elif request.version < VERSION_REGISTER_BODY:
+        table = TopicConfigTable.decode(body)
+    else:
+        decoded = RegisterBrokerBody.decode_compressed(body) if header.compressed else RegisterBrokerBody.decode(body)
+        table, filters = decoded.topic_config_serialize_wrapper, decoded.filter_server_list
+    return Registration(
+        header.cluster_name,
+        header.broker_name,
+        header.broker_id,
+        header.broker_addr,
+        header.ha_server_addr,
+        table.data_version,
+        table.topic_config_table,
+        filters,
+        complete=request.ext.get(COMPLETE_FIELD) == "true",
+    )
+
+
+def unregister_broker(ctx: Context, connection: object, request: Command, header: h.UnregisterBroker) -> Command:
+    """104 (NS-18)."""
+    ctx.routes.unregister(header.broker_name, header.broker_id, header.broker_addr)
+    log.info("unregistered broker=%s id=%s address=%s", header.broker_name, header.broker_id, header.broker_addr)
+    return request.reply()
+
+
+def query_data_version(ctx: Context, connection: object, request: Command, header: h.QueryDataVersion) -> Command:
+    """322 (NS-25)."""
+    asked = DataVersion.decode(request.body) if request.body else DataVersion(0, 0)
+    changed, known = ctx.routes.version_changed(header.broker_addr, asked, ctx.now_ms())
+    return request.reply(
+        ext=h.QueryDataVersionResponse(changed=changed).to_ext(), body=known.encode() if known else None
+    )
+
+
+def get_route(ctx: Context, connection: object, request: Command, header: h.GetRouteInfo) -> Command:
+    """105 (NS-20..22)."""
+    topic = header.topic
+
+    def encode() -> bytes | None:
+        route = ctx.routes.route(topic)
+        if route is None:
+            return None
+        if ctx.order_messages():
+            route.order_topic_conf = ctx.kv.get(ORDER_TOPIC_NAMESPACE, topic)
+        return route.encode()
+
+    body = ctx.route_bytes(topic, encode)
+    if body is None:
+        remark = f"No topic route info in name server for the topic: {topic}{FAQ_HINT}"
+        return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark)
+    return request.reply(body=body)
+
+
+def put_kv(ctx: Context, connection: object, request: Command, header: h.PutKVConfig) -> Command:
+    """100 (NS-24)."""
+    if not header.namespace or not header.key:
+        raise response_error(ResponseCode.SYSTEM_ERROR, "namespace or key is null")
+    ctx.kv.put(header.namespace, header.key, header.value)
+    ctx.routes.changes += 1
+    return request.reply()
+
+
+def get_kv(ctx: Context, connection: object, request: Command, header: h.GetKVConfig) -> Command:
+    """101."""
+    value = ctx.kv.get(header.namespace, header.key)
+    if value is None:
+        remark = f"No config item, Namespace: {header.namespace} Key: {header.key}"
+        return request.reply(ResponseCode.QUERY_NOT_FOUND, remark)
+    return request.reply(ext={"value": value})
+
+
+def delete_kv(ctx: Context, connection: object, request: Command, header: h.GetKVConfig) -> Command:
+    """102."""
+    ctx.kv.delete(header.namespace, header.key)
+    ctx.routes.changes += 1
+    return request.reply()
+
+
+def list_kv(ctx: Context, connection: object, request: Command, header: h.GetKVListByNamespace) -> Command:
+    """219."""
+    entries = ctx.kv.namespace(header.namespace)
+    if entries is None:
+        remark = f"No config item, Namespace: {header.namespace}"
+        return request.reply(ResponseCode.QUERY_NOT_FOUND, remark)
+    return request.reply(body=KVTable(dict(entries)).encode())
+
+
+def cluster_info(ctx: Context, connection: object, request: Command, header: object) -> Command:
+    """106."""
+    return request.reply(body=ctx.routes.cluster_info().encode())
+
+
+def wipe_write_permission(ctx: Context, connection: object, request: Command, header: h.BrokerNameOnly) -> Command:
+    """205 (NS-26)."""
+    count = ctx.routes.wipe_write_permission(header.broker_name)
+    return request.reply(ext={"wipeTopicCount": str(count)})
+
+
+def add_write_permission(ctx: Context, connection: object, request: Command, header: h.BrokerNameOnly) -> Command:
+    """327 (NS-26)."""
+    count = ctx.routes.add_write_permission(header.broker_name)
+    return request.reply(ext={"addTopicCount": str(count)})
+
+
+def all_topics(ctx: Context, connection: object, request: Command, header: object) -> Command:
+    """206."""
+    return request.reply(body=TopicList(list(ctx.routes.topics)).encode())
+
+
+def delete_topic(ctx: Context, connection: object, request: Command, header: h.DeleteTopicInNamesrv) -> Command:
+    """216 (NS-27)."""
+    ctx.routes.delete_topic(header.topic, header.cluster_name or None)
+    return request.reply()
+
+
+def topics_by_cluster(ctx: Context, connection: object, request: Command, header: h.GetTopicsByCluster) -> Command:
+    """224."""
+    return request.reply(body=TopicList(ctx.routes.topics_of_cluster(header.cluster)).encode())
+
+
+def system_topics(ctx: Context, connection: object, request: Command, header: object) -> Command:
+    """304."""
+    names, address = ctx.routes.system_topics()
+    return request.reply(body=TopicList(names, address).encode())
+
+
+def unit_topics(ctx: Context, connection: object, request: Command, header: object) -> Command:
+    """311."""
+    return request.reply(body=TopicList(ctx.routes.unit_topics(UNIT)).encode())
+
+
+def unit_sub_topics(ctx: Context, connection: object, request: Command, header: object) -> Command:
+    """312."""
+    return request.reply(body=TopicList(ctx.routes.unit_topics(UNIT_SUB)).encode())
+
+
+def unit_sub_not_unit_topics(ctx: Context, connection: object, request: Command, header: object) -> Command:
+    """313."""
+    return request.reply(body=TopicList(ctx.routes.unit_topics(UNIT_SUB, without=UNIT)).encode())
+
+
+def get_config(ctx: Context, connection: object, request: Command, header: object) -> Command:
+    """319."""
+    return request.reply(body=ctx.config_text().encode())
+
+
+def update_config(ctx: Context, connection: object, request: Command, header: object) -> Command:
+    """318 (NS-29)."""
+    try:
+        pairs = parse_properties((request.body or b"").decode())
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError(f"the configuration text is not UTF-8: {error}") from error
+    try:
+        ctx.update_config(pairs)
+    except ConfigError as error:
+        raise response_error(ResponseCode.SYSTEM_ERROR, str(error)) from error
+    return request.reply()
+
+
+TABLE: Final[dict[int, Row]] = {
+    RequestCode.PUT_KV_CONFIG: Row(h.PutKVConfig, put_kv),
+    RequestCode.GET_KV_CONFIG: Row(h.GetKVConfig, get_kv),
+    RequestCode.DELETE_KV_CONFIG: Row(h.GetKVConfig, delete_kv),
+    RequestCode.REGISTER_BROKER: Row(h.RegisterBroker, register_broker),
+    RequestCode.UNREGISTER_BROKER: Row(h.UnregisterBroker, unregister_broker),
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: Row(h.GetRouteInfo, get_route),
+    RequestCode.GET_BROKER_CLUSTER_INFO: Row(h.NoFields, cluster_info),
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: Row(h.BrokerNameOnly, wipe_write_permission),
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: Row(h.BrokerNameOnly, add_write_permission),
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Row(h.NoFields, all_topics),
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: Row(h.DeleteTopicInNamesrv, delete_topic),
+    RequestCode.GET_KVLIST_BY_NAMESPACE: Row(h.GetKVListByNamespace, list_kv),
+    RequestCode.GET_TOPICS_BY_CLUSTER: Row(h.GetTopicsByCluster, topics_by_cluster),
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: Row(h.NoFields, system_topics),
+    RequestCode.GET_UNIT_TOPIC_LIST: Row(h.NoFields, unit_topics),
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: Row(h.NoFields, unit_sub_topics),
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: Row(h.NoFields, unit_sub_not_unit_topics),
+    RequestCode.UPDATE_NAMESRV_CONFIG: Row(h.NoFields, update_config),
+    RequestCode.GET_NAMESRV_CONFIG: Row(h.NoFields, get_config),
+    RequestCode.QUERY_DATA_VERSION: Row(h.QueryDataVersion, query_data_version),
+}
+
+
+def process(ctx: Context, connection: object, request: Command) -> Command:
+    """The answer to a request; an unknown code is answered with code 3 (REM-10)."""
+    row = TABLE.get(request.code)
+    if row is None:
+        return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")
+    return row.handler(ctx, connection, request, decode_header(row.header, request.ext))

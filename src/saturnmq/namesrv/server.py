@@ -1,0 +1,145 @@
+"""The NameServer process: connections, timers, and the configuration that may be asked for. Source: spec 01 section 2."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from saturnmq.namesrv.kv_config import KVConfig
+from saturnmq.namesrv.processor import process
+from saturnmq.namesrv.routes import RouteTable
+from saturnmq.namesrv.settings import NameServerSettings
+from saturnmq.net import Connection, NetSettings, RemotingServer
+from saturnmq.net.tls import TlsSettings
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import response_error
+from saturnmq.protocol.settings import format_properties, keys_of, load, to_properties
+from saturnmq.store.state_file import StateFile
+
+log = logging.getLogger(__name__)
+
+_PATH_KEYS: Final = ("kvConfigPath", "configStorePath")
+_CACHED_ROUTES_MAX: Final = 10_000
+
+
+class NameServer:
+    """A NameServer: routes in memory, KV configuration on disk."""
+
+    def __init__(
+        self,
+        settings: NameServerSettings,
+        net: NetSettings,
+        *,
+        tls: TlsSettings | None = None,
+        unknown_keys: dict[str, str] | None = None,
+        clock_ms: Callable[[], int] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.net = net
+        self.routes = RouteTable()
+        self.kv = KVConfig(Path(settings.kv_config_path))
+        self._unknown = dict(unknown_keys or {})
+        self._clock_ms = clock_ms or (lambda: time.time_ns() // 1_000_000)
+        self._server = RemotingServer(self._handle, settings=net, tls=tls, listener=self)
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._cache: dict[str, bytes] = {}
+        self._cached_at = -1
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Serve; the bound address. Raises StartError, StoreError."""
+        self.kv.load()
+        bound = await self._server.start(host, port)
+        settings = self.settings
+        self._every("scan", settings.scan_first_ms, settings.scan_interval_ms, self.scan)
+        self._every("kv", settings.kv_log_first_ms, settings.kv_log_interval_ms, self._log_kv)
+        return bound
+
+    async def stop(self) -> None:
+        """Close the listener, answer what is under way, close connections."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        await self._server.stop()
+
+    def _every(self, name: str, first_ms: int, then_ms: int, work: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def tick() -> None:
+            self._timers[name] = loop.call_later(then_ms / 1000, tick)
+            work()
+
+        self._timers[name] = loop.call_later(first_ms / 1000, tick)
+
+    # ---- timers and events
+
+    def scan(self) -> None:
+        """Remove and disconnect brokers that have not registered for too long (NS-15)."""
+        for address, connection in self.routes.expired(self.now_ms(), self.settings.broker_expiry_ms):
+            log.warning("broker expired address=%s limit_ms=%s", address, self.settings.broker_expiry_ms)
+            if isinstance(connection, Connection):
+                connection.close(f"no registration for {self.settings.broker_expiry_ms} ms")
+
+    def _log_kv(self) -> None:
+        for namespace, entries in self.kv.table.items():
+            log.info("kv configuration namespace=%s keys=%s", namespace, sorted(entries))
+
+    def connected(self, connection: Connection) -> None:
+        """A peer is there."""
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """A broker whose connection is gone leaves the routes at once (NS-16)."""
+        address = self.routes.connection_closed(connection)
+        if address is not None:
+            log.info("broker gone address=%s reason=%s", address, reason)
+
+    # ---- what the handlers use
+
+    def _handle(self, connection: Connection, request: Command) -> Command:
+        return process(self, connection, request)
+
+    def now_ms(self) -> int:
+        return self._clock_ms()
+
+    def order_messages(self) -> bool:
+        return self.settings.order_message_enable
+
+    def route_bytes(self, topic: str, encode: Callable[[], bytes | None]) -> bytes | None:
+        """The encoded route of a topic, encoded once per change of the tables."""
+        if self._cached_at != self.routes.changes or len(self._cache) > _CACHED_ROUTES_MAX:
+            self._cache.clear()
+            self._cached_at = self.routes.changes
+        body = self._cache.get(topic)
+        if body is None:
+            body = encode()
+            if body is not None:
+                self._cache[topic] = body
+        return body
+
+    def config_text(self) -> str:
+        """`key=value` lines of everything, keys that nobody knows included (NS-02, NS-29)."""
+        return format_properties(to_properties(self.settings) | to_properties(self.net) | self._unknown)
+
+    def update_config(self, pairs: dict[str, str]) -> None:
+        """Change known settings and write them to configStorePath. Raises ConfigError, NoPermission."""
+        if any(name in pairs for name in _PATH_KEYS):
+            raise response_error(ResponseCode.NO_PERMISSION, "Can not update config path")
+        if not self.settings.remote_config_enable:
+            raise response_error(
+                ResponseCode.NO_PERMISSION,
+                "this NameServer takes no configuration over the network; set remoteConfigEnable=true in its file",
+            )
+        changes = {name: text for name, text in pairs.items() if name in keys_of(NameServerSettings)}
+        changes.pop("remoteConfigEnable", None)
+        present = to_properties(self.settings, secrets=True)
+        updated = load(NameServerSettings, ("present", present), ("update", changes)).settings
+        path = Path(self.settings.config_store_path)
+        everything = to_properties(updated, secrets=True) | to_properties(self.net, secrets=True) | self._unknown
+        StateFile(path).write(format_properties(everything).encode())
+        self.settings = dataclasses.replace(updated, listen_port=self.settings.listen_port)
+        self.routes.changes += 1

@@ -1,0 +1,38 @@
+"""NameServer settings with the original's keys. Source: spec 01 NS-03, NS-04, NS-05."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from saturnmq.protocol.settings import Loaded, key, load, parse_properties
+
+
+@dataclass(frozen=True, slots=True)
+class NameServerSettings:
+    """Settings of one NameServer; those of its network layer are NetSettings."""
+
+    rocketmq_home: str = key("rocketmqHome", "", spec="NS-03")
+    kv_config_path: str = key("kvConfigPath", str(Path.home() / "namesrv" / "kvConfig.json"), spec="NS-03")
+    config_store_path: str = key("configStorePath", str(Path.home() / "namesrv" / "namesrv.properties"), spec="NS-03")
+    product_env_name: str = key("productEnvName", "center", spec="NS-03")
+    cluster_test: bool = key("clusterTest", False, spec="NS-03")
+    order_message_enable: bool = key("orderMessageEnable", False, spec="NS-21")
+    listen_port: int = key("listenPort", 9876, low=0, high=65535, spec="NS-04")
+    bind_address: str = key("bindAddress", "127.0.0.1", spec="UX-12")
+    remote_config_enable: bool = key("remoteConfigEnable", False, spec="NS-29")
+    broker_expiry_ms: int = key("brokerChannelExpiredTime", 120_000, unit="ms", low=1, spec="NS-15")
+    scan_first_ms: int = key("scanNotActiveBrokerFirst", 5_000, unit="ms", low=1, spec="NS-05")
+    scan_interval_ms: int = key("scanNotActiveBrokerInterval", 10_000, unit="ms", low=1, spec="NS-05")
+    kv_log_first_ms: int = key("printKvConfigFirst", 60_000, unit="ms", low=1, spec="NS-05")
+    kv_log_interval_ms: int = key("printKvConfigInterval", 600_000, unit="ms", low=1, spec="NS-05")
+
+
+def load_settings(path: Path | None, overrides: dict[str, str] | None = None) -> Loaded[NameServerSettings]:
+    """Settings from a properties file and overrides; the file becomes configStorePath (NS-02). Raises ConfigError."""
+    sources: list[tuple[str, dict[str, str]]] = []
+    if path is not None:
+        sources.append((str(path), parse_properties(path.read_text(encoding="utf-8"))))
+        sources.append((str(path), {"configStorePath": str(path)}))
+    sources.append(("option", overrides or {}))
+    return load(NameServerSettings, *sources)
