@@ -21,6 +21,8 @@ from saturnmq.protocol.command import (
     encode_head,
 )
 from saturnmq.protocol.errors import FrameError, HeaderError, LocalProtocolError, RemoteProtocolError
+from saturnmq.protocol.ids import offset_message_id
+from saturnmq.protocol.message import BatchItem, encode_batch
 
 ROUTE_BINARY = bytes.fromhex(
     "0000002d 01000029 0069 00 0197 00000001 00000000 00000000 00000014 0005 746f706963 00000009 546f70696354657374"
@@ -357,6 +359,15 @@ def test_frame_of_exactly_the_limit_is_taken() -> None:
     for bad in (json_frame(b"{}", bytes(55)), json_frame(b" " * 21), json_frame(b'{"extFields":{"a":"","b":""}}')):
         with pytest.raises(RemoteProtocolError):
             FrameDecoder(limits).feed(bad)
+
+
+@pytest.mark.spec("REM-02")
+@pytest.mark.parametrize("serialization", Serialization)
+def test_answer_to_the_largest_batch_of_the_smallest_messages_is_taken(serialization: Serialization) -> None:
+    smallest = len(encode_batch([BatchItem(b"x", b"UNIQ_KEY\x01" + bytes(32))]))
+    ids = ",".join([offset_message_id(("2001:db8::1", 10911), 2**40)] * (4 * 1024 * 1024 // smallest))
+    answer = Command(0, ext={"msgId": ids, "queueOffset": "0"}, flag=1, serialization=serialization)
+    assert decode(encode_frame(answer)) == [answer]
 
 
 def test_commands_that_fit_no_frame_are_a_local_error() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from saturnmq.protocol.command import FrameLimits
+from saturnmq.protocol.command import HEADER_BYTES_MAX, FrameLimits
 from saturnmq.protocol.settings import key
 
 
@@ -15,7 +15,9 @@ class NetSettings:
     frame_bytes_max: int = key(
         "com.rocketmq.remoting.frameMaxLength", 16_777_216, unit="bytes", low=1024, high=2**31 - 1, spec="REM-02"
     )
-    header_bytes_max: int = key("headerMaxLength", 1_048_576, unit="bytes", low=256, high=0xFFFFFF, spec="REM-02")
+    header_bytes_max: int = key(
+        "headerMaxLength", HEADER_BYTES_MAX, unit="bytes", low=256, high=0xFFFFFF, spec="REM-02"
+    )
     server_idle_seconds: int = key("serverChannelMaxIdleTimeSeconds", 120, unit="s", low=0, spec="REM-23")
     client_idle_seconds: int = key("clientChannelMaxIdleTimeSeconds", 120, unit="s", low=0, spec="REM-23")
     slow_frame_ms: int = key("slowFrameTimeoutMillis", 60_000, unit="ms", low=1, spec="REM-03")
