@@ -1,6 +1,6 @@
 """Request and response headers: spec 00 section 5, REM-08, REM-09, and the golden frames' fields."""
 
-from __future__ import annotations
+# No postponed annotations: a header's are read while its class is made.
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saturnmq.protocol import headers
+from saturnmq.protocol import header_fields, headers
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import FrameDecoder
 from saturnmq.protocol.errors import HeaderError, MissingField, RemoteProtocolError
@@ -183,6 +183,27 @@ def test_wire_names_are_camel_case_unless_the_original_says_otherwise() -> None:
     assert camel_case("suspend_timeout_millis") == "suspendTimeoutMillis"
     special = {spec.wire for cls in ALL_HEADERS for spec in cls.FIELDS if spec.wire != camel_case(spec.attribute)}
     assert special - set("abcdefghijklmn") == {"bname", "clientID", "MSG_REGION", "TRACE_ON", "_UNIQUE_KEY_QUERY"}
+
+
+def test_functions_are_compiled_once_even_for_who_kept_the_first_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+    for name in ("compile_decoder", "compile_encoder"):
+        original = getattr(header_fields, name)
+        monkeypatch.setattr(
+            header_fields, name, lambda specs, make=original, name=name: compiled.append(name) or make(specs)
+        )
+
+    @header_fields.header()
+    class Fresh(headers.Header):
+        topic: str
+
+    assert compiled == []
+    first_decode, first_to_ext = Fresh.decode, Fresh.to_ext
+    for _ in range(3):
+        made = first_decode({"topic": "t"})
+        assert made == Fresh.decode({"topic": "t"}) == Fresh(topic="t")
+        assert first_to_ext(made) == made.to_ext() == {"topic": "t"}
+    assert compiled == ["compile_decoder", "compile_encoder"]
 
 
 def test_repr_hides_the_secret_key() -> None:

@@ -1,7 +1,7 @@
 """Turns a class of annotated fields into a header: its wire names, its decoder and its encoder.
 
 Rules of this file: it knows how a value is written in extFields (REM-09), never which header has which field. The two
-functions of a header are compiled once, when its class is made; nothing is looked up by reflection per call.
+functions of a header are compiled once, at their first use; nothing is looked up by reflection per call.
 """
 
 # extFields carry text only. Source: spec 00 REM-08, REM-09.
@@ -89,11 +89,30 @@ def header(
         made = cls if fields_of else dataclass(slots=True, repr=False, kw_only=True)(cls)
         specs = fields_of or tuple(_spec(field, spellings) for field in fields(made))  # type: ignore[arg-type]
         made.FIELDS = specs
-        made.decode = classmethod(compile_decoder(specs))  # type: ignore[method-assign, assignment]
-        made.to_ext = compile_encoder(specs)  # type: ignore[method-assign]
+        _compile_at_first_use(made)
         return made
 
     return make
+
+
+def _compile_at_first_use(cls: type[Header]) -> None:
+    """Give cls a `decode` and a `to_ext` that replace themselves. A process uses few of the headers; all take 15 ms to compile."""
+
+    compiled: dict[str, Callable[..., Any]] = {}  # also serves who kept a reference to the first function
+
+    def decode(asked: type[Header], ext: Mapping[str, str]) -> Any:
+        if "decode" not in compiled:
+            compiled["decode"] = compile_decoder(cls.FIELDS)
+            cls.decode = classmethod(compiled["decode"])  # type: ignore[method-assign, assignment]
+        return compiled["decode"](asked, ext)
+
+    def to_ext(self: Header) -> Any:
+        if "to_ext" not in compiled:
+            compiled["to_ext"] = cls.to_ext = compile_encoder(cls.FIELDS)  # type: ignore[method-assign]
+        return compiled["to_ext"](self)
+
+    cls.decode = classmethod(decode)  # type: ignore[method-assign, assignment]
+    cls.to_ext = to_ext  # type: ignore[method-assign]
 
 
 def respell(specs: Iterable[FieldSpec], spellings: Mapping[str, str]) -> tuple[FieldSpec, ...]:
