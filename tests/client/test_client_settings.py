@@ -1,0 +1,150 @@
+"""Settings: URL, environment, arguments."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from saturnmq import Client, ConfigError
+from saturnmq.client.url import ClientSettings, from_environment, parse_addresses, parse_url
+
+
+@pytest.mark.spec("API-02")
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("rmq://host", {"name_servers": ("host:9876",)}),
+        ("rmq://a:1,b:2", {"name_servers": ("a:1", "b:2")}),
+        ("rocketmq://a:1;b:2/", {"name_servers": ("a:1", "b:2")}),
+        ("rmq://[::1]:99", {"name_servers": ("[::1]:99",)}),
+        ("rmqs://h", {"name_servers": ("h:9876",), "tls": True}),
+        (
+            "rmq://ak:s%40k@h:1?namespace=shop&timeout=1.5&attempts=2&vip_channel=true",
+            {
+                "name_servers": ("h:1",),
+                "access_key": "ak",
+                "secret_key": "s@k",
+                "namespace": "shop",
+                "timeout": 1.5,
+                "attempts": 2,
+                "vip_channel": True,
+            },
+        ),
+    ],
+)
+def test_url_is_read(url: str, expected: dict[str, object]) -> None:
+    assert parse_url(url) == expected
+
+
+@pytest.mark.spec("API-02")
+def test_unknown_url_key_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'namespace'"):
+        Client.from_url("rmq://h?namespaces=x")
+
+
+@pytest.mark.spec("API-02")
+@pytest.mark.parametrize(
+    "url",
+    ["rmq://ak:topsecret@h:99999", "rmq://ak:topsecret@h?tls=maybe", "http://ak:topsecret@h", "rmq://:topsecret@h"],
+)
+def test_secret_is_in_no_error(url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Client.from_url(url)
+    assert "topsecret" not in str(caught.value) and "topsecret" not in repr(caught.value)
+
+
+@pytest.mark.spec("API-02")
+def test_secret_is_in_no_repr() -> None:
+    client = Client.from_url("rmq://ak:topsecret@h")
+    assert "topsecret" not in repr(client) + repr(client.settings) + str(client.settings)
+
+
+@pytest.mark.spec("API-01", "PR-03")
+def test_all_bad_values_are_named_at_once_with_their_range() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Client(name_servers="h", timeout=-1, attempts=0, body_bytes_max=0, access_key="x")
+    problems = caught.value.problems
+    assert len(problems) == 4
+    assert any("timeout" in text and "0.001..3600" in text for text in problems)
+    assert any("attempts" in text and "1..100" in text for text in problems)
+    assert any("secret_key" in text for text in problems)
+
+
+@pytest.mark.spec("API-01")
+def test_constructors_need_no_loop_and_are_keyword_only() -> None:
+    client = Client(name_servers="h")
+    client.producer("g")
+    client.consumer("g2")
+    client.puller()
+    with pytest.raises(TypeError):
+        Client("h")  # type: ignore[misc]
+    with pytest.raises(RuntimeError):
+        asyncio.get_running_loop()
+
+
+@pytest.mark.spec("API-01")
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [({"prefetch": 0, "start": "middle"}, 2), ({"ack_timeout": 0, "pull_batch": 5000, "max_times": -1}, 3)],
+)
+def test_bad_consumer_options_are_named_at_once(options: dict[str, object], count: int) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Client(name_servers="h").consumer("g", **options)  # type: ignore[call-overload]
+    assert len(caught.value.problems) == count
+
+
+@pytest.mark.spec("PR-03")
+def test_defaults_are_the_originals() -> None:
+    settings = ClientSettings(name_servers=("h:1",))
+    assert settings.create_topic_key == "TBW102"
+    assert settings.default_queues == 4
+    assert settings.timeout == 3.0
+    assert settings.compress_from_bytes == 4096
+    assert settings.attempts == 1 + 2  # retryTimesWhenSendFailed
+    assert settings.retry_not_stored is False
+    assert settings.body_bytes_max == 4_194_304
+    assert settings.route_poll_ms == settings.heartbeat_ms == 30_000
+    assert settings.persist_offsets_ms == 5_000
+    assert settings.vip_channel is False
+    assert settings.api_timeout_ms == 3_000
+
+
+@pytest.mark.spec("API-03", "PR-08")
+def test_argument_beats_url_beats_environment() -> None:
+    environment = {"SATURNMQ_URL": "rmq://u:1?timeout=2", "SATURNMQ_TIMEOUT": "9", "SATURNMQ_NAMESPACE": "ns"}
+    assert from_environment(environment) == {"name_servers": ("u:1",), "timeout": 2.0, "namespace": "ns"}
+    assert Client.from_env(environment, timeout=5.0).settings.timeout == 5.0
+    assert Client.from_env(environment, name_servers="a:2").settings.name_servers == ("a:2",)
+
+
+@pytest.mark.spec("API-03", "PR-08")
+def test_name_server_list_of_the_environment() -> None:
+    assert Client.from_env({"NAMESRV_ADDR": "a:1;b"}).settings.name_servers == ("a:1", "b:9876")
+    assert parse_addresses("a:1; b:2;;a:1") == ("a:1", "b:2")
+
+
+@pytest.mark.spec("API-03")
+def test_nothing_set_names_the_variables() -> None:
+    with pytest.raises(ConfigError, match=r"SATURNMQ_URL.*NAMESRV_ADDR"):
+        Client.from_env({})
+
+
+@pytest.mark.spec("PKG-04")
+def test_import_is_lazy() -> None:
+    code = (
+        "import sys; before=set(sys.modules); import saturnmq; new=set(sys.modules)-before; "
+        "assert not [m for m in new if m.split('.')[0] in ('rich','yaml','pyspark','pyarrow','uvloop','asyncio')], new; "
+        "saturnmq.Client; assert 'rich' not in sys.modules and 'pyspark' not in sys.modules; "
+        "assert set(saturnmq.__all__) <= set(dir(saturnmq)); [getattr(saturnmq, n) for n in saturnmq.__all__]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    import saturnmq
+
+    with pytest.raises(AttributeError, match="Klient"):
+        saturnmq.Klient  # noqa: B018
