@@ -1,0 +1,233 @@
+"""A broker: puts its rooms together, starts and stops them in order. Source: spec 01 section 4, design section 3."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from saturnmq.broker.clients import Clients, ConsumerGroup
+from saturnmq.broker.context import Context
+from saturnmq.broker.groups import Groups
+from saturnmq.broker.hold import Hold
+from saturnmq.broker.locks import QueueLocks
+from saturnmq.broker.offsets import Offsets
+from saturnmq.broker.processors import pull
+from saturnmq.broker.processors.table import FAST_TABLE, TABLE, Answer, Route
+from saturnmq.broker.registrar import Registrar
+from saturnmq.broker.settings import BrokerSettings
+from saturnmq.broker.stats import SAMPLE_SECONDS, Stats
+from saturnmq.broker.topics import Topics
+from saturnmq.net import Connection, NetSettings, RemotingServer, SendFailed
+from saturnmq.net.tls import TlsSettings
+from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import ConfigError, StoreError
+from saturnmq.protocol.headers import decode_header
+from saturnmq.protocol.message import Host, pack_host
+from saturnmq.protocol.settings import format_properties, to_properties
+from saturnmq.store import MessageStore, StateFile, StoreSettings, wall_clock_ms
+
+log = logging.getLogger(__name__)
+
+_WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not bound
+
+
+class Broker:
+    """One broker. `start` serves, `stop` leaves everything on disk."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: StoreSettings,
+        net: NetSettings,
+        *,
+        tls: TlsSettings | None = None,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self.settings = settings
+        self._store_settings = store
+        self._net = net
+        self._clock_ms = clock_ms
+        config = Path(store.root) / "config"
+        self.store = MessageStore(store, clock_ms=clock_ms)
+        self.topics = Topics(settings, StateFile(config / "topics.json"), clock_ms)
+        groups = Groups(StateFile(config / "subscriptionGroup.json"), clock_ms, auto_create=settings.auto_create_group)
+        self.ctx = Context(
+            settings,
+            self.store,
+            self.topics,
+            groups,
+            Offsets(StateFile(config / "consumerOffset.json")),
+            Clients(),
+            QueueLocks(),
+            Stats(clock_ms()),
+            clock_ms,
+        )
+        self.ctx.hold = Hold(lambda held: pull.resume(self.ctx, held), limit=settings.pull_queue_max)
+        self.ctx.cluster_suffix = f"\x02{PropertyKey.CLUSTER}\x01{settings.cluster_name}"
+        self.ctx.config_text = self._config_text
+        self.ctx.clients.on_change = self._members_changed
+        self.registrar = Registrar(
+            settings, net, self.topics, address=lambda: self.advertised_address, ha_address=lambda: self._ha_address
+        )
+        self._server = RemotingServer(self._handle, settings=net, tls=tls, listener=self)
+        self._fast = RemotingServer(self._handle_fast, settings=net, tls=tls, listener=self)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._bound = ("", 0)
+        self._advertised_host = ""
+
+    # ---- life
+
+    @property
+    def name(self) -> str:
+        return self.settings.broker_name
+
+    @property
+    def address(self) -> str:
+        """Where it listens, host:port."""
+        return f"{self._bound[0]}:{self._bound[1]}"
+
+    @property
+    def advertised_address(self) -> str:
+        """What clients are told."""
+        return f"{self._advertised_host}:{self._bound[1]}"
+
+    @property
+    def _ha_address(self) -> str:
+        return f"{self.settings.broker_ip2 or self._advertised_host}:{self._bound[1] + 1}"
+
+    async def start(self) -> None:
+        """Open the store, listen, register. Raises StoreError, StartError; nothing stays open then."""
+        self.store.open()
+        try:
+            for part in (self.topics, self.ctx.groups, self.ctx.offsets):
+                part.load()
+            await self.store.start()
+            await self._listen()
+            self._set_address()
+            self.store.on_append = self.ctx.hold.appended
+            self.topics.on_change = self.registrar.topics_changed
+            loop = asyncio.get_running_loop()
+            self._tasks = [
+                loop.create_task(self._every(self.settings.flush_offsets_ms / 1000, self._save_offsets)),
+                loop.create_task(self._every(self.settings.client_scan_ms / 1000, self._scan_clients)),
+                loop.create_task(self._every(SAMPLE_SECONDS, self._sample)),
+            ]
+            await self.registrar.start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _listen(self) -> None:
+        host, port = self.settings.bind_address, self.settings.listen_port
+        self._bound = await self._server.start(host, port)
+        if self.settings.fast_port_enable:
+            await self._fast.start(host, self._bound[1] - 2 if port else 0)
+
+    def _set_address(self) -> None:
+        host = self.settings.broker_ip1 or self._bound[0]
+        if host in _WILDCARDS:
+            host = socket.gethostbyname(socket.gethostname())
+        self._advertised_host = host
+        try:
+            ip = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]
+        except OSError as error:
+            raise ConfigError(f"brokerIP1={host!r} is no address and cannot be looked up: {error}") from error
+        self.ctx.store_host = Host(str(ip), self._bound[1])
+        self.ctx.id_prefix = pack_host(self.ctx.store_host).hex().upper()
+        self.ctx.address = self.advertised_address
+
+    async def stop(self) -> None:
+        """Leave the NameServers first, then stop serving, then put everything on disk. Raises StoreError."""
+        await self.registrar.stop()
+        self.ctx.hold.stop()
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._tasks = []
+        await asyncio.gather(self._server.stop(), self._fast.stop())
+        try:
+            if self.ctx.offsets.dirty:
+                self.ctx.offsets.save()
+        finally:
+            await self.store.stop()
+
+    # ---- requests
+
+    def _handle(self, connection: Connection, request: Command) -> Answer:
+        route = TABLE.get(request.code)
+        return self._run(route, connection, request)
+
+    def _handle_fast(self, connection: Connection, request: Command) -> Answer:
+        return self._run(FAST_TABLE.get(request.code), connection, request)
+
+    def _run(self, route: Route | None, connection: Connection, request: Command) -> Answer:
+        if route is None:
+            text = f" request type {request.code} not supported"
+            return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
+        if route.header is None:
+            return route.handler(self.ctx, connection, request)
+        return route.handler(self.ctx, connection, request, decode_header(route.header, request.ext))
+
+    def _config_text(self) -> str:
+        return format_properties(
+            to_properties(self.settings) | to_properties(self._store_settings) | to_properties(self._net)
+        )
+
+    # ---- events
+
+    def connected(self, connection: Connection) -> None:
+        """A peer is there."""
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """A client is gone with its connection (HB-06)."""
+        self.ctx.clients.connection_closed(connection)
+        self.ctx.hold.connection_closed(connection)
+
+    def _members_changed(self, group: ConsumerGroup) -> None:
+        """Tell every member to rebalance (HB-04)."""
+        config = self.ctx.groups.table.get(group.name)
+        if not self.settings.notify_ids_changed or (
+            config is not None and not config.notify_consumer_ids_changed_enable
+        ):
+            return
+        for member in list(group.members):
+            with contextlib.suppress(SendFailed):
+                member.invoke_oneway(
+                    Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": group.name})
+                )
+
+    # ---- timers
+
+    async def _every(self, seconds: float, work: Callable[[], object]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            result = work()
+            if asyncio.iscoroutine(result):
+                await result
+
+    async def _save_offsets(self) -> None:
+        if not self.ctx.offsets.dirty:
+            return
+        data = self.ctx.offsets.take()
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, self.ctx.offsets.write, data)
+        except StoreError as error:
+            self.ctx.offsets.dirty = True
+            log.error("consumer offsets are not saved, trying again: %s", error)
+
+    def _scan_clients(self) -> None:
+        for connection in self.ctx.clients.expired(self._clock_ms(), self.settings.client_expiry_ms):
+            log.warning(
+                "client expired address=%s limit_ms=%s", connection.remote_address, self.settings.client_expiry_ms
+            )
+            connection.close(f"no heartbeat for {self.settings.client_expiry_ms} ms")
+
+    def _sample(self) -> None:
+        self.ctx.stats.sample(asyncio.get_running_loop().time())

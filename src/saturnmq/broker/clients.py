@@ -1,0 +1,128 @@
+"""Producers and consumers that are connected: who they are, what they subscribe, when they were last heard of.
+
+Source: spec 00 HB-04..07; spec 03 RB-07.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from saturnmq.net import Connection
+from saturnmq.protocol.bodies import ConsumerData, SubscriptionData
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class ClientInfo:
+    """One client on one connection. heard_ms: Unix ms of its last heartbeat."""
+
+    client_id: str
+    language: int
+    version: int
+    heard_ms: int
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """The live members of a group and what they subscribe."""
+
+    name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    members: dict[Connection, ClientInfo] = field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+
+    def client_ids(self) -> list[str]:
+        """Ids of the members, each once."""
+        return list(dict.fromkeys(info.client_id for info in self.members.values()))
+
+    def update(self, data: ConsumerData) -> bool:
+        """Take over type and subscriptions; whether the set of topics changed (HB-05)."""
+        self.consume_type, self.message_model = data.consume_type, data.message_model
+        self.consume_from_where = data.consume_from_where
+        changed = False
+        for subscription in data.subscription_data_set:
+            known = self.subscriptions.get(subscription.topic)
+            if known is None:
+                changed = True
+            if known is None or subscription.sub_version > known.sub_version:
+                self.subscriptions[subscription.topic] = subscription
+        for topic in set(self.subscriptions) - {s.topic for s in data.subscription_data_set}:
+            del self.subscriptions[topic]
+            changed = True
+        return changed
+
+
+class Clients:
+    """All live clients. on_change is told the groups whose members or topics changed."""
+
+    def __init__(self) -> None:
+        self.producers: dict[str, dict[Connection, ClientInfo]] = {}
+        self.consumers: dict[str, ConsumerGroup] = {}
+        self.on_change: Callable[[ConsumerGroup], None] | None = None
+
+    def register_producer(self, group: str, connection: Connection, info: ClientInfo) -> None:
+        """A producer was heard of."""
+        self.producers.setdefault(group, {})[connection] = info
+
+    def register_consumer(self, data: ConsumerData, connection: Connection, info: ClientInfo, *, notify: bool) -> None:
+        """A consumer was heard of; its group's members are told when that changes something (HB-04)."""
+        group = self.consumers.get(data.group_name)
+        if group is None:
+            group = self.consumers[data.group_name] = ConsumerGroup(data.group_name)
+        known = group.members.get(connection)
+        if known is not None and known.client_id != info.client_id:
+            log.warning("client id changed group=%s from=%s to=%s", group.name, known.client_id, info.client_id)
+        group.members[connection] = info
+        changed = group.update(data)
+        if (known is None or changed) and notify:
+            self._changed(group)
+
+    def unregister(self, connection: Connection, producer_group: str | None, consumer_group: str | None) -> None:
+        """One client leaves a producer and/or consumer group (HB-07)."""
+        if producer_group:
+            members = self.producers.get(producer_group)
+            if members is not None:
+                members.pop(connection, None)
+                if not members:
+                    del self.producers[producer_group]
+        if consumer_group:
+            group = self.consumers.get(consumer_group)
+            if group is not None and group.members.pop(connection, None) is not None:
+                self._left(group)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Everything on this connection leaves (HB-06)."""
+        for name in [name for name, members in self.producers.items() if connection in members]:
+            self.unregister(connection, name, None)
+        for name in [name for name, group in self.consumers.items() if connection in group.members]:
+            self.unregister(connection, None, name)
+
+    def expired(self, now_ms: int, expiry_ms: int) -> Iterable[Connection]:
+        """Remove clients that were silent for longer than expiry_ms; their connections."""
+        silent = {
+            connection
+            for members in (*self.producers.values(), *(group.members for group in self.consumers.values()))
+            for connection, info in members.items()
+            if now_ms - info.heard_ms > expiry_ms
+        }
+        for connection in silent:
+            self.connection_closed(connection)
+        return silent
+
+    def _left(self, group: ConsumerGroup) -> None:
+        if not group.members:
+            self.consumers.pop(group.name, None)
+        self._changed(group)
+
+    def _changed(self, group: ConsumerGroup) -> None:
+        if self.on_change is not None:
+            self.on_change(group)
+
+    def producer_near(self, group: str) -> Connection | None:
+        """Any live producer of a group (PR-36)."""
+        return next(iter(self.producers.get(group, ())), None)

@@ -1,0 +1,39 @@
+"""What the handlers of a broker may use: narrow names for a few services, never the broker itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from saturnmq.broker.clients import Clients
+from saturnmq.broker.groups import Groups
+from saturnmq.broker.hold import Hold
+from saturnmq.broker.locks import QueueLocks
+from saturnmq.broker.offsets import Offsets
+from saturnmq.broker.settings import BrokerSettings
+from saturnmq.broker.stats import Stats
+from saturnmq.broker.topics import Topics
+from saturnmq.protocol.message import Host
+from saturnmq.store import MessageStore
+
+
+@dataclass(slots=True)
+class Context:
+    """Shared by all handlers of one broker."""
+
+    settings: BrokerSettings
+    store: MessageStore
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    clients: Clients
+    locks: QueueLocks
+    stats: Stats
+    clock_ms: Callable[[], int]
+    hold: Hold = field(init=False)
+    store_host: Host = field(init=False)
+    address: str = ""  # as clients are told
+    id_prefix: str = ""  # of offset message ids: host and port, hex
+    cluster_suffix: str = ""  # the CLUSTER property, encoded
+    waiting_sends: int = 0  # sends whose durability is not confirmed yet
+    config_text: Callable[[], str] = str

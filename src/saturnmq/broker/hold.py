@@ -1,0 +1,108 @@
+"""Pulls that wait for a message: long polling. Source: spec 03 LP-01..04.
+
+A held pull costs one object; an append looks only at the pulls of its own queue; one timer per second serves all deadlines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from saturnmq.net import Connection
+from saturnmq.protocol.command import Command
+
+TICK_SECONDS: Final = 0.5
+
+Key = tuple[str, int]
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """One waiting pull. deadline is loop time in s; accept tells whether a tags code is wanted (None: every)."""
+
+    connection: Connection
+    request: Command
+    offset: int
+    deadline: float
+    accept: Callable[[int], bool] | None
+
+
+class Hold:
+    """All waiting pulls. resume answers one, and must not hold it again."""
+
+    def __init__(self, resume: Callable[[Held], None], *, limit: int) -> None:
+        self._resume = resume
+        self._limit = limit
+        self._waiting: dict[Key, set[Held]] = {}
+        self._woken: list[Held] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self.count = 0
+
+    def add(self, key: Key, held: Held) -> bool:
+        """Keep a pull; False when as many as allowed wait already."""
+        if self.count >= self._limit:
+            return False
+        self._waiting.setdefault(key, set()).add(held)
+        self.count += 1
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+        return True
+
+    def appended(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
+        """A message is there: the pulls that want it are answered in this turn of the loop (LP-03)."""
+        waiting = self._waiting.get((topic, queue_id))
+        if not waiting:
+            return
+        woken = [h for h in waiting if next_offset > h.offset and (h.accept is None or h.accept(tags_code))]
+        if not woken:
+            return
+        for held in woken:
+            self._drop((topic, queue_id), held)
+        if not self._woken:
+            asyncio.get_running_loop().call_soon(self._run_woken)
+        self._woken += woken
+
+    def _run_woken(self) -> None:
+        woken, self._woken = self._woken, []
+        for held in woken:
+            self._resume(held)
+
+    def _drop(self, key: Key, held: Held) -> None:
+        waiting = self._waiting.get(key)
+        if waiting is not None and held in waiting:
+            waiting.discard(held)
+            self.count -= 1
+            if not waiting:
+                del self._waiting[key]
+
+    def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        self._timer = None
+        for key, waiting in list(self._waiting.items()):
+            for held in list(waiting):
+                if held.connection.closed:
+                    self._drop(key, held)
+                elif held.deadline <= now:
+                    self._drop(key, held)
+                    self._resume(held)
+        if self.count:
+            self._timer = loop.call_later(TICK_SECONDS, self._tick)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Forget the pulls of a connection."""
+        for key, waiting in list(self._waiting.items()):
+            for held in [h for h in waiting if h.connection is connection]:
+                self._drop(key, held)
+
+    def stop(self) -> None:
+        """Answer everybody, so that no client waits for a broker that goes away."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for key, waiting in list(self._waiting.items()):
+            for held in list(waiting):
+                self._drop(key, held)
+                self._resume(held)

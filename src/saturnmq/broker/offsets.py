@@ -1,0 +1,83 @@
+"""Consumer offsets: topic and group to the next offset per queue, kept in consumerOffset.json. Source: spec 03 OF-04, OF-05."""
+
+from __future__ import annotations
+
+import logging
+
+from saturnmq.protocol.bodies import ConsumerOffsetTable
+from saturnmq.store.state_file import StateFile
+
+log = logging.getLogger(__name__)
+
+
+class Offsets:
+    """The table and its file. Saved every few seconds and at the stop, not at each change."""
+
+    def __init__(self, file: StateFile) -> None:
+        self._file = file
+        self._table: dict[tuple[str, str], dict[int, int]] = {}
+        self.dirty = False
+
+    def load(self) -> None:
+        """Read the file if there is one. Raises CorruptRecord, StoreError."""
+        found = self._file.read(ConsumerOffsetTable.decode)
+        if found is not None:
+            for name, queues in found.offset_table.items():
+                topic, _, group = name.partition("@")
+                self._table[(topic, group)] = dict(queues)
+
+    def get(self, topic: str, group: str, queue_id: int) -> int | None:
+        """The stored offset, or None."""
+        queues = self._table.get((topic, group))
+        return queues.get(queue_id) if queues else None
+
+    def set(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        """Store an offset; any value is taken, a smaller one is logged."""
+        queues = self._table.setdefault((topic, group), {})
+        before = queues.get(queue_id)
+        if before is not None and offset < before:
+            log.warning(
+                "offset goes back topic=%s group=%s queue=%s from=%s to=%s", topic, group, queue_id, before, offset
+            )
+        if before != offset:
+            queues[queue_id] = offset
+            self.dirty = True
+
+    def topics_of(self, group: str) -> list[str]:
+        """Topics for which the group has offsets."""
+        return [topic for topic, name in self._table if name == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups that have offsets for the topic."""
+        return [group for name, group in self._table if name == topic]
+
+    def remove_group(self, group: str) -> None:
+        """Forget every offset of a group."""
+        for key in [key for key in self._table if key[1] == group]:
+            del self._table[key]
+            self.dirty = True
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget every offset for a topic."""
+        for key in [key for key in self._table if key[0] == topic]:
+            del self._table[key]
+            self.dirty = True
+
+    def encode(self) -> bytes:
+        """The body of GET_ALL_CONSUMER_OFFSET and of the file."""
+        return ConsumerOffsetTable(
+            {f"{topic}@{group}": queues for (topic, group), queues in self._table.items()}
+        ).encode()
+
+    def save(self) -> None:
+        """Write the file. Raises StoreError."""
+        self.write(self.take())
+
+    def take(self) -> bytes:
+        """The contents to write, marked as saved."""
+        self.dirty = False
+        return self.encode()
+
+    def write(self, data: bytes) -> None:
+        """Put contents on disk; safe in a thread. Raises StoreError."""
+        self._file.write(data)

@@ -1,0 +1,77 @@
+"""Single messages: view by offset (33), and back to the broker after a failed consumption (36). Source: spec 03 RTY-01..06."""
+
+from __future__ import annotations
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.properties import find, with_property
+from saturnmq.net import Connection
+from saturnmq.protocol import headers as h
+from saturnmq.protocol.codes import DLQ_PREFIX, RETRY_PREFIX, VERSION_MAX_RECONSUME, Perm, PropertyKey, ResponseCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import response_error
+from saturnmq.protocol.ids import offset_message_id
+from saturnmq.protocol.message import Message, decode_record
+from saturnmq.store import PutStatus
+
+
+def view(ctx: Context, connection: Connection, request: Command, header: h.ViewMessageById) -> Command:
+    """33."""
+    record = ctx.store.read_record(header.offset)
+    if record is None:
+        return request.reply(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")
+    return request.reply(body=record)
+
+
+async def send_back(ctx: Context, connection: Connection, request: Command, header: h.ConsumerSendMsgBack) -> Command:
+    """36: a copy goes to the group's retry topic, or to its dead letters.
+
+    There is no delay service yet: the copy can be consumed at once, whatever the delay level.
+    """
+    group = ctx.groups.find(header.group)
+    if group is None:
+        text = f"subscription group not exist, {header.group}"
+        raise response_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+    if not ctx.settings.broker_permission & Perm.WRITE:
+        raise response_error(
+            ResponseCode.NO_PERMISSION, f"the broker[{ctx.store_host.ip}] sending message is forbidden"
+        )
+    if group.retry_queue_nums <= 0:
+        return request.reply()
+    record = ctx.store.read_record(header.offset)
+    if record is None:
+        return request.reply(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+    original = decode_record(record)
+    most = group.retry_max_times
+    if request.version >= VERSION_MAX_RECONSUME and header.max_reconsume_times is not None:
+        most = header.max_reconsume_times
+    topic, queue_id = RETRY_PREFIX + header.group, original.queue_offset % group.retry_queue_nums
+    width = group.retry_queue_nums
+    if original.reconsume_times >= most or header.delay_level < 0:
+        topic, queue_id, width = DLQ_PREFIX + header.group, 0, 1
+    ctx.topics.ensure(topic, width)
+    result = ctx.store.put(_copy(ctx, original, topic, queue_id))
+    status = await ctx.store.wait_confirmed(result)
+    if status is not PutStatus.PUT_OK:
+        return request.reply(ResponseCode.SYSTEM_ERROR, f"{status.value} {result.reason}".strip())
+    return request.reply()
+
+
+def _copy(ctx: Context, original: Message, topic: str, queue_id: int) -> Message:
+    properties = original.properties_raw.decode()
+    if find(properties, PropertyKey.RETRY_TOPIC) is None:
+        properties = with_property(properties, PropertyKey.RETRY_TOPIC, original.topic)
+    if find(properties, PropertyKey.ORIGIN_MESSAGE_ID) is None:
+        first = offset_message_id(original.store_host, original.physical_offset)
+        properties = with_property(properties, PropertyKey.ORIGIN_MESSAGE_ID, first)
+    return Message(
+        topic,
+        original.body,
+        properties.encode(),
+        queue_id,
+        original.flag,
+        original.sys_flag,
+        original.born_timestamp_ms,
+        original.born_host,
+        ctx.store_host,
+        original.reconsume_times + 1,
+    )

@@ -1,0 +1,194 @@
+"""Pulls, held ones included. Source: spec 03 BP-01..08, LP-01..04."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from saturnmq.broker.clients import ConsumerGroup
+from saturnmq.broker.context import Context
+from saturnmq.broker.hold import Held
+from saturnmq.broker.names import group_problem, topic_problem
+from saturnmq.net import Connection
+from saturnmq.protocol.bodies import SubscriptionData, SubscriptionGroupConfig
+from saturnmq.protocol.codes import Perm, PullSysFlag, ResponseCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import MissingField, ResponseError, response_error
+from saturnmq.protocol.message import java_hash
+from saturnmq.store import GetResult, GetStatus
+
+_FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
+_COMMIT: Final = int(PullSysFlag.COMMIT_OFFSET)
+_SUSPEND: Final = int(PullSysFlag.SUSPEND)
+_SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
+_COUNT_MAX: Final = 4096
+_CODES: Final = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+Accept = Callable[[int], bool] | None
+
+
+def pull(ctx: Context, connection: Connection, request: Command) -> Command | None:
+    """11. None when the request is held; it is answered later."""
+    return _pull(ctx, connection, request, may_hold=True)
+
+
+def resume(ctx: Context, held: Held) -> None:
+    """Answer a held pull; it is not held again (LP-04)."""
+    try:
+        reply = _pull(ctx, held.connection, held.request, may_hold=False)
+    except Exception as error:
+        reply = held.connection.failure(held.request, error)
+    if reply is not None:
+        held.connection.send(reply)
+
+
+def _pull(ctx: Context, connection: Connection, request: Command, *, may_hold: bool) -> Command | None:
+    ext = request.ext
+    try:
+        group, topic = ext["consumerGroup"], ext["topic"]
+        queue_id, offset = int(ext["queueId"]), int(ext["queueOffset"])
+        count, sys_flag = int(ext["maxMsgNums"]), int(ext["sysFlag"])
+    except KeyError as error:
+        raise MissingField(error.args[0]) from error
+    except ValueError as error:
+        raise response_error(ResponseCode.SYSTEM_ERROR, f"a number of the header is none: {error}") from error
+    accept = _checked(ctx, connection, group, topic, queue_id, sys_flag, ext)
+    if may_hold and sys_flag & _COMMIT and ext.get("commitOffset"):
+        ctx.offsets.set(topic, group, queue_id, int(ext["commitOffset"]))
+    result = ctx.store.get(topic, queue_id, offset, min(max(count, 1), _COUNT_MAX), accept=accept)
+    code = _CODES.get(result.status)
+    if code is None:  # no such queue yet, or nothing in it
+        code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
+    hold = may_hold and code == ResponseCode.PULL_NOT_FOUND and sys_flag & _SUSPEND
+    if hold and _held(ctx, connection, request, topic, queue_id, offset, accept):
+        return None
+    return _answer(ctx, request, result, code)
+
+
+def _answer(ctx: Context, request: Command, result: GetResult, code: ResponseCode) -> Command:
+    stats = ctx.stats
+    body = None
+    if code == ResponseCode.SUCCESS:
+        buffers = result.buffers
+        body = bytes(buffers[0]) if len(buffers) == 1 else b"".join(buffers)
+        stats.get_messages += result.count
+        stats.get_bytes += result.total_bytes
+        stats.get_found += 1
+    else:
+        stats.get_miss += 1
+    ext = {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": str(result.next_offset),
+        "minOffset": str(result.min_offset),
+        "maxOffset": str(result.max_offset),
+    }
+    return request.reply(code, result.status.value, ext, body)
+
+
+def _held(
+    ctx: Context, connection: Connection, request: Command, topic: str, queue_id: int, offset: int, accept: Accept
+) -> bool:
+    """Whether the pull waits for a message from now on (LP-01)."""
+    wait_ms = ctx.settings.short_polling_ms
+    if ctx.settings.long_polling:
+        wait_ms = int(request.ext.get("suspendTimeoutMillis") or 0)
+    if wait_ms <= 0:
+        return False
+    deadline = asyncio.get_running_loop().time() + wait_ms / 1000
+    return ctx.hold.add((topic, queue_id), Held(connection, request, offset, deadline, accept))
+
+
+# ---- checks
+
+
+def _checked(
+    ctx: Context, connection: Connection, group: str, topic: str, queue_id: int, sys_flag: int, ext: dict[str, str]
+) -> Accept:
+    """The tag filter of an allowed pull. Raises ResponseError in the order of BP-01."""
+    if not ctx.settings.broker_permission & Perm.READ:
+        text = f"the broker[{ctx.store_host.ip}] pulling message is forbidden"
+        raise response_error(ResponseCode.NO_PERMISSION, text)
+    config = ctx.groups.table.get(group) or _group(ctx, group)
+    if not config.consume_enable:
+        raise response_error(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
+    topic_config = ctx.topics.table.get(topic)
+    if topic_config is None:
+        raise _no_topic(ctx, connection, topic)
+    if not topic_config.perm & Perm.READ:
+        raise response_error(ResponseCode.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden")
+    if not 0 <= queue_id < topic_config.read_queue_nums:
+        text = (
+            f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:[{topic_config.read_queue_nums}] "
+            f"consumer:[{connection.remote_address}]"
+        )
+        raise response_error(ResponseCode.SYSTEM_ERROR, text)
+    if sys_flag & _SUBSCRIPTION:
+        return filter_of_expression(ctx, ext.get("subscription") or "*", ext.get("expressionType") or "TAG")
+    return _filter_of_group(ctx, group, topic, int(ext.get("subVersion") or 0), config.consume_broadcast_enable)
+
+
+def _group(ctx: Context, group: str) -> SubscriptionGroupConfig:
+    problem = group_problem(group)
+    config = ctx.groups.find(group) if problem is None else None
+    if config is None:
+        text = f"subscription group [{group}] does not exist, {problem or _FAQ.strip()}"
+        raise response_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+    return config
+
+
+def _no_topic(ctx: Context, connection: Connection, topic: str) -> ResponseError:
+    problem = topic_problem(topic)
+    text = f"topic[{topic}] not exist, apply first please!{_FAQ}"
+    return response_error(ResponseCode.TOPIC_NOT_EXIST, f"{text} ({problem})" if problem else text)
+
+
+def filter_of_expression(ctx: Context, expression: str, kind: str) -> Accept:
+    """The filter of `*` or `a || b`; None takes everything. Raises ResponseError 23 or 1."""
+    if kind not in ("TAG", "tag"):
+        if not ctx.settings.property_filter_enable:
+            text = f"The broker does not support consumer to filter message by {kind}"
+            raise response_error(ResponseCode.SYSTEM_ERROR, text)
+        raise response_error(ResponseCode.SYSTEM_ERROR, f"this broker does not support {kind} filters yet")
+    if expression in ("*", "null", ""):
+        return None
+    tags = [tag.strip() for tag in expression.split("||")]
+    tags = [tag for tag in tags if tag]
+    if not tags:
+        raise response_error(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed")
+    return frozenset(java_hash(tag) for tag in tags).__contains__
+
+
+def _filter_of_group(ctx: Context, group: str, topic: str, version: int, broadcast_allowed: bool) -> Accept:
+    live = ctx.clients.consumers.get(group)
+    if live is None:
+        text = f"the consumer's group info not exist{_FAQ}"
+        raise response_error(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
+    if live.message_model == "BROADCASTING" and not broadcast_allowed:
+        text = f"the consumer group[{group}] can not consume by broadcast way"
+        raise response_error(ResponseCode.NO_PERMISSION, text)
+    subscription = _subscription(live, topic)
+    if subscription.sub_version < version:
+        text = "the consumer's subscription not latest"
+        raise response_error(ResponseCode.SUBSCRIPTION_NOT_LATEST, text)
+    if subscription.expression_type not in ("TAG", "tag", ""):
+        return filter_of_expression(ctx, subscription.sub_string, subscription.expression_type)
+    if subscription.sub_string in ("*", "") or subscription.class_filter_mode or not subscription.code_set:
+        return None
+    return frozenset(subscription.code_set).__contains__
+
+
+def _subscription(live: ConsumerGroup, topic: str) -> SubscriptionData:
+    subscription = live.subscriptions.get(topic)
+    if subscription is None:
+        text = f"the consumer's subscription not exist{_FAQ}"
+        raise response_error(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
+    return subscription

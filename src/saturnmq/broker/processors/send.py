@@ -1,0 +1,309 @@
+"""Sends: codes 10, 310, 320. The hot path: it works on extFields as they are and builds few objects.
+
+Source: spec 01 sections 4 and 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.names import topic_problem
+from saturnmq.broker.properties import find, with_property, without
+from saturnmq.net import Connection
+from saturnmq.protocol.bodies import TopicConfig
+from saturnmq.protocol.codes import (
+    DLQ_PREFIX,
+    FORBIDDEN_SEND_TOPICS,
+    RETRY_PREFIX,
+    VERSION_MAX_RECONSUME,
+    Perm,
+    RequestCode,
+    ResponseCode,
+    SysFlag,
+)
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import MessageError, MissingField, ResponseError, response_error
+from saturnmq.protocol.message import Host, Message, decode_batch
+from saturnmq.store import PutResult, PutStatus
+
+_FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
+_MULTI_TAGS: Final = int(SysFlag.MULTI_TAGS)
+_V1: Final = {
+    "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId",
+    "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes", "k": "unitMode",
+    "l": "maxReconsumeTimes", "m": "batch", "n": "bname",
+}  # fmt: skip
+_STATUS_CODES: Final = {
+    PutStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
+}
+
+
+def send(ctx: Context, connection: Connection, request: Command) -> Command | Coroutine[Any, Any, Command]:
+    """10, 310, 320. With ASYNC_FLUSH the answer is made at once, else when the message is durable (SND-15)."""
+    ext = request.ext
+    if request.code == RequestCode.SEND_MESSAGE:
+        ext = {short: ext[name] for short, name in _V1.items() if name in ext}
+    base = {"MSG_REGION": ctx.settings.region_id, "TRACE_ON": "true" if ctx.settings.trace_on else "false"}
+    try:
+        refused = _refused_at_arrival(ctx, request, base)
+        if refused is not None:
+            return refused
+        topic = ext["b"]
+        queue_id = int(ext["e"])
+        config = ctx.topics.table.get(topic)
+        if config is None or topic in FORBIDDEN_SEND_TOPICS:
+            config = _topic_for(ctx, topic, ext)
+        width = max(config.write_queue_nums, config.read_queue_nums)
+        if queue_id >= width:
+            text = f"request queueId[{queue_id}] is illegal, {describe(config)} Producer: {connection.remote_address}"
+            raise response_error(ResponseCode.SYSTEM_ERROR, text)
+        if config.order and not ctx.settings.broker_permission & Perm.WRITE:
+            text = f"the broker[{ctx.store_host.ip}] sending message is forbidden"
+            raise response_error(ResponseCode.NO_PERMISSION, text)
+        if queue_id < 0:
+            queue_id = ctx.stats.put_messages % max(config.write_queue_nums, 1)
+        if request.code == RequestCode.SEND_BATCH_MESSAGE:
+            result, wait = _put_batch(ctx, connection, request, ext, config, queue_id)
+        else:
+            result, wait = _put_one(ctx, connection, request, ext, config, queue_id)
+    except KeyError as error:
+        name = error.args[0]
+        text = MissingField(_V1[name] if request.code == RequestCode.SEND_MESSAGE else name).message
+        return request.reply(ResponseCode.SYSTEM_ERROR, text, base)
+    except ValueError as error:
+        return request.reply(ResponseCode.SYSTEM_ERROR, f"a number of the header is none: {error}", base)
+    except ResponseError as error:
+        return request.reply(error.code or ResponseCode.SYSTEM_ERROR, error.remark, base)
+    if ctx.store.confirms_at_once or not wait or result.status is not PutStatus.PUT_OK:
+        return _answer(ctx, request, result, result.status, queue_id, base)
+    return _answer_when_durable(ctx, request, result, queue_id, base)
+
+
+def describe(config: TopicConfig) -> str:
+    """A topic's settings as the original prints them."""
+    return (
+        f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
+        f"writeQueueNums={config.write_queue_nums}, perm={perm_text(config.perm)}, "
+        f"topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag}, "
+        f"order={'true' if config.order else 'false'}]"
+    )
+
+
+def perm_text(perm: int) -> str:
+    """`RW-` and the like."""
+    return f"{'R' if perm & Perm.READ else '-'}{'W' if perm & Perm.WRITE else '-'}{'X' if perm & Perm.INHERIT else '-'}"
+
+
+def _refused_at_arrival(ctx: Context, request: Command, base: dict[str, str]) -> Command | None:
+    """Not yet in service, store busy, or too many sends under way (SND-02, REM-13, REM-14)."""
+    settings = ctx.settings
+    if settings.accept_send_from_ms and ctx.clock_ms() < settings.accept_send_from_ms:
+        text = f"broker unable to service, until {settings.accept_send_from_ms}"
+        return request.reply(ResponseCode.SYSTEM_ERROR, text, base)
+    if ctx.store.busy:
+        text = "[REJECTREQUEST]system busy, start flow control for a while"
+        return request.reply(ResponseCode.SYSTEM_BUSY, text, base)
+    if ctx.waiting_sends >= settings.send_queue_max:
+        text = (
+            "[OVERLOAD]system busy, start flow control for a while"
+            f" ({ctx.waiting_sends} sends wait for the disk, at most {settings.send_queue_max} may)"
+        )
+        return request.reply(ResponseCode.SYSTEM_BUSY, text, base)
+    return None
+
+
+def _topic_for(ctx: Context, topic: str, ext: dict[str, str]) -> TopicConfig:
+    """The settings of a topic that is not in the table, or may not be sent to. Raises ResponseError (SND-04..06)."""
+    problem = topic_problem(topic)
+    if problem is not None:
+        raise response_error(ResponseCode.SYSTEM_ERROR, problem)
+    if topic in FORBIDDEN_SEND_TOPICS:
+        raise response_error(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+    config = ctx.topics.create_for_send(topic, ext["c"], int(ext["d"]), unit=ext.get("k") == "true")
+    if config is None:
+        why = (
+            ""
+            if ctx.settings.auto_create_topic
+            else " Topics are not created by a send here: autoCreateTopicEnable=false."
+        )
+        text = (
+            f"topic[{topic}] not exist, apply first please!{_FAQ}{why} "
+            f"Create it: mqadmin updateTopic -b {ctx.address} -t {topic}"
+        )
+        raise response_error(ResponseCode.TOPIC_NOT_EXIST, text)
+    return config
+
+
+def _put_one(
+    ctx: Context, connection: Connection, request: Command, ext: dict[str, str], config: TopicConfig, queue_id: int
+) -> tuple[PutResult, bool]:
+    """Store a single message; its result, and whether the sender waits for durability."""
+    properties = ext.get("i") or ""
+    topic = config.topic_name
+    wait = True
+    if "WAIT\x01" in properties:
+        wait = find(properties, "WAIT") != "false"
+        properties = without(properties, "WAIT")
+    if "TRAN_MSG\x01" in properties and find(properties, "TRAN_MSG") == "true":
+        why = "this broker does not support transactional messages yet"
+        if ctx.settings.reject_transactions:
+            why = f"the broker[{ctx.store_host.ip}] sending transaction message is forbidden"
+        raise response_error(ResponseCode.NO_PERMISSION, why)
+    if "DELAY\x01" in properties and (find(properties, "DELAY") or "0") != "0":
+        raise response_error(ResponseCode.NO_PERMISSION, "this broker does not support delayed messages yet")
+    reconsume = int(ext.get("j") or 0)
+    if topic.startswith(RETRY_PREFIX):
+        topic, queue_id = _retry_target(ctx, request, ext, topic, queue_id, reconsume)
+    if "CLUSTER\x01" in properties:
+        properties = without(properties, "CLUSTER")
+    if not properties:
+        stored = ctx.cluster_suffix[1:]
+    elif properties[-1] == "\x02":
+        stored = properties + ctx.cluster_suffix[1:]
+    else:
+        stored = properties + ctx.cluster_suffix
+    sys_flag = int(ext["f"])
+    if config.topic_filter_type == "MULTI_TAG":
+        sys_flag |= _MULTI_TAGS
+    body = request.body or b""
+    message = Message(
+        topic,
+        body,
+        stored.encode(),
+        queue_id,
+        int(ext["h"]),
+        sys_flag,
+        int(ext["g"]),
+        born_host(connection),
+        ctx.store_host,
+        reconsume,
+    )
+    result = ctx.store.put(message)
+    if result.status is PutStatus.PUT_OK:
+        stats = ctx.stats
+        stats.put_messages += 1
+        stats.put_bytes += result.size
+    return result, wait
+
+
+def _put_batch(
+    ctx: Context, connection: Connection, request: Command, ext: dict[str, str], config: TopicConfig, queue_id: int
+) -> tuple[PutResult, bool]:
+    """Store all messages of a batch, or none (BAT-04..06)."""
+    try:
+        items = decode_batch(request.body or b"")
+    except MessageError as error:
+        raise response_error(ResponseCode.MESSAGE_ILLEGAL, f"the batch body is malformed: {error.message}") from error
+    topic = config.topic_name
+    if topic.startswith(RETRY_PREFIX):
+        raise response_error(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + topic)
+    limit = ctx.store.settings.message_bytes_max
+    if len(request.body or b"") > limit:
+        text = f"the batch of {len(request.body or b'')} bytes is illegal, the limit is {limit} bytes"
+        raise response_error(ResponseCode.MESSAGE_ILLEGAL, text)
+    common = ext.get("i") or ""
+    wait = find(common, "WAIT") != "false"
+    common = with_property(common, "CLUSTER", ctx.settings.cluster_name)
+    tail = common.encode()
+    sys_flag = int(ext["f"])
+    if config.topic_filter_type == "MULTI_TAG":
+        sys_flag |= _MULTI_TAGS
+    born, born_ms = born_host(connection), int(ext["g"])
+    messages = []
+    for item in items:
+        own = item.properties_raw
+        properties = own + (b"" if not own or own.endswith(b"\x02") else b"\x02") + tail
+        messages.append(
+            Message(topic, item.body, properties, queue_id, item.flag, sys_flag, born_ms, born, ctx.store_host)
+        )
+    result = ctx.store.put_batch(messages)
+    if result.status is PutStatus.PUT_OK:
+        ctx.stats.put_messages += len(messages)
+        ctx.stats.put_bytes += result.size
+    return result, wait
+
+
+def _retry_target(
+    ctx: Context, request: Command, ext: dict[str, str], topic: str, queue_id: int, reconsume: int
+) -> tuple[str, int]:
+    """Where a message for a retry topic goes: there, or to the dead letters when it was tried too often (SND-09)."""
+    group = topic[len(RETRY_PREFIX) :]
+    config = ctx.groups.find(group)
+    if config is None:
+        text = f"subscription group not exist, {group}{_FAQ}"
+        raise response_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+    most = config.retry_max_times
+    if request.version >= VERSION_MAX_RECONSUME and ext.get("l"):
+        most = int(ext["l"])
+    if reconsume < most:
+        return topic, queue_id
+    dead = DLQ_PREFIX + group
+    ctx.topics.ensure(dead, 1)
+    return dead, 0
+
+
+def born_host(connection: Connection) -> Host:
+    """The peer's address as a record holds it; made once per connection."""
+    host = connection.attributes.get("host")
+    if host is None:
+        ip, _, port = connection.remote_address.rpartition(":")
+        host = connection.attributes["host"] = Host(ip.partition("%")[0] or "127.0.0.1", int(port or 0))
+    return host  # type: ignore[return-value]
+
+
+async def _answer_when_durable(
+    ctx: Context, request: Command, result: PutResult, queue_id: int, base: dict[str, str]
+) -> Command:
+    ctx.waiting_sends += 1
+    try:
+        status = await ctx.store.wait_confirmed(result)
+    finally:
+        ctx.waiting_sends -= 1
+    return _answer(ctx, request, result, status, queue_id, base)
+
+
+def _answer(
+    ctx: Context, request: Command, result: PutResult, status: PutStatus, queue_id: int, base: dict[str, str]
+) -> Command:
+    """The response of spec 01 section 4.1; a message that is stored has its place in it (SND-13)."""
+    code = _STATUS_CODES.get(status, ResponseCode.SYSTEM_ERROR)
+    if result.physical_offset >= 0 and code in (0, 10, 11, 12):
+        prefix = ctx.id_prefix
+        offsets = result.physical_offsets
+        base["msgId"] = (
+            ",".join([f"{prefix}{offset:016X}" for offset in offsets])
+            if offsets
+            else f"{prefix}{result.physical_offset:016X}"
+        )
+        base["queueId"] = str(queue_id)
+        base["queueOffset"] = str(result.queue_offset)
+        return request.reply(code, None, base)
+    ctx.stats.put_failed += 1
+    return request.reply(code, _remark(ctx, status, result.reason), base)
+
+
+def _remark(ctx: Context, status: PutStatus, reason: str) -> str:
+    if status is PutStatus.CREATE_MAPPED_FILE_FAILED:
+        return f"create mapped file failed, server is busy or broken. {reason}".strip()
+    if status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
+        limit = ctx.store.settings.message_bytes_max
+        return (
+            "the message is illegal, maybe msg body or properties length not matched. "
+            f"msg body length limit {limit}B, msg properties length limit 32KB. ({reason})"
+        )
+    if status is PutStatus.SERVICE_NOT_AVAILABLE:
+        return (
+            "service not available now. It may be caused by one of the following reasons: "
+            f"the broker's disk is full, messages are put to the slave, the broker is shutting down. ({reason})"
+        )
+    if status is PutStatus.OS_PAGE_CACHE_BUSY:
+        return "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+    return f"UNKNOWN_ERROR {reason}".strip()

@@ -1,0 +1,44 @@
+"""The property string of a message on its way into the store, without decoding it where that is not needed.
+
+WAIT is honoured and dropped from single messages, CLUSTER is added to every one. Source: spec 00 section 4.5, SND-10, BAT-06.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_PAIR: Final = "\x02"
+
+
+def find(text: str, name: str) -> str | None:
+    """The value of one property in an encoded string; None when it is absent or empty."""
+    mark = name + "\x01"
+    at = text.find(mark)
+    while at > 0 and text[at - 1] != _PAIR:
+        at = text.find(mark, at + 1)
+    if at < 0:
+        return None
+    start = at + len(mark)
+    end = text.find(_PAIR, start)
+    return (text[start:end] if end >= 0 else text[start:]) or None
+
+
+def without(text: str, name: str) -> str:
+    """The string without one property."""
+    mark = name + "\x01"
+    at = text.find(mark)
+    while at > 0 and text[at - 1] != _PAIR:
+        at = text.find(mark, at + 1)
+    if at < 0:
+        return text
+    end = text.find(_PAIR, at)
+    return text[:at] + text[end + 1 :] if end >= 0 else text[: max(at - 1, 0)]
+
+
+def with_property(text: str, name: str, value: str) -> str:
+    """The string with a property set, an earlier value replaced."""
+    if name in text:
+        text = without(text, name)
+    if not text:
+        return f"{name}\x01{value}"
+    return f"{text}{name}\x01{value}" if text.endswith(_PAIR) else f"{text}\x02{name}\x01{value}"

@@ -1,0 +1,145 @@
+"""Keeps every NameServer informed: registration at the start, every 30 s, and when a topic changes. Source: NS-32..36."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+from saturnmq.broker.settings import BrokerSettings
+from saturnmq.broker.topics import Topics
+from saturnmq.net import NetSettings, RemotingClient
+from saturnmq.protocol import headers as h
+from saturnmq.protocol.bodies import KVTable, RegisterBrokerBody, TopicConfig, TopicConfigTable
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import SaturnError, response_error
+
+log = logging.getLogger(__name__)
+
+COMPLETE_FIELD: Final = "saturnmqComplete"  # our NameServers then drop what is not in the registration
+UNREGISTER_TIMEOUT_MS: Final = 3000
+
+
+class Registrar:
+    """Registers one broker with all its NameServers in parallel; one that fails does not stop the others."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        net: NetSettings,
+        topics: Topics,
+        *,
+        address: Callable[[], str],
+        ha_address: Callable[[], str],
+    ) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._address = address
+        self._ha_address = ha_address
+        self._client = RemotingClient(settings=net)
+        self._task: asyncio.Task[None] | None = None
+        self._soon: asyncio.Event = asyncio.Event()
+        self.registered = 0  # rounds in which at least one NameServer answered
+
+    @property
+    def name_servers(self) -> list[str]:
+        """Addresses of `namesrvAddr`."""
+        return [part.strip() for part in self._settings.namesrv_addr.replace(",", ";").split(";") if part.strip()]
+
+    async def start(self) -> None:
+        """Register once and go on in the background."""
+        if self.name_servers:
+            await self.register()
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Say goodbye to all NameServers, so that no client is sent here any more (NS-18)."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+            header = h.UnregisterBroker(
+                broker_name=self._settings.broker_name,
+                broker_addr=self._address(),
+                cluster_name=self._settings.cluster_name,
+                broker_id=self._settings.broker_id,
+            )
+            await self._tell_all(
+                lambda: Command(RequestCode.UNREGISTER_BROKER, ext=header.to_ext()), UNREGISTER_TIMEOUT_MS
+            )
+        await self._client.close()
+
+    def topics_changed(self, topics: list[TopicConfig]) -> None:
+        """Register soon, not only at the next period (NS-34)."""
+        self._soon.set()
+
+    async def _run(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.register_seconds):
+                    await self._soon.wait()
+            self._soon.clear()
+            await self.register()
+
+    async def register(self) -> None:
+        """One round; without forceRegister only when some NameServer knows another version or fails (NS-33)."""
+        if not self._settings.force_register and not await self._anybody_differs():
+            return
+        table = self._topics.registered()
+        answers = await self._tell_all(lambda: self._command(table), self._settings.register_timeout_ms)
+        first = next((answer for answer in answers if answer is not None), None)
+        if first is None:
+            log.warning("registered with no name server of %s", self.name_servers)
+            return
+        self.registered += 1
+        if first.body:
+            self._topics.set_order_topics(KVTable.decode(first.body).table)
+
+    def _command(self, table: TopicConfigTable) -> Command:
+        body = RegisterBrokerBody(table, [])
+        compressed = self._settings.compressed_register
+        data = body.encode_compressed() if compressed else body.encode()
+        header = h.RegisterBroker(
+            broker_name=self._settings.broker_name,
+            broker_addr=self._address(),
+            cluster_name=self._settings.cluster_name,
+            ha_server_addr=self._ha_address(),
+            broker_id=self._settings.broker_id,
+            compressed=compressed,
+            body_crc32=zlib.crc32(data) & 0x7FFFFFFF,
+        )
+        return Command(RequestCode.REGISTER_BROKER, ext=header.to_ext() | {COMPLETE_FIELD: "true"}, body=data)
+
+    async def _anybody_differs(self) -> bool:
+        header = h.QueryDataVersion(
+            broker_name=self._settings.broker_name,
+            broker_addr=self._address(),
+            cluster_name=self._settings.cluster_name,
+            broker_id=self._settings.broker_id,
+        )
+        version = self._topics.version.encode()
+        answers = await self._tell_all(
+            lambda: Command(RequestCode.QUERY_DATA_VERSION, ext=header.to_ext(), body=version),
+            self._settings.register_timeout_ms,
+        )
+        return any(answer is None or answer.ext.get("changed") != "false" for answer in answers)
+
+    async def _tell_all(self, command: Callable[[], Command], timeout_ms: int) -> list[Command | None]:
+        """Each NameServer's answer, None where it failed; all are asked at the same time."""
+        return await asyncio.gather(*(self._tell(address, command(), timeout_ms) for address in self.name_servers))
+
+    async def _tell(self, address: str, command: Command, timeout_ms: int) -> Command | None:
+        try:
+            answer = await self._client.invoke(address, command, timeout_ms)
+            if answer.code != ResponseCode.SUCCESS:
+                raise response_error(answer.code, answer.remark, broker=address)
+        except (SaturnError, OSError) as error:
+            log.warning("name server failed address=%s code=%s error=%s", address, command.code, error)
+            return None
+        log.debug("name server answered address=%s code=%s", address, command.code)
+        return answer
