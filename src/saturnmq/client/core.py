@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from enum import Enum
 from typing import Any, Final, Protocol
 
@@ -152,13 +152,9 @@ class Core:
 
     # tasks
 
-    def spawn(self, name: str, work: Awaitable[Any], *, vital: bool = True) -> asyncio.Task[Any]:
+    def spawn(self, name: str, work: Coroutine[Any, Any, Any], *, vital: bool = True) -> asyncio.Task[Any]:
         """A task that this manager owns: cancelled and awaited by `stop`. The death of a vital one fails the client."""
-
-        async def run() -> Any:
-            return await work
-
-        task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(run(), name=f"saturnmq {name}")
+        task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work, name=f"saturnmq {name}")
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._task_done(done, vital))
         return task

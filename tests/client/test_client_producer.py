@@ -1,0 +1,857 @@
+"""The producer against a scripted cluster: attempts, answers, errors, what is on the wire."""
+# ruff: noqa: SIM117 - the cluster, the client and what is made from it are three steps
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saturnmq import (
+    CallTimeout,
+    Client,
+    Closed,
+    ConfigError,
+    EncodeError,
+    MessageQueue,
+    MessageRefused,
+    NoNameServer,
+    Outgoing,
+    PartialSend,
+    ResponseError,
+    RouteNotFound,
+    SendFailed,
+    SendHook,
+    SendStatus,
+    WrongLoop,
+    json_codec,
+    str_codec,
+)
+from saturnmq.client.core import vip_address
+from saturnmq.client.errors import BrokerNotExist, GroupInUse, NotStarted
+from saturnmq.client.hooks import SendContext
+from saturnmq.client.send_request import Prepared
+from saturnmq.protocol.bodies import BrokerData, QueueData, TopicRouteData
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.headers import SendMessageV2, decode_header
+from saturnmq.protocol.ids import parse_offset_message_id
+from saturnmq.protocol.message import decode_batch, decode_properties, decode_record
+
+Run = Callable[[Callable[[], Any]], Any]
+
+
+def answer(code: int, remark: str = "scripted", **ext: str) -> Callable[[Command], Command]:
+    return lambda command: command.reply(code, remark, ext=ext)
+
+
+def silent(command: Command) -> None:
+    return None
+
+
+def stored_as(code: int) -> Callable[[Command], Command]:
+    return answer(code, "", msgId="0" * 32, queueId="0", queueOffset="3")
+
+
+# the request
+
+
+@pytest.mark.spec("PR-01", "PR-03", "PR-23", "PR-28", "PR-29")
+def test_send_writes_310_and_returns_a_receipt(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            receipt = await out.send("T", b"body", tag="t", keys=["k1", "k2"], properties={"a": "1"}, flag=7)
+            (command,) = c.broker.of(310)
+            header = decode_header(SendMessageV2, command.ext)
+            properties = decode_properties(header.properties or "")
+            assert properties == {
+                "a": "1",
+                "KEYS": "k1 k2",
+                "TAGS": "t",
+                "WAIT": "true",
+                "UNIQ_KEY": receipt.message_id,
+            }
+            assert command.body == b"body" and command.language == 3 and command.version == 407
+            ext = command.ext
+            assert (ext["a"], ext["b"], ext["c"], ext["d"], ext["f"], ext["h"]) == ("g", "T", "TBW102", "4", "0", "7")
+            assert (ext["j"], ext["k"], ext["m"], ext["n"]) == ("0", "false", "false", "b0")
+            assert len(receipt.message_id) == 32 and receipt.message_id == receipt.message_id.upper()
+            assert receipt.status is SendStatus.SEND_OK and receipt.durable is None
+            assert receipt.queue == MessageQueue("T", "b0", int(ext["e"])) and receipt.offset == 0
+            parse_offset_message_id(receipt.offset_message_id)
+
+    run(work)
+
+
+@pytest.mark.spec("PR-28", "PR-01")
+def test_fields_of_the_request_are_those_of_the_java_client(run: Run, cluster: Any, vectors: Path) -> None:
+    recorded = json.loads((vectors / "frames" / "send.compressed.json").read_text())
+    java = next(f["header"] for f in recorded["frames"] if f["request_code"] == 310 and f["type"] == "request")
+
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            await out.send("T", b"x" * 5000)
+            (command,) = c.broker.of(310)
+            assert set(command.ext) == set(java["extFields"])
+            assert command.ext["f"] == java["extFields"]["f"] == "769"
+            for name in "cdhjkm":
+                assert command.ext[name] == java["extFields"][name]
+            assert set(decode_properties(command.ext["i"])) == set(decode_properties(java["extFields"]["i"]))
+
+    run(work)
+
+
+@pytest.mark.spec("PR-24")
+def test_bodies_from_4096_bytes_on_are_compressed_and_stay_the_callers(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            small, large = bytearray(b"x" * 4095), bytearray(b"y" * 4096)
+            await out.send("T", small)  # type: ignore[arg-type]
+            await out.send("T", large)  # type: ignore[arg-type]
+            plain, packed = c.broker.of(310)
+            assert plain.ext["f"] == "0" and plain.body == small
+            assert packed.ext["f"] == "769" and zlib.decompress(packed.body) == large
+            assert bytes(large) == b"y" * 4096
+
+    run(work)
+
+
+@pytest.mark.spec("PR-28")
+def test_without_smart_send_code_10_is_used(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, smart_send=False) as client:
+            async with client.producer("g") as out:
+                await out.send("T", b"x")
+            (command,) = c.broker.of(10)
+            assert command.ext["topic"] == "T" and command.ext["bname"] == "b0"
+
+    run(work)
+
+
+@pytest.mark.spec("PR-25", "PR-27", "RTY-05")
+def test_inner_sends_move_counts_and_set_the_transaction_flag(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            c.add("%RETRY%g")
+            text = "UNIQ_KEY\x01U\x02RECONSUME_TIME\x012\x02MAX_RECONSUME_TIMES\x0116\x02TRAN_MSG\x01true"
+            await out.send_prepared(Prepared("%RETRY%g", b"x", ("U",), text))
+            (command,) = c.broker.of(310)
+            assert (command.ext["j"], command.ext["l"], command.ext["f"]) == ("2", "16", "4")
+            assert "RECONSUME" not in command.ext["i"]
+
+    run(work)
+
+
+# names and life
+
+
+@pytest.mark.spec("PR-04")
+def test_bad_group_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match="illegal characters"):
+        Client(name_servers="h").producer("a b", max_in_flight=0)
+
+
+@pytest.mark.spec("PR-05", "API-04")
+def test_sends_outside_running_name_the_state(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c:
+            client = Client(name_servers=c.name_servers)
+            out = client.producer("g")
+            with pytest.raises(NotStarted, match="CREATE_JUST"):
+                await out.send("T", b"x")
+            with pytest.raises(NotStarted, match="CREATE_JUST"):
+                await out.start()
+            await asyncio.gather(client.start(), client.start())
+            await asyncio.gather(out.start(), out.start())  # idempotent, unlike the original's second start
+            await out.send("T", b"x")
+            await out.stop()
+            await out.stop()
+            with pytest.raises(Closed, match="SHUTDOWN_ALREADY"):
+                await out.send("T", b"x")
+            with pytest.raises(Closed, match="SHUTDOWN_ALREADY"):
+                await out.start()
+            await client.stop()
+            with pytest.raises(Closed):
+                await client.start()
+            assert len(asyncio.all_tasks()) == 1 + len(
+                [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
+            )
+
+    run(work)
+
+
+@pytest.mark.spec("PR-06", "API-06")
+def test_client_ids_differ_and_carry_ip_instance_and_unit(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c:
+            async with Client(name_servers=c.name_servers) as one, Client(name_servers=c.name_servers) as two:
+                assert one.client_id != two.client_id
+                ip, _, instance = one.client_id.partition("@")
+                assert ip == "127.0.0.1" and "#" in instance
+            async with Client(name_servers=c.name_servers, instance="i1", unit="u1") as named:
+                assert named.client_id == "127.0.0.1@i1@u1"
+
+    run(work)
+
+
+@pytest.mark.spec("PR-06")
+def test_same_group_twice_on_one_client_fails(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g"):
+            with pytest.raises(GroupInUse, match="has been created before"):
+                await client.producer("g").start()
+            async with Client(name_servers=c.name_servers) as other, other.producer("g"):
+                pass
+
+    run(work)
+
+
+@pytest.mark.spec("PR-07", "HB-01", "HB-02")
+def test_start_polls_the_default_topic_and_beats_to_masters_only(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c:
+            both = c.route()
+            both.broker_datas[0].broker_addrs[1] = c.ns[0].address  # somebody who would remember a heartbeat
+            c.add("TBW102", both)
+            async with Client(name_servers=c.name_servers, heartbeat_ms=30) as client, client.producer("g"):
+                await c.broker.wait_for(34, 2)
+                body = json.loads(c.broker.of(34)[0].body or b"")
+                assert body["clientID"] == client.client_id and not body.get("consumerDataSet")
+                assert [entry["groupName"] for entry in body["producerDataSet"]] == ["CLIENT_INNER_PRODUCER", "g"]
+                assert any(r.ext["topic"] == "TBW102" for r in c.ns[0].of(105))
+                assert not c.ns[0].of(34), "a slave hears nothing of producers"
+
+    run(work)
+
+
+@pytest.mark.spec("HB-02")
+def test_client_without_groups_sends_no_heartbeat(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, heartbeat_ms=10) as client:
+            queue = (await client.puller().queues("T"))[0]
+            await client.puller().max_offset(queue)
+            await client._core.heartbeat()
+            assert not c.broker.of(34)
+
+    run(work)
+
+
+@pytest.mark.spec("PR-34", "HB-07")
+def test_stop_unregisters_from_every_broker(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(2) as c, Client(name_servers=c.name_servers) as client:
+            out = client.producer("g")
+            await out.start()
+            for _ in range(8):
+                await out.send("T", b"x")
+            await out.stop()
+            for broker in c.brokers.values():
+                (command,) = broker.of(35)
+                assert command.ext == {"clientID": client.client_id, "producerGroup": "g"}
+            await client.puller().queues("T")  # the client goes on
+
+    run(work)
+
+
+@pytest.mark.spec("API-05")
+def test_use_from_another_loop_names_the_facade(cluster: Any) -> None:
+    client = Client(name_servers="127.0.0.1:1")
+    out = client.producer("g")
+    first = asyncio.new_event_loop()
+    try:
+        first.run_until_complete(client.start())
+        first.run_until_complete(out.start())
+
+        async def elsewhere() -> None:
+            with pytest.raises(WrongLoop, match=r"saturnmq\.sync"):
+                await out.send("T", b"x")
+
+        asyncio.run(elsewhere())
+        first.run_until_complete(client.stop())
+    finally:
+        first.close()
+
+
+# before any I/O
+
+
+@pytest.mark.spec("PR-09", "API-08", "API-09")
+def test_bad_messages_are_refused_before_any_io(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, body_bytes_max=10) as client:
+            async with client.producer("g") as out, client.producer("j", codec=json_codec()) as json_out:
+                for topic, body in (
+                    ("", b"x"),
+                    ("a" * 128, b"x"),
+                    ("SELF_TEST_TOPIC", b"x"),
+                    ("T", b""),
+                    ("T", b"x" * 11),
+                ):
+                    with pytest.raises(MessageRefused) as caught:
+                        await out.send(topic, body)
+                    assert caught.value.code == 13
+                with pytest.raises(MessageRefused, match="used by system"):
+                    await out.send("T", b"x", properties={"UNIQ_KEY": "mine"})
+                with pytest.raises(MessageRefused, match="32767"):
+                    await out.send("T", b"x", properties={"a": "v" * 32767})
+                with pytest.raises(EncodeError, match="str_codec"):
+                    await out.send("T", "text")  # type: ignore[arg-type]
+                with pytest.raises(EncodeError):
+                    await json_out.send("T", object())
+                assert not c.broker.of(310)
+
+    run(work)
+
+
+# attempts
+
+
+@pytest.mark.spec("PR-15", "PR-16", "PR-14")
+@pytest.mark.parametrize("code", [17, 14, 1, 16, 204, 205, 2, 215])
+def test_retried_codes_go_to_another_broker(run: Run, cluster: Any, code: int) -> None:
+    async def work() -> None:
+        async with cluster(2) as c, Client(name_servers=c.name_servers, latency_fault=False) as client:
+            async with client.producer("g") as out:
+                c.brokers["b0"].script[310] = answer(code)
+                for _ in range(4):
+                    assert (await out.send("T", b"x")).queue.broker_name == "b1"
+                assert c.brokers["b0"].of(310), "some attempts began at b0"
+
+    run(work)
+
+
+@pytest.mark.spec("PR-16")
+@pytest.mark.parametrize("code", [13, 3, 26, 99])
+def test_other_codes_are_final(run: Run, cluster: Any, code: int) -> None:
+    async def work() -> None:
+        async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            for broker in c.brokers.values():
+                broker.script[310] = answer(code, "no way")
+            with pytest.raises(ResponseError, match="no way") as caught:
+                await out.send("T", b"x")
+            assert caught.value.code == code and caught.value.broker is not None
+            assert sum(len(broker.of(310)) for broker in c.brokers.values()) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("PR-16")
+def test_set_of_retried_codes_can_be_changed(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            async with client.producer("java", retry_codes={1}) as out:
+                c.broker.script[310] = [answer(2)]
+                with pytest.raises(ResponseError) as caught:
+                    await out.send("T", b"x")
+                assert caught.value.code == 2 and len(c.broker.of(310)) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("PR-15", "PR-18", "API-30")
+def test_after_three_attempts_the_error_tells_the_story(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            c.broker.script[310] = answer(14, "service not available now")
+            with pytest.raises(SendFailed) as caught:
+                await out.send("T", b"x")
+            error = caught.value
+            assert str(error).startswith("Send [3] times, still failed, cost [")
+            assert "Topic: T, BrokersSent: [b0, b0, b0]" in str(error) and "service not available now" in str(error)
+            assert (error.code, error.attempts, error.topic, error.group) == (14, 3, "T", "g")
+            assert error.retryable and not error.outcome_unknown
+            assert isinstance(error.__cause__, ResponseError)
+            assert len(c.broker.of(310)) == 3
+            ids = {decode_properties(command.ext["i"])["UNIQ_KEY"] for command in c.broker.of(310)}
+            assert len(ids) == 1, "all attempts keep one unique id (API-25)"
+
+    run(work)
+
+
+@pytest.mark.spec("PR-15", "API-28", "API-25")
+def test_one_timeout_is_shared_by_all_attempts(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            await out.queues("T")
+            c.brokers["b0"].script[310] = silent
+            loop = asyncio.get_running_loop()
+            for _ in range(2):
+                begin = loop.time()
+                assert (await out.send("T", b"x", timeout=0.6)).queue.broker_name == "b1", "a share was left for b1"
+                assert loop.time() - begin < 0.6
+            c.brokers["b1"].script[310] = silent
+            begin = loop.time()
+            with pytest.raises(SendFailed) as caught:
+                await out.send("T", b"x", timeout=0.3)
+            assert 0.2 < loop.time() - begin < 1.0
+            assert caught.value.code == 10002 and caught.value.outcome_unknown and "unknown" in str(caught.value)
+
+    run(work)
+
+
+@pytest.mark.spec("PR-16", "PR-18", "UX-07")
+def test_refused_connection_goes_to_the_other_broker_or_says_where(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            await out.queues("T")
+            address = c.brokers["b0"].address
+            await c.brokers["b0"].stop()
+            for _ in range(4):
+                assert (await out.send("T", b"x")).queue.broker_name == "b1"
+            await c.brokers["b1"].stop()
+            with pytest.raises(SendFailed) as caught:
+                await out.send("T", b"x")
+            assert caught.value.code == 10001
+            assert "topic T is on b" in str(caught.value) and "not reachable from here. Set brokerIP1" in str(
+                caught.value
+            )
+            assert address in str(caught.value) or c.brokers["b1"].address in str(caught.value)
+
+    run(work)
+
+
+@pytest.mark.spec("PR-17")
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(10, SendStatus.FLUSH_DISK_TIMEOUT), (12, SendStatus.FLUSH_SLAVE_TIMEOUT), (11, SendStatus.SLAVE_NOT_AVAILABLE)],
+)
+def test_stored_but_not_safe_is_a_status(run: Run, cluster: Any, code: int, status: SendStatus) -> None:
+    async def work() -> None:
+        async with cluster(2) as c:
+            for broker in c.brokers.values():
+                broker.script[310] = stored_as(code)
+            async with Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+                receipt = await out.send("T", b"x")
+                assert receipt.status is status and receipt.durable is False and receipt.offset == 3
+                assert sum(len(broker.of(310)) for broker in c.brokers.values()) == 1
+            async with (
+                Client(name_servers=c.name_servers, retry_not_stored=True) as client,
+                client.producer("g") as out,
+            ):
+                assert (await out.send("T", b"x")).status is status, "three attempts, none better"
+                assert sum(len(broker.of(310)) for broker in c.brokers.values()) == 4
+                for broker in c.brokers.values():
+                    broker.script[310] = [stored_as(code)]
+                assert (await out.send("T", b"x")).status is SendStatus.SEND_OK
+
+    run(work)
+
+
+@pytest.mark.spec("PR-19", "API-29")
+def test_concurrent_sends_retry_transport_failures_elsewhere(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(2) as c, Client(name_servers=c.name_servers) as client:
+            async with client.producer("g", max_in_flight=3) as out:
+                await out.queues("T")
+                await c.brokers["b0"].stop()
+                receipts = await asyncio.gather(*(out.send("T", b"x") for _ in range(50)))
+                assert {receipt.queue.broker_name for receipt in receipts} == {"b1"}
+                assert len({receipt.message_id for receipt in receipts}) == 50
+
+    run(work)
+
+
+@pytest.mark.spec("PR-19", "API-22")
+def test_send_waits_for_room_and_a_cancelled_waiter_frees_its_place(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, attempts=1) as client:
+            async with client.producer("g", max_in_flight=2) as out:
+                held: list[asyncio.Future[Command]] = []
+
+                def hold(command: Command) -> Any:
+                    future = asyncio.get_running_loop().create_future()
+                    held.append(future)
+                    future.add_done_callback(lambda _: None)
+                    return later(future, command)
+
+                async def later(future: asyncio.Future[None], command: Command) -> Command:
+                    await future
+                    return c.broker.on_310(command)
+
+                c.broker.script[310] = hold
+                sends = [asyncio.ensure_future(out.send("T", b"%d" % n)) for n in range(5)]
+                await c.broker.wait_for(310, 2)
+                with pytest.raises(SendFailed, match="in flight"):
+                    await out.send("T", b"late", timeout=0.05)
+                assert len(c.broker.of(310)) == 2, "no more than max_in_flight are under way"
+                sends[2].cancel()
+                for future in held:
+                    future.set_result(None)
+                await c.broker.wait_for(310, 4)
+                for future in held[2:]:
+                    future.set_result(None)
+                done = await asyncio.gather(*sends, return_exceptions=True)
+                assert [isinstance(one, asyncio.CancelledError) for one in done] == [False, False, True, False, False]
+
+    run(work)
+
+
+# queues and addresses
+
+
+@pytest.mark.spec("PR-02", "PR-21", "API-12")
+def test_fixed_queue_selector_and_shard_are_tried_once(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            queue = (await out.queues("T"))[5]
+            assert (await out.send("T", b"x", queue=queue)).queue == queue
+            picked = await out.send("T", b"x", selector=lambda queues, arg: queues[arg], selector_arg=6)
+            assert picked.queue == (await out.queues("T"))[6]
+            assert (await out.send("T", b"x", shard_by="k")).queue == (await out.send("T", b"y", shard_by="k")).queue
+            for broker in c.brokers.values():
+                broker.requests.clear()
+                broker.script[310] = answer(14)
+            for options in ({"queue": queue}, {"shard_by": "k"}, {"selector": lambda queues, _: queues[0]}):
+                with pytest.raises(SendFailed) as caught:
+                    await out.send("T", b"x", **options)
+                assert caught.value.attempts == 1 and caught.value.code == 14
+            assert sum(len(broker.of(310)) for broker in c.brokers.values()) == 3
+
+    run(work)
+
+
+@pytest.mark.spec("PR-21")
+def test_wrong_queue_or_selector_is_an_error(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            with pytest.raises(MessageRefused, match="not equal"):
+                await out.send("T", b"x", queue=MessageQueue("U", "b0", 0))
+            with pytest.raises(MessageRefused, match="ZeroDivisionError"):
+                await out.send("T", b"x", selector=lambda queues, _: queues[1 // 0])
+            with pytest.raises(MessageRefused, match="no queue"):
+                await out.send("T", b"x", selector=lambda queues, _: None)  # type: ignore[arg-type,return-value]
+            assert not c.broker.of(310)
+
+    run(work)
+
+
+@pytest.mark.spec("PR-20", "PR-02")
+def test_oneway_is_written_and_nothing_waited_for(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            c.broker.script[310] = answer(14)
+            message_id = await out.send_oneway("T", b"x", tag="t")
+            (command,) = await c.broker.wait_for(310)
+            assert command.is_oneway and decode_properties(command.ext["i"])["UNIQ_KEY"] == message_id
+            await c.broker.stop()
+            while client._core.remote.is_connected(c.broker.address):
+                await asyncio.sleep(0)
+            with pytest.raises(Exception, match="cannot reach"):
+                await out.send_oneway("T", b"x")
+            assert len(c.broker.of(310)) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("PR-22")
+def test_unknown_broker_refreshes_the_route_once(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            await out.queues("T")
+            asked = len(c.ns[0].of(105))
+            with pytest.raises(SendFailed, match=r"The broker\[nobody\] not exist") as caught:
+                await out.send("T", b"x", queue=MessageQueue("T", "nobody", 0))
+            assert caught.value.code == 10003 and isinstance(caught.value.__cause__, BrokerNotExist)
+            assert len(c.ns[0].of(105)) - asked <= 2  # one refresh, and perhaps the first poll
+            c.add(
+                "T",
+                c.route().__class__(
+                    c.route().queue_datas, [*c.route().broker_datas, BrokerData("c", "new", {0: c.broker.address})]
+                ),
+            )
+            assert (await out.send("T", b"x", queue=MessageQueue("T", "new", 0))).queue.broker_name == "new"
+
+    run(work)
+
+
+@pytest.mark.spec("PR-30", "API-29")
+def test_failed_broker_is_avoided_by_later_messages(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            c.brokers["b0"].script[310] = answer(14)
+            for _ in range(20):
+                await out.send("T", b"x")
+            assert len(c.brokers["b0"].of(310)) == 1
+        async with cluster(2) as c, Client(name_servers=c.name_servers, latency_fault=False) as client:
+            async with client.producer("g") as out:
+                c.brokers["b0"].script[310] = answer(14)
+                for _ in range(20):
+                    await out.send("T", b"x")
+                assert len(c.brokers["b0"].of(310)) >= 3, "switched off, avoidance lasts for one message only"
+
+    run(work)
+
+
+@pytest.mark.spec("PR-31")
+def test_vip_channel_is_the_port_minus_two(run: Run, cluster: Any) -> None:
+    assert vip_address("h:10911") == "h:10909" and vip_address("[::1]:10911") == "[::1]:10909"
+
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, vip_channel=True) as client:
+            host, _, port = c.broker.address.rpartition(":")
+            c.add(
+                "V", TopicRouteData([QueueData("b0", 1, 1, 6)], [BrokerData("c", "b0", {0: f"{host}:{int(port) + 2}"})])
+            )
+            async with client.producer("g") as out:
+                await out.send("V", b"x")
+            assert len(c.broker.of(310)) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("PR-32")
+def test_namespace_is_on_the_wire_and_not_in_results(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, namespace="NS") as client:
+            c.add("NS%T")
+            async with client.producer("g") as out:
+                receipt = await out.send("T", b"x")
+                (command,) = c.broker.of(310)
+                assert (command.ext["a"], command.ext["b"]) == ("NS%g", "NS%T")
+                assert decode_properties(command.ext["i"])["INSTANCE_ID"] == "NS"
+                assert receipt.queue.topic == "T" and (await out.queues("T"))[0].topic == "T"
+                assert (await out.send("T", b"x", queue=receipt.queue)).queue == receipt.queue
+                puller = client.puller()
+                (first, *_) = (await puller.pull(receipt.queue, 0)).messages()
+                assert first.topic == "T" and first.queue.topic == "T" and first.record.topic == "NS%T"
+                await puller.commit("cg", receipt.queue, 1)
+                assert ("NS%cg", "NS%T", receipt.queue.queue_id) in c.broker.offsets
+
+    run(work)
+
+
+# hooks
+
+
+@pytest.mark.spec("PR-26")
+def test_hooks_veto_and_see_every_outcome(run: Run, cluster: Any) -> None:
+    seen: list[tuple[str, Any]] = []
+
+    class Recorder(SendHook):
+        veto = False
+
+        def check(self, context: SendContext) -> None:
+            if self.veto:
+                raise PermissionError("not today")
+
+        def before(self, context: SendContext) -> None:
+            seen.append(("before", context.topic))
+            raise RuntimeError("logged only")
+
+        def after(self, context: SendContext) -> None:
+            seen.append(("after", context.receipt or type(context.error)))
+
+    async def work() -> None:
+        hook = Recorder()
+        async with (
+            cluster() as c,
+            Client(name_servers=c.name_servers) as client,
+            client.producer("g", hooks=[hook]) as out,
+        ):
+            receipt = await out.send("T", b"x")
+            assert seen == [("before", "T"), ("after", receipt)]
+            seen.clear()
+            c.broker.script[310] = [answer(14)]
+            await out.send("T", b"x")
+            assert [stage for stage, _ in seen] == ["before", "after", "before", "after"]
+            assert issubclass(seen[1][1], ResponseError)
+            hook.veto = True
+            sent = len(c.broker.of(310))
+            with pytest.raises(PermissionError, match="not today"):
+                await out.send("T", b"x")
+            assert len(c.broker.of(310)) == sent
+
+    run(work)
+
+
+# many
+
+
+@pytest.mark.spec("BAT-01", "BAT-03", "API-11", "PR-23", "PR-24")
+def test_send_many_is_one_request_with_a_receipt_each(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            async with client.producer("g", codec=str_codec()) as out:
+                values = [
+                    Outgoing(value=f"m{n}", tag="odd" if n % 2 else None, keys=[f"k{n}"], flag=n) for n in range(10)
+                ]
+                receipts = await out.send_many("T", [*values, "z" * 5000], tag="even")
+                (command,) = c.broker.of(320)
+                assert command.ext["m"] == "true" and command.ext["f"] == "0" and command.ext["i"] == "WAIT\x01true"
+                items = decode_batch(command.body or b"")
+                assert [entry.body.decode() for entry in items] == [*(f"m{n}" for n in range(10)), "z" * 5000]
+                properties = [decode_properties(entry.properties_raw) for entry in items]
+                assert [entry["TAGS"] for entry in properties] == ["even", "odd"] * 5 + ["even"]
+                assert [entry["UNIQ_KEY"] for entry in properties] == [receipt.message_id for receipt in receipts]
+                assert [receipt.offset for receipt in receipts] == list(range(11))
+                assert len({receipt.offset_message_id for receipt in receipts}) == 11
+
+    run(work)
+
+
+@pytest.mark.spec("BAT-01", "BAT-02", "API-11")
+def test_send_many_splits_by_size_and_topic_and_refuses_nothing_at_all(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, body_bytes_max=1000) as client:
+            c.add("U")
+            async with client.producer("g") as out:
+                with pytest.raises(MessageRefused, match="at least one"):
+                    await out.send_many("T", [])
+                with pytest.raises(MessageRefused):
+                    await out.send_many("T", [b"ok", b""])
+                assert not c.broker.of(320)
+                values: list[Any] = [b"x" * 300] * 5
+                values.insert(2, Outgoing(value=b"other", topic="U"))
+                receipts = await out.send_many("T", values)
+                assert [receipt.queue.topic for receipt in receipts] == ["T", "T", "U", "T", "T", "T"]
+                assert all(len(command.body or b"") <= 1000 for command in c.broker.of(320))
+                assert len(c.broker.of(320)) == 4
+
+    run(work)
+
+
+@pytest.mark.spec("API-11", "BAT-03")
+def test_partial_failure_tells_both_parts_and_retries_like_a_single_send(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            c.add("U")
+            c.broker.script[320] = lambda cmd: cmd.reply(13, "no") if cmd.ext["b"] == "U" else c.broker.on_320(cmd)
+            with pytest.raises(PartialSend) as caught:
+                await out.send_many("T", [b"a", Outgoing(value=b"b", topic="U"), b"c"])
+            assert [index for index, _ in caught.value.receipts] == [0, 2]
+            assert [(index, error.code) for index, error in caught.value.failed] == [(1, 13)]
+            c.broker.script[320] = [answer(14)]
+            assert len(await out.send_many("T", [b"a", b"b"])) == 2
+
+    run(work)
+
+
+# topics and queries
+
+
+@pytest.mark.spec("PR-10", "UX-08")
+def test_unknown_topic_names_code_and_command(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            with pytest.raises(RouteNotFound, match="No route info of this topic") as caught:
+                await out.send("orders", b"x")
+            assert caught.value.code == 10005
+            assert "updateTopic" in str(caught.value) and "auto-creation is off" in str(caught.value)
+
+    run(work)
+
+
+@pytest.mark.spec("PR-10")
+def test_no_name_server_is_10004(run: Run) -> None:
+    async def work() -> None:
+        async with Client(name_servers="127.0.0.1:1") as client, client.producer("g") as out:
+            with pytest.raises(NoNameServer, match=r"tried 127\.0\.0\.1:1: connection refused") as caught:
+                await out.send("T", b"x")
+            assert caught.value.code == 10004
+
+    run(work)
+
+
+@pytest.mark.spec("PR-33", "PR-02")
+def test_create_topic_asks_every_master_five_times_and_needs_one(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(2) as c, Client(name_servers=c.name_servers) as client:
+            c.add("TBW102")
+            c.brokers["b0"].script[17] = answer(1, "no")
+            assert await client.create_topic("NEW", queues=6) == ["b1"]
+            assert len(c.brokers["b0"].of(17)) == 5
+            (command,) = c.brokers["b1"].of(17)
+            assert (
+                command.ext["defaultTopic"] == "TBW102"
+                and command.ext["writeQueueNums"] == "6"
+                and command.ext["perm"] == "6"
+            )
+            c.brokers["b1"].script[17] = answer(1, "no")
+            with pytest.raises(ResponseError):
+                await client.create_topic("NEW")
+            with pytest.raises(RouteNotFound):
+                await client.create_topic("NEW", key="nobody")
+
+    run(work)
+
+
+@pytest.mark.spec("PR-02")
+def test_messages_are_found_by_offset_id_unique_id_and_key(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            receipt = await out.send("T", b"one", keys="k1", queue=MessageQueue("T", "b0", 0))
+            record = c.broker.stored["T", 0][0]
+            assert decode_record(record).body == b"one"
+            c.broker.script[12] = lambda cmd: cmd.reply(body=record, ext={"indexLastUpdateTimestamp": "0"})
+            (found,) = await client.query_messages("T", "k1", max_count=5)
+            assert found.body == b"one" and not await client.query_messages("T", "hash collision")
+            query = c.broker.of(12)[0]
+            assert query.ext["key"] == "k1" and query.ext["_UNIQUE_KEY_QUERY"] == "false"
+            c.broker.script[33] = answer(1, "not here")
+            assert (await client.view_message(receipt.message_id, "T")).body == b"one"
+            assert c.broker.of(12)[-1].ext["_UNIQUE_KEY_QUERY"] == "true"
+            c.broker.script[12] = answer(22, "nothing")
+            with pytest.raises(ResponseError) as caught:
+                await client.view_message("F" * 32, "T")
+            assert caught.value.code == 208
+            host, port = c.broker.address.split(":")
+            offset_id = bytes(int(part) for part in host.split(".")).hex() + f"{int(port):08x}" + "0" * 16
+            c.broker.script[33] = lambda cmd: cmd.reply(body=record)
+            assert (await client.view_message(offset_id.upper())).body == b"one"
+
+    run(work)
+
+
+@pytest.mark.spec("PR-02")
+def test_offsets_are_asked_of_the_master(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            puller = client.puller()
+            queue = (await puller.queues("T"))[2]
+            c.broker.put("T", 2, b"x")
+            assert (await puller.min_offset(queue), await puller.max_offset(queue)) == (0, 1)
+            assert await puller.offset_by_time(queue, 5) == 1 and c.broker.of(29)[0].ext["timestamp"] == "5"
+            assert await puller.earliest_store_time(queue) == 1_700_000_000_000
+
+    run(work)
+
+
+@pytest.mark.spec("PR-36")
+def test_two_clients_of_a_group_both_report_it(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c:
+            c.add("TBW102")
+            async with Client(name_servers=c.name_servers) as one, Client(name_servers=c.name_servers) as two:
+                async with one.producer("g"), two.producer("g"):
+                    for client in (one, two):
+                        await client._core.routes.refresh("TBW102")
+                        await client._core.heartbeat()
+                    seen = {json.loads(cmd.body or b"")["clientID"] for cmd in c.broker.of(34)}
+                    assert seen == {one.client_id, two.client_id}
+
+    run(work)
+
+
+@pytest.mark.spec("API-25")
+def test_cancelled_send_may_have_been_stored_and_the_producer_goes_on(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            await out.queues("T")
+            c.broker.script[310] = [silent]
+            sending = asyncio.ensure_future(out.send("T", b"x"))
+            await c.broker.wait_for(310)
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            assert (await out.send("T", b"y")).status is SendStatus.SEND_OK
+
+    run(work)
+
+
+@pytest.mark.spec("API-28")
+def test_call_timeout_is_a_timeout_of_this_call() -> None:
+    assert CallTimeout("x").retryable and CallTimeout("x").code == 10002
