@@ -175,9 +175,12 @@ class FakeBroker(Server):
         code = ResponseCode.PULL_NOT_FOUND if offset == high else ResponseCode.PULL_OFFSET_MOVED
         return command.reply(code, ext=self._pulled(min(max(offset, 0), high), high))
 
-    async def _hold(self, command: Command, key: tuple[str, int]) -> Command:
+    def _hold(self, command: Command, key: tuple[str, int]) -> Awaitable[Command]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._grown[key].append(future)
+        return self._held(future, command, key)
+
+    async def _held(self, future: asyncio.Future[None], command: Command, key: tuple[str, int]) -> Command:
         try:
             await asyncio.wait_for(future, int(command.ext["suspendTimeoutMillis"]) / 1000)
         except TimeoutError:

@@ -1,0 +1,374 @@
+# ruff: noqa: SIM117 - the cluster, the client and what is made from it are three steps
+"""Routes: who is asked, what is kept, what happens when nobody answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from saturnmq import Client, NoNameServer, PullStatus, RouteNotFound
+from saturnmq.client.name_servers import NameServers
+from saturnmq.protocol.bodies import BrokerData, QueueData, TopicRouteData
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.command import Command
+
+Run = Callable[[Callable[[], Any]], Any]
+
+
+def ask() -> Command:
+    return Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": "T"})
+
+
+# choice of the NameServer
+
+
+@pytest.mark.spec("REM-27", "DG-01")
+def test_chosen_name_server_is_kept_while_its_connection_lives(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(name_servers=3) as c, Client(name_servers=c.name_servers) as client:
+            servers = client._core.name_servers
+            for _ in range(10):
+                await servers.call(ask(), 1000)
+            assert sorted(len(ns.of(105)) > 0 for ns in c.ns) == [False, False, True]
+            first = next(ns for ns in c.ns if ns.address == servers.chosen)
+            await first.stop()
+            await servers.call(ask(), 1000)
+            assert servers.chosen != first.address
+            second = next(ns for ns in c.ns if ns.address == servers.chosen)
+            await second.stop()
+            await servers.call(ask(), 1000)
+            assert servers.chosen not in (first.address, second.address), "the last one is enough"
+
+    run(work)
+
+
+@pytest.mark.spec("REM-27")
+def test_round_robin_starts_anywhere_and_the_list_is_shuffled(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(name_servers=3) as c, Client(name_servers=c.name_servers) as client:
+            addresses = [ns.address for ns in c.ns]
+            orders, chosen = set(), set()
+            for _ in range(60):
+                servers = NameServers(addresses, client._core.remote)
+                orders.add(servers.addresses)
+                await servers.call(ask(), 1000)
+                chosen.add(servers.chosen)
+            assert len(orders) > 1 and chosen == set(addresses)
+
+    run(work)
+
+
+@pytest.mark.spec("REM-27")
+def test_another_list_drops_a_chosen_address_that_is_gone(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(name_servers=2) as c, Client(name_servers=c.name_servers) as client:
+            servers = client._core.name_servers
+            await servers.call(ask(), 1000)
+            gone = servers.chosen
+            left = next(ns.address for ns in c.ns if ns.address != gone)
+            servers.update([ns.address for ns in c.ns])
+            assert servers.chosen == gone, "the same list changes nothing"
+            servers.update([])
+            assert len(servers.addresses) == 2
+            servers.update([left])
+            assert servers.chosen is None
+            await servers.call(ask(), 1000)
+            assert servers.chosen == left
+
+    run(work)
+
+
+@pytest.mark.spec("UX-06", "REM-27")
+def test_each_address_is_tried_once_and_named(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(name_servers=2) as c:
+            for ns in c.ns:
+                await ns.stop()
+            async with Client(name_servers=c.name_servers) as client:
+                with pytest.raises(NoNameServer) as caught:
+                    await client.topic_exists("T")
+                text = str(caught.value)
+                assert text.startswith("cannot reach any NameServer (tried ")
+                for ns in c.ns:
+                    assert text.count(f"{ns.address}: connection refused") == 1
+                assert text.endswith("Start one: saturnmq standalone --data ./data, or set SATURNMQ_URL.")
+
+    run(work)
+
+
+@pytest.mark.spec("REM-27", "DG-01")
+def test_silent_name_server_costs_its_share_only(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(name_servers=2) as c, Client(name_servers=c.name_servers) as client:
+            for quiet in c.ns:
+                other = next(ns for ns in c.ns if ns is not quiet)
+                quiet.script[105] = lambda _: None
+                other.script.clear()
+                await client._core.name_servers.call(ask(), 400)
+                assert client._core.name_servers.chosen == other.address
+
+    run(work)
+
+
+@pytest.mark.spec("DG-01", "PR-11")
+def test_all_name_servers_gone_leaves_cached_routes_working(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(name_servers=2) as c, Client(name_servers=c.name_servers, route_poll_ms=10) as client:
+            async with client.producer("g") as out:
+                await out.send("T", b"x")
+                for ns in c.ns:
+                    await ns.stop()
+                await client._core.routes.poll()
+                for _ in range(10):
+                    await out.send("T", b"x")
+                assert len(c.broker.of(310)) == 11
+
+    run(work)
+
+
+# lookup and poll
+
+
+@pytest.mark.spec("PR-10", "PR-13")
+def test_unknown_topic_takes_the_default_topics_route_until_the_real_one_is_there(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            c.add("TBW102", c.route(read=8, write=8, perm=7))
+            queues = await out.queues("NEW")
+            assert [(queue.topic, queue.queue_id) for queue in queues] == [("NEW", n) for n in range(4)]
+            await out.send("NEW", b"x")
+            assert c.broker.of(310)[0].ext["b"] == "NEW" and c.broker.of(310)[0].ext["c"] == "TBW102"
+            c.add("NEW", c.route(read=2, write=2))
+            await client._core.routes.poll()
+            assert len(await out.queues("NEW")) == 2
+
+    run(work)
+
+
+@pytest.mark.spec("PR-10")
+def test_cached_route_is_used_without_asking_again(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            for _ in range(5):
+                await out.send("T", b"x")
+            assert len([r for r in c.ns[0].of(105) if r.ext["topic"] == "T"]) <= 2  # once, and perhaps the first poll
+
+    run(work)
+
+
+@pytest.mark.spec("PR-10")
+def test_known_topic_without_write_queues_does_not_fall_back(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            c.add("TBW102")
+            c.add("RO", c.route(perm=4))
+            with pytest.raises(RouteNotFound):
+                await out.send("RO", b"x")
+            assert not c.broker.of(310)
+
+    run(work)
+
+
+@pytest.mark.spec("PR-10", "API-28")
+def test_many_tasks_share_one_question(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, route_poll_ms=60_000) as client:
+            async with client.producer("g") as out:
+                sends = [asyncio.ensure_future(out.send("T", b"x")) for _ in range(20)]
+                await asyncio.sleep(0)
+                sends[0].cancel()
+                done = await asyncio.gather(*sends, return_exceptions=True)
+                assert isinstance(done[0], asyncio.CancelledError) and len(c.broker.of(310)) == 19
+                assert len([r for r in c.ns[0].of(105) if r.ext["topic"] == "T"]) <= 2
+
+    run(work)
+
+
+@pytest.mark.spec("PR-11")
+def test_poll_asks_for_topics_in_use_and_keeps_the_route_of_a_failed_question(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, route_poll_ms=20) as client:
+            async with client.producer("g") as out:
+                before = await out.queues("T")
+                c.ns[0].script[105] = lambda command: command.reply(1, "confused")
+                await c.ns[0].wait_for(105, len(c.ns[0].of(105)) + 4)
+                assert await out.queues("T") == before
+                c.ns[0].script.clear()
+                c.add("T", c.route(write=1))
+                while len(await out.queues("T")) != 1:
+                    await c.ns[0].wait_for(105, len(c.ns[0].of(105)) + 1)
+
+    run(work)
+
+
+@pytest.mark.spec("PR-11")
+def test_unchanged_route_causes_no_update(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            routes = client._core.routes
+            changes: list[Any] = []
+            routes._on_change = changes.append
+            await routes.refresh("T")
+            data = c.route()
+            data.queue_datas.reverse()
+            c.add("T", data)
+            await routes.refresh("T")
+            assert len(changes) == 1
+            c.add("T", c.route(write=1))
+            await routes.refresh("T")
+            assert len(changes) == 2
+
+    run(work)
+
+
+@pytest.mark.spec("PR-35", "HB-02", "HB-03")
+def test_brokers_that_no_route_names_hear_no_more(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g"):
+            core = client._core
+            await core.routes.refresh("T")
+            await core.heartbeat()
+            assert core.broker_versions == {broker.address: 407 for broker in c.brokers.values()}
+            c.add("T", c.route("b1"))
+            await core.routes.refresh("T")
+            heard = len(c.brokers["b0"].of(34))
+            await core.heartbeat()
+            assert len(c.brokers["b0"].of(34)) == heard
+            assert list(core.broker_versions) == [c.brokers["b1"].address]
+
+    run(work)
+
+
+@pytest.mark.spec("NS-22", "PR-10")
+def test_route_request_accepts_standard_json_only(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            assert await client.topic_exists("T") and not await client.topic_exists("nothing")
+            assert c.ns[0].of(105)[0].ext["acceptStandardJsonOnly"] == "true"
+
+    run(work)
+
+
+# puller
+
+
+@pytest.mark.spec("CA-13", "BP-05")
+def test_pull_answers_become_results(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            puller = client.puller()
+            queue = (await puller.queues("T"))[0]
+            for n in range(40):
+                c.broker.put("T", 0, b"%d" % n, f"TAGS\x01{'ab'[n % 2]}")
+            result = await puller.pull(queue, 0, max_count=10, expression="a")
+            assert (result.status, result.next_offset, result.min_offset, result.max_offset) == (
+                PullStatus.FOUND,
+                10,
+                0,
+                40,
+            )
+            assert result.body == b"".join(c.broker.stored["T", 0][:10])
+            assert [message.value for message in result.messages()] == [b"0", b"2", b"4", b"6", b"8"]
+            request = c.broker.of(11)[0].ext
+            assert (request["sysFlag"], request["subscription"], request["suspendTimeoutMillis"]) == ("4", "a", "0")
+            assert request["consumerGroup"].startswith("CID_RMQ_SYS_")
+            assert (await puller.pull(queue, 40)).status is PullStatus.NO_NEW_MESSAGE
+            moved = await puller.pull(queue, 99)
+            assert (moved.status, moved.next_offset, moved.body) == (PullStatus.OFFSET_ILLEGAL, 40, b"")
+            c.broker.script[11] = lambda command: command.reply(
+                20, ext={"nextBeginOffset": "7", "minOffset": "0", "maxOffset": "9"}
+            )
+            assert (await puller.pull(queue, 5)).status is PullStatus.NO_MATCHED_MESSAGE
+            assert await puller.committed("cg", queue) is None
+            await puller.commit("cg", queue, 7)
+            assert await puller.committed("cg", queue) == 7
+
+    run(work)
+
+
+@pytest.mark.spec("CA-13", "LP-01")
+def test_waiting_pull_returns_when_a_message_arrives(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            puller = client.puller()
+            queue = (await puller.queues("T"))[0]
+            pulling = asyncio.ensure_future(puller.pull(queue, 0, wait=10))
+            await c.broker.wait_for(11)
+            c.broker.put("T", 0, b"new")
+            assert [message.value for message in (await pulling).messages()] == [b"new"]
+            assert (await puller.pull(queue, 1, wait=0.05)).status is PullStatus.NO_NEW_MESSAGE
+
+    run(work)
+
+
+@pytest.mark.spec("PL-05", "PR-22")
+def test_puller_follows_a_broker_to_its_new_address_and_falls_to_the_slave(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(2) as c, Client(name_servers=c.name_servers) as client:
+            master, other = c.brokers["b0"], c.brokers["b1"]
+            c.add("T", c.route("b0"))
+            puller = client.puller()
+            queue = (await puller.queues("T"))[0]
+            for broker in (master, other):
+                broker.put("T", 0, broker.name.encode())
+            assert (await puller.pull(queue, 0)).messages()[0].value == b"b0"
+            await master.stop()
+            c.add(
+                "T",
+                TopicRouteData(
+                    [QueueData("b0", 4, 4, 6)], [BrokerData("c", "b0", {0: master.address, 1: other.address})]
+                ),
+            )
+            assert (await puller.pull(queue, 0)).messages()[0].value == b"b1", "the slave answers"
+            c.add("T", TopicRouteData([QueueData("b0", 4, 4, 6)], [BrokerData("c", "b0", {0: other.address})]))
+            await client._core.routes.refresh("T")
+            assert await puller.max_offset(queue) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("PL-05")
+def test_puller_asks_again_when_the_broker_is_busy_and_raises_what_is_final(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            puller = client.puller()
+            queue = (await puller.queues("T"))[0]
+            c.broker.put("T", 0, b"x")
+            c.broker.script[11] = [lambda command: command.reply(2, "[TIMEOUT_CLEAN_QUEUE]broker busy")]
+            assert (await puller.pull(queue, 0)).status is PullStatus.FOUND
+            c.broker.script[11] = lambda command: command.reply(16, "the broker forbids it")
+            with pytest.raises(Exception, match="forbids") as caught:
+                await puller.pull(queue, 0)
+            assert caught.value.code == 16 and "permission" in str(caught.value)  # type: ignore[attr-defined]
+
+    run(work)
+
+
+@pytest.mark.spec("UX-07")
+def test_pull_from_an_unreachable_broker_says_where_it_should_be(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            queue = (await client.puller().queues("T"))[0]
+            await c.broker.stop()
+            with pytest.raises(Exception, match=f"topic T is on b0 at {c.broker.address}, not reachable from here"):
+                await client.puller().pull(queue, 0)
+
+    run(work)
+
+
+@pytest.mark.spec("ACL-18", "ACL-19")
+def test_requests_are_signed_with_the_keys_of_the_url(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c:
+            async with Client.from_url(f"rmq://RocketMQ:12345678@{c.name_servers}") as client:
+                await client._core.name_servers.call(Command(105, ext={"topic": "TopicTest"}), 1000)
+                sent = next(r for r in c.ns[0].of(105) if r.ext["topic"] == "TopicTest")
+                assert sent.ext["AccessKey"] == "RocketMQ"
+                assert sent.ext["Signature"] == "0jiwhsaYp5ObE5GObbZH1I8/FT4="
+                assert "12345678" not in json.dumps(sent.ext)
+
+    run(work)
