@@ -1,0 +1,492 @@
+"""The command line: parses, builds settings, wires rooms, exits with a code. No other logic.
+
+stdout carries results, stderr everything else. Exit codes: 0 done, 1 failed, 2 wrong options, 3 a check found problems,
+4 server not reachable, 130 interrupted. Source: spec 08 section 4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import saturnmq
+from saturnmq.protocol.codes import VERSION
+from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.protocol.settings import Loaded, keys_of, load, parse_properties, to_properties
+
+if TYPE_CHECKING:
+    from saturnmq.broker import Broker
+    from saturnmq.namesrv import NameServer
+
+EXIT_DONE: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_UNREACHABLE: Final = 4
+EXIT_INTERRUPTED: Final = 130
+STOP_SECONDS_MAX: Final = 10.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One row of the command table: parser, help and documentation derive from it (CLI-01)."""
+
+    name: str
+    summary: str
+    example: str
+    configure: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+# ---- settings ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Configured:
+    """All settings of a process, each with the place its values came from."""
+
+    parts: dict[str, Loaded[Any]]
+    unknown: dict[str, str]
+
+    def part(self, name: str) -> Any:
+        return self.parts[name].settings
+
+
+def configure(classes: dict[str, type[Any]], args: argparse.Namespace, preset: dict[str, str]) -> Configured:
+    """Settings of every room from built-in presets, the file of -c, and --set, later ones winning.
+
+    Unknown keys warn and name the nearest, or fail under --strict-config (CLI-10).
+    Raises ConfigError with all problems.
+    """
+    sources = [("command line default", preset)]
+    if args.config:
+        sources.append((str(args.config), read_properties(args.config)))
+    sources.append(("option", given_options(args)))
+    sources.append(("--set", dict(pair(text) for text in args.set)))
+    problems: list[str] = []
+    parts: dict[str, Loaded[Any]] = {}
+    known: dict[str, str] = {}
+    for name, cls in classes.items():
+        known.update(dict.fromkeys(keys_of(cls), name))
+        try:
+            parts[name] = load(cls, *sources)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    unknown = {k: v for _, source in sources for k, v in source.items() if k not in known}
+    hints = Loaded(None, {}, unknown).unknown_hints(known)
+    if hints and args.strict_config:
+        raise ConfigError(hints)
+    for hint in hints:
+        complain(f"warning: {hint}; it is ignored")
+    return Configured(parts, unknown)
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Keys of a properties file. Raises ConfigError naming it."""
+    try:
+        return parse_properties(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"configuration file {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def pair(text: str) -> tuple[str, str]:
+    """`key=value` of --set. Raises ConfigError."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ConfigError(f"--set {text!r} must be key=value")
+    return name.strip(), value.strip()
+
+
+def given_options(args: argparse.Namespace) -> dict[str, str]:
+    """Options that stand for a Java key, where they were given."""
+    table = {
+        "name_servers": "namesrvAddr",
+        "data": "storePathRootDir",
+        "port": "listenPort",
+        "host": "bindAddress",
+        "profile": "storeProfile",
+    }
+    return {java: str(value) for name, java in table.items() if (value := getattr(args, name, None)) is not None}
+
+
+def print_config(configured: Configured, as_json: bool) -> int:
+    """Every setting with value and origin, secrets masked (CLI-10)."""
+    rows = []
+    for loaded in configured.parts.values():
+        for name, value in to_properties(loaded.settings).items():
+            rows.append({"key": name, "value": value, "origin": loaded.origins.get(name, "default")})
+    rows.sort(key=lambda row: row["key"])
+    if as_json:
+        emit_rows("print-config", rows)
+    else:
+        for row in rows:
+            print(f"{row['key']}={row['value']}  # {row['origin']}")
+    return EXIT_DONE
+
+
+# ---- output --------------------------------------------------------------------------------------------------------
+
+
+def complain(text: str) -> None:
+    """A line on stderr."""
+    print(f"saturnmq: {text}", file=sys.stderr, flush=True)
+
+
+def emit_rows(command: str, rows: list[dict[str, Any]]) -> None:
+    """One JSON document on stdout (CLI-02)."""
+    print(json.dumps({"schema": 1, "command": command, "rows": rows}), flush=True)
+
+
+def fail(error: Exception, args: argparse.Namespace, code: int) -> int:
+    """A line what, a line what next; as an object with --json; the traceback only with --debug (CLI-03)."""
+    if getattr(args, "debug", False):
+        logging.getLogger("saturnmq").error("failed", exc_info=error)
+    message = error.message if isinstance(error, SaturnError) else f"{type(error).__name__}: {error}"
+    hint = getattr(error, "hint", None)
+    problems = error.problems if isinstance(error, ConfigError) else [message]
+    if getattr(args, "json", False):
+        number = error.code if isinstance(error, SaturnError) else None
+        print(json.dumps({"code": number, "message": "; ".join(problems), "hint": hint}), file=sys.stderr, flush=True)
+        return code
+    for problem in problems:
+        complain(f"error: {problem}")
+    if hint is None and isinstance(error, ConfigError):
+        hint = "See saturnmq --help, or --print-config for every key with its value."
+    complain(f"next: {hint or 'run it again with --debug for the whole story.'}")
+    return code
+
+
+def ready(command: str, facts: dict[str, str], args: argparse.Namespace) -> None:
+    """The one line that says a server serves (CLI-09)."""
+    if args.json:
+        emit_rows(command, [facts])
+    else:
+        print("saturnmq: ready " + " ".join(f"{name}={value}" for name, value in facts.items()), flush=True)
+
+
+# ---- servers -------------------------------------------------------------------------------------------------------
+
+
+def loop_name() -> str:
+    return "uvloop" if _uvloop() is not None else "asyncio"
+
+
+def _uvloop() -> Any:
+    if os.environ.get("SATURNMQ_LOOP") == "asyncio":
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop
+
+
+def twin_name() -> str:
+    """Which twin of the hot path runs; there is only the pure one so far.
+
+    Raises ConfigError when SATURNMQ_PURE=0 demands a compiled one (PKG-02).
+    """
+    if os.environ.get("SATURNMQ_PURE") == "0":
+        raise ConfigError(
+            "SATURNMQ_PURE=0 demands the compiled hot path, and this build has none; unset it or set it to 1"
+        )
+    return "python"
+
+
+def serve(main: Callable[[asyncio.Event], Any]) -> int:
+    """Run a server until SIGTERM or SIGINT, then let it stop within STOP_SECONDS_MAX."""
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        await main(stop)
+
+    uvloop = _uvloop()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop if uvloop else None) as runner:
+        runner.run(run())
+    return EXIT_DONE
+
+
+def warn_if_public(host: str) -> None:
+    """UX-12: a public address without access control is said aloud."""
+    if not host.startswith("127.") and host not in ("localhost", "::1"):
+        complain(f"warning: listening on {host} without access control; anybody who reaches it can read and write")
+
+
+def run_namesrv(args: argparse.Namespace) -> int:
+    from saturnmq.namesrv import NameServer
+    from saturnmq.namesrv.settings import NameServerSettings
+    from saturnmq.net.settings import NetSettings
+
+    configured = configure({"namesrv": NameServerSettings, "net": NetSettings}, args, {})
+    if args.print_config:
+        return print_config(configured, args.json)
+    settings: NameServerSettings = configured.part("namesrv")
+    if args.config:
+        settings = dataclasses.replace(settings, config_store_path=str(args.config))
+    warn_if_public(args.host)
+
+    async def main(stop: asyncio.Event) -> None:
+        server: NameServer = NameServer(settings, configured.part("net"))
+        host, port = await server.start(args.host, settings.listen_port)
+        try:
+            if not args.json:
+                print("The Name Server boot success. serializeType=JSON", flush=True)
+            ready("namesrv", {"namesrv": f"{host}:{port}", "twin": twin_name(), "loop": loop_name()}, args)
+            await stop.wait()
+        finally:
+            await server.stop()
+
+    return serve(main)
+
+
+def broker_facts(broker: Broker, store: Any) -> dict[str, str]:
+    return {
+        "broker": broker.address,
+        "advertised": broker.advertised_address,
+        "store": store.store_path_root_dir,
+        "flush": store.flush_disk_type.name,
+        "twin": twin_name(),
+        "loop": loop_name(),
+    }
+
+
+def boot_line(broker: Broker, name_servers: str) -> str:
+    """DG-09."""
+    return (
+        f"The broker[{broker.name}, {broker.advertised_address}] boot success. serializeType=JSON "
+        f"and name server is {name_servers}"
+    )
+
+
+def broker_classes() -> dict[str, type[Any]]:
+    from saturnmq.broker.settings import BrokerSettings
+    from saturnmq.net.settings import NetSettings
+    from saturnmq.store.settings import StoreSettings
+
+    return {"broker": BrokerSettings, "store": StoreSettings, "net": NetSettings}
+
+
+def run_broker(args: argparse.Namespace) -> int:
+    from saturnmq.broker import Broker
+
+    configured = configure(broker_classes(), args, {})
+    if args.print_config:
+        return print_config(configured, args.json)
+    warn_if_public(configured.part("broker").bind_address)
+
+    async def main(stop: asyncio.Event) -> None:
+        broker: Broker = Broker(configured.part("broker"), configured.part("store"), configured.part("net"))
+        await broker.start()
+        try:
+            name_servers = configured.part("broker").namesrv_addr
+            if not args.json:
+                print(boot_line(broker, name_servers), flush=True)
+            facts = broker_facts(broker, configured.part("store")) | {"namesrv": name_servers or "none"}
+            ready("broker", facts, args)
+            await stop.wait()
+        finally:
+            await broker.stop()
+
+    return serve(main)
+
+
+def run_standalone(args: argparse.Namespace) -> int:
+    from saturnmq.broker import Broker
+    from saturnmq.namesrv import NameServer
+    from saturnmq.namesrv.settings import NameServerSettings
+
+    started = time.monotonic()
+    configured = configure(broker_classes(), args, {"storeProfile": "small"})
+    if args.print_config:
+        return print_config(configured, args.json)
+    settings, store, net = (configured.part(name) for name in ("broker", "store", "net"))
+    warn_if_public(args.host)
+    namesrv_settings = NameServerSettings(
+        listen_port=args.namesrv_port, kv_config_path=str(Path(store.store_path_root_dir) / "namesrv" / "kvConfig.json")
+    )
+
+    async def main(stop: asyncio.Event) -> None:
+        server: NameServer = NameServer(namesrv_settings, net)
+        host, port = await server.start(args.host, args.namesrv_port)
+        try:
+            reachable = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104 - compared, not bound
+            name_servers = f"{reachable}:{port}"
+            broker: Broker = Broker(dataclasses.replace(settings, namesrv_addr=name_servers), store, net)
+            await broker.start()
+            try:
+                if not args.json:
+                    print(boot_line(broker, name_servers), flush=True)
+                facts = {"namesrv": f"{host}:{port}"} | broker_facts(broker, store)
+                facts["start_ms"] = str(round((time.monotonic() - started) * 1000))
+                ready("standalone", facts, args)
+                await stop.wait()
+            finally:
+                await broker.stop()
+        finally:
+            await server.stop()
+
+    return serve(main)
+
+
+def run_spark(args: argparse.Namespace) -> int:
+    try:
+        from saturnmq.spark import export
+    except ImportError as error:
+        raise ConfigError(f"{error.name} is missing: pip install 'saturnmq[spark]'") from error
+    code: int = export.main(args.rest)
+    return code
+
+
+# ---- the table -----------------------------------------------------------------------------------------------------
+
+
+def server_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-c", "--config", type=Path, metavar="FILE", help="properties file with RocketMQ's own key names"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="one key; stands above the file"
+    )
+    parser.add_argument("-p", "--print-config", action="store_true", help="print every key, value and origin, and exit")
+    parser.add_argument("--strict-config", action="store_true", help="an unknown key is an error, not a warning")
+
+
+def configure_namesrv(parser: argparse.ArgumentParser) -> None:
+    server_options(parser)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on (default 9876)")
+
+
+def configure_broker(parser: argparse.ArgumentParser) -> None:
+    server_options(parser)
+    parser.add_argument("-n", "--name-servers", metavar="HOST:PORT;...", help="name servers to register with")
+
+
+def configure_standalone(parser: argparse.ArgumentParser) -> None:
+    server_options(parser)
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="where messages and state are kept")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--namesrv-port", type=int, default=9876, help="name server port (default 9876)")
+    parser.add_argument("--port", type=int, default=10911, help="broker port (default 10911)")
+
+
+def configure_spark(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "rest", nargs=argparse.REMAINDER, metavar="PIPELINE ...", help="export; saturnmq spark export --help"
+    )
+
+
+VERBS: Final = (
+    Verb(
+        "standalone",
+        "a NameServer and a broker in one process",
+        "saturnmq standalone --data ./data",
+        configure_standalone,
+        run_standalone,
+    ),
+    Verb("namesrv", "a NameServer", "saturnmq namesrv --port 9876", configure_namesrv, run_namesrv),
+    Verb("broker", "a broker", "saturnmq broker -c broker.conf -n 127.0.0.1:9876", configure_broker, run_broker),
+    Verb(
+        "spark",
+        "a pipeline on Spark",
+        "saturnmq spark export --name-servers 127.0.0.1:9876 --topic flights --out ./lake",
+        configure_spark,
+        run_spark,
+    ),
+)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line, from VERBS."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--json", action="store_true", help="results as one JSON document on stdout")
+    common.add_argument("--quiet", action="store_true", help="no progress, warnings only")
+    common.add_argument("--debug", action="store_true", help="log everything, show tracebacks")
+    parser = argparse.ArgumentParser(
+        prog="saturnmq", description="A message broker compatible with Apache RocketMQ 4.9.7, in Python."
+    )
+    parser.add_argument("--version", action="store_true", help="version, commit, Python, twin, loop, protocol")
+    verbs = parser.add_subparsers(dest="verb", metavar="COMMAND")
+    for verb in VERBS:
+        sub = verbs.add_parser(
+            verb.name,
+            help=verb.summary,
+            description=verb.summary[0].upper() + verb.summary[1:] + ".",
+            epilog=f"example: {verb.example}",
+            parents=[common],
+        )
+        verb.configure(sub)
+        sub.set_defaults(run=verb.run)
+    return parser
+
+
+def commit() -> str:
+    """Commit of the checkout that runs, or "release" for an installed package; no program is started for it."""
+    git = Path(saturnmq.__file__).resolve().parent.parent.parent / ".git"
+    try:
+        head = (git / "HEAD").read_text().strip()
+        if head.startswith("ref: "):
+            head = (git / head[5:]).read_text().strip()
+    except OSError:
+        return "release"
+    return head[:12]
+
+
+def version_line() -> str:
+    """CLI-11."""
+    python = ".".join(str(part) for part in sys.version_info[:3])
+    return (
+        f"saturnmq {saturnmq.__version__} commit={commit()} python={python} twin={twin_name()} "
+        f"loop={loop_name()} protocol={VERSION}"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    try:
+        if args.version:
+            print(version_line())
+            return EXIT_DONE
+        if args.verb is None:
+            parser.print_help(sys.stderr)
+            return EXIT_USAGE
+        level = logging.DEBUG if args.debug else logging.WARNING if args.quiet else logging.INFO
+        logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        twin_name()
+        code: int = args.run(args)
+        sys.stdout.flush()
+        return code
+    except ConfigError as error:
+        return fail(error, args, EXIT_USAGE)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_DONE
+    except ConnectionError as error:
+        return fail(error, args, EXIT_UNREACHABLE)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except (SaturnError, OSError) as error:
+        return fail(error, args, EXIT_FAILED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

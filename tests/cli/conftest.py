@@ -1,0 +1,118 @@
+"""Real processes of the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+READY_SECONDS_MAX = 30
+
+
+class Server:
+    """A `saturnmq` server process that is ready; `facts` are the words of its ready line."""
+
+    def __init__(self, *args: str, env: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "saturnmq.cli", *args],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | (env or {}),
+        )
+        self.out: list[str] = []
+        self.err: list[str] = []
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._readers = [
+            threading.Thread(target=self._read, args=(self.process.stdout, self.out, True)),
+            threading.Thread(target=self._read, args=(self.process.stderr, self.err, False)),
+        ]
+        for reader in self._readers:
+            reader.start()
+        self.facts = self._await_ready()
+
+    def _read(self, stream: Any, into: list[str], watch: bool) -> None:
+        for line in stream:
+            into.append(line.rstrip("\n"))
+            if watch:
+                self._lines.put(line)
+        if watch:
+            self._lines.put(None)
+
+    def _await_ready(self) -> dict[str, str]:
+        while True:
+            line = self._lines.get(timeout=READY_SECONDS_MAX)
+            if line is None:
+                self.stop()
+                raise AssertionError("server ended before it was ready:\n" + "\n".join(self.err))
+            if line.startswith("saturnmq: ready "):
+                return dict(word.split("=", 1) for word in line.split()[2:])
+            if line.startswith("{"):
+                facts: dict[str, str] = json.loads(line)["rows"][0]
+                return facts
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Exit code after the signal. Fails when it takes longer than the promise of 10 s."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(timeout=12)
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+            for reader in self._readers:
+                reader.join(timeout=5)
+            for stream in (self.process.stdout, self.process.stderr):
+                if stream is not None:
+                    stream.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Server]]:
+    """Starts servers; whatever still runs at the end is stopped."""
+    servers: list[Server] = []
+
+    def start(*args: str, env: dict[str, str] | None = None) -> Server:
+        servers.append(Server(*args, env=env))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def standalone(serve: Callable[..., Server], tmp_path: Path) -> Callable[..., Server]:
+    """Starts a standalone server on free ports with its data in tmp_path."""
+
+    def start(*args: str, env: dict[str, str] | None = None) -> Server:
+        ports = ("--namesrv-port", "0", "--port", "0")
+        return serve("standalone", "--data", str(tmp_path / "data"), *ports, *args, env=env)
+
+    return start
+
+
+def run_cli(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """One short command, to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "saturnmq.cli", *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | (env or {}),
+    )
+
+
+@pytest.fixture
+def cli() -> Callable[..., subprocess.CompletedProcess[str]]:
+    return run_cli

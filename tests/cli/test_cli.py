@@ -1,0 +1,183 @@
+"""The command line, as real processes."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+Start = Callable[..., Any]
+
+
+@pytest.mark.spec("CLI-09", "DG-09")
+def test_standalone_says_ready_with_addresses_and_stops_with_0_on_sigterm(standalone: Start) -> None:
+    server = standalone()
+    facts = server.facts
+    assert {"namesrv", "broker", "advertised", "store", "flush", "twin", "loop"} <= set(facts)
+    for name in ("namesrv", "broker"):
+        host, port = facts[name].rsplit(":", 1)
+        socket.create_connection((host, int(port)), timeout=5).close()
+    assert server.stop() == 0
+    assert any(line.startswith("The broker[") and "boot success. serializeType=JSON" in line for line in server.out)
+
+
+@pytest.mark.spec("CLI-09", "DG-09", "NS-06")
+def test_namesrv_says_ready_and_stops_with_0(serve: Start) -> None:
+    server = serve("namesrv", "--port", "0")
+    assert "The Name Server boot success. serializeType=JSON" in server.out
+    assert server.facts["namesrv"].startswith("127.0.0.1:")
+    assert server.stop() == 0
+
+
+@pytest.mark.spec("CLI-02", "CLI-03")
+def test_json_gives_one_document_on_stdout_and_nothing_else(standalone: Start) -> None:
+    server = standalone("--json")
+    assert server.stop() == 0
+    assert len(server.out) == 1
+    document = json.loads(server.out[0])
+    assert (document["schema"], document["command"]) == (1, "standalone")
+    assert document["rows"][0]["broker"].startswith("127.0.0.1:")
+
+
+@pytest.mark.spec("CLI-09", "UX-09", "UX-05")
+def test_port_in_use_names_the_port_and_what_to_do(cli: Cli) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        done = cli("namesrv", "--port", str(port))
+    assert done.returncode == 1
+    assert str(port) in done.stderr
+    assert "next:" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.spec("UX-09")
+def test_store_in_use_names_the_folder_and_the_process(standalone: Start, cli: Cli, tmp_path: Path) -> None:
+    server = standalone()
+    done = cli("standalone", "--data", str(tmp_path / "data"), "--namesrv-port", "0", "--port", "0")
+    assert done.returncode == 1
+    assert str(tmp_path / "data") in done.stderr
+    assert str(server.process.pid) in done.stderr
+    assert server.process.poll() is None
+
+
+@pytest.mark.spec("UX-09")
+def test_store_folder_that_cannot_be_made_is_named(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    done = cli("standalone", "--data", str(tmp_path / "file" / "data"), "--namesrv-port", "0", "--port", "0")
+    assert done.returncode == 1
+    assert str(tmp_path / "file") in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.spec("CLI-10", "NS-02", "DG-11")
+def test_config_file_is_read_and_an_unknown_key_warns_with_the_nearest(cli: Cli, tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerName=broker-x\nbrokerClusterNam=c\nfileReservedTime=48\n")
+    done = cli("broker", "-c", str(conf), "--print-config")
+    assert done.returncode == 0
+    assert f"brokerName=broker-x  # {conf}" in done.stdout
+    assert "brokerClusterName" in done.stderr
+    strict = cli("broker", "-c", str(conf), "--print-config", "--strict-config")
+    assert strict.returncode == 2
+    assert "brokerClusterName" in strict.stderr
+
+
+@pytest.mark.spec("CLI-10", "CLI-02")
+def test_print_config_as_json_shows_value_and_origin(cli: Cli) -> None:
+    done = cli("broker", "--print-config", "--json", "--set", "brokerName=b9")
+    rows = {row["key"]: row for row in json.loads(done.stdout)["rows"]}
+    assert rows["brokerName"] == {"key": "brokerName", "value": "b9", "origin": "--set"}
+    assert rows["brokerClusterName"]["origin"] == "default"
+
+
+@pytest.mark.spec("CLI-03", "CLI-04", "UX-05")
+def test_wrong_values_are_all_reported_at_once_with_the_allowed_range(cli: Cli) -> None:
+    done = cli("broker", "--set", "listenPort=99999", "--set", "flushDiskType=SOMETIMES")
+    assert done.returncode == 2
+    assert "listenPort" in done.stderr and "65535" in done.stderr
+    assert "flushDiskType" in done.stderr and "SYNC_FLUSH" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.spec("CLI-03")
+def test_error_with_json_is_one_object_with_message_and_hint(cli: Cli) -> None:
+    done = cli("broker", "--json", "--set", "listenPort=99999")
+    assert done.returncode == 2
+    error = json.loads(done.stderr.splitlines()[-1])
+    assert set(error) == {"code", "message", "hint"}
+    assert "listenPort" in error["message"]
+    assert done.stdout == ""
+
+
+@pytest.mark.spec("CLI-04")
+@pytest.mark.parametrize("args", [(), ("nonsense",), ("standalone",), ("broker", "--set", "novalue")])
+def test_wrong_options_exit_with_2(cli: Cli, args: tuple[str, ...]) -> None:
+    done = cli(*args)
+    assert done.returncode == 2
+    assert done.stdout == ""
+
+
+@pytest.mark.spec("CLI-04")
+def test_output_into_a_closed_pipe_ends_quietly() -> None:
+    command = [sys.executable, "-m", "saturnmq.cli", "broker", "--print-config"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    error = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=30) == 0
+    assert "Traceback" not in error and "BrokenPipe" not in error
+
+
+@pytest.mark.spec("CLI-11", "PKG-02")
+def test_version_names_commit_python_twin_loop_and_protocol(cli: Cli) -> None:
+    line = cli("--version").stdout
+    words = dict(word.split("=", 1) for word in line.split()[2:])
+    assert words["protocol"] == "407"
+    assert words["twin"] == "python"
+    assert set(words) == {"commit", "python", "twin", "loop", "protocol"}
+
+
+@pytest.mark.spec("PKG-02")
+def test_pure_0_demands_a_compiled_path_that_is_not_there(cli: Cli, tmp_path: Path) -> None:
+    args = ("standalone", "--data", str(tmp_path), "--namesrv-port", "0", "--port", "0")
+    done = cli(*args, env={"SATURNMQ_PURE": "0"})
+    assert done.returncode == 2
+    assert "SATURNMQ_PURE" in done.stderr
+
+
+@pytest.mark.spec("UX-12")
+def test_a_public_address_is_warned_of_and_the_default_is_loopback(serve: Start) -> None:
+    public = serve("namesrv", "--host", "0.0.0.0", "--port", "0")
+    assert public.stop() == 0
+    assert any("without access control" in line for line in public.err)
+    private = serve("namesrv", "--port", "0")
+    addresses = {c.laddr.ip for c in psutil.Process(private.process.pid).net_connections() if c.status == "LISTEN"}
+    assert addresses == {"127.0.0.1"}
+    assert private.stop() == 0
+    assert not any("without access control" in line for line in private.err)
+
+
+@pytest.mark.spec("UX-02")
+def test_idle_standalone_is_small_and_ready_at_once(standalone: Start, tmp_path: Path) -> None:
+    starts, memory = [], []
+    for _ in range(3):
+        server = standalone()
+        starts.append(int(server.facts["start_ms"]))
+        memory.append(psutil.Process(server.process.pid).memory_info().rss)
+        assert server.stop() == 0
+    assert min(starts) < 1000
+    assert min(memory) < 100 * 1000**2
+    on_disk = sum(path.stat().st_blocks * 512 for path in (tmp_path / "data").rglob("*") if path.is_file())
+    assert on_disk < 64 * 1024**2

@@ -1,0 +1,101 @@
+"""What the package promises: bounds, extras, light imports, the README's first example."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+BLOCK = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {names!r}:
+            raise ImportError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+def run_python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.spec("PKG-06")
+def test_every_dependency_has_a_lower_bound_and_an_upper_one_only_with_a_reason() -> None:
+    lines = (REPOSITORY / "pyproject.toml").read_text().splitlines()
+    groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    for requirement in (item for group in groups for item in group):
+        bare = requirement.split(";")[0]
+        if bare.startswith(("saturnmq[", "types-")):
+            continue
+        assert ">=" in bare, f"{requirement} has no lower bound"
+        if "<" in bare:
+            line = next(line for line in lines if requirement in line)
+            assert "#" in line, f"{requirement} has an upper bound without a reason"
+
+
+@pytest.mark.spec("PKG-03")
+def test_python_3_11_is_enough() -> None:
+    assert PROJECT["requires-python"] == ">=3.11"
+    for path in sorted((REPOSITORY / "src").rglob("*.py")):
+        ast.parse(path.read_text(encoding="utf-8"), filename=str(path), feature_version=(3, 11))
+
+
+@pytest.mark.spec("PKG-04")
+def test_import_loads_neither_extras_nor_rich() -> None:
+    heavy = "{'rich', 'pyspark', 'pyarrow', 'numpy', 'pandas', 'yaml', 'cryptography'}"
+    done = run_python(f"import sys, saturnmq; saturnmq.Client; print(sorted({heavy} & set(sys.modules)))")
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.spec("PKG-04")
+def test_orjson_and_uvloop_are_never_required(tmp_path: Path) -> None:
+    code = (
+        BLOCK.format(names={"orjson", "uvloop"})
+        + """
+import asyncio
+from pathlib import Path
+from saturnmq import Client
+from saturnmq.testing import EmbeddedBroker
+async def main():
+    async with asyncio.timeout(30), EmbeddedBroker() as server, Client.from_url(server.url) as client:
+        async with client.producer("g-p") as out:
+            receipt = await out.send("plain", b"body")
+            print("sent", receipt.offset)
+asyncio.run(main())
+"""
+    )
+    done = run_python(code)
+    assert done.stdout.strip() == "sent 0", done.stderr
+
+
+@pytest.mark.spec("PKG-05")
+def test_a_missing_extra_is_named_with_its_install_line() -> None:
+    code = (
+        BLOCK.format(names={"pyspark", "pyarrow"})
+        + "from saturnmq.cli import main; sys.exit(main(['spark', 'export', '--topic', 't', '--out', 'o']))"
+    )
+    done = run_python(code)
+    assert done.returncode == 2
+    assert "pip install 'saturnmq[spark]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.spec("UX-01")
+def test_the_example_of_the_readme_sends_and_receives(standalone: Callable[..., Any]) -> None:
+    server = standalone()
+    readme = (REPOSITORY / "README.md").read_text()
+    example = next(b for b in re.findall(r"```python\n(.*?)```", readme, re.S) if "asyncio.run" in b)
+    assert "rmq://127.0.0.1:9876" in example
+    done = run_python(example.replace("127.0.0.1:9876", server.facts["namesrv"]))
+    assert done.returncode == 0, done.stderr
+    assert "b'hello' paid" in done.stdout
