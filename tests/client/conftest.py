@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from saturnmq.net import Connection, NetSettings, RemotingServer
-from saturnmq.protocol.bodies import BrokerData, ConsumerIdList, QueueData, TopicRouteData
+from saturnmq.protocol.bodies import BrokerData, ConsumerIdList, HeartbeatData, QueueData, TopicRouteData
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.message import Host, Message, decode_batch, encode_record
@@ -30,7 +30,7 @@ class Server:
         self.address = ""
         self.connections: list[Connection] = []
         self._arrived: asyncio.Event = asyncio.Event()
-        self._remoting = RemotingServer(self._handle, settings=NetSettings())
+        self._remoting = RemotingServer(self._handle, settings=NetSettings(stop_timeout_ms=10))
 
     async def start(self, port: int = 0) -> None:
         host, bound = await self._remoting.start("127.0.0.1", port)
@@ -94,7 +94,8 @@ class FakeBroker(Server):
         self.name = name
         self.stored: dict[tuple[str, int], list[bytes]] = defaultdict(list)
         self.offsets: dict[tuple[str, str, int], int] = {}
-        self.members: list[str] = []
+        self.groups: dict[str, set[str]] = defaultdict(set)
+        self.sent_back: list[Command] = []
         self._physical = itertools.count(0, 1000)
         self._grown: dict[tuple[str, int], list[asyncio.Future[None]]] = defaultdict(list)
 
@@ -224,10 +225,24 @@ class FakeBroker(Server):
         return command.reply(ext={"timestamp": "1700000000000"})
 
     def on_34(self, command: Command) -> Command:
+        data = HeartbeatData.decode(command.body or b"")
+        for consumer in data.consumer_data_set:
+            self.groups[consumer.group_name].add(data.client_id)
+        return command.reply()
+
+    def on_35(self, command: Command) -> Command:
+        self.groups[command.ext.get("consumerGroup", "")].discard(command.ext["clientID"])
         return command.reply()
 
     def on_38(self, command: Command) -> Command:
-        return command.reply(body=ConsumerIdList(consumer_id_list=list(self.members)).encode())
+        members = sorted(self.groups[command.ext["consumerGroup"]])
+        if not members:
+            return command.reply(ResponseCode.SYSTEM_ERROR, "no consumer for this group")
+        return command.reply(body=ConsumerIdList(consumer_id_list=members).encode())
+
+    def on_36(self, command: Command) -> Command:
+        self.sent_back.append(command)
+        return command.reply()
 
 
 class FakeCluster:

@@ -317,7 +317,7 @@ def test_retried_codes_go_to_another_broker(run: Run, cluster: Any, code: int) -
         async with cluster(2) as c, Client(name_servers=c.name_servers, latency_fault=False) as client:
             async with client.producer("g") as out:
                 c.brokers["b0"].script[310] = answer(code)
-                for _ in range(4):
+                for _ in range(8):
                     assert (await out.send("T", b"x")).queue.broker_name == "b1"
                 assert c.brokers["b0"].of(310), "some attempts began at b0"
 

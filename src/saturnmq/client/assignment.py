@@ -148,6 +148,13 @@ class Assignment:
         self._room.set()
         self.host.room_made()
 
+    def reset(self, offset: int) -> None:
+        """An operator moved the group: go on at offset at once, whatever pull is under way (OF-06)."""
+        self.restart_at(offset)
+        if self._task is not None:
+            self._task.cancel()
+        self.start()
+
     # flow control
 
     def committed(self, offset: int) -> None:

@@ -78,6 +78,7 @@ class Consumer(Generic[T]):
         self._retry_topic = RETRY_PREFIX + self.group
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._tags: dict[str, frozenset[str]] = {}
+        self._announced: dict[str, int] = {}  # subscription versions that the brokers were told
         self._assigned: dict[MessageQueue, Assignment] = {}
         self._inbox: Inbox[Message[T]] = Inbox(mark_delivered)
         self._rebalance_wanted = asyncio.Event()
@@ -86,6 +87,7 @@ class Consumer(Generic[T]):
         self._tasks: list[asyncio.Task[Any]] = []
         self._starved = False
         self._lock = asyncio.Lock()
+        self._stopping: asyncio.Task[None] | None = None
         self._set_subscription(self._retry_topic, Filter(ALL))
 
     # life
@@ -125,8 +127,14 @@ class Consumer(Generic[T]):
     async def stop(self) -> None:
         """Leave the group: stop pulling, store offsets, unregister (CA-09). Idempotent.
 
-        What is not settled is delivered again, to whoever owns the queue then.
+        What is not settled is delivered again, to whoever owns the queue then. A caller that is cancelled does not stop
+        the stopping.
         """
+        if self._stopping is None:
+            self._stopping = asyncio.get_running_loop().create_task(self._stop(), name=f"saturnmq stop {self.group}")
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
         async with self._lock:
             running = self.state is State.RUNNING
             self.state = State.STOPPED
@@ -183,7 +191,7 @@ class Consumer(Generic[T]):
         if self.state is State.RUNNING:
             for queue in [queue for queue in self._assigned if queue.topic == wire]:
                 await self._release(queue)
-            await self.core.heartbeat()
+            await self._beat()
 
     def _set_subscription(self, wire: str, wanted: Filter) -> None:
         self._subscriptions[wire] = subscription_data(wire, wanted, now_ms())
@@ -197,14 +205,20 @@ class Consumer(Generic[T]):
         for topic in topics:
             self.core.routes.use(topic)
             await self.core.routes.refresh(topic)
+        await self._beat()
+
+    async def _beat(self) -> None:
+        """Tell every broker about the group; then pulls may name these versions."""
+        versions = {topic: data.sub_version for topic, data in self._subscriptions.items()}
         await self.core.heartbeat()
+        self._announced = versions
 
     def wanted_tags(self, topic: str) -> frozenset[str]:
         return self._tags.get(topic, frozenset())
 
     def subscription_version(self, topic: str) -> int:
-        data = self._subscriptions.get(topic)
-        return data.sub_version if data is not None else 0
+        """The newest version that the brokers were told: a pull may not run ahead of the heartbeat."""
+        return self._announced.get(topic, 0)
 
     def subscription_type(self, topic: str) -> str:
         data = self._subscriptions.get(topic)
@@ -363,7 +377,7 @@ class Consumer(Generic[T]):
 
     async def _quiet_heartbeat(self) -> None:
         try:
-            await self.core.heartbeat()
+            await self._beat()
         except SaturnError as error:
             logger.warning("heartbeat failed group=%s error=%s", self.group, error)
 
@@ -491,5 +505,5 @@ class Consumer(Generic[T]):
             assignment = self._assigned.get(queue)
             if assignment is not None:
                 logger.info("offset reset group=%s queue=%s offset=%d", self.group, queue, offset)
-                assignment.restart_at(offset)
+                assignment.reset(offset)
         self.core.spawn(f"reset {self.group}", self.offsets.persist_all(), vital=False)

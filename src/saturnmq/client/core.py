@@ -60,6 +60,7 @@ class GroupMember(Protocol):
     group: str
 
     def heartbeat_data(self) -> ConsumerData: ...
+    def stop(self) -> Awaitable[None]: ...
     def wake_rebalance(self) -> None: ...
     def persist_offsets(self) -> Awaitable[None]: ...
     def handle(self, command: Command) -> Command | None: ...
@@ -98,6 +99,7 @@ class Core:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._beating: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
 
     # life
 
@@ -125,13 +127,25 @@ class Core:
         self._every("rebalance", settings.rebalance_ms, settings.rebalance_ms, self._rebalance)
 
     async def stop(self) -> None:
-        """Unregister, cancel and await every task, close every connection. Idempotent."""
-        if self.state is State.STOPPED:
+        """Stop consumers, unregister, cancel and await every task, close every connection. Idempotent.
+
+        A caller that is cancelled does not stop the stopping.
+        """
+        if self.state is not State.RUNNING:
+            self.state = State.STOPPED
+            if self._stopping is not None:
+                await asyncio.shield(self._stopping)
             return
-        running = self.state is State.RUNNING
+        if self._stopping is None:
+            self._stopping = asyncio.get_running_loop().create_task(self._stop(), name="saturnmq stop client")
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
+        for consumer in list(self.consumers.values()):
+            await consumer.stop()
+        for group in list(self.producers):
+            await self.remove_producer(group)
         self.state = State.STOPPED
-        if not running:
-            return
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -1,0 +1,242 @@
+"""Every public coroutine is cancelled at every await: the client still works, nothing is left, nothing is lost (API-24)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from saturnmq import Client, MessageQueue, Outgoing, SendStatus
+from saturnmq.client.gate import Gate
+from saturnmq.client.inbox import Inbox
+
+Run = Callable[[Callable[[], Any]], Any]
+QUEUE = MessageQueue("T", "b0", 0)
+STEPS_MAX = 60
+
+
+class World:
+    """A scripted cluster and everything a Client makes, fresh for each cancellation."""
+
+    def __init__(self, cluster: Any, client: Client) -> None:
+        self.cluster = cluster
+        self.client = client
+        self.producer = client.producer("p")
+        self.consumer = client.consumer("g", start="first")
+        self.puller = client.puller()
+
+
+CALLS: dict[str, Callable[[World], Coroutine[Any, Any, Any]]] = {
+    "producer.start": lambda w: w.client.producer("other").start(),
+    "producer.stop": lambda w: w.producer.stop(),
+    "producer.send": lambda w: w.producer.send("T", b"x"),
+    "producer.send sharded": lambda w: w.producer.send("T", b"x", shard_by="k"),
+    "producer.send_oneway": lambda w: w.producer.send_oneway("T", b"x"),
+    "producer.send_many": lambda w: w.producer.send_many("T", [b"a", Outgoing(value=b"b", topic="U")]),
+    "producer.queues": lambda w: w.producer.queues("T"),
+    "consumer.start": lambda w: w.client.consumer("other").start(),
+    "consumer.stop": lambda w: w.consumer.stop(),
+    "consumer.subscribe": lambda w: w.consumer.subscribe("U"),
+    "consumer.unsubscribe": lambda w: w.consumer.unsubscribe("T"),
+    "consumer.recv": lambda w: w.consumer.recv(),
+    "consumer.recv timeout": lambda w: w.consumer.recv(5),
+    "consumer.anext": lambda w: anext_of(w),
+    "consumer.batches": lambda w: batch_of(w),
+    "consumer.commit": lambda w: w.consumer.commit(),
+    "consumer.wait_assigned": lambda w: w.consumer.wait_assigned(),
+    "message.ack": lambda w: settle(w, "ack"),
+    "message.retry": lambda w: settle(w, "retry"),
+    "message.reject": lambda w: settle(w, "reject"),
+    "puller.queues": lambda w: w.puller.queues("T"),
+    "puller.refresh": lambda w: w.puller.refresh("T"),
+    "puller.min_offset": lambda w: w.puller.min_offset(QUEUE),
+    "puller.max_offset": lambda w: w.puller.max_offset(QUEUE),
+    "puller.offset_by_time": lambda w: w.puller.offset_by_time(QUEUE, 1),
+    "puller.earliest_store_time": lambda w: w.puller.earliest_store_time(QUEUE),
+    "puller.committed": lambda w: w.puller.committed("g2", QUEUE),
+    "puller.commit": lambda w: w.puller.commit("g2", QUEUE, 1),
+    "puller.pull": lambda w: w.puller.pull(QUEUE, 0),
+    "client.topic_exists": lambda w: w.client.topic_exists("T"),
+    "client.create_topic": lambda w: w.client.create_topic("NEW"),
+    "client.query_messages": lambda w: w.client.query_messages("T", "k"),
+}
+
+
+async def anext_of(world: World) -> Any:
+    return await anext(world.consumer)
+
+
+async def batch_of(world: World) -> Any:
+    source = world.consumer.batches(3, wait=0.05)
+    try:
+        return await anext(source)
+    finally:
+        await source.aclose()
+
+
+async def settle(world: World, how: str) -> None:
+    await getattr(await world.consumer.recv(), how)()
+
+
+async def step_and_cancel(work: Coroutine[Any, Any, Any], steps: int) -> bool:
+    """Let the task run `steps` turns of the loop, then cancel it. True when it was done before."""
+    task = asyncio.ensure_future(work)
+    for _ in range(steps):
+        await asyncio.sleep(0)
+        if task.done():
+            await asyncio.gather(task, return_exceptions=True)
+            return True
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return False
+
+
+async def still_works(world: World, name: str) -> None:
+    """Sends, and receives every message that was not settled."""
+    client = world.client
+    async with AsyncExitStack() as stack:
+        out = world.producer if name != "producer.stop" else await stack.enter_async_context(client.producer("p2"))
+        receipt = await out.send("T", b"after", queue=QUEUE)
+        assert receipt.status is SendStatus.SEND_OK
+        inbox = world.consumer
+        if name == "consumer.stop":
+            await inbox.stop()
+            inbox = await stack.enter_async_context(client.consumer("g", start="first"))
+        await inbox.subscribe("T")
+        committed = world.cluster.broker.offsets.get(("g", "T", 0), 0)
+        wanted = set(range(committed, receipt.offset + 1)) - world.settled(inbox)  # type: ignore[attr-defined]
+        got: set[int] = set()
+        async with asyncio.timeout(5):
+            while not wanted <= got:
+                message = await inbox.recv()
+                await message.ack()
+                if message.queue == QUEUE:
+                    got.add(message.offset)
+
+
+def settled(world: World, inbox: Any) -> set[int]:
+    """Offsets of QUEUE that were handed out for good by the cancelled call itself: those it settled."""
+    done: set[int] = set()
+    for assignment in inbox._assigned.values():
+        if assignment.user_queue == QUEUE:
+            generation = assignment.generation
+            done |= set(generation.verdicts) | set(generation.delivered)
+            done |= set(range(generation.process_queue.commit_offset))
+    return done
+
+
+@pytest.mark.spec("API-24", "API-25")
+@pytest.mark.parametrize("name", CALLS)
+def test_cancelled_at_every_await(run: Run, cluster: Any, name: str) -> None:
+    async def one(steps: int) -> bool:
+        async with cluster() as c:
+            for topic in ("U", "TBW102"):
+                c.add(topic)
+            for n in range(4):
+                c.broker.put("T", 0, b"%d" % n)
+            problems: list[Any] = []
+            asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
+            async with Client(name_servers=c.name_servers) as client:
+                world = World(c, client)
+                world.settled = lambda inbox: settled(world, inbox)  # type: ignore[attr-defined]
+                async with world.producer, world.consumer:
+                    await world.consumer.subscribe("T")
+                    await world.consumer.wait_assigned()
+                    done = await step_and_cancel(CALLS[name](world), steps)
+                    await still_works(world, name)
+        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        left = [task for task in left if "bounded" not in repr(task)]
+        if left:
+            await asyncio.wait(left, timeout=1)  # the scripted servers' own
+        assert not [task for task in left if not task.done()]
+        assert not problems
+        return done
+
+    async def work() -> None:
+        for steps in range(STEPS_MAX):
+            if await one(steps):
+                return
+
+    run(work)
+
+
+@pytest.mark.spec("API-24")
+@pytest.mark.parametrize("name", ["start", "stop"])
+def test_client_start_and_stop_cancelled_at_every_await(run: Run, cluster: Any, name: str) -> None:
+    async def work() -> None:
+        for steps in range(20):
+            async with cluster() as c:
+                client = Client(name_servers=c.name_servers)
+                if name == "stop":
+                    await client.start()
+                    async with client.producer("p") as out:
+                        await out.send("T", b"x")
+                done = await step_and_cancel(getattr(client, name)(), steps)
+                await client.stop()
+                assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("saturnmq ")]
+                if done:
+                    return
+
+    run(work)
+
+
+@pytest.mark.spec("API-24", "API-15")
+def test_cancelled_reader_leaves_its_message_to_the_others(run: Run) -> None:
+    async def work() -> None:
+        inbox: Inbox[int] = Inbox(lambda _: True)
+        first, second = asyncio.ensure_future(inbox.get()), asyncio.ensure_future(inbox.get())
+        await asyncio.sleep(0)
+        inbox.put([1])
+        first.cancel()  # it was woken for this message in the same turn
+        assert await second == 1
+        assert first.cancelled() and len(inbox) == 0
+        inbox.put([2, 3])
+        inbox.put_back([1])
+        assert [await inbox.get() for _ in range(3)] == [1, 2, 3]
+
+    run(work)
+
+
+@pytest.mark.spec("API-22", "API-24")
+def test_gate_gives_the_place_of_a_cancelled_waiter_to_the_next(run: Run) -> None:
+    async def work() -> None:
+        gate = Gate(1, 100)
+        assert gate.try_enter(500), "one alone may be larger than the limit"
+        assert not gate.try_enter(1)
+        waiters: list[asyncio.Future[Any]] = [asyncio.ensure_future(enter(gate)) for _ in range(3)]
+        await asyncio.sleep(0)
+        gate.leave(500)
+        waiters[0].cancel()  # let in and cancelled in the same turn
+        waiters[1].cancel()
+        await asyncio.wait_for(waiters[2], 1)
+        assert (gate.count, gate.bytes) == (1, 1)
+        gate.leave(1)
+        assert (gate.count, gate.bytes) == (0, 0)
+
+    async def enter(gate: Gate) -> None:
+        await gate.enter(1)
+
+    run(work)
+
+
+def test_every_public_coroutine_is_in_the_list() -> None:
+    """So that a new one is not forgotten here."""
+    import inspect
+
+    from saturnmq import Consumer, Message, Producer, Puller
+
+    known = {name.split(" ")[0] for name in CALLS} | {"client.start", "client.stop"}
+    known |= {
+        "client.run",  # tests of listeners
+        "client.view_message",  # query_messages and one call more
+        "producer.send_prepared",  # the client's own
+        "consumer.persist_offsets",  # the client's own
+        "consumer.recv",
+    }
+    for kind in (Client, Producer, Consumer, Puller, Message):
+        for name, _member in inspect.getmembers(kind, inspect.iscoroutinefunction):
+            if not name.startswith("_"):
+                assert f"{kind.__name__.lower()}.{name}" in known

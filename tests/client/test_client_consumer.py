@@ -1,0 +1,830 @@
+# ruff: noqa: SIM117 - the cluster, the client and what is made from it are three steps
+"""The consumer against a scripted cluster: shares, pulls, settling, offsets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from saturnmq import (
+    Ack,
+    AlreadySettled,
+    Client,
+    Closed,
+    ConsumerStopped,
+    DecodeError,
+    Message,
+    MessageQueue,
+    Retry,
+    json_codec,
+    str_codec,
+    tag,
+)
+from saturnmq.client.assignment import Assignment
+from saturnmq.client.errors import GroupInUse
+from saturnmq.client.send_back import level_for
+from saturnmq.protocol.bodies import BrokerData, QueueData, ResetOffsetBody, TopicRouteData
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.message import decode_properties
+
+Run = Callable[[Callable[[], Any]], Any]
+
+
+def one_queue(c: Any, topic: str = "T") -> None:
+    c.add(topic, c.route(read=1, write=1))
+
+
+async def eventually(condition: Callable[[], Any], timeout: float = 5.0) -> None:
+    """Until the condition holds; the loop runs meanwhile."""
+    async with asyncio.timeout(timeout):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+# receiving and settling
+
+
+@pytest.mark.spec("API-15", "API-19", "CC-05", "BAT-07")
+def test_messages_arrive_in_queue_order_and_the_settled_head_is_committed(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            for n in range(5):
+                c.broker.put("T", 0, b"%d" % n)
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                messages = [await inbox.recv(5) for _ in range(5)]
+                assert [message.value for message in messages] == [b"0", b"1", b"2", b"3", b"4"]
+                queue = MessageQueue("T", "b0", 0)
+                await messages[1].ack()
+                await messages[2].ack()
+                assert inbox.committed().get(queue, 0) == 0, "0 is still open"
+                await messages[0].ack()
+                assert inbox.committed()[queue] == 3
+            assert c.broker.offsets["g", "T", 0] == 3, "the rest comes again"
+            async with client.consumer("g", start="first") as again:
+                await again.subscribe("T")
+                assert (await again.recv(5)).value == b"3"
+
+    run(work)
+
+
+@pytest.mark.spec("API-19")
+def test_settling_twice_alike_does_nothing_and_differently_raises(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            c.broker.put("T", 0, b"a")
+            c.broker.put("T", 0, b"b")
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                first, second = await inbox.recv(5), await inbox.recv(5)
+                await first.ack()
+                await first.ack()
+                with pytest.raises(AlreadySettled):
+                    await first.retry()
+                await second.reject()
+                await second.reject()
+                with pytest.raises(AlreadySettled):
+                    await second.ack()
+                assert len(c.broker.sent_back) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("API-07", "API-08", "RTY-04", "CC-02")
+def test_message_shows_what_was_sent_and_is_frozen(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            one_queue(c, "%RETRY%g")
+            text = "TAGS\x01paid\x02KEYS\x01k1 k2\x02UNIQ_KEY\x01UID\x02a\x01b\x02RETRY_TOPIC\x01T"
+            c.broker.put("%RETRY%g", 0, b"text", text, reconsume_times=2, born_timestamp_ms=1_700_000_000_123, flag=9)
+            async with client.consumer("g", codec=str_codec()) as inbox:
+                await inbox.subscribe("T")
+                message = await inbox.recv(5)
+                assert message.value == "text" and message.body == b"text" and message.value is message.value
+                assert (message.topic, message.tag, message.keys, message.properties["a"]) == (
+                    "T",
+                    "paid",
+                    ("k1", "k2"),
+                    "b",
+                )
+                assert (message.message_id, message.attempt, message.flag, message.offset) == ("UID", 3, 9, 0)
+                assert message.queue == MessageQueue("%RETRY%g", "b0", 0)
+                assert message.born_at == datetime(2023, 11, 14, 22, 13, 20, 123000, tzinfo=UTC)
+                assert message.stored_at.tzinfo is UTC and len(message.offset_message_id) == 32
+                for name in ("value", "topic", "queue", "new"):
+                    with pytest.raises(AttributeError):
+                        setattr(message, name, 1)
+                assert not hasattr(message, "__dict__")
+
+    run(work)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    sku: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    id: int
+    total: float
+    lines: list[Line]
+    note: str | None = None
+
+
+@pytest.mark.spec("API-08")
+def test_dataclasses_travel_as_json_and_what_does_not_fit_is_a_decode_error() -> None:
+    codec = json_codec(Order)
+    order = Order(1, 9.5, [Line("a", 2)])
+    assert codec.decode(codec.encode(order)) == order
+    assert json.loads(codec.encode(order)) == {"id": 1, "total": 9.5, "lines": [{"sku": "a", "count": 2}], "note": None}
+    assert codec.decode(b'{"id":1,"total":2,"lines":[],"extra":1}') == Order(1, 2.0, [])
+    for body in (
+        b"",
+        b"{",
+        b"[]",
+        b'{"id":"1","total":2,"lines":[]}',
+        b'{"id":1}',
+        b'{"id":1,"total":2,"lines":[1]}',
+        b"[" * 9999,
+    ):
+        with pytest.raises(DecodeError):
+            codec.decode(body)
+
+
+@pytest.mark.spec("PL-06", "PRC-05")
+def test_tags_are_compared_as_text_and_filtered_messages_are_passed(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            for name in ("AaAa", "BBBB", "", "AaAa", "BBBB"):  # AaAa and BBBB have one hash
+                c.broker.put("T", 0, name.encode() or b"-", f"TAGS\x01{name}" if name else "")
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T", tag("AaAa"))
+                got = [await inbox.recv(5), await inbox.recv(5)]
+                assert [message.value for message in got] == [b"AaAa", b"AaAa"]
+                for message in got:
+                    await message.ack()
+                assert inbox.committed()[MessageQueue("T", "b0", 0)] == 5, "the filtered tail advances too"
+
+    run(work)
+
+
+@pytest.mark.spec("API-15")
+def test_recv_times_out_batches_gather_and_stop_ends_the_iteration(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            inbox = client.consumer("g", start="first")
+            async with inbox:
+                await inbox.subscribe("T")
+                with pytest.raises(TimeoutError):
+                    await inbox.recv(0.01)
+                for n in range(5):
+                    c.broker.put("T", 0, b"%d" % n)
+                batches = inbox.batches(3, wait=0.1)
+                assert [message.value for message in await anext(batches)] == [b"0", b"1", b"2"]
+                assert [message.value for message in await anext(batches)] == [b"3", b"4"]
+                await batches.aclose()
+                waiting = asyncio.ensure_future(anext(inbox, None))
+                receiving = asyncio.ensure_future(inbox.recv())
+                await asyncio.sleep(0)
+            assert await waiting is None
+            with pytest.raises(Closed):
+                await receiving
+            with pytest.raises(Closed):
+                await inbox.recv()
+
+    run(work)
+
+
+@pytest.mark.spec("RTY-01", "RTY-03", "API-21")
+def test_retry_and_reject_send_back_with_a_level(run: Run, cluster: Any) -> None:
+    assert [level_for(timedelta(seconds=s)) for s in (0.5, 1, 2, 10, 31, 7200, 9999)] == [1, 1, 2, 3, 5, 18, 18]
+
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            for n in range(3):
+                c.broker.put("T", 0, b"%d" % n, f"UNIQ_KEY\x01U{n}")
+            async with client.consumer("g", start="first", max_times=5) as inbox:
+                await inbox.subscribe("T")
+                first, second, third = [await inbox.recv(5) for _ in range(3)]
+                await first.retry(after=timedelta(seconds=7))
+                await second.retry()
+                await third.reject()
+                levels = [command.ext["delayLevel"] for command in c.broker.sent_back]
+                assert levels == ["3", "0", "-1"]
+                assert c.broker.sent_back[0].ext == {
+                    "offset": str(first.record.physical_offset),
+                    "group": "g",
+                    "delayLevel": "3",
+                    "originMsgId": "U0",
+                    "originTopic": "T",
+                    "unitMode": "false",
+                    "maxReconsumeTimes": "5",
+                    "bname": "b0",
+                }
+                assert inbox.committed()[MessageQueue("T", "b0", 0)] == 3
+
+    run(work)
+
+
+@pytest.mark.spec("RTY-01", "RTY-05", "API-21")
+def test_failed_send_back_sends_a_copy_and_a_reason_travels_with_the_dead_letter(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            c.add("%RETRY%g")
+            for n in range(2):
+                c.broker.put("T", 0, b"%d" % n, f"UNIQ_KEY\x01U{n}\x02TRAN_MSG\x01true", reconsume_times=n)
+            c.broker.script[36] = lambda command: command.reply(1, "no")
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                first, second = await inbox.recv(5), await inbox.recv(5)
+                await first.retry()
+                (copy,) = c.broker.of(310)
+                properties = decode_properties(copy.ext["i"])
+                assert (copy.ext["a"], copy.ext["b"]) == ("CLIENT_INNER_PRODUCER", "%RETRY%g")
+                assert (copy.ext["j"], copy.ext["l"], properties["DELAY"], properties["RETRY_TOPIC"]) == (
+                    "1",
+                    "16",
+                    "3",
+                    "T",
+                )
+                assert properties["ORIGIN_MESSAGE_ID"] and "TRAN_MSG" not in properties and copy.ext["f"] == "0"
+                await second.reject(reason="bad data")
+                dead = c.broker.of(310)[1]
+                properties = decode_properties(dead.ext["i"])
+                assert properties["DEAD_LETTER_REASON"] == "bad data" and "DELAY" not in properties
+                assert int(dead.ext["j"]) >= int(dead.ext["l"]), "the broker stores it in the dead letters"
+                assert inbox.committed()[MessageQueue("T", "b0", 0)] == 2
+
+    run(work)
+
+
+@pytest.mark.spec("API-19", "CC-04")
+def test_retry_that_fails_settles_nothing_and_can_be_repeated(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            c.broker.put("T", 0, b"x")
+            c.broker.script[36] = lambda command: command.reply(13, "no")
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                message = await inbox.recv(5)
+                with pytest.raises(Exception, match="No route info"):
+                    await message.retry()
+                assert inbox.committed().get(MessageQueue("T", "b0", 0), 0) == 0
+                c.broker.script.clear()
+                await message.retry()
+                assert inbox.committed()[MessageQueue("T", "b0", 0)] == 1
+
+    run(work)
+
+
+@pytest.mark.spec("API-20", "PL-14")
+def test_unsettled_message_is_sent_back_after_ack_timeout(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            for n in range(3):
+                c.broker.put("T", 0, b"%d" % n)
+            async with client.consumer("g", start="first", ack_timeout=0.15) as inbox:
+                await inbox.subscribe("T")
+                first, second = await inbox.recv(5), await inbox.recv(5)
+                await second.ack()
+                await c.broker.wait_for(36)
+                await eventually(lambda: inbox.committed().get(MessageQueue("T", "b0", 0)) == 2)
+                (command,) = c.broker.sent_back
+                assert command.ext["delayLevel"] == "3" and command.ext["offset"] == str(first.record.physical_offset)
+                with pytest.raises(AlreadySettled):
+                    await first.ack()
+
+    run(work)
+
+
+# flow control
+
+
+@pytest.mark.spec("PL-01", "API-23")
+def test_pulling_stops_at_prefetch_and_resumes_at_half(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            for n in range(100):
+                c.broker.put("T", 0, b"%d" % n)
+            async with client.consumer("g", start="first", prefetch=10, pull_batch=5) as inbox:
+                await inbox.subscribe("T")
+                held = [await inbox.recv(5) for _ in range(10)]
+                with pytest.raises(TimeoutError):
+                    await inbox.recv(0.05)
+                assert len(c.broker.of(11)) - sum(r.ext["topic"] != "T" for r in c.broker.of(11)) == 2
+                for message in held[:4]:
+                    await message.ack()
+                with pytest.raises(TimeoutError):
+                    await inbox.recv(0.02)
+                await held[4].ack()
+                assert (await inbox.recv(5)).value == b"10"
+
+    run(work)
+
+
+@pytest.mark.spec("API-23", "PL-01")
+def test_bytes_of_all_queues_are_bounded(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            for queue_id in range(4):
+                for _ in range(20):
+                    c.broker.put("T", queue_id, b"x" * 1000)
+            async with client.consumer("g", start="first", prefetch_bytes=10_000, pull_batch=2) as inbox:
+                await inbox.subscribe("T")
+                held = []
+                with pytest.raises(TimeoutError):
+                    while True:
+                        held.append(await inbox.recv(0.1))
+                assert 10 <= len(held) <= 10 + 4 * 2, "at most one pull per queue beyond the limit"
+                for message in held:
+                    await message.ack()
+                for _ in range(80 - len(held)):
+                    await (await inbox.recv(5)).ack()
+
+    run(work)
+
+
+@pytest.mark.spec("PL-01")
+def test_stuck_message_stops_its_queue_by_span(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            for n in range(2100):
+                c.broker.put("T", 0, b"%d" % n)
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                stuck = await inbox.recv(5)
+                count = 1
+                with pytest.raises(TimeoutError):
+                    while True:
+                        await (await inbox.recv(0.1)).ack()
+                        count += 1
+                assert 2000 < count <= 2000 + 33 and inbox.committed().get(MessageQueue("T", "b0", 0), 0) == 0
+                await stuck.ack()
+                assert (await inbox.recv(5)).offset == count
+
+    run(work)
+
+
+# pulling
+
+
+@pytest.mark.spec("PL-03", "PL-04", "PL-07", "BP-07")
+def test_pull_request_of_a_push_consumer(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            c.broker.put("T", 0, b"x")
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                await (await inbox.recv(5)).ack()
+                c.broker.put("T", 0, b"y")
+                await inbox.recv(5)
+                await eventually(lambda: len([r for r in c.broker.of(11) if r.ext["topic"] == "T"]) >= 3)
+                pulls = [r.ext for r in c.broker.of(11) if r.ext["topic"] == "T"]
+                assert pulls[0]["maxMsgNums"] == "32" and pulls[0]["suspendTimeoutMillis"] == "15000"
+                assert "subscription" not in pulls[0] and pulls[0]["expressionType"] == "TAG"
+                assert int(pulls[0]["subVersion"]) > 0 and pulls[0]["bname"] == "b0"
+                assert pulls[-1]["commitOffset"] == "1" and int(pulls[-1]["sysFlag"]) & 1
+
+    run(work)
+
+
+@pytest.mark.spec("PL-08")
+def test_offset_the_broker_does_not_have_is_corrected(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            c.broker.offsets["g", "T", 0] = 99
+            async with client.consumer("g") as inbox:
+                await inbox.subscribe("T")
+                await eventually(lambda: inbox.committed().get(MessageQueue("T", "b0", 0)) == 0)
+                c.broker.put("T", 0, b"x")
+                assert (await inbox.recv(5)).value == b"x"
+
+    run(work)
+
+
+@pytest.mark.spec("PL-09", "BP-01")
+def test_pull_errors_are_waited_out_and_a_lost_subscription_is_told_again(
+    run: Run, cluster: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("saturnmq.client.assignment.EXCEPTION_DELAY_S", 0.01)
+
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            c.broker.put("T", 0, b"x")
+            c.broker.script[11] = [
+                lambda command: command.reply(215, "slow down"),
+                lambda command: command.reply(24, "the consumer's group info not exist"),
+                lambda command: command.reply(2, "busy"),
+            ]
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                beats = len(c.broker.of(34))
+                assert (await inbox.recv(5)).value == b"x"
+                await c.broker.wait_for(34, beats + 1)
+
+    run(work)
+
+
+@pytest.mark.spec("API-26")
+def test_death_of_a_pull_loop_reaches_the_reader(run: Run, cluster: Any, monkeypatch: Any) -> None:
+    def broken(self: Assignment, generation: Any, result: Any) -> None:
+        raise ZeroDivisionError("bug")
+
+    monkeypatch.setattr(Assignment, "_take", broken)
+
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            c.broker.put("T", 0, b"x")
+            async with client.consumer("g", start="first") as inbox, client.producer("p") as out:
+                await inbox.subscribe("T")
+                with pytest.raises(ConsumerStopped, match="bug") as caught:
+                    await inbox.recv(5)
+                assert isinstance(caught.value.__cause__, ZeroDivisionError)
+                with pytest.raises(ConsumerStopped):
+                    await inbox.recv(5)
+                await out.send("T", b"the client itself goes on")
+
+    run(work)
+
+
+# shares
+
+
+@pytest.mark.spec("RB-01", "RB-02", "RB-03", "RB-04", "CA-01", "RB-06")
+def test_members_share_the_queues_and_take_over(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(2) as c:
+            async with (
+                Client(name_servers=c.name_servers, rebalance_ms=50) as a,
+                Client(name_servers=c.name_servers, rebalance_ms=50) as b,
+            ):
+                one, two = a.consumer("g"), b.consumer("g")
+                async with one:
+                    await one.subscribe("T")
+                    await eventually(lambda: len(one.assigned) == 8)
+                    async with two:
+                        await two.subscribe("T")
+                        await eventually(lambda: len(one.assigned) == len(two.assigned) == 4)
+                        assert not set(one.assigned) & set(two.assigned)
+                        both = sorted(one.assigned + two.assigned)
+                        assert len(both) == 8 and one.assigned in (both[:4], both[4:]), "contiguous blocks"
+                    await eventually(lambda: len(one.assigned) == 8)
+                    assert any(r.ext.get("consumerGroup") == "g" for r in c.brokers["b1"].of(35))
+
+    run(work)
+
+
+@pytest.mark.spec("RB-03", "CC-02")
+def test_message_of_a_queue_that_moved_is_neither_handed_out_nor_committed(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, rebalance_ms=60_000) as client:
+            one_queue(c)
+            for n in range(3):
+                c.broker.put("T", 0, b"%d" % n)
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                first = await inbox.recv(5)
+                await first.ack()
+                second = await inbox.recv(5)
+                c.broker.groups["g"] = {"someone@else"}
+                c.broker.script[34] = lambda command: command.reply()
+                inbox.wake_rebalance()
+                await eventually(lambda: not inbox.assigned)
+                assert c.broker.offsets["g", "T", 0] == 1, "stored when it was given up"
+                await second.ack()
+                with pytest.raises(TimeoutError):
+                    await inbox.recv(0.05)
+                await inbox.commit()
+                assert c.broker.offsets["g", "T", 0] == 1
+
+    run(work)
+
+
+@pytest.mark.spec("RB-02", "RB-04")
+def test_without_members_or_offset_the_assignment_stays_as_it_is(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, rebalance_ms=60_000) as client:
+            async with client.consumer("g") as inbox:
+                c.broker.script[14] = lambda command: command.reply(1, "not now")
+                await inbox.subscribe("T")
+                await c.broker.wait_for(14, 4)
+                assert not inbox.assigned
+                c.broker.script.clear()
+                inbox.wake_rebalance()
+                assert len(await inbox.wait_assigned()) == 4
+                c.broker.script[38] = lambda command: command.reply(1, "no consumer for this group")
+                asked = len(c.broker.of(38))
+                inbox.wake_rebalance()
+                await c.broker.wait_for(38, asked + 1)
+                assert len(inbox.assigned) == 4
+
+    run(work)
+
+
+@pytest.mark.spec("RB-05", "OF-04")
+@pytest.mark.parametrize(
+    ("start", "stored", "expected"),
+    [
+        ("first", None, 0),
+        ("last", None, 3),
+        ("first", 2, 2),
+        ("last", 1, 1),
+        (datetime(2024, 1, 1, tzinfo=UTC), None, 1),
+    ],
+)
+def test_start_offset(run: Run, cluster: Any, start: Any, stored: int | None, expected: int) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            for n in range(3):
+                c.broker.put("T", 0, b"%d" % n)
+            if stored is not None:
+                c.broker.offsets["g", "T", 0] = stored
+            async with client.consumer("g", start=start) as inbox:
+                await inbox.subscribe("T")
+                await inbox.wait_assigned()
+                await eventually(lambda: [r for r in c.broker.of(11) if r.ext["topic"] == "T"])
+                pull = next(r for r in c.broker.of(11) if r.ext["topic"] == "T")
+                assert pull.ext["queueOffset"] == str(expected)
+                if isinstance(start, datetime):
+                    assert c.broker.of(29)[0].ext["timestamp"] == "1704067200000"
+
+    run(work)
+
+
+@pytest.mark.spec("CA-04", "HB-01", "HB-04", "CA-11")
+def test_heartbeat_tells_all_brokers_the_subscriptions_before_the_first_pull(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(2) as c, Client(name_servers=c.name_servers) as client:
+            route = c.route("b0")
+            route.broker_datas[0].broker_addrs[1] = c.brokers["b1"].address
+            c.add("T", route)
+            async with client.consumer("g") as inbox:
+                await inbox.subscribe("T", "b || a")
+                for broker in c.brokers.values():
+                    assert broker.of(34), "the slave too"
+                body = json.loads(c.brokers["b0"].of(34)[-1].body or b"")
+                (consumer,) = body["consumerDataSet"]
+                assert consumer["groupName"] == "g" and consumer["consumeType"] == "CONSUME_PASSIVELY"
+                assert (
+                    consumer["messageModel"] == "CLUSTERING"
+                    and consumer["consumeFromWhere"] == "CONSUME_FROM_LAST_OFFSET"
+                )
+                by_topic = {entry["topic"]: entry for entry in consumer["subscriptionDataSet"]}
+                assert by_topic["T"]["subString"] == "b || a" and sorted(by_topic["T"]["codeSet"]) == [97, 98]
+                assert by_topic["%RETRY%g"]["subString"] == "*"
+                await inbox.wait_assigned()
+                codes = [r.code for r in c.brokers["b0"].requests]
+                assert codes.index(34) < codes.index(11) if 11 in codes else True
+                with pytest.raises(GroupInUse):
+                    await client.consumer("g").start()
+            (left,) = c.brokers["b0"].of(35)
+            assert left.ext == {"clientID": client.client_id, "consumerGroup": "g"}
+
+    run(work)
+
+
+@pytest.mark.spec("API-15", "RB-03")
+def test_unsubscribe_gives_the_queues_up(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            c.add("U")
+            async with client.consumer("g") as inbox:
+                await inbox.subscribe("T")
+                await inbox.subscribe("U")
+                await eventually(lambda: len(inbox.assigned) == 8)
+                await inbox.unsubscribe("T")
+                assert {queue.topic for queue in inbox.assigned} == {"U"}
+                topics = [
+                    e["topic"]
+                    for e in json.loads(c.broker.of(34)[-1].body or b"")["consumerDataSet"][0]["subscriptionDataSet"]
+                ]
+                assert "T" not in topics and "U" in topics
+
+    run(work)
+
+
+@pytest.mark.spec("CA-04", "RB-01")
+def test_topic_that_appears_later_is_taken(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("LATER")
+                c.add("LATER")
+                c.broker.put("LATER", 1, b"x")
+                assert (await inbox.recv(10)).value == b"x"
+
+    run(work)
+
+
+@pytest.mark.spec("OF-03")
+def test_offsets_are_stored_oneway_on_the_timer_and_only_when_changed(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, persist_offsets_ms=20) as client:
+            one_queue(c)
+            c.broker.put("T", 0, b"x")
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                await (await inbox.recv(5)).ack()
+                (command,) = await c.broker.wait_for(15)
+                assert command.is_oneway and command.ext["commitOffset"] == "1" and command.ext["bname"] == "b0"
+                await asyncio.sleep(0.1)
+                assert len(c.broker.of(15)) == 1
+
+    run(work)
+
+
+# requests of the broker
+
+
+@pytest.mark.spec("RB-07", "RB-01")
+def test_notification_rebalances_at_once(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, rebalance_ms=60_000) as client:
+            async with client.consumer("g") as inbox:
+                await inbox.subscribe("T")
+                await inbox.wait_assigned()
+                asked = len(c.broker.of(38))
+                c.broker.connections[-1].invoke_oneway(Command(40, ext={"consumerGroup": "g"}))
+                await c.broker.wait_for(38, asked + 1)
+
+    run(work)
+
+
+@pytest.mark.spec("OF-06")
+def test_reset_goes_on_at_the_new_offset_and_voids_what_was_pulled(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            for n in range(5):
+                c.broker.put("T", 0, b"%d" % n)
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                messages = [await inbox.recv(5) for _ in range(5)]
+                for message in messages[:4]:
+                    await message.ack()
+                body = ResetOffsetBody({MessageQueue("T", "b0", 0): 1}).encode()
+                c.broker.connections[-1].invoke_oneway(
+                    Command(220, ext={"topic": "T", "group": "g", "timestamp": "0", "isForce": "true"}, body=body)
+                )
+                again = await inbox.recv(5)
+                assert again.offset == 1
+                await messages[4].ack()
+                assert inbox.committed()[MessageQueue("T", "b0", 0)] == 1
+
+    run(work)
+
+
+# listeners
+
+
+@pytest.mark.spec("API-16", "API-19", "API-08")
+def test_listener_settles_by_what_the_handler_returns(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            seen: list[Any] = []
+            bodies = [
+                b'{"sku":"ok"}',
+                b'{"sku":"again"}',
+                b'{"sku":"dead"}',
+                b'{"sku":"boom"}',
+                b"not json",
+                b'{"sku":"slow"}',
+            ]
+
+            @client.listener("T", group="g", concurrency=1, retry=Retry(after=timedelta(seconds=5)), time_limit=0.05)
+            async def handle(message: Message[Line]) -> Ack | None:
+                seen.append(message.value)
+                match message.value.sku:
+                    case "again":
+                        return Ack.RETRY
+                    case "dead":
+                        return Ack.REJECT
+                    case "boom":
+                        raise ValueError("boom")
+                    case "slow":
+                        await asyncio.sleep(5)
+                return None
+
+            c.broker.offsets["g", "T", 0] = 0
+            for body in bodies:
+                c.broker.put("T", 0, body)
+            running = asyncio.ensure_future(client.run(drain_timeout=1))
+            await c.broker.wait_for(36, 5)
+            assert seen == [Line("ok"), Line("again"), Line("dead"), Line("boom"), Line("slow")]
+            assert [command.ext["delayLevel"] for command in c.broker.sent_back] == ["2", "-1", "2", "2", "2"]
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            assert c.broker.offsets["g", "T", 0] == 6 and c.broker.of(35)
+
+    run(work)
+
+
+@pytest.mark.spec("API-16", "API-27")
+def test_sigterm_drains_handlers_stores_offsets_and_leaves(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            started, finish, done = asyncio.Event(), asyncio.Event(), []
+
+            @client.listener("T", group="g", concurrency=2)
+            async def handle(message: Message[bytes]) -> None:
+                started.set()
+                await finish.wait()
+                done.append(message.value)
+
+            threads: list[int] = []
+
+            @client.listener("T", group="plain", concurrency=2)
+            def plain(message: Message[bytes]) -> Ack:
+                import threading
+
+                threads.append(threading.get_ident())
+                return Ack.SUCCESS
+
+            for group in ("g", "plain"):
+                c.broker.offsets[group, "T", 0] = 0
+            c.broker.put("T", 0, b"x")
+            running = asyncio.ensure_future(client.run(drain_timeout=5))
+            await started.wait()
+            await eventually(lambda: threads)
+            signal.raise_signal(signal.SIGTERM)
+            await asyncio.sleep(0.01)
+            finish.set()
+            await running
+            import threading
+
+            assert done == [b"x"] and threads != [threading.get_ident()]
+            assert c.broker.offsets["g", "T", 0] == c.broker.offsets["plain", "T", 0] == 1
+            assert {r.ext.get("consumerGroup") for r in c.broker.of(35)} == {"g", "plain"}
+
+    run(work)
+
+
+@pytest.mark.spec("API-27", "API-19")
+def test_handler_that_does_not_end_is_cancelled_and_its_message_comes_again(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            started, cancelled = asyncio.Event(), asyncio.Event()
+
+            @client.listener("T", group="g")
+            async def handle(message: Message[bytes]) -> None:
+                started.set()
+                try:
+                    await asyncio.sleep(100)
+                except asyncio.CancelledError:
+                    cancelled.set()
+                    raise
+
+            c.broker.offsets["g", "T", 0] = 0
+            c.broker.put("T", 0, b"x")
+            running = asyncio.ensure_future(client.run(drain_timeout=100))
+            await started.wait()
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(0.01)
+            assert not running.done()
+            signal.raise_signal(signal.SIGINT)  # the second one ends at once
+            await running
+            assert cancelled.is_set() and not c.broker.sent_back and c.broker.offsets["g", "T", 0] == 0
+
+    run(work)
+
+
+@pytest.mark.spec("UX-07", "PL-05")
+def test_consumer_reads_from_the_slave_when_the_master_is_gone_from_the_route(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            c.add("T", TopicRouteData([QueueData("b0", 1, 1, 6)], [BrokerData("c", "b0", {1: c.broker.address})]))
+            c.broker.put("T", 0, b"x")
+            puller = client.puller()
+            (queue,) = await puller.queues("T")
+            assert (await puller.pull(queue, 0)).messages()[0].value == b"x"
+
+    run(work)
