@@ -1,0 +1,159 @@
+"""saturnmq.sync: the same names, without await."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import saturnmq
+from saturnmq import sync
+from saturnmq.client import client as client_module
+from saturnmq.client import consumer as consumer_module
+from saturnmq.client import message as message_module
+from saturnmq.client import producer as producer_module
+from saturnmq.client import puller as puller_module
+from saturnmq.testing import SyncEmbeddedBroker
+
+PAIRS = [
+    (client_module.Client, sync.Client),
+    (producer_module.Producer, sync.Producer),
+    (consumer_module.Consumer, sync.Consumer),
+    (puller_module.Puller, sync.Puller),
+    (message_module.Message, sync.Message),
+]
+# What has no place in a facade, and why.
+LEFT_OUT = {
+    ("Client", "listener"),  # handlers run on a loop: they belong to the asyncio client
+    ("Client", "run"),
+    ("Producer", "send_prepared"),  # the client's own
+    *(
+        (("Consumer", name))
+        for name in ("bytes_left", "deliver", "handle", "heartbeat_data", "persist_offsets", "redeliver_later")
+    ),
+    *(
+        (("Consumer", name))
+        for name in ("room_made", "subscription_type", "subscription_version", "task_ended", "wake_rebalance")
+    ),
+    ("Consumer", "wanted_tags"),
+}
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with SyncEmbeddedBroker() as server:
+        yield server.url
+
+
+def public_functions(kind: type) -> dict[str, Any]:
+    found = {}
+    for base in reversed(kind.__mro__):
+        for name, member in vars(base).items():
+            function = member.__func__ if isinstance(member, classmethod) else member
+            if not name.startswith("_") and isinstance(function, types.FunctionType):
+                found[name] = function
+    return found
+
+
+@pytest.mark.spec("API-31")
+@pytest.mark.parametrize(("plain", "facade"), PAIRS, ids=lambda kind: kind.__module__)
+def test_names_and_signatures_are_the_same(plain: type, facade: type) -> None:
+    ours, theirs = public_functions(facade), public_functions(plain)
+    expected = {name for name in theirs if (plain.__name__, name) not in LEFT_OUT}
+    assert set(ours) == expected
+    for name, function in ours.items():
+        mine, other = inspect.signature(function), inspect.signature(theirs[name])
+        assert list(mine.parameters) == list(other.parameters), name
+        for parameter, twin in zip(mine.parameters.values(), other.parameters.values(), strict=True):
+            assert (parameter.kind, parameter.default) == (twin.kind, twin.default), f"{name}({parameter.name})"
+        assert not inspect.iscoroutinefunction(function)
+
+
+@pytest.mark.spec("API-31", "UX-01")
+def test_send_receive_and_pull_without_await(url: str) -> None:
+    with sync.Client.from_url(url) as client, client.producer("sp") as out:
+        receipt = out.send("SyncTopic", b"one", tag="a", keys="k")
+        out.send_many("SyncTopic", [b"two", b"three"])
+        out.send_oneway("SyncTopic", b"four")
+        with client.consumer("sg", start="first") as inbox:
+            inbox.subscribe("SyncTopic")
+            assert len(inbox.wait_assigned()) == 4
+            got = []
+            for message in inbox:
+                got.append(message.value)
+                message.ack()
+                assert message.topic == "SyncTopic"
+                if len(got) == 4:
+                    break
+            assert sorted(got) == [b"four", b"one", b"three", b"two"]
+            assert sum(inbox.committed().values()) == 4
+            out.send("SyncTopic", b"five")
+            batch = next(inbox.batches(10, wait=0.05))
+            assert [message.value for message in batch] == [b"five"]
+            with pytest.raises(TimeoutError):
+                inbox.recv(0.01)
+        puller = client.puller()
+        result = puller.pull(receipt.queue, receipt.offset)
+        assert result.messages()[0].value == b"one" and puller.max_offset(receipt.queue) >= 1
+        puller.commit("other", receipt.queue, 1)
+        assert puller.committed("other", receipt.queue) == 1
+
+
+@pytest.mark.spec("API-31", "API-05")
+def test_inside_a_running_loop_it_names_the_async_call(url: str) -> None:
+    async def work() -> None:
+        client = sync.Client.from_url(url)
+        with pytest.raises(saturnmq.WrongLoop, match=r"await Client\.start\(\.\.\.\)"):
+            client.start()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("API-31")
+def test_many_threads_share_one_client(url: str) -> None:
+    with sync.Client.from_url(url) as client, client.producer("threads") as out:  # noqa: SIM117
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            receipts = list(pool.map(lambda n: out.send("Threads", b"%d" % n), range(200)))
+    assert len({receipt.message_id for receipt in receipts}) == 200
+    assert len({(receipt.queue, receipt.offset) for receipt in receipts}) == 200
+
+
+@pytest.mark.spec("API-31")
+def test_errors_come_out_as_they_are(url: str) -> None:
+    with sync.Client.from_url(url) as client:
+        out = client.producer("err")
+        with pytest.raises(saturnmq.ClientError, match="CREATE_JUST"):
+            out.send("T", b"x")
+        with pytest.raises(saturnmq.RouteNotFound):
+            client.puller().queues("NoSuchTopic")
+    with pytest.raises(saturnmq.Closed):
+        client.puller().queues("T")
+
+
+@pytest.mark.spec("API-31")
+def test_ctrl_c_interrupts_a_waiting_call(url: str) -> None:
+    with sync.Client.from_url(url) as client, client.consumer("ctrlc") as inbox:
+        threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        begin = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            inbox.recv(30)
+        assert time.monotonic() - begin < 5
+        assert client.topic_exists("TBW102"), "the client still works"
+
+
+@pytest.mark.spec("API-31")
+def test_a_script_that_forgets_to_stop_still_ends(url: str) -> None:
+    code = f"import saturnmq.sync as s; c = s.Client.from_url({url!r}); c.start(); print(c.topic_exists('TBW102'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0 and done.stdout.strip() == "True", done.stderr
