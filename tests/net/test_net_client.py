@@ -1,0 +1,261 @@
+"""Client connections: sharing, timeouts, permits, cancellation, the peer's end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+
+import pytest
+from netpair import pair, run
+
+from saturnmq.net import (
+    CallTimeout,
+    ConnectFailed,
+    Connection,
+    NetSettings,
+    RemotingClient,
+    SendFailed,
+    TooManyRequests,
+)
+from saturnmq.net.connection import next_opaque
+from saturnmq.net.endpoint import Permits
+from saturnmq.protocol.command import Command
+
+
+def silent(connection: Connection, request: Command) -> None:
+    return None
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@pytest.mark.spec("REM-26")
+def test_concurrent_callers_share_one_connection_and_one_attempt() -> None:
+    async def work() -> None:
+        async with pair() as p:
+            answers = await asyncio.gather(*(p.call(Command(10, ext={"n": str(n)})) for n in range(50)))
+            assert [a.ext["n"] for a in answers] == [str(n) for n in range(50)]
+            assert len(p.server.connections) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("REM-26")
+def test_a_cancelled_caller_does_not_cancel_the_attempt_of_the_others() -> None:
+    async def work() -> None:
+        async with pair() as p:
+            first = asyncio.create_task(p.call(Command(10)))
+            second = asyncio.create_task(p.call(Command(10)))
+            await asyncio.sleep(0)
+            first.cancel()
+            assert (await second).code == 0
+            assert first.cancelled() or first.done()
+
+    run(work)
+
+
+@pytest.mark.spec("REM-16")
+def test_an_unanswered_call_times_out_and_the_socket_is_closed() -> None:
+    async def work() -> None:
+        async with pair(silent) as p:
+            with pytest.raises(CallTimeout, match="did not answer within 50 ms"):
+                await p.call(Command(10), timeout_ms=50)
+            assert not p.client.is_connected(p.address)
+
+    run(work)
+
+
+@pytest.mark.spec("REM-16")
+def test_the_socket_stays_open_after_a_timeout_when_told_so() -> None:
+    async def work() -> None:
+        async with pair(silent, NetSettings(close_on_timeout=False)) as p:
+            with pytest.raises(CallTimeout):
+                await p.call(Command(10), timeout_ms=50)
+            assert p.client.is_connected(p.address)
+
+    run(work)
+
+
+@pytest.mark.spec("REM-16", "UX-05")
+def test_no_listener_is_a_connect_error_that_names_the_address() -> None:
+    async def work() -> None:
+        client = RemotingClient(settings=NetSettings())
+        address = f"127.0.0.1:{free_port()}"
+        with pytest.raises(ConnectFailed, match=address):
+            await client.invoke(address, Command(10), 1000)
+        await client.close()
+
+    run(work)
+
+
+@pytest.mark.spec("REM-22")
+def test_all_pending_calls_fail_at_once_when_the_peer_closes() -> None:
+    async def work() -> None:
+        async with pair(silent) as p:
+            calls = [asyncio.create_task(p.call(Command(10), timeout_ms=60_000)) for _ in range(10)]
+            while not p.server.connections:
+                await asyncio.sleep(0)
+            while sum(c.frame_pending for c in p.server.connections):
+                await asyncio.sleep(0)
+            for connection in list(p.server.connections):
+                connection.close("test")
+            results = await asyncio.gather(*calls, return_exceptions=True)
+            assert all(isinstance(r, SendFailed) for r in results), results
+
+    run(work)
+
+
+@pytest.mark.spec("REM-21", "REM-17")
+def test_a_cancelled_call_leaves_nothing_pending_and_the_connection_usable() -> None:
+    async def work() -> None:
+        def handler(connection: Connection, request: Command) -> Command | None:
+            return None if request.code == 1 else request.reply()
+
+        async with pair(handler) as p:
+            await p.call(Command(10))
+            call = asyncio.create_task(p.call(Command(1), timeout_ms=60_000))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            (connection,) = p.client.connections
+            assert connection._pending == {}
+            assert p.client.async_permits.free == NetSettings().client_async_permits
+            assert (await p.call(Command(10))).code == 0
+
+    run(work)
+
+
+@pytest.mark.spec("REM-07")
+def test_a_response_matches_only_calls_of_its_own_connection() -> None:
+    """A peer that answers with somebody else's opaque changes nothing for them."""
+
+    async def work() -> None:
+        seen: asyncio.Queue[tuple[Connection, Command]] = asyncio.Queue()
+
+        def keep(connection: Connection, request: Command) -> None:
+            seen.put_nowait((connection, request))
+
+        async with pair(keep) as honest, pair(keep) as liar:
+            client = honest.client
+            call = asyncio.create_task(client.invoke(honest.address, Command(10), 60_000))
+            connection, request = await seen.get()
+            other = asyncio.create_task(client.invoke(liar.address, Command(10), 60_000))
+            liar_connection, lying = await seen.get()
+            forged = Command(99, flag=1, opaque=request.opaque)
+            liar_connection.send(forged)
+            liar_connection.send(lying.reply())
+            await other
+            assert not call.done()
+            connection.send(request.reply(body=b"true"))
+            assert (await call).body == b"true"
+
+    run(work)
+
+
+@pytest.mark.spec("REM-07")
+def test_opaques_are_unique_in_the_process_and_wrap_to_negative() -> None:
+    first = next_opaque()
+    assert next_opaque() == first + 1
+    import saturnmq.net.connection as module
+
+    saved = module._opaques
+    try:
+        module._opaques = iter([0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])  # type: ignore[assignment]
+        assert [next_opaque() for _ in range(3)] == [2**31 - 1, -(2**31), -1]
+    finally:
+        module._opaques = saved
+
+
+@pytest.mark.spec("REM-17", "REM-18", "REM-19", "REM-20")
+def test_permits_bound_calls_and_say_why_none_was_given() -> None:
+    async def work() -> None:
+        permits = Permits(1, "async")
+        await permits.acquire(10, "a:1")
+        with pytest.raises(TooManyRequests, match="too fast"):
+            await permits.acquire(0, "a:1")
+        with pytest.raises(CallTimeout, match="all 1 are taken, 0 callers wait, waited 20 ms"):
+            await permits.acquire(20, "a:1")
+        waiting = asyncio.create_task(permits.acquire(10_000, "a:1"))
+        await asyncio.sleep(0)
+        permits.release()
+        await waiting
+        cancelled = asyncio.create_task(permits.acquire(10_000, "a:1"))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        permits.release()
+        assert permits.free == 1
+
+    run(work)
+
+
+@pytest.mark.spec("REM-20", "REM-17")
+def test_server_and_client_have_their_own_permits() -> None:
+    async def work() -> None:
+        async with pair(settings=NetSettings(server_async_permits=3, client_async_permits=5)) as p:
+            assert (p.server.async_permits.free, p.client.async_permits.free) == (3, 5)
+            assert (p.server.oneway_permits.free, p.client.oneway_permits.free) == (256, 65535)
+
+    run(work)
+
+
+@pytest.mark.spec("REM-18")
+def test_oneway_sets_bit_1_and_returns_its_permit() -> None:
+    async def work() -> None:
+        got: asyncio.Queue[Command] = asyncio.Queue()
+
+        def keep(connection: Connection, request: Command) -> None:
+            got.put_nowait(request)
+
+        async with pair(keep) as p:
+            await p.client.invoke_oneway(p.address, Command(10, ext={"a": "b"}), 1000)
+            request = await got.get()
+            assert request.is_oneway and request.ext == {"a": "b"}
+            assert p.client.oneway_permits.free == 65535
+
+    run(work)
+
+
+@pytest.mark.spec("REM-20")
+def test_the_server_calls_the_client_on_the_clients_own_connection() -> None:
+    async def work() -> None:
+        reached: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+
+        def server_handler(connection: Connection, request: Command) -> Command:
+            if not reached.done():
+                reached.set_result(connection)
+            return request.reply()
+
+        def client_handler(connection: Connection, request: Command) -> Command:
+            return request.reply(body=b"from the client")
+
+        async with pair(server_handler, client_handler=client_handler) as p:
+            await p.call(Command(34))
+            connection = await reached
+            assert (await connection.invoke(Command(307), 1000)).body == b"from the client"
+
+    run(work)
+
+
+@pytest.mark.spec("REM-16")
+def test_connect_time_counts_against_the_timeout() -> None:
+    async def work() -> None:
+        client = RemotingClient(settings=NetSettings())
+
+        async def never(address: str) -> Connection:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        client._open = never  # type: ignore[method-assign]
+        with pytest.raises(CallTimeout, match="within 30 ms"):
+            await client.invoke("127.0.0.1:9", Command(10), 30)
+        await client.close()
+
+    run(work)
+    gc.collect()

@@ -1,0 +1,357 @@
+"""Server connections: framing, limits, order, errors. Real sockets on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from typing import Any
+
+import pytest
+from netpair import echo, pair, run
+
+from saturnmq.net import Connection, Listener, NetSettings, RemotingServer, StartError
+from saturnmq.protocol.command import Command, FrameDecoder, Serialization, encode_frame
+from saturnmq.protocol.errors import MissingField, response_error
+
+
+async def read_commands(reader: asyncio.StreamReader, count: int) -> list[Command]:
+    decoder, commands = FrameDecoder(), []
+    while len(commands) < count:
+        data = await reader.read(65536)
+        assert data, f"closed after {len(commands)} of {count} answers"
+        commands += decoder.feed(data)
+    return commands
+
+
+@pytest.mark.spec("REM-03", "REM-05")
+def test_a_frame_sent_byte_by_byte_is_answered_with_its_opaque() -> None:
+    async def work() -> None:
+        async with pair() as p:
+            reader, writer = await p.socket()
+            for byte in encode_frame(Command(10, opaque=-7, ext={"a": "b"}, body=b"x" * 50)):
+                writer.write(bytes([byte]))
+                await writer.drain()
+            (answer,) = await read_commands(reader, 1)
+            assert (answer.opaque, answer.is_response, answer.ext, answer.body) == (-7, True, {"a": "b"}, b"x" * 50)
+            writer.close()
+
+    run(work)
+
+
+@pytest.mark.spec("REM-03", "REM-04")
+def test_pipelined_requests_are_answered_in_order_each_in_its_serialization() -> None:
+    async def work() -> None:
+        async with pair() as p:
+            reader, writer = await p.socket()
+            kinds = [Serialization.JSON, Serialization.ROCKETMQ]
+            frames = [encode_frame(Command(10, opaque=i, serialization=kinds[i % 2])) for i in range(500)]
+            writer.write(b"".join(frames))
+            answers = await read_commands(reader, 500)
+            assert [a.opaque for a in answers] == list(range(500))
+            assert [a.serialization for a in answers] == [kinds[i % 2] for i in range(500)]
+            writer.close()
+
+    run(work)
+
+
+BAD_FRAMES = [
+    struct.pack(">iI", 0x7FFFFFFF, 10),
+    struct.pack(">iI", 20, 0x00FFFFFF),
+    struct.pack(">iI", 3, 0),
+    struct.pack(">iI", -5, 0),
+    struct.pack(">iI", 14, (9 << 24) | 10) + b"x" * 10,
+    struct.pack(">iI", 14, 10) + b"not json!!",
+]
+
+
+@pytest.mark.spec("REM-02")
+@pytest.mark.parametrize("bad", BAD_FRAMES)
+def test_a_bad_frame_closes_its_connection_and_no_other(bad: bytes) -> None:
+    async def work() -> None:
+        async with pair() as p:
+            good_reader, good_writer = await p.socket()
+            reader, writer = await p.socket()
+            writer.write(encode_frame(Command(1, opaque=5)) + bad)
+            answers = await read_commands(reader, 1)
+            assert answers[0].opaque == 5
+            assert await reader.read() == b""
+            good_writer.write(encode_frame(Command(10, opaque=1)))
+            assert (await read_commands(good_reader, 1))[0].opaque == 1
+            writer.close()
+            good_writer.close()
+
+    run(work)
+
+
+@pytest.mark.spec("REM-02")
+def test_a_frame_over_the_configured_limit_is_refused_before_its_body_arrives() -> None:
+    async def work() -> None:
+        async with pair(settings=NetSettings(frame_bytes_max=2048)) as p:
+            reader, writer = await p.socket()
+            writer.write(encode_frame(Command(10, body=b"x" * 4096))[:16])
+            assert await reader.read() == b""
+            writer.close()
+
+    run(work)
+
+
+@pytest.mark.spec("REM-11", "REM-08")
+@pytest.mark.parametrize(
+    ("error", "code", "remark"),
+    [
+        (ValueError("queue 9"), 1, "ValueError: queue 9"),
+        (MissingField("topic"), 1, "the custom field <topic> is null"),
+        (response_error(17, "no such topic"), 17, "no such topic"),
+    ],
+)
+@pytest.mark.parametrize("later", [False, True])
+def test_a_failing_handler_answers_and_keeps_the_connection(
+    error: Exception, code: int, remark: str, later: bool
+) -> None:
+    def now(connection: Connection, request: Command) -> Command:
+        raise error
+
+    async def soon(connection: Connection, request: Command) -> Command:
+        raise error
+
+    async def work() -> None:
+        async with pair(soon if later else now) as p:
+            for _ in range(2):
+                answer = await p.call(Command(10))
+                assert (answer.code, answer.remark) == (code, remark)
+            assert len(p.server.connections) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("REM-06", "REM-18")
+def test_a_oneway_request_is_never_answered_not_even_its_error() -> None:
+    def handler(connection: Connection, request: Command) -> Command:
+        if request.code == 666:
+            raise RuntimeError("bad")
+        return request.reply()
+
+    async def work() -> None:
+        async with pair(handler) as p:
+            reader, writer = await p.socket()
+            writer.write(encode_frame(Command(666, flag=2, opaque=1)))
+            writer.write(encode_frame(Command(10, flag=2, opaque=2)))
+            writer.write(encode_frame(Command(10, opaque=3)))
+            assert [c.opaque for c in await read_commands(reader, 1)] == [3]
+            writer.close()
+
+    run(work)
+
+
+@pytest.mark.spec("REM-15")
+def test_hooks_run_around_the_handler_in_order_and_may_refuse() -> None:
+    seen: list[tuple[str, str, int]] = []
+
+    class Hook:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def before(self, remote: str, request: Command) -> None:
+            assert remote.startswith("127.0.0.1:")
+            seen.append((self.name, "before", request.code))
+            if request.code == 13:
+                raise PermissionError("no")
+
+        def after(self, remote: str, request: Command, response: Command) -> None:
+            seen.append((self.name, "after", response.code))
+
+    async def work() -> None:
+        async with pair() as p:
+            p.server.add_hook(Hook("a"))
+            p.server.add_hook(Hook("b"))
+            assert (await p.call(Command(10))).code == 0
+            refused = await p.call(Command(13))
+            assert (refused.code, refused.remark) == (1, "PermissionError: no")
+
+    run(work)
+    assert seen[:4] == [("a", "before", 10), ("b", "before", 10), ("a", "after", 0), ("b", "after", 0)]
+    assert ("b", "before", 13) not in seen
+
+
+@pytest.mark.spec("REM-23", "REM-24")
+def test_an_idle_connection_is_closed_and_an_active_one_is_not() -> None:
+    closed: list[str] = []
+    gone = asyncio.Event()
+
+    class Watch(Listener):
+        def closed(self, connection: Connection, reason: str) -> None:
+            closed.append(reason)
+            gone.set()
+
+    async def work() -> None:
+        async with pair(settings=NetSettings(server_idle_seconds=1), listener=Watch()) as p:
+            _, idle = await p.socket()
+            reader, busy = await p.socket()
+            while not gone.is_set():
+                busy.write(encode_frame(Command(10)))
+                await read_commands(reader, 1)
+                await asyncio.sleep(0)
+            assert closed == ["idle for 1 s"]
+            busy.write(encode_frame(Command(10)))
+            await read_commands(reader, 1)
+            idle.close()
+            busy.close()
+
+    run(work)
+
+
+@pytest.mark.spec("REM-03", "REM-02")
+def test_a_frame_that_never_completes_is_not_waited_for() -> None:
+    async def work() -> None:
+        async with pair(settings=NetSettings(slow_frame_ms=200)) as p:
+            reader, writer = await p.socket()
+            writer.write(encode_frame(Command(10, body=b"x" * 100))[:-1])
+            assert await reader.read() == b""
+            writer.close()
+
+    run(work)
+
+
+@pytest.mark.spec("REM-24")
+def test_connection_events_arrive_in_order() -> None:
+    events: list[tuple[str, str]] = []
+    done = asyncio.Event()
+
+    class Watch(Listener):
+        def connected(self, connection: Connection) -> None:
+            events.append(("connected", connection.remote_address))
+
+        def closed(self, connection: Connection, reason: str) -> None:
+            events.append(("closed", connection.remote_address))
+            done.set()
+
+    async def work() -> None:
+        async with pair(listener=Watch()) as p:
+            _, writer = await p.socket()
+            name = "{}:{}".format(*writer.get_extra_info("sockname"))
+            writer.close()
+            await done.wait()
+            assert events == [("connected", name), ("closed", name)]
+
+    run(work)
+
+
+@pytest.mark.spec("REM-12")
+def test_a_peer_that_does_not_read_its_answers_is_not_read_any_more() -> None:
+    body = b"x" * 100_000
+    handled = 0
+
+    def handler(connection: Connection, request: Command) -> Command:
+        nonlocal handled
+        handled += 1
+        return request.reply(body=body)
+
+    async def work() -> None:
+        async with pair(handler, NetSettings(write_buffer_high_bytes=400_000)) as p:
+            reader, writer = await p.socket()
+            writer.write(b"".join(encode_frame(Command(10, opaque=i)) for i in range(1000)))
+            other = await p.call(Command(10))
+            assert other.body == body
+            assert handled < 500
+            answers = await read_commands(reader, 1000)
+            assert [a.opaque for a in answers] == list(range(1000))
+            writer.close()
+
+    run(work)
+
+
+@pytest.mark.spec("REM-12")
+def test_too_many_requests_in_flight_on_one_connection_wait_their_turn() -> None:
+    running = most = 0
+    release = asyncio.Event()
+
+    async def handler(connection: Connection, request: Command) -> Command:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await release.wait()
+        running -= 1
+        return request.reply()
+
+    async def work() -> None:
+        async with pair(handler, NetSettings(in_flight_max=10)) as p:
+            reader, writer = await p.socket()
+            writer.write(b"".join(encode_frame(Command(10, opaque=i)) for i in range(100)))
+            asyncio.get_running_loop().call_later(0.05, release.set)
+            answers = await read_commands(reader, 100)
+            assert sorted(a.opaque for a in answers) == list(range(100))
+            assert most == 10
+            writer.close()
+
+    run(work)
+
+
+@pytest.mark.spec("REM-02")
+def test_more_connections_than_allowed_are_closed_at_once() -> None:
+    async def work() -> None:
+        async with pair(settings=NetSettings(connections_max=1)) as p:
+            assert (await p.call(Command(10))).code == 0
+            reader, writer = await p.socket()
+            assert await reader.read() == b""
+            assert (await p.call(Command(10))).code == 0
+            writer.close()
+
+    run(work)
+
+
+@pytest.mark.spec("REM-25")
+def test_socket_options_of_an_accepted_connection() -> None:
+    options: dict[str, int] = {}
+
+    def handler(connection: Connection, request: Command) -> Command:
+        assert connection.transport is not None
+        sock: Any = connection.transport.get_extra_info("socket")
+        options["nodelay"] = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        options["keepalive"] = sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        return request.reply()
+
+    async def work() -> None:
+        async with pair(handler) as p:
+            await p.call(Command(10))
+
+    run(work)
+    assert options["nodelay"] != 0
+    assert options["keepalive"] == 0
+
+
+@pytest.mark.spec("UX-09")
+def test_a_port_in_use_is_named_with_what_to_do() -> None:
+    async def work() -> None:
+        async with pair() as p:
+            second = RemotingServer(echo, settings=NetSettings())
+            with pytest.raises(StartError) as caught:
+                await second.start(p.host, p.port)
+            assert str(p.port) in str(caught.value) and "listenPort" in str(caught.value)
+            await second.stop()
+
+    run(work)
+
+
+@pytest.mark.spec("NS-06")
+def test_stop_lets_answers_under_way_leave() -> None:
+    async def slow(connection: Connection, request: Command) -> Command:
+        await started_stop.wait()
+        return request.reply(body=b"late")
+
+    started_stop = asyncio.Event()
+
+    async def work() -> None:
+        async with pair(slow) as p:
+            call = asyncio.create_task(p.call(Command(10)))
+            while not p.server.connections:
+                await asyncio.sleep(0)
+            while not any(c.in_flight for c in p.server.connections):
+                await asyncio.sleep(0)
+            stop = asyncio.create_task(p.server.stop())
+            await asyncio.sleep(0)
+            started_stop.set()
+            assert (await call).body == b"late"
+            await stop
+
+    run(work)

@@ -1,0 +1,175 @@
+"""TLS by first byte, and the renewal of its files."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+from netpair import echo, pair, run, write_certificate
+
+from saturnmq.net import NetSettings, SendFailed, TlsMode, TlsSettings
+from saturnmq.net.tls import ContextHolder, TlsStream, client_context
+from saturnmq.protocol.command import Command, encode_frame
+from saturnmq.protocol.errors import ConfigError
+
+Pair = tuple[Path, Path]
+
+
+def server_tls(mode: str, certificate: Pair) -> TlsSettings:
+    return TlsSettings(mode=mode, server_cert_path=str(certificate[0]), server_key_path=str(certificate[1]))
+
+
+CLIENT = TlsSettings(enable=True)
+
+
+@pytest.mark.spec("REM-29")
+@pytest.mark.parametrize(
+    ("mode", "plain", "encrypted"),
+    [("disabled", True, False), ("permissive", True, True), ("enforcing", False, True), ("whatever", True, True)],
+)
+def test_each_mode_takes_what_its_table_says(certificate: Pair, mode: str, plain: bool, encrypted: bool) -> None:
+    async def work() -> None:
+        for client_tls, works in ((None, plain), (CLIENT, encrypted)):
+            async with pair(echo, tls=server_tls(mode, certificate), client_tls=client_tls) as p:
+                body = b"x" * 300_000
+                if works:
+                    assert (await p.call(Command(10, body=body))).body == body
+                else:
+                    with pytest.raises(SendFailed):
+                        await p.call(Command(10, body=body))
+
+    run(work)
+
+
+@pytest.mark.spec("REM-29")
+def test_tls_without_a_certificate_is_closed_and_plain_still_works() -> None:
+    async def work() -> None:
+        async with pair(echo, client_tls=CLIENT) as p:
+            with pytest.raises(SendFailed):
+                await p.call(Command(10))
+        async with pair(echo) as p:
+            assert (await p.call(Command(10))).code == 0
+
+    run(work)
+
+
+@pytest.mark.spec("REM-29", "REM-03")
+def test_a_handshake_cut_into_single_bytes_works(certificate: Pair) -> None:
+    async def work() -> None:
+        async with pair(echo, tls=server_tls("permissive", certificate)) as p:
+            reader, writer = await p.socket()
+            stream = TlsStream(client_context(CLIENT), server_side=False)
+            stream.start()
+            stream.write(encode_frame(Command(10, opaque=3, body=b"secret")))
+            answer = b""
+            while b"secret" not in answer:
+                for byte in stream.outgoing():
+                    writer.write(bytes([byte]))
+                    await writer.drain()
+                data = await reader.read(1000)
+                assert data
+                answer += stream.feed(data)
+            writer.close()
+
+    run(work)
+
+
+@pytest.mark.spec("REM-29")
+def test_an_unknown_mode_counts_as_permissive() -> None:
+    assert TlsSettings(mode="nonsense").server_mode is TlsMode.PERMISSIVE
+    assert TlsSettings().server_mode is TlsMode.PERMISSIVE
+
+
+@pytest.mark.spec("REM-29")
+def test_the_server_can_demand_a_client_certificate(certificate: Pair, tmp_path: Path) -> None:
+    cert, key = write_certificate(tmp_path, "client")
+    server = TlsSettings(
+        server_cert_path=str(certificate[0]),
+        server_key_path=str(certificate[1]),
+        server_trust_path=str(cert),
+        need_client_auth="require",
+    )
+    with_certificate = TlsSettings(enable=True, client_cert_path=str(cert), client_key_path=str(key))
+
+    async def work() -> None:
+        async with pair(echo, tls=server, client_tls=with_certificate) as p:
+            assert (await p.call(Command(10))).code == 0
+        async with pair(echo, tls=server, client_tls=CLIENT) as p:
+            with pytest.raises(SendFailed):
+                await p.call(Command(10))
+
+    run(work)
+
+
+@pytest.mark.spec("REM-30", "NS-31")
+def test_certificate_and_key_are_renewed_only_after_both_changed(certificate: Pair, tmp_path: Path) -> None:
+    holder = ContextHolder(server_tls("permissive", certificate))
+    first = holder.context
+    (tmp_path / "new").mkdir()
+    cert, key = write_certificate(tmp_path / "new", "other")
+    certificate[0].write_bytes(cert.read_bytes())
+    assert holder.check() is False
+    assert holder.context is first
+    certificate[1].write_bytes(key.read_bytes())
+    assert holder.check() is True
+    assert holder.context is not first
+    assert holder.check() is False
+
+
+@pytest.mark.spec("REM-30")
+def test_a_changed_trust_file_is_taken_at_once_and_a_broken_one_keeps_the_old(
+    certificate: Pair, tmp_path: Path
+) -> None:
+    trust = tmp_path / "trust.pem"
+    trust.write_bytes(certificate[0].read_bytes())
+    settings = TlsSettings(
+        server_cert_path=str(certificate[0]),
+        server_key_path=str(certificate[1]),
+        server_trust_path=str(trust),
+        need_client_auth="require",
+    )
+    holder = ContextHolder(settings)
+    first = holder.context
+    trust.write_text("not a certificate")
+    assert holder.check() is False
+    assert holder.context is first
+    trust.write_bytes(write_certificate(tmp_path, "ca")[0].read_bytes())
+    assert holder.check() is True
+
+
+@pytest.mark.spec("REM-30")
+def test_a_running_server_serves_the_renewed_certificate(certificate: Pair, tmp_path: Path) -> None:
+    async def fingerprint(host: str, port: int) -> bytes:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        _, writer = await asyncio.open_connection(host, port, ssl=context)
+        found: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.close()
+        return found
+
+    async def work() -> None:
+        async with pair(echo, tls=server_tls("permissive", certificate)) as p:
+            before = await fingerprint(p.host, p.port)
+            (tmp_path / "new").mkdir()
+            cert, key = write_certificate(tmp_path / "new", "other")
+            certificate[0].write_bytes(cert.read_bytes())
+            certificate[1].write_bytes(key.read_bytes())
+            while await fingerprint(p.host, p.port) == before:
+                await asyncio.sleep(0.05)  # poll until the watcher has looked, within the deadline of run
+            assert await fingerprint(p.host, p.port) != before
+
+    run(work)
+
+
+@pytest.mark.spec("REM-29", "UX-05")
+def test_a_certificate_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"tls.server.certPath=.*missing.pem"):
+        ContextHolder(TlsSettings(server_cert_path=str(tmp_path / "missing.pem")))
+
+
+@pytest.mark.spec("REM-25")
+def test_buffer_sizes_are_only_set_when_given() -> None:
+    assert NetSettings().server_sndbuf_bytes == NetSettings().client_rcvbuf_bytes == 0
+    assert NetSettings().backlog == 1024
