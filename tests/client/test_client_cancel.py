@@ -59,6 +59,7 @@ CALLS: dict[str, Callable[[World], Coroutine[Any, Any, Any]]] = {
     "puller.committed": lambda w: w.puller.committed("g2", QUEUE),
     "puller.commit": lambda w: w.puller.commit("g2", QUEUE, 1),
     "puller.pull": lambda w: w.puller.pull(QUEUE, 0),
+    "puller.pull waiting": lambda w: w.puller.pull(QUEUE, 4, wait=0.05),
     "client.topic_exists": lambda w: w.client.topic_exists("T"),
     "client.create_topic": lambda w: w.client.create_topic("NEW"),
     "client.query_messages": lambda w: w.client.query_messages("T", "k"),

@@ -99,7 +99,7 @@ def test_settling_twice_alike_does_nothing_and_differently_raises(run: Run, clus
     run(work)
 
 
-@pytest.mark.spec("API-07", "API-08", "RTY-04", "CC-02")
+@pytest.mark.spec("API-07", "API-08")
 def test_message_shows_what_was_sent_and_is_frozen(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
@@ -209,7 +209,7 @@ def test_recv_times_out_batches_gather_and_stop_ends_the_iteration(run: Run, clu
     run(work)
 
 
-@pytest.mark.spec("RTY-01", "RTY-03", "API-21")
+@pytest.mark.spec("RTY-01", "API-21")
 def test_retry_and_reject_send_back_with_a_level(run: Run, cluster: Any) -> None:
     assert [level_for(timedelta(seconds=s)) for s in (0.5, 1, 2, 10, 31, 7200, 9999)] == [1, 1, 2, 3, 5, 18, 18]
 
@@ -241,7 +241,7 @@ def test_retry_and_reject_send_back_with_a_level(run: Run, cluster: Any) -> None
     run(work)
 
 
-@pytest.mark.spec("RTY-01", "RTY-05", "API-21")
+@pytest.mark.spec("RTY-01", "API-21")
 def test_failed_send_back_sends_a_copy_and_a_reason_travels_with_the_dead_letter(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
@@ -274,7 +274,7 @@ def test_failed_send_back_sends_a_copy_and_a_reason_travels_with_the_dead_letter
     run(work)
 
 
-@pytest.mark.spec("API-19", "CC-04")
+@pytest.mark.spec("API-19")
 def test_retry_that_fails_settles_nothing_and_can_be_repeated(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
@@ -388,7 +388,7 @@ def test_stuck_message_stops_its_queue_by_span(run: Run, cluster: Any) -> None:
 # pulling
 
 
-@pytest.mark.spec("PL-03", "PL-04", "PL-07", "BP-07")
+@pytest.mark.spec("PL-03", "PL-04", "PL-07")
 def test_pull_request_of_a_push_consumer(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
@@ -424,7 +424,7 @@ def test_offset_the_broker_does_not_have_is_corrected(run: Run, cluster: Any) ->
     run(work)
 
 
-@pytest.mark.spec("PL-09", "BP-01")
+@pytest.mark.spec("PL-09")
 def test_pull_errors_are_waited_out_and_a_lost_subscription_is_told_again(
     run: Run, cluster: Any, monkeypatch: Any
 ) -> None:
@@ -498,7 +498,7 @@ def test_members_share_the_queues_and_take_over(run: Run, cluster: Any) -> None:
     run(work)
 
 
-@pytest.mark.spec("RB-03", "CC-02")
+@pytest.mark.spec("RB-03")
 def test_message_of_a_queue_that_moved_is_neither_handed_out_nor_committed(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers, rebalance_ms=60_000) as client:
@@ -545,7 +545,7 @@ def test_without_members_or_offset_the_assignment_stays_as_it_is(run: Run, clust
     run(work)
 
 
-@pytest.mark.spec("RB-05", "OF-04")
+@pytest.mark.spec("RB-05")
 @pytest.mark.parametrize(
     ("start", "stored", "expected"),
     [
@@ -576,7 +576,7 @@ def test_start_offset(run: Run, cluster: Any, start: Any, stored: int | None, ex
     run(work)
 
 
-@pytest.mark.spec("CA-04", "HB-01", "HB-04", "CA-11")
+@pytest.mark.spec("HB-01", "CA-11")
 def test_heartbeat_tells_all_brokers_the_subscriptions_before_the_first_pull(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client:
@@ -628,7 +628,7 @@ def test_unsubscribe_gives_the_queues_up(run: Run, cluster: Any) -> None:
     run(work)
 
 
-@pytest.mark.spec("CA-04", "RB-01")
+@pytest.mark.spec("RB-01")
 def test_topic_that_appears_later_is_taken(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
@@ -661,7 +661,7 @@ def test_offsets_are_stored_oneway_on_the_timer_and_only_when_changed(run: Run, 
 # requests of the broker
 
 
-@pytest.mark.spec("RB-07", "RB-01")
+@pytest.mark.spec("RB-01")
 def test_notification_rebalances_at_once(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers, rebalance_ms=60_000) as client:
@@ -670,12 +670,12 @@ def test_notification_rebalances_at_once(run: Run, cluster: Any) -> None:
                 await inbox.wait_assigned()
                 asked = len(c.broker.of(38))
                 c.broker.connections[-1].invoke_oneway(Command(40, ext={"consumerGroup": "g"}))
-                await c.broker.wait_for(38, asked + 1)
+                assert len(await c.broker.wait_for(38, asked + 1)) > asked
 
     run(work)
 
 
-@pytest.mark.spec("OF-06")
+@pytest.mark.spec("RB-03")  # and the client half of OF-06
 def test_reset_goes_on_at_the_new_offset_and_voids_what_was_pulled(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:

@@ -23,6 +23,7 @@ from saturnmq import (
     NoNameServer,
     Outgoing,
     PartialSend,
+    ProducerStopped,
     ResponseError,
     RouteNotFound,
     SendFailed,
@@ -132,7 +133,7 @@ def test_without_smart_send_code_10_is_used(run: Run, cluster: Any) -> None:
     run(work)
 
 
-@pytest.mark.spec("PR-25", "PR-27", "RTY-05")
+@pytest.mark.spec("PR-25", "PR-27")
 def test_inner_sends_move_counts_and_set_the_transaction_flag(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
@@ -240,7 +241,7 @@ def test_client_without_groups_sends_no_heartbeat(run: Run, cluster: Any) -> Non
     run(work)
 
 
-@pytest.mark.spec("PR-34", "HB-07")
+@pytest.mark.spec("PR-34")
 def test_stop_unregisters_from_every_broker(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client:
@@ -855,3 +856,22 @@ def test_cancelled_send_may_have_been_stored_and_the_producer_goes_on(run: Run, 
 @pytest.mark.spec("API-28")
 def test_call_timeout_is_a_timeout_of_this_call() -> None:
     assert CallTimeout("x").retryable and CallTimeout("x").code == 10002
+
+
+@pytest.mark.spec("API-26")
+def test_death_of_a_background_task_reaches_the_sender(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            await out.send("T", b"x")
+
+            async def broken() -> None:
+                raise ZeroDivisionError("bug")
+
+            client._core.spawn("broken", broken())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            with pytest.raises(ProducerStopped, match="bug") as caught:
+                await out.send("T", b"x")
+            assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+    run(work)

@@ -243,7 +243,7 @@ def test_brokers_that_no_route_names_hear_no_more(run: Run, cluster: Any) -> Non
     run(work)
 
 
-@pytest.mark.spec("NS-22", "PR-10")
+@pytest.mark.spec("PR-10")
 def test_route_request_accepts_standard_json_only(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
@@ -256,7 +256,7 @@ def test_route_request_accepts_standard_json_only(run: Run, cluster: Any) -> Non
 # puller
 
 
-@pytest.mark.spec("CA-13", "BP-05")
+@pytest.mark.spec("PR-02")
 def test_pull_answers_become_results(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
@@ -290,7 +290,7 @@ def test_pull_answers_become_results(run: Run, cluster: Any) -> None:
     run(work)
 
 
-@pytest.mark.spec("CA-13", "LP-01")
+@pytest.mark.spec("PR-02")
 def test_waiting_pull_returns_when_a_message_arrives(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
@@ -301,6 +301,22 @@ def test_waiting_pull_returns_when_a_message_arrives(run: Run, cluster: Any) -> 
             c.broker.put("T", 0, b"new")
             assert [message.value for message in (await pulling).messages()] == [b"new"]
             assert (await puller.pull(queue, 1, wait=0.05)).status is PullStatus.NO_NEW_MESSAGE
+
+    run(work)
+
+
+@pytest.mark.spec("PR-02")
+def test_waiting_pull_ends_in_time_when_the_brokers_answer_is_late(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            puller = client.puller()
+            queue = (await puller.queues("T"))[0]
+            c.broker.script[11] = lambda command: None if int(command.ext["sysFlag"]) & 2 else c.broker.on_11(command)
+            begin = asyncio.get_running_loop().time()
+            result = await puller.pull(queue, 0, wait=0.1)
+            assert asyncio.get_running_loop().time() - begin < 2
+            assert (result.status, result.max_offset) == (PullStatus.NO_NEW_MESSAGE, 0)
+            assert client._core.remote.is_connected(c.broker.address), "a late answer costs no connection"
 
     run(work)
 
@@ -360,7 +376,7 @@ def test_pull_from_an_unreachable_broker_says_where_it_should_be(run: Run, clust
     run(work)
 
 
-@pytest.mark.spec("ACL-18", "ACL-19")
+@pytest.mark.spec("ACL-19")
 def test_requests_are_signed_with_the_keys_of_the_url(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c:

@@ -284,7 +284,7 @@ def test_receipt_has_every_part_of_the_answer() -> None:
     assert plain.region == "DefaultRegion" and plain.trace_on is True
 
 
-@pytest.mark.spec("PR-29", "BAT-05")
+@pytest.mark.spec("PR-29")
 def test_batch_answer_gives_a_receipt_per_message() -> None:
     prepared = Prepared("T", b"", ("U1", "U2", "U3"), "", batch=True)
     got = receipts(prepared, A[0], Command(0, ext={"msgId": "O1,O2,O3", "queueId": "0", "queueOffset": "7"}))
@@ -442,7 +442,7 @@ def test_namespace_is_put_on_and_taken_off(name: str, wire: str) -> None:
 # compression
 
 
-@pytest.mark.spec("PR-24", "MSG-07")
+@pytest.mark.spec("PR-24")
 @pytest.mark.parametrize("flags", [ZLIB_FLAGS, 0x001])
 def test_zlib_both_ways(flags: int) -> None:
     packed = compress(b"x" * 5000, 5)
@@ -451,14 +451,14 @@ def test_zlib_both_ways(flags: int) -> None:
     assert decompress(b"plain", 0) == b"plain"
 
 
-@pytest.mark.spec("MSG-07")
+@pytest.mark.spec("PR-24")
 @pytest.mark.parametrize("body", [b"", b"junk", compress(b"x" * 5000, 5)[:-3]])
 def test_damaged_body_is_a_message_error(body: bytes) -> None:
     with pytest.raises(MessageError):
         decompress(body, ZLIB_FLAGS)
 
 
-@pytest.mark.spec("MSG-07")
+@pytest.mark.spec("PR-24")
 def test_a_small_record_cannot_fill_the_memory() -> None:
     with pytest.raises(MessageError, match="longer than"):
         decompress(compress(b"x" * 100_000, 5), ZLIB_FLAGS, bytes_max=1000)

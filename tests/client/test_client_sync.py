@@ -80,7 +80,7 @@ def test_names_and_signatures_are_the_same(plain: type, facade: type) -> None:
         assert not inspect.iscoroutinefunction(function)
 
 
-@pytest.mark.spec("API-31", "UX-01")
+@pytest.mark.spec("API-31")
 def test_send_receive_and_pull_without_await(url: str) -> None:
     with sync.Client.from_url(url) as client, client.producer("sp") as out:
         receipt = out.send("SyncTopic", b"one", tag="a", keys="k")

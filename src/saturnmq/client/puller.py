@@ -28,6 +28,8 @@ from saturnmq.protocol.message import iter_records
 
 PULLER_GROUP: Final = "CID_RMQ_SYS_SATURNMQ_PULLER"  # such groups exist on every broker (BP-10)
 BROKER_SUSPEND_MS: Final = 15_000
+LATE_ANSWER_MS: Final = 15_000
+SLACK_MS: Final = 100  # what a punctual broker's answer may take beyond the wait
 _RETRY_CODES: Final = frozenset(
     {int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.SERVICE_NOT_AVAILABLE), int(ResponseCode.FLOW_CONTROL)}
 )
@@ -213,19 +215,23 @@ class Puller:
         core.check_running("puller")
         wanted = tag(expression)
         suspend_ms = int(min(wait, BROKER_SUSPEND_MS / 1000) * 1000)
-        deadline = Deadline((core.settings.timeout if timeout is None else timeout) * 1000 + suspend_ms)
+        budget_ms = (core.settings.timeout if timeout is None else timeout) * 1000
         wire = self._wire(queue)
-        sys_flag = int(PullSysFlag.SUBSCRIPTION) | (int(PullSysFlag.SUSPEND) if suspend_ms else 0)
-        command = pull_command(
-            wire,
-            group=self.group,
-            offset=offset,
-            max_count=max_count,
-            sys_flag=sys_flag,
-            suspend_ms=suspend_ms,
-            expression=wanted.expression,
-        )
-        answer = await self._exchange(wire, command, deadline, suspend_ms)
+
+        def ask(held_ms: int) -> Command:
+            return pull_command(
+                wire,
+                group=self.group,
+                offset=offset,
+                max_count=max_count,
+                sys_flag=int(PullSysFlag.SUBSCRIPTION) | (int(PullSysFlag.SUSPEND) if held_ms else 0),
+                suspend_ms=held_ms,
+                expression=wanted.expression,
+            )
+
+        answer = await self._held(wire, ask(suspend_ms), budget_ms, suspend_ms) if suspend_ms else None
+        if answer is None:
+            answer = await self._exchange(wire, ask(0), Deadline(budget_ms), 0)
         result = pull_result(answer, queue, wanted.tags, self._namespace)
         if result is None:
             raise core.answer_error(answer, wire.broker_name, topic=wire.topic, group=self.group)
@@ -257,6 +263,18 @@ class Puller:
         if answer.code != ResponseCode.SUCCESS:
             raise self._core.answer_error(answer, wire.broker_name, topic=wire.topic, group=self.group)
         return answer
+
+    async def _held(self, wire: MessageQueue, command: Command, budget_ms: float, suspend_ms: int) -> Command | None:
+        """The answer of a held request; None when it does not come soon after its time.
+
+        The original looks at held requests every 5 s only (LP-02): its "nothing new" may come so much late (LP-04).
+        """
+        late_ms = suspend_ms + LATE_ANSWER_MS
+        try:
+            async with asyncio.timeout((suspend_ms + SLACK_MS) / 1000):
+                return await self._exchange(wire, command, Deadline(budget_ms + late_ms), late_ms)
+        except TimeoutError:
+            return None
 
     async def _exchange(self, wire: MessageQueue, command: Command, deadline: Deadline, suspend_ms: int) -> Command:
         """An answer that is not "busy", from whichever broker of the name gives one.
