@@ -1,0 +1,382 @@
+"""A NameServer over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saturnmq.namesrv import NameServer, NameServerSettings
+from saturnmq.namesrv.processor import TABLE
+from saturnmq.namesrv.settings import load_settings
+from saturnmq.net import NetSettings, RemotingClient
+from saturnmq.protocol.bodies import (
+    ClusterInfo,
+    DataVersion,
+    KVTable,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigTable,
+    TopicList,
+    TopicRouteData,
+)
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.settings import load, parse_properties
+
+
+def run(work: Callable[[], Awaitable[Any]]) -> Any:
+    async def bounded() -> Any:
+        async with asyncio.timeout(20):
+            return await work()
+
+    return asyncio.run(bounded())
+
+
+class Served:
+    def __init__(self, server: NameServer, address: str) -> None:
+        self.server, self.address = server, address
+        self.client = RemotingClient(settings=NetSettings())
+
+    async def call(self, code: int, body: bytes | None = None, version: int = 407, **ext: str) -> Command:
+        return await self.client.invoke(self.address, Command(code, ext=ext, body=body, version=version), 5000)
+
+    async def register(self, client: RemotingClient | None = None, **more: Any) -> Command:
+        body = more.pop("body", None)
+        if body is None:
+            config = TopicConfig("T", 4, 4)
+            body = RegisterBrokerBody(
+                TopicConfigTable({"T": config}, more.pop("version", DataVersion(1, 1))), []
+            ).encode()
+        ext = {
+            "brokerName": "broker-a",
+            "brokerAddr": "127.0.0.1:10911",
+            "clusterName": "c",
+            "haServerAddr": "127.0.0.1:10912",
+            "brokerId": "0",
+        } | more.pop("ext", {})
+        command = Command(RequestCode.REGISTER_BROKER, ext=ext, body=body, version=more.pop("release", 407))
+        return await (client or self.client).invoke(self.address, command, 5000)
+
+    async def route(self, topic: str = "T") -> TopicRouteData | None:
+        answer = await self.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic)
+        return TopicRouteData.decode(answer.body) if answer.code == 0 else None
+
+
+@asynccontextmanager
+async def served(tmp_path: Path, **more: Any) -> AsyncIterator[Served]:
+    clock = more.pop("clock_ms", None)
+    values = {"kv_config_path": str(tmp_path / "kv.json"), "config_store_path": str(tmp_path / "ns.properties")}
+    server = NameServer(NameServerSettings(**(values | more)), NetSettings(), clock_ms=clock)
+    host, port = await server.start("127.0.0.1", 0)
+    s = Served(server, f"{host}:{port}")
+    try:
+        yield s
+    finally:
+        await s.client.close()
+        await server.stop()
+
+
+@pytest.mark.spec("NS-08", "NS-20", "NS-22", "NS-23")
+def test_a_registered_topic_has_a_route_in_standard_json(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as s:
+            assert (await s.register()).code == 0
+            answer = await s.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
+            assert b'"brokerAddrs":{"0":"127.0.0.1:10911"}' in (answer.body or b"")
+            missing = await s.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="none")
+            assert missing.code == 17
+            assert (missing.remark or "").startswith("No topic route info in name server for the topic: none\nSee http")
+
+    run(work)
+
+
+@pytest.mark.spec("NS-12")
+def test_a_wrong_checksum_changes_nothing(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as s:
+            answer = await s.register(ext={"bodyCrc32": "12345"})
+            assert (answer.code, answer.remark) == (1, "crc32 not match")
+            assert s.server.routes.brokers == {}
+            body = RegisterBrokerBody(TopicConfigTable({"T": TopicConfig("T")}, DataVersion(1, 1)), []).encode()
+            good = {"bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF)}
+            assert (await s.register(body=body, ext=good)).code == 0
+
+    run(work)
+
+
+@pytest.mark.spec("NS-13")
+def test_compressed_old_and_missing_bodies_are_taken(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as s:
+            table = TopicConfigTable({"Z": TopicConfig("Z", 3, 3)}, DataVersion(5, 1))
+            packed = RegisterBrokerBody(table, []).encode_compressed()
+            assert (await s.register(body=packed, ext={"compressed": "true"})).code == 0
+            assert await s.route("Z") is not None
+            old = TopicConfigTable({"Old": TopicConfig("Old")}, DataVersion(6, 1)).encode()
+            assert (await s.register(body=old, release=30, ext={"brokerName": "b2", "brokerAddr": "x:2"})).code == 0
+            assert await s.route("Old") is not None
+            assert (await s.register(body=b"", ext={"brokerName": "b3", "brokerAddr": "x:3"})).code == 0
+            assert s.server.routes.live["x:3"].version == DataVersion(0, 0)
+            bad = await s.register(body=b"garbage", ext={"brokerName": "b4"})
+            assert bad.code == 1 and await s.route("Z") is not None
+
+    run(work)
+
+
+@pytest.mark.spec("NS-16", "NS-17")
+def test_a_closed_connection_removes_its_broker_at_once(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as s:
+            first, second = (RemotingClient(settings=NetSettings()) for _ in range(2))
+            await s.register(first)
+            await s.register(second)
+            await first.close()
+            assert await s.route() is not None
+            await second.close()
+            while await s.route() is not None:
+                await asyncio.sleep(0)
+            assert s.server.routes.live == {}
+
+    run(work)
+
+
+@pytest.mark.spec("NS-15", "NS-05")
+def test_a_silent_broker_is_removed_and_disconnected(tmp_path: Path) -> None:
+    now = [1_000_000]
+
+    async def work() -> None:
+        async with served(tmp_path, clock_ms=lambda: now[0]) as s:
+            settings = s.server.settings
+            assert (settings.scan_first_ms, settings.scan_interval_ms, settings.broker_expiry_ms) == (
+                5000,
+                10_000,
+                120_000,
+            )
+            assert (settings.kv_log_first_ms, settings.kv_log_interval_ms) == (60_000, 600_000)
+            broker = RemotingClient(settings=NetSettings())
+            await s.register(broker)
+            now[0] += 120_000
+            s.server.scan()
+            assert await s.route() is not None
+            now[0] += 1
+            s.server.scan()
+            assert await s.route() is None
+            while broker.is_connected(s.address):
+                await asyncio.sleep(0)
+            await broker.close()
+
+    run(work)
+
+
+@pytest.mark.spec("NS-05")
+def test_the_scan_runs_by_itself(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path, scan_first_ms=10, scan_interval_ms=10, broker_expiry_ms=1) as s:
+            broker = RemotingClient(settings=NetSettings())
+            await s.register(broker)
+            while s.server.routes.live:
+                await asyncio.sleep(0)
+            assert await s.route() is None
+            await broker.close()
+
+    run(work)
+
+
+@pytest.mark.spec("NS-24", "NS-11", "NS-21")
+def test_kv_configuration_survives_a_restart_and_reaches_brokers_and_routes(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path, order_message_enable=True) as s:
+            put = await s.call(RequestCode.PUT_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="T", value="broker-a:4")
+            assert put.code == 0
+            assert (await s.call(RequestCode.GET_KV_CONFIG, namespace="n", key="k")).code == 22
+            assert (await s.call(RequestCode.PUT_KV_CONFIG, namespace="", key="", value="v")).code == 1
+            answer = await s.register()
+            assert KVTable.decode(answer.body).table == {"T": "broker-a:4"}
+            route = await s.route()
+            assert route is not None and route.order_topic_conf == "broker-a:4"
+        async with served(tmp_path) as s:
+            got = await s.call(RequestCode.GET_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="T")
+            assert got.ext["value"] == "broker-a:4"
+            listed = await s.call(RequestCode.GET_KVLIST_BY_NAMESPACE, namespace="ORDER_TOPIC_CONFIG")
+            assert KVTable.decode(listed.body).table == {"T": "broker-a:4"}
+            await s.register()
+            route = await s.route()
+            assert route is not None and route.order_topic_conf is None
+            await s.call(RequestCode.DELETE_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="T")
+            assert (await s.call(RequestCode.GET_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="T")).code == 22
+
+    run(work)
+
+
+@pytest.mark.spec("NS-24")
+def test_the_backup_of_the_kv_file_is_used_when_the_file_is_damaged(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as s:
+            for value in ("1", "2"):
+                await s.call(RequestCode.PUT_KV_CONFIG, namespace="n", key="k", value=value)
+        (tmp_path / "kv.json").write_bytes(b'{"configTab')
+        async with served(tmp_path) as s:
+            assert (await s.call(RequestCode.GET_KV_CONFIG, namespace="n", key="k")).ext["value"] == "1"
+
+    run(work)
+
+
+@pytest.mark.spec("NS-18", "NS-19", "NS-25", "NS-26", "NS-27", "NS-28")
+def test_the_other_requests_over_the_wire(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as s:
+            await s.register()
+            who = {"brokerName": "broker-a", "brokerAddr": "127.0.0.1:10911", "clusterName": "c", "brokerId": "0"}
+            same = await s.call(RequestCode.QUERY_DATA_VERSION, DataVersion(1, 1).encode(), **who)
+            assert same.ext["changed"] == "false" and DataVersion.decode(same.body) == DataVersion(1, 1)
+            other = await s.call(RequestCode.QUERY_DATA_VERSION, DataVersion(1, 2).encode(), **who)
+            assert other.ext["changed"] == "true"
+            wiped = await s.call(RequestCode.WIPE_WRITE_PERM_OF_BROKER, brokerName="broker-a")
+            assert wiped.ext == {"wipeTopicCount": "1"}
+            route = await s.route()
+            assert route is not None and route.queue_datas[0].perm == 4
+            added = await s.call(RequestCode.ADD_WRITE_PERM_OF_BROKER, brokerName="broker-a")
+            assert added.ext == {"addTopicCount": "1"}
+            info = ClusterInfo.decode((await s.call(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+            assert info.broker_addr_table["broker-a"].broker_addrs == {0: "127.0.0.1:10911"}
+            for code, ext, expected in (
+                (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, ["T"]),
+                (RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "c"}, ["T"]),
+                (RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "x"}, []),
+                (RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, {}, ["c", "broker-a"]),
+                (RequestCode.GET_UNIT_TOPIC_LIST, {}, []),
+                (RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, {}, []),
+                (RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, {}, []),
+            ):
+                assert TopicList.decode((await s.call(code, **ext)).body).topic_list == expected
+            await s.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="T")
+            assert await s.route() is None
+            await s.call(RequestCode.UNREGISTER_BROKER, **who)
+            assert s.server.routes.brokers == {}
+
+    run(work)
+
+
+@pytest.mark.spec("REM-10")
+def test_every_unknown_code_is_answered(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as s:
+            for code in (10, 999, -1):
+                answer = await s.call(code)
+                assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
+
+    run(work)
+
+
+@pytest.mark.spec("REM-08", "REM-10")
+def test_every_code_with_missing_or_foreign_fields_is_answered_and_harms_nothing(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as s:
+            await s.register()
+            for code in TABLE:
+                answer = await s.call(code, b"\x00junk", nonsense="1")
+                assert answer.is_response, code
+            assert len(s.server._server.connections) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("NS-29")
+def test_configuration_over_the_network_is_off_unless_allowed(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as s:
+            refused = await s.call(RequestCode.UPDATE_NAMESRV_CONFIG, b"orderMessageEnable=true")
+            assert refused.code == 16 and "remoteConfigEnable" in (refused.remark or "")
+            path = await s.call(RequestCode.UPDATE_NAMESRV_CONFIG, b"kvConfigPath=/tmp/x")
+            assert (path.code, path.remark) == (16, "Can not update config path")
+        async with served(tmp_path, remote_config_enable=True) as s:
+            path = await s.call(RequestCode.UPDATE_NAMESRV_CONFIG, b"configStorePath=/tmp/x")
+            assert (path.code, path.remark) == (16, "Can not update config path")
+            assert (await s.call(RequestCode.UPDATE_NAMESRV_CONFIG, b"orderMessageEnable=true\nunknown=1")).code == 0
+            text = ((await s.call(RequestCode.GET_NAMESRV_CONFIG)).body or b"").decode()
+            assert "orderMessageEnable=true\n" in text and "unknown" not in text
+            kept = parse_properties((tmp_path / "ns.properties").read_text())
+            assert kept["orderMessageEnable"] == "true"
+            bad = await s.call(RequestCode.UPDATE_NAMESRV_CONFIG, b"orderMessageEnable=perhaps")
+            assert bad.code == 1 and "true or false" in (bad.remark or "")
+
+    run(work)
+
+
+@pytest.mark.spec("NS-02", "NS-03", "NS-04")
+def test_the_file_fills_both_groups_and_unknown_keys_are_shown(tmp_path: Path) -> None:
+    conf = tmp_path / "namesrv.conf"
+    conf.write_text("listenPort=9999\nserverChannelMaxIdleTimeSeconds=7\nproductEnvName=dev\nmyKey=mine\n")
+    loaded = load_settings(conf)
+    assert loaded.settings.listen_port == 9999
+    assert loaded.settings.product_env_name == "dev"
+    assert loaded.settings.config_store_path == str(conf)
+    net = load(NetSettings, ("file", parse_properties(conf.read_text()))).settings
+    assert net.server_idle_seconds == 7
+    server = NameServer.__new__(NameServer)
+    server.settings, server.net, server._unknown = loaded.settings, net, {"myKey": "mine"}
+    text = server.config_text()
+    assert "serverChannelMaxIdleTimeSeconds=7\n" in text and "myKey=mine\n" in text
+
+
+@pytest.mark.spec("NS-03", "NS-04")
+def test_defaults_are_the_originals() -> None:
+    settings, net = NameServerSettings(), NetSettings()
+    assert settings.kv_config_path.endswith("/namesrv/kvConfig.json")
+    assert settings.config_store_path.endswith("/namesrv/namesrv.properties")
+    assert (settings.listen_port, settings.order_message_enable, settings.cluster_test) == (9876, False, False)
+    assert (net.worker_threads, net.callback_threads, net.selector_threads) == (8, 0, 3)
+    assert (net.server_oneway_permits, net.server_async_permits, net.server_idle_seconds) == (256, 64, 120)
+    assert dataclasses.is_dataclass(settings)
+
+
+@pytest.mark.spec("NS-06")
+def test_stop_closes_the_listener_and_every_connection(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as s:
+            await s.register()
+            await s.server.stop()
+            assert not s.server._server.connections
+            host, port = s.address.split(":")
+            with pytest.raises(OSError):
+                await asyncio.open_connection(host, int(port))
+
+    run(work)
+
+
+@pytest.mark.spec("NS-14")
+def test_a_route_read_between_two_registrations_is_never_half_of_one(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as s:
+
+            async def write() -> None:
+                for version in range(60):
+                    n = version % 7 + 1
+                    tables = {f"T{i}": TopicConfig(f"T{i}", n, n) for i in range(5)}
+                    body = RegisterBrokerBody(TopicConfigTable(tables, DataVersion(1, version)), []).encode()
+                    await s.register(body=body)
+
+            writing = asyncio.create_task(write())
+            while not writing.done():
+                route = await s.route("T4")
+                if route is not None:
+                    assert route.queue_datas[0].read_queue_nums == route.queue_datas[0].write_queue_nums
+            await writing
+
+    run(work)
+
+
+@pytest.mark.spec("REM-31")
+def test_answers_carry_a_version_that_reads_standard_json(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as s:
+            assert (await s.call(RequestCode.GET_BROKER_CLUSTER_INFO)).version >= 401
+
+    run(work)
