@@ -108,13 +108,17 @@ def test_big_body_is_compressed_by_the_client_and_comes_back_whole(run: Run, top
     assert [row["bodyBytes"] for row in rows] == [200_000, 200_000]
 
 
-@pytest.mark.spec("IX-02")
-def test_query_by_key_unique_id_and_physical_offset(run: Run, topic: str) -> None:
+def test_message_is_viewed_by_the_id_of_its_place(run: Run, topic: str) -> None:
     rows = sent(run("send", topic=topic, count=4))
-    third = rows[2]
-    ids = {"msgId": third["msgId"], "offsetMsgId": third["offsetMsgId"]}
-    found = received(run("query", topic=topic, key="key-2", **ids))
-    assert [row["received"] for row in found] == ["key", "id", "offset"]
+    (found,) = received(run("query", topic=topic, id=rows[2]["offsetMsgId"]))
+    assert (found["body"], found["msgId"]) == ("message 2", rows[2]["msgId"])
+
+
+@pytest.mark.spec("IX-02")
+def test_query_by_key_and_by_unique_id(run: Run, topic: str) -> None:
+    rows = sent(run("send", topic=topic, count=4))
+    found = received(run("query", topic=topic, key="key-2", id=rows[2]["msgId"]))
+    assert [row["received"] for row in found] == ["key", "id"]
     assert {row["body"] for row in found} == {"message 2"}
 
 
@@ -212,6 +216,15 @@ def test_failed_message_comes_back_from_the_retry_topic(run: Run, topic: str) ->
     assert {row["topic"] for row in again} == {topic}  # the client puts the original topic back
 
 
+@pytest.mark.spec("RTY-03")
+def test_failed_message_comes_back_after_its_delay_level(run: Run, topic: str) -> None:
+    run("send", topic=topic, count=3)
+    rows = received(run("consume", topic=topic, group=f"{topic}-group", count=3, fail=1))
+    first = {row["msgId"]: row["storeTimestamp"] for row in rows if row["reconsumeTimes"] == 0}
+    again = {row["msgId"]: row["storeTimestamp"] for row in rows if row["reconsumeTimes"] == 1}
+    assert [again[key] - first[key] >= 1000 for key in first] == [True] * 3
+
+
 @pytest.mark.spec("DLY-02", "DLY-05")
 def test_delayed_message_comes_after_its_level(run: Run, topic: str) -> None:
     run("send", topic=topic, count=3, delayLevel=1)
@@ -233,5 +246,5 @@ def test_transactions_commit_roll_back_and_are_asked_about(run: Run, topic: str)
 
 @pytest.mark.spec("RR-02", "RR-03")
 def test_request_is_answered_through_the_broker(run: Run, topic: str) -> None:
-    rows = run("request", topic=topic, group=f"{topic}-group")
+    rows = run("request", topic=topic, group=f"{topic}-group", waitMs=5000)
     assert [row["answer"] for row in rows if "answer" in row] == ["answer to message 1"]

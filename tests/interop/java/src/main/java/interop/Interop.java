@@ -5,7 +5,19 @@ public final class Interop {
     private Interop() {
     }
 
-    public static void main(String[] args) throws Exception {
+    public static void main(String[] args) {
+        int code = 0;
+        try {
+            run(args);
+            Report.line("done", args[0]);
+        } catch (Throwable error) {
+            error.printStackTrace();
+            code = 1;
+        }
+        System.exit(code);  // the client leaves threads that are no daemons
+    }
+
+    private static void run(String[] args) throws Exception {
         Options options = new Options(args, 1);
         switch (args[0]) {
             case "send" -> Sending.run(options);
@@ -19,7 +31,5 @@ public final class Interop {
             case "request" -> Requesting.run(options);
             default -> throw new IllegalArgumentException("unknown command " + args[0]);
         }
-        Report.line("done", args[0]);
-        System.exit(0);  // the client leaves threads that are no daemons
     }
 }

@@ -83,21 +83,25 @@ final class Pulling {
         }
     }
 
-    /** By key, by unique id and by physical offset. */
+    /** By {@code key}, and by {@code id}: a unique id or one of the physical offset. */
     static void query(Options options) throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(options.text("group", "interop-query"));
         consumer.setNamesrvAddr(options.text("ns"));
         consumer.setInstanceName("query-" + System.nanoTime());
         consumer.start();
         try {
-            long now = System.currentTimeMillis();
-            QueryResult found = consumer.queryMessage(options.text("topic"), options.text("key"), 32, now - 3_600_000L,
-                now + 60_000L);
-            for (MessageExt message : found.getMessageList()) {
-                Report.received("key", message);
+            String topic = options.text("topic");
+            String key = options.text("key", "");
+            if (!key.isEmpty()) {
+                long now = System.currentTimeMillis();
+                QueryResult found = consumer.queryMessage(topic, key, 32, now - 3_600_000L, now + 60_000L);
+                for (MessageExt message : found.getMessageList()) {
+                    Report.received("key", message);
+                }
             }
-            Report.received("id", consumer.viewMessage(options.text("topic"), options.text("msgId")));
-            Report.received("offset", consumer.viewMessage(options.text("topic"), options.text("offsetMsgId")));
+            if (!options.text("id", "").isEmpty()) {
+                Report.received("id", consumer.viewMessage(topic, options.text("id")));
+            }
         } finally {
             consumer.shutdown();
         }
