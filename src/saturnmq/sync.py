@@ -95,7 +95,7 @@ _portal: Final = _Portal()
 class Client:
     """saturnmq.Client without await."""
 
-    def __init__(self, *, name_servers: str | Sequence[str], timeout: float = 3.0, **settings: Any) -> None:
+    def __init__(self, *, name_servers: str | Sequence[str] = (), timeout: float = 3.0, **settings: Any) -> None:
         self._inner = AsyncClient(name_servers=name_servers, timeout=timeout, **settings)
 
     @classmethod

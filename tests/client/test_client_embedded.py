@@ -162,11 +162,11 @@ def test_failed_message_comes_again_and_rejected_one_is_a_dead_letter(run: Run) 
                             (queue,) = await dead.refresh("%DLQ%c")
                             result = await dead.pull(queue, 0)
                         except (RouteNotFound, ResponseError):
-                            await asyncio.sleep(0.05)
+                            await asyncio.sleep(0.05)  # poll, with the deadline above
                             continue
                         if result.status is PullStatus.FOUND:
                             break
-                        await asyncio.sleep(0.05)
+                        await asyncio.sleep(0.05)  # poll, with the deadline above
                 assert [message.value for message in result.messages()] == [b"again"]
 
     run(work)
@@ -206,16 +206,16 @@ def test_members_share_and_hand_over_within_a_second(run: Run) -> None:
                 await one.subscribe("T")
                 async with asyncio.timeout(5):
                     while len(one.assigned) != 8:
-                        await asyncio.sleep(0.01)
+                        await asyncio.sleep(0.01)  # poll, with the deadline above
                 async with b.consumer("c") as two:
                     await two.subscribe("T")
                     async with asyncio.timeout(5):
                         while not len(one.assigned) == len(two.assigned) == 4:
-                            await asyncio.sleep(0.01)
+                            await asyncio.sleep(0.01)  # poll, with the deadline above
                     assert not set(one.assigned) & set(two.assigned)
                 async with asyncio.timeout(5):
                     while len(one.assigned) != 8:
-                        await asyncio.sleep(0.01)
+                        await asyncio.sleep(0.01)  # poll, with the deadline above
 
     run(work)
 

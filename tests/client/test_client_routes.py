@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from saturnmq import Client, NoNameServer, PullStatus, RouteNotFound
+from saturnmq import Client, ConfigError, NoNameServer, PullStatus, RouteNotFound
 from saturnmq.client.name_servers import NameServers
 from saturnmq.protocol.bodies import BrokerData, QueueData, TopicRouteData
 from saturnmq.protocol.codes import RequestCode
@@ -386,5 +386,44 @@ def test_requests_are_signed_with_the_keys_of_the_url(run: Run, cluster: Any) ->
                 assert sent.ext["AccessKey"] == "RocketMQ"
                 assert sent.ext["Signature"] == "0jiwhsaYp5ObE5GObbZH1I8/FT4="
                 assert "12345678" not in json.dumps(sent.ext)
+
+    run(work)
+
+
+@pytest.mark.spec("PR-08", "API-03")
+def test_named_address_server_gives_the_list_and_only_then(run: Run, cluster: Any) -> None:
+    answers: list[bytes] = []
+    asked: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode())
+        body = answers[-1]
+        writer.write(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+
+    async def work() -> None:
+        async with cluster(name_servers=2) as c:
+            server = await asyncio.start_server(serve, "127.0.0.1", 0)
+            async with server:
+                url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/rocketmq/nsaddr"
+                answers.append(f"{c.ns[0].address};{c.ns[1].address}\n".encode())
+                async with Client(address_server=url, unit="u") as client:
+                    assert asked == ["/rocketmq/nsaddr-u?nofix=1"]
+                    assert await client.topic_exists("T")
+                    answers.append(c.ns[1].address.encode())
+                    await client._core._refresh_name_servers()
+                    assert client._core.name_servers.addresses == (c.ns[1].address,)
+                async with Client(address_server=url, name_servers=c.name_servers):
+                    assert len(asked) == 2, "an explicit list needs no server"
+                for junk in (b"", b"<html>no</html>"):
+                    answers.append(junk)
+                    failed = Client(address_server=url)
+                    with pytest.raises(NoNameServer, match="list"):
+                        await failed.start()
+            with pytest.raises(NoNameServer, match="does not answer"):
+                await Client(address_server=url).start()
+            with pytest.raises(ConfigError, match="http"):
+                Client(address_server="file:///etc/passwd")
 
     run(work)

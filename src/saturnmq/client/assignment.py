@@ -83,7 +83,7 @@ class Generation:
             if known is verdict:
                 return
             raise AlreadySettled(f"{message!r} was settled as {known.value}, it cannot be settled as {verdict.value}")
-        if self.process_queue.dropped:
+        if self.process_queue.dropped or not self.process_queue.is_open(offset):
             return
         self.verdicts[offset] = verdict
         if verdict is not Ack.SUCCESS:

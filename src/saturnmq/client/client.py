@@ -5,6 +5,7 @@ Source: spec 08 section 1, API-01..06.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -46,10 +47,11 @@ class Client:
     timeout: seconds for one call with all its retries. More settings: see ClientSettings.
     """
 
-    def __init__(self, *, name_servers: str | Sequence[str], timeout: float = 3.0, **settings: Any) -> None:
+    def __init__(self, *, name_servers: str | Sequence[str] = (), timeout: float = 3.0, **settings: Any) -> None:
         self._settings = make_settings({"name_servers": name_servers, "timeout": timeout, **settings})
         self._core = Core(self._settings)
         self._listeners: list[ListenerSpec] = []
+        self._lock = asyncio.Lock()
 
     @classmethod
     def from_url(cls, url: str, **settings: Any) -> Self:
@@ -88,8 +90,9 @@ class Client:
         """Start timers and connections. Idempotent; waits for no server. Raises Closed after stop (API-04)."""
         if self._core.state is State.STOPPED:
             check_state("client", self._core.state)
-        if self._core.state is State.NEW:
-            await self._core.start()
+        async with self._lock:
+            if self._core.state is State.NEW:
+                await self._core.start()
 
     async def stop(self) -> None:
         """Stop everything made from this client and close all connections. Idempotent."""

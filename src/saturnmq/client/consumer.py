@@ -189,6 +189,7 @@ class Consumer(Generic[T]):
         self._subscriptions.pop(wire, None)
         self._tags.pop(wire, None)
         if self.state is State.RUNNING:
+            self.wake_rebalance()  # it finishes this should the caller be cancelled
             for queue in [queue for queue in self._assigned if queue.topic == wire]:
                 await self._release(queue)
             await self._beat()
@@ -365,6 +366,9 @@ class Consumer(Generic[T]):
                     await self._rebalance_wanted.wait()
             self._rebalance_wanted.clear()
             changed = False
+            for queue in [queue for queue in self._assigned if queue.topic not in self._subscriptions]:
+                await self._release(queue)
+                changed = True
             for topic in self._topics():
                 try:
                     changed |= await self._rebalance_topic(topic)
@@ -420,7 +424,9 @@ class Consumer(Generic[T]):
 
     async def _release(self, queue: MessageQueue) -> None:
         """Give up a queue: its messages are void here, its offset is stored (RB-03)."""
-        assignment = self._assigned.pop(queue)
+        assignment = self._assigned.pop(queue, None)
+        if assignment is None:
+            return  # given up meanwhile by unsubscribe
         assignment.drop()
         await assignment.join()
         try:
@@ -439,7 +445,7 @@ class Consumer(Generic[T]):
         except SaturnError as error:
             logger.warning("queue not taken group=%s queue=%s error=%s", self.group, queue, error)
             return False
-        if self.state is not State.RUNNING:
+        if self.state is not State.RUNNING or queue.topic not in self._subscriptions:
             return False
         assignment = Assignment(self, queue, offset)
         self._assigned[queue] = assignment

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any, Final, Protocol
 
 from saturnmq.client import hints
+from saturnmq.client.address_server import FIRST_REFRESH_MS, REFRESH_MS, fetch_addresses
 from saturnmq.client.errors import (
     BrokerNotExist,
     ClientError,
@@ -104,14 +105,17 @@ class Core:
     # life
 
     async def start(self) -> None:
-        """Make the connections' owner and the timers. Does not wait for any server."""
+        """Make the connections' owner and the timers. Waits for no server but a named address server."""
         settings = self.settings
         self._loop = asyncio.get_running_loop()
-        ip = local_ip(settings.name_servers[0])
+        addresses = settings.name_servers
+        if not addresses and settings.address_server:
+            addresses = await fetch_addresses(settings.address_server, settings.unit)
+        ip = local_ip(addresses[0])
         self.client_id = client_id(ip, settings.instance, settings.unit)
         self.ids = MessageIds(ip)
         self.remote = Remote(settings, self._on_request)
-        self.name_servers = NameServers(settings.name_servers, self.remote)
+        self.name_servers = NameServers(addresses, self.remote)
         self.routes = RouteCache(
             self._fetch_route,
             default_topic=settings.create_topic_key,
@@ -120,6 +124,8 @@ class Core:
             on_change=self._on_route_change,
         )
         self.state = State.RUNNING
+        if not settings.name_servers:
+            self._every("name servers", FIRST_REFRESH_MS, REFRESH_MS, self._refresh_name_servers)
         self._every("routes", FIRST_ROUTE_POLL_MS, settings.route_poll_ms, self.routes.poll)
         self._every("heartbeat", FIRST_HEARTBEAT_MS, settings.heartbeat_ms, self.heartbeat)
         offset_ms = settings.persist_offsets_ms
@@ -193,6 +199,11 @@ class Core:
         self.spawn(name, run())
 
     # name servers and routes
+
+    async def _refresh_name_servers(self) -> None:
+        url = self.settings.address_server
+        if url is not None:
+            self.name_servers.update(await fetch_addresses(url, self.settings.unit))
 
     async def _fetch_route(self, topic: str, timeout_ms: int) -> TopicRouteData | None:
         """What the NameServer says of a topic, None for code 17. Raises NoNameServer, ResponseError, BodyError."""

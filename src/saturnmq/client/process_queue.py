@@ -29,6 +29,10 @@ class ProcessQueue:
     def __iter__(self) -> Iterator[int]:
         return iter(self._open)
 
+    def is_open(self, offset: int) -> bool:
+        """Whether the offset is not settled yet."""
+        return offset in self._open
+
     @property
     def body_bytes(self) -> int:
         """Body bytes of the open messages."""

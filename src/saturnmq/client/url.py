@@ -45,6 +45,7 @@ class ClientSettings:
     name_servers: tuple[str, ...]
     timeout: float = 3.0  # one total per call, PR-03 sendMsgTimeout, API-28
     attempts: int = 3  # 1 + retryTimesWhenSendFailed, API-28
+    address_server: str | None = None  # PR-08: http(s) URL whose answer is the NameServer list; only when named
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)
     namespace: str | None = None  # PR-32
@@ -71,7 +72,11 @@ class ClientSettings:
 
     def validate(self) -> list[str]:
         """Every problem, one sentence with the allowed range each."""
-        problems = [] if self.name_servers else ["name_servers is empty, must name at least one host:port"]
+        problems: list[str] = []
+        if not self.name_servers and not self.address_server:
+            problems.append("name_servers is empty, must name at least one host:port")
+        if self.address_server and not re.match(r"https?://[^\s/]+", self.address_server):
+            problems.append(f"address_server is {self.address_server!r:.100}, must be an http:// or https:// URL")
         for address in self.name_servers:
             try:
                 parse_address(address)
