@@ -78,6 +78,12 @@ class _Portal:
                 concurrent.futures.wait([future], timeout=5.0)
             raise
 
+    def forget(self) -> None:
+        """In a forked child: the parent's thread is not here. Its sockets stay untouched; new objects get a new loop."""
+        self._lock = threading.Lock()
+        self._loop = None
+        self._thread = None
+
     def close(self) -> None:
         """Stop the loop and its thread; objects made from it are of no use afterwards."""
         with self._lock:
@@ -90,6 +96,8 @@ class _Portal:
 
 
 _portal: Final = _Portal()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_portal.forget)
 
 
 class Client:

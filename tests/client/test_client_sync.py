@@ -157,3 +157,25 @@ def test_a_script_that_forgets_to_stop_still_ends(url: str) -> None:
     code = f"import saturnmq.sync as s; c = s.Client.from_url({url!r}); c.start(); print(c.topic_exists('TBW102'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert done.returncode == 0 and done.stdout.strip() == "True", done.stderr
+
+
+@pytest.mark.spec("API-31")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_makes_its_own_loop_and_the_parents_goes_on(url: str) -> None:
+    code = f"""
+import os, saturnmq.sync as s
+url = {url!r}
+parent = s.Client.from_url(url)
+with parent, parent.producer("fp") as out:
+    out.send("Forked", b"parent")
+    child = os.fork()
+    if child == 0:
+        with s.Client.from_url(url) as mine, mine.producer("fp") as forked:
+            same = mine.client_id == parent.client_id
+            forked.send("Forked", b"child")
+        os._exit(1 if same else 0)
+    assert os.waitpid(child, 0)[1] == 0
+    out.send("Forked", b"parent again")
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
