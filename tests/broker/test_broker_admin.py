@@ -1,0 +1,264 @@
+"""Administration and registration with NameServers."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wire import run, wire
+
+from saturnmq.broker import Broker, BrokerSettings
+from saturnmq.broker.processors.table import ROUTES
+from saturnmq.broker.registrar import Registrar
+from saturnmq.broker.topics import Topics
+from saturnmq.namesrv import NameServer, NameServerSettings
+from saturnmq.net import Connection, NetSettings, RemotingServer
+from saturnmq.protocol.bodies import (
+    ConsumeStats,
+    KVTable,
+    MessageQueue,
+    ProducerConnection,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigTable,
+    TopicStatsTable,
+)
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import ConfigError, StoreError
+from saturnmq.store import StateFile, StoreProfile, StoreSettings
+
+
+@pytest.mark.spec("NS-34")
+def test_a_changed_topic_reaches_the_name_server_at_once() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            created = await w.call(
+                RequestCode.UPDATE_AND_CREATE_TOPIC, topic="New", defaultTopic="TBW102", readQueueNums=3, writeQueueNums=2,
+                perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order=False,
+            )  # fmt: skip
+            assert created.code == 0
+            while "New" not in w.server.namesrv.routes.topics:
+                await asyncio.sleep(0)
+            queue = w.server.namesrv.routes.topics["New"]["broker-a"]
+            assert (queue.read_queue_nums, queue.write_queue_nums) == (3, 2)
+            await w.send("Auto")
+            while "Auto" not in w.server.namesrv.routes.topics:
+                await asyncio.sleep(0)
+            assert (await w.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="New")).code == 0
+            table = TopicConfigTable.decode((await w.call(RequestCode.GET_ALL_TOPIC_CONFIG)).body)
+            assert "New" not in table.topic_config_table and "Auto" in table.topic_config_table
+
+    run(work)
+
+
+@pytest.mark.spec("UX-05", "SND-04")
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"topic": "../x"}, "illegal characters"),
+        ({"topic": "TBW102"}, "system topic"),
+        ({"readQueueNums": 0}, "readQueueNums=0 must be in 1..65536"),
+        ({"writeQueueNums": -1}, "writeQueueNums=-1"),
+        ({"perm": 99}, "perm=99 must be in 0..15"),
+    ],
+)
+def test_a_wrong_topic_is_refused_with_the_allowed_range(fields: dict[str, Any], words: str) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            good = {
+                "topic": "T", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+                "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False,
+            }  # fmt: skip
+            answer = await w.call(RequestCode.UPDATE_AND_CREATE_TOPIC, **(good | fields))
+            assert answer.code == 1 and words in (answer.remark or "")
+            deleted = await w.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="../../x")
+            assert deleted.code == 1
+
+    run(work)
+
+
+@pytest.mark.spec("BP-10")
+def test_groups_are_created_listed_and_deleted() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            config = SubscriptionGroupConfig("G", retry_max_times=3)
+            assert (await w.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config.encode())).code == 0
+            listed = await w.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            assert SubscriptionGroupTable.decode(listed.body).subscription_group_table["G"].retry_max_times == 3
+            bad = SubscriptionGroupConfig("a/b")
+            assert (await w.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, bad.encode())).code == 1
+            w.broker.ctx.offsets.set("T", "G", 0, 5)
+            assert (await w.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G", removeOffset=True)).code == 0
+            assert "G" not in w.broker.ctx.groups.table
+            assert w.broker.ctx.offsets.get("T", "G", 0) is None
+
+    run(work)
+
+
+@pytest.mark.spec("DG-10")
+def test_figures_for_the_administrator() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            for _ in range(3):
+                await w.send(queue=1)
+            await w.heartbeat("G", "T")
+            ask = {"consumerGroup": "G", "topic": "T", "queueId": 1}
+            await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=2, **ask)
+            queue = MessageQueue("T", "broker-a", 1)
+            stats = TopicStatsTable.decode((await w.call(RequestCode.GET_TOPIC_STATS_INFO, topic="T")).body)
+            assert stats.offset_table[queue].max_offset == 3
+            assert stats.offset_table[queue].last_update_timestamp > 0
+            progress = ConsumeStats.decode((await w.call(RequestCode.GET_CONSUME_STATS, consumerGroup="G")).body)
+            found = progress.offset_table[queue]
+            assert (found.broker_offset, found.consumer_offset) == (3, 2)
+            table = KVTable.decode((await w.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
+            assert (table["putMessageTimesTotal"], table["brokerVersionDesc"]) == ("3", "V4_9_7")
+            assert len(table["putTps"].split()) == 3
+            who = await w.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="producers")
+            assert ProducerConnection.decode(who.body).connection_set[0].client_id == "c1"
+            assert (await w.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="none")).code == 206
+            assert b"G" in ((await w.call(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T")).body or b"")
+            text = ((await w.call(RequestCode.GET_BROKER_CONFIG)).body or b"").decode()
+            assert "brokerName=broker-a\n" in text and "flushDiskType=ASYNC_FLUSH\n" in text
+
+    run(work)
+
+
+@pytest.mark.spec("UX-12")
+def test_configuration_over_the_network_is_refused() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            answer = await w.call(RequestCode.UPDATE_BROKER_CONFIG, b"brokerName=x")
+            assert answer.code == 16 and "file" in (answer.remark or "")
+
+    run(work)
+
+
+@pytest.mark.spec("REM-08", "REM-11")
+def test_every_code_survives_missing_fields_and_junk_bodies() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            for route in ROUTES:
+                answer = await w.call(route.code, b"\x00junk", nonsense=1)
+                assert answer.is_response, route.code
+            assert len(w.client.connections) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("NS-32", "NS-18", "NS-36")
+def test_all_name_servers_are_told_and_a_dead_one_stops_none(tmp_path: Path) -> None:
+    async def work() -> None:
+        servers, addresses = [], []
+        for n in range(2):
+            server = NameServer(NameServerSettings(kv_config_path=str(tmp_path / f"kv{n}.json")), NetSettings())
+            host, port = await server.start("127.0.0.1", 0)
+            servers.append(server)
+            addresses.append(f"{host}:{port}")
+        settings = BrokerSettings(namesrv_addr=";".join([addresses[0], "127.0.0.1:1", addresses[1]]), listen_port=0)
+        store = StoreSettings(store_path_root_dir=str(tmp_path / "store"), profile=StoreProfile.SMALL)
+        broker = Broker(settings, store, NetSettings())
+        await broker.start()
+        for server in servers:
+            assert server.routes.live.keys() == {broker.advertised_address}
+            assert {"TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "DefaultCluster", "broker-a", "SCHEDULE_TOPIC_XXXX",
+                    "OFFSET_MOVED_EVENT", "DefaultCluster_REPLY_TOPIC"} <= set(server.routes.topics)  # fmt: skip
+        await broker.stop()
+        for server in servers:
+            assert server.routes.brokers == {}
+            await server.stop()
+
+    run(work)
+
+
+def registrar(tmp_path: Path, address: str, **more: Any) -> tuple[Registrar, Topics]:
+    settings = BrokerSettings(namesrv_addr=address, **more)
+    topics = Topics(settings, StateFile(tmp_path / "topics.json"), lambda: 1)
+    made = Registrar(settings, NetSettings(), topics, address=lambda: "h:1", ha_address=lambda: "h:2")
+    return made, topics
+
+
+@pytest.mark.spec("NS-33")
+def test_without_force_only_a_changed_version_is_registered(tmp_path: Path) -> None:
+    async def work() -> None:
+        codes: list[int] = []
+        namesrv = NameServer(NameServerSettings(kv_config_path=str(tmp_path / "kv.json")), NetSettings())
+
+        def count(connection: Connection, request: Command) -> Command:
+            codes.append(request.code)
+            return namesrv._handle(connection, request)
+
+        server = RemotingServer(count, settings=NetSettings())
+        host, port = await server.start("127.0.0.1", 0)
+        made, topics = registrar(tmp_path, f"{host}:{port}", force_register=False, compressed_register=True)
+        await made.register()
+        await made.register()
+        assert codes == [322, 103, 322]
+        topics.set(TopicConfig("Fresh"))
+        await made.register()
+        assert codes[-2:] == [322, 103]
+        assert "Fresh" in namesrv.routes.topics
+        await made.stop()
+        await server.stop()
+
+    run(work)
+
+
+@pytest.mark.spec("NS-33")
+def test_the_period_is_kept_in_10_to_60_seconds() -> None:
+    periods = [BrokerSettings(register_period_ms=ms).register_seconds for ms in (1, 30_000, 10**6)]
+    assert periods == [10, 30, 60]
+
+
+@pytest.mark.spec("NS-11", "NS-32")
+def test_order_topics_of_the_name_server_are_marked(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send("T")
+            w.server.namesrv.kv.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
+            await w.broker.registrar.register()
+            assert w.broker.topics.table["T"].order is True
+            w.server.namesrv.kv.delete("ORDER_TOPIC_CONFIG", "T")
+            await w.broker.registrar.register()
+            assert w.broker.topics.table["T"].order is False
+
+    run(work)
+
+
+@pytest.mark.spec("UX-05")
+def test_settings_that_this_version_cannot_keep_are_refused() -> None:
+    problems = BrokerSettings(acl_enable=True, broker_role="SLAVE", broker_name="a/b").validate()
+    assert len(problems) == 3 and "aclEnable" in problems[0]
+
+
+@pytest.mark.spec("UX-09", "RC-04")
+def test_a_damaged_state_file_stops_the_start_and_leaves_nothing_open(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = StoreSettings(store_path_root_dir=str(tmp_path / "store"), profile=StoreProfile.SMALL)
+        config = tmp_path / "store" / "config"
+        config.mkdir(parents=True)
+        (config / "topics.json").write_text("{broken")
+        broker = Broker(BrokerSettings(listen_port=0), store, NetSettings())
+        with pytest.raises(StoreError, match=r"topics\.json"):
+            await broker.start()
+        (config / "topics.json").unlink()
+        again = Broker(BrokerSettings(listen_port=0), store, NetSettings())
+        await again.start()
+        await again.stop()
+
+    run(work)
+
+
+@pytest.mark.spec("UX-03")
+def test_an_advertised_name_that_cannot_be_looked_up_is_an_error(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = StoreSettings(store_path_root_dir=str(tmp_path / "store"), profile=StoreProfile.SMALL)
+        broker = Broker(BrokerSettings(listen_port=0, broker_ip1="no such host"), store, NetSettings())
+        with pytest.raises(ConfigError, match="brokerIP1"):
+            await broker.start()
+
+    run(work)

@@ -1,0 +1,396 @@
+"""Pulls, long polling, groups, offsets, locks over the wire."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from wire import Wire, run, wire
+
+from saturnmq.broker import BrokerSettings
+from saturnmq.broker.clients import ClientInfo, Clients
+from saturnmq.broker.locks import LOCK_LIVE_MS, QueueLocks
+from saturnmq.net import NetSettings, RemotingClient
+from saturnmq.protocol.bodies import (
+    ConsumerData,
+    ConsumerIdList,
+    LockBatchRequest,
+    LockBatchResponse,
+    MessageQueue,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+)
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.message import decode_records
+
+
+@pytest.mark.spec("BP-04", "BP-05")
+def test_a_pull_returns_records_and_where_to_go_on() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            for n in range(40):
+                await w.send(body=b"%d" % n)
+            answer = await w.pull()
+            assert (answer.code, answer.remark) == (0, "FOUND")
+            assert answer.ext == {
+                "suggestWhichBrokerId": "0", "nextBeginOffset": "32", "minOffset": "0", "maxOffset": "40",
+            }  # fmt: skip
+            assert [m.body for m in decode_records(answer.body or b"")] == [b"%d" % n for n in range(32)]
+
+    run(work)
+
+
+@pytest.mark.spec("BP-02", "BP-05")
+def test_offsets_outside_the_queue_have_the_originals_codes() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            for offset, code, status, following in (
+                (1, 19, "OFFSET_OVERFLOW_ONE", "1"),
+                (2, 21, "OFFSET_OVERFLOW_BADLY", "1"),
+                (-1, 21, "OFFSET_TOO_SMALL", "0"),
+            ):
+                answer = await w.pull(offset=offset)
+                assert (answer.code, answer.remark, answer.ext["nextBeginOffset"]) == (code, status, following)
+            empty = await w.pull(queue=1)
+            assert (empty.code, empty.remark) == (19, "NO_MESSAGE_IN_QUEUE")
+            assert (await w.pull(queue=1, offset=7)).code == 21
+
+    run(work)
+
+
+@pytest.mark.spec("BP-01")
+def test_pulls_that_are_not_allowed_say_why() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            assert (await w.pull("nowhere")).code == 17
+            queue = await w.pull(queue=4)
+            assert queue.code == 1 and "queueId[4] is illegal" in (queue.remark or "")
+            assert (await w.pull(sysFlag=0)).code == 24
+            await w.heartbeat("G", "other")
+            assert (await w.pull(sysFlag=0)).code == 24
+            await w.heartbeat("G", "T", version=5)
+            assert (await w.pull(sysFlag=0, subVersion=5)).code == 0
+            assert (await w.pull(sysFlag=0, subVersion=6)).code == 25
+            assert (await w.pull(subscription="||")).code == 23
+            assert (await w.pull(subscription="a > 1", expressionType="SQL92")).code == 1
+            w.broker.topics.table["T"].perm = 2
+            assert (await w.pull()).code == 16
+            w.broker.topics.table["T"].perm = 6
+            await w.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+                         SubscriptionGroupConfig("G", consume_enable=False).encode())  # fmt: skip
+            assert (await w.pull()).code == 16
+            bad = await w.call(RequestCode.PULL_MESSAGE, topic="T")
+            assert (bad.code, bad.remark) == (1, "the custom field <consumerGroup> is null")
+        async with wire(auto_create_group=False) as w:
+            assert (await w.pull()).code == 26
+
+    run(work)
+
+
+@pytest.mark.spec("BP-03", "CQ-02")
+def test_a_tag_expression_selects_by_hash_and_moves_on() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            for tag in ("a", "b", "a", "c"):
+                await w.send(body=tag.encode(), properties={"TAGS": tag})
+            answer = await w.pull(subscription="a || c")
+            assert [m.body for m in decode_records(answer.body or b"")] == [b"a", b"a", b"c"]
+            none = await w.pull(subscription="z")
+            assert (none.code, none.remark, none.ext["nextBeginOffset"]) == (20, "NO_MATCHED_MESSAGE", "4")
+
+    run(work)
+
+
+@pytest.mark.spec("LP-01", "LP-03", "LP-04")
+def test_a_held_pull_is_answered_by_the_next_matching_message() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send(queue=1)
+            held = asyncio.create_task(w.pull(suspend_ms=20_000, subscription="wanted"))
+            while not w.broker.ctx.hold.count:
+                await asyncio.sleep(0)
+            await w.send(properties={"TAGS": "other"})
+            assert not held.done() and w.broker.ctx.hold.count == 1
+            await w.send(body=b"mine", properties={"TAGS": "wanted"})
+            answer = await held
+            assert [m.body for m in decode_records(answer.body or b"")] == [b"mine"]
+            assert w.broker.ctx.hold.count == 0
+
+    run(work)
+
+
+@pytest.mark.spec("LP-01", "LP-02", "LP-04")
+def test_a_held_pull_ends_with_not_found_when_nothing_comes() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send(queue=1)
+            answer = await w.pull(suspend_ms=50)
+            assert (answer.code, answer.remark) == (19, "NO_MESSAGE_IN_QUEUE")
+
+    run(work)
+
+
+@pytest.mark.spec("LP-02", "HB-06")
+def test_a_closed_connection_takes_its_held_pulls_along() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send(queue=1)
+            held = asyncio.create_task(w.pull(suspend_ms=60_000, timeout_ms=60_000))
+            while not w.broker.ctx.hold.count:
+                await asyncio.sleep(0)
+            await w.client.close()
+            await asyncio.gather(held, return_exceptions=True)
+            while w.broker.ctx.hold.count:
+                await asyncio.sleep(0)
+            assert w.broker.ctx.hold.count == 0
+
+    run(work)
+
+
+@pytest.mark.spec("REM-28")
+def test_the_fast_port_serves_everything_but_pulls() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            fast = w.broker._fast
+            sockets = fast._server.sockets  # type: ignore[union-attr]
+            address = "{}:{}".format(*sockets[0].getsockname())
+            assert address != w.server.broker_address
+            command_of = w.client.invoke
+            from saturnmq.protocol.command import Command
+
+            assert (await command_of(address, Command(RequestCode.GET_BROKER_CONFIG), 1000)).code == 0
+            refused = await command_of(address, Command(RequestCode.PULL_MESSAGE), 1000)
+            assert (refused.code, refused.remark) == (3, " request type 11 not supported")
+
+    run(work)
+
+
+@pytest.mark.spec("REM-10", "REM-12")
+def test_an_unknown_code_is_answered_with_code_3() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            for code in (13, 301, 4711):
+                answer = await w.call(code)
+                assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
+
+    run(work)
+
+
+@pytest.mark.spec("HB-03", "HB-04", "RB-08")
+def test_a_heartbeat_registers_clients_and_creates_group_and_retry_topic() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            answer = await w.heartbeat("G", "T")
+            assert (answer.code, answer.body, answer.version) == (0, None, 407)
+            assert w.broker.ctx.groups.table["G"].retry_max_times == 16
+            retry = w.broker.topics.table["%RETRY%G"]
+            assert (retry.read_queue_nums, retry.perm) == (1, 6)
+            listed = await w.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="G")
+            assert ConsumerIdList.decode(listed.body).consumer_id_list == ["c1"]
+            assert "producers" in w.broker.ctx.clients.producers
+            notified = await w.pushed.get()
+            assert (notified.code, notified.ext, notified.is_oneway) == (40, {"consumerGroup": "G"}, True)
+            assert (await w.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="none")).code == 1
+
+    run(work)
+
+
+@pytest.mark.spec("HB-04", "HB-07", "RB-07")
+def test_members_are_told_when_one_comes_leaves_or_dies() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.heartbeat("G", "T")
+            await w.pushed.get()
+            other = Wire(w.server)
+            await other.heartbeat("G", "T", client_id="c2")
+            assert (await w.pushed.get()).code == 40
+            await other.call(RequestCode.UNREGISTER_CLIENT, clientID="c2", consumerGroup="G", producerGroup="producers")
+            assert (await w.pushed.get()).code == 40
+            await other.heartbeat("G", "T", client_id="c2")
+            await w.pushed.get()
+            await other.client.close()
+            assert (await w.pushed.get()).code == 40
+            listed = await w.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="G")
+            assert ConsumerIdList.decode(listed.body).consumer_id_list == ["c1"]
+            await w.heartbeat("G", "T")
+            assert w.pushed.empty()
+
+    run(work)
+
+
+@pytest.mark.spec("HB-05")
+def test_a_subscription_is_replaced_only_by_a_newer_one_and_a_missing_topic_is_dropped() -> None:
+    clients, changes = Clients(), []
+    clients.on_change = lambda group: changes.append(sorted(group.subscriptions))
+    connection, info = object(), ClientInfo("c", 0, 407, 0)
+
+    def beat(*subscriptions: SubscriptionData) -> None:
+        data = ConsumerData("G", subscription_data_set=list(subscriptions))
+        clients.register_consumer(data, connection, info, notify=True)  # type: ignore[arg-type]
+
+    beat(SubscriptionData("T", "a", sub_version=5))
+    beat(SubscriptionData("T", "old", sub_version=4))
+    assert clients.consumers["G"].subscriptions["T"].sub_string == "a"
+    beat(SubscriptionData("T", "new", sub_version=6))
+    assert clients.consumers["G"].subscriptions["T"].sub_string == "new"
+    assert changes == [["T"]]
+    beat(SubscriptionData("U", sub_version=1))
+    assert changes == [["T"], ["U"]]
+
+
+@pytest.mark.spec("HB-06")
+def test_a_silent_client_is_removed_and_its_connection_closed() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.heartbeat("G", "T")
+            real = w.broker._clock_ms
+            w.broker._clock_ms = lambda: real() + 119_000
+            w.broker._scan_clients()
+            assert "G" in w.broker.ctx.clients.consumers
+            w.broker._clock_ms = lambda: real() + 121_000
+            w.broker._scan_clients()
+            assert w.broker.ctx.clients.consumers == {} and w.broker.ctx.clients.producers == {}
+            while w.client.connections:
+                await asyncio.sleep(0)
+            assert (BrokerSettings().client_scan_ms, BrokerSettings().client_expiry_ms) == (10_000, 120_000)
+
+    run(work)
+
+
+@pytest.mark.spec("OF-04", "OF-05", "BP-07")
+def test_offsets_are_kept_and_survive_a_restart(tmp_path: object) -> None:
+    from pathlib import Path
+
+    from saturnmq.testing import EmbeddedBroker
+
+    async def work() -> None:
+        folder = Path(str(tmp_path)) / "data"
+        async with EmbeddedBroker(folder) as server:
+            w = Wire(server)
+            await w.send(body=b"kept")
+            ask = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+            assert (await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).ext["offset"] == "0"
+            assert (await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=9, **ask)).code == 0
+            await w.pull(group="H", sysFlag=5, commitOffset=4)
+            await w.client.close()
+        async with EmbeddedBroker(folder) as server:
+            w = Wire(server)
+            assert (await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).ext["offset"] == "9"
+            ask["consumerGroup"] = "H"
+            assert (await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).ext["offset"] == "4"
+            assert [m.body for m in await w.messages()] == [b"kept"]
+            assert server.broker.topics.table["T"].write_queue_nums == 4
+            assert (await w.send()).ext["queueOffset"] == "1"
+            await w.client.close()
+
+    run(work)
+
+
+@pytest.mark.spec("CQ-06", "CQ-11", "OF-05")
+def test_queue_offsets_by_bound_and_by_time() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            times = []
+            for _ in range(5):
+                await w.send()
+                times.append((await w.messages(offset=len(times)))[0].store_timestamp_ms)
+            where = {"topic": "T", "queueId": 0}
+            assert (await w.call(RequestCode.GET_MAX_OFFSET, **where)).ext["offset"] == "5"
+            assert (await w.call(RequestCode.GET_MIN_OFFSET, **where)).ext["offset"] == "0"
+            first = await w.call(RequestCode.GET_EARLIEST_MSG_STORETIME, **where)
+            assert first.ext["timestamp"] == str(times[0])
+            for at, offset in ((0, 0), (times[-1] + 10_000, 4)):
+                found = await w.call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=at, **where)
+                assert found.ext["offset"] == str(offset)
+            nowhere = await w.call(RequestCode.GET_EARLIEST_MSG_STORETIME, topic="none", queueId=0)
+            assert nowhere.ext["timestamp"] == "-1"
+
+    run(work)
+
+
+@pytest.mark.spec("OR-03")
+def test_a_queue_lock_is_held_renewed_released_and_expires() -> None:
+    locks = QueueLocks()
+    queue = MessageQueue("T", "b", 0)
+    assert locks.lock("G", "c1", [queue], 0) == [queue]
+    assert locks.lock("G", "c2", [queue], LOCK_LIVE_MS) == []
+    assert locks.lock("G", "c1", [queue], LOCK_LIVE_MS) == [queue]
+    assert locks.lock("G", "c2", [queue], 2 * LOCK_LIVE_MS + 1) == [queue]
+    locks.unlock("G", "c1", [queue])
+    assert locks.lock("G", "c1", [queue], 2 * LOCK_LIVE_MS + 2) == []
+    locks.unlock("G", "c2", [queue])
+    assert locks.lock("G", "c1", [queue], 2 * LOCK_LIVE_MS + 3) == [queue]
+
+
+@pytest.mark.spec("OR-03")
+def test_locks_over_the_wire() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            queue = MessageQueue("T", "broker-a", 0)
+
+            async def lock(client: str) -> list[MessageQueue]:
+                body = LockBatchRequest("G", client, [queue]).encode()
+                return LockBatchResponse.decode((await w.call(RequestCode.LOCK_BATCH_MQ, body)).body).lock_ok_mq_set
+
+            assert await lock("c1") == [queue]
+            assert await lock("c2") == []
+            await w.call(RequestCode.UNLOCK_BATCH_MQ, LockBatchRequest("G", "c1", [queue]).encode())
+            assert await lock("c2") == [queue]
+
+    run(work)
+
+
+@pytest.mark.spec("RTY-02")
+def test_a_message_sent_back_is_found_in_the_retry_topic_then_among_the_dead_letters() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            sent = await w.send(body=b"again", properties={"KEYS": "k"})
+            (message,) = await w.messages()
+            back = {"group": "G", "delayLevel": 0, "originTopic": "T", "offset": message.physical_offset}
+            assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, maxReconsumeTimes=1, **back)).code == 0
+            (retry,) = await w.messages("%RETRY%G")
+            assert (retry.body, retry.reconsume_times) == (b"again", 1)
+            assert retry.properties["RETRY_TOPIC"] == "T"
+            assert retry.properties["ORIGIN_MESSAGE_ID"] == sent.ext["msgId"]
+            back["offset"] = retry.physical_offset
+            assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, maxReconsumeTimes=1, **back)).code == 0
+            (dead,) = await w.messages("%DLQ%G")
+            assert dead.body == b"again"
+            back["offset"] = 7
+            assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)).code == 1
+
+    run(work)
+
+
+@pytest.mark.spec("HB-08", "REM-12")
+def test_a_heartbeat_is_answered_while_sends_wait_and_pulls_are_held() -> None:
+    """Nothing queues before a heartbeat: there is one loop, and no handler on it blocks."""
+
+    async def work() -> None:
+        async with wire() as w:
+            await w.send(queue=1)
+            held = [asyncio.create_task(w.pull(suspend_ms=60_000, timeout_ms=60_000)) for _ in range(100)]
+            while w.broker.ctx.hold.count < 100:
+                await asyncio.sleep(0)
+            answer = await w.heartbeat("G", "T")
+            assert answer.code == 0 and not any(task.done() for task in held)
+            await w.send()
+            assert {task.code for task in await asyncio.gather(*held)} == {0}
+
+    run(work)
+
+
+@pytest.mark.spec("REM-11", "HB-03")
+def test_junk_instead_of_a_heartbeat_is_an_error_answer_and_no_more() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            for body in (b"", b"\xff\x00", b"[]", b'{"clientID":5,"consumerDataSet":7}'):
+                assert (await w.call(RequestCode.HEART_BEAT, body)).code == 1
+            client = RemotingClient(settings=NetSettings())
+            assert (await w.heartbeat("../evil", "T")).code == 1
+            assert len(w.client.connections) == 1
+            await client.close()
+
+    run(work)

@@ -1,0 +1,392 @@
+"""Sends over the wire: answers, refusals, what is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from wire import run, wire
+
+from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, RequestCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.ids import parse_offset_message_id
+from saturnmq.protocol.message import BatchItem, Host
+from saturnmq.store import FlushDiskType, PutStatus
+
+
+def remark(command: Command) -> str:
+    return command.remark or ""
+
+
+@pytest.mark.spec("SND-01", "SND-10", "SND-13", "MSG-05")
+def test_a_sent_message_is_stored_as_it_was_meant() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            raw = "KEYS\x01k\x02UNIQ_KEY\x01ABC\x02WAIT\x01true\x02TAGS\x01t"
+            answer = await w.send(raw=raw, queue=2, h=77, j=3)
+            assert answer.code == 0 and answer.remark is None
+            assert answer.ext["MSG_REGION"] == "DefaultRegion" and answer.ext["TRACE_ON"] == "true"
+            assert (answer.ext["queueId"], answer.ext["queueOffset"]) == ("2", "0")
+            (stored,) = await w.messages(queue=2)
+            host, offset = parse_offset_message_id(answer.ext["msgId"])
+            assert (stored.physical_offset, stored.store_host) == (offset, host)
+            assert host == Host("127.0.0.1", int(w.server.broker_address.split(":")[1]))
+            assert (stored.body, stored.flag, stored.reconsume_times, stored.born_timestamp_ms) == (
+                b"body",
+                77,
+                3,
+                1234,
+            )
+            (connection,) = w.client.connections
+            assert f"{stored.born_host.ip}:{stored.born_host.port}" == connection.local_address
+            assert stored.properties == {"KEYS": "k", "UNIQ_KEY": "ABC", "TAGS": "t", "CLUSTER": "DefaultCluster"}
+            assert stored.properties_raw == b"KEYS\x01k\x02UNIQ_KEY\x01ABC\x02TAGS\x01t\x02CLUSTER\x01DefaultCluster"
+
+    run(work)
+
+
+@pytest.mark.spec("SND-10")
+@pytest.mark.parametrize(
+    ("raw", "stored"),
+    [
+        ("", "CLUSTER\x01C"),
+        ("WAIT\x01true", "CLUSTER\x01C"),
+        ("WAIT\x01false\x02A\x01b", "A\x01b\x02CLUSTER\x01C"),
+        ("A\x01b\x02WAIT\x01true", "A\x01b\x02CLUSTER\x01C"),
+        ("A\x01b\x02", "A\x01b\x02CLUSTER\x01C"),
+        ("CLUSTER\x01old\x02A\x01b", "A\x01b\x02CLUSTER\x01C"),
+        ("NOWAIT\x01x\x02A\x01WAIT\x01b", "NOWAIT\x01x\x02A\x01WAIT\x01b\x02CLUSTER\x01C"),
+    ],
+)
+def test_wait_is_dropped_and_the_cluster_added(raw: str, stored: str) -> None:
+    async def work() -> None:
+        async with wire(cluster_name="C") as w:
+            assert (await w.send(raw=raw)).code == 0
+            (message,) = await w.messages()
+            assert message.properties_raw.decode() == stored
+
+    run(work)
+
+
+@pytest.mark.spec("SND-01", "SND-04")
+@pytest.mark.parametrize(
+    ("topic", "words"),
+    [
+        ("", "The specified topic is blank."),
+        ("../x", "contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"),
+        ("a b", "contains illegal characters"),
+        ("t" * 128, "is longer than topic max length."),
+    ],
+)
+def test_an_illegal_topic_is_refused_and_the_connection_stays(topic: str, words: str) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            answer = await w.send(topic)
+            assert answer.code == 1 and words in remark(answer)
+            assert answer.ext["MSG_REGION"] == "DefaultRegion"
+            assert (await w.send("t" * 127)).code == 0
+            assert len(w.client.connections) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("SND-05")
+@pytest.mark.parametrize("topic", sorted(FORBIDDEN_SEND_TOPICS))
+def test_the_systems_topics_take_no_sends(topic: str) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            answer = await w.send(topic)
+            assert (answer.code, answer.remark) == (16, f"Sending message to topic[{topic}] is forbidden.")
+
+    run(work)
+
+
+@pytest.mark.spec("SND-06", "UX-08")
+def test_an_unknown_topic_is_created_like_the_default_one_or_refused() -> None:
+    async def work() -> None:
+        async with wire(default_queues=6) as w:
+            assert (await w.send("narrow", d=3)).code == 0
+            assert (await w.send("wide", d=50)).code == 0
+            table = w.broker.topics.table
+            assert (table["narrow"].write_queue_nums, table["narrow"].perm) == (3, 6)
+            assert table["wide"].read_queue_nums == 6
+            other = await w.send("other", c="narrow")
+            assert other.code == 17 and remark(other).startswith("topic[other] not exist, apply first please!")
+            assert (await w.send("%RETRY%G")).code == 0
+            assert table["%RETRY%G"].write_queue_nums == 1
+        async with wire(auto_create_topic=False) as w:
+            refused = await w.send("new")
+            assert refused.code == 17 and "autoCreateTopicEnable=false" in remark(refused)
+            assert "updateTopic" in remark(refused)
+            assert "new" not in w.broker.topics.table
+
+    run(work)
+
+
+@pytest.mark.spec("SND-07")
+def test_a_queue_that_does_not_exist_is_named_and_a_negative_one_chosen() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            answer = await w.send(queue=4)
+            assert answer.code == 1
+            assert remark(answer).startswith("request queueId[4] is illegal, TopicConfig [topicName=T, readQueueNums=4")
+            assert " Producer: 127.0.0.1:" in remark(answer)
+            for _ in range(8):
+                assert int((await w.send(queue=-1)).ext["queueId"]) in range(4)
+
+    run(work)
+
+
+@pytest.mark.spec("SND-03", "SND-08", "NS-35")
+def test_a_draining_broker_refuses_only_order_topics() -> None:
+    async def work() -> None:
+        async with wire(broker_permission=4) as w:
+            assert (await w.send("T")).code == 0
+            w.broker.topics.table["T"].order = True
+            answer = await w.send("T")
+            assert answer.code == 16 and "sending message is forbidden" in remark(answer)
+            w.broker.topics.table["T"].order = False
+            w.broker.topics.table["T"].perm = 4
+            assert (await w.send("T")).code == 0
+            assert {c.perm for c in w.broker.topics.registered().topic_config_table.values()} == {4}
+
+    run(work)
+
+
+@pytest.mark.spec("SND-02")
+def test_sends_before_the_start_time_are_refused() -> None:
+    async def work() -> None:
+        until = int(time.time() * 1000) + 3_600_000
+        async with wire(accept_send_from_ms=until) as w:
+            answer = await w.send()
+            assert (answer.code, answer.remark) == (1, f"broker unable to service, until {until}")
+
+    run(work)
+
+
+@pytest.mark.spec("SND-09")
+def test_a_retry_topic_needs_its_group_and_ends_in_the_dead_letters() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            assert (await w.send("%RETRY%G", j=15)).code == 0
+            assert (await w.send("%RETRY%G", j=16)).code == 0
+            assert (await w.send("%RETRY%G", j=2, l=2)).code == 0
+            assert (await w.send("%RETRY%G", j=2, l=2, version=100)).code == 0
+            assert w.broker.store.max_offset("%DLQ%G", 0) == 2
+            assert w.broker.store.max_offset("%RETRY%G", 0) == 2
+        async with wire(auto_create_group=False) as w:
+            answer = await w.send("%RETRY%G")
+            assert answer.code == 26 and "G" in remark(answer)
+
+    run(work)
+
+
+@pytest.mark.spec("SND-11")
+def test_a_multi_tag_topic_marks_its_messages() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            w.broker.topics.table["T"].topic_filter_type = "MULTI_TAG"
+            await w.send()
+            assert [m.sys_flag for m in await w.messages()] == [0, 2]
+
+    run(work)
+
+
+@pytest.mark.spec("SND-12")
+def test_transactional_and_delayed_messages_are_refused_not_mistaken_for_plain_ones() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            for properties, word in (({"TRAN_MSG": "true"}, "transactional"), ({"DELAY": "3"}, "delayed")):
+                answer = await w.send(properties=properties)
+                assert answer.code == 16 and word in remark(answer)
+            assert (await w.send(properties={"TRAN_MSG": "false", "DELAY": "0"})).code == 0
+            assert len(await w.messages()) == 1
+        async with wire(reject_transactions=True) as w:
+            answer = await w.send(properties={"TRAN_MSG": "true"})
+            assert answer.code == 16 and "sending transaction message is forbidden" in remark(answer)
+
+    run(work)
+
+
+@pytest.mark.spec("SND-14", "BAT-02")
+def test_what_is_too_long_is_refused_with_its_limit() -> None:
+    async def work() -> None:
+        async with wire(store={"message_bytes_max": 1000, "profile": wire_profile()}) as w:
+            assert (await w.send(body=b"x" * 1000)).code == 0
+            big = await w.send(body=b"x" * 1001)
+            assert big.code == 13 and "1001" in remark(big) and "1000B" in remark(big)
+            longest = "p\x01" + "v" * (32767 - 2 - len("\x02CLUSTER\x01DefaultCluster"))
+            assert (await w.send(raw=longest)).code == 0
+            assert (await w.send(raw=longest + "v")).code == 13
+            batch = await w.send_batch([BatchItem(b"x" * 600), BatchItem(b"x" * 600)])
+            assert batch.code == 13
+            assert w.broker.store.max_offset("T", 1) == 0
+
+    run(work)
+
+
+def wire_profile() -> Any:
+    from saturnmq.store import StoreProfile
+
+    return StoreProfile.SMALL
+
+
+@pytest.mark.spec("SND-15", "FLU-01")
+def test_sync_flush_answers_when_it_is_durable_and_does_not_hold_up_others() -> None:
+    async def work() -> None:
+        async with wire(store={"flush_disk_type": FlushDiskType.SYNC_FLUSH, "profile": wire_profile()}) as w:
+            answers = await asyncio.gather(*(w.send(queue=n % 4) for n in range(64)))
+            assert {a.code for a in answers} == {0}
+            assert w.broker.store.flushed_offset == w.broker.store.max_physical_offset
+            release = asyncio.Event()
+            real = w.broker.store.wait_confirmed
+
+            async def slow(result: Any) -> PutStatus:
+                await release.wait()
+                return await real(result)
+
+            w.broker.store.wait_confirmed = slow  # type: ignore[method-assign]
+            pending = asyncio.create_task(w.send())
+            while not w.broker.ctx.waiting_sends:
+                await asyncio.sleep(0)
+            assert (await w.call(RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)).code == 0
+            no_wait = await w.send(properties={"WAIT": "false"})
+            assert no_wait.code == 0 and not pending.done()
+            release.set()
+            assert (await pending).code == 0
+
+    run(work)
+
+
+@pytest.mark.spec("SND-13", "SND-16")
+@pytest.mark.parametrize(
+    ("status", "code", "stored"),
+    [
+        (PutStatus.FLUSH_DISK_TIMEOUT, 10, True),
+        (PutStatus.SLAVE_NOT_AVAILABLE, 11, True),
+        (PutStatus.FLUSH_SLAVE_TIMEOUT, 12, True),
+        (PutStatus.UNKNOWN_ERROR, 1, False),
+    ],
+)
+def test_a_stored_message_has_its_place_in_the_answer_also_without_confirmation(
+    status: PutStatus, code: int, stored: bool
+) -> None:
+    async def work() -> None:
+        async with wire(store={"flush_disk_type": FlushDiskType.SYNC_FLUSH, "profile": wire_profile()}) as w:
+
+            async def confirmed(result: Any) -> PutStatus:
+                return status
+
+            w.broker.store.wait_confirmed = confirmed  # type: ignore[method-assign]
+            answer = await w.send()
+            assert answer.code == code
+            assert ("msgId" in answer.ext) is stored
+
+    run(work)
+
+
+@pytest.mark.spec("REM-13", "REM-14", "SND-16")
+def test_a_busy_store_and_too_many_waiting_sends_are_said_with_the_originals_words() -> None:
+    async def work() -> None:
+        async with wire(send_queue_max=1) as w:
+            w.broker.ctx.waiting_sends = 1
+            answer = await w.send()
+            assert answer.code == 2 and remark(answer).startswith(
+                "[OVERLOAD]system busy, start flow control for a while"
+            )
+            assert "at most 1 may" in remark(answer)
+            w.broker.ctx.waiting_sends = 0
+            assert (await w.send()).code == 0
+            type(w.broker.store).busy = property(lambda self: True)  # type: ignore[assignment,method-assign]
+            try:
+                answer = await w.send()
+            finally:
+                type(w.broker.store).busy = property(lambda self: False)  # type: ignore[assignment,method-assign]
+            assert (answer.code, answer.remark) == (2, "[REJECTREQUEST]system busy, start flow control for a while")
+
+    run(work)
+
+
+@pytest.mark.spec("REM-08")
+def test_a_missing_field_is_named_and_the_connection_stays() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            v2 = await w.call(RequestCode.SEND_MESSAGE_V2, b"x", b="T")
+            assert v2.code == 1 and "is null" in remark(v2)
+            v1 = await w.call(RequestCode.SEND_MESSAGE, b"x", topic="T")
+            assert (v1.code, v1.remark) == (1, "the custom field <queueId> is null")
+            number = await w.send(e="many")
+            assert number.code == 1 and "many" in remark(number)
+            assert len(w.client.connections) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("PR-28", "SND-13")
+def test_the_long_header_of_code_10_does_the_same() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            answer = await w.call(
+                RequestCode.SEND_MESSAGE, b"v1", producerGroup="p", topic="T", defaultTopic="TBW102",
+                defaultTopicQueueNums=4, queueId=1, sysFlag=0, bornTimestamp=5, flag=0, properties="TAGS\x01a",
+            )  # fmt: skip
+            assert answer.code == 0
+            (message,) = await w.messages(queue=1)
+            assert (message.body, message.tags) == (b"v1", "a")
+
+    run(work)
+
+
+@pytest.mark.spec("BAT-04", "BAT-05", "BAT-06", "BAT-07")
+def test_a_batch_is_stored_together_with_each_messages_own_parts() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send(queue=1)
+            items = [
+                BatchItem(b"A", b"TAGS\x01T", 1),
+                BatchItem(b"BC", b"", 2),
+                BatchItem(b"D", b"K\x01v\x02", 3),
+            ]
+            answer = await w.send_batch(items)
+            assert answer.code == 0 and answer.ext["queueOffset"] == "1"
+            ids = answer.ext["msgId"].split(",")
+            stored = (await w.messages(queue=1))[1:]
+            assert [parse_offset_message_id(i)[1] for i in ids] == [m.physical_offset for m in stored]
+            assert [m.queue_offset for m in stored] == [1, 2, 3]
+            assert [(m.body, m.flag) for m in stored] == [(b"A", 1), (b"BC", 2), (b"D", 3)]
+            assert stored[0].properties == {"TAGS": "T", "WAIT": "true", "CLUSTER": "DefaultCluster"}
+            assert stored[2].properties["K"] == "v"
+            assert len({m.store_timestamp_ms for m in stored}) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("BAT-04", "BAT-06")
+def test_a_batch_that_cannot_be_stored_whole_is_not_stored_at_all() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send(queue=1)
+            lying = await w.call(
+                RequestCode.SEND_BATCH_MESSAGE, b"\x00\x00\x00\x20" + b"\x00" * 20, a="p", b="T", c="TBW102", d=4, e=1,
+                f=0, g=1, h=0, m=True,
+            )  # fmt: skip
+            assert lying.code == 13 and "malformed" in remark(lying)
+            retry = await w.send_batch([BatchItem(b"x")], topic="%RETRY%G", queue=0)
+            assert retry.code == 13
+            assert len(await w.messages(queue=1)) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("MSG-06")
+def test_the_checksum_is_of_the_body_as_it_came() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send(body=b"Hello RocketMQ 0")
+            (message,) = await w.messages()
+            assert message.body_crc == 613185359
+
+    run(work)

@@ -1,0 +1,46 @@
+"""The embedded broker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from saturnmq.net import NetSettings, RemotingClient
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.command import Command
+from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
+
+
+@pytest.mark.spec("TST-01")
+def test_it_is_ready_at_once_on_free_ports_and_leaves_no_folder() -> None:
+    async def once() -> float:
+        began = time.perf_counter()
+        async with EmbeddedBroker() as first, EmbeddedBroker() as second:
+            took = (time.perf_counter() - began) / 2
+            assert first.broker_address != second.broker_address
+            folder = first.data
+            assert folder is not None and folder.is_dir()
+        assert not folder.exists()
+        return took
+
+    assert min(asyncio.run(once()) for _ in range(3)) < 0.3
+
+
+@pytest.mark.spec("TST-01")
+def test_the_sync_form_runs_in_its_own_thread_and_ends_with_it() -> None:
+    before = threading.active_count()
+    with SyncEmbeddedBroker() as server:
+        assert server.url == f"rmq://{server.name_servers}"
+
+        async def ask() -> Command:
+            client = RemotingClient(settings=NetSettings())
+            try:
+                return await client.invoke(server.broker_address, Command(RequestCode.GET_BROKER_CONFIG), 5000)
+            finally:
+                await client.close()
+
+        assert asyncio.run(ask()).code == 0
+    assert threading.active_count() == before
