@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SHELL := /bin/bash
 PYTEST := $(BIN)/python -m pytest
+CODE := $(wildcard src tests bench demo)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-pure check format lint types contracts tidy interop bench spec-coverage clean
@@ -32,12 +33,12 @@ test: $(READY)  ## the tests
 check: lint types contracts tidy  ## format, lint, types, import contracts, tidiness
 
 format: $(READY)  ## rewrite files in the house format
-	$(BIN)/ruff format src tests bench demo
-	$(BIN)/ruff check --fix src tests bench demo
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
 
 lint: $(READY)
-	$(BIN)/ruff format --check src tests bench demo
-	$(BIN)/ruff check src tests bench demo
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
 
 types: $(READY)
 	$(BIN)/mypy

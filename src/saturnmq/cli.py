@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import importlib
 import json
 import logging
 import os
@@ -347,7 +348,7 @@ def run_standalone(args: argparse.Namespace) -> int:
 
 def run_spark(args: argparse.Namespace) -> int:
     try:
-        from saturnmq.spark import export
+        export = importlib.import_module("saturnmq.spark.export")
     except ImportError as error:
         raise ConfigError(f"{error.name} is missing: pip install 'saturnmq[spark]'") from error
     code: int = export.main(args.rest)
