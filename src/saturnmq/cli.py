@@ -373,6 +373,7 @@ def configure_namesrv(parser: argparse.ArgumentParser) -> None:
     server_options(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (default 9876)")
+    parser.add_argument("-n", dest="ignored", metavar="HOST:PORT", help="taken as the original does, without effect")
 
 
 def configure_broker(parser: argparse.ArgumentParser) -> None:

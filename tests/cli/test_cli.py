@@ -181,3 +181,16 @@ def test_idle_standalone_is_small_and_ready_at_once(standalone: Start, tmp_path:
     assert min(memory) < 100 * 1000**2
     on_disk = sum(path.stat().st_blocks * 512 for path in (tmp_path / "data").rglob("*") if path.is_file())
     assert on_disk < 64 * 1024**2
+
+
+@pytest.mark.spec("NS-01", "NS-02")
+def test_a_name_server_prints_its_configuration_and_needs_no_home(cli: Cli, tmp_path: Path) -> None:
+    conf = tmp_path / "namesrv.conf"
+    conf.write_text("listenPort=9999\n")
+    done = cli("namesrv", "-c", str(conf), "-n", "127.0.0.1:1", "-p", env={"ROCKETMQ_HOME": ""})
+    assert done.returncode == 0
+    assert f"listenPort=9999  # {conf}" in done.stdout
+    helped = cli("namesrv", "-h")
+    assert helped.returncode == 0 and "--print-config" in helped.stdout
+    wrong = cli("namesrv", "--listenPort", "1")
+    assert wrong.returncode == 2

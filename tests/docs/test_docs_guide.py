@@ -1,0 +1,47 @@
+"""The examples of the guide run, each by itself, against an embedded broker."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import saturnmq.sync
+from saturnmq import Client, json_codec
+from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
+
+GUIDE = (Path(__file__).resolve().parent.parent.parent / "docs" / "guide.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python( sync)?\n(.*?)```", GUIDE, re.S)
+
+
+@pytest.mark.spec("UX-01")
+@pytest.mark.parametrize("code", [body for kind, body in BLOCKS if not kind])
+def test_an_example_of_the_guide_runs(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    async def work() -> None:
+        async with asyncio.timeout(60), EmbeddedBroker() as server:
+            names: dict[str, Any] = {
+                "Client": Client, "EmbeddedBroker": EmbeddedBroker, "URL": server.url, "dataclass": dataclass,
+                "json_codec": json_codec, "__name__": __name__,
+            }  # fmt: skip
+            exec("async def example():\n" + textwrap.indent(code, "    "), names)
+            await names["example"]()
+
+    asyncio.run(work())
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.spec("API-31")
+@pytest.mark.parametrize("code", [body for kind, body in BLOCKS if kind])
+def test_an_example_without_asyncio_runs(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with SyncEmbeddedBroker() as server:
+        exec(code, {"Client": saturnmq.sync.Client, "URL": server.url})
+    assert capsys.readouterr().out.strip() == "0"
+
+
+def test_there_are_examples() -> None:
+    assert len(BLOCKS) >= 6
