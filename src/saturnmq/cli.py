@@ -244,7 +244,7 @@ def run_namesrv(args: argparse.Namespace) -> int:
     warn_if_public(args.host)
 
     async def main(stop: asyncio.Event) -> None:
-        server: NameServer = NameServer(settings, configured.part("net"))
+        server: NameServer = NameServer(settings, configured.part("net"), unknown_keys=configured.unknown)
         host, port = await server.start(args.host, settings.listen_port)
         try:
             if not args.json:
