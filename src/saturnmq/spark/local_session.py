@@ -1,0 +1,55 @@
+"""A Spark session for one machine: the right Java and Python, loopback, quiet, the data source registered.
+
+Source: SPK-06, SPK-07.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.spark import register
+from saturnmq.spark.java_home import java_home
+
+SUPPORTED: Final = ("4.2", "4.3")
+LOCAL: Final = {
+    "spark.master": "local[2]",
+    "spark.driver.memory": "2g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.log.level": "ERROR",
+}
+NAME_SERVER_CONF: Final = "spark.saturnmq.nameServer"
+
+
+def make_session(app: str, *, name_server: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """Build or reuse a session; conf wins over the local defaults. Raises ConfigError for versions that do not fit."""
+    version = ".".join(pyspark.__version__.split(".")[:2])
+    if version not in SUPPORTED:
+        raise ConfigError(f"pyspark {pyspark.__version__} is installed; supported are {', '.join(SUPPORTED)}")
+    os.environ["JAVA_HOME"] = str(java_home())
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    warehouse = str(Path(tempfile.gettempdir()) / "saturnmq-spark-warehouse")
+    settings = LOCAL | {"spark.sql.warehouse.dir": warehouse} | dict(conf or {})
+    if name_server:
+        settings[NAME_SERVER_CONF] = name_server
+    builder = SparkSession.builder.appName(app)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
