@@ -56,7 +56,7 @@ def property_value(raw: bytes, name: bytes) -> str | None:
         return None
     start = at + len(mark)
     end = raw.find(b"\x02", start)
-    return (raw[start:end] if end >= 0 else raw[start:]).decode() or None
+    return (raw[start:end] if end >= 0 else raw[start:]).decode("utf-8", "replace") or None
 
 
 def _plain_body(message: Message) -> bytes:
@@ -72,7 +72,7 @@ _GETTERS: Final[dict[str, Any]] = {
     "tags": lambda m: property_value(m.properties_raw, b"TAGS"),
     "keys": lambda m: property_value(m.properties_raw, b"KEYS"),
     "uniqKey": lambda m: property_value(m.properties_raw, b"UNIQ_KEY"),
-    "properties": lambda m: m.properties_raw.decode(),
+    "properties": lambda m: m.properties_raw.decode("utf-8", "replace"),
     "bornTimestamp": lambda m: m.born_timestamp_ms * 1000,
     "storeTimestamp": lambda m: m.store_timestamp_ms * 1000,
     "body": _plain_body,

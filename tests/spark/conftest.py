@@ -1,0 +1,53 @@
+"""One Spark session per run, and one broker in a thread."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from saturnmq.sync import Client
+from saturnmq.testing import SyncEmbeddedBroker
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    from saturnmq.spark import session
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = session("saturnmq-tests")
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[SyncEmbeddedBroker]:
+    with SyncEmbeddedBroker() as running:
+        yield running
+
+
+class Sender:
+    """Sends numbered messages: body {"n": n}, tag a or b, key the number."""
+
+    def __init__(self, server: SyncEmbeddedBroker) -> None:
+        self._server = server
+
+    def __call__(self, topic: str, count: int, first: int = 0) -> None:
+        from saturnmq import Outgoing
+
+        with Client(name_servers=self._server.name_servers) as client, client.producer("spark-tests") as out:
+            for at in range(first, first + count, 200):
+                batch = [
+                    Outgoing(value=json.dumps({"n": n}).encode(), tag="ab"[n % 2], keys=[str(n)])
+                    for n in range(at, min(at + 200, first + count))
+                ]
+                out.send_many(topic, batch)
+
+
+@pytest.fixture
+def send(server: SyncEmbeddedBroker) -> Sender:
+    return Sender(server)

@@ -1,0 +1,247 @@
+"""Options, ranges, decoding, Java and progress: what needs no Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.errors import ConfigError, MessageError
+from saturnmq.protocol.message import Host, Message, encode_record
+from saturnmq.spark import java_home
+from saturnmq.spark.decode import TYPES, BatchBuilder, arrow_schema
+from saturnmq.spark.options import COLUMNS, DEFAULT_COLUMNS, OPTION_NAMES, parse_options
+from saturnmq.spark.progress import Report
+from saturnmq.spark.ranges import Bounds, QueueRange, checked, from_offset, limited, place, split, to_offset
+
+GIVEN = {"nameServer": "127.0.0.1:9876", "topic": "T"}
+
+
+@pytest.mark.spec("SPK-10")
+def test_all_wrong_options_are_named_at_once_with_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    wrong = {
+        "topc": "T", "startingOffsets": "soon", "batchRows": "0", "columns": "body,nothing", "failOnDataLoss": "maybe",
+        "endingOffsets": '{"T":5}',
+    }  # fmt: skip
+    with pytest.raises(ConfigError) as caught:
+        parse_options(wrong)
+    text = str(caught.value)
+    for words in ("did you mean 'topic'", "earliest, latest or JSON", "at least 1", "nothing: allowed are topic",
+                  "true or false", "endingOffsets must be JSON", "nameServer is missing"):  # fmt: skip
+        assert words in text
+    assert len(caught.value.problems) >= 7
+
+
+@pytest.mark.spec("SPK-10")
+def test_names_ignore_case_and_sparks_own_options_pass() -> None:
+    options = parse_options({"NAMESERVER": "h:1", "Subscribe": "A, B,A", "path": "x", "checkpointLocation": "y"})
+    assert (options.name_server, options.topics) == ("h:1", ("A", "B"))
+    assert parse_options(GIVEN, streaming=True).starting == "latest"
+    with pytest.raises(ConfigError, match="a stream has no end"):
+        parse_options(GIVEN | {"endingOffsets": "latest"}, streaming=True)
+
+
+@pytest.mark.spec("SPK-10")
+def test_every_option_stands_in_the_documentation() -> None:
+    page = (Path(__file__).resolve().parent.parent.parent / "docs" / "spark.md").read_text()
+    assert [name for name in OPTION_NAMES if f"`{name}`" not in page] == []
+
+
+QUEUES = {MessageQueue("T", "b", n): Bounds(10 * n, 100) for n in range(3)}
+
+
+@pytest.mark.spec("SRC-02")
+def test_json_offsets_must_name_every_queue_and_no_other() -> None:
+    offsets = parse_options(GIVEN | {"startingOffsets": '{"T":{"b":{"0":5,"1":-2,"2":-1}}}'}).starting
+    assert list(place(QUEUES, offsets, "startingOffsets").values()) == [5, 10, 100]
+    short = parse_options(GIVEN | {"startingOffsets": '{"T":{"b":{"0":5,"7":1}}}'}).starting
+    with pytest.raises(ConfigError, match=r"does not name T/b/1, T/b/2 and names T/b/7"):
+        place(QUEUES, short, "startingOffsets")
+
+
+@pytest.mark.spec("SRC-15")
+def test_offsets_outside_the_queue_are_an_error_or_moved() -> None:
+    asked = dict.fromkeys(QUEUES, 5)
+    with pytest.raises(ConfigError, match=r"offset 5 of T/b/1 is outside 10\.\.100"):
+        checked(QUEUES, asked, parse_options(GIVEN), "startingOffsets")
+    tolerant = parse_options(GIVEN | {"failOnDataLoss": "false"})
+    assert list(checked(QUEUES, asked, tolerant, "startingOffsets").values()) == [5, 10, 20]
+
+
+@pytest.mark.spec("SRC-06")
+@given(
+    st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 500)), max_size=6), st.integers(0, 40), st.integers(0, 100)
+)
+def test_splits_cover_each_range_once_and_keep_the_limits(
+    lengths: list[tuple[int, int]], at_least: int, most: int
+) -> None:
+    whole = [QueueRange("T", "b", n, begin, begin + length) for n, (begin, length) in enumerate(lengths)]
+    pieces = split(whole, at_least, most)
+    assert all(p.end > p.begin for p in pieces)
+    assert not most or all(p.end - p.begin <= most for p in pieces)
+    assert len(pieces) >= min(at_least, sum(r.end - r.begin for r in whole))
+    for r in whole:
+        mine = sorted(p for p in pieces if p.queue_id == r.queue_id)
+        covered = [n for p in mine for n in range(p.begin, p.end)]
+        assert covered == list(range(r.begin, r.end))
+
+
+@pytest.mark.spec("STR-01")
+def test_stream_offsets_are_the_same_text_for_the_same_positions() -> None:
+    positions = {("T", "b", 1): 5, ("T", "a", 0): 7, ("S", "b", 10): 1}
+    shuffled = dict(reversed(list(positions.items())))
+    assert json.dumps(to_offset(positions)) == json.dumps(to_offset(shuffled))
+    assert from_offset(to_offset(positions)) == positions
+    with pytest.raises(ConfigError, match="no offset of this source"):
+        from_offset({"v": 2, "q": {}})
+
+
+@pytest.mark.spec("STR-04")
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 1000)), min_size=1, max_size=8), st.integers(1, 500))
+def test_a_limited_trigger_moves_every_queue_and_never_too_far(backlog: list[tuple[int, int]], most: int) -> None:
+    start = {("T", "b", n): begin for n, (begin, _) in enumerate(backlog)}
+    latest = {("T", "b", n): begin + more for n, (begin, more) in enumerate(backlog)}
+    reached = limited(start, latest, most)
+    taken = sum(reached[k] - start[k] for k in start)
+    total = sum(more for _, more in backlog)
+    assert taken == total if total <= most else 0 < taken <= most + len(backlog)
+    assert all(start[k] <= reached[k] <= latest[k] for k in start)
+    assert all(reached[k] > start[k] for k in start if latest[k] > start[k])
+
+
+def record(n: int, **more: Any) -> bytes:
+    properties = b"KEYS\x01k%d\x02TAGS\x01%s\x02UNIQ_KEY\x01U%d" % (n, b"ab"[n % 2 : n % 2 + 1], n)
+    message = Message("T", b"body%d" % n, properties, 3, 9, born_timestamp_ms=1000 + n, born_host=Host("1.2.3.4", 5),
+                      store_host=Host("5.6.7.8", 9), queue_offset=n, physical_offset=n * 100,
+                      store_timestamp_ms=2000 + n, **more)  # fmt: skip
+    return encode_record(message)
+
+
+@pytest.mark.spec("SRC-08", "SRC-09", "SPK-12")
+def test_records_become_arrow_columns_in_the_order_asked_for() -> None:
+    builder = BatchBuilder(COLUMNS, "broker-x", 3)
+    body = b"".join(record(n) for n in range(10))
+    assert builder.add(body, begin=1, end=9, tags=frozenset(), start_ms=None) == 10
+    batches = [*builder.full(), *builder.rest()]
+    assert [b.num_rows for b in batches] == [3, 3, 2]
+    assert all(b.schema.equals(arrow_schema(COLUMNS)) for b in batches)
+    assert all(f.nullable for f in batches[0].schema)
+    row = pa.Table.from_batches(batches).to_pylist()[0]
+    assert row["body"] == b"body1" and row["queueOffset"] == 1 and row["brokerName"] == "broker-x"
+    assert (row["tags"], row["keys"], row["uniqKey"]) == ("b", "k1", "U1")
+    assert row["storeTimestamp"].timestamp() == 2.001 and row["storeTimestamp"].tzinfo is not None
+    assert (row["bornHost"], row["storeHost"], row["queueId"], row["flag"]) == ("1.2.3.4:5", "5.6.7.8:9", 3, 9)
+    assert set(TYPES) == set(COLUMNS) and set(DEFAULT_COLUMNS) < set(COLUMNS)
+
+
+@pytest.mark.spec("SRC-03", "SRC-12")
+def test_tags_and_times_select_rows() -> None:
+    builder = BatchBuilder(("keys",), "b", 100)
+    builder.add(b"".join(record(n) for n in range(10)), begin=0, end=10, tags=frozenset("a"), start_ms=2004)
+    (batch,) = builder.rest()
+    assert batch.column(0).to_pylist() == ["k4", "k6", "k8"]
+
+
+@pytest.mark.spec("SRC-09")
+@given(st.binary(max_size=200), st.integers(0, 300))
+def test_any_bytes_decode_or_raise_the_one_error(junk: bytes, cut: int) -> None:
+    body = (record(1) + record(2))[:cut] + junk
+    builder = BatchBuilder(COLUMNS, "b", 10)
+    with contextlib.suppress(MessageError):
+        builder.add(body, begin=0, end=10, tags=frozenset())
+    assert all(batch.num_rows <= 2 for batch in builder.rest())
+
+
+@pytest.mark.spec("SPK-05")
+def test_the_wrapper_drops_one_argument_and_keeps_all_others(tmp_path: Path) -> None:
+    jdk = tmp_path / "a jdk"
+    (jdk / "bin").mkdir(parents=True)
+    (jdk / "bin" / "java").write_text('#!/bin/sh\nfor a do echo "[$a]"; done\n')
+    (jdk / "bin" / "java").chmod(0o755)
+    home = java_home.wrapped(jdk, tmp_path / "cache")
+    again = java_home.wrapped(jdk, tmp_path / "cache")
+    assert home == again
+    command = [
+        str(home / "bin" / "java"),
+        "-cp",
+        "a b",
+        "--add-modules=jdk.incubator.vector",
+        "$HOME",
+        "--add-modules=x",
+    ]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert out.split("\n")[:-1] == ["[-cp]", "[a b]", "[$HOME]", "[--add-modules=x]"]
+
+
+@pytest.mark.spec("SPK-04")
+def test_a_java_that_is_too_old_is_named_with_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    java = tmp_path / "bin" / "java"
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match="is Java 11; Spark needs 17 or newer"):
+        java_home.java_home()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "missing"))
+    with pytest.raises(ConfigError, match="no usable bin/java"):
+        java_home.java_home()
+
+
+@pytest.mark.spec("CLI-07")
+def test_progress_is_lines_elsewhere_and_nothing_when_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("saturnmq.spark.progress.time.monotonic", lambda: now[0])
+    out = io.StringIO()
+    with Report("work", 1000, stream=out) as report:
+        for n in range(100):
+            now[0] += 0.1
+            report.advance(10)
+            assert out.getvalue().count("\n") == int((n + 1) / 50)
+    assert out.getvalue().splitlines()[-1] == "work: 1,000 of 1,000"
+    silent = io.StringIO()
+    with Report("work", 10, quiet=True, stream=silent) as report:
+        now[0] += 60
+        report.at(10)
+    assert silent.getvalue() == ""
+
+
+@pytest.mark.spec("CLI-07")
+@pytest.mark.parametrize("colour", [True, False])
+def test_a_terminal_gets_a_bar_and_no_color_is_respected(colour: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if not colour:
+        monkeypatch.setenv("NO_COLOR", "1")
+    out = Terminal()
+    with Report("work", 10, stream=out) as report:
+        report.at(10)
+    assert "━" in out.getvalue() and "10/10" in out.getvalue()
+    assert bool(re.search(r"\x1b\[[0-9;]*3[0-9]", out.getvalue())) is colour
+
+
+@pytest.mark.spec("SPK-03")
+def test_clients_and_servers_do_not_import_spark() -> None:
+    code = (
+        "import sys, saturnmq, saturnmq.sync, saturnmq.cli, saturnmq.broker, saturnmq.namesrv, saturnmq.spark\n"
+        "saturnmq.Client\n"
+        "print(sorted({'pyspark', 'pyarrow', 'numpy', 'pandas'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ))
+    assert done.stdout.strip() == "[]", done.stderr

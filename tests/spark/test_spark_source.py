@@ -1,0 +1,97 @@
+"""The source inside a real Spark session, against a real broker."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as f
+
+from saturnmq.spark.export import ExportConf, build, main, watch
+from saturnmq.testing import SyncEmbeddedBroker
+
+pytestmark = pytest.mark.spark
+
+
+def numbers(frame: Any) -> list[int]:
+    return sorted(json.loads(row["body"])["n"] for row in frame.select("body").collect())
+
+
+def reader(spark: Any, server: SyncEmbeddedBroker, topic: str, **options: str) -> Any:
+    made = spark.read.format("rocketmq").option("nameServer", server.name_servers).option("topic", topic)
+    for name, value in options.items():
+        made = made.option(name, value)
+    return made
+
+
+@pytest.mark.spec("SRC-01", "SRC-07", "SPK-01", "SPK-07", "SPK-08")
+def test_a_batch_read_returns_every_message_once(spark: Any, server: SyncEmbeddedBroker, send: Any) -> None:
+    send("all", 1000)
+    frame = reader(spark, server, "all", minPartitions="6").load()
+    assert numbers(frame) == list(range(1000))
+    assert frame.rdd.getNumPartitions() >= 6
+    row = frame.orderBy(f.col("keys").cast("int")).first()
+    assert (row["topic"], row["brokerName"], row["tags"], row["keys"]) == ("all", "broker-a", "a", "0")
+    other = spark.read.format("saturnmq").option("nameServer", server.name_servers).option("topic", "all").load()
+    assert other.count() == 1000
+
+
+@pytest.mark.spec("SRC-01", "SRC-02", "SRC-10")
+def test_offsets_columns_and_tags_select_what_is_read(spark: Any, server: SyncEmbeddedBroker, send: Any) -> None:
+    send("part", 400)
+    everything = reader(spark, server, "part").load()
+    ends = {r["queueId"]: r["n"] for r in everything.groupBy("queueId").agg(f.count("*").alias("n")).collect()}
+    start = json.dumps({"part": {"broker-a": {str(q): min(10, ends.get(q, 0)) for q in range(4)}}})
+    end = json.dumps({"part": {"broker-a": {str(q): min(20, ends.get(q, 0)) for q in range(4)}}})
+    some = reader(spark, server, "part", startingOffsets=start, endingOffsets=end, columns="queueId,queueOffset").load()
+    assert some.columns == ["queueId", "queueOffset"]
+    rows = sorted((r["queueId"], r["queueOffset"]) for r in some.collect())
+    assert rows == [(q, o) for q in range(4) for o in range(min(10, ends.get(q, 0)), min(20, ends.get(q, 0)))]
+    assert numbers(reader(spark, server, "part", subExpression="b").load()) == list(range(1, 400, 2))
+    assert reader(spark, server, "part", startingOffsets="latest").load().count() == 0
+
+
+@pytest.mark.spec("SPK-10", "SRC-15")
+def test_wrong_options_fail_at_planning_time_and_name_themselves(spark: Any, server: SyncEmbeddedBroker) -> None:
+    with pytest.raises(Exception, match="unknown option 'topci', did you mean 'topic'"):
+        reader(spark, server, "all", topci="x").load()
+    with pytest.raises(Exception, match="'nowhere' cannot be read from"):
+        reader(spark, server, "nowhere").load().count()
+
+
+@pytest.mark.spec("STR-01", "STR-07", "STR-15", "PIP-02", "PIP-03", "PIP-08")
+def test_an_export_run_again_adds_only_what_is_new(
+    spark: Any, server: SyncEmbeddedBroker, send: Any, tmp_path: Path
+) -> None:
+    send("lake", 600)
+    conf = ExportConf(server.name_servers, "lake", str(tmp_path), ("tags",), max_offsets=250)
+    assert watch(build(spark, conf), "export", quiet=True) == 600
+    assert watch(build(spark, conf), "export", quiet=True) == 0
+    send("lake", 300, first=600)
+    assert watch(build(spark, conf), "export", quiet=True) == 300
+    table = spark.read.parquet(conf.table)
+    assert numbers(table) == list(range(900))
+    assert sorted(p.name for p in Path(conf.table).glob("tags=*")) == ["tags=a", "tags=b"]
+
+
+@pytest.mark.spec("STR-10", "STR-08")
+def test_a_stream_delivers_to_memory(spark: Any, server: SyncEmbeddedBroker, send: Any) -> None:
+    send("live", 100)
+    stream = (
+        spark.readStream.format("rocketmq")
+        .option("nameServer", server.name_servers)
+        .option("topic", "live")
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    query = stream.writeStream.format("memory").queryName("live").trigger(availableNow=True).start()
+    query.awaitTermination(60)
+    assert numbers(spark.table("live")) == list(range(100))
+
+
+@pytest.mark.spec("PIP-01")
+def test_an_unknown_pipeline_is_named() -> None:
+    with pytest.raises(Exception, match="unknown pipeline 'exprot'; there is: export"):
+        main(["exprot"])
