@@ -207,9 +207,9 @@ def test_progress_is_lines_elsewhere_and_nothing_when_quiet(monkeypatch: pytest.
     out = io.StringIO()
     with Report("work", 1000, stream=out) as report:
         for n in range(100):
-            now[0] += 0.1
+            now[0] += 0.125
             report.advance(10)
-            assert out.getvalue().count("\n") == int((n + 1) / 50)
+            assert out.getvalue().count("\n") == (n + 1) // 40
     assert out.getvalue().splitlines()[-1] == "work: 1,000 of 1,000"
     silent = io.StringIO()
     with Report("work", 10, quiet=True, stream=silent) as report:
