@@ -228,13 +228,15 @@ class Bench:
 
     def _row(self, workload: Workload, advance: Callable[[], None]) -> Row:
         row = Row(workload)
-        backlog = {server: self._fill(server, workload) for server in self.results.servers if workload.mode == "drain"}
+        backlog: dict[str, int] = {}
         for server in self._order():
             try:
+                if workload.mode == "drain" and server not in backlog:
+                    backlog[server] = self._fill(server, workload)
                 row.samples.setdefault(server, []).append(self._sample(server, workload, backlog.get(server, 0)))
             except RuntimeError as error:
                 row.failures[server] = str(error)
-                self.console.print(f"{workload.name}: {error}", style="red")
+                self.console.print(f"{workload.name}: {str(error).splitlines()[0]}", style="red")
             advance()
         for server, samples in row.samples.items():
             reasons = [sample.failure for sample in samples if sample.failure]

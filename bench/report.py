@@ -81,8 +81,9 @@ def table(results: Results) -> Table:
     """The table for a terminal."""
     order = " / ".join(TITLES.get(server, server) for server in results.servers)
     out = Table(title=f"the same Java load: median (smallest-largest round); pairs are {order}")
+    rates = range(1, len(results.servers) + 1)  # the only ones that may wrap in a narrow terminal
     for number, column in enumerate(_columns(results.servers)):
-        out.add_column(column, justify="left" if number == 0 else "right", no_wrap=number == 0)
+        out.add_column(column, justify="left" if number == 0 else "right", no_wrap=number not in rates)
     for row in results.rows:
         out.add_row(*_cells(row, results.servers))
     for cells in _extra_rows(results):

@@ -9,6 +9,7 @@ the ratio. The load generator (the original's Java client) shares the processors
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -46,6 +47,7 @@ def main() -> int:
         javatools.classpath()
     plan = Plan.of(quick=args.quick, rounds=args.rounds, seconds=args.seconds, only=args.only)
     names = [name for name in args.peers.split(",") if name]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stop the servers on the way out
     with tempfile.TemporaryDirectory(prefix="saturnmq-bench-") as folder:
         results = Bench(plan, names, Path(folder), console).run()
     facts = report.machine()

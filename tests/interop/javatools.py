@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -80,20 +81,23 @@ def java_version() -> int:
 def classpath() -> str:
     """Fetch the jars and compile our programs where needed (Maven), once; returns the class path.
 
+    The jar is named after its sources, so that a later build does not pull it from under a running program.
     Raises RuntimeError with Maven's words.
     """
     target = PROJECT / "target"
-    jar = target / "interop.jar"
-    sources = [PROJECT / "pom.xml", *PROJECT.glob("src/**/*.java"), *BENCH.glob("**/*.java")]
+    sources = sorted([PROJECT / "pom.xml", *PROJECT.glob("src/**/*.java"), *BENCH.glob("**/*.java")])
+    version = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+    jar = target / f"interop-{version}.jar"
     target.mkdir(exist_ok=True)
     with (target / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not jar.exists() or jar.stat().st_mtime < max(path.stat().st_mtime for path in sources):
+        if not jar.exists():
             command = ["mvn", "-q", "-B", "-ntp", "package"]
             done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=480, check=False)
             if done.returncode != 0:
                 raise RuntimeError("mvn package failed:\n" + (done.stdout + done.stderr)[-4000:])
-            os.utime(jar)
+            shutil.copy(target / "interop.jar", jar.with_suffix(".part"))
+            jar.with_suffix(".part").rename(jar)
     return os.pathsep.join([str(jar), *sorted(str(path) for path in (target / "lib").glob("*.jar"))])
 
 

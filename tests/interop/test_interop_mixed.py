@@ -4,14 +4,16 @@ its servers, and one store read by both."""
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import apache
 import pytest
 import saturn
-from javatools import mqadmin, run_client
+from javatools import java_command, java_environment, mqadmin, run_client
 from peers import Peer
 from printed import comparable
 from processes import ServerProcess, free_ports
@@ -76,10 +78,16 @@ def test_mqadmin_prints_what_a_pure_pair_of_the_original_prints(
         (apache_peer.name_servers, apache_peer.broker_address),
     ):
         mqadmin(servers, "updateTopic", "-b", broker, "-t", "SameRoute", "-r", "3", "-w", "2", home=home)
-    for command in (["clusterList"], ["topicRoute", "-t", "SameRoute"], ["topicStatus", "-t", "SameRoute"]):
-        ours = comparable(mqadmin(mixed.name_servers, *command, home=home))
-        assert ours == comparable(mqadmin(apache_peer.name_servers, *command, home=home)), command
-    topics = mqadmin(mixed.name_servers, "topicList", home=home).split()
+    commands = (["clusterList"], ["topicRoute", "-t", "SameRoute"], ["topicStatus", "-t", "SameRoute"], ["topicList"])
+
+    def printed(servers: str, command: list[str]) -> str:
+        return mqadmin(servers, *command, home=home)
+
+    with ThreadPoolExecutor(4) as pool:  # each command waits three seconds for its own client to shut down
+        ours = list(pool.map(printed, [mixed.name_servers] * 4, commands))
+        theirs = list(pool.map(printed, [apache_peer.name_servers] * 4, commands))
+    assert [comparable(text) for text in ours[:3]] == [comparable(text) for text in theirs[:3]]
+    topics = ours[3].split()
     assert {"SameRoute", "DefaultCluster", "broker-a", "SCHEDULE_TOPIC_XXXX"} <= set(topics)
 
 
@@ -93,6 +101,36 @@ def test_a_broker_that_stops_leaves_the_route(tmp_path: Path, home: Path, topic:
         broker.stop()
         assert "broker-a" not in mqadmin(f"127.0.0.1:{port}", "clusterList", home=home)
     finally:
+        namesrv.stop()
+
+
+@pytest.mark.spec("DG-03")
+def test_acknowledged_messages_survive_a_killed_broker_and_the_java_client_goes_on(
+    tmp_path: Path, home: Path, topic: str
+) -> None:
+    """kill -9 in the middle of a Java producer's work: nothing acknowledged is lost, and it finishes after the restart."""
+    servers = f"127.0.0.1:{free_ports()}"
+    broker_port = free_ports(apache.BROKER_PORT_OFFSETS)
+    namesrv = saturn.start_namesrv(int(servers.rpartition(":")[2]))
+    broker = saturn.start_broker(tmp_path, broker_port, servers)
+    words = ["send", f"ns={servers}", f"topic={topic}", "mode=stubborn", "count=3000"]
+    sender = ServerProcess(
+        java_command("interop.Interop", words, home=home), name="Java producer", env=java_environment(home)
+    )
+    try:
+        sender.wait_for_line(r'^RESULT {"sent":1000,', 60)
+        broker.process.kill()
+        broker.stop()
+        broker = saturn.start_broker(tmp_path, broker_port, servers)
+        sender.wait_for_line(r'^RESULT {"done"', 90)
+        rows = [json.loads(line[7:]) for line in sender.lines if line.startswith("RESULT ")]
+        sent = [row["msgId"] for row in rows if "sent" in row]
+        assert len(sent) == 3000
+        found = run_client("pull", home=home, ns=servers, topic=topic, group="puller").results
+        assert set(sent) <= {row["msgId"] for row in found if "received" in row}
+    finally:
+        sender.stop(2)
+        broker.stop()
         namesrv.stop()
 
 

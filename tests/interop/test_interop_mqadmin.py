@@ -34,6 +34,11 @@ WRITING: dict[str, list[str]] = {
     "updateTopic on a broker": ["updateTopic", "-b", "{broker}", "-t", "ByBroker", "-r", "2", "-w", "3", "-p", "4"],
     "sendMessage": ["sendMessage", "-t", TOPIC, "-p", "hello", "-c", "TagS", "-k", "sent", "-b", "broker-a", "-i", "2"],
     "updateSubGroup": ["updateSubGroup", "-c", "DefaultCluster", "-g", "by-cluster"],
+    "updateKvConfig": ["updateKvConfig", "-s", "space", "-k", "key", "-v", "value"],
+    "deleteKvConfig": ["deleteKvConfig", "-s", "space", "-k", "key"],
+    "updateOrderConf": ["updateOrderConf", "-t", TOPIC, "-m", "put", "-v", "broker-a:4"],
+    "wipeWritePerm": ["wipeWritePerm", "-b", "broker-a"],
+    "addWritePerm": ["addWritePerm", "-b", "broker-a"],
     "deleteTopic": ["deleteTopic", "-c", "DefaultCluster", "-t", "ToDelete"],
 }
 
@@ -91,7 +96,7 @@ def test_reading_commands_print_the_same(read: dict[str, tuple[str, str]], name:
 def test_writing_commands_print_the_same(both: Both, name: str) -> None:
     theirs, ours = both(WRITING[name])
     assert comparable(ours) == comparable(theirs)
-    assert "success" in ours or "SEND_OK" in ours
+    assert "success" in ours or "OK" in ours
 
 
 def test_created_topic_has_the_same_route(both: Both) -> None:

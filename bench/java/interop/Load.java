@@ -30,7 +30,7 @@ public final class Load {
                     case "drain" -> LoadDraining.run(options);
                     default -> throw new IllegalArgumentException("unknown command " + words[0]);
                 }
-            } catch (Exception error) {
+            } catch (Exception | LinkageError error) {
                 error.printStackTrace(System.out);
                 Report.line("error", String.valueOf(error));
             }

@@ -5,12 +5,18 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.exception.MQBrokerException;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.remoting.exception.RemotingException;
 
-/** Every way of the original's producer to send: {@code mode=sync|async|oneway|batch|selector}. */
+/**
+ * Every way of the original's producer to send: {@code mode=sync|async|oneway|batch|selector}, and {@code stubborn}: sync,
+ * but a message that fails is sent again until it is acknowledged.
+ */
 final class Sending {
     private Sending() {
     }
@@ -54,6 +60,7 @@ final class Sending {
                         Report.sent(i, producer.send(message(options, i)));
                     }
                 }
+                case "stubborn" -> stubborn(producer, options, count);
                 case "async" -> async(producer, options, count);
                 case "oneway" -> {
                     for (int i = 0; i < count; i++) {
@@ -78,6 +85,24 @@ final class Sending {
             }
         } finally {
             producer.shutdown();
+        }
+    }
+
+    private static void stubborn(DefaultMQProducer producer, Options options, int count) throws Exception {
+        long end = System.currentTimeMillis() + options.number("waitMs", 60000);
+        for (int i = 0; i < count; i++) {
+            while (true) {
+                try {
+                    Report.sent(i, producer.send(message(options, i)));
+                    break;
+                } catch (MQClientException | RemotingException | MQBrokerException error) {
+                    Report.line("failed", i, "error", String.valueOf(error));
+                    if (System.currentTimeMillis() > end) {
+                        throw error;
+                    }
+                    Thread.sleep(50);
+                }
+            }
         }
     }
 
