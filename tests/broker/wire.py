@@ -63,13 +63,18 @@ class Wire:
         return await self.call(RequestCode.SEND_MESSAGE_V2, body, version=version, **(fields | more))
 
     async def send_batch(
-        self, items: list[BatchItem], topic: str = "T", common: str = "WAIT\x01true", queue: int = 1
+        self,
+        items: list[BatchItem],
+        topic: str = "T",
+        common: str = "WAIT\x01true",
+        queue: int = 1,
+        **more: object,
     ) -> Command:
         fields: dict[str, object] = {
             "a": "producers", "b": topic, "c": "TBW102", "d": 4, "e": queue, "f": 0, "g": 1234, "h": 0, "i": common,
             "j": 0, "k": False, "m": True,
         }  # fmt: skip
-        return await self.call(RequestCode.SEND_BATCH_MESSAGE, encode_batch(items), **fields)
+        return await self.call(RequestCode.SEND_BATCH_MESSAGE, encode_batch(items), **(fields | more))
 
     async def pull(
         self,

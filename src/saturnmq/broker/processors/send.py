@@ -30,6 +30,9 @@ from saturnmq.store import PutResult, PutStatus
 
 _FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 _MULTI_TAGS: Final = int(SysFlag.MULTI_TAGS)
+_NOT_HOSTS: Final = ~int(
+    SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+)  # they tell a record's layout: not the sender's to set
 _V1: Final = {
     "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId",
     "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes", "k": "unitMode",
@@ -170,7 +173,7 @@ def _put_one(
         stored = properties + ctx.cluster_suffix[1:]
     else:
         stored = properties + ctx.cluster_suffix
-    sys_flag = int(ext["f"])
+    sys_flag = int(ext["f"]) & _NOT_HOSTS
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= _MULTI_TAGS
     body = request.body or b""
@@ -213,7 +216,7 @@ def _put_batch(
     wait = find(common, "WAIT") != "false"
     common = with_property(common, "CLUSTER", ctx.settings.cluster_name)
     tail = common.encode()
-    sys_flag = int(ext["f"])
+    sys_flag = int(ext["f"]) & _NOT_HOSTS
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= _MULTI_TAGS
     born, born_ms = born_host(connection), int(ext["g"])
