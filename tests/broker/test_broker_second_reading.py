@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from wire import run, wire
 
-from saturnmq.protocol.codes import SysFlag
+from saturnmq.protocol.codes import RequestCode, SysFlag
 from saturnmq.protocol.message import BatchItem
 
 
@@ -20,5 +20,60 @@ def test_a_sender_cannot_say_that_the_hosts_of_its_record_are_ipv6(flag: SysFlag
             assert (await w.send_batch([BatchItem(b"two")], queue=0, f=int(flag))).code == 0
             assert [m.body for m in await w.messages()] == [b"one", b"two"]
             assert [m.sys_flag & int(flag) for m in await w.messages()] == [0, 0]
+
+    run(work)
+
+
+@pytest.mark.spec("SND-01", "REM-08")
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("e", -(2**31) - 1), ("f", 2**31), ("g", 2**63), ("h", -(2**31) - 1), ("j", 2**31), ("j", "1_0"), ("f", "x")],
+)
+def test_a_number_that_does_not_fit_its_field_is_refused_and_nothing_is_stored(field: str, value: object) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            for answer in (
+                await w.send(**{field: value}),
+                await w.send_batch([BatchItem(b"x")], queue=0, **{field: value}) if field not in "hj" else None,
+            ):
+                if answer is not None:
+                    assert answer.code == 1, answer
+                    assert answer.ext == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+                    assert "must be an integer in" in (answer.remark or "")
+            assert await w.messages() == []
+            assert w.broker.store.max_physical_offset == 0
+
+    run(work)
+
+
+@pytest.mark.spec("BP-07", "OF-05")
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, "x", "1_0"])
+def test_an_impossible_offset_in_a_pull_does_not_end_the_saving_of_offsets(value: object) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            answer = await w.pull(sysFlag=5, commitOffset=value)
+            assert answer.code == 1 and "commitOffset" in (answer.remark or "")
+            assert (await w.pull(sysFlag=5, commitOffset=1)).code == 0
+            w.broker.ctx.offsets.save()
+            found = await w.call(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0)
+            assert found.ext["offset"] == "1"
+
+    run(work)
+
+
+@pytest.mark.spec("REM-08", "REM-11")
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("queueOffset", 2**63), ("suspendTimeoutMillis", 10**400), ("subVersion", "y"), ("maxMsgNums", 2**31)],
+)
+def test_an_impossible_number_in_a_pull_is_named(field: str, value: object) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            flags = {"subVersion": 0}.get(field, 6)
+            answer = await w.pull(**({"offset": 1, "sysFlag": flags, field: value}))
+            assert answer.code == 1, answer
+            assert field in (answer.remark or "") and "must be an integer in" in (answer.remark or "")
 
     run(work)

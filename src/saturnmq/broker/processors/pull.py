@@ -10,6 +10,7 @@ from saturnmq.broker.clients import ConsumerGroup
 from saturnmq.broker.context import Context
 from saturnmq.broker.hold import Held
 from saturnmq.broker.names import group_problem, topic_problem
+from saturnmq.broker.numbers import int32, int64, int64_or
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import SubscriptionData, SubscriptionGroupConfig
 from saturnmq.protocol.codes import Perm, PullSysFlag, ResponseCode
@@ -55,15 +56,13 @@ def _pull(ctx: Context, connection: Connection, request: Command, *, may_hold: b
     ext = request.ext
     try:
         group, topic = ext["consumerGroup"], ext["topic"]
-        queue_id, offset = int(ext["queueId"]), int(ext["queueOffset"])
-        count, sys_flag = int(ext["maxMsgNums"]), int(ext["sysFlag"])
+        queue_id, offset = int32(ext, "queueId"), int64(ext, "queueOffset")
+        count, sys_flag = int32(ext, "maxMsgNums"), int32(ext, "sysFlag")
     except KeyError as error:
         raise MissingField(error.args[0]) from error
-    except ValueError as error:
-        raise response_error(ResponseCode.SYSTEM_ERROR, f"a number of the header is none: {error}") from error
     accept = _checked(ctx, connection, group, topic, queue_id, sys_flag, ext)
     if may_hold and sys_flag & _COMMIT and ext.get("commitOffset"):
-        ctx.offsets.set(topic, group, queue_id, int(ext["commitOffset"]))
+        ctx.offsets.set(topic, group, queue_id, int64(ext, "commitOffset"))
     result = ctx.store.get(topic, queue_id, offset, min(max(count, 1), _COUNT_MAX), accept=accept)
     code = _CODES.get(result.status)
     if code is None:  # no such queue yet, or nothing in it
@@ -100,7 +99,7 @@ def _held(
     """Whether the pull waits for a message from now on (LP-01)."""
     wait_ms = ctx.settings.short_polling_ms
     if ctx.settings.long_polling:
-        wait_ms = int(request.ext.get("suspendTimeoutMillis") or 0)
+        wait_ms = int64_or(request.ext, "suspendTimeoutMillis", 0)
     if wait_ms <= 0:
         return False
     deadline = asyncio.get_running_loop().time() + wait_ms / 1000
@@ -133,7 +132,7 @@ def _checked(
         raise response_error(ResponseCode.SYSTEM_ERROR, text)
     if sys_flag & _SUBSCRIPTION:
         return filter_of_expression(ctx, ext.get("subscription") or "*", ext.get("expressionType") or "TAG")
-    return _filter_of_group(ctx, group, topic, int(ext.get("subVersion") or 0), config.consume_broadcast_enable)
+    return _filter_of_group(ctx, group, topic, int64_or(ext, "subVersion", 0), config.consume_broadcast_enable)
 
 
 def _group(ctx: Context, group: str) -> SubscriptionGroupConfig:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.names import topic_problem
+from saturnmq.broker.numbers import int32, int32_or, int64
 from saturnmq.broker.properties import find, with_property, without
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import TopicConfig
@@ -24,7 +25,7 @@ from saturnmq.protocol.codes import (
     SysFlag,
 )
 from saturnmq.protocol.command import Command
-from saturnmq.protocol.errors import MessageError, MissingField, ResponseError, response_error
+from saturnmq.protocol.errors import HeaderError, MessageError, MissingField, ResponseError, response_error
 from saturnmq.protocol.message import Host, Message, decode_batch
 from saturnmq.store import PutResult, PutStatus
 
@@ -60,7 +61,7 @@ def send(ctx: Context, connection: Connection, request: Command) -> Command | Co
         if refused is not None:
             return refused
         topic = ext["b"]
-        queue_id = int(ext["e"])
+        queue_id = int32(ext, "e")
         config = ctx.topics.table.get(topic)
         if config is None or topic in FORBIDDEN_SEND_TOPICS:
             config = _topic_for(ctx, topic, ext)
@@ -81,8 +82,10 @@ def send(ctx: Context, connection: Connection, request: Command) -> Command | Co
         name = error.args[0]
         text = MissingField(_V1[name] if request.code == RequestCode.SEND_MESSAGE else name).message
         return request.reply(ResponseCode.SYSTEM_ERROR, text, base)
-    except ValueError as error:
-        return request.reply(ResponseCode.SYSTEM_ERROR, f"a number of the header is none: {error}", base)
+    except HeaderError as error:
+        return request.reply(ResponseCode.SYSTEM_ERROR, error.message, base)
+    except UnicodeEncodeError as error:
+        return request.reply(ResponseCode.SYSTEM_ERROR, f"the properties are no text: {error}", base)
     except ResponseError as error:
         return request.reply(error.code or ResponseCode.SYSTEM_ERROR, error.remark, base)
     if ctx.store.confirms_at_once or not wait or result.status is not PutStatus.PUT_OK:
@@ -130,7 +133,7 @@ def _topic_for(ctx: Context, topic: str, ext: dict[str, str]) -> TopicConfig:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
     if topic in FORBIDDEN_SEND_TOPICS:
         raise response_error(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
-    config = ctx.topics.create_for_send(topic, ext["c"], int(ext["d"]), unit=ext.get("k") == "true")
+    config = ctx.topics.create_for_send(topic, ext["c"], int32(ext, "d"), unit=ext.get("k") == "true")
     if config is None:
         why = (
             ""
@@ -162,7 +165,7 @@ def _put_one(
         raise response_error(ResponseCode.NO_PERMISSION, why)
     if "DELAY\x01" in properties and (find(properties, "DELAY") or "0") != "0":
         raise response_error(ResponseCode.NO_PERMISSION, "this broker does not support delayed messages yet")
-    reconsume = int(ext.get("j") or 0)
+    reconsume = int32_or(ext, "j", 0)
     if topic.startswith(RETRY_PREFIX):
         topic, queue_id = _retry_target(ctx, request, ext, topic, queue_id, reconsume)
     if "CLUSTER\x01" in properties:
@@ -173,7 +176,7 @@ def _put_one(
         stored = properties + ctx.cluster_suffix[1:]
     else:
         stored = properties + ctx.cluster_suffix
-    sys_flag = int(ext["f"]) & _NOT_HOSTS
+    sys_flag = int32(ext, "f") & _NOT_HOSTS
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= _MULTI_TAGS
     body = request.body or b""
@@ -182,9 +185,9 @@ def _put_one(
         body,
         stored.encode(),
         queue_id,
-        int(ext["h"]),
+        int32(ext, "h"),
         sys_flag,
-        int(ext["g"]),
+        int64(ext, "g"),
         born_host(connection),
         ctx.store_host,
         reconsume,
@@ -216,10 +219,10 @@ def _put_batch(
     wait = find(common, "WAIT") != "false"
     common = with_property(common, "CLUSTER", ctx.settings.cluster_name)
     tail = common.encode()
-    sys_flag = int(ext["f"]) & _NOT_HOSTS
+    sys_flag = int32(ext, "f") & _NOT_HOSTS
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= _MULTI_TAGS
-    born, born_ms = born_host(connection), int(ext["g"])
+    born, born_ms = born_host(connection), int64(ext, "g")
     messages = []
     for item in items:
         own = item.properties_raw
@@ -244,8 +247,8 @@ def _retry_target(
         text = f"subscription group not exist, {group}{_FAQ}"
         raise response_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
     most = config.retry_max_times
-    if request.version >= VERSION_MAX_RECONSUME and ext.get("l"):
-        most = int(ext["l"])
+    if request.version >= VERSION_MAX_RECONSUME:
+        most = int32_or(ext, "l", most)
     if reconsume < most:
         return topic, queue_id
     dead = DLQ_PREFIX + group
