@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import tempfile
+import threading
+
 import pytest
 from wire import run, wire
 
+from saturnmq.broker import Broker, BrokerSettings
+from saturnmq.net import Connection, NetSettings, RemotingServer
 from saturnmq.protocol.codes import RequestCode, SysFlag
+from saturnmq.protocol.command import Command, FrameDecoder, encode_frame
 from saturnmq.protocol.message import BatchItem
+from saturnmq.store import StoreProfile, StoreSettings
 
 
 @pytest.mark.spec("MSG-02", "SND-10")
@@ -75,5 +83,30 @@ def test_an_impossible_number_in_a_pull_is_named(field: str, value: object) -> N
             answer = await w.pull(**({"offset": 1, "sysFlag": flags, field: value}))
             assert answer.code == 1, answer
             assert field in (answer.remark or "") and "must be an integer in" in (answer.remark or "")
+
+    run(work)
+
+
+@pytest.mark.spec("REM-06", "LP-01")
+def test_a_oneway_pull_is_neither_held_nor_answered() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send(queue=1)
+            fields = {
+                "consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "6",
+                "commitOffset": "0", "suspendTimeoutMillis": "60000", "subscription": "*", "subVersion": "0",
+            }  # fmt: skip
+            host, port = w.server.broker_address.split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            pull = Command(RequestCode.PULL_MESSAGE, ext=fields, opaque=7, flag=2)
+            last = Command(RequestCode.GET_MAX_OFFSET, ext={"topic": "T", "queueId": "0"}, opaque=8)
+            writer.write(encode_frame(pull) + encode_frame(last))
+            assert FrameDecoder().feed(await reader.read(4096))[0].opaque == 8
+            assert w.broker.ctx.hold.count == 0
+            await w.send()
+            writer.write(encode_frame(last))
+            assert [c.opaque for c in FrameDecoder().feed(await reader.read(4096))] == [8]
+            writer.close()
+            await writer.wait_closed()
 
     run(work)

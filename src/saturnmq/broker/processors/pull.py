@@ -67,7 +67,7 @@ def _pull(ctx: Context, connection: Connection, request: Command, *, may_hold: b
     code = _CODES.get(result.status)
     if code is None:  # no such queue yet, or nothing in it
         code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
-    hold = may_hold and code == ResponseCode.PULL_NOT_FOUND and sys_flag & _SUSPEND
+    hold = may_hold and code == ResponseCode.PULL_NOT_FOUND and sys_flag & _SUSPEND and not request.is_oneway
     if hold and _held(ctx, connection, request, topic, queue_id, offset, accept):
         return None
     return _answer(ctx, request, result, code)
