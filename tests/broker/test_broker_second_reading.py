@@ -110,3 +110,30 @@ def test_a_oneway_pull_is_neither_held_nor_answered() -> None:
             await writer.wait_closed()
 
     run(work)
+
+
+@pytest.mark.spec("NS-08", "NS-32")
+def test_an_answer_that_makes_no_sense_does_not_end_the_registrations() -> None:
+    async def work() -> None:
+        rounds: asyncio.Queue[int] = asyncio.Queue()
+
+        def answer(connection: Connection, request: Command) -> Command:
+            rounds.put_nowait(request.code)
+            return request.reply(body=b"[1, 2" if request.code == RequestCode.REGISTER_BROKER else None)
+
+        server = RemotingServer(answer, settings=NetSettings())
+        host, port = await server.start("127.0.0.1", 0)
+        with tempfile.TemporaryDirectory() as folder:
+            settings = BrokerSettings(namesrv_addr=f"{host}:{port}", listen_port=0)
+            broker = Broker(settings, StoreSettings(folder, profile=StoreProfile.SMALL), NetSettings())
+            await broker.start()
+            assert await rounds.get() == RequestCode.REGISTER_BROKER
+            for name in ("A", "B"):
+                broker.topics.ensure(name, 1)
+                assert await rounds.get() == RequestCode.REGISTER_BROKER
+            await broker.stop()
+            assert await rounds.get() == RequestCode.UNREGISTER_BROKER
+            assert not broker.store.settings.abort_path.exists()
+        await server.stop()
+
+    run(work)

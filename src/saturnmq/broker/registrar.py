@@ -84,7 +84,10 @@ class Registrar:
                 async with asyncio.timeout(self._settings.register_seconds):
                     await self._soon.wait()
             self._soon.clear()
-            await self.register()
+            try:
+                await self.register()
+            except Exception:
+                log.exception("registration failed, it is tried again within %s s", self._settings.register_seconds)
 
     async def register(self) -> None:
         """One round; without forceRegister only when some NameServer knows another version or fails (NS-33)."""
@@ -98,7 +101,10 @@ class Registrar:
             return
         self.registered += 1
         if first.body:
-            self._topics.set_order_topics(KVTable.decode(first.body).table)
+            try:
+                self._topics.set_order_topics(KVTable.decode(first.body).table)
+            except SaturnError as error:
+                log.warning("ordered topics are not taken over from the name server: %s", error)
 
     def _command(self, table: TopicConfigTable) -> Command:
         body = RegisterBrokerBody(table, [])
