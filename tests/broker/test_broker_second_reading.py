@@ -112,6 +112,63 @@ def test_a_oneway_pull_is_neither_held_nor_answered() -> None:
     run(work)
 
 
+@pytest.mark.spec("HB-06", "OF-05")
+def test_a_timer_whose_work_fails_once_goes_on_and_the_stop_still_saves() -> None:
+    async def work() -> None:
+        async with wire(client_scan_ms=5) as w:
+            clients = w.broker.ctx.clients
+            again = asyncio.Event()
+            calls = 0
+
+            def expired(now_ms: int, expiry_ms: int) -> list[Connection]:
+                nonlocal calls
+                calls += 1
+                if calls > 1:
+                    again.set()
+                raise RuntimeError("one bad tick")
+
+            clients.expired = expired  # type: ignore[method-assign]
+            await again.wait()
+            await w.send()
+            await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=1)
+            await w.broker.stop()
+            assert not w.broker.store.settings.abort_path.exists()
+            assert b'"T@G":{"0":1}' in (w.broker.store.settings.root / "config" / "consumerOffset.json").read_bytes()
+
+    run(work)
+
+
+@pytest.mark.spec("OF-05")
+def test_the_stop_does_not_write_offsets_while_an_earlier_write_is_under_way() -> None:
+    async def work() -> None:
+        async with wire(flush_offsets_ms=5) as w:
+            offsets, loop = w.broker.ctx.offsets, asyncio.get_running_loop()
+            await w.send()
+            began, go_on = asyncio.Event(), threading.Event()
+            seen: list[str] = []
+            write = offsets.write
+
+            def slow(data: bytes) -> None:
+                seen.append("begin")
+                loop.call_soon_threadsafe(began.set)
+                if len(seen) == 1:
+                    go_on.wait(10)
+                write(data)
+                seen.append("end")
+
+            offsets.write = slow  # type: ignore[method-assign]
+            offsets.set("T", "G", 0, 1)
+            await began.wait()
+            offsets.set("T", "G", 0, 2)
+            stopping = asyncio.create_task(w.broker.stop())
+            loop.call_later(0.05, go_on.set)
+            await stopping
+            assert seen == ["begin", "end", "begin", "end"]
+            assert b'"T@G":{"0":2}' in (w.broker.store.settings.root / "config" / "consumerOffset.json").read_bytes()
+
+    run(work)
+
+
 @pytest.mark.spec("NS-08", "NS-32")
 def test_an_answer_that_makes_no_sense_does_not_end_the_registrations() -> None:
     async def work() -> None:

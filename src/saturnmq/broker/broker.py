@@ -77,6 +77,7 @@ class Broker:
         self._server = RemotingServer(self._handle, settings=net, tls=tls, listener=self)
         self._fast = RemotingServer(self._handle_fast, settings=net, tls=tls, listener=self)
         self._tasks: list[asyncio.Task[None]] = []
+        self._saving: asyncio.Future[None] | None = None  # the last write of offsets, in a thread
         self._bound = ("", 0)
         self._advertised_host = ""
 
@@ -143,18 +144,15 @@ class Broker:
 
     async def stop(self) -> None:
         """Leave the NameServers first, then stop serving, then put everything on disk. Raises StoreError."""
-        await self.registrar.stop()
-        self.ctx.hold.stop()
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        self._tasks = []
-        await asyncio.gather(self._server.stop(), self._fast.stop())
         try:
-            if self.ctx.offsets.dirty:
-                self.ctx.offsets.save()
+            await self.registrar.stop()
+            self.ctx.hold.stop()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._tasks = []
+            await asyncio.gather(self._server.stop(), self._fast.stop())
+            await self._save_last_offsets()
         finally:
             await self.store.stop()
 
@@ -208,19 +206,31 @@ class Broker:
     async def _every(self, seconds: float, work: Callable[[], object]) -> None:
         while True:
             await asyncio.sleep(seconds)
-            result = work()
-            if asyncio.iscoroutine(result):
-                await result
+            try:
+                result = work()
+                if asyncio.iscoroutine(result):
+                    await result
+            except Exception:
+                log.exception("work of a timer failed, it is tried again in %s s", seconds)
 
     async def _save_offsets(self) -> None:
         if not self.ctx.offsets.dirty:
             return
         data = self.ctx.offsets.take()
+        self._saving = asyncio.get_running_loop().run_in_executor(None, self.ctx.offsets.write, data)
         try:
-            await asyncio.get_running_loop().run_in_executor(None, self.ctx.offsets.write, data)
+            await asyncio.shield(self._saving)
         except StoreError as error:
             self.ctx.offsets.dirty = True
             log.error("consumer offsets are not saved, trying again: %s", error)
+
+    async def _save_last_offsets(self) -> None:
+        """What is not on disk yet, after the write that a stopped timer left behind: a thread cannot be cancelled."""
+        if self._saving is not None:
+            (failure,) = await asyncio.gather(self._saving, return_exceptions=True)
+            self.ctx.offsets.dirty |= failure is not None
+        if self.ctx.offsets.dirty:
+            self.ctx.offsets.save()
 
     def _scan_clients(self) -> None:
         for connection in self.ctx.clients.expired(self._clock_ms(), self.settings.client_expiry_ms):
