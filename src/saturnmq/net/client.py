@@ -9,7 +9,7 @@ import ssl
 
 from saturnmq.net.connection import Connection, Handler
 from saturnmq.net.endpoint import ConnectionListener, Endpoint
-from saturnmq.net.errors import CallTimeout, ConnectFailed
+from saturnmq.net.errors import CallTimeout, ConnectFailed, NoPermit
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import TlsSettings, TlsStream, client_context
 from saturnmq.protocol.codes import ResponseCode
@@ -62,7 +62,10 @@ class RemotingClient(Endpoint):
         return connection is not None and not connection.closed
 
     async def invoke(self, address: str, command: Command, timeout_ms: int) -> Command:
-        """The answer of the peer at address; the time to connect counts. Raises CallTimeout, ConnectFailed, SendFailed."""
+        """The answer of the peer at address; the time to connect counts. Raises CallTimeout, ConnectFailed, SendFailed.
+
+        A timeout closes the connection (REM-16), unless the peer has sent anything since: then others still get their answers.
+        """
         connection = self._by_address.get(address)
         if connection is None or connection.closed:
             loop = asyncio.get_running_loop()
@@ -73,11 +76,14 @@ class RemotingClient(Endpoint):
                 raise CallTimeout(f"connecting to {address} took the whole timeout", broker=address)
         for hook in self.hooks:
             hook.before(address, command)
+        reads = connection.reads
         try:
             return await connection.invoke(command, timeout_ms)
+        except NoPermit:
+            raise
         except CallTimeout:
-            if self.settings.close_on_timeout:
-                connection.close(f"a call was not answered within {timeout_ms} ms")
+            if self.settings.close_on_timeout and connection.reads == reads:
+                connection.close(f"nothing came from the peer, and a call was not answered within {timeout_ms} ms")
             raise
 
     async def invoke_oneway(self, address: str, command: Command, timeout_ms: int) -> None:

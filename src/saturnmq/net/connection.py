@@ -59,6 +59,7 @@ class Connection(asyncio.Protocol):
         self.idle_since = 0.0
         self.frame_since = 0.0
         self.in_flight = 0
+        self.reads = 0  # how often bytes came; a peer that makes it grow is alive
         self._endpoint = endpoint
         self._loop = asyncio.get_running_loop()
         self._handler = endpoint.handler
@@ -111,6 +112,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.active = True
+        self.reads += 1
         if self._first:
             self._first = False
             self._tls, problem = self._endpoint.choose_tls(data[0])

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
-from saturnmq.net.errors import CallTimeout, TooManyRequests
+from saturnmq.net.errors import NoPermit, TooManyRequests
 
 if TYPE_CHECKING:
     from saturnmq.net.connection import Connection, Handler
@@ -53,7 +53,7 @@ class Permits:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def acquire(self, timeout_ms: int, address: str) -> None:
-        """Take one. Raises TooManyRequests for timeout_ms <= 0, else CallTimeout."""
+        """Take one. Raises TooManyRequests for timeout_ms <= 0, else NoPermit."""
         if self.free > 0:
             self.free -= 1
             return
@@ -70,7 +70,7 @@ class Permits:
                 await future
         except TimeoutError:
             self._abandon(future)
-            raise CallTimeout(f"{text}, waited {timeout_ms} ms", broker=address) from None
+            raise NoPermit(f"{text}, waited {timeout_ms} ms", broker=address) from None
         except asyncio.CancelledError:
             self._abandon(future)
             raise

@@ -43,6 +43,10 @@ class CallTimeout(SaturnError, TimeoutError):
         return SaturnError.__str__(self)
 
 
+class NoPermit(CallTimeout):
+    """No permit came free in time (REM-19): nothing was sent, and the connection is not to blame."""
+
+
 class TooManyRequests(SaturnError):
     """All permits of a semaphore are taken and the caller did not want to wait (REM-19)."""
 

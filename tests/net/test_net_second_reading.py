@@ -1,0 +1,62 @@
+"""What a second reading of the connections found: calls that share one connection, and moments around its end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import pytest
+from netpair import pair, run
+
+from saturnmq.net import (
+    CallTimeout,
+    ConnectFailed,
+    Connection,
+    NetSettings,
+    RemotingClient,
+    SendFailed,
+)
+from saturnmq.protocol.command import Command
+
+NEVER, QUICK = 1, 10  # request codes of the handler below
+
+
+def handler(connection: Connection, request: Command) -> Command | None:
+    return None if request.code == NEVER else request.reply()
+
+
+@pytest.mark.spec("REM-16", "REM-17", "REM-19")
+def test_a_call_that_got_no_permit_leaves_the_shared_connection_alone() -> None:
+    async def work() -> None:
+        async with pair(handler, NetSettings(client_async_permits=1)) as p:
+            await p.call(Command(QUICK))
+            first = asyncio.create_task(p.call(Command(NEVER), timeout_ms=60_000))
+            while p.client.async_permits.free:
+                await asyncio.sleep(0)
+            with pytest.raises(CallTimeout, match="permit"):
+                await p.call(Command(QUICK), timeout_ms=20)
+            assert p.client.is_connected(p.address) and not first.done()
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+            assert (await p.call(Command(QUICK))).code == 0
+
+    run(work)
+
+
+@pytest.mark.spec("REM-16")
+def test_a_call_that_timed_out_does_not_end_the_calls_of_others_while_the_peer_answers() -> None:
+    async def work() -> None:
+        async with pair(handler) as p:
+            waiting = asyncio.create_task(p.call(Command(NEVER), timeout_ms=60_000))
+            late = asyncio.create_task(p.call(Command(NEVER), timeout_ms=100))
+            while p.client.async_permits.free > NetSettings().client_async_permits - 2:
+                await asyncio.sleep(0)
+            assert (await p.call(Command(QUICK))).code == 0
+            with pytest.raises(CallTimeout):
+                await late
+            assert p.client.is_connected(p.address) and not waiting.done()
+            with pytest.raises(CallTimeout):
+                await p.call(Command(NEVER), timeout_ms=20)
+            assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], SendFailed)
+
+    run(work)
