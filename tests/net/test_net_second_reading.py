@@ -60,3 +60,27 @@ def test_a_call_that_timed_out_does_not_end_the_calls_of_others_while_the_peer_a
             assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], SendFailed)
 
     run(work)
+
+
+@pytest.mark.spec("REM-18", "REM-19")
+def test_a_oneway_call_to_a_peer_that_does_not_read_ends_at_its_timeout() -> None:
+    async def work() -> None:
+        accepted: list[asyncio.StreamWriter] = []
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            accepted.append(writer)
+
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        address = "{}:{}".format(*server.sockets[0].getsockname())
+        client = RemotingClient(settings=NetSettings(stop_timeout_ms=50))
+        with pytest.raises(CallTimeout, match="did not take"):
+            for _ in range(8):
+                await client.invoke_oneway(address, Command(QUICK, body=bytes(8_000_000)), 100)
+        assert client.oneway_permits.free == NetSettings().client_oneway_permits
+        await client.close()
+        for writer in accepted:
+            writer.transport.abort()
+        server.close()
+
+    run(work)

@@ -88,6 +88,15 @@ class RemotingClient(Endpoint):
 
     async def invoke_oneway(self, address: str, command: Command, timeout_ms: int) -> None:
         """Write a request that nobody answers. Raises CallTimeout, ConnectFailed, SendFailed."""
+        try:
+            async with asyncio.timeout(max(timeout_ms, 0) / 1000):
+                await self._invoke_oneway(address, command, timeout_ms)
+        except TimeoutError as error:
+            if isinstance(error, CallTimeout):
+                raise
+            raise CallTimeout(f"{address} did not take a request within {timeout_ms} ms", broker=address) from None
+
+    async def _invoke_oneway(self, address: str, command: Command, timeout_ms: int) -> None:
         connection = self._by_address.get(address)
         if connection is None or connection.closed:
             connection = await self._connect(address, timeout_ms)

@@ -309,6 +309,8 @@ class Connection(asyncio.Protocol):
 
     async def drain(self) -> None:
         """Wait until the peer has taken enough of what was sent."""
+        if self._out_bytes >= self._endpoint.settings.write_high_bytes:
+            self._flush()
         if self._write_paused and not self.closed:
             if self._drained is None or self._drained.done():
                 self._drained = self._loop.create_future()
