@@ -84,3 +84,50 @@ def test_a_oneway_call_to_a_peer_that_does_not_read_ends_at_its_timeout() -> Non
         server.close()
 
     run(work)
+
+
+@pytest.mark.spec("REM-26")
+def test_an_attempt_that_fails_after_its_callers_left_is_not_reported_as_lost() -> None:
+    async def work() -> None:
+        client = RemotingClient(settings=NetSettings())
+        fail = asyncio.Event()
+
+        async def late(address: str) -> Connection:
+            await fail.wait()
+            raise ConnectFailed("nobody there")
+
+        client._open = late  # type: ignore[method-assign]
+        caller = asyncio.create_task(client.invoke("127.0.0.1:9", Command(QUICK), 60_000))
+        with pytest.raises(CallTimeout):
+            await client.invoke("127.0.0.1:9", Command(QUICK), 10)
+        caller.cancel()
+        await asyncio.gather(caller, return_exceptions=True)
+        fail.set()
+        while client._connecting:
+            await asyncio.sleep(0)
+        gc.collect()
+        await client.close()
+
+    run(work)
+
+
+@pytest.mark.spec("REM-16", "REM-26")
+def test_a_caller_that_waits_for_a_connection_is_told_when_the_client_closes() -> None:
+    """Not with CancelledError: nobody cancelled the caller."""
+
+    async def work() -> None:
+        client = RemotingClient(settings=NetSettings())
+
+        async def never(address: str) -> Connection:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        client._open = never  # type: ignore[method-assign]
+        caller = asyncio.create_task(client.invoke("127.0.0.1:9", Command(QUICK), 60_000))
+        while not client._connecting:
+            await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(ConnectFailed, match="closed"):
+            await caller
+
+    run(work)

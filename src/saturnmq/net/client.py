@@ -14,7 +14,7 @@ from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import TlsSettings, TlsStream, client_context
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.command import Command
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.errors import ConfigError, SaturnError
 
 log = logging.getLogger(__name__)
 
@@ -117,14 +117,25 @@ class RemotingClient(Endpoint):
         if task is None:
             task = asyncio.get_running_loop().create_task(self._open(address))
             self._connecting[address] = task
-            task.add_done_callback(lambda done: self._connecting.pop(address, None) and None)
+            task.add_done_callback(lambda done: self._attempt_done(address, done))
         try:
             async with asyncio.timeout(max(timeout_ms, 0) / 1000):
                 return await asyncio.shield(task)
         except TimeoutError as error:
-            if isinstance(error, CallTimeout) or task.done():
+            if isinstance(error, SaturnError):
                 raise
             raise CallTimeout(f"no connection to {address} within {timeout_ms} ms", broker=address) from None
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if not task.cancelled() or (caller is not None and caller.cancelling()):
+                raise
+            raise ConnectFailed(f"cannot connect to {address}: this client was closed", broker=address) from None
+
+    def _attempt_done(self, address: str, attempt: asyncio.Task[Connection]) -> None:
+        """Forget a finished attempt, and take its error: the callers that waited for it may all be gone."""
+        self._connecting.pop(address, None)
+        if not attempt.cancelled():
+            attempt.exception()
 
     async def _open(self, address: str) -> Connection:
         host, port = split_address(address)
