@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
+from typing import Any
 
 import pytest
 from netpair import pair, run
@@ -12,11 +14,12 @@ from saturnmq.net import (
     CallTimeout,
     ConnectFailed,
     Connection,
+    Listener,
     NetSettings,
     RemotingClient,
     SendFailed,
 )
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.command import Command, FrameDecoder, encode_frame
 
 NEVER, QUICK = 1, 10  # request codes of the handler below
 
@@ -129,5 +132,80 @@ def test_a_caller_that_waits_for_a_connection_is_told_when_the_client_closes() -
         await client.close()
         with pytest.raises(ConnectFailed, match="closed"):
             await caller
+
+    run(work)
+
+
+class Gone(Listener):
+    """Remembers why connections went."""
+
+    def __init__(self) -> None:
+        self.reasons: asyncio.Queue[str] = asyncio.Queue()
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        self.reasons.put_nowait(reason)
+
+
+@pytest.mark.spec("NS-06")
+def test_a_stopping_server_answers_what_is_under_way_and_starts_nothing_new() -> None:
+    async def work() -> None:
+        go_on, begun = asyncio.Event(), []
+
+        async def slow(connection: Connection, request: Command) -> Command:
+            begun.append(request.code)
+            await go_on.wait()
+            return request.reply()
+
+        async with pair(slow) as p:
+            first = asyncio.create_task(p.call(Command(QUICK)))
+            while not begun:
+                await asyncio.sleep(0)
+            stopping = asyncio.create_task(p.server.stop())
+            await asyncio.sleep(0)
+            refused = await p.call(Command(11))
+            assert (refused.code, begun) == (14, [QUICK])
+            go_on.set()
+            assert (await first).code == 0
+            await stopping
+
+    run(work)
+
+
+@pytest.mark.spec("NS-06")
+def test_a_connection_that_was_being_accepted_at_the_stop_does_not_stay() -> None:
+    async def work() -> None:
+        async with pair() as p:
+            ours, theirs = socket.socketpair()
+            ours.setblocking(False)
+            await p.server.stop()
+            loop = asyncio.get_running_loop()
+            _, connection = await loop.connect_accepted_socket(lambda: Connection(p.server), theirs)
+            await connection.wait_closed()
+            assert await loop.sock_recv(ours, 1) == b""
+            assert not p.server.connections and p.server._scan is None
+            ours.close()
+
+    run(work)
+
+
+@pytest.mark.spec("NS-06")
+def test_a_stop_takes_its_timeout_once_not_for_each_of_its_steps() -> None:
+    async def work() -> None:
+        async def never(connection: Connection, request: Command) -> Command:
+            connection.send(request.reply(body=bytes(32_000_000)))
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        async with pair(never, NetSettings(stop_timeout_ms=400)) as p:
+            _, writer = await p.socket()
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(encode_frame(Command(QUICK)))
+            while not any(c.in_flight for c in p.server.connections):
+                await asyncio.sleep(0)
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            await p.server.stop()
+            assert loop.time() - began < 0.7
+            writer.transport.abort()
 
     run(work)

@@ -58,6 +58,7 @@ class Connection(asyncio.Protocol):
         self.active = True  # bytes went either way since the last look of the idle scan
         self.idle_since = 0.0
         self.frame_since = 0.0
+        self.closing_since = 0.0
         self.in_flight = 0
         self.reads = 0  # how often bytes came; a peer that makes it grow is alive
         self._endpoint = endpoint
@@ -159,6 +160,11 @@ class Connection(asyncio.Protocol):
         """Whether part of a frame has arrived and the rest has not."""
         return self._decoder.pending_bytes > 0
 
+    @property
+    def read_paused(self) -> bool:
+        """Whether this side has stopped reading, because of what the peer does not take or has under way."""
+        return self._read_paused
+
     def _run(self, commands: list[Command]) -> None:
         """Handle commands in order; their immediate answers leave in one write."""
         if self._backlog:
@@ -205,6 +211,9 @@ class Connection(asyncio.Protocol):
                 future.set_result(command)
             return
         endpoint = self._endpoint
+        if endpoint.stopping:
+            self._answer(command, command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, "this server is stopping"))
+            return
         try:
             for hook in endpoint.hooks:
                 hook.before(self.remote_address, command)
@@ -237,11 +246,12 @@ class Connection(asyncio.Protocol):
     def _answer(self, command: Command, reply: Command) -> None:
         if command.flag & _ONEWAY:
             return
-        hooks = self._endpoint.hooks
-        if hooks:
-            for hook in hooks:
+        try:
+            for hook in self._endpoint.hooks:
                 hook.after(self.remote_address, command, reply)
-        self.send(reply)
+            self.send(reply)
+        except Exception as error:  # a failing hook, or an answer that cannot be expressed on the wire
+            self.send(self.failure(command, error))
 
     def failure(self, command: Command, error: Exception) -> Command:
         """The answer to a request whose handler failed: its own code, or SYSTEM_ERROR (REM-08, REM-11)."""

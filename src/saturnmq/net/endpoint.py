@@ -124,6 +124,7 @@ class Endpoint:
         self._idle_seconds = idle_seconds
         self._tasks: set[asyncio.Task[Any]] = set()
         self._scan: asyncio.TimerHandle | None = None
+        self.stopping = False  # nothing new is begun; what is under way is answered
 
     def add_hook(self, hook: RpcHook) -> None:
         """Register a hook; hooks run in the order of registration."""
@@ -140,7 +141,10 @@ class Endpoint:
         task.add_done_callback(self._tasks.discard)
 
     def opened(self, connection: Connection) -> None:
-        """A connection is up."""
+        """A connection is up. One that was being accepted while this side stopped is not wanted any more."""
+        if self.stopping:
+            connection.abort()
+            return
         connection.idle_since = asyncio.get_running_loop().time()
         self.connections.add(connection)
         if self._scan is None:
@@ -164,17 +168,22 @@ class Endpoint:
         self._scan = asyncio.get_running_loop().call_later(min(min(limits) / 4, 1.0), self._scan_connections)
 
     def _scan_connections(self) -> None:
-        """Close who was silent for too long (REM-23) or needs too long for one frame."""
+        """Close who was silent for too long (REM-23) or needs too long for one frame; end who does not take what is left."""
         now = asyncio.get_running_loop().time()
         slow_seconds = self.settings.slow_frame_ms / 1000
         for connection in list(self.connections):
+            if connection.closed:
+                connection.closing_since = connection.closing_since or now
+                if now - connection.closing_since >= self.settings.stop_timeout_ms / 1000:
+                    connection.abort()
+                continue
             if connection.active:
                 connection.active = False
                 connection.idle_since = now
             elif self._idle_seconds and now - connection.idle_since >= self._idle_seconds:
                 connection.close(f"idle for {self._idle_seconds:g} s")
                 continue
-            if not connection.frame_pending:
+            if not connection.frame_pending or connection.read_paused:
                 connection.frame_since = 0.0
             elif connection.frame_since == 0.0:
                 connection.frame_since = now
@@ -185,7 +194,9 @@ class Endpoint:
             self._schedule_scan()
 
     async def close_connections(self) -> None:
-        """Let answers under way leave, within the stop timeout, then close every connection and end every task."""
+        """Let answers under way leave, then close every connection and end every task; all of it within the stop timeout."""
+        self.stopping = True
+        deadline = asyncio.get_running_loop().time() + self.settings.stop_timeout_ms / 1000
         if self._scan is not None:
             self._scan.cancel()
             self._scan = None
@@ -200,7 +211,7 @@ class Endpoint:
             connection.close("this side stops")
         if open_ones:
             waits = [asyncio.ensure_future(c.wait_closed()) for c in open_ones]
-            _, late = await asyncio.wait(waits, timeout=self.settings.stop_timeout_ms / 1000)
+            _, late = await asyncio.wait(waits, timeout=max(deadline - asyncio.get_running_loop().time(), 0.05))
             if late:
                 for connection in list(self.connections):
                     connection.abort()

@@ -52,6 +52,7 @@ class RemotingServer(Endpoint):
         if not 0 <= port <= _PORT_MAX:
             raise StartError(f"port {port} is outside 0..{_PORT_MAX}")
         loop = asyncio.get_running_loop()
+        self.stopping = False
         try:
             self._server = await loop.create_server(
                 lambda: Connection(self), host, port, backlog=self.settings.backlog, reuse_address=True
