@@ -1,0 +1,122 @@
+"""The bloom filter of the extended consume queue: one bit map a message, k bits for every group whose expression is true.
+
+    bit p of a map: byte p // 8, mask 1 << (p % 8)
+    positions of a text: h = first 64 bits of murmur3_x64_128(UTF-8, seed 0), low and high its halves as signed 32 bits;
+                         for i in 1..k: c = low + i * high (32-bit wrap), if negative ~c; position c % m
+    k = ceil(log_½(f / 100)), m = ceil(n * log2(100 / f) * log2(e)) rounded up to 8
+                         f: error rate in percent, n: expected consumers with a filter, a broker
+
+Source: spec 03 FIL-07, spec 02 CQ-14 and section 15.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+from saturnmq.protocol.errors import ConfigError
+
+_MASK: Final = 0xFFFFFFFFFFFFFFFF
+_C1: Final = 0x87C37B91114253D5
+_C2: Final = 0x4CF5AD432745937F
+
+
+class BloomFilter:
+    """k bits out of `bits` for each text. Immutable."""
+
+    __slots__ = ("bits", "hashes")
+
+    def __init__(self, error_percent: int = 20, expected_consumers: int = 32) -> None:
+        """maxErrorRateOfBloomFilter, 1..99, and expectConsumerNumUseFilter, at least 1. Raises ConfigError."""
+        problems = []
+        if not 1 <= error_percent < 100:
+            problems.append(f"maxErrorRateOfBloomFilter is {error_percent}, must be 1 to 99 (percent)")
+        if expected_consumers < 1:
+            problems.append(f"expectConsumerNumUseFilter is {expected_consumers}, must be at least 1")
+        if problems:
+            raise ConfigError(problems)
+        rate = error_percent / 100.0
+        self.hashes: int = math.ceil(_log(0.5, rate))
+        bits = math.ceil(expected_consumers * _log(2, 1 / rate) * _log(2, math.e))
+        self.bits: int = (bits + 7) // 8 * 8
+
+    @property
+    def map_bytes(self) -> int:
+        """Length of a bit map."""
+        return self.bits // 8
+
+    def positions(self, text: str) -> list[int]:
+        """The bits of a text, `hashes` numbers below `bits`; they need not differ."""
+        first, _second = murmur3_128(text.encode("utf-8", "replace"))
+        low, high = _signed_32(first), _signed_32(first >> 32)
+        combined = (_signed_32(low + i * high) for i in range(1, self.hashes + 1))
+        return [(~each if each < 0 else each) % self.bits for each in combined]
+
+    def is_own(self, bits: int, positions: list[int]) -> bool:
+        """Whether positions read from a file were made by a filter of this size."""
+        return bits == self.bits and len(positions) == self.hashes and all(0 <= each < bits for each in positions)
+
+
+def position_text(group: str, topic: str) -> str:
+    """What is hashed for a subscription."""
+    return f"{group}#{topic}"
+
+
+def set_bits(bit_map: bytearray, positions: Iterable[int]) -> None:
+    """Sets them in place."""
+    for position in positions:
+        bit_map[position >> 3] |= 1 << (position & 7)
+
+
+def has_bits(bit_map: bytes | bytearray | memoryview, positions: Iterable[int]) -> bool:
+    """Whether all of them are set."""
+    return all(bit_map[position >> 3] >> (position & 7) & 1 for position in positions)
+
+
+def murmur3_128(data: bytes) -> tuple[int, int]:
+    """The x64 variant with seed 0: two unsigned 64-bit words."""
+    first = second = 0
+    whole = len(data) & ~15
+    for at in range(0, whole, 16):
+        first ^= _mix_first(int.from_bytes(data[at : at + 8], "little"))
+        first = (_rotate(first, 27) + second) * 5 + 0x52DCE729 & _MASK
+        second ^= _mix_second(int.from_bytes(data[at + 8 : at + 16], "little"))
+        second = (_rotate(second, 31) + first) * 5 + 0x38495AB5 & _MASK
+    tail = data[whole:]
+    second ^= _mix_second(int.from_bytes(tail[8:], "little"))
+    first ^= _mix_first(int.from_bytes(tail[:8], "little"))
+    first ^= len(data)
+    second ^= len(data)
+    first = first + second & _MASK
+    second = second + first & _MASK
+    first, second = _final(first), _final(second)
+    first = first + second & _MASK
+    return first, second + first & _MASK
+
+
+def _mix_first(word: int) -> int:
+    return _rotate(word * _C1 & _MASK, 31) * _C2 & _MASK
+
+
+def _mix_second(word: int) -> int:
+    return _rotate(word * _C2 & _MASK, 33) * _C1 & _MASK
+
+
+def _final(word: int) -> int:
+    word = (word ^ word >> 33) * 0xFF51AFD7ED558CCD & _MASK
+    word = (word ^ word >> 33) * 0xC4CEB9FE1A85EC53 & _MASK
+    return word ^ word >> 33
+
+
+def _rotate(word: int, bits: int) -> int:
+    return (word << bits | word >> (64 - bits)) & _MASK
+
+
+def _signed_32(value: int) -> int:
+    low = value & 0xFFFFFFFF
+    return low - 0x100000000 if low >= 0x80000000 else low
+
+
+def _log(base: float, value: float) -> float:
+    return math.log(value) / math.log(base)

@@ -1,0 +1,70 @@
+"""The errors of this room: a text that is no filter, and a message that a filter cannot be asked about."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.errors import ResponseError, SaturnError
+
+_SHOWN_MAX: Final = 60
+
+
+class FilterError(ResponseError):
+    """The text is not a filter expression: SUBSCRIPTION_PARSE_FAILED (23), raised for every text that does not compile.
+
+    A request handler may let it pass: its remark is the answer's.
+    reason: what is wrong, without the place. position: offset in the text, characters from 0; None where the text as a
+    whole is meant. line, column: the same, from 1. expected: what may stand there, when something else did.
+    """
+
+    response_code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+    def __init__(self, kind: str, text: str, reason: str, position: int | None, expected: tuple[str, ...] = ()) -> None:
+        self.kind = kind
+        self.text = text
+        self.reason = reason
+        self.position = position
+        self.expected = expected
+        where = ""
+        self.line = self.column = None
+        if position is not None:
+            self.line, self.column = _line_and_column(text, position)
+            where = f", line {self.line}, column {self.column}"
+        wanted = f"; expected {_any_of(expected)}" if expected else ""
+        super().__init__(f"{kind} filter{where}: {reason}{wanted}")
+
+    line: int | None
+    column: int | None
+
+    def fresh(self) -> FilterError:
+        """The same error once more, without the traceback of an earlier raise."""
+        return FilterError(self.kind, self.text, self.reason, self.position, self.expected)
+
+
+class PropertyError(SaturnError):
+    """A property's text is not what the expression compares it with: the whole message does not match (FIL-10, FIL-11)."""
+
+
+class Mistake(Exception):
+    """Inside this room: what is wrong at which offset of the text being read. Leaves it as FilterError."""
+
+    def __init__(self, reason: str, position: int | None, expected: tuple[str, ...] = ()) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.position = position
+        self.expected = expected
+
+
+def shown(text: str) -> str:
+    """A piece of the user's text, cut to a length that fits a remark."""
+    return repr(text) if len(text) <= _SHOWN_MAX else repr(text[:_SHOWN_MAX]) + "..."
+
+
+def _line_and_column(text: str, position: int) -> tuple[int, int]:
+    before = text[:position]
+    return before.count("\n") + 1, position - (before.rfind("\n") + 1) + 1
+
+
+def _any_of(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

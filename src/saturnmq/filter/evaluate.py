@@ -1,0 +1,280 @@
+"""A tree as closures over a message's properties.
+
+`condition_of(node)` gives a function of `properties.get` that returns True, False or None (unknown), and raises
+PropertyError where the original fails: then the whole message does not match (FIL-10). The order in which operands are
+asked is the original's, as an error in the second may be hidden by the first.
+
+Types are settled here, not per message: properties are text, numbers come from literals only. Source: spec 03 FIL-09..12, 15.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, Final
+
+from saturnmq.filter import syntax
+from saturnmq.filter.errors import PropertyError
+from saturnmq.filter.numbers import Kind, boolean_of, compare_doubles, double_of, int32_of, int64_of
+from saturnmq.filter.syntax import Constant, Negated, Node, Property
+
+Get = Callable[[str], str | None]
+Condition = Callable[[Get], bool | None]
+Operand = Callable[[Get], Any]
+Settle = Callable[[Any, Any], bool]
+
+_READERS: Final[dict[Kind, Callable[[str], int | float]]] = {
+    Kind.INT32: int32_of,
+    Kind.INT64: int64_of,
+    Kind.DOUBLE: double_of,
+}
+_RELATIONS: Final[dict[str, Settle]] = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+
+
+def condition_of(node: Node) -> Condition:
+    """The function of a boolean node."""
+    match node:
+        case syntax.Compare():
+            return _compare(node)
+        case syntax.Equal():
+            return _equal(node)
+        case syntax.AllOf():
+            return _all_of([condition_of(part) for part in node.parts])
+        case syntax.AnyOf():
+            return _any_of([condition_of(part) for part in node.parts])
+        case syntax.Not():
+            return _not(condition_of(node.operand))
+        case syntax.IsNull():
+            return _is_null(_operand(node.operand))
+        case syntax.OneOf():
+            return _one_of(node.name, node.texts)
+        case syntax.Present():
+            name = node.name
+            return lambda get: None if get(name) is None else False
+        case Constant(value=bool() | None as value):
+            return lambda _get: value
+        case _:
+            raise AssertionError(f"{node} is no condition")
+
+
+def names_in(node: Node) -> frozenset[str]:
+    """The properties that the expression reads."""
+    found: set[str] = set()
+    rest = [node]
+    while rest:
+        match rest.pop():
+            case Property(name=name) | syntax.Present(name=name) | syntax.OneOf(name=name):
+                found.add(name)
+            case syntax.Compare(left=left, right=right) | syntax.Equal(left=left, right=right):
+                rest += (left, right)
+            case syntax.AllOf(parts=parts) | syntax.AnyOf(parts=parts):
+                rest += parts
+            case syntax.Not(operand=operand) | syntax.IsNull(operand=operand) | Negated(operand=operand):
+                rest.append(operand)
+    return frozenset(found)
+
+
+# ---- three-valued logic
+
+
+def _all_of(parts: list[Condition]) -> Condition:
+    def evaluate(get: Get) -> bool | None:
+        answer: bool | None = True
+        for part in parts:
+            value = part(get)
+            if value is None:
+                answer = None
+            elif not value:
+                return False
+        return answer
+
+    return evaluate
+
+
+def _any_of(parts: list[Condition]) -> Condition:
+    def evaluate(get: Get) -> bool | None:
+        answer: bool | None = False
+        for part in parts:
+            value = part(get)
+            if value:
+                return True
+            if value is None:
+                answer = None
+        return answer
+
+    return evaluate
+
+
+def _not(operand: Condition) -> Condition:
+    def evaluate(get: Get) -> bool | None:
+        value = operand(get)
+        return None if value is None else not value
+
+    return evaluate
+
+
+def _is_null(operand: Operand) -> Condition:
+    return lambda get: operand(get) is None
+
+
+def _one_of(name: str, texts: frozenset[str]) -> Condition:
+    def evaluate(get: Get) -> bool | None:
+        text = get(name)
+        return None if text is None else text in texts
+
+    return evaluate
+
+
+# ---- operands
+
+
+def kind_of(node: Node) -> Kind:
+    """The type of what the operand gives when it is not null; NOTHING when it always is null."""
+    match node:
+        case Constant(value=None):
+            return Kind.NOTHING
+        case Constant(kind=kind):
+            return kind
+        case Property():
+            return Kind.TEXT
+        case Negated(operand=operand):
+            kind = kind_of(operand)
+            return kind if kind.is_number else Kind.NOTHING
+        case _:
+            return Kind.BOOLEAN
+
+
+def _operand(node: Node) -> Operand:
+    match node:
+        case Constant(value=value):
+            return lambda _get: value
+        case Property(name=name):
+            return lambda get: get(name)
+        case Negated(operand=operand):
+            number = _number(node)
+            return _null_after(_operand(operand)) if number is None else lambda _get: number
+        case _:
+            return condition_of(node)
+
+
+def _null_after(operand: Operand) -> Operand:
+    """Minus something that is no number: null, but what the operand raises is raised."""
+
+    def evaluate(get: Get) -> None:
+        operand(get)
+
+    return evaluate
+
+
+def _number(node: Node) -> int | float | None:
+    """The value of a number with its signs, None for anything else."""
+    if isinstance(node, Negated):
+        value = _number(node.operand)
+        return None if value is None else -value
+    if isinstance(node, Constant) and isinstance(node.value, int | float) and node.kind.is_number:
+        return node.value
+    return None
+
+
+# ---- comparisons
+
+
+def _compare(node: syntax.Compare) -> Condition:
+    relation = _RELATIONS[node.symbol]
+    number = _number(node.right)
+    if isinstance(node.left, Property) and number is not None:
+        return _property_against_number(node.left.name, relation, kind_of(node.right), number)
+    left, right = _operand(node.left), _operand(node.right)
+    settle = _settle_order(relation, kind_of(node.left), kind_of(node.right))
+
+    def evaluate(get: Get) -> bool | None:
+        first = left(get)
+        if first is None:
+            return None
+        second = right(get)
+        return None if second is None else settle(first, second)
+
+    return evaluate
+
+
+def _property_against_number(name: str, relation: Settle, kind: Kind, number: int | float) -> Condition:
+    """The common case. Only a double can be NaN, for which Python's relations are not the original's."""
+    read = _READERS[kind]
+    settle = relation if kind is not Kind.DOUBLE else _by_order(relation)
+
+    def evaluate(get: Get) -> bool | None:
+        text = get(name)
+        return None if text is None else settle(read(text), number)
+
+    return evaluate
+
+
+def _settle_order(relation: Settle, left: Kind, right: Kind) -> Settle:
+    """How two values that are not null are compared by > >= < <=."""
+    if left is Kind.TEXT and right is Kind.TEXT:
+        by_order = _by_order(relation)
+        return lambda first, second: by_order(double_of(first), double_of(second))
+    if left is Kind.TEXT and right.is_number:
+        read, ordered = _READERS[right], _by_order(relation)
+        return lambda first, second: ordered(read(first), second)
+    if right is Kind.TEXT and left.is_number:
+        read, ordered = _READERS[left], _by_order(relation)
+        return lambda first, second: ordered(first, read(second))
+    return _by_order(relation)
+
+
+def _by_order(relation: Settle) -> Settle:
+    """Two integers as they are, otherwise two doubles in their total order."""
+
+    def settle(first: int | float, second: int | float) -> bool:
+        if isinstance(first, int) and isinstance(second, int):
+            return relation(first, second)
+        return relation(compare_doubles(float(first), float(second)), 0)
+
+    return settle
+
+
+def _equal(node: syntax.Equal) -> Condition:
+    if isinstance(node.left, Property) and isinstance(node.right, Constant) and node.right.kind is Kind.TEXT:
+        return _property_is_text(node.left.name, node.right.value)
+    left, right = _operand(node.left), _operand(node.right)
+    settle = _settle_equality(kind_of(node.left), kind_of(node.right))
+
+    def evaluate(get: Get) -> bool | None:
+        first, second = left(get), right(get)
+        if first is None:
+            return True if second is None else None
+        return False if second is None else settle(first, second)
+
+    return evaluate
+
+
+def _property_is_text(name: str, wanted: object) -> Condition:
+    def evaluate(get: Get) -> bool | None:
+        text = get(name)
+        return None if text is None else text == wanted
+
+    return evaluate
+
+
+def _settle_equality(left: Kind, right: Kind) -> Settle:
+    """How two values that are not null are compared by =."""
+    if left.is_number and right.is_number:
+        return _by_order(operator.eq)
+    if left is Kind.TEXT and right.is_number:
+        read = _READERS[right]
+        return lambda first, second: bool(read(first) == second)
+    if left.is_number and right is Kind.TEXT:
+        read = _READERS[left]
+        return lambda first, second: bool(first == read(second))
+    if left is Kind.TEXT and right is Kind.BOOLEAN:
+        return lambda first, second: boolean_of(first) is second
+    if left is Kind.BOOLEAN and right is Kind.TEXT:
+        return _refuse_boolean_before_text
+    if left is right:  # two texts, two booleans
+        return operator.eq
+    return lambda _first, _second: False  # a number and a boolean
+
+
+def _refuse_boolean_before_text(_first: bool, second: str) -> bool:
+    raise PropertyError("a condition on the left of = cannot be compared with a text; write the text first")

@@ -1,0 +1,318 @@
+"""What a broker remembers of groups that filter by expression: one record for each topic and group, kept in consumerFilter.json.
+
+Rules of this file: time is an argument, files belong to the caller, changes come back as facts to be logged.
+A record is made by a heartbeat, dies with the last member of its group, is revived by the next heartbeat, and is removed
+filterDataCleanTimeSpan after its death. Source: spec 03 FIL-04, FIL-06, section 15.2; spec 02 section 15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+
+from saturnmq.filter.bloom import BloomFilter, has_bits, position_text, set_bits
+from saturnmq.filter.errors import FilterError
+from saturnmq.filter.filter_file import BloomFilterData, ConsumerFilterData, ConsumerFilterFile, FilterDataMapByTopic
+from saturnmq.filter.sql import SQL92, SqlMatcher, compile_sql
+from saturnmq.filter.tags import is_tag_kind
+from saturnmq.protocol.bodies import SubscriptionData
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.errors import response_error
+
+CLEAN_TIME_SPAN_MS: Final = 24 * 3600 * 1000
+_DEAD_BEFORE_LOAD_MS: Final = 30_000
+
+
+class Change(Enum):
+    """What a heartbeat or a load did to a record."""
+
+    NEW = "new"
+    CHANGED = "changed"
+    REVIVED = "revived"
+    CONFIRMED = "confirmed"
+    DEAD = "dead"
+    REFUSED = "refused"  # the expression does not compile; there is no record now
+    IGNORED = "ignored"  # not newer than what is known
+
+
+class Fact(NamedTuple):
+    """One line for the log. detail: why, where there is more to say."""
+
+    change: Change
+    topic: str
+    group: str
+    detail: str = ""
+
+
+class GroupFilter:
+    """The filter of a group on a topic; also the matcher of its pulls.
+
+    Times are Unix ms. client_version: subVersion of the subscription. positions: bits in the bit maps of messages.
+    """
+
+    reads_properties: Final = True
+
+    __slots__ = (
+        "_own_bits",
+        "born_time_ms",
+        "client_version",
+        "dead_time_ms",
+        "group",
+        "matcher",
+        "positions",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        group: str,
+        matcher: SqlMatcher,
+        client_version: int,
+        born_time_ms: int,
+        positions: list[int],
+        bits: int,
+    ) -> None:
+        self.topic = topic
+        self.group = group
+        self.matcher = matcher
+        self.client_version = client_version
+        self.born_time_ms = born_time_ms
+        self.dead_time_ms = 0
+        self.positions = positions
+        self._own_bits = bits
+
+    @property
+    def expression(self) -> str:
+        return self.matcher.text
+
+    @property
+    def dead(self) -> bool:
+        """Whether the group has no member left."""
+        return self.dead_time_ms >= self.born_time_ms
+
+    def by_tags_code(self, code: int | None) -> bool:
+        """True: without a bit map only the properties can tell."""
+        return True
+
+    def by_extension(self, store_time_ms: int, bit_map: bytes | memoryview | None) -> bool:
+        """The answer of an extended consume queue entry: False spares reading the message, True asks its properties (FIL-06).
+
+        A message stored before this filter was born has no bits of it; a map of another length was made by another filter.
+        """
+        if store_time_ms <= self.born_time_ms or not bit_map or len(bit_map) * 8 != self._own_bits:
+            return True
+        return has_bits(bit_map, self.positions)
+
+    def by_properties(self, properties: Mapping[str, str] | None) -> bool:
+        """Whether a message with these properties is wanted."""
+        return self.matcher.by_properties(properties)
+
+    def to_body(self) -> ConsumerFilterData:
+        """The record as it is saved."""
+        return ConsumerFilterData(
+            consumer_group=self.group,
+            topic=self.topic,
+            expression=self.expression,
+            expression_type=SQL92,
+            born_time=self.born_time_ms,
+            dead_time=self.dead_time_ms,
+            dead=self.dead,
+            client_version=self.client_version,
+            bloom_filter_data=BloomFilterData(bit_pos=self.positions, bit_num=self._own_bits),
+        )
+
+    def __repr__(self) -> str:
+        return f"GroupFilter({self.topic}, {self.group}, {self.matcher!r}, dead={self.dead})"
+
+
+class GroupFilters:
+    """All records of a broker. Not thread-safe: one loop owns it."""
+
+    def __init__(self, bloom: BloomFilter | None = None) -> None:
+        self.bloom = bloom or BloomFilter()
+        self._topics: dict[str, dict[str, GroupFilter]] = {}
+
+    # ---- heartbeats
+
+    def subscribe(self, group: str, subscriptions: Iterable[SubscriptionData], now_ms: int) -> list[Fact]:
+        """A heartbeat's whole list for a group. Records of topics that are not in it die."""
+        facts, topics = [], set()
+        for subscription in subscriptions:
+            topics.add(subscription.topic)
+            fact = self.register(group, subscription, now_ms)
+            if fact is not None:
+                facts.append(fact)
+        for record in self._of_group(group):
+            if record.topic not in topics and not record.dead:
+                record.dead_time_ms = now_ms
+                facts.append(Fact(Change.DEAD, record.topic, group, "no longer subscribed"))
+        return facts
+
+    def register(self, group: str, subscription: SubscriptionData, now_ms: int) -> Fact | None:
+        """One subscription; None for a tag filter or no expression, which have no record."""
+        text, topic, version = subscription.sub_string, subscription.topic, subscription.sub_version
+        if is_tag_kind(subscription.expression_type) or not text:
+            return None
+        old = self.get(topic, group)
+        if old is not None:
+            same = text == old.expression and subscription.expression_type == SQL92
+            if version < old.client_version or (version == old.client_version and not old.dead):
+                detail = "" if same else f"another expression with version {version}, not above {old.client_version}"
+                return Fact(Change.IGNORED, topic, group, detail)
+            if same or version == old.client_version:
+                change = Change.REVIVED if old.dead else Change.CONFIRMED
+                old.client_version = version
+                old.dead_time_ms = 0
+                return Fact(change, topic, group)
+        try:
+            matcher = compile_expression(text, subscription.expression_type)
+        except FilterError as error:
+            self._remove(topic, group)
+            return Fact(Change.REFUSED, topic, group, error.message)
+        positions = self.bloom.positions(position_text(group, topic))
+        record = GroupFilter(topic, group, matcher, version, now_ms, positions, self.bloom.bits)
+        self._topics.setdefault(topic, {})[group] = record
+        return Fact(Change.NEW if old is None else Change.CHANGED, topic, group, matcher.ignored)
+
+    def unsubscribe(self, group: str, now_ms: int) -> list[Fact]:
+        """The last member of the group is gone."""
+        facts = []
+        for record in self._of_group(group):
+            if not record.dead:
+                record.dead_time_ms = now_ms
+                facts.append(Fact(Change.DEAD, record.topic, group, "no member left"))
+        return facts
+
+    def clean(self, now_ms: int, span_ms: int = CLEAN_TIME_SPAN_MS) -> list[tuple[str, str]]:
+        """Removes what is dead for span_ms or longer; returns (topic, group) of each."""
+        old = [r for r in self if r.dead and now_ms - r.dead_time_ms >= span_ms]
+        for record in old:
+            self._remove(record.topic, record.group)
+        return [(record.topic, record.group) for record in old]
+
+    # ---- pulls and dispatch
+
+    def get(self, topic: str, group: str) -> GroupFilter | None:
+        """The record, dead or alive."""
+        groups = self._topics.get(topic)
+        return groups.get(group) if groups else None
+
+    def for_pull(self, topic: str, group: str, sub_version: int) -> GroupFilter:
+        """The matcher of a pull that names no expression. Raises ResponseError 27 or 28 (BP-01)."""
+        record = self.get(topic, group)
+        if record is None:
+            text = "The broker's consumer filter data is not exist!Your expression may be wrong!"
+            raise response_error(ResponseCode.FILTER_DATA_NOT_EXIST, text)
+        if record.client_version < sub_version:
+            raise response_error(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest")
+        return record
+
+    def bit_map(self, topic: str, properties: Mapping[str, str] | None) -> bytes | None:
+        """The bit map of a message, for its consume queue extension; None when no group filters the topic (FIL-06)."""
+        groups = self._topics.get(topic)
+        if not groups:
+            return None
+        bits = bytearray(self.bloom.map_bytes)
+        for record in groups.values():
+            if record.matcher.by_properties(properties):
+                set_bits(bits, record.positions)
+        return bytes(bits)
+
+    def __iter__(self) -> Iterator[GroupFilter]:
+        for groups in self._topics.values():
+            yield from groups.values()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._topics.values()))
+
+    # ---- file
+
+    def encode(self) -> bytes:
+        """The text of consumerFilter.json. Call clean() before."""
+        topics = {
+            topic: FilterDataMapByTopic(topic=topic, group_filter_data={g: r.to_body() for g, r in groups.items()})
+            for topic, groups in self._topics.items()
+        }
+        return ConsumerFilterFile(filter_data_by_topic=topics).encode()
+
+    def load(self, data: bytes, now_ms: int) -> list[Fact]:
+        """Takes over a saved file; what is known so far is replaced. Raises BodyError when it is no such file.
+
+        Everybody is dead at first. All is dropped when the bloom filter has changed, and what does not compile any more.
+        """
+        saved = [
+            record
+            for by_topic in ConsumerFilterFile.decode(data).filter_data_by_topic.values()
+            for record in by_topic.group_filter_data.values()
+        ]
+        self._topics = {}
+        facts = []
+        for record in saved:
+            bloom = record.bloom_filter_data
+            if bloom is None or not self.bloom.is_own(bloom.bit_num, bloom.bit_pos):
+                self._topics = {}
+                detail = f"the bloom filter is another one now: {self.bloom.hashes} of {self.bloom.bits} bits"
+                return [Fact(Change.REFUSED, each.topic, each.consumer_group, detail) for each in saved]
+            facts.append(self._adopt(record, bloom, now_ms))
+        return facts
+
+    def _adopt(self, record: ConsumerFilterData, bloom: BloomFilterData, now_ms: int) -> Fact:
+        topic, group = record.topic, record.consumer_group
+        try:
+            matcher = compile_expression(record.expression, record.expression_type)
+        except FilterError as error:
+            return Fact(Change.REFUSED, topic, group, error.message)
+        positions = self.bloom.positions(position_text(group, topic))
+        if positions != bloom.bit_pos:
+            return Fact(Change.REFUSED, topic, group, f"its positions are {bloom.bit_pos}, must be {positions}")
+        own = GroupFilter(topic, group, matcher, record.client_version, record.born_time, positions, bloom.bit_num)
+        own.dead_time_ms = record.dead_time or max(record.born_time, now_ms - _DEAD_BEFORE_LOAD_MS)
+        self._topics.setdefault(topic, {})[group] = own
+        return Fact(Change.NEW, topic, group)
+
+    # ---- inside
+
+    def _of_group(self, group: str) -> list[GroupFilter]:
+        return [groups[group] for groups in self._topics.values() if group in groups]
+
+    def _remove(self, topic: str, group: str) -> None:
+        groups = self._topics.get(topic)
+        if groups is not None:
+            groups.pop(group, None)
+            if not groups:
+                del self._topics[topic]
+
+
+class RetryMatcher:
+    """The matcher of a group's retry topic where filterSupportRetry is on (FIL-05).
+
+    A message is asked about with the expression of the topic it failed on, named by its property RETRY_TOPIC. Without
+    the switch nothing is asked: a retry topic is subscribed with `*`.
+    """
+
+    reads_properties: Final = True
+
+    __slots__ = ("_filters", "_group")
+
+    def __init__(self, filters: GroupFilters, group: str) -> None:
+        self._filters = filters
+        self._group = group
+
+    def by_tags_code(self, code: int | None) -> bool:
+        """True: the tag was asked about before the first delivery."""
+        return True
+
+    def by_properties(self, properties: Mapping[str, str] | None) -> bool:
+        """Whether the original topic's expression wants it; yes where there is none."""
+        topic = (properties or {}).get("RETRY_TOPIC")
+        record = None if topic is None else self._filters.get(topic, self._group)
+        return record is None or record.by_properties(properties)
+
+
+def compile_expression(text: str | None, kind: str | None, *, strict: bool = False) -> SqlMatcher:
+    """The matcher of an expression that is no tag expression. Raises FilterError, also for a kind that does not exist."""
+    if kind != SQL92:
+        raise FilterError(f"{kind}", text or "", f"there is no filter of type {kind!r:.40}", None, ("TAG", SQL92))
+    return compile_sql(text, strict=strict)

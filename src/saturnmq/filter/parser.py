@@ -1,0 +1,244 @@
+"""The SQL92 grammar: text in, tree out. No recursion, so nesting costs no stack.
+
+    selector   := or                            what follows it is not looked at (FIL-14)
+    or         := and ( OR and )*
+    and        := equality ( AND equality )*
+    equality   := comparison ( "=" comparison | "<>" comparison | IS NULL | IS NOT NULL )*
+    comparison := unary ( ( ">" | ">=" | "<" | "<=" ) unary
+                        | [NOT] BETWEEN unary AND unary
+                        | [NOT] IN "(" STRING ( "," STRING )* ")" )*
+    unary      := "+" unary | "-" unary | NOT unary | primary
+    primary    := STRING | INTEGER | FLOAT | TRUE | FALSE | NULL | NAME | "(" or ")"
+
+Two stacks: operands, and operators that still wait for their right side. After each operand exactly one more token is
+read; if it continues nothing, the selector ends there, and only a lexical error in that token still counts. NOT and IS
+do continue: `a = 1 NOT x` is an error, `a = 1 x` is not. Source: spec 03 section 10.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from saturnmq.filter import syntax
+from saturnmq.filter.errors import Mistake
+from saturnmq.filter.numbers import Kind
+from saturnmq.filter.syntax import Constant, Node, Property
+from saturnmq.filter.tokens import FLOAT, INTEGER, NAME, STRING, Token, Tokens, string_value
+
+# How tightly an operator binds. Below OR: those that wait for a closing token.
+_OPEN: Final = 0
+_OR: Final = 1
+_AND: Final = 2
+_EQUALITY: Final = 3
+_COMPARISON: Final = 4
+_UNARY: Final = 5
+
+_LOW: Final = "between low"
+_HIGH: Final = "between high"
+_COMPARISONS: Final = frozenset({">", ">=", "<", "<="})
+_OPERAND: Final = (
+    "a property name",
+    "a number",
+    "a text in quotes",
+    "TRUE",
+    "FALSE",
+    "NULL",
+    "NOT",
+    '"-"',
+    '"+"',
+    '"("',
+)
+_NEXT: Final = ('")"', "AND", "OR", "a comparison")
+
+
+class _Waiting(NamedTuple):
+    """An operator on the stack. inverted: NOT BETWEEN."""
+
+    symbol: str
+    binding: int
+    at: int
+    inverted: bool = False
+
+
+class Selector(NamedTuple):
+    """A condition, and where the text behind it begins that was not looked at (its length where there is none)."""
+
+    condition: Node
+    end: int
+
+
+def parse(text: str) -> Selector:
+    """The condition in the text. Raises Mistake."""
+    return _Parser(text).selector()
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._tokens = Tokens(text)
+        self._operands: list[Node] = []
+        self._waiting: list[_Waiting] = []
+        self._open = 0
+        self._end = 0
+
+    def selector(self) -> Selector:
+        self._operand()
+        while self._continues():
+            self._operand()
+        return Selector(syntax.condition(self._operands.pop()), self._end)
+
+    def _operand(self) -> None:
+        """Everything up to and including the next literal or property."""
+        while True:
+            token = self._tokens.next()
+            if token.kind == "+":
+                continue
+            if token.kind in ("-", "NOT"):
+                self._waiting.append(_Waiting(token.kind, _UNARY, token.at))
+            elif token.kind == "(":
+                self._waiting.append(_Waiting("(", _OPEN, token.at))
+                self._open += 1
+            else:
+                self._operands.append(_primary(token))
+                return
+
+    def _continues(self) -> bool:
+        """What may follow an operand, up to the operator that wants another one; False at the end of the selector."""
+        comparable = True  # not after IS NULL: that ends a comparison
+        while True:
+            if comparable:
+                self._reduce(_COMPARISON)
+            token = self._tokens.next()
+            kind, waiting = token.kind, self._waiting
+            if waiting and waiting[-1].symbol == _LOW:
+                self._between_and(token)
+                return True
+            if comparable and kind in _COMPARISONS:
+                waiting.append(_Waiting(kind, _COMPARISON, token.at))
+                return True
+            if comparable and kind in ("BETWEEN", "IN", "NOT"):
+                if self._between_or_in(token):
+                    return True
+            elif kind in ("=", "<>"):
+                self._reduce(_EQUALITY)
+                waiting.append(_Waiting(kind, _EQUALITY, token.at))
+                return True
+            elif kind == "IS":
+                self._reduce(_EQUALITY)
+                self._is_null(token)
+                comparable = False
+            elif kind in ("AND", "OR"):
+                binding = _AND if kind == "AND" else _OR
+                self._reduce(binding)
+                waiting.append(_Waiting(kind, binding, token.at))
+                return True
+            elif kind == ")" and self._open:
+                self._reduce(_OR)
+                waiting.pop()
+                self._open -= 1
+                comparable = True
+            else:
+                self._finish(token)
+                return False
+
+    def _finish(self, token: Token) -> None:
+        if self._open:
+            raise Mistake(f"found {token}", token.at, _NEXT)
+        self._reduce(_OR)
+        self._end = token.at
+
+    # ---- operators of more than one token
+
+    def _between_and(self, token: Token) -> None:
+        """Between the bounds: the AND of BETWEEN."""
+        if token.kind != "AND":
+            raise Mistake(f"found {token} behind the lower bound of BETWEEN", token.at, ("AND",))
+        begun = self._waiting.pop()
+        self._waiting.append(begun._replace(symbol=_HIGH, binding=_COMPARISON))
+
+    def _between_or_in(self, token: Token) -> bool:
+        """[NOT] BETWEEN, [NOT] IN ( ... ); whether an operand must follow."""
+        at, inverted = token.at, token.kind == "NOT"
+        if inverted:
+            token = self._tokens.next()
+            if token.kind not in ("BETWEEN", "IN"):
+                raise Mistake(f"found {token} behind NOT", token.at, ("BETWEEN", "IN"))
+        if token.kind == "BETWEEN":
+            self._waiting.append(_Waiting(_LOW, _OPEN, at, inverted))
+            return True
+        node = syntax.one_of(at, self._operands.pop(), self._texts())
+        self._operands.append(syntax.invert(at, node) if inverted else node)
+        return False
+
+    def _texts(self) -> list[str]:
+        """( STRING, STRING ... )"""
+        self._expect("(")
+        texts = []
+        while True:
+            token = self._tokens.next()
+            if token.kind != STRING:
+                raise Mistake(f"found {token} in the list of IN", token.at, ("a text in quotes",))
+            texts.append(string_value(token))
+            if self._expect(",", ")").kind == ")":
+                return texts
+
+    def _is_null(self, token: Token) -> None:
+        inverted = False
+        following = self._expect("NULL", "NOT")
+        if following.kind == "NOT":
+            inverted = True
+            self._expect("NULL")
+        node = syntax.is_null(token.at, self._operands.pop())
+        self._operands.append(syntax.invert(token.at, node) if inverted else node)
+
+    def _expect(self, *kinds: str) -> Token:
+        token = self._tokens.next()
+        if token.kind not in kinds:
+            wanted = tuple(kind if kind.isalpha() else f'"{kind}"' for kind in kinds)
+            raise Mistake(f"found {token}", token.at, wanted)
+        return token
+
+    # ---- stacks
+
+    def _reduce(self, binding: int) -> None:
+        """Give their operands to all operators on top that bind at least so tightly."""
+        waiting, operands = self._waiting, self._operands
+        while waiting and waiting[-1].binding >= binding:
+            symbol, _binding, at, inverted = waiting.pop()
+            right = operands.pop()
+            if symbol == "NOT":
+                node = syntax.invert(at, right)
+            elif symbol == "-":
+                node = syntax.negate(at, right)
+            elif symbol == _HIGH:
+                low, value = operands.pop(), operands.pop()
+                node = (syntax.not_between if inverted else syntax.between)(at, value, low, right)
+            else:
+                node = _binary(symbol, at, operands.pop(), right)
+            operands.append(node)
+
+
+def _binary(symbol: str, at: int, left: Node, right: Node) -> Node:
+    if symbol == "AND":
+        return syntax.both(at, left, right)
+    if symbol == "OR":
+        return syntax.either(at, left, right)
+    if symbol == "=":
+        return syntax.equal(at, left, right)
+    if symbol == "<>":
+        return syntax.invert(at, syntax.equal(at, left, right))
+    return syntax.compare(at, symbol, left, right)
+
+
+def _primary(token: Token) -> Node:
+    kind, text, at = token
+    if kind == NAME:
+        return Property(at, text)
+    if kind == STRING:
+        return Constant(at, string_value(token), Kind.TEXT)
+    if kind == INTEGER:
+        return syntax.integer(at, text)
+    if kind == FLOAT:
+        return syntax.decimal(at, text)
+    if kind in ("TRUE", "FALSE", "NULL"):
+        return Constant(at, None if kind == "NULL" else kind == "TRUE", Kind.BOOLEAN)
+    raise Mistake(f"found {token}", at, _OPERAND)

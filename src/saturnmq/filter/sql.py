@@ -1,0 +1,78 @@
+"""SQL92 filters: from text to matcher, with a cache of the last hundred texts, good or bad (FIL-15)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+from saturnmq.filter.errors import FilterError, Mistake, PropertyError, shown
+from saturnmq.filter.evaluate import Condition, condition_of, names_in
+from saturnmq.filter.parser import parse
+
+SQL92: Final = "SQL92"
+TEXT_BYTES_MAX: Final = 32 * 1024  # LIM-12
+CACHED_MAX: Final = 100
+
+
+class SqlMatcher:
+    """A compiled expression. Immutable; equal texts may share one.
+
+    text: as it was given. properties: names of the properties it reads. ignored: what stands behind the condition and
+    was not looked at (FIL-14); whoever wrote it meant something by it, so tell them.
+    """
+
+    reads_properties: Final = True
+
+    __slots__ = ("_condition", "ignored", "properties", "text")
+
+    def __init__(self, text: str, condition: Condition, properties: frozenset[str], ignored: str) -> None:
+        self.text = text
+        self.properties = properties
+        self.ignored = ignored
+        self._condition = condition
+
+    def by_tags_code(self, code: int | None) -> bool:
+        """True: the tag says nothing about the properties."""
+        return True
+
+    def by_properties(self, properties: Mapping[str, str] | None) -> bool:
+        """Whether a message with these properties is wanted. Never raises: unknown and unusable mean no (FIL-09, FIL-10)."""
+        try:
+            return self.evaluate(properties or {}) is True
+        except PropertyError:
+            return False
+
+    def evaluate(self, properties: Mapping[str, str]) -> bool | None:
+        """True, False or None for unknown. Raises PropertyError where a property's text cannot be compared."""
+        return self._condition(properties.get)
+
+    def __repr__(self) -> str:
+        return f"SqlMatcher({shown(self.text)})"
+
+
+def compile_sql(text: str | None, *, strict: bool = False) -> SqlMatcher:
+    """The matcher of an expression. Raises FilterError (23).
+
+    strict: text behind the condition is an error too; the original never looks at it.
+    """
+    compiled = _compiled(text or "")
+    if isinstance(compiled, FilterError):
+        raise compiled.fresh()
+    if strict and compiled.ignored:
+        found = f"found {shown(compiled.ignored)} behind the condition"
+        raise FilterError(SQL92, compiled.text, found, len(compiled.text) - len(compiled.ignored), ("AND", "OR"))
+    return compiled
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _compiled(text: str) -> SqlMatcher | FilterError:
+    try:
+        if not text:
+            raise Mistake("the expression is empty", 0)
+        if len(text) > TEXT_BYTES_MAX or len(text.encode("utf-8", "replace")) > TEXT_BYTES_MAX:
+            raise Mistake(f"the expression is longer than {TEXT_BYTES_MAX} bytes", None)
+        selector = parse(text)
+    except Mistake as mistake:
+        return FilterError(SQL92, text, mistake.reason, mistake.position, mistake.expected)
+    return SqlMatcher(text, condition_of(selector.condition), names_in(selector.condition), text[selector.end :])

@@ -1,0 +1,277 @@
+"""The tree of an expression, and which trees are refused when they are made (FIL-13).
+
+Rules of this file: a function takes operands in the order of the text and returns a node or raises Mistake; it reads no
+tokens and no messages. Boolean nodes are those with `boolean` true; a property beside AND, OR, NOT, or alone, becomes `Present`.
+Chains of AND, of OR, of NOT and of minus are folded, so depth counts only what really nests; it is bounded (LIM-12).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from saturnmq.filter.errors import Mistake
+from saturnmq.filter.numbers import INT32_MAX, INT64_MAX, Kind, compare_doubles
+
+DEPTH_MAX: Final = 64
+_DOUBLE_MIN: Final = 5e-324
+
+Value = bool | int | float | str | None
+
+
+@dataclass(slots=True)
+class Node:
+    """at: offset of the operator or operand in the text. depth: 1 for a leaf."""
+
+    at: int
+    depth: int = field(init=False, default=1)
+
+    @property
+    def boolean(self) -> bool:
+        """Whether it can stand beside AND, OR, NOT, or be the whole expression."""
+        return True
+
+
+@dataclass(slots=True)
+class Constant(Node):
+    """A literal; NULL is (None, BOOLEAN)."""
+
+    value: Value
+    kind: Kind
+
+    @property
+    def boolean(self) -> bool:
+        return self.kind is Kind.BOOLEAN
+
+
+@dataclass(slots=True)
+class Property(Node):
+    """The text of a property, null when absent."""
+
+    name: str
+
+    @property
+    def boolean(self) -> bool:
+        return False
+
+
+@dataclass(slots=True)
+class Negated(Node):
+    """Minus: of a number its negative, of anything else null."""
+
+    operand: Node
+
+    @property
+    def boolean(self) -> bool:
+        return False
+
+
+@dataclass(slots=True)
+class Present(Node):
+    """A bare property as a condition: null when absent, otherwise false, whatever its text (FIL-11)."""
+
+    name: str
+
+
+@dataclass(slots=True)
+class Compare(Node):
+    """symbol is one of > >= < <=."""
+
+    symbol: str
+    left: Node
+    right: Node
+
+
+@dataclass(slots=True)
+class Equal(Node):
+    left: Node
+    right: Node
+
+
+@dataclass(slots=True)
+class IsNull(Node):
+    operand: Node
+
+
+@dataclass(slots=True)
+class Not(Node):
+    operand: Node
+
+
+@dataclass(slots=True)
+class AllOf(Node):
+    """AND over two parts or more, in the order of the text."""
+
+    parts: deque[Node]
+
+
+@dataclass(slots=True)
+class AnyOf(Node):
+    """OR over two parts or more, in the order of the text."""
+
+    parts: deque[Node]
+
+
+@dataclass(slots=True)
+class OneOf(Node):
+    """IN."""
+
+    name: str
+    texts: frozenset[str]
+
+
+# ---- leaves
+
+
+def integer(at: int, text: str) -> Constant:
+    """A literal; 32 bits if it fits, else 64."""
+    digits = text.rstrip("lL")
+    value = int(digits) if len(digits) <= len(str(INT64_MAX)) else INT64_MAX + 1
+    if value > INT64_MAX:
+        raise Mistake("the integer does not fit 64 bits", at)
+    return Constant(at, value, Kind.INT32 if value <= INT32_MAX else Kind.INT64)
+
+
+def decimal(at: int, text: str) -> Constant:
+    """A literal with point or exponent; zero and infinity are refused, as in the original."""
+    value = float(text)
+    if value == float("inf"):
+        raise Mistake("the number is too large for a double", at)
+    if value < _DOUBLE_MIN:
+        raise Mistake("the number is zero or too small for a double; write 0 for zero", at)
+    return Constant(at, value, Kind.DOUBLE)
+
+
+# ---- nodes
+
+
+def condition(node: Node) -> Node:
+    """The node as a boolean one."""
+    if node.boolean:
+        return node
+    if isinstance(node, Property):
+        return Present(node.at, node.name)
+    what = node.kind.value if isinstance(node, Constant) else "a number"
+    raise Mistake(f"{what} is no condition; compare it with something", node.at)
+
+
+def both(at: int, left: Node, right: Node) -> Node:
+    """left AND right."""
+    return _chain(AllOf, at, condition(left), condition(right))
+
+
+def either(at: int, left: Node, right: Node) -> Node:
+    """left OR right."""
+    return _chain(AnyOf, at, condition(left), condition(right))
+
+
+def invert(at: int, operand: Node) -> Node:
+    """NOT operand."""
+    operand = condition(operand)
+    return operand.operand if isinstance(operand, Not) else _over(Not(at, operand), operand)
+
+
+def negate(at: int, operand: Node) -> Node:
+    """- operand. Two in a row stay, as a signed number is not a literal; a third and fourth take each other away."""
+    if isinstance(operand, Negated) and isinstance(operand.operand, Negated):
+        return operand.operand
+    return _over(Negated(at, operand), operand)
+
+
+def compare(at: int, symbol: str, left: Node, right: Node) -> Node:
+    """left > right and so on. Neither side may be a literal that is no number, nor a condition."""
+    for side in (left, right):
+        if isinstance(side, Constant) and not side.kind.is_number:
+            raise Mistake(f"a literal beside {symbol} must be a number, not {_name(side)}", side.at)
+        if side.boolean:
+            raise Mistake(f"a condition cannot be compared by {symbol}", side.at)
+    return _over(Compare(at, symbol, left, right), left, right)
+
+
+def between(at: int, value: Node, low: Node, high: Node) -> Node:
+    """value >= low AND value <= high. Two literals in the wrong order are refused."""
+    if isinstance(low, Constant) and isinstance(high, Constant) and None in (low.value, high.value):
+        raise Mistake("a bound of BETWEEN cannot be NULL", at)
+    node = both(at, compare(at, ">=", value, low), compare(at, "<=", value, high))
+    if isinstance(low, Constant) and isinstance(high, Constant) and _number_order(high, low) < 0:
+        raise Mistake(f"BETWEEN needs the lower bound first: {low.value} is above {high.value}", low.at)
+    return node
+
+
+def not_between(at: int, value: Node, low: Node, high: Node) -> Node:
+    """value < low OR value > high."""
+    return either(at, compare(at, "<", value, low), compare(at, ">", value, high))
+
+
+def one_of(at: int, value: Node, texts: list[str]) -> Node:
+    """value IN (texts); only a property may be asked."""
+    if not isinstance(value, Property):
+        raise Mistake("only a property can stand before IN", value.at)
+    return OneOf(at, value.name, frozenset(texts))
+
+
+def equal(at: int, left: Node, right: Node) -> Node:
+    """left = right."""
+    for side in (left, right):
+        if isinstance(side, Constant) and side.value is None:
+            raise Mistake("nothing equals NULL; write IS NULL or IS NOT NULL", side.at)
+    if isinstance(left, Constant) and isinstance(right, Constant) and left.boolean and not right.boolean:
+        raise Mistake(f"{_name(left)} cannot be compared with {_name(right)}", at)
+    return _over(Equal(at, left, right), left, right)
+
+
+def is_null(at: int, operand: Node) -> Node:
+    """operand IS NULL."""
+    return _over(IsNull(at, operand), operand)
+
+
+# ---- inside
+
+
+def _over(node: Node, *operands: Node) -> Node:
+    """The node with its depth. Raises Mistake beyond DEPTH_MAX."""
+    node.depth = 1 + max(operand.depth for operand in operands)
+    _check_depth(node)
+    return node
+
+
+def _check_depth(node: Node) -> None:
+    if node.depth > DEPTH_MAX:
+        raise Mistake(f"nested deeper than {DEPTH_MAX} levels", node.at)
+
+
+def _chain(cls: type[AllOf] | type[AnyOf], at: int, left: Node, right: Node) -> Node:
+    """Both sides under one node. A side that is already such a chain is joined, the shorter into the longer."""
+    mine = left.parts if isinstance(left, cls) else None
+    others = right.parts if isinstance(right, cls) else None
+    if mine is None and others is None:
+        return _over(cls(at, deque((left, right))), left, right)
+    if mine is not None and (others is None or len(mine) >= len(others)):
+        joined = left
+        mine.extend(others if others is not None else (right,))
+    else:
+        assert others is not None
+        joined = right
+        others.extendleft(reversed(mine) if mine is not None else (left,))
+    joined.depth = max(
+        left.depth if mine is not None else left.depth + 1, right.depth if others is not None else right.depth + 1
+    )
+    _check_depth(joined)
+    return joined
+
+
+def _number_order(left: Constant, right: Constant) -> int:
+    first, second = left.value, right.value
+    assert isinstance(first, int | float) and isinstance(second, int | float)
+    if isinstance(first, int) and isinstance(second, int):
+        return first - second
+    return compare_doubles(float(first), float(second))
+
+
+def _name(constant: Constant) -> str:
+    if constant.value is None:
+        return "NULL"
+    if constant.kind is Kind.BOOLEAN:
+        return str(constant.value).upper()
+    return str(constant.kind.value)

@@ -1,0 +1,85 @@
+"""Tag expressions: `*`, or `a || b`. Source: spec 03 FIL-01, FIL-02."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from saturnmq.filter.errors import FilterError
+from saturnmq.protocol.message import java_hash
+
+TAG: Final = "TAG"
+EVERYTHING: Final = "*"
+_SEPARATOR: Final = "||"
+_BLANKS: Final = "".join(map(chr, range(0x21)))  # what the original trims: more than space, but only up to it
+
+
+class TagExpression(NamedTuple):
+    """tags in the order of the text, each once, and their codes. everything: no tag is asked for."""
+
+    text: str
+    tags: tuple[str, ...]
+    codes: frozenset[int]
+    everything: bool
+
+
+class TagMatcher:
+    """Messages by the code of their tag. Two tags may share a code: the consumer compares the text (PL-06)."""
+
+    reads_properties: Final = False
+
+    __slots__ = ("codes",)
+
+    def __init__(self, codes: Iterable[int] | None) -> None:
+        """codes: wanted, signed 32-bit; None wants all, an empty set wants none."""
+        self.codes = None if codes is None else frozenset(codes)
+
+    def by_tags_code(self, code: int | None) -> bool:
+        """Whether the tags code of a consume queue entry is wanted; None, an entry without one, is."""
+        if self.codes is None or code is None or code in self.codes:
+            return True
+        return not -0x80000000 <= code <= 0x7FFFFFFF and _low_32(code) in self.codes
+
+    def by_properties(self, properties: Mapping[str, str] | None) -> bool:
+        """True: the code has decided."""
+        return True
+
+    def __repr__(self) -> str:
+        return f"TagMatcher({'*' if self.codes is None else sorted(self.codes)})"
+
+
+ALL: Final = TagMatcher(None)
+
+
+def is_tag_kind(kind: str | None) -> bool:
+    """Whether an expression type of the wire means tags: absent, empty or TAG."""
+    return not kind or kind == TAG
+
+
+def parse_tags(text: str | None) -> TagExpression:
+    """The tags of an expression. Absent, empty or `*` is everything. Raises FilterError for separators alone.
+
+    Blanks between separators are a tag expression that no message matches: so says the original.
+    """
+    if not text or text == EVERYTHING:
+        return TagExpression(EVERYTHING, (), frozenset(), True)
+    if not text.strip("|") and len(text) % 2 == 0:
+        raise FilterError(TAG, text, "there is no tag between the separators", 0, ("a tag", "*"))
+    tags = tuple(dict.fromkeys(tag for part in text.split(_SEPARATOR) if (tag := part.strip(_BLANKS))))
+    return TagExpression(text, tags, frozenset(map(java_hash, tags)), False)
+
+
+def tag_matcher(text: str | None) -> TagMatcher:
+    """The matcher of a tag expression. Raises FilterError."""
+    expression = parse_tags(text)
+    return ALL if expression.everything else TagMatcher(expression.codes)
+
+
+def subscribed_tags(text: str | None, codes: Collection[int]) -> TagMatcher:
+    """The matcher of a heartbeat's subscription, which brings its codes; `*`, empty or absent text is everything."""
+    return ALL if not text or text == EVERYTHING else TagMatcher(codes)
+
+
+def _low_32(code: int) -> int:
+    low = code & 0xFFFFFFFF
+    return low - 0x100000000 if low >= 0x80000000 else low
