@@ -146,6 +146,106 @@ class Gone(Listener):
         self.reasons.put_nowait(reason)
 
 
+@pytest.mark.spec("REM-23", "REM-24")
+def test_a_peer_that_stopped_reading_does_not_keep_its_closed_connection_for_ever() -> None:
+    async def work() -> None:
+        def much(connection: Connection, request: Command) -> Command:
+            return request.reply(body=bytes(8_000_000))
+
+        listener = Gone()
+        settings = NetSettings(server_idle_seconds=1, stop_timeout_ms=50)
+        async with pair(much, settings, listener=listener) as p:
+            _, writer = await p.socket()
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(encode_frame(Command(QUICK)) * 3)
+            assert await listener.reasons.get() == "idle for 1 s"
+            assert not p.server.connections
+            writer.transport.abort()
+
+    run(work)
+
+
+@pytest.mark.spec("REM-03", "REM-12")
+def test_a_frame_that_this_side_does_not_read_on_is_not_a_slow_one() -> None:
+    async def work() -> None:
+        go_on = asyncio.Event()
+
+        async def slow(connection: Connection, request: Command) -> Command:
+            await go_on.wait()
+            return request.reply()
+
+        async with pair(slow, NetSettings(in_flight_max=1, slow_frame_ms=20)) as p:
+            reader, writer = await p.socket()
+            frames = encode_frame(Command(QUICK, opaque=1)) + encode_frame(Command(QUICK, opaque=2))
+            writer.write(frames[:-5])
+            while not any(c.in_flight for c in p.server.connections):
+                await asyncio.sleep(0)
+            scans = 0
+            scan = p.server._scan_connections
+
+            def counted() -> None:
+                nonlocal scans
+                scans += 1
+                scan()
+
+            p.server._scan_connections = counted  # type: ignore[method-assign]
+            while scans < 20:
+                await asyncio.sleep(0.01)
+            go_on.set()
+            writer.write(frames[-5:])
+            decoder, answers = FrameDecoder(), []
+            while len(answers) < 2:
+                data = await reader.read(4096)
+                assert data
+                answers += decoder.feed(data)
+            assert [a.opaque for a in answers] == [1, 2]
+            writer.close()
+
+    run(work)
+
+
+@pytest.mark.spec("REM-11", "REM-15")
+@pytest.mark.parametrize("later", [False, True])
+def test_an_answer_that_cannot_be_written_is_an_error_and_the_connection_stays(
+    later: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        def bad(connection: Connection, request: Command) -> Any:
+            answer = request.reply(ext={"a": object()} if request.code == NEVER else None)  # type: ignore[dict-item]
+
+            async def soon() -> Command:
+                return answer
+
+            return soon() if later else answer
+
+        async with pair(bad) as p:
+            answer = await p.call(Command(NEVER))
+            assert answer.code == 1 and "cannot be written" in (answer.remark or "")
+            assert (await p.call(Command(QUICK))).code == 0
+            assert len(p.server.connections) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("REM-15")
+def test_a_hook_that_fails_behind_the_handler_becomes_the_answer(caplog: pytest.LogCaptureFixture) -> None:
+    class Hook:
+        def before(self, remote_address: str, request: Command) -> None:
+            pass
+
+        def after(self, remote_address: str, request: Command, response: Command) -> None:
+            raise RuntimeError("no")
+
+    async def work() -> None:
+        async with pair(handler) as p:
+            p.server.add_hook(Hook())
+            for _ in range(2):
+                answer = await p.call(Command(QUICK))
+                assert (answer.code, answer.remark) == (1, "RuntimeError: no")
+
+    run(work)
+
+
 @pytest.mark.spec("NS-06")
 def test_a_stopping_server_answers_what_is_under_way_and_starts_nothing_new() -> None:
     async def work() -> None:
