@@ -134,11 +134,12 @@ class RouteTable:
     # ---- removal
 
     def unregister(self, broker_name: str, broker_id: int, address: str) -> None:
-        """A broker says goodbye (NS-18)."""
+        """A broker says goodbye (NS-18); one whose place another address has taken meanwhile takes only itself away."""
         self.live.pop(address, None)
         self.filter_servers.pop(address, None)
         broker = self.brokers.get(broker_name)
-        if broker is not None and broker.broker_addrs.pop(broker_id, None) is not None:
+        if broker is not None and broker.broker_addrs.get(broker_id) == address:
+            del broker.broker_addrs[broker_id]
             self.changes += 1
             self._drop_if_empty(broker_name)
 

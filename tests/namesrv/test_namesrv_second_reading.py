@@ -1,0 +1,29 @@
+"""What a second reading of the NameServer found: brokers that come twice, move, or leave late."""
+
+from __future__ import annotations
+
+import pytest
+
+from saturnmq.namesrv.routes import Registration, RouteTable
+from saturnmq.protocol.bodies import DataVersion, TopicConfig
+
+FIRST, SECOND = "10.0.0.1:10911", "10.0.0.2:10911"
+
+
+def registration(
+    name: str = "broker-a", number: int = 0, address: str = FIRST, *, cluster: str = "c", version: int = 1
+) -> Registration:
+    return Registration(cluster, name, number, address, f"{address}0", DataVersion(1, version), {"T": TopicConfig("T")})
+
+
+@pytest.mark.spec("NS-17", "NS-18")
+def test_the_goodbye_of_an_old_instance_does_not_remove_the_one_that_took_its_place() -> None:
+    table = RouteTable()
+    table.register(registration(), "old", 0)
+    table.register(registration(address=SECOND), "new", 1)
+    table.unregister("broker-a", 0, FIRST)
+    table.connection_closed("old")
+    assert table.brokers["broker-a"].broker_addrs == {0: SECOND}
+    assert table.route("T") is not None and set(table.live) == {SECOND}
+    table.unregister("broker-a", 0, SECOND)
+    assert table.brokers == {} and table.topics == {}
