@@ -27,3 +27,12 @@ def test_the_goodbye_of_an_old_instance_does_not_remove_the_one_that_took_its_pl
     assert table.route("T") is not None and set(table.live) == {SECOND}
     table.unregister("broker-a", 0, SECOND)
     assert table.brokers == {} and table.topics == {}
+
+
+@pytest.mark.spec("NS-16")
+def test_all_brokers_that_registered_over_a_connection_go_with_it() -> None:
+    table = RouteTable()
+    table.register(registration("broker-a"), "shared", 0)
+    table.register(registration("broker-b", address=SECOND), "shared", 0)
+    assert table.connection_closed("shared") == f"{FIRST}, {SECOND}"
+    assert table.live == {} and table.brokers == {} and table.topics == {}

@@ -144,12 +144,11 @@ class RouteTable:
             self._drop_if_empty(broker_name)
 
     def connection_closed(self, connection: object) -> str | None:
-        """The broker address whose registration came over this connection is gone; None when none did (NS-16, NS-17)."""
-        for address, live in self.live.items():
-            if live.connection is connection:
-                self._remove_address(address)
-                return address
-        return None
+        """The broker addresses whose registrations came over this connection are gone; None when none did (NS-16, NS-17)."""
+        gone = [address for address, live in self.live.items() if live.connection is connection]
+        for address in gone:
+            self._remove_address(address)
+        return ", ".join(gone) or None
 
     def expired(self, now_ms: int, expiry_ms: int) -> list[tuple[str, object]]:
         """Remove brokers that did not register for longer than expiry_ms; their addresses and connections (NS-15)."""
