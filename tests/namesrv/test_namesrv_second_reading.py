@@ -36,3 +36,20 @@ def test_all_brokers_that_registered_over_a_connection_go_with_it() -> None:
     table.register(registration("broker-b", address=SECOND), "shared", 0)
     assert table.connection_closed("shared") == f"{FIRST}, {SECOND}"
     assert table.live == {} and table.brokers == {} and table.topics == {}
+
+
+@pytest.mark.spec("NS-07", "NS-20")
+def test_a_changed_list_of_filter_servers_is_a_change_of_the_route() -> None:
+    table = RouteTable()
+    table.register(registration(), 1, 0)
+    for filters in (["f:1"], []):
+        before = table.changes
+        what = registration()
+        changed = Registration(
+            what.cluster, what.broker_name, 0, what.address, what.ha_address, what.version, what.topics, filters
+        )
+        table.register(changed, 1, 1)
+        assert table.changes > before
+        before = table.changes
+        table.register(changed, 1, 2)
+        assert table.changes == before

@@ -91,11 +91,23 @@ class RouteTable:
                 self._set_topics(what.broker_name, what.topics, complete=what.complete)
         self.live[what.address] = LiveBroker(now_ms, what.version, connection, what.ha_address)
         if what.filter_servers is not None:
-            if what.filter_servers:
-                self.filter_servers[what.address] = what.filter_servers
-            else:
-                self.filter_servers.pop(what.address, None)
+            self._set_filters(what.address, what.filter_servers)
         return self._master_of(what, broker)
+
+    def _forget_other_names(self, what: Registration) -> None:
+        """The address of a broker that was renamed leaves its old name: nobody else would ever remove it there."""
+        for name, broker in list(self.brokers.items()):
+            if name != what.broker_name and what.address in broker.broker_addrs.values():
+                self._remove_from(name, broker, what.address)
+
+    def _set_filters(self, address: str, filters: list[str]) -> None:
+        if filters == self.filter_servers.get(address, []):
+            return
+        self.changes += 1
+        if filters:
+            self.filter_servers[address] = filters
+        else:
+            del self.filter_servers[address]
 
     def _set_topics(self, broker_name: str, topics: Mapping[str, TopicConfig], *, complete: bool) -> None:
         for name, config in topics.items():
