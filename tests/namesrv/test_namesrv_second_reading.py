@@ -38,6 +38,18 @@ def test_all_brokers_that_registered_over_a_connection_go_with_it() -> None:
     assert table.live == {} and table.brokers == {} and table.topics == {}
 
 
+@pytest.mark.spec("NS-17", "NS-25")
+def test_a_broker_that_asked_on_its_new_connection_outlives_the_old_one() -> None:
+    """With forceRegister=false a broker that is known as it is does not register again; its question shows its connection."""
+    table = RouteTable()
+    table.register(registration(), "old", 0)
+    assert table.version_changed(FIRST, DataVersion(1, 1), 1, "new") == (False, DataVersion(1, 1))
+    table.connection_closed("old")
+    assert set(table.live) == {FIRST}
+    table.connection_closed("new")
+    assert table.live == {}
+
+
 @pytest.mark.spec("NS-07", "NS-20")
 def test_a_changed_list_of_filter_servers_is_a_change_of_the_route() -> None:
     table = RouteTable()

@@ -97,7 +97,7 @@ def unregister_broker(ctx: Context, connection: object, request: Command, header
 def query_data_version(ctx: Context, connection: object, request: Command, header: h.QueryDataVersion) -> Command:
     """322 (NS-25)."""
     asked = DataVersion.decode(request.body) if request.body else DataVersion(0, 0)
-    changed, known = ctx.routes.version_changed(header.broker_addr, asked, ctx.now_ms())
+    changed, known = ctx.routes.version_changed(header.broker_addr, asked, ctx.now_ms(), connection)
     return request.reply(
         ext=h.QueryDataVersionResponse(changed=changed).to_ext(), body=known.encode() if known else None
     )

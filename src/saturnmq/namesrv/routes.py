@@ -133,14 +133,21 @@ class RouteTable:
             return RegisterResult()
         return RegisterResult(master, live.ha_address)
 
-    def version_changed(self, address: str, version: DataVersion, now_ms: int) -> tuple[bool, DataVersion | None]:
-        """Whether the address must register again, and the version known; an equal one refreshes its life (NS-25)."""
+    def version_changed(
+        self, address: str, version: DataVersion, now_ms: int, connection: object = None
+    ) -> tuple[bool, DataVersion | None]:
+        """Whether the address must register again, and the version known (NS-25).
+
+        An equal one refreshes its life, and the connection it asked over is its connection from now on (NS-17).
+        """
         live = self.live.get(address)
         if live is None:
             return True, None
         if live.version != version:
             return True, live.version
         live.updated_ms = now_ms
+        if connection is not None:
+            live.connection = connection
         return False, live.version
 
     # ---- removal
