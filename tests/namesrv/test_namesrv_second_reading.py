@@ -29,6 +29,28 @@ def test_the_goodbye_of_an_old_instance_does_not_remove_the_one_that_took_its_pl
     assert table.brokers == {} and table.topics == {}
 
 
+@pytest.mark.spec("NS-10", "NS-19")
+def test_a_broker_that_comes_back_under_another_name_leaves_no_ghost() -> None:
+    table = RouteTable()
+    table.register(registration("broker-a"), "old", 0)
+    table.register(registration("broker-b"), "new", 1)
+    table.connection_closed("old")
+    assert set(table.brokers) == {"broker-b"} and table.clusters == {"c": ["broker-b"]}
+    assert set(table.topics["T"]) == {"broker-b"}
+
+
+@pytest.mark.spec("NS-07", "NS-19")
+def test_a_broker_that_comes_back_in_another_cluster_leaves_the_old_one() -> None:
+    table = RouteTable()
+    table.register(registration(cluster="old"), 1, 0)
+    before = table.changes
+    table.register(registration(cluster="new"), 1, 1)
+    assert table.clusters == {"new": ["broker-a"]}
+    assert table.brokers["broker-a"].cluster == "new" and table.changes > before
+    table.register(registration(number=1, address=SECOND, cluster="old"), 2, 1)
+    assert table.brokers["broker-a"].cluster == "new", "a slave does not move its master"
+
+
 @pytest.mark.spec("NS-16")
 def test_all_brokers_that_registered_over_a_connection_go_with_it() -> None:
     table = RouteTable()

@@ -68,6 +68,7 @@ class RouteTable:
 
     def register(self, what: Registration, connection: object, now_ms: int) -> RegisterResult:
         """Apply a registration; the steps of spec 01 section 2.2."""
+        self._forget_other_names(what)
         names = self.clusters.setdefault(what.cluster, [])
         if what.broker_name not in names:
             names.append(what.broker_name)
@@ -76,6 +77,10 @@ class RouteTable:
         first = broker is None
         if broker is None:
             broker = self.brokers[what.broker_name] = BrokerData(what.cluster, what.broker_name, {})
+        elif broker.cluster != what.cluster and what.broker_id == MASTER_ID:
+            self._leave_cluster(broker.cluster, what.broker_name)
+            broker.cluster = what.cluster
+            self.changes += 1
         for number, address in list(broker.broker_addrs.items()):
             if address == what.address and number != what.broker_id:
                 del broker.broker_addrs[number]
@@ -182,11 +187,21 @@ class RouteTable:
         self.live.pop(address, None)
         self.filter_servers.pop(address, None)
         for name, broker in list(self.brokers.items()):
-            for number, known in list(broker.broker_addrs.items()):
-                if known == address:
-                    del broker.broker_addrs[number]
-                    self.changes += 1
-            self._drop_if_empty(name)
+            self._remove_from(name, broker, address)
+
+    def _remove_from(self, name: str, broker: BrokerData, address: str) -> None:
+        for number, known in list(broker.broker_addrs.items()):
+            if known == address:
+                del broker.broker_addrs[number]
+                self.changes += 1
+        self._drop_if_empty(name)
+
+    def _leave_cluster(self, cluster: str, name: str) -> None:
+        names = self.clusters.get(cluster, [])
+        if name in names:
+            names.remove(name)
+            if not names:
+                del self.clusters[cluster]
 
     def _drop_if_empty(self, broker_name: str) -> None:
         """A broker name without addresses leaves its cluster and every topic; what is empty then goes too (NS-19)."""
@@ -194,11 +209,8 @@ class RouteTable:
         if broker is None or broker.broker_addrs:
             return
         del self.brokers[broker_name]
-        for cluster, names in list(self.clusters.items()):
-            if broker_name in names:
-                names.remove(broker_name)
-                if not names:
-                    del self.clusters[cluster]
+        for cluster in list(self.clusters):
+            self._leave_cluster(cluster, broker_name)
         for topic in list(self.topics):
             self._drop_queues(topic, broker_name)
         self.changes += 1
