@@ -1,0 +1,157 @@
+"""Elections: when a member asks for votes, and how it answers. Source: spec 04 sections 2.1, 3.1 to 3.3."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from saturnmq.raft.core.actions import Role
+from saturnmq.raft.core.messages import Code, Response, VoteRequest, VoteResponse, VoteResult
+from saturnmq.raft.core.state import State
+from saturnmq.raft.core.voting import Parsed, Tally, Voter, judge
+
+
+class Elector:
+    """raise_now: a higher term was seen, take it at the next tick (DL-E18). next_vote_ms: no vote before it (DL-E03).
+
+    spent_term: before its last start this member may have led this term and lost entries that it had pushed but not synced. It
+    may ask for votes in it, to see whether a quorum is there, but leads only in a higher one.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.next_vote_ms = -1
+        self.raise_now = False
+        self.last_result = Parsed.WAIT_TO_REVOTE
+        self.round: Tally | None = None
+        self.spent_term = state.term if state.voted_for == state.self_id else -1
+
+    def role_changed(self) -> None:
+        """A follower starts afresh when it becomes candidate (DL-E22)."""
+        if self.state.role is not Role.CANDIDATE:
+            self.round = None
+            self.raise_now = False
+            self.last_result = Parsed.WAIT_TO_REVOTE
+
+    def see_higher_term(self, term: int) -> None:
+        """Remember the term, give up the role, take the term at the next tick (DL-E18)."""
+        self.state.become_candidate(term)
+        self.raise_now = True
+
+    def tick(self) -> None:
+        """The candidate's share of the state loop (DL-E03..06)."""
+        state = self.state
+        if state.role is not Role.CANDIDATE or state.failed is not None:
+            return
+        if self.round is not None and not self.raise_now:
+            if state.now_ms >= self.round.deadline_ms:
+                self._finish()
+            return
+        if state.now_ms < self.next_vote_ms and not self.raise_now:
+            return
+        if self.last_result is Parsed.WAIT_TO_VOTE_NEXT or self.raise_now:
+            state.next_term()
+            self.last_result = Parsed.WAIT_TO_REVOTE
+        if self.raise_now:
+            self.round = None
+            self.next_vote_ms = self._jitter()
+            self.raise_now = False
+            return
+        self._ask()
+
+    def _jitter(self) -> int:
+        """DL-E07."""
+        settings = self.state.settings
+        low, high = settings.vote_interval_min_ms, settings.vote_interval_max_ms
+        if self.state.taking_leadership:
+            low, high = settings.take_vote_interval_min_ms, settings.take_vote_interval_max_ms
+        return self.state.now_ms + low + self.state.chance(high - low)
+
+    def _ask(self) -> None:
+        """A round: the own vote first, by the same rules as any (DL-E08)."""
+        state = self.state
+        wait_ms = state.settings.vote_wait_ms + state.chance(state.settings.vote_interval_max_ms)
+        tally = self.round = Tally(state.term, len(state.peers), state.now_ms + wait_ms)
+        tally.add(state.self_id, self.vote(self._request(state.self_id), local=True))
+        for peer in state.others:
+            state.send(peer, self._request(peer), partial(self._answered, tally, peer))
+        self._check(tally)
+
+    def _request(self, peer: str) -> VoteRequest:
+        state = self.state
+        return VoteRequest(
+            group=state.group,
+            term=state.term,
+            leader_id=state.self_id,
+            local_id=state.self_id,
+            remote_id=peer,
+            ledger_end_index=state.log.end,
+            ledger_end_term=state.log.end_term,
+        )
+
+    def _answered(self, tally: Tally, peer: str, response: Response | None) -> None:
+        if tally is not self.round:
+            return
+        tally.add(peer, response if isinstance(response, VoteResponse) else None)
+        self._check(tally)
+
+    def _check(self, tally: Tally) -> None:
+        if tally.decided:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Table 3.3 (DL-E12..15)."""
+        state, tally = self.state, self.round
+        assert tally is not None
+        self.round = None
+        self.last_result, wait = tally.parse()
+        if self.last_result is Parsed.PASSED and tally.term == self.spent_term:
+            self.last_result, self.next_vote_ms = Parsed.WAIT_TO_VOTE_NEXT, state.now_ms
+            return
+        if wait != "none":
+            extra = {
+                "jitter": 0,
+                "leader": state.settings.election_timeout_ms,
+                "behind": state.settings.vote_interval_max_ms,
+            }
+            self.next_vote_ms = self._jitter() + extra[wait]
+        if tally.known_max_term > tally.term:
+            state.become_candidate(tally.known_max_term)
+        if self.last_result is Parsed.PASSED:
+            if state.term == tally.term and state.role is Role.CANDIDATE and not self.raise_now:
+                state.become_leader()
+            else:
+                state.alarm(f"votes of term {tally.term} come too late: role={state.role.value} term={state.term}")
+
+    def vote(self, request: VoteRequest, *, local: bool = False) -> VoteResponse:
+        """Answer a request for a vote; a granted one is persisted before the answer leaves (DL-E16..19)."""
+        state = self.state
+        voter = Voter(
+            state.self_id,
+            state.peers,
+            state.term,
+            state.voted_for,
+            state.leader_id,
+            state.log.end,
+            state.log.end_term,
+            state.taking_leadership,
+            local,
+        )
+        result, term, code = judge(voter, request), state.term, Code.SUCCESS
+        if state.failed is not None:
+            result, code = VoteResult.UNKNOWN, Code.DISK_ERROR  # DL-X15
+        elif result is VoteResult.REJECT_TERM_NOT_READY:
+            self.see_higher_term(request.term)
+        elif result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER:
+            term = state.log.end_term
+        elif result is VoteResult.ACCEPT:
+            assert request.leader_id is not None
+            state.vote_for(request.leader_id)
+        return VoteResponse(
+            group=request.group,
+            term=term,
+            leader_id=request.leader_id,
+            local_id=request.local_id,
+            remote_id=request.remote_id,
+            code=code,
+            vote_result=result,
+        )

@@ -1,0 +1,287 @@
+"""What a follower does with pushes. Source: spec 04 sections 2.7 and 3.5, DL-X02, DL-X10..12.
+
+`verified` is the highest index known to be equal to the leader's log in this term: raised by a matching COMPARE, a TRUNCATE, an
+APPEND. A push never replaces, and a committed index never passes, what was not verified; a TRUNCATE below it is an old one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from saturnmq.raft.core.actions import AppendEntries, CutLog, Role
+from saturnmq.raft.core.entry import Entry
+from saturnmq.raft.core.messages import Code, PushKind, PushRequest, PushResponse
+from saturnmq.raft.core.state import State
+
+
+@dataclass(slots=True)
+class Waiting:
+    """An append whose turn has not come."""
+
+    token: int
+    request: PushRequest
+    since_ms: int
+
+
+@dataclass(slots=True)
+class Unsynced:
+    """An answer that leaves when the log is durable up to index (DL-X02)."""
+
+    index: int
+    token: int
+    response: PushResponse
+
+
+class Follower:
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.verified = -1
+        self._told: tuple[int, int] | None = None  # epoch and end of the log at the last COMPARE of this leader
+        self._appends: dict[int, Waiting] = {}
+        self._unsynced: deque[Unsynced] = deque()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._appends)
+
+    def role_changed(self) -> None:
+        """Another term or leader: nothing is verified, and nothing that waits will be answered well."""
+        self.verified = -1
+        self._told = None
+        self.clear(Code.NOT_FOLLOWER)
+        while self._unsynced:
+            held = self._unsynced.popleft()
+            self.state.reply(held.token, self._refusal(held.index, Code.NOT_FOLLOWER))
+
+    def clear(self, code: Code = Code.INCONSISTENT_STATE) -> None:
+        """Answer the appends that wait (DL-X11)."""
+        for waiting in self._appends.values():
+            self._answer(waiting.token, waiting.request, code)
+        self._appends.clear()
+
+    def push(self, token: int, request: PushRequest) -> None:
+        """Handle one push; its answer may come later."""
+        state = self.state
+        if state.failed is not None:
+            self._answer(token, request, Code.DISK_ERROR)
+        elif state.role is not Role.FOLLOWER:
+            self._answer(token, request, Code.NOT_FOLLOWER)
+        elif request.term != state.term or request.leader_id != state.leader_id:
+            self._answer(token, request, Code.INCONSISTENT_STATE)  # DL-F05, DL-X11
+        elif request.kind is PushKind.COMMIT:
+            self._commit(request)
+            self._answer(token, request, Code.SUCCESS)
+        elif not request.entries or not all(entry.well_formed for entry in request.entries):
+            self._answer(token, request, Code.UNEXPECTED_ARGUMENT)
+        elif request.kind is PushKind.APPEND:
+            self._append(token, request)
+        elif request.kind is PushKind.COMPARE:
+            self.clear()
+            self._compare(token, request)
+        elif request.kind is PushKind.TRUNCATE:
+            self.clear()
+            self._truncate(token, request)
+        else:
+            self._answer(token, request, Code.UNEXPECTED_ARGUMENT)
+
+    def tick(self) -> None:
+        """Appends that wait for one that does not come are answered, so that the leader compares (DL-F10, DL-X12)."""
+        if not self._appends:
+            return
+        state = self.state
+        late = [
+            first
+            for first, waiting in self._appends.items()
+            if state.now_ms - waiting.since_ms > state.settings.push_timeout_ms
+        ]
+        for first in sorted(late):
+            waiting = self._appends.pop(first)
+            self._answer(waiting.token, waiting.request, Code.INCONSISTENT_STATE)
+
+    def synced(self) -> None:
+        """The log is durable up to state.durable: answers that waited for it leave."""
+        durable = self.state.durable
+        while self._unsynced and self._unsynced[0].index <= durable:
+            held = self._unsynced.popleft()
+            self.state.reply(held.token, held.response)
+
+    # APPEND
+
+    def _append(self, token: int, request: PushRequest) -> None:
+        state, first, last = self.state, request.entries[0].index, request.entries[-1].index
+        if any(b.index != a.index + 1 for a, b in zip(request.entries, request.entries[1:], strict=False)):
+            self._answer(token, request, Code.UNEXPECTED_ARGUMENT)
+        elif first in self._appends:
+            self._answer(token, request, Code.REPEATED_PUSH)  # DL-F01
+        elif last <= state.log.end:
+            self._known(token, request)
+        elif self.verified != state.log.end:
+            self._answer(token, request, Code.INCONSISTENT_STATE)
+        elif len(self._appends) >= state.settings.push_requests_max:
+            self._answer(token, request, Code.PUSH_REQUEST_IS_FULL)
+        else:
+            self._appends[first] = Waiting(token, request, state.now_ms)
+            self._take()
+
+    def _known(self, token: int, request: PushRequest) -> None:
+        """All of it is in the log already: the answer says whether it is the same (DL-F10)."""
+        last = request.entries[-1].index
+        if last <= self.verified and all(self.state.log.entry(entry.index) == entry for entry in request.entries):
+            self._commit(request)
+            self._answer_durable(token, request, last)
+        else:
+            self._answer(token, request, Code.INCONSISTENT_STATE)
+
+    def _take(self) -> None:
+        """Append what is next, in the order of the log whatever the order of arrival (DL-F04)."""
+        log = self.state.log
+        while self._appends:
+            waiting = self._appends.pop(log.next_index, None)
+            if waiting is None:
+                waiting = self._overlapping()
+            if waiting is None:
+                return
+            if not self._store(waiting):
+                self._answer(waiting.token, waiting.request, Code.INCONSISTENT_STATE)
+                self.clear()
+                return
+            self._commit(waiting.request)
+            self._answer_durable(waiting.token, waiting.request, waiting.request.entries[-1].index)
+
+    def _overlapping(self) -> Waiting | None:
+        """A batch that begins inside the log: one that was sent again with other bounds (DL-F11)."""
+        first = min(self._appends)
+        return self._appends.pop(first) if first < self.state.log.next_index else None
+
+    def _store(self, waiting: Waiting) -> bool:
+        """Append the entries that are not there. False when one does not fit; those before it stay (DL-F05, DL-F11)."""
+        state, log = self.state, self.state.log
+        new: list[Entry] = []
+        fits = not state.disk_full
+        for entry in waiting.request.entries if fits else ():
+            if entry.index < log.next_index:
+                fits = log.entry(entry.index) == entry
+            else:
+                fits = entry.pos == log.place(entry.size) and log.end_term <= entry.term <= state.term
+                if fits:
+                    log.append((entry,))
+                    new.append(entry)
+            if not fits:
+                break
+        if new:
+            self.verified = log.end
+            state.out.append(AppendEntries(tuple(new)))
+            state.sync()
+        return fits
+
+    # COMMIT, COMPARE, TRUNCATE
+
+    def _commit(self, request: PushRequest) -> None:
+        self.state.commit(min(request.commit_index, self.verified))
+
+    def _compare(self, token: int, request: PushRequest) -> None:
+        """DL-F07: equal in everything but the CRC fields."""
+        log, entry = self.state.log, request.entries[0]
+        self._told = log.epoch, log.end
+        if log.entry(entry.index) != entry:
+            self._answer(token, request, Code.INCONSISTENT_STATE)
+            return
+        self.verified = max(self.verified, entry.index)
+        self._answer_durable(token, request, entry.index)
+
+    def _truncate(self, token: int, request: PushRequest) -> None:
+        """The sent entry becomes the last one (DL-F08); committed entries stay (DL-X10)."""
+        state, log, entry = self.state, self.state.log, request.entries[0]
+        keep = log.entry(entry.index) == entry
+        if keep and entry.index < self.verified:
+            self._answer_durable(token, request, entry.index)  # from before: what follows is verified too
+            return
+        first_gone = entry.index + 1 if keep else entry.index
+        overlap = entry.index <= log.next_index
+        if not overlap and self._told != (log.epoch, log.end):
+            self._answer(token, request, Code.INCONSISTENT_STATE)  # it drops all, so the leader must know of all
+            return
+        if overlap and first_gone <= min(state.committed, log.end):
+            state.alarm(f"{request.leader_id} wants to cut at {first_gone}, committed up to {state.committed}: refused")
+            self._answer(token, request, Code.INCONSISTENT_STATE)
+            return
+        if not keep and (entry.term > state.term or state.disk_full):
+            self._answer(token, request, Code.INCONSISTENT_STATE)
+            return
+        if keep:
+            if log.end > entry.index:
+                self._cut(first_gone, entry.end_pos)
+        else:
+            self._replace(entry)
+        self.verified = entry.index
+        state.sync()
+        self._commit(request)
+        self._answer_durable(token, request, entry.index)
+
+    def _replace(self, entry: Entry) -> None:
+        """Cut at the entry's index and append it; where its place is not the cut's, the log starts anew there."""
+        state, log = self.state, self.state.log
+        before = log.entry(entry.index - 1)
+        if before is not None and before.term <= entry.term:
+            if log.end >= entry.index:
+                self._cut(entry.index, before.end_pos)
+            if entry.pos == log.place(entry.size) and self._prefix_is_sure(entry):
+                self._write(entry)
+                return
+        log.restart(entry.index, entry.pos)
+        self._drop_unsynced(0)
+        state.out.append(CutLog(entry.index, entry.pos, restart=True))
+        self._write(entry)
+
+    def _prefix_is_sure(self, entry: Entry) -> bool:
+        """What comes before the entry equals the leader's log: verified, or committed."""
+        return entry.index - 1 <= max(self.verified, self.state.committed)
+
+    def _write(self, entry: Entry) -> None:
+        self.state.log.append((entry,))
+        self.state.out.append(AppendEntries((entry,)))
+
+    def _cut(self, index: int, end_pos: int) -> None:
+        self.state.log.cut(index, end_pos)
+        self._drop_unsynced(index)
+        self.state.out.append(CutLog(index, end_pos))
+
+    def _drop_unsynced(self, index: int) -> None:
+        """Answers for entries that are gone."""
+        kept: deque[Unsynced] = deque()
+        for held in self._unsynced:
+            if held.index < index:
+                kept.append(held)
+            else:
+                self.state.reply(held.token, self._refusal(held.index, Code.INCONSISTENT_STATE))
+        self._unsynced = kept
+
+    # answers
+
+    def _answer_durable(self, token: int, request: PushRequest, index: int) -> None:
+        """200, once everything up to index is durable."""
+        response = self._response(request, Code.SUCCESS)
+        if index <= self.state.durable:
+            self.state.reply(token, response)
+        else:
+            self._unsynced.append(Unsynced(index, token, response))
+
+    def _answer(self, token: int, request: PushRequest, code: Code) -> None:
+        self.state.reply(token, self._response(request, code))
+
+    def _response(self, request: PushRequest, code: Code) -> PushResponse:
+        first = request.entries[0].index if request.entries else None
+        return self._refusal(first, code, count=max(len(request.entries), 1))
+
+    def _refusal(self, first: int | None, code: Code, count: int = 1) -> PushResponse:
+        log = self.state.log
+        return PushResponse(
+            group=self.state.group,
+            term=self.state.term,
+            code=code,
+            index=first,
+            count=count,
+            begin_index=log.begin,
+            end_index=log.end,
+        )

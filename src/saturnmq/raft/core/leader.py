@@ -1,0 +1,325 @@
+"""The leader: appends, pushes to each peer, quorum. Source: spec 04 sections 2.5, 2.6, 2.8, DL-X03, DL-X04, DL-X09."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from saturnmq.raft.core.actions import AppendEntries, Role
+from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, Entry, entry_bytes_max
+from saturnmq.raft.core.messages import AppendResponse, Code, PushKind, PushRequest, PushResponse, Response
+from saturnmq.raft.core.progress import Event, PeerState, Progress, Pushed, Search
+from saturnmq.raft.core.state import State
+from saturnmq.raft.core.voting import quorum_index
+
+Stamp = Callable[[bytes, int], bytes]  # (body, pos of its entry) -> the body as it is stored (DL-B03)
+
+
+@dataclass(slots=True)
+class Proposal:
+    """A caller that waits until index is committed (DL-A03, DL-A07)."""
+
+    index: int
+    token: int
+    deadline_ms: int
+    response: AppendResponse
+
+
+class Leader:
+    """noop: body of the entry that a new leader appends to commit what is older (DL-X04); None: it has none."""
+
+    def __init__(self, state: State, stamp: Stamp, noop: bytes | None) -> None:
+        self.state = state
+        self.stamp = stamp
+        self.noop = noop
+        self.peers: dict[str, Progress] = {}
+        self.proposals: deque[Proposal] = deque()
+
+    def role_changed(self) -> None:
+        """A new leader knows nothing of its peers; who waited at an old one hears of it at once (DL-X09)."""
+        state = self.state
+        while self.proposals:
+            waiting = self.proposals.popleft()
+            state.reply(waiting.token, self._refuse(Code.TERM_CHANGED))
+        self.peers = {}
+        if state.role is Role.LEADER:
+            self.peers = {peer: Progress(peer) for peer in state.others}
+            if self.noop is not None and state.log.end > state.committed and not state.disk_full:
+                self._append([self.noop])
+
+    # append
+
+    def propose(self, token: int, bodies: Sequence[bytes]) -> None:
+        """Append bodies as consecutive entries; the answer comes when the last of them is committed (DL-A01..04)."""
+        state = self.state
+        refusal = self.refusal()
+        if refusal is None and not (bodies and all(bodies)):
+            refusal = Code.REQUEST_WITH_EMPTY_BODYS
+        if refusal is None and max(map(len, bodies)) + ENTRY_HEADER_BYTES > entry_bytes_max(state.settings.file_bytes):
+            refusal = Code.UNEXPECTED_ARGUMENT  # DL-A06
+        if refusal is not None:
+            state.reply(token, self._refuse(refusal))
+            return
+        entries = self._append(bodies)
+        response = AppendResponse(
+            group=state.group,
+            term=state.term,
+            leader_id=state.self_id,
+            index=entries[-1].index,
+            pos=entries[0].pos,
+            positions=tuple(entry.pos for entry in entries),
+        )
+        self.proposals.append(
+            Proposal(entries[-1].index, token, state.now_ms + state.settings.append_wait_ms, response)
+        )
+        self.advance()
+        self.push_all()
+
+    def refusal(self) -> Code | None:
+        """Why nothing can be appended now; None: it can."""
+        state = self.state
+        if state.role is not Role.LEADER:
+            return Code.NOT_LEADER
+        if state.transferee is not None:
+            return Code.LEADER_TRANSFERRING
+        if state.log.end - state.committed > state.settings.pending_requests_max:
+            return Code.LEADER_PENDING_FULL
+        if state.failed is not None:
+            return Code.DISK_ERROR
+        return Code.DISK_FULL if state.disk_full else None
+
+    def _append(self, bodies: Sequence[bytes]) -> list[Entry]:
+        state, log, entries = self.state, self.state.log, []
+        for body in bodies:
+            pos = log.place(ENTRY_HEADER_BYTES + len(body))
+            entry = Entry(log.next_index, state.term, pos, self.stamp(body, pos))
+            log.append((entry,))
+            entries.append(entry)
+        state.out.append(AppendEntries(tuple(entries)))
+        state.sync()
+        return entries
+
+    def _refuse(self, code: Code) -> AppendResponse:
+        state = self.state
+        return AppendResponse(group=state.group, code=code, leader_id=state.leader_id, term=state.term)
+
+    # quorum
+
+    def watermarks(self) -> dict[str, int]:
+        """Highest index that each member is known to hold; the own one is what is durable here."""
+        marks = {peer: progress.watermark for peer, progress in self.peers.items()}
+        marks[self.state.self_id] = self.state.durable
+        return marks
+
+    def advance(self) -> None:
+        """Commit what a quorum holds, counting only for entries of this term (DL-Q01, DL-X03)."""
+        state = self.state
+        index = quorum_index(list(self.watermarks().values()))
+        if index > state.committed:
+            entry = state.log.entry(index)
+            if entry is not None and entry.term == state.term:
+                state.commit(index)
+        while self.proposals and self.proposals[0].index <= state.committed:
+            done = self.proposals.popleft()
+            state.reply(done.token, done.response)
+
+    # push
+
+    def tick(self) -> None:
+        state = self.state
+        if state.role is not Role.LEADER:
+            return
+        while self.proposals and state.now_ms >= self.proposals[0].deadline_ms:
+            late = self.proposals.popleft()
+            state.reply(late.token, self._refuse(Code.WAIT_QUORUM_ACK_TIMEOUT))
+        self.advance()
+        self.push_all()
+
+    def push_all(self) -> None:
+        for progress in self.peers.values():
+            self.push(progress)
+
+    def push(self, progress: Progress) -> None:
+        """Send what this peer can take now."""
+        state = self.state
+        if state.log.empty or progress.asking or state.now_ms < progress.pause_until_ms:
+            return  # DL-P05: an empty log sends nothing
+        if progress.state is PeerState.COMPARE:
+            self._compare(progress)
+        elif progress.state is PeerState.TRUNCATE:
+            self._ask(progress, PushKind.TRUNCATE, progress.truncate_at)
+        else:
+            self._appends(progress)
+
+    def _compare(self, progress: Progress) -> None:
+        log = self.state.log
+        search = progress.search
+        if search is None or not log.begin <= search.at <= log.end:
+            search = progress.search = Search(-1, log.end, log.end)
+        self._ask(progress, PushKind.COMPARE, search.at)
+
+    def _ask(self, progress: Progress, kind: PushKind, index: int) -> None:
+        """COMPARE and TRUNCATE wait for their answer (DL-P04)."""
+        entry = self.state.log.entry(index)
+        if entry is None:
+            self._lost(progress)
+            return
+        progress.asking = True
+        request = self._request(progress, kind, (entry,))
+        term = self.state.term
+        self.state.send(progress.peer, request, partial(self._asked, progress, term, kind, index))
+
+    def _asked(self, progress: Progress, term: int, kind: PushKind, index: int, response: Response | None) -> None:
+        if not self._is_current(progress, term):
+            return
+        progress.asking = False
+        search, begin, end = progress.search, self.state.log.begin, self.state.log.end
+        code = response.code if isinstance(response, PushResponse) else Code.NETWORK_ERROR
+        if code == Code.SUCCESS and isinstance(response, PushResponse):
+            if kind is PushKind.TRUNCATE:
+                self._start_appends(progress, Event.CUT, index)
+            elif index == response.end_index:
+                self._start_appends(progress, Event.MATCHED, index)
+            else:
+                self._diverged(progress, search.matched(begin) if search is not None else None)
+        elif kind is PushKind.COMPARE and code == Code.INCONSISTENT_STATE and isinstance(response, PushResponse):
+            self._diverged(progress, search.missed(response, begin, end) if search is not None else None)
+        else:
+            self._lost(progress)
+        self.push(progress)
+
+    def _start_appends(self, progress: Progress, event: Event, index: int) -> None:
+        progress.on(event)
+        progress.append_from(index)
+        self.advance()
+
+    def _diverged(self, progress: Progress, truncate_at: int | None) -> None:
+        if truncate_at is not None:
+            progress.truncate_at = truncate_at
+            progress.on(Event.DIVERGED)
+
+    def _lost(self, progress: Progress) -> None:
+        """Start again, after a pause (DL-P01, DL-P13)."""
+        progress.on(Event.LOST)
+        progress.pause_until_ms = self.state.now_ms + self.state.settings.push_error_pause_ms
+
+    def _appends(self, progress: Progress) -> None:
+        """Pipelined pushes, the one that is overdue, and the committed index for an idle peer (DL-P07..11)."""
+        state, log, settings, now_ms = self.state, self.state.log, self.state.settings, self.state.now_ms
+        if progress.next_index < log.begin:
+            progress.on(Event.LOST)  # DL-P13: deleted here; compare finds the new begin
+            return
+        if len(progress.pending) >= settings.push_pending_max or now_ms - progress.cleaned_ms > 1000:
+            progress.clean(now_ms)
+        while progress.next_index <= log.end and len(progress.pending) < settings.push_pending_max:
+            entries = self._slice(progress.next_index, log.end)
+            if not entries or not self._within_quota(progress, entries):
+                break
+            self._send_append(progress, entries)
+            progress.next_index = entries[-1].index + 1
+        if progress.next_index <= log.end:
+            self._push_again(progress)
+        elif now_ms - progress.last_push_ms > settings.commit_idle_ms:
+            self._push_again(progress)
+            progress.last_push_ms = now_ms
+            request = self._request(progress, PushKind.COMMIT, ())
+            state.send(progress.peer, request, partial(self._committed, progress, state.term))
+        else:
+            self._push_again(progress)
+
+    def _slice(self, first: int, last: int) -> tuple[Entry, ...]:
+        """The entries of the next push: one, or a batch of at least batch_push_bytes where there are that many (DL-P15)."""
+        settings, entries, size = self.state.settings, [], 0
+        for index in range(first, last + 1):
+            entry = self.state.log.entry(index)
+            if entry is None:
+                break
+            entries.append(entry)
+            size += entry.size
+            if not settings.batch_push or size >= settings.batch_push_bytes:
+                break
+        return tuple(entries)
+
+    def _within_quota(self, progress: Progress, entries: tuple[Entry, ...]) -> bool:
+        """False: this peer lags far behind and had its bytes of this second (DL-P14, DL-X14)."""
+        state, settings = self.state, self.state.settings
+        lags = (
+            state.log.end - progress.watermark > settings.push_throttle_entries
+            and state.log.end_pos - entries[0].pos > settings.push_throttle_bytes
+        )
+        if not lags:
+            return True
+        second = state.now_ms // 1000
+        if second != progress.quota_second:
+            progress.quota_second, progress.quota_bytes = second, 0
+        if progress.quota_bytes >= settings.push_quota_bytes:
+            progress.pause_until_ms = (second + 1) * 1000
+            return False
+        progress.quota_bytes += sum(entry.size for entry in entries)
+        return True
+
+    def _push_again(self, progress: Progress) -> None:
+        """Only what the peer needs next is sent a second time (DL-P10)."""
+        first = progress.watermark + 1
+        pushed = progress.pending.get(first)
+        if pushed is None or self.state.now_ms - pushed.sent_ms <= self.state.settings.push_timeout_ms:
+            return
+        entries = tuple(filter(None, (self.state.log.entry(index) for index in range(first, pushed.last + 1))))
+        if len(entries) == pushed.last - first + 1:
+            self._send_append(progress, entries)
+        else:
+            progress.on(Event.LOST)
+
+    def _send_append(self, progress: Progress, entries: tuple[Entry, ...]) -> None:
+        state, first, last = self.state, entries[0].index, entries[-1].index
+        progress.pending[first] = Pushed(last, state.now_ms)
+        progress.last_push_ms = state.now_ms
+        request = self._request(progress, PushKind.APPEND, entries, batch=state.settings.batch_push)
+        state.send(progress.peer, request, partial(self._appended, progress, state.term, first, last))
+
+    def _appended(self, progress: Progress, term: int, first: int, last: int, response: Response | None) -> None:
+        """DL-P12, DL-P16. Codes other than 200 and 406 are left to the second push."""
+        if not self._is_current(progress, term) or not isinstance(response, PushResponse):
+            return
+        if response.code == Code.SUCCESS and response.index is not None:
+            held = response.index + max(response.count, 1) - 1
+            progress.pending.pop(first, None)
+            progress.hold(min(held, last))
+            self.advance()
+            self.push(progress)
+        elif (
+            response.code == Code.INCONSISTENT_STATE
+            and progress.state is PeerState.APPEND
+            and first in progress.pending
+        ):
+            progress.on(Event.LOST)
+            self.push(progress)
+
+    def _committed(self, progress: Progress, term: int, response: Response | None) -> None:
+        """A peer that refuses the committed index has another log or term."""
+        if not self._is_current(progress, term) or not isinstance(response, PushResponse):
+            return
+        if response.code == Code.INCONSISTENT_STATE:
+            progress.on(Event.LOST)
+
+    def _is_current(self, progress: Progress, term: int) -> bool:
+        """The answer belongs to this leadership: a new one has new Progress objects."""
+        return self.state.term == term and self.peers.get(progress.peer) is progress
+
+    def _request(
+        self, progress: Progress, kind: PushKind, entries: tuple[Entry, ...], *, batch: bool = False
+    ) -> PushRequest:
+        state = self.state
+        return PushRequest(
+            group=state.group,
+            term=state.term,
+            leader_id=state.self_id,
+            local_id=state.self_id,
+            remote_id=progress.peer,
+            kind=kind,
+            commit_index=state.committed,
+            entries=entries,
+            batch=batch,
+        )

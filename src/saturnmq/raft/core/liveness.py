@@ -1,0 +1,139 @@
+"""Heartbeats: the leader's rounds and lease, the follower's clock. Source: spec 04 section 2.2, DL-X06..08."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+from saturnmq.raft.core.actions import Role
+from saturnmq.raft.core.elector import Elector
+from saturnmq.raft.core.messages import Code, HeartBeatRequest, HeartBeatResponse, Response
+from saturnmq.raft.core.state import State
+
+
+@dataclass(slots=True)
+class Round:
+    """One round of heartbeats of a leader."""
+
+    term: int
+    sent_ms: int
+    answered: int = 1
+    success: int = 1  # with itself
+    not_ready: int = 0
+    inconsistent: bool = False
+
+
+@dataclass(slots=True)
+class Heartbeats:
+    """live: peers whose last call was answered (DL-H04). heard_ms: a follower's last sign of its leader (DL-H08)."""
+
+    state: State
+    elector: Elector
+    sent_ms: int = -1
+    heard_ms: int = -1
+    round: Round | None = None
+    live: dict[str, bool] = field(default_factory=dict)
+    acked_ms: dict[str, int] = field(default_factory=dict)
+    stepped_down_ms: int = -(10**9)
+
+    def role_changed(self) -> None:
+        """A new leader sends at once, its lease starts now (DL-E21, DL-X07)."""
+        now_ms = self.state.now_ms
+        self.sent_ms = -1
+        self.round = None
+        if self.state.role is Role.LEADER:
+            self.live = {}
+            self.acked_ms = dict.fromkeys(self.state.others, now_ms)
+        elif self.state.role is Role.FOLLOWER:
+            self.heard_ms = now_ms
+
+    @property
+    def quorum_seen_ms(self) -> int:
+        """A quorum, with this leader, answered heartbeats that were sent at this time or later."""
+        others = sorted(self.acked_ms.values(), reverse=True)
+        needed = self.state.quorum - 1
+        return others[needed - 1] if needed else self.state.now_ms
+
+    @property
+    def lease_ends_ms(self) -> int:
+        return self.quorum_seen_ms + self.state.settings.lease_timeout_ms
+
+    def tick(self) -> None:
+        state = self.state
+        if state.role is Role.LEADER:
+            if state.now_ms >= self.lease_ends_ms:
+                state.alarm(f"no quorum answered for {state.now_ms - self.quorum_seen_ms} ms, leadership is given up")
+                state.become_candidate(state.term)  # DL-H03, DL-X08
+            elif self.sent_ms < 0 or state.now_ms - self.sent_ms > state.settings.heartbeat_interval_ms:
+                self._beat()
+        elif state.role is Role.FOLLOWER and state.now_ms - self.heard_ms > state.settings.election_timeout_ms:
+            state.become_candidate(state.term)  # DL-H07: in the same term
+
+    def _beat(self) -> None:
+        """DL-H01."""
+        state = self.state
+        self.sent_ms = state.now_ms
+        beat = self.round = Round(state.term, state.now_ms)
+        for peer in state.others:
+            request = HeartBeatRequest(
+                group=state.group,
+                term=state.term,
+                leader_id=state.self_id,
+                local_id=state.self_id,
+                remote_id=peer,
+            )
+            state.send(peer, request, partial(self._answered, beat, peer))
+
+    def _answered(self, beat: Round, peer: str, response: Response | None) -> None:
+        """DL-H02..04. The answers of a round count whenever they come, while this is the leader of its term."""
+        state = self.state
+        if state.role is not Role.LEADER or beat.term != state.term:
+            return
+        code = response.code if isinstance(response, HeartBeatResponse) else Code.NETWORK_ERROR
+        self.live[peer] = code != Code.NETWORK_ERROR
+        beat.answered += 1
+        if code == Code.SUCCESS:
+            beat.success += 1
+            self.acked_ms[peer] = max(self.acked_ms[peer], beat.sent_ms)
+        elif code == Code.TERM_NOT_READY:
+            beat.not_ready += 1
+        elif code == Code.EXPIRED_TERM and response is not None and response.term > state.term:
+            self._higher_term(response.term)
+            return
+        elif code == Code.INCONSISTENT_LEADER:
+            beat.inconsistent = True
+        if beat is not self.round or beat.success >= state.quorum:
+            return
+        if beat.success + beat.not_ready >= state.quorum:
+            self.sent_ms = -1  # they are about to take the term: send again at the next tick
+        elif beat.inconsistent and beat.answered == len(state.peers):
+            state.become_candidate(state.term)
+
+    def _higher_term(self, term: int) -> None:
+        """A member is in a higher term: never wait for a majority to say so (DL-X06), at most once per election timeout."""
+        state = self.state
+        if state.now_ms - self.stepped_down_ms < state.settings.election_timeout_ms:
+            return
+        self.stepped_down_ms = state.now_ms
+        state.alarm(f"a member is in term {term}, leadership of term {state.term} is given up")
+        self.elector.see_higher_term(term)
+
+    def heard(self, request: HeartBeatRequest) -> HeartBeatResponse:
+        """Answer the heartbeat of a leader (DL-H05, DL-H06). A good answer has no further member."""
+        state = self.state
+        if request.leader_id not in state.peers:
+            return HeartBeatResponse(code=Code.UNKNOWN_MEMBER)
+        if request.leader_id == state.self_id:
+            return HeartBeatResponse(code=Code.UNEXPECTED_MEMBER)
+        if request.term < state.term:
+            return HeartBeatResponse(code=Code.EXPIRED_TERM, term=state.term)
+        if request.term > state.term:
+            self.elector.see_higher_term(request.term)
+            return HeartBeatResponse(code=Code.TERM_NOT_READY)
+        if state.leader_id is None:
+            state.become_follower(request.leader_id)
+        elif state.leader_id != request.leader_id:
+            state.alarm(f"{request.leader_id} says it leads term {state.term}, {state.leader_id} does")
+            return HeartBeatResponse(code=Code.INCONSISTENT_LEADER)
+        self.heard_ms = state.now_ms
+        return HeartBeatResponse()

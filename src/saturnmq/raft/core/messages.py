@@ -1,0 +1,187 @@
+"""What members of a group say to each other, as objects. How it is written lies in raft/wire.py.
+
+Names follow DLedger's. Source: spec 04 section 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+from saturnmq.raft.core.entry import Entry
+
+
+class Code(IntEnum):
+    """The `code` member of every body. Source: spec 04 section 4."""
+
+    UNKNOWN = -1
+    SUCCESS = 200
+    TIMEOUT = 300
+    METADATA_ERROR = 301
+    NETWORK_ERROR = 302
+    UNSUPPORTED = 303
+    UNKNOWN_GROUP = 400
+    UNKNOWN_MEMBER = 401
+    UNEXPECTED_MEMBER = 402
+    EXPIRED_TERM = 403
+    NOT_LEADER = 404
+    NOT_FOLLOWER = 405
+    INCONSISTENT_STATE = 406
+    INCONSISTENT_TERM = 407
+    INCONSISTENT_INDEX = 408
+    INCONSISTENT_LEADER = 409
+    INDEX_OUT_OF_RANGE = 410
+    UNEXPECTED_ARGUMENT = 411
+    REPEATED_REQUEST = 412
+    REPEATED_PUSH = 413
+    DISK_ERROR = 414
+    DISK_FULL = 415
+    TERM_NOT_READY = 416
+    FALL_BEHIND_TOO_MUCH = 417
+    TAKE_LEADERSHIP_FAILED = 418
+    INDEX_LESS_THAN_LOCAL_BEGIN = 419
+    REQUEST_WITH_EMPTY_BODYS = 420
+    PUSH_REQUEST_IS_FULL = 421
+    INTERNAL_ERROR = 500
+    TERM_CHANGED = 501
+    WAIT_QUORUM_ACK_TIMEOUT = 502
+    LEADER_PENDING_FULL = 503
+    ILLEGAL_MEMBER_STATE = 504
+    LEADER_NOT_READY = 505
+    LEADER_TRANSFERRING = 506
+
+
+class VoteResult(Enum):
+    """Written by name."""
+
+    UNKNOWN = "UNKNOWN"
+    ACCEPT = "ACCEPT"
+    REJECT_UNKNOWN_LEADER = "REJECT_UNKNOWN_LEADER"
+    REJECT_UNEXPECTED_LEADER = "REJECT_UNEXPECTED_LEADER"
+    REJECT_EXPIRED_VOTE_TERM = "REJECT_EXPIRED_VOTE_TERM"
+    REJECT_ALREADY_VOTED = "REJECT_ALREADY_VOTED"
+    REJECT_ALREADY_HAS_LEADER = "REJECT_ALREADY_HAS_LEADER"
+    REJECT_TERM_NOT_READY = "REJECT_TERM_NOT_READY"
+    REJECT_TERM_SMALL_THAN_LEDGER = "REJECT_TERM_SMALL_THAN_LEDGER"
+    REJECT_EXPIRED_LEDGER_TERM = "REJECT_EXPIRED_LEDGER_TERM"
+    REJECT_SMALL_LEDGER_END_INDEX = "REJECT_SMALL_LEDGER_END_INDEX"
+    REJECT_TAKING_LEADERSHIP = "REJECT_TAKING_LEADERSHIP"
+
+
+class PushKind(Enum):
+    """Written by name."""
+
+    APPEND = "APPEND"
+    COMMIT = "COMMIT"
+    COMPARE = "COMPARE"
+    TRUNCATE = "TRUNCATE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """Members of every body. remote_id is the receiver of the request, local_id its sender."""
+
+    group: str | None = None
+    remote_id: str | None = None
+    local_id: str | None = None
+    code: int = Code.SUCCESS
+    leader_id: str | None = None
+    term: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteRequest(Message):
+    """leader_id is the candidate."""
+
+    ledger_end_index: int = -1
+    ledger_end_term: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteResponse(Message):
+    vote_result: VoteResult | None = VoteResult.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartBeatRequest(Message):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartBeatResponse(Message):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushRequest(Message):
+    """entries: one or several for APPEND, one for COMPARE and TRUNCATE, none for COMMIT. batch: sent as a list."""
+
+    kind: PushKind | None = PushKind.APPEND
+    commit_index: int = -1
+    entries: tuple[Entry, ...] = ()
+    batch: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushResponse(Message):
+    """index: of the first entry pushed, None for COMMIT."""
+
+    index: int | None = None
+    count: int = 0
+    begin_index: int = -1
+    end_index: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferRequest(Message):
+    """LEADERSHIP_TRANSFER: to the leader (transfer_id is its id), and from it to the transferee."""
+
+    transfer_id: str | None = None
+    transferee_id: str | None = None
+    take_leadership_ledger_index: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferResponse(Message):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendRequest(Message):
+    body: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendResponse(Message):
+    """positions: of all entries of a batch that was proposed in this process; not on the wire (DL-A03)."""
+
+    index: int = -1
+    pos: int = -1
+    positions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetRequest(Message):
+    begin_index: int = 0
+    max_size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetResponse(Message):
+    entries: tuple[Entry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRequest(Message):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataResponse(Message):
+    peers: dict[str, str] | None = None
+
+
+Request = VoteRequest | HeartBeatRequest | PushRequest | TransferRequest | AppendRequest | GetRequest | MetadataRequest
+Response = (
+    VoteResponse | HeartBeatResponse | PushResponse | TransferResponse | AppendResponse | GetResponse | MetadataResponse
+)

@@ -1,0 +1,243 @@
+"""The door of the core. The caller's duties stand in raft/core/__init__.py."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.raft.core.actions import Action, PersistTerm, Role
+from saturnmq.raft.core.elector import Elector
+from saturnmq.raft.core.follower import Follower
+from saturnmq.raft.core.leader import Leader, Stamp
+from saturnmq.raft.core.liveness import Heartbeats
+from saturnmq.raft.core.log import LedgerReader, Log
+from saturnmq.raft.core.messages import (
+    AppendRequest,
+    AppendResponse,
+    Code,
+    GetRequest,
+    GetResponse,
+    HeartBeatRequest,
+    HeartBeatResponse,
+    MetadataRequest,
+    MetadataResponse,
+    PushRequest,
+    PushResponse,
+    Request,
+    Response,
+    TransferRequest,
+    TransferResponse,
+    VoteRequest,
+    VoteResponse,
+    VoteResult,
+)
+from saturnmq.raft.core.settings import CoreSettings
+from saturnmq.raft.core.state import Chance, HardState, State
+from saturnmq.raft.core.transfer import Transfers
+
+
+def keep_body(body: bytes, pos: int) -> bytes:
+    """The stamp of a ledger whose bodies are plain bytes."""
+    return body
+
+
+class Node:
+    """One member of a group. Every method takes the time and returns what is to be done, in order.
+
+    group, self_id and peers (id -> host:port) name it; reader reads what is stored; chance(n) gives a number in 0..n-1;
+    committed is the index that the checkpoint remembers; stamp and noop: see Leader. Raises ConfigError.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        self_id: str,
+        peers: dict[str, str],
+        settings: CoreSettings,
+        reader: LedgerReader,
+        hard_state: HardState,
+        committed: int,
+        chance: Chance,
+        stamp: Stamp = keep_body,
+        noop: bytes | None = None,
+    ) -> None:
+        problems = settings.validate()
+        if self_id not in peers:
+            problems.append(f"own id {self_id!r} is not among the peers {', '.join(peers)} (DL-M03)")
+        if problems:
+            raise ConfigError(problems)
+        log = Log(reader, settings.file_bytes)
+        self.addresses = dict(peers)
+        self.state = State(
+            self_id=self_id,
+            group=group,
+            peers=tuple(peers),
+            settings=settings,
+            chance=chance,
+            log=log,
+            term=hard_state.term,
+            voted_for=hard_state.voted_for,
+            committed=min(committed, log.end),
+            known_max_term=hard_state.term,
+        )
+        if log.end_term > hard_state.term:  # DL-X01
+            self.state.term, self.state.voted_for = log.end_term, None
+            self.state.known_max_term = log.end_term
+            self.state.out.append(PersistTerm(log.end_term, None))
+        self.elector = Elector(self.state)
+        self.heartbeats = Heartbeats(self.state, self.elector)
+        self.follower = Follower(self.state)
+        self.leader = Leader(self.state, stamp, noop)
+        self.transfers = Transfers(self.state, self.elector, self.heartbeats, self.leader)
+        self.state.parts = [self.elector, self.heartbeats, self.follower, self.leader, self.transfers]
+
+    @property
+    def settings(self) -> CoreSettings:
+        return self.state.settings
+
+    @settings.setter
+    def settings(self, settings: CoreSettings) -> None:
+        """Read at every tick (DL-E02). What the file sizes are cannot change."""
+        self.state.settings = dataclasses.replace(settings, file_bytes=self.state.settings.file_bytes)
+
+    # inputs
+
+    def tick(self, now_ms: int) -> list[Action]:
+        """Time passes (DL-E02)."""
+        self._enter(now_ms)
+        if self.state.settings.elector_enabled:
+            self.heartbeats.tick()
+            self.elector.tick()
+        self.follower.tick()
+        self.leader.tick()
+        self.transfers.tick()
+        return self._leave()
+
+    def response(self, now_ms: int, call: int, response: Response | None) -> list[Action]:
+        """The answer to a Send; None: there was none. A second answer to one call is ignored."""
+        self._enter(now_ms)
+        answered = self.state.calls.pop(call, None)
+        if answered is not None:
+            answered(response)
+        return self._leave()
+
+    def propose(self, now_ms: int, token: int, bodies: Sequence[bytes]) -> list[Action]:
+        """Append bodies on the leader; Reply(token, AppendResponse) follows, at once or when they are committed."""
+        self._enter(now_ms)
+        self.leader.propose(token, bodies)
+        return self._leave()
+
+    def synced(self, now_ms: int, epoch: int, end_index: int) -> list[Action]:
+        """The sync asked for by SyncLog(epoch, end_index) is done."""
+        self._enter(now_ms)
+        log = self.state.log
+        if epoch == log.epoch and end_index > log.durable:
+            log.durable = end_index
+            self.follower.synced()
+            if self.state.role is Role.LEADER:
+                self.leader.advance()
+        return self._leave()
+
+    def disk_failed(self, now_ms: int, why: str) -> list[Action]:
+        """The term or the log cannot be written: neither lead, nor vote, nor acknowledge, until a restart (DL-X15)."""
+        self._enter(now_ms)
+        state = self.state
+        if state.failed is None:
+            state.failed = why
+            state.alarm(f"storage failed, this member gives up: {why}")
+            self.elector.round = None
+            state.become_candidate(state.term)
+        return self._leave()
+
+    def disk_full(self, now_ms: int, full: bool) -> list[Action]:
+        """Appends are refused with 415 while it is full (DL-S10)."""
+        self._enter(now_ms)
+        self.state.disk_full = full
+        return self._leave()
+
+    def trimmed(self, now_ms: int, begin_index: int) -> list[Action]:
+        """Old files were deleted; the log now begins here (DL-S12)."""
+        self._enter(now_ms)
+        self.state.log.trimmed(begin_index)
+        return self._leave()
+
+    def request(self, now_ms: int, token: int, request: Request) -> list[Action]:
+        """A request of a peer or of a client; Reply(token, ...) follows, at once or later."""
+        self._enter(now_ms)
+        state = self.state
+        refusal = None
+        if request.remote_id != state.self_id:
+            refusal = Code.UNKNOWN_MEMBER
+        elif request.group != state.group:
+            refusal = Code.UNKNOWN_GROUP
+        if refusal is not None:  # DL-M07
+            state.reply(token, self._refuse(request, refusal))
+        elif isinstance(request, PushRequest):
+            self.follower.push(token, request)
+            self.transfers.progress()
+        elif isinstance(request, VoteRequest):
+            state.reply(token, self.elector.vote(request))
+        elif isinstance(request, HeartBeatRequest):
+            state.reply(token, self.heartbeats.heard(request))
+        elif isinstance(request, AppendRequest):
+            self.leader.propose(token, [request.body or b""])
+        elif isinstance(request, TransferRequest):
+            self.transfers.request(token, request)
+        elif isinstance(request, GetRequest):
+            state.reply(token, self._get(request))
+        else:
+            state.reply(token, self._metadata(request))
+        return self._leave()
+
+    def _enter(self, now_ms: int) -> None:
+        state = self.state
+        state.now_ms = max(state.now_ms, now_ms)
+        state.log.written()
+
+    def _leave(self) -> list[Action]:
+        out = self.state.out
+        self.state.out = []
+        return out
+
+    # answers without state
+
+    def _get(self, request: GetRequest) -> GetResponse:
+        """One entry, from the leader, committed ones only (DL-A10, DL-X17)."""
+        state, index = self.state, request.begin_index
+        code, entries = Code.SUCCESS, ()
+        entry = state.log.entry(index)
+        if state.role is not Role.LEADER:
+            code = Code.NOT_LEADER
+        elif index < max(state.log.begin, 0):
+            code = Code.INDEX_LESS_THAN_LOCAL_BEGIN
+        elif index > state.committed or entry is None:
+            code = Code.INDEX_OUT_OF_RANGE
+        else:
+            return GetResponse(group=state.group, term=state.term, leader_id=state.leader_id, entries=(entry,))
+        return GetResponse(group=state.group, term=state.term, leader_id=state.leader_id, code=code, entries=entries)
+
+    def _metadata(self, request: MetadataRequest) -> MetadataResponse:
+        """Any member answers (DL-M09)."""
+        return MetadataResponse(group=self.state.group, leader_id=self.state.leader_id, peers=dict(self.addresses))
+
+    def _refuse(self, request: Request, code: Code) -> Response:
+        state = self.state
+        if isinstance(request, VoteRequest):
+            return VoteResponse(group=request.group, term=state.term, code=code, vote_result=VoteResult.UNKNOWN)
+        if isinstance(request, PushRequest):
+            first = request.entries[0].index if request.entries else None
+            return PushResponse(group=state.group, code=code, term=state.term, index=first)
+        for kind, answer in _ANSWERS:
+            if isinstance(request, kind):
+                return answer(group=state.group, code=code, leader_id=state.leader_id, term=state.term)
+        return MetadataResponse(group=state.group, code=code)
+
+
+_ANSWERS: tuple[tuple[type, type[HeartBeatResponse | TransferResponse | AppendResponse | GetResponse]], ...] = (
+    (HeartBeatRequest, HeartBeatResponse),
+    (TransferRequest, TransferResponse),
+    (AppendRequest, AppendResponse),
+    (GetRequest, GetResponse),
+)

@@ -1,0 +1,192 @@
+"""Leadership transfer and the preferred leader. Source: spec 04 section 2.4, DL-X22."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from saturnmq.raft.core.actions import Role
+from saturnmq.raft.core.elector import Elector
+from saturnmq.raft.core.leader import Leader
+from saturnmq.raft.core.liveness import Heartbeats
+from saturnmq.raft.core.messages import Code, Response, TransferRequest, TransferResponse
+from saturnmq.raft.core.state import State
+
+OWN: int = -1  # token of a transfer that this member started by itself
+
+
+@dataclass(slots=True)
+class Giving:
+    """A leader that hands over. sent: the transferee has everything and was asked to take it."""
+
+    token: int
+    transferee: str
+    term: int
+    deadline_ms: int
+    sent: bool = False
+
+
+@dataclass(slots=True)
+class Taking:
+    """A transferee: waits for the entries, then for the outcome of its election in target term."""
+
+    token: int
+    request: TransferRequest
+    deadline_ms: int
+    target: int = -1
+
+
+class Transfers:
+    def __init__(self, state: State, elector: Elector, heartbeats: Heartbeats, leader: Leader) -> None:
+        self.state = state
+        self.elector = elector
+        self.heartbeats = heartbeats
+        self.leader = leader
+        self.giving: Giving | None = None
+        self.taking: Taking | None = None
+        self._checked_ms: int | None = None
+
+    def role_changed(self) -> None:
+        """A transfer that was not sent yet ends with the leadership; a sent one is answered by the transferee (DL-L06)."""
+        if self.giving is not None and not self.giving.sent:
+            self._end(self.giving, Code.NOT_LEADER)
+
+    def request(self, token: int, request: TransferRequest) -> None:
+        if request.transferee_id == request.transfer_id:
+            self._reply(token, Code.UNEXPECTED_ARGUMENT)
+        elif request.transfer_id == self.state.self_id:
+            self._give(token, request)
+        elif request.transferee_id == self.state.self_id:
+            self._take(token, request)
+        else:
+            self._reply(token, Code.UNEXPECTED_ARGUMENT)  # DL-L07
+
+    def tick(self) -> None:
+        self.progress()
+        state = self.state
+        if self._checked_ms is None:
+            self._checked_ms = state.now_ms
+        elif state.now_ms - self._checked_ms >= state.settings.preferred_check_ms:
+            self._checked_ms = state.now_ms
+            self._prefer()
+
+    def progress(self) -> None:
+        """Look whether a transfer can go on."""
+        if self.giving is not None and not self.giving.sent:
+            self._hand_over(self.giving)
+        if self.taking is not None:
+            self._settle(self.taking)
+
+    # the leader's side
+
+    def _give(self, token: int, request: TransferRequest) -> None:
+        """Checks in the original's order (DL-L01, DL-L02); then appends are refused until it is over."""
+        state, transferee = self.state, request.transferee_id
+        if transferee is None or transferee not in state.peers:
+            self._reply(token, Code.UNKNOWN_MEMBER)
+        elif request.term != state.term:
+            self._reply(token, Code.INCONSISTENT_TERM)
+        elif state.role is not Role.LEADER:
+            self._reply(token, Code.NOT_LEADER)
+        elif self._lag(transferee) >= state.settings.transfer_lag_max:
+            self._reply(token, Code.FALL_BEHIND_TOO_MUCH)
+        elif state.transferee is not None or self.giving is not None:
+            self._reply(token, Code.LEADER_TRANSFERRING)
+        else:
+            state.transferee = transferee
+            self.giving = Giving(token, transferee, state.term, state.now_ms + state.settings.transfer_wait_ms)
+            self._hand_over(self.giving)
+
+    def _lag(self, peer: str) -> int:
+        return self.state.log.end - self.leader.peers[peer].watermark
+
+    def _hand_over(self, giving: Giving) -> None:
+        """Ask the transferee once it holds everything, so that it wins (DL-L03, DL-X22)."""
+        state = self.state
+        if self._lag(giving.transferee) > 0:
+            if state.now_ms >= giving.deadline_ms:
+                self._end(giving, Code.FALL_BEHIND_TOO_MUCH)
+            return
+        giving.sent = True
+        request = TransferRequest(
+            group=state.group,
+            term=state.term,
+            local_id=state.self_id,
+            remote_id=giving.transferee,
+            leader_id=state.self_id,
+            transfer_id=state.self_id,
+            transferee_id=giving.transferee,
+            take_leadership_ledger_index=state.log.end,
+        )
+        state.send(giving.transferee, request, partial(self._given, giving))
+
+    def _given(self, giving: Giving, response: Response | None) -> None:
+        self._end(giving, Code.NETWORK_ERROR if response is None else response.code)
+
+    def _end(self, giving: Giving, code: int) -> None:
+        """DL-L06: appends are taken again where this member still leads."""
+        if self.giving is giving:
+            self.giving = None
+        if self.state.term == giving.term:
+            self.state.transferee = None
+        self._reply(giving.token, code)
+
+    def _prefer(self) -> None:
+        """A leader that is not preferred gives way to a preferred one that is live and near (DL-L09)."""
+        state, wanted = self.state, self.state.settings.preferred_leaders
+        if state.role is not Role.LEADER or not wanted or state.self_id in wanted or state.transferee is not None:
+            return
+        able = [peer for peer in wanted if peer in self.leader.peers and self.heartbeats.live.get(peer)]
+        if not able:
+            return
+        nearest = min(able, key=self._lag)
+        if self._lag(nearest) < state.settings.transfer_lag_max:
+            request = TransferRequest(transfer_id=state.self_id, transferee_id=nearest, term=state.term)
+            self._give(OWN, request)
+
+    # the transferee's side
+
+    def _take(self, token: int, request: TransferRequest) -> None:
+        state = self.state
+        if request.transfer_id != state.leader_id:
+            self._reply(token, Code.INCONSISTENT_LEADER)  # DL-L04
+        elif self.taking is not None:
+            self._reply(token, Code.REPEATED_REQUEST)
+        elif state.failed is not None:
+            self._reply(token, Code.DISK_ERROR)
+        else:
+            self.taking = Taking(token, request, state.now_ms + state.settings.transfer_wait_ms)
+            self._settle(self.taking)
+
+    def _settle(self, taking: Taking) -> None:
+        """DL-L04, DL-L05."""
+        state = self.state
+        if taking.target < 0:
+            if state.log.end >= taking.request.take_leadership_ledger_index:
+                self._stand(taking)
+            elif state.now_ms >= taking.deadline_ms:
+                self._taken(taking, Code.TAKE_LEADERSHIP_FAILED)
+        elif state.term > taking.target:
+            self._taken(taking, Code.EXPIRED_TERM)
+        elif state.role is Role.LEADER and state.term == taking.target:
+            self._taken(taking, Code.SUCCESS)
+        elif state.role is Role.FOLLOWER or state.now_ms >= taking.deadline_ms:
+            self._taken(taking, Code.TAKE_LEADERSHIP_FAILED)
+
+    def _stand(self, taking: Taking) -> None:
+        state = self.state
+        if state.term != taking.request.term or state.role is not Role.FOLLOWER:
+            self._taken(taking, Code.INCONSISTENT_TERM)
+            return
+        taking.target = state.term + 1
+        taking.deadline_ms = state.now_ms + state.settings.rpc_timeout_ms
+        state.term_to_take = taking.target
+        self.elector.see_higher_term(taking.target)
+
+    def _taken(self, taking: Taking, code: Code) -> None:
+        self.taking = None
+        self._reply(taking.token, code)
+
+    def _reply(self, token: int, code: int) -> None:
+        if token != OWN:
+            self.state.reply(token, TransferResponse(group=self.state.group, term=self.state.term, code=code))

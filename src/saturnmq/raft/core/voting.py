@@ -1,0 +1,154 @@
+"""Votes: which request gets which answer, and what a round of answers means. Tables of spec 04 sections 3.1 to 3.3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from saturnmq.raft.core.messages import VoteRequest, VoteResponse, VoteResult
+
+
+def quorum(members: int) -> int:
+    """The smallest majority (DL-E10)."""
+    return members // 2 + 1
+
+
+def quorum_index(watermarks: Sequence[int]) -> int:
+    """The highest index that a majority holds (DL-Q01)."""
+    return sorted(watermarks, reverse=True)[len(watermarks) // 2]
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """What a member knows when it is asked for its vote. local: the request is its own."""
+
+    self_id: str
+    peers: tuple[str, ...]
+    term: int
+    voted_for: str | None
+    leader_id: str | None
+    ledger_end_index: int
+    ledger_end_term: int
+    taking_leadership: bool
+    local: bool
+
+    @property
+    def log(self) -> tuple[int, int]:
+        return self.ledger_end_term, self.ledger_end_index
+
+
+def _log(request: VoteRequest) -> tuple[int, int]:
+    return request.ledger_end_term, request.ledger_end_index
+
+
+def _voted_for_another(voter: Voter, request: VoteRequest) -> bool:
+    return request.term == voter.term and voter.voted_for not in (None, request.leader_id)
+
+
+_Condition = Callable[[Voter, VoteRequest], bool]
+
+# First match answers; the order is the original's, log checks before term checks (DL-E16, DL-E19).
+VOTE_RULES: Final[tuple[tuple[_Condition, VoteResult], ...]] = (
+    (lambda v, r: r.leader_id not in v.peers, VoteResult.REJECT_UNKNOWN_LEADER),
+    (lambda v, r: not v.local and r.leader_id == v.self_id, VoteResult.REJECT_UNEXPECTED_LEADER),
+    (lambda v, r: r.ledger_end_term < v.ledger_end_term, VoteResult.REJECT_EXPIRED_LEDGER_TERM),
+    (lambda v, r: _log(r) < v.log, VoteResult.REJECT_SMALL_LEDGER_END_INDEX),
+    (lambda v, r: r.term < v.term, VoteResult.REJECT_EXPIRED_VOTE_TERM),
+    (lambda v, r: _voted_for_another(v, r) and v.leader_id is not None, VoteResult.REJECT_ALREADY_HAS_LEADER),
+    (_voted_for_another, VoteResult.REJECT_ALREADY_VOTED),
+    (lambda v, r: r.term > v.term, VoteResult.REJECT_TERM_NOT_READY),
+    (lambda v, r: r.term < v.ledger_end_term, VoteResult.REJECT_TERM_SMALL_THAN_LEDGER),
+    (lambda v, r: not v.local and v.taking_leadership and v.log >= _log(r), VoteResult.REJECT_TAKING_LEADERSHIP),
+    (lambda v, r: True, VoteResult.ACCEPT),
+)
+
+
+def judge(voter: Voter, request: VoteRequest) -> VoteResult:
+    """The answer to a vote request."""
+    return next(result for condition, result in VOTE_RULES if condition(voter, request))
+
+
+class Parsed(Enum):
+    """What a round of votes came to."""
+
+    WAIT_TO_REVOTE = "WAIT_TO_REVOTE"  # ask again in the same term, later
+    REVOTE_IMMEDIATELY = "REVOTE_IMMEDIATELY"  # ask again in the same term, at the next tick
+    WAIT_TO_VOTE_NEXT = "WAIT_TO_VOTE_NEXT"  # ask again in a higher term, later
+    PASSED = "PASSED"
+
+
+@dataclass(slots=True)
+class Tally:
+    """The answers of one round. Each member counts once, however often its answer arrives."""
+
+    term: int
+    members: int
+    deadline_ms: int
+    known_max_term: int = -1
+    answers: dict[str, VoteResult | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.known_max_term = self.term
+
+    def add(self, member: str, response: VoteResponse | None) -> None:
+        """Count an answer; None is a failed call and counts as UNKNOWN (DL-E11)."""
+        if member in self.answers:
+            return
+        result = response.vote_result if response is not None else None
+        self.answers[member] = result
+        if response is not None and result in (
+            VoteResult.REJECT_EXPIRED_VOTE_TERM,
+            VoteResult.REJECT_TERM_SMALL_THAN_LEDGER,
+        ):
+            self.known_max_term = max(self.known_max_term, response.term)
+
+    def count(self, *results: VoteResult) -> int:
+        return sum(result in results for result in self.answers.values())
+
+    @property
+    def valid(self) -> int:
+        return sum(result not in (None, VoteResult.UNKNOWN) for result in self.answers.values())
+
+    @property
+    def accepted(self) -> int:
+        return self.count(VoteResult.ACCEPT)
+
+    @property
+    def not_ready(self) -> int:
+        return self.count(VoteResult.REJECT_TERM_NOT_READY)
+
+    @property
+    def has_leader(self) -> bool:
+        return self.count(VoteResult.REJECT_ALREADY_HAS_LEADER) > 0
+
+    @property
+    def bigger_ledger(self) -> int:
+        return self.count(VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)
+
+    @property
+    def decided(self) -> bool:
+        """No further answer is worth waiting for (DL-E10)."""
+        return (
+            len(self.answers) == self.members
+            or self.has_leader
+            or self.accepted + self.not_ready >= quorum(self.members)
+        )
+
+    def parse(self) -> tuple[Parsed, str]:
+        """The result and the kind of wait: "jitter", "leader" (plus an election timeout), "behind", "none" (section 3.3)."""
+        enough = quorum(self.members)
+        if self.known_max_term > self.term:
+            return Parsed.WAIT_TO_VOTE_NEXT, "jitter"
+        if self.has_leader:
+            return Parsed.WAIT_TO_REVOTE, "leader"
+        if self.valid < enough:
+            return Parsed.WAIT_TO_REVOTE, "jitter"
+        if self.valid - self.bigger_ledger < enough:
+            return Parsed.WAIT_TO_REVOTE, "behind"
+        if self.accepted >= enough:
+            return Parsed.PASSED, "none"
+        if self.accepted + self.not_ready >= enough:
+            return Parsed.REVOTE_IMMEDIATELY, "none"
+        return Parsed.WAIT_TO_VOTE_NEXT, "jitter"

@@ -1,0 +1,159 @@
+"""Stand-ins for clock, network and disk: one seed decides every event. Nothing here reads a clock or sleeps.
+
+Source: spec 07 SIM-02 to SIM-05.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Events:
+    """A virtual clock (ms) and what is to happen. Events of one time happen in the order in which they were planned."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self.happened = 0
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._planned = 0
+
+    def after(self, delay_ms: float, event: Callable[[], None]) -> None:
+        self._planned += 1
+        heapq.heappush(self._heap, (self.now_ms + delay_ms, self._planned, event))
+
+    def run_until(self, end_ms: float) -> None:
+        """Let everything happen that is planned up to end_ms."""
+        heap = self._heap
+        while heap and heap[0][0] <= end_ms:
+            self.now_ms, _, event = heapq.heappop(heap)
+            self.happened += 1
+            event()
+        self.now_ms = end_ms
+
+
+class Trace:
+    """A hash over everything that matters, to see that two runs are the same (SIM-02)."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self.tail: list[str] = []
+        self.tail_max = 400
+
+    def add(self, text: str) -> None:
+        self._hash.update(text.encode())
+        self.tail.append(text)
+        if len(self.tail) > 2 * self.tail_max:
+            del self.tail[: -self.tail_max]
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+
+@dataclass(slots=True)
+class NetworkFaults:
+    """Chances per message, delays in ms."""
+
+    loss: float = 0.0
+    duplicate: float = 0.0
+    delay_ms: float = 1.0
+    slow: float = 0.0  # chance of a delay of up to slow_ms
+    slow_ms: float = 500.0
+
+
+@dataclass(slots=True)
+class Network:
+    """Delivers messages between named nodes. cut: directed pairs (sender, receiver) between which nothing passes."""
+
+    events: Events
+    rng: random.Random
+    faults: NetworkFaults = field(default_factory=NetworkFaults)
+    cut: set[tuple[str, str]] = field(default_factory=set)
+    lost: int = 0
+    duplicated: int = 0
+
+    def deliver(self, sender: str, receiver: str, arrive: Callable[[], None]) -> None:
+        """Plan the arrival: none, one or two of them."""
+        rng, faults = self.rng, self.faults
+        if rng.random() < faults.loss:
+            self.lost += 1
+            return
+        copies = 1
+        if rng.random() < faults.duplicate:
+            copies = 2
+            self.duplicated += 1
+        for _ in range(copies):
+            delay_ms = rng.random() * faults.delay_ms
+            if rng.random() < faults.slow:
+                delay_ms += rng.random() * faults.slow_ms
+            self.events.after(delay_ms, lambda: self._arrive(sender, receiver, arrive))
+
+    def _arrive(self, sender: str, receiver: str, arrive: Callable[[], None]) -> None:
+        if (sender, receiver) in self.cut:
+            self.lost += 1
+        else:
+            arrive()
+
+    def partition(self, *groups: Iterable[str]) -> None:
+        """Only nodes of one group hear each other."""
+        sides = [list(group) for group in groups]
+        self.cut = {(a, b) for x in sides for y in sides if x is not y for a in x for b in y}
+
+    def cut_one_way(self, sender: str, receiver: str) -> None:
+        self.cut.add((sender, receiver))
+
+    def heal(self) -> None:
+        self.cut = set()
+
+
+class Journal(Generic[T]):
+    """A disk that holds one value, changed by operations: what is not synced may be lost, the last operations first.
+
+    apply(value, operation) changes the value in place; copy(value) makes an independent one.
+    """
+
+    def __init__(self, value: T, apply: Callable[[T, object], None], copy: Callable[[T], T]) -> None:
+        self.live = value
+        self._durable = copy(value)
+        self._apply = apply
+        self._copy = copy
+        self._unsynced: list[object] = []
+        self._count = 0
+
+    @property
+    def durable(self) -> T:
+        """What a power loss leaves at least."""
+        return self._durable
+
+    def change(self, operation: object) -> None:
+        self._apply(self.live, operation)
+        self._unsynced.append(operation)
+        self._count += 1
+
+    def mark(self) -> int:
+        """A place in the sequence of operations, for `sync`."""
+        return self._count
+
+    def sync(self, mark: int) -> None:
+        """Everything up to the mark is durable."""
+        first = self._count - len(self._unsynced)
+        done = max(mark - first, 0)
+        for operation in self._unsynced[:done]:
+            self._apply(self._durable, operation)
+        del self._unsynced[:done]
+
+    def crash(self, rng: random.Random) -> int:
+        """Power loss: any number of the last operations is gone. Returns how many."""
+        kept = rng.randint(0, len(self._unsynced))
+        lost = len(self._unsynced) - kept
+        for operation in self._unsynced[:kept]:
+            self._apply(self._durable, operation)
+        self._unsynced.clear()
+        self.live = self._copy(self._durable)
+        return lost
