@@ -10,10 +10,12 @@ import pytest
 from wire import run, wire
 
 from saturnmq.broker import Broker, BrokerSettings
-from saturnmq.net import Connection, NetSettings, RemotingServer
+from saturnmq.broker.locks import LOCK_LIVE_MS
+from saturnmq.net import Connection, NetSettings, RemotingClient, RemotingServer
+from saturnmq.protocol.bodies import MessageQueue, SubscriptionGroupConfig
 from saturnmq.protocol.codes import RequestCode, SysFlag
 from saturnmq.protocol.command import Command, FrameDecoder, encode_frame
-from saturnmq.protocol.message import BatchItem
+from saturnmq.protocol.message import BatchItem, encode_batch
 from saturnmq.store import StoreProfile, StoreSettings
 
 
@@ -192,5 +194,26 @@ def test_an_answer_that_makes_no_sense_does_not_end_the_registrations() -> None:
             assert await rounds.get() == RequestCode.UNREGISTER_BROKER
             assert not broker.store.settings.abort_path.exists()
         await server.stop()
+
+    run(work)
+
+
+@pytest.mark.spec("SND-09", "RTY-02", "BP-10")
+@pytest.mark.parametrize("group", ["", "a b", "../x", "g" * 256])
+def test_a_name_that_is_no_group_never_reaches_a_table(group: str) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            sent = await w.send()
+            groups, topics = set(w.broker.ctx.groups.table), set(w.broker.topics.table)
+            offset = int(sent.ext["msgId"][16:], 16)
+            back = await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, offset=offset, group=group, delayLevel=0)
+            assert back.code == 26, back
+            retry = await w.send(f"%RETRY%{group}")
+            assert retry.code in (1, 26), retry
+            assert (
+                await w.call(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=group, topic="T", queueId=0)
+            ).code == 0
+            assert set(w.broker.ctx.groups.table) == groups
+            assert set(w.broker.topics.table) == topics
 
     run(work)

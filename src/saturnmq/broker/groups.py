@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from saturnmq.broker.names import group_problem
 from saturnmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
 from saturnmq.store.state_file import StateFile
 
@@ -44,9 +45,10 @@ class Groups:
             self.version = found.data_version
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """Settings of a group; an unknown one is created where that is allowed. Raises StoreError."""
+        """Settings of a group; an unknown one is created where that and its name are allowed. Raises StoreError."""
         config = self.table.get(group)
-        if config is None and (self._auto_create or group.startswith(SYSTEM_PREFIX)):
+        allowed = self._auto_create or group.startswith(SYSTEM_PREFIX)
+        if config is None and allowed and group_problem(group) is None:
             config = SubscriptionGroupConfig(group)
             self.set(config)
         return config

@@ -13,7 +13,7 @@ from saturnmq.broker.names import topic_problem
 from saturnmq.broker.numbers import int32, int32_or, int64
 from saturnmq.broker.properties import find, with_property, without
 from saturnmq.net import Connection
-from saturnmq.protocol.bodies import TopicConfig
+from saturnmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from saturnmq.protocol.codes import (
     DLQ_PREFIX,
     FORBIDDEN_SEND_TOPICS,
@@ -133,6 +133,8 @@ def _topic_for(ctx: Context, topic: str, ext: dict[str, str]) -> TopicConfig:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
     if topic in FORBIDDEN_SEND_TOPICS:
         raise response_error(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+    if topic.startswith(RETRY_PREFIX):
+        _group_of(ctx, topic)
     config = ctx.topics.create_for_send(topic, ext["c"], int32(ext, "d"), unit=ext.get("k") == "true")
     if config is None:
         why = (
@@ -241,19 +243,24 @@ def _retry_target(
     ctx: Context, request: Command, ext: dict[str, str], topic: str, queue_id: int, reconsume: int
 ) -> tuple[str, int]:
     """Where a message for a retry topic goes: there, or to the dead letters when it was tried too often (SND-09)."""
-    group = topic[len(RETRY_PREFIX) :]
-    config = ctx.groups.find(group)
-    if config is None:
-        text = f"subscription group not exist, {group}{_FAQ}"
-        raise response_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
-    most = config.retry_max_times
+    most = _group_of(ctx, topic).retry_max_times
     if request.version >= VERSION_MAX_RECONSUME:
         most = int32_or(ext, "l", most)
     if reconsume < most:
         return topic, queue_id
-    dead = DLQ_PREFIX + group
+    dead = DLQ_PREFIX + topic[len(RETRY_PREFIX) :]
     ctx.topics.ensure(dead, 1)
     return dead, 0
+
+
+def _group_of(ctx: Context, retry_topic: str) -> SubscriptionGroupConfig:
+    """The settings of a retry topic's group. Raises ResponseError 26."""
+    group = retry_topic[len(RETRY_PREFIX) :]
+    config = ctx.groups.find(group)
+    if config is None:
+        text = f"subscription group not exist, {group}{_FAQ}"
+        raise response_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+    return config
 
 
 def born_host(connection: Connection) -> Host:
