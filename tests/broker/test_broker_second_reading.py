@@ -217,3 +217,16 @@ def test_a_name_that_is_no_group_never_reaches_a_table(group: str) -> None:
             assert set(w.broker.topics.table) == topics
 
     run(work)
+
+
+@pytest.mark.spec("RTY-02", "SND-04")
+def test_a_group_whose_retry_topic_would_be_too_long_gets_none() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            sent = await w.send()
+            offset = int(sent.ext["msgId"][16:], 16)
+            back = await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, offset=offset, group="g" * 200, delayLevel=0)
+            assert back.code == 1 and "longer than topic max length" in (back.remark or "")
+            assert not [topic for topic in w.broker.topics.table if len(topic) > 127]
+
+    run(work)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from saturnmq.broker.names import topic_problem
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.protocol import codes
 from saturnmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
-from saturnmq.protocol.codes import Perm
+from saturnmq.protocol.codes import Perm, ResponseCode
+from saturnmq.protocol.errors import response_error
 from saturnmq.store.state_file import StateFile
 
 log = logging.getLogger(__name__)
@@ -101,9 +103,15 @@ class Topics:
         return made
 
     def ensure(self, topic: str, queues: int) -> TopicConfig:
-        """The topic, made with this many queues and read-write permission when it is not there."""
+        """The topic, made with this many queues and read-write permission when it is not there.
+
+        Raises ResponseError for a name that is no topic's.
+        """
         config = self.table.get(topic)
         if config is None:
+            problem = topic_problem(topic)
+            if problem is not None:
+                raise response_error(ResponseCode.SYSTEM_ERROR, problem)
             config = TopicConfig(topic, queues, queues, int(Perm.READ | Perm.WRITE))
             self.set(config)
         return config
