@@ -230,3 +230,14 @@ def test_a_group_whose_retry_topic_would_be_too_long_gets_none() -> None:
             assert not [topic for topic in w.broker.topics.table if len(topic) > 127]
 
     run(work)
+
+
+@pytest.mark.spec("SND-06")
+@pytest.mark.parametrize("width", [0, -3])
+def test_a_topic_made_by_a_send_has_a_queue(width: int) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            assert (await w.send("new", d=width)).code == 0
+            assert w.broker.topics.table["new"].write_queue_nums == 1
+
+    run(work)

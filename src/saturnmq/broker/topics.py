@@ -96,7 +96,7 @@ class Topics:
             return None
         if not pattern.perm & Perm.INHERIT:
             return None
-        width = max(min(queues, pattern.write_queue_nums), 0)
+        width = max(min(queues, pattern.write_queue_nums), 1)  # with none it could never be sent to
         flag = int(codes.TopicSysFlag.UNIT) if unit else 0
         made = TopicConfig(topic, width, width, pattern.perm & ~int(Perm.INHERIT), pattern.topic_filter_type, flag)
         self.set(made)
