@@ -232,6 +232,25 @@ def test_a_group_whose_retry_topic_would_be_too_long_gets_none() -> None:
     run(work)
 
 
+@pytest.mark.spec("OF-05")
+def test_a_commit_for_what_is_not_there_is_refused_and_does_not_survive_the_topic() -> None:
+    """A consumer's last commit after its topic was deleted would make a new topic of that name start in the middle."""
+
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            commit = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": 1}
+            assert (await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, **commit)).code == 0
+            for queue in (-1, 4, 2**31 - 1):
+                refused = await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, **(commit | {"queueId": queue}))
+                assert refused.code == 1 and "queueId" in (refused.remark or "")
+            assert (await w.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")).code == 0
+            assert (await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, **commit)).code == 17
+            assert w.broker.ctx.offsets.encode() == b'{"offsetTable":{}}'
+
+    run(work)
+
+
 @pytest.mark.spec("SND-06")
 @pytest.mark.parametrize("width", [0, -3])
 def test_a_topic_made_by_a_send_has_a_queue(width: int) -> None:

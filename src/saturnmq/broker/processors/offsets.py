@@ -27,10 +27,17 @@ def query(ctx: Context, connection: Connection, request: Command, header: h.Quer
 
 
 def update(ctx: Context, connection: Connection, request: Command, header: h.UpdateConsumerOffset) -> Command:
-    """15."""
+    """15: only for a queue that is there, so that nothing is left behind a deleted topic (OF-05)."""
     problem = topic_problem(header.topic) or group_problem(header.consumer_group)
     if problem is not None:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
+    config = ctx.topics.get(header.topic)
+    if config is None:
+        raise response_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+    width = max(config.read_queue_nums, config.write_queue_nums)
+    if not 0 <= header.queue_id < width:
+        text = f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] has {width} queues"
+        raise response_error(ResponseCode.SYSTEM_ERROR, text)
     ctx.offsets.set(header.topic, header.consumer_group, header.queue_id, header.commit_offset)
     return request.reply()
 
