@@ -251,6 +251,22 @@ def test_a_commit_for_what_is_not_there_is_refused_and_does_not_survive_the_topi
     run(work)
 
 
+@pytest.mark.spec("OR-09")
+def test_locks_that_nobody_renewed_are_forgotten() -> None:
+    async def work() -> None:
+        now = 1_000_000
+        async with wire(client_scan_ms=5) as w:
+            locks = w.broker.ctx.locks
+            locks.lock("G", "c1", [MessageQueue("T", "broker-a", n) for n in range(3)], now)
+            locks.lock("H", "c1", [], now)
+            locks.forget_expired(now + LOCK_LIVE_MS)
+            assert locks.lock("G", "c2", [MessageQueue("T", "broker-a", 0)], now + LOCK_LIVE_MS) == []
+            while locks._locks:
+                await asyncio.sleep(0.005)
+
+    run(work)
+
+
 @pytest.mark.spec("SND-06")
 @pytest.mark.parametrize("width", [0, -3])
 def test_a_topic_made_by_a_send_has_a_queue(width: int) -> None:

@@ -233,6 +233,7 @@ class Broker:
             self.ctx.offsets.save()
 
     def _scan_clients(self) -> None:
+        self.ctx.locks.forget_expired(self._clock_ms())
         for connection in self.ctx.clients.expired(self._clock_ms(), self.settings.client_expiry_ms):
             log.warning(
                 "client expired address=%s limit_ms=%s", connection.remote_address, self.settings.client_expiry_ms

@@ -33,6 +33,14 @@ class QueueLocks:
                 held.append(queue)
         return held
 
+    def forget_expired(self, now_ms: int) -> None:
+        """Drop the locks that were not renewed in time, and groups without any."""
+        for group, table in list(self._locks.items()):
+            for queue in [queue for queue, lock in table.items() if now_ms - lock.updated_ms > LOCK_LIVE_MS]:
+                del table[queue]
+            if not table:
+                del self._locks[group]
+
     def unlock(self, group: str, client_id: str, queues: list[MessageQueue]) -> None:
         """Release those that the client holds."""
         table = self._locks.get(group, {})
