@@ -276,3 +276,38 @@ def test_a_topic_made_by_a_send_has_a_queue(width: int) -> None:
             assert w.broker.topics.table["new"].write_queue_nums == 1
 
     run(work)
+
+
+@pytest.mark.spec("LP-03", "SND-10")
+def test_a_request_that_comes_while_the_broker_still_starts_is_served() -> None:
+    async def work() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            broker = Broker(
+                BrokerSettings(listen_port=0), StoreSettings(folder, profile=StoreProfile.SMALL), NetSettings()
+            )
+            client = RemotingClient(settings=NetSettings())
+            fast = broker._fast.start
+
+            async def early(host: str, port: int) -> tuple[str, int]:
+                send = {"b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+                pull = {
+                    "consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "1", "maxMsgNums": "32",
+                    "sysFlag": "6", "suspendTimeoutMillis": "20000", "subscription": "*",
+                }  # fmt: skip
+                sent = await client.invoke(broker.address, Command(RequestCode.SEND_MESSAGE_V2, ext=send), 5000)
+                assert sent.code == 0, sent
+                held = asyncio.create_task(
+                    client.invoke(broker.address, Command(RequestCode.PULL_MESSAGE, ext=pull), 5000)
+                )
+                while not broker.ctx.hold.count:
+                    await asyncio.sleep(0)
+                await client.invoke(broker.address, Command(RequestCode.SEND_MESSAGE_V2, ext=send), 5000)
+                assert (await held).code == 0
+                return await fast(host, port)
+
+            broker._fast.start = early  # type: ignore[method-assign]
+            await broker.start()
+            await client.close()
+            await broker.stop()
+
+    run(work)

@@ -108,10 +108,9 @@ class Broker:
             for part in (self.topics, self.ctx.groups, self.ctx.offsets):
                 part.load()
             await self.store.start()
-            await self._listen()
-            self._set_address()
             self.store.on_append = self.ctx.hold.appended
             self.topics.on_change = self.registrar.topics_changed
+            await self._listen()
             loop = asyncio.get_running_loop()
             self._tasks = [
                 loop.create_task(self._every(self.settings.flush_offsets_ms / 1000, self._save_offsets)),
@@ -126,6 +125,7 @@ class Broker:
     async def _listen(self) -> None:
         host, port = self.settings.bind_address, self.settings.listen_port
         self._bound = await self._server.start(host, port)
+        self._set_address()  # before the loop goes on: requests may come from now on
         if self.settings.fast_port_enable:
             await self._fast.start(host, self._bound[1] - 2 if port else 0)
 
