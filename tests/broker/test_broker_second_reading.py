@@ -267,6 +267,20 @@ def test_locks_that_nobody_renewed_are_forgotten() -> None:
     run(work)
 
 
+@pytest.mark.spec("BAT-02")
+def test_a_batch_that_is_too_long_is_refused_before_it_is_taken_apart() -> None:
+    async def work() -> None:
+        async with wire(store={"message_bytes_max": 1000}) as w:
+            await w.send()
+            answer = await w.send_batch([BatchItem(b"x")] * 100)
+            assert answer.code == 13 and "the limit is 1000 bytes" in (answer.remark or "")
+            fields = {"a": "p", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "m": True}
+            answer = await w.call(RequestCode.SEND_BATCH_MESSAGE, bytes(2000), **fields)
+            assert answer.code == 13 and "the limit is 1000 bytes" in (answer.remark or "")
+
+    run(work)
+
+
 @pytest.mark.spec("SND-06")
 @pytest.mark.parametrize("width", [0, -3])
 def test_a_topic_made_by_a_send_has_a_queue(width: int) -> None:

@@ -206,6 +206,10 @@ def _put_batch(
     ctx: Context, connection: Connection, request: Command, ext: dict[str, str], config: TopicConfig, queue_id: int
 ) -> tuple[PutResult, bool]:
     """Store all messages of a batch, or none (BAT-04..06)."""
+    limit = ctx.store.settings.message_bytes_max
+    if len(request.body or b"") > limit:
+        text = f"the batch of {len(request.body or b'')} bytes is illegal, the limit is {limit} bytes"
+        raise response_error(ResponseCode.MESSAGE_ILLEGAL, text)
     try:
         items = decode_batch(request.body or b"")
     except MessageError as error:
@@ -213,10 +217,6 @@ def _put_batch(
     topic = config.topic_name
     if topic.startswith(RETRY_PREFIX):
         raise response_error(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + topic)
-    limit = ctx.store.settings.message_bytes_max
-    if len(request.body or b"") > limit:
-        text = f"the batch of {len(request.body or b'')} bytes is illegal, the limit is {limit} bytes"
-        raise response_error(ResponseCode.MESSAGE_ILLEGAL, text)
     common = ext.get("i") or ""
     wait = find(common, "WAIT") != "false"
     common = with_property(common, "CLUSTER", ctx.settings.cluster_name)
