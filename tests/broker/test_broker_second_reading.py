@@ -281,6 +281,25 @@ def test_a_batch_that_is_too_long_is_refused_before_it_is_taken_apart() -> None:
     run(work)
 
 
+@pytest.mark.spec("BAT-03", "BAT-04")
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2])
+def test_a_send_whose_header_says_batch_is_one(code: RequestCode) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            fields: dict[str, object] = {
+                "a": "p", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "", "m": True,
+            }  # fmt: skip
+            if code == RequestCode.SEND_MESSAGE:
+                names = ("producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag",
+                         "bornTimestamp", "flag", "properties", "batch")  # fmt: skip
+                fields = dict(zip(names, fields.values(), strict=True))
+            answer = await w.call(code, encode_batch([BatchItem(b"one"), BatchItem(b"two")]), **fields)
+            assert answer.code == 0 and answer.ext["msgId"].count(",") == 1
+            assert [m.body for m in await w.messages()] == [b"one", b"two"]
+
+    run(work)
+
+
 @pytest.mark.spec("SND-06")
 @pytest.mark.parametrize("width", [0, -3])
 def test_a_topic_made_by_a_send_has_a_queue(width: int) -> None:

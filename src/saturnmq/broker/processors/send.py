@@ -74,7 +74,7 @@ def send(ctx: Context, connection: Connection, request: Command) -> Command | Co
             raise response_error(ResponseCode.NO_PERMISSION, text)
         if queue_id < 0:
             queue_id = ctx.stats.put_messages % max(config.write_queue_nums, 1)
-        if request.code == RequestCode.SEND_BATCH_MESSAGE:
+        if request.code == RequestCode.SEND_BATCH_MESSAGE or ext.get("m") == "true":
             result, wait = _put_batch(ctx, connection, request, ext, config, queue_id)
         else:
             result, wait = _put_one(ctx, connection, request, ext, config, queue_id)
