@@ -344,3 +344,16 @@ def test_a_request_that_comes_while_the_broker_still_starts_is_served() -> None:
             await broker.stop()
 
     run(work)
+
+
+@pytest.mark.spec("BP-10", "RB-08")
+@pytest.mark.parametrize("width", [-1, 65_537, 2**31 - 1])
+def test_a_group_cannot_ask_for_more_retry_queues_than_a_topic_may_have(width: int) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            body = SubscriptionGroupConfig("G", retry_queue_nums=width).encode()
+            answer = await w.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
+            assert answer.code == 1 and "retryQueueNums" in (answer.remark or "")
+            assert "G" not in w.broker.ctx.groups.table
+
+    run(work)

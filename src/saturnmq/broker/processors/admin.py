@@ -81,6 +81,8 @@ def update_group(ctx: Context, connection: Connection, request: Command, header:
     """200."""
     config = SubscriptionGroupConfig.decode(request.body)
     problem = group_problem(config.group_name)
+    if problem is None and not 0 <= config.retry_queue_nums <= _QUEUES_MAX:
+        problem = f"retryQueueNums={config.retry_queue_nums} must be in 0..{_QUEUES_MAX}"
     if problem is not None:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
     ctx.groups.set(config)
