@@ -346,6 +346,30 @@ def test_a_request_that_comes_while_the_broker_still_starts_is_served() -> None:
     run(work)
 
 
+@pytest.mark.spec("RTY-04", "RTY-02")
+def test_a_message_sent_back_goes_to_a_queue_that_its_retry_topic_has() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            for _ in range(4):
+                sent = await w.send()
+            await w.heartbeat("G", "T")
+            await w.call(
+                RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+                SubscriptionGroupConfig("G", retry_queue_nums=4).encode(),
+            )
+            offset = int(sent.ext["msgId"][16:], 16)
+            back = {"offset": offset, "group": "G", "delayLevel": 0}
+            assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)).code == 0
+            width = w.broker.topics.table["%RETRY%G"].read_queue_nums
+            stored = [queue for topic, queue in w.broker.store.topic_queues() if topic == "%RETRY%G"]
+            assert stored and max(stored) < width
+            w.broker.topics.table["%RETRY%G"].perm = 4
+            refused = await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)
+            assert (refused.code, refused.remark) == (16, "the topic[%RETRY%G] sending message is forbidden")
+
+    run(work)
+
+
 @pytest.mark.spec("BP-10", "RB-08")
 @pytest.mark.parametrize("width", [-1, 65_537, 2**31 - 1])
 def test_a_group_cannot_ask_for_more_retry_queues_than_a_topic_may_have(width: int) -> None:

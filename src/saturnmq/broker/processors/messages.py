@@ -48,7 +48,10 @@ async def send_back(ctx: Context, connection: Connection, request: Command, head
     width = group.retry_queue_nums
     if original.reconsume_times >= most or header.delay_level < 0:
         topic, queue_id, width = DLQ_PREFIX + header.group, 0, 1
-    ctx.topics.ensure(topic, width)
+    config = ctx.topics.ensure(topic, width)
+    if not config.perm & Perm.WRITE:
+        raise response_error(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
+    queue_id %= max(config.read_queue_nums, 1)  # the topic may be older, and narrower, than the group's settings
     result = ctx.store.put(_copy(ctx, original, topic, queue_id))
     status = await ctx.store.wait_confirmed(result)
     if status is not PutStatus.PUT_OK:
