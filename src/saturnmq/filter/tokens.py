@@ -30,12 +30,13 @@ KEYWORDS: Final = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE
 _BLANKS: Final = re.compile(r"[ \t\n\r\f]*")
 _LINE_COMMENT: Final = re.compile(r"--[^\n\r]*[\n\r]")
 _BLOCK_COMMENT: Final = re.compile(r"/\*[^*]*\*+(?:[^/*][^*]*\*+)*/")
+# With the blanks before it. Two minus signs may be a comment, so they are left to the slow way.
 _TOKEN: Final = re.compile(
-    r"""(?P<FLOAT>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)
+    r"""[ \t\n\r\f]*+(?:(?P<FLOAT>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)
     |(?P<INTEGER>0|[1-9][0-9]*[lL]?)
     |(?P<NAME>[A-Za-z_$][A-Za-z0-9_$]*)
     |(?P<STRING>'[^']*(?:''[^']*)*')
-    |(?P<MARK><>|>=|<=|[=<>(),+-])""",
+    |(?P<MARK><>|>=|<=|[=<>(),+]|-(?!-)))""",
     re.VERBOSE,
 )
 
@@ -61,21 +62,31 @@ class Tokens:
 
     def next(self) -> Token:
         """The next token; END for ever at the end. Raises Mistake where no token begins."""
-        at = self._skip(self._at)
-        if at == len(self._text):
-            self._at = at
-            return Token(END, "", at)
-        found = _TOKEN.match(self._text, at)
+        found = _TOKEN.match(self._text, self._at)
         if found is None:
-            raise Mistake(self._no_token(at), at)
+            return self._after_comments()
         self._at = found.end()
-        kind, text = found.lastgroup, found.group()
-        if kind == "MARK":
-            return Token(text, text, at)
-        if kind == NAME and (capitals := text.upper()) in KEYWORDS:
-            return Token(capitals, text, at)
+        kind = found.lastgroup
         assert kind is not None
-        return Token(kind, text, at)
+        text = found[kind]
+        if kind == "MARK":
+            return Token(text, text, self._at - len(text))
+        if kind == NAME and (capitals := text.upper()) in KEYWORDS:
+            kind = capitals
+        return Token(kind, text, self._at - len(text))
+
+    def _after_comments(self) -> Token:
+        """The next token where comments, two minus signs, the end, or nothing of the language comes next."""
+        before, self._at = self._at, self._skip(self._at)
+        at = self._at
+        if at == len(self._text):
+            return Token(END, "", at)
+        if self._text.startswith("--", at):
+            self._at += 1
+            return Token("-", "-", at)
+        if at == before or _TOKEN.match(self._text, at) is None:
+            raise Mistake(self._no_token(at), at)
+        return self.next()
 
     def _skip(self, at: int) -> int:
         """Offset behind blanks and comments. A "--" without a line end behind it is two minus signs."""

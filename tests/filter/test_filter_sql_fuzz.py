@@ -1,0 +1,123 @@
+"""Any text compiles or raises FilterError, in bounded time; generated pairs get the twin's verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from time import process_time
+
+import pytest
+from filter_expressions import pairs
+from filter_twin import verdict as twin_verdict
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from saturnmq.filter import FilterError, PropertyError, compile_sql
+from saturnmq.filter.sql import TEXT_BYTES_MAX, _compiled
+from saturnmq.filter.syntax import DEPTH_MAX
+
+PIECES = st.sampled_from(
+    ["a", "b", "NOT", "AND", "OR", "BETWEEN", "IN", "IS", "NULL", "TRUE", "FALSE", "=", "<>", ">", ">=", "<", "<=", "(", ")", ",",
+     "+", "-", "0", "5", "5.5", "1e400", "9223372036854775808", "'x'", "'", "''", "--", "\n", "/*", "*/", ".", "&", "é", " "]
+)  # fmt: skip
+TEXTS = st.text() | st.lists(PIECES, max_size=30).map(" ".join) | st.lists(PIECES, max_size=30).map("".join)
+PROPERTIES = st.dictionaries(st.sampled_from("ab"), st.text() | st.sampled_from(["5", "5.5", "true", "NaN", "x"]))
+
+
+def verdict(text: str, properties: dict[str, str]) -> str:
+    try:
+        return {True: "T", False: "F", None: "N"}[compile_sql(text).evaluate(properties)]
+    except FilterError:
+        return "E"
+    except PropertyError:
+        return "X"
+
+
+@pytest.mark.spec("FUZ-06", "FIL-14")
+@given(TEXTS, PROPERTIES)
+@example("a = \ud800", {})
+@example("'\ud800' = a", {"a": "\ud800"})
+@example("a = '\x00'", {"a": "\x00"})
+def test_any_text_has_a_verdict_and_it_is_the_twins(text: str, properties: dict[str, str]) -> None:
+    assert verdict(text, properties) == twin_verdict(text, properties)
+
+
+@pytest.mark.spec("FUZ-06", "FIL-09", "FIL-10", "FIL-11", "FIL-12", "FIL-13", "FIL-14", "FIL-15")
+def test_generated_pairs_get_the_twins_verdict() -> None:
+    counts: Counter[str] = Counter()
+    for text, properties in pairs(seed=20260101, expressions=7000):
+        said = verdict(text, properties)
+        counts[said] += 1
+        assert said == twin_verdict(text, properties), (text, properties)
+    assert sum(counts.values()) == 21_000
+    assert min(counts[letter] for letter in "TFNXE") > 1000, f"the generator is lopsided: {counts}"
+
+
+N = TEXT_BYTES_MAX
+HOSTILE = {
+    "or": " OR ".join(["a=2"] * (N // 7)),
+    "right nested": "a=2 OR (" * (N // 10) + "a=1" + ")" * (N // 10),
+    "left nested": "(" * (N // 10) + "a=1" + ") OR a=2" * (N // 10 - 1) + ")",
+    "parentheses": "(" * (N // 2 - 1) + "a" + ")" * (N // 2 - 1),
+    "open parentheses": "(" * N,
+    "not": "NOT " * (N // 4 - 1) + "a",
+    "minus": "a > " + "-" * (N - 10) + "5",
+    "plus": "a > " + "+" * (N - 10) + "5",
+    "equals": "a" + "=a" * (N // 2 - 1),
+    "comments": "a=1 " + "--\n" * (N // 3 - 10),
+    "comment stars": "a=1 /*" + "*a" * (N // 2 - 10),
+    "open comments": "a=1 " + "- /*" * (N // 4 - 10),
+    "quotes": "a='" + "''" * (N // 2 - 10),
+    "list": "a IN (" + ",".join(["'x'"] * (N // 4 - 10)) + ")",
+    "digits": "a = " + "1" * (N - 10),
+    "zeros": "a = " + "0" * (N - 10),
+    "decimals": "a = " + "1" * (N // 2) + "." + "1" * (N // 2 - 10),
+    "name": "a" * N,
+    "deep": "(a=1 AND (b=2 OR " * 1500 + "a=1" + "))" * 1500,
+    "between": " AND ".join(["a BETWEEN 1 AND 2"] * (N // 22)),
+}
+
+
+@pytest.mark.spec("LIM-12", "FUZ-06")
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_text_costs_little(name: str) -> None:
+    """The bound is loose for a busy machine; a quadratic reader would need minutes."""
+    _compiled.cache_clear()
+    began = process_time()
+    answer = verdict(HOSTILE[name], {"a": "1" * 32_000, "b": "0x" + "f" * 32_000 + "p1"})
+    assert process_time() - began < 1.0
+    assert answer in "TFNXE"
+
+
+@pytest.mark.spec("LIM-12")
+def test_text_is_bounded_in_bytes() -> None:
+    fits = "a = '" + "x" * (TEXT_BYTES_MAX - 6) + "'"
+    compile_sql(fits)
+    for longer in (fits + " ", "a = '" + "é" * (TEXT_BYTES_MAX // 2) + "'"):
+        with pytest.raises(FilterError, match="longer than 32768 bytes"):
+            compile_sql(longer)
+
+
+@pytest.mark.spec("LIM-12")
+def test_depth_is_bounded_but_chains_are_not_depth() -> None:
+    def nested(levels: int) -> str:
+        return "".join("a = 1 AND (b = 2 OR (" for _ in range(levels)) + "TRUE" + "))" * levels
+
+    assert verdict(nested(DEPTH_MAX // 2 - 1), {"a": "1"}) in "TFN"
+    with pytest.raises(FilterError, match=f"nested deeper than {DEPTH_MAX} levels"):
+        compile_sql(nested(DEPTH_MAX))
+    assert verdict(" OR ".join(f"a = {n}" for n in range(2000)), {"a": "1999"}) == "T"
+    assert verdict("(" * 2000 + "a = 1" + ")" * 2000, {"a": "1"}) == "T"
+    assert verdict("NOT " * 2001 + "TRUE", {}) == "F"
+    assert verdict("a = " + "- " * 2001 + "5", {"a": "-5"}) == "T"
+
+
+@pytest.mark.spec("FUZ-06")
+@given(
+    st.text()
+    | st.from_regex(r"[ \x00]?[+-]?(0x)?[0-9a-f]*\.?[0-9a-f]*([ep][+-]?[0-9]{1,5})?[fFdDL]?[ \x00]?", fullmatch=True)
+)
+def test_numbers_of_properties_are_read_as_the_twin_does(value: str) -> None:
+    for literal in ("5", "3000000000", "5.5"):
+        for text in (f"a > {literal}", f"{literal} >= a", f"a = {literal}", "a > b"):
+            properties = {"a": value, "b": "5"}
+            assert verdict(text, properties) == twin_verdict(text, properties)

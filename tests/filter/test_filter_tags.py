@@ -1,0 +1,135 @@
+"""Tag expressions: what is asked for, and which consume queue entries pass."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saturnmq.filter import (
+    ALL,
+    FilterError,
+    TagMatcher,
+    is_tag_kind,
+    matcher_of,
+    parse_tags,
+    subscribed_tags,
+    tag_matcher,
+)
+from saturnmq.protocol.message import java_hash
+
+TAG_A = 2598919
+TOPICA_TAG_ALL = -2086443761
+
+
+@pytest.mark.spec("FIL-01", "PRC-05")
+@pytest.mark.parametrize("text", [None, "", "*"])
+def test_no_expression_and_star_ask_for_everything(text: str | None) -> None:
+    expression = parse_tags(text)
+    assert expression == ("*", (), frozenset(), True)
+    assert tag_matcher(text) is ALL
+
+
+@pytest.mark.spec("FIL-01", "PRC-05")
+@pytest.mark.parametrize(
+    ("text", "tags"),
+    [
+        ("TagA", ("TagA",)),
+        ("TagA || TagB", ("TagA", "TagB")),
+        ("TagA||TagB", ("TagA", "TagB")),
+        ("\t TagA\x00||\n||  || TagB ||", ("TagA", "TagB")),
+        ("a|b", ("a|b",)),
+        ("a|||b", ("a", "|b")),
+        ("a || a", ("a",)),
+        ("* || a", ("*", "a")),
+        ("\u3000a", ("\u3000a",)),  # a wide blank is part of the tag: the original trims up to U+0020 only
+        (" || ", ()),
+        ("|||", ("|",)),
+        ("null", ("null",)),
+    ],
+)
+def test_expression_is_split_trimmed_and_empties_are_ignored(text: str, tags: tuple[str, ...]) -> None:
+    expression = parse_tags(text)
+    assert expression.tags == tags
+    assert expression.codes == frozenset(java_hash(tag) for tag in tags)
+    assert not expression.everything
+
+
+@pytest.mark.spec("FIL-01")
+def test_codes_are_java_hashes_signed_in_32_bits() -> None:
+    assert parse_tags("TagA || TOPICA_TAG_ALL").codes == {TAG_A, TOPICA_TAG_ALL}
+
+
+@pytest.mark.spec("FIL-01")
+@pytest.mark.parametrize("text", ["||", "||||", "||||||"])
+def test_separators_alone_are_refused_with_23(text: str) -> None:
+    with pytest.raises(FilterError) as refused:
+        tag_matcher(text)
+    assert (refused.value.code, refused.value.position, refused.value.kind) == (23, 0, "TAG")
+
+
+@pytest.mark.spec("FIL-02")
+def test_consume_queue_stage_passes_wanted_codes_and_entries_without_one() -> None:
+    matcher = matcher_of("TagA || TOPICA_TAG_ALL", "TAG")
+    assert matcher.by_tags_code(TAG_A)
+    assert matcher.by_tags_code(TOPICA_TAG_ALL), "a negative code is a code like any other"
+    assert matcher.by_tags_code(None)
+    assert not matcher.by_tags_code(0), "0 is the code of a message without tag"
+    assert not matcher.by_tags_code(TAG_A + 1)
+    assert not matcher.by_tags_code(2**62)
+
+
+@pytest.mark.spec("FIL-02")
+def test_a_code_beyond_32_bits_counts_by_its_low_half() -> None:
+    matcher = TagMatcher({TAG_A, TOPICA_TAG_ALL})
+    assert matcher.by_tags_code((7 << 32) | TAG_A)
+    assert matcher.by_tags_code((7 << 32) | (TOPICA_TAG_ALL & 0xFFFFFFFF))
+    assert not matcher.by_tags_code((7 << 32) | (TAG_A + 1))
+
+
+@pytest.mark.spec("FIL-02")
+def test_commit_log_stage_passes_all_and_collisions_stay_for_the_client() -> None:
+    matcher = matcher_of("AaAa", "TAG")
+    assert java_hash("AaAa") == java_hash("BBBB")
+    assert matcher.by_tags_code(java_hash("BBBB"))
+    assert matcher.by_properties({"TAGS": "BBBB"})
+    assert not matcher.reads_properties
+
+
+@pytest.mark.spec("FIL-01", "FIL-02")
+def test_subscription_of_a_heartbeat_uses_the_codes_it_brings() -> None:
+    assert subscribed_tags("*", [TAG_A]) is ALL
+    assert subscribed_tags("", []) is ALL
+    matcher = subscribed_tags("TagA", [TAG_A])
+    assert matcher.by_tags_code(TAG_A)
+    assert not matcher.by_tags_code(0)
+    assert not subscribed_tags(" || ", []).by_tags_code(TAG_A), "an expression without tags wants nothing"
+
+
+@pytest.mark.spec("FIL-02")
+@pytest.mark.parametrize(("kind", "tags"), [(None, True), ("", True), ("TAG", True), ("tag", False), ("SQL92", False)])
+def test_which_expression_types_mean_tags(kind: str | None, tags: bool) -> None:
+    assert is_tag_kind(kind) is tags
+
+
+@pytest.mark.spec("FIL-01", "FIL-02")
+@given(
+    st.lists(
+        st.text(st.characters(exclude_characters="|", exclude_categories=["Cs", "Cc", "Zs"]), min_size=1), min_size=1
+    )
+)
+def test_every_tag_of_an_expression_passes_and_the_order_does_not_matter(tags: list[str]) -> None:
+    matcher = tag_matcher(" || ".join([*tags, "x"]))
+    assert all(matcher.by_tags_code(java_hash(tag)) for tag in tags)
+    assert tag_matcher("||".join(reversed([*tags, "x"]))).codes == matcher.codes
+
+
+@pytest.mark.spec("FIL-01")
+@given(st.text("|* ab\t", max_size=12) | st.text())
+def test_any_text_is_an_expression_or_the_one_error(text: str) -> None:
+    try:
+        matcher = tag_matcher(text)
+    except FilterError:
+        assert text.replace("||", "") == ""
+    else:
+        assert matcher.codes is None or all(-(2**31) <= code < 2**31 for code in matcher.codes)
