@@ -113,6 +113,7 @@ class Member:
         self.incarnation = 0
         self.node: Node | None = None
         self.frozen = False
+        self.keeps_writes = False  # a crash is the end of the process, not of the power
         self.clock_offset_ms = cluster.rng.randrange(10**6)
         self.clock_rate = 1.0
         self._sync: SyncLog | None = None
@@ -155,6 +156,8 @@ class Member:
         if self.node is None:
             return
         self.node = None
+        if self.keeps_writes:
+            self.log.sync(self.log.mark())
         lost = self.log.crash(self.cluster.rng)
         self.cluster.seen["crash"] += 1
         if lost:
@@ -519,6 +522,12 @@ class Cluster:
         for member in self.members.values():
             member.frozen = False
             member.clock_rate, member.clock_offset_ms = 1.0, member.now_ms - int(self.events.now_ms)
+        self._repair()
+        self.events.after(self.disk.stall_ms + 500, self._repair)  # a sync that failed was under way
+
+    def _repair(self) -> None:
+        """What failed is started again, on a new disk."""
+        for member in self.members.values():
             if member.node is not None and member.node.state.failed is not None:
                 member.crash()
             self.restart(member)

@@ -1,0 +1,380 @@
+"""Elections: tables of spec 04 sections 3.1 to 3.3 and rows DL-E."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from raftbench import Bench, entries
+
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.raft.core.actions import PersistTerm, Reply, Role, RoleChanged, Send
+from saturnmq.raft.core.messages import Code, VoteRequest, VoteResponse, VoteResult
+from saturnmq.raft.core.settings import CoreSettings
+from saturnmq.raft.core.voting import Parsed, Tally, Voter, judge, quorum, quorum_index
+
+V = VoteResult
+
+
+def voter(**changes: object) -> Voter:
+    known = {
+        "self_id": "n0",
+        "peers": ("n0", "n1", "n2"),
+        "term": 5,
+        "voted_for": None,
+        "leader_id": None,
+        "ledger_end_index": 10,
+        "ledger_end_term": 3,
+        "taking_leadership": False,
+        "local": False,
+    }
+    return Voter(**{**known, **changes})  # type: ignore[arg-type]
+
+
+def request(**changes: object) -> VoteRequest:
+    known = {"leader_id": "n1", "term": 5, "ledger_end_index": 10, "ledger_end_term": 3}
+    return VoteRequest(**{**known, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.spec("DL-E16", "DL-E17", "DL-L08")
+@pytest.mark.parametrize(
+    ("known", "asked", "expected"),
+    [
+        ({}, {}, V.ACCEPT),
+        ({}, {"leader_id": "n9"}, V.REJECT_UNKNOWN_LEADER),
+        ({}, {"leader_id": None}, V.REJECT_UNKNOWN_LEADER),
+        ({}, {"leader_id": "n0"}, V.REJECT_UNEXPECTED_LEADER),
+        ({"local": True}, {"leader_id": "n0"}, V.ACCEPT),
+        ({}, {"ledger_end_term": 2, "ledger_end_index": 99}, V.REJECT_EXPIRED_LEDGER_TERM),
+        ({}, {"ledger_end_index": 9}, V.REJECT_SMALL_LEDGER_END_INDEX),
+        ({}, {"ledger_end_term": 4, "ledger_end_index": 9}, V.ACCEPT),
+        ({}, {"term": 4}, V.REJECT_EXPIRED_VOTE_TERM),
+        ({"voted_for": "n2", "leader_id": "n2"}, {}, V.REJECT_ALREADY_HAS_LEADER),
+        ({"voted_for": "n2"}, {}, V.REJECT_ALREADY_VOTED),
+        ({"voted_for": "n1"}, {}, V.ACCEPT),
+        ({"voted_for": "n1", "leader_id": "n1"}, {}, V.ACCEPT),
+        ({"voted_for": "n2", "leader_id": "n2"}, {"term": 6}, V.REJECT_TERM_NOT_READY),
+        ({"term": 5, "ledger_end_term": 6}, {"ledger_end_term": 6}, V.REJECT_TERM_SMALL_THAN_LEDGER),
+        ({"taking_leadership": True}, {}, V.REJECT_TAKING_LEADERSHIP),
+        ({"taking_leadership": True}, {"ledger_end_index": 11}, V.ACCEPT),
+        ({"taking_leadership": True, "local": True}, {"leader_id": "n0"}, V.ACCEPT),
+    ],
+)
+def test_vote_rules_first_match_answers(known: dict[str, object], asked: dict[str, object], expected: V) -> None:
+    assert judge(voter(**known), request(**asked)) is expected
+
+
+@pytest.mark.spec("DL-E19")
+def test_short_log_with_a_higher_term_is_refused_and_its_term_not_adopted() -> None:
+    bench = Bench(log=entries(1, 1), term=1).follow("n1")
+    assert bench.vote("n2", 9, end_index=0, end_term=1).vote_result is V.REJECT_SMALL_LEDGER_END_INDEX
+    assert bench.vote("n2", 9, end_index=5, end_term=0).vote_result is V.REJECT_EXPIRED_LEDGER_TERM
+    bench.tick()
+    assert (bench.state.term, bench.state.role) == (1, Role.FOLLOWER)
+
+
+@pytest.mark.spec("DL-E18", "DL-E05", "DL-E06")
+def test_higher_term_makes_a_candidate_that_takes_the_term_at_the_next_tick_and_then_grants() -> None:
+    bench = Bench(term=3).follow("n1")
+    answer = bench.vote("n2", 7)
+    assert (answer.vote_result, answer.term) == (V.REJECT_TERM_NOT_READY, 3)
+    assert (bench.state.role, bench.state.term) == (Role.CANDIDATE, 3)
+    bench.forget()
+    bench.tick()
+    assert bench.of(PersistTerm) == [PersistTerm(7, None)]
+    assert bench.sends() == []  # it takes the term, it does not ask for votes in the same tick
+    assert bench.vote("n2", 7).vote_result is V.ACCEPT
+
+
+@pytest.mark.spec("DL-E16", "DL-X01", "DUR-11")
+def test_vote_is_persisted_before_the_answer() -> None:
+    bench = Bench(term=2)
+    bench.forget()
+    bench.vote("n1", 2)
+    assert [type(action) for action in bench.actions] == [PersistTerm, Reply]
+    assert bench.actions[0] == PersistTerm(2, "n1")
+
+
+@pytest.mark.spec("DL-E01", "DL-E03", "DL-E08", "DL-E09")
+def test_a_fresh_member_is_candidate_and_asks_at_once_in_term_0_with_its_own_vote_first() -> None:
+    bench = Bench(log=[])
+    assert (bench.state.role, bench.state.leader_id) == (Role.CANDIDATE, None)
+    bench.tick()
+    assert bench.actions[0] == PersistTerm(0, "n0")
+    asked = [send.request for send in bench.sends(kind=VoteRequest)]
+    assert asked == [
+        VoteRequest(group="g", term=0, leader_id="n0", local_id="n0", remote_id=peer) for peer in ("n1", "n2")
+    ]
+    assert all(send.timeout_ms == 3000 for send in bench.sends())
+    for send in bench.sends():
+        bench.vote_answer(send, V.ACCEPT)
+    assert (bench.state.role, bench.state.term) == (Role.LEADER, 0)
+
+
+@pytest.mark.spec("DL-E08", "DL-E04")
+def test_one_who_voted_for_another_refuses_itself_and_asks_again_in_the_same_term() -> None:
+    bench = Bench(term=4, voted_for="n2")
+    bench.tick()
+    assert bench.of(PersistTerm) == []
+    first, second = bench.sends()
+    bench.vote_answer(first, V.ACCEPT)
+    bench.vote_answer(second, None)
+    assert bench.state.role is Role.CANDIDATE  # one of three
+    assert bench.node.elector.last_result is Parsed.WAIT_TO_VOTE_NEXT
+    assert bench.state.term == 4
+
+
+@pytest.mark.spec("DL-E07", "DL-E03")
+@pytest.mark.parametrize(("chance", "expected"), [(0, 300), (699, 999)])
+def test_jitter(chance: int, expected: int) -> None:
+    bench = Bench(chance=chance)
+    bench.tick()
+    for send in bench.sends():
+        bench.vote_answer(send, V.REJECT_ALREADY_VOTED)
+    assert bench.node.elector.next_vote_ms == bench.now_ms + expected
+    bench.forget()
+    bench.tick(expected - 1)
+    assert bench.sends() == []
+    bench.tick(1)
+    assert len(bench.sends(kind=VoteRequest)) == 2
+    assert bench.state.term == 1  # row 7: nobody had a leader or a bigger log
+
+
+@pytest.mark.spec("DL-L08", "DL-E07")
+def test_jitter_while_taking_leadership_is_short() -> None:
+    bench = Bench(term=1, preferred_leaders=("n0",))
+    bench.state.term_to_take = 1
+    bench.tick()
+    for send in bench.sends():
+        bench.vote_answer(send, V.REJECT_ALREADY_VOTED)
+    assert bench.node.elector.next_vote_ms == bench.now_ms + 30
+
+
+@pytest.mark.spec("DL-E10", "DL-E11")
+def test_a_round_ends_at_its_deadline_and_late_answers_do_not_count() -> None:
+    bench = Bench(chance=500)
+    bench.tick()
+    sends = bench.sends()
+    bench.vote_answer(sends[0], V.REJECT_ALREADY_VOTED)
+    bench.tick(2499)
+    assert bench.node.elector.round is not None
+    bench.tick(1)
+    assert bench.node.elector.round is None  # 2000 + 500
+    bench.vote_answer(sends[1], V.ACCEPT)
+    assert bench.state.role is Role.CANDIDATE
+
+
+def tally(answers: dict[str, tuple[V | None, int]], members: int = 3, term: int = 5) -> Tally:
+    counted = Tally(term, members, 0)
+    for member, (result, answer_term) in answers.items():
+        counted.add(member, None if result is None else VoteResponse(vote_result=result, term=answer_term))
+    return counted
+
+
+ACC, NOT_READY, VOTED = (V.ACCEPT, 5), (V.REJECT_TERM_NOT_READY, 4), (V.REJECT_ALREADY_VOTED, 5)
+LEADER, FAILED = (V.REJECT_ALREADY_HAS_LEADER, 5), (None, 0)
+BIG_TERM, BIG_INDEX = (V.REJECT_EXPIRED_LEDGER_TERM, 5), (V.REJECT_SMALL_LEDGER_END_INDEX, 5)
+
+
+@pytest.mark.spec("DL-E11", "DL-E12", "DL-E13", "DL-E14")
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ((ACC, ACC, (V.REJECT_EXPIRED_VOTE_TERM, 9)), (Parsed.WAIT_TO_VOTE_NEXT, "jitter")),
+        ((ACC, (V.REJECT_TERM_SMALL_THAN_LEDGER, 6), FAILED), (Parsed.WAIT_TO_VOTE_NEXT, "jitter")),
+        ((ACC, LEADER, FAILED), (Parsed.WAIT_TO_REVOTE, "leader")),
+        ((ACC, ACC, LEADER), (Parsed.WAIT_TO_REVOTE, "leader")),
+        ((ACC, FAILED, FAILED), (Parsed.WAIT_TO_REVOTE, "jitter")),
+        ((ACC, (V.UNKNOWN, 5), FAILED), (Parsed.WAIT_TO_REVOTE, "jitter")),
+        ((ACC, BIG_TERM, FAILED), (Parsed.WAIT_TO_REVOTE, "behind")),
+        ((ACC, BIG_TERM, BIG_INDEX), (Parsed.WAIT_TO_REVOTE, "behind")),
+        ((ACC, ACC, FAILED), (Parsed.PASSED, "none")),
+        ((ACC, ACC, BIG_INDEX), (Parsed.PASSED, "none")),
+        ((ACC, NOT_READY, FAILED), (Parsed.REVOTE_IMMEDIATELY, "none")),
+        ((VOTED, ACC, VOTED), (Parsed.WAIT_TO_VOTE_NEXT, "jitter")),
+        ((ACC, VOTED, FAILED), (Parsed.WAIT_TO_VOTE_NEXT, "jitter")),
+    ],
+)
+def test_parse_of_a_round(answers: tuple[tuple[V | None, int], ...], expected: tuple[Parsed, str]) -> None:
+    counted = tally({f"n{number}": answer for number, answer in enumerate(answers)})
+    assert counted.parse() == expected
+    assert counted.decided
+
+
+@pytest.mark.spec("DL-E10", "DL-E11")
+def test_a_member_counts_once_and_a_round_is_decided_early() -> None:
+    counted = tally({"n0": ACC}, members=5)
+    counted.add("n0", VoteResponse(vote_result=V.ACCEPT, term=5))
+    assert (counted.accepted, counted.decided) == (1, False)
+    for early in ((LEADER,), (ACC, ACC), (NOT_READY, NOT_READY), (FAILED,) * 4):
+        assert tally({f"n{n}": answer for n, answer in enumerate((ACC, *early))}, members=5).decided, early
+
+
+@pytest.mark.spec("DL-E12", "DL-E14")
+@pytest.mark.parametrize(
+    ("answer", "extra_ms"), [(V.REJECT_ALREADY_HAS_LEADER, 6000), (V.REJECT_SMALL_LEDGER_END_INDEX, 1000)]
+)
+def test_waits_of_the_next_round_keep_the_term(answer: V, extra_ms: int) -> None:
+    bench = Bench(term=2)
+    bench.tick()
+    for send in bench.sends():
+        bench.vote_answer(send, answer)
+    assert bench.node.elector.next_vote_ms == bench.now_ms + 300 + extra_ms
+    bench.tick(300 + extra_ms)
+    assert bench.state.term == 2
+
+
+@pytest.mark.spec("DL-E13")
+def test_a_candidate_without_a_quorum_never_raises_its_term() -> None:
+    bench = Bench(term=2)
+    for _ in range(50):
+        bench.tick(4000)
+        for send in bench.sends():
+            bench.answer(send, None)
+        bench.forget()
+    assert bench.state.term == 2
+
+
+@pytest.mark.spec("DL-E04", "DL-E18")
+def test_revote_after_not_ready_happens_at_the_next_tick_in_the_same_term() -> None:
+    bench = Bench(term=2)
+    bench.tick()
+    first, second = bench.sends()
+    bench.vote_answer(first, V.REJECT_TERM_NOT_READY, term=1)
+    bench.vote_answer(second, None)
+    bench.forget()
+    bench.tick()
+    assert [send.request.term for send in bench.sends(kind=VoteRequest)] == [2, 2]
+
+
+@pytest.mark.spec("DL-E12", "DL-E05")
+def test_a_higher_term_in_an_answer_is_taken_in_the_next_round() -> None:
+    bench = Bench(term=2)
+    bench.tick()
+    for send in bench.sends():
+        bench.vote_answer(send, V.REJECT_EXPIRED_VOTE_TERM, term=8)
+    assert bench.state.term == 2
+    bench.tick(300)
+    assert bench.state.term == 8
+    assert bench.stored.voted_for == "n0"
+
+
+@pytest.mark.spec("DL-E15")
+def test_votes_that_pass_after_a_higher_term_was_seen_make_no_leader() -> None:
+    bench = Bench(term=2)
+    bench.tick()
+    sends = bench.sends()
+    bench.vote("n1", 3)
+    bench.vote_answer(sends[1], V.ACCEPT)
+    assert bench.state.role is Role.CANDIDATE
+    bench.tick()
+    assert bench.state.term == 3
+
+
+@pytest.mark.spec("DL-E20")
+def test_to_candidate_ignores_an_older_term_and_fires_again_when_already_candidate() -> None:
+    bench = Bench(term=5)
+    bench.state.become_candidate(4)
+    assert bench.state.out == []
+    bench.state.become_candidate(6)
+    bench.state.become_candidate(6)
+    assert [type(action) for action in bench.state.out] == [RoleChanged, RoleChanged]
+    assert (bench.state.known_max_term, bench.state.term) == (6, 5)
+
+
+@pytest.mark.spec("DL-E21", "DL-H01")
+def test_a_new_leader_sends_heartbeats_at_the_next_tick() -> None:
+    bench = Bench().lead()
+    bench.forget()
+    bench.tick(1)
+    assert {send.peer for send in bench.sends()} == {"n1", "n2"}
+    assert bench.node.heartbeats.live == {}
+
+
+@pytest.mark.spec("DL-E22")
+def test_to_follower_forgets_a_raise_and_resets_the_clock() -> None:
+    bench = Bench(term=1)
+    bench.tick()
+    for send in bench.sends():
+        bench.vote_answer(send, V.REJECT_ALREADY_VOTED)
+    assert bench.node.elector.last_result is Parsed.WAIT_TO_VOTE_NEXT
+    bench.follow("n1")
+    assert bench.node.elector.last_result is Parsed.WAIT_TO_REVOTE
+    assert bench.node.heartbeats.heard_ms == bench.now_ms
+    assert bench.state.transferee is None
+
+
+@pytest.mark.spec("DL-E02")
+def test_settings_are_read_at_every_tick_and_a_disabled_elector_does_nothing() -> None:
+    bench = Bench(elector_enabled=False)
+    bench.tick(100_000)
+    assert bench.actions == []
+    bench.node.settings = CoreSettings(heartbeat_interval_ms=100)
+    bench.tick()
+    bench.lead()
+    bench.tick(1)
+    bench.forget()
+    bench.tick(101)
+    assert len(bench.sends()) == 2
+
+
+@pytest.mark.spec("DL-E10", "DL-Q01")
+def test_quorum_and_quorum_index_against_plain_counting() -> None:
+    assert [quorum(n) for n in range(1, 8)] == [1, 2, 2, 3, 3, 4, 4]
+    for members in (1, 2, 3, 4, 5):
+        for marks in itertools.product(range(-1, 3), repeat=members):
+            held = [i for i in range(-1, 3) if sum(mark >= i for mark in marks) * 2 > members]
+            assert quorum_index(marks) == (max(held) if members % 2 else quorum_index(marks))
+            assert members % 2 == 0 or sum(mark >= quorum_index(marks) for mark in marks) >= quorum(members)
+
+
+@pytest.mark.spec("DL-M03")
+def test_own_id_must_be_one_of_the_peers() -> None:
+    from saturnmq.raft.core.node import Node
+    from saturnmq.raft.core.state import HardState
+    from saturnmq.testing.raft_simulation import Ledger
+
+    with pytest.raises(ConfigError, match="n7.*n0, n1"):
+        Node(
+            group="g",
+            self_id="n7",
+            peers={"n0": "h:1", "n1": "h:2"},
+            settings=CoreSettings(),
+            reader=Ledger(),
+            hard_state=HardState(),
+            committed=-1,
+            chance=lambda n: 0,
+        )
+
+
+@pytest.mark.spec("DL-X01")
+def test_term_is_at_least_that_of_the_last_entry_and_that_is_persisted_first() -> None:
+    bench = Bench(log=entries(1, 4), term=2, voted_for="n1")
+    actions = bench.tick()
+    assert actions[0] == PersistTerm(4, None)
+
+
+@pytest.mark.spec("DL-X01", "SIM-08")
+def test_a_term_led_before_a_restart_is_not_led_again() -> None:
+    """Entries that were pushed but not synced may be gone: the same term must not get other entries at their indexes."""
+    bench = Bench(log=entries(3), term=3, voted_for="n0")
+    bench.tick()
+    for send in bench.sends():
+        bench.vote_answer(send, V.ACCEPT)
+    assert bench.state.role is Role.CANDIDATE
+    bench.forget()
+    bench.tick()
+    for send in bench.sends():
+        bench.vote_answer(send, V.ACCEPT)
+    assert (bench.state.role, bench.state.term) == (Role.LEADER, 4)
+
+
+@pytest.mark.spec("DL-X15")
+def test_a_member_whose_disk_failed_neither_votes_nor_stands() -> None:
+    bench = Bench(term=2).follow("n1")
+    bench.do(bench.node.disk_failed(bench.now_ms, "EIO"))
+    assert bench.vote("n2", 2).code == Code.DISK_ERROR
+    assert bench.vote("n2", 5).vote_result is V.UNKNOWN
+    bench.forget()
+    bench.tick(60_000)
+    assert [action for action in bench.actions if isinstance(action, Send | PersistTerm)] == []

@@ -1,0 +1,304 @@
+"""Planted defects: each is a mistake that was made somewhere; the simulation must find it (SIM-11).
+
+`make test` plants a few in turn, `SATURNMQ_SIM_MUTANTS=all` all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from saturnmq.protocol.errors import InvariantBroken
+from saturnmq.raft.core import elector, follower, leader, log, node, state, voting
+from saturnmq.raft.core.actions import PersistTerm, Role
+from saturnmq.raft.core.messages import Code, PushKind, VoteResult
+from saturnmq.testing.raft_simulation import Cluster, Member, Violation
+
+Patch = pytest.MonkeyPatch
+SEEDS_MAX = 500
+
+
+def rules_without(*results: VoteResult) -> tuple[Any, ...]:
+    return tuple(rule for rule in voting.VOTE_RULES if rule[1] not in results)
+
+
+def vote_not_persisted(patch: Patch) -> None:
+    def vote_for(self: state.State, candidate: str) -> None:
+        self.voted_for = candidate
+
+    patch.setattr(state.State, "vote_for", vote_for)
+
+
+def reply_before_persist(patch: Patch) -> None:
+    original = node.Node._leave
+
+    def leave(self: node.Node) -> list[Any]:
+        out = original(self)
+        return [a for a in out if not isinstance(a, PersistTerm)] + [a for a in out if isinstance(a, PersistTerm)]
+
+    patch.setattr(node.Node, "_leave", leave)
+
+
+def vote_without_log_check(patch: Patch) -> None:
+    mutant = rules_without(VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)
+    patch.setattr(voting, "VOTE_RULES", mutant)
+
+
+def vote_for_a_shorter_log(patch: Patch) -> None:
+    patch.setattr(voting, "VOTE_RULES", rules_without(VoteResult.REJECT_SMALL_LEDGER_END_INDEX))
+
+
+def two_votes_in_a_term(patch: Patch) -> None:
+    mutant = rules_without(VoteResult.REJECT_ALREADY_VOTED, VoteResult.REJECT_ALREADY_HAS_LEADER)
+    patch.setattr(voting, "VOTE_RULES", mutant)
+
+    def vote_for(self: state.State, candidate: str) -> None:
+        self.voted_for = candidate
+        self.out.append(PersistTerm(self.term, candidate))
+
+    patch.setattr(state.State, "vote_for", vote_for)
+
+
+def term_of_the_election_as_term_of_the_log(patch: Patch) -> None:
+    """dl#52."""
+    original = elector.Elector._request
+
+    def request(self: elector.Elector, peer: str) -> Any:
+        made = original(self, peer)
+        return dataclasses.replace(made, ledger_end_term=self.state.term)
+
+    patch.setattr(elector.Elector, "_request", request)
+
+
+def half_is_a_quorum(patch: Patch) -> None:
+    patch.setattr(voting, "quorum", lambda members: members // 2)
+    patch.setattr(state, "quorum", lambda members: members // 2)
+
+
+def one_more_than_a_quorum_holds(patch: Patch) -> None:
+    patch.setattr(leader, "quorum_index", max)
+
+
+def commit_counts_for_older_terms(patch: Patch) -> None:
+    """Raft's figure 8."""
+
+    def advance(self: leader.Leader) -> None:
+        index = voting.quorum_index(list(self.watermarks().values()))
+        if index > self.state.committed:
+            self.state.commit(index)
+        while self.proposals and self.proposals[0].index <= self.state.committed:
+            done = self.proposals.popleft()
+            self.state.reply(done.token, done.response)
+
+    patch.setattr(leader.Leader, "advance", advance)
+
+
+def own_watermark_before_the_sync(patch: Patch) -> None:
+    patch.setattr(state.State, "durable", property(lambda self: self.log.end if self.is_leader else self.log.durable))
+
+
+def follower_answers_before_the_sync(patch: Patch) -> None:
+    def answer(self: follower.Follower, token: int, request: Any, index: int) -> None:
+        self.state.reply(token, self._response(request, Code.SUCCESS))
+
+    patch.setattr(follower.Follower, "_answer_durable", answer)
+
+
+def acknowledged_after_a_failed_sync(patch: Patch) -> None:
+    def synced(self: Member, incarnation: int, wanted: Any, mark: int, failed: bool) -> None:
+        if incarnation == self.incarnation and self.node is not None:
+            self._sync_running = False
+            if not failed:
+                self.log.sync(mark)
+            self.do(self.node.synced(self.now_ms, wanted.epoch, wanted.end_index))
+            self._start_sync()
+
+    patch.setattr(Member, "_synced", synced)
+    original = Cluster.__init__
+
+    def worse(self: Cluster, *args: Any, **more: Any) -> None:
+        original(self, *args, **more)
+        self.disk.eio = 0.2
+
+    patch.setattr(Cluster, "__init__", worse)
+
+
+def a_sync_from_before_a_cut_counts(patch: Patch) -> None:
+    original = node.Node.synced
+
+    def synced(self: node.Node, now_ms: int, epoch: int, end_index: int) -> Any:
+        end = self.state.log.end
+        return original(self, now_ms, self.state.log.epoch, min(max(end_index, end), end))
+
+    patch.setattr(node.Node, "synced", synced)
+
+
+def truncate_below_committed(patch: Patch) -> None:
+    original = follower.Follower._truncate
+
+    def truncate(self: follower.Follower, token: int, request: Any) -> None:
+        known, self.verified, committed = self.verified, -1, self.state.committed
+        self.state.committed = -1
+        original(self, token, request)
+        self.state.committed = max(committed, self.state.committed)
+        self.verified = known if self.verified == -1 else self.verified
+
+    patch.setattr(follower.Follower, "_truncate", truncate)
+
+
+def committed_beyond_what_was_verified(patch: Patch) -> None:
+    patch.setattr(follower.Follower, "_commit", lambda self, request: self.state.commit(request.commit_index))
+
+
+def push_of_an_old_term_is_taken(patch: Patch) -> None:
+    original = follower.Follower.push
+
+    def push(self: follower.Follower, token: int, request: Any) -> None:
+        changed = dataclasses.replace(request, term=self.state.term, leader_id=self.state.leader_id)
+        original(self, token, changed)
+
+    patch.setattr(follower.Follower, "push", push)
+
+
+def append_without_verification(patch: Patch) -> None:
+    original = follower.Follower._append
+
+    def append(self: follower.Follower, token: int, request: Any) -> None:
+        self.verified = self.state.log.end
+        original(self, token, request)
+
+    patch.setattr(follower.Follower, "_append", append)
+
+
+def a_known_append_is_not_compared(patch: Patch) -> None:
+    def known(self: follower.Follower, token: int, request: Any) -> None:
+        self._answer_durable(token, request, request.entries[-1].index)
+
+    patch.setattr(follower.Follower, "_known", known)
+
+
+def old_truncate_cuts_again(patch: Patch) -> None:
+    original = follower.Follower._truncate
+
+    def truncate(self: follower.Follower, token: int, request: Any) -> None:
+        self.verified = min(self.verified, request.entries[0].index)
+        original(self, token, request)
+
+    patch.setattr(follower.Follower, "_truncate", truncate)
+
+
+def higher_term_of_a_minority_is_ignored(patch: Patch) -> None:
+    """dl#85: that member is locked out for ever; with nobody else to elect, it must not be."""
+    from saturnmq.raft.core import liveness
+
+    patch.setattr(liveness.Heartbeats, "_higher_term", lambda self, term: None)
+
+
+def a_term_is_led_twice_over_a_restart(patch: Patch) -> None:
+    original = elector.Elector.__init__
+
+    def init(self: elector.Elector, known: state.State) -> None:
+        original(self, known)
+        self.spent_term = -1
+
+    patch.setattr(elector.Elector, "__init__", init)
+
+
+def a_gap_is_never_answered(patch: Patch) -> None:
+    """dl#251: an append that waits for a lost one stays, and its repetition is refused."""
+    patch.setattr(follower.Follower, "tick", lambda self: None)
+    patch.setattr(leader.Leader, "_push_again", lambda self, progress: None)
+
+
+def callers_kept_at_step_down(patch: Patch) -> None:
+    def role_changed(self: leader.Leader) -> None:
+        self.peers = {p: leader.Progress(p) for p in self.state.others} if self.state.role is Role.LEADER else {}
+
+    patch.setattr(leader.Leader, "role_changed", role_changed)
+
+
+def leader_stays_on_a_failed_disk(patch: Patch) -> None:
+    def disk_failed(self: node.Node, now_ms: int, why: str) -> Any:
+        self.state.failed = why
+        return self._leave()
+
+    patch.setattr(node.Node, "disk_failed", disk_failed)
+
+
+def compare_says_yes(patch: Patch) -> None:
+    original = follower.Follower._compare
+
+    def compare(self: follower.Follower, token: int, request: Any) -> None:
+        entry = self.state.log.entry(request.entries[0].index)
+        if entry is not None and request.kind is PushKind.COMPARE:
+            request = dataclasses.replace(request, entries=(entry,))
+        original(self, token, request)
+
+    patch.setattr(follower.Follower, "_compare", compare)
+
+
+def cut_keeps_the_durable_mark(patch: Patch) -> None:
+    original = log.Log.cut
+
+    def cut(self: log.Log, index: int, end_pos: int) -> None:
+        durable, epoch = self.durable, self.epoch
+        original(self, index, end_pos)
+        self.durable, self.epoch = durable, epoch
+
+    patch.setattr(log.Log, "cut", cut)
+
+
+MUTANTS: tuple[Callable[[Patch], None], ...] = (
+    vote_not_persisted,
+    reply_before_persist,
+    vote_without_log_check,
+    vote_for_a_shorter_log,
+    two_votes_in_a_term,
+    term_of_the_election_as_term_of_the_log,
+    half_is_a_quorum,
+    one_more_than_a_quorum_holds,
+    commit_counts_for_older_terms,
+    own_watermark_before_the_sync,
+    follower_answers_before_the_sync,
+    acknowledged_after_a_failed_sync,
+    a_sync_from_before_a_cut_counts,
+    truncate_below_committed,
+    committed_beyond_what_was_verified,
+    push_of_an_old_term_is_taken,
+    append_without_verification,
+    a_known_append_is_not_compared,
+    old_truncate_cuts_again,
+    higher_term_of_a_minority_is_ignored,
+    a_term_is_led_twice_over_a_restart,
+    a_gap_is_never_answered,
+    callers_kept_at_step_down,
+    leader_stays_on_a_failed_disk,
+    compare_says_yes,
+    cut_keeps_the_durable_mark,
+)
+QUICK = (vote_not_persisted, truncate_below_committed, half_is_a_quorum)
+CHOSEN = MUTANTS if os.environ.get("SATURNMQ_SIM_MUTANTS") == "all" else QUICK
+
+
+def found_after(mutant: Callable[[Patch], None], patch: Patch) -> tuple[int, str] | None:
+    """How many seeds it took, and what was seen."""
+    mutant(patch)
+    for seed in range(SEEDS_MAX):
+        cluster = Cluster(seed)
+        cluster.crash_between = 0.0005 if seed % 2 else 0.0
+        try:
+            cluster.run(faulty_ms=40_000, calm_ms=20_000)
+        except (Violation, InvariantBroken) as error:
+            return seed + 1, str(error)
+    return None
+
+
+@pytest.mark.spec("SIM-11")
+@pytest.mark.parametrize("mutant", CHOSEN, ids=lambda mutant: mutant.__name__)
+def test_a_planted_defect_is_found(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    found = found_after(mutant, monkeypatch)
+    assert found is not None, f"{mutant.__name__} survived {SEEDS_MAX} seeds"
