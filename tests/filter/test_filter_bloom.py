@@ -1,0 +1,144 @@
+"""Bloom filter: sizes, positions, bit maps; against the original's own files."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saturnmq.filter import BloomFilter, GroupFilters
+from saturnmq.filter.bloom import has_bits, murmur3_128, position_text, set_bits
+from saturnmq.protocol.bodies import SubscriptionData
+from saturnmq.protocol.errors import ConfigError
+
+
+@pytest.mark.spec("FIL-07", "CQ-14")
+@pytest.mark.parametrize(
+    ("percent", "consumers", "hashes", "bits"),
+    [
+        (20, 32, 3, 112),
+        (20, 64, 3, 216),
+        (10, 128, 4, 616),
+        (1, 1, 7, 16),
+        (50, 7, 1, 16),
+        (99, 1, 1, 8),
+        (25, 1000, 2, 2888),
+    ],
+)
+def test_size_follows_error_rate_and_consumers(percent: int, consumers: int, hashes: int, bits: int) -> None:
+    bloom = BloomFilter(percent, consumers)
+    assert (bloom.hashes, bloom.bits, bloom.map_bytes) == (hashes, bits, bits // 8)
+
+
+@pytest.mark.spec("FIL-07", "CQ-14")
+def test_default_is_twenty_percent_of_thirty_two_consumers() -> None:
+    bloom = BloomFilter()
+    assert (bloom.hashes, bloom.bits, bloom.map_bytes) == (3, 112, 14)
+    assert 20 + bloom.map_bytes == 34, "bytes of a unit in the extension file"
+
+
+@pytest.mark.spec("FIL-07")
+@pytest.mark.parametrize(("percent", "consumers", "problems"), [(0, 1, 1), (100, 1, 1), (20, 0, 1), (-1, -1, 2)])
+def test_impossible_settings_are_refused_together(percent: int, consumers: int, problems: int) -> None:
+    with pytest.raises(ConfigError) as refused:
+        BloomFilter(percent, consumers)
+    assert len(refused.value.problems) == problems
+
+
+@pytest.mark.spec("FIL-07")
+def test_positions_of_the_known_texts() -> None:
+    bloom = BloomFilter()
+    assert bloom.positions("GroupA#TopicTest") == [105, 17, 70]
+    assert bloom.positions(position_text("vec_sql_group", "VecSql")) == [12, 93, 81]
+
+
+# murmur3_x64_128, seed 0; the first is the empty text, then one byte short of, exactly, and one byte over a block.
+MURMUR = {
+    "": "00000000000000000000000000000000",
+    "hello": "cbd8a7b341bd9b025b1e906a48ae1d19",
+    "hello, world": "342fac623a5ebc8e4cdcbc079642414d",
+    "19 Jan 2038 at 3:14:07 AM": "b89e5988b737affc664fc2950231b2cb",
+    "The quick brown fox jumps over the lazy dog.": "cd99481f9ee902c9695da1a38987b6e7",
+}
+
+
+@pytest.mark.spec("FIL-07")
+@pytest.mark.parametrize("text", MURMUR)
+def test_murmur3_of_published_texts(text: str) -> None:
+    assert "{:016x}{:016x}".format(*murmur3_128(text.encode())) == MURMUR[text]
+
+
+@pytest.mark.spec("FIL-07")
+@given(st.text(), st.integers(1, 99), st.integers(1, 500))
+def test_positions_lie_in_the_map(text: str, percent: int, consumers: int) -> None:
+    bloom = BloomFilter(percent, consumers)
+    positions = bloom.positions(text)
+    assert len(positions) == bloom.hashes
+    assert all(0 <= position < bloom.bits for position in positions)
+    assert bloom.bits % 8 == 0
+    assert bloom.is_own(bloom.bits, positions)
+
+
+@pytest.mark.spec("FIL-07", "CQ-14")
+def test_bit_p_is_in_byte_p_over_8_from_the_low_end() -> None:
+    bits = bytearray(3)
+    set_bits(bits, [0, 9, 23])
+    assert bits.hex() == "010280"
+    assert has_bits(bits, [0, 23]) and not has_bits(bits, [0, 1])
+
+
+@pytest.mark.spec("FIL-07")
+@given(st.lists(st.integers(0, 111)), st.lists(st.integers(0, 111)))
+def test_a_map_has_what_was_set_and_nothing_else(mine: list[int], asked: list[int]) -> None:
+    bits = bytearray(14)
+    set_bits(bits, mine)
+    assert has_bits(bits, asked) is (set(asked) <= set(mine))
+
+
+# ---- the original's consume queue extension
+
+
+def units(path: Path) -> Iterator[tuple[int, bytes]]:
+    """(store time, bit map) of each unit of an extension file."""
+    data, at = path.read_bytes(), 0
+    while at + 20 <= len(data):
+        size, _tags_code, store_time, map_bytes = struct.unpack_from(">hqqh", data, at)
+        if size <= 0:
+            return
+        yield store_time, data[at + 20 : at + 20 + map_bytes]
+        at += size
+
+
+@pytest.mark.spec("FIL-06", "FIL-07", "CQ-14")
+def test_golden_bit_maps_are_ours_bit_for_bit(vectors: Path) -> None:
+    store = vectors / "store" / "broker-rollover-ext"
+    filters = GroupFilters()
+    subscription = SubscriptionData("VecSql", sub_string="x > 1", expression_type="SQL92", sub_version=5)
+    sent = [json.loads(line) for line in (store / "sent.jsonl").read_text().splitlines()]
+    properties = [each["properties_sent"] for each in sent if each.get("topic") == "VecSql"]
+    stored = list(units(store / "consumequeue_ext" / "VecSql" / "0" / "00000000000000000000"))
+    assert len(stored) == len(properties) == 8
+    seen = []
+    for (_, bit_map), given_properties in zip(stored, properties, strict=True):
+        if bit_map and not len(filters):  # from here on the consumer was there
+            filters.register("vec_sql_group", subscription, now_ms=1)
+        assert (filters.bit_map("VecSql", given_properties) or b"") == bit_map
+        seen.append(bit_map)
+    assert seen[:4] == [b""] * 4 and seen[4] == bytes(14) and any(seen[5])
+
+
+@pytest.mark.spec("FIL-06")
+def test_golden_extension_spares_what_does_not_match(vectors: Path) -> None:
+    store = vectors / "store" / "broker-rollover-ext"
+    filters = GroupFilters()
+    filters.load((store / "config" / "consumerFilter.json").read_bytes(), now_ms=1795223700000)
+    record = filters.for_pull("VecSql", "vec_sql_group", 0)
+    answers = [record.by_extension(*unit) for unit in units(store / "consumequeue_ext/VecSql/0/00000000000000000000")]
+    assert answers == [True] * 4 + [False] + [True] * 3, (
+        "before its birth all must be read, then only what x > 1 matched"
+    )
