@@ -15,6 +15,7 @@ from saturnmq.net import Connection, NetSettings, RemotingClient, RemotingServer
 from saturnmq.protocol.bodies import MessageQueue, SubscriptionGroupConfig
 from saturnmq.protocol.codes import RequestCode, SysFlag
 from saturnmq.protocol.command import Command, FrameDecoder, encode_frame
+from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.message import BatchItem, encode_batch
 from saturnmq.store import StoreProfile, StoreSettings
 
@@ -379,5 +380,73 @@ def test_a_group_cannot_ask_for_more_retry_queues_than_a_topic_may_have(width: i
             answer = await w.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
             assert answer.code == 1 and "retryQueueNums" in (answer.remark or "")
             assert "G" not in w.broker.ctx.groups.table
+
+    run(work)
+
+
+@pytest.mark.spec("SND-06", "SND-15")
+def test_a_new_topic_is_on_disk_before_its_send_is_answered_and_nobody_else_waits_for_it() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            loop, go_on, begun = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
+            file = w.broker.topics._file
+            write = file.write
+            writes: list[bytes] = []
+
+            def slow(data: bytes) -> None:
+                writes.append(data)
+                loop.call_soon_threadsafe(begun.set)
+                go_on.wait(10)
+                write(data)
+
+            file.write = slow  # type: ignore[method-assign]
+            first = asyncio.create_task(w.send("new-0"))
+            await begun.wait()
+            others = [asyncio.create_task(w.send(f"new-{n}")) for n in range(1, 20)]
+            while "new-19" not in w.broker.topics.table:
+                await asyncio.sleep(0)
+            assert (await w.pull()).code == 0, "the loop goes on while the disk is slow"
+            assert not first.done() and b"new-0" not in file.path.read_bytes()
+            go_on.set()
+            assert [answer.code for answer in await asyncio.gather(first, *others)] == [0] * 20
+            assert b"new-0" in file.path.read_bytes() and b"new-19" in file.path.read_bytes()
+            assert len(writes) == 2
+
+    run(work)
+
+
+@pytest.mark.spec("BP-10", "NS-34")
+def test_an_administrator_is_told_that_a_change_is_not_on_disk_and_the_next_one_saves_both(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            for file, call in (
+                (
+                    w.broker.topics._file,
+                    lambda name: w.call(
+                        RequestCode.UPDATE_AND_CREATE_TOPIC, topic=name, defaultTopic="TBW102", readQueueNums=1,
+                        writeQueueNums=1, perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order=False,
+                    ),
+                ),
+                (
+                    w.broker.ctx.groups._file,
+                    lambda name: w.call(
+                        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, SubscriptionGroupConfig(name).encode()
+                    ),
+                ),
+            ):  # fmt: skip
+                write = file.write
+
+                def full(data: bytes) -> None:
+                    raise StoreError("no room")
+
+                file.write = full  # type: ignore[method-assign]
+                answer = await call("first")
+                assert answer.code == 1 and "no room" in (answer.remark or "")
+                file.write = write  # type: ignore[method-assign]
+                assert (await call("second")).code == 0
+                assert b'"first"' in file.path.read_bytes() and b'"second"' in file.path.read_bytes()
 
     run(work)

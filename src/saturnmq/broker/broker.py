@@ -152,7 +152,7 @@ class Broker:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._tasks = []
             await asyncio.gather(self._server.stop(), self._fast.stop())
-            await self._save_last_offsets()
+            await asyncio.gather(self.topics.saver.saved(), self.ctx.groups.saver.saved(), self._save_last_offsets())
         finally:
             await self.store.stop()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from saturnmq.broker.names import group_problem
+from saturnmq.broker.saver import Saver
 from saturnmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
 from saturnmq.store.state_file import StateFile
 
@@ -30,6 +31,7 @@ class Groups:
 
     def __init__(self, file: StateFile, clock_ms: Callable[[], int], *, auto_create: bool) -> None:
         self._file = file
+        self.saver = Saver(file, self.encode)
         self._clock_ms = clock_ms
         self._auto_create = auto_create
         self.table: dict[str, SubscriptionGroupConfig] = {
@@ -45,7 +47,7 @@ class Groups:
             self.version = found.data_version
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """Settings of a group; an unknown one is created where that and its name are allowed. Raises StoreError."""
+        """Settings of a group; an unknown one is created where that and its name are allowed."""
         config = self.table.get(group)
         allowed = self._auto_create or group.startswith(SYSTEM_PREFIX)
         if config is None and allowed and group_problem(group) is None:
@@ -54,23 +56,20 @@ class Groups:
         return config
 
     def set(self, config: SubscriptionGroupConfig) -> None:
-        """Create or change a group; on disk when this returns. Raises StoreError."""
+        """Create or change a group; `saver.saved` waits until it is on disk."""
         self.table[config.group_name] = config
         self.version = self.version.next(self._clock_ms())
-        self._save()
+        self.saver.changed()
         log.info("subscription group set name=%s", config.group_name)
 
     def delete(self, group: str) -> bool:
-        """Forget a group; whether it was there. Raises StoreError."""
+        """Forget a group; whether it was there."""
         if self.table.pop(group, None) is None:
             return False
         self.version = self.version.next(self._clock_ms())
-        self._save()
+        self.saver.changed()
         return True
 
     def encode(self) -> bytes:
         """The body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG and of the file."""
         return SubscriptionGroupTable(self.table, self.version).encode()
-
-    def _save(self) -> None:
-        self._file.write(self.encode())

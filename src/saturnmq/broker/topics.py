@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 
 from saturnmq.broker.names import topic_problem
+from saturnmq.broker.saver import Saver
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.protocol import codes
 from saturnmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
@@ -25,6 +26,7 @@ class Topics:
     def __init__(self, settings: BrokerSettings, file: StateFile, clock_ms: Callable[[], int]) -> None:
         self._settings = settings
         self._file = file
+        self.saver = Saver(file, self.encode)
         self._clock_ms = clock_ms
         self.table: dict[str, TopicConfig] = {}
         self.version = DataVersion(clock_ms(), 0)
@@ -66,22 +68,22 @@ class Topics:
         return self.table.get(topic)
 
     def set(self, config: TopicConfig) -> None:
-        """Create or change a topic; on disk when this returns. Raises StoreError."""
+        """Create or change a topic; `saver.saved` waits until it is on disk."""
         before = self.table.get(config.topic_name)
         self.table[config.topic_name] = config
         self.version = self.version.next(self._clock_ms())
-        self._save()
+        self.saver.changed()
         log.info("topic %s name=%s queues=%s perm=%s", "changed" if before else "created", config.topic_name,
                  config.write_queue_nums, config.perm)  # fmt: skip
         if self.on_change is not None:
             self.on_change([config])
 
     def delete(self, topic: str) -> bool:
-        """Forget a topic; whether it was there. Raises StoreError."""
+        """Forget a topic; whether it was there."""
         if self.table.pop(topic, None) is None:
             return False
         self.version = self.version.next(self._clock_ms())
-        self._save()
+        self.saver.changed()
         return True
 
     def create_for_send(self, topic: str, default_topic: str, queues: int, *, unit: bool = False) -> TopicConfig | None:
@@ -142,7 +144,4 @@ class Topics:
                 changed = True
         if changed:
             self.version = self.version.next(self._clock_ms())
-            self._save()
-
-    def _save(self) -> None:
-        self._file.write(self.encode())
+            self.saver.changed()

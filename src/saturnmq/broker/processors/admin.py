@@ -30,7 +30,9 @@ from saturnmq.protocol.errors import response_error
 _QUEUES_MAX = 65_536
 
 
-def update_topic(ctx: Context, connection: Connection, request: Command, header: h.UpdateAndCreateTopic) -> Command:
+async def update_topic(
+    ctx: Context, connection: Connection, request: Command, header: h.UpdateAndCreateTopic
+) -> Command:
     """17: create or change a topic; NameServers are told before the next period (NS-34)."""
     problem = topic_problem(header.topic)
     if problem is None and header.topic in ctx.topics.system:
@@ -51,6 +53,7 @@ def update_topic(ctx: Context, connection: Connection, request: Command, header:
         header.topic_sys_flag or 0,
     )
     ctx.topics.set(config)
+    await ctx.topics.saver.saved()
     return request.reply()
 
 
@@ -59,7 +62,7 @@ def all_topics(ctx: Context, connection: Connection, request: Command, header: o
     return request.reply(body=ctx.topics.encode())
 
 
-def delete_topic(ctx: Context, connection: Connection, request: Command, header: h.TopicOnly) -> Command:
+async def delete_topic(ctx: Context, connection: Connection, request: Command, header: h.TopicOnly) -> Command:
     """215: settings, consumer offsets and queues of a topic go; its records expire with the log."""
     problem = topic_problem(header.topic)
     if problem is None and header.topic in ctx.topics.system:
@@ -69,6 +72,7 @@ def delete_topic(ctx: Context, connection: Connection, request: Command, header:
     ctx.topics.delete(header.topic)
     ctx.offsets.remove_topic(header.topic)
     ctx.store.delete_topic(header.topic)
+    await ctx.topics.saver.saved()
     return request.reply()
 
 
@@ -77,7 +81,7 @@ def system_topics(ctx: Context, connection: Connection, request: Command, header
     return request.reply(body=TopicList(sorted(ctx.topics.system)).encode())
 
 
-def update_group(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+async def update_group(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
     """200."""
     config = SubscriptionGroupConfig.decode(request.body)
     problem = group_problem(config.group_name)
@@ -86,6 +90,7 @@ def update_group(ctx: Context, connection: Connection, request: Command, header:
     if problem is not None:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
     ctx.groups.set(config)
+    await ctx.groups.saver.saved()
     return request.reply()
 
 
@@ -94,11 +99,14 @@ def all_groups(ctx: Context, connection: Connection, request: Command, header: o
     return request.reply(body=ctx.groups.encode())
 
 
-def delete_group(ctx: Context, connection: Connection, request: Command, header: h.DeleteSubscriptionGroup) -> Command:
+async def delete_group(
+    ctx: Context, connection: Connection, request: Command, header: h.DeleteSubscriptionGroup
+) -> Command:
     """207."""
     ctx.groups.delete(header.group_name)
     if header.remove_offset:
         ctx.offsets.remove_group(header.group_name)
+    await ctx.groups.saver.saved()
     return request.reply()
 
 

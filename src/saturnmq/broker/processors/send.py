@@ -5,6 +5,7 @@ Source: spec 01 sections 4 and 5.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Coroutine
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from saturnmq.protocol.codes import (
     SysFlag,
 )
 from saturnmq.protocol.command import Command
-from saturnmq.protocol.errors import HeaderError, MessageError, MissingField, ResponseError, response_error
+from saturnmq.protocol.errors import HeaderError, MessageError, MissingField, ResponseError, StoreError, response_error
 from saturnmq.protocol.message import Host, Message, decode_batch
 from saturnmq.store import PutResult, PutStatus
 
@@ -88,9 +89,10 @@ def send(ctx: Context, connection: Connection, request: Command) -> Command | Co
         return request.reply(ResponseCode.SYSTEM_ERROR, f"the properties are no text: {error}", base)
     except ResponseError as error:
         return request.reply(error.code or ResponseCode.SYSTEM_ERROR, error.remark, base)
-    if ctx.store.confirms_at_once or not wait or result.status is not PutStatus.PUT_OK:
+    at_once = ctx.store.confirms_at_once or not wait or result.status is not PutStatus.PUT_OK
+    if at_once and not ctx.topics.saver.writing:
         return _answer(ctx, request, result, result.status, queue_id, base)
-    return _answer_when_durable(ctx, request, result, queue_id, base)
+    return _answer_when_durable(ctx, request, result, queue_id, base, at_once=at_once)
 
 
 def describe(config: TopicConfig) -> str:
@@ -273,11 +275,15 @@ def born_host(connection: Connection) -> Host:
 
 
 async def _answer_when_durable(
-    ctx: Context, request: Command, result: PutResult, queue_id: int, base: dict[str, str]
+    ctx: Context, request: Command, result: PutResult, queue_id: int, base: dict[str, str], *, at_once: bool
 ) -> Command:
+    """The answer when the message is on disk, and so is its topic, if that was made a moment ago."""
     ctx.waiting_sends += 1
     try:
-        status = await ctx.store.wait_confirmed(result)
+        status = result.status if at_once else await ctx.store.wait_confirmed(result)
+        if ctx.topics.saver.writing:
+            with contextlib.suppress(StoreError):  # logged where it is noticed; the message is stored all the same
+                await ctx.topics.saver.saved()
     finally:
         ctx.waiting_sends -= 1
     return _answer(ctx, request, result, status, queue_id, base)
