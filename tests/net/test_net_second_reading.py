@@ -180,17 +180,18 @@ def test_a_frame_that_this_side_does_not_read_on_is_not_a_slow_one() -> None:
             writer.write(frames[:-5])
             while not any(c.in_flight for c in p.server.connections):
                 await asyncio.sleep(0)
-            scans = 0
+            scans, enough = 0, asyncio.Event()
             scan = p.server._scan_connections
 
             def counted() -> None:
                 nonlocal scans
                 scans += 1
+                if scans == 20:
+                    enough.set()
                 scan()
 
             p.server._scan_connections = counted  # type: ignore[method-assign]
-            while scans < 20:
-                await asyncio.sleep(0.01)
+            await enough.wait()
             go_on.set()
             writer.write(frames[-5:])
             decoder, answers = FrameDecoder(), []
