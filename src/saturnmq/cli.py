@@ -257,12 +257,24 @@ def run_namesrv(args: argparse.Namespace) -> int:
     return serve(main)
 
 
+async def stopped_or_failed(stop: asyncio.Event, broker: Broker) -> None:
+    """Wait for a signal; a disk failure ends the broker too when storeFailureAction says so (DUR-06). Raises what failed."""
+    waits = [asyncio.ensure_future(event.wait()) for event in (stop, broker.failed)]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+    if broker.failed.is_set() and broker.store.failure is not None:
+        raise broker.store.failure
+
+
 def broker_facts(broker: Broker, store: Any) -> dict[str, str]:
     return {
         "broker": broker.address,
         "advertised": broker.advertised_address,
         "store": store.store_path_root_dir,
-        "flush": store.flush_disk_type.name,
+        "durability": store.flush_disk_type.name,
         "twin": twin_name(),
         "loop": loop_name(),
     }
@@ -301,7 +313,7 @@ def run_broker(args: argparse.Namespace) -> int:
                 print(boot_line(broker, name_servers), flush=True)
             facts = broker_facts(broker, configured.part("store")) | {"namesrv": name_servers or "none"}
             ready("broker", facts, args)
-            await stop.wait()
+            await stopped_or_failed(stop, broker)
         finally:
             await broker.stop()
 
@@ -337,7 +349,7 @@ def run_standalone(args: argparse.Namespace) -> int:
                 facts = {"namesrv": f"{host}:{port}"} | broker_facts(broker, store)
                 facts["start_ms"] = str(round((time.monotonic() - started) * 1000))
                 ready("standalone", facts, args)
-                await stop.wait()
+                await stopped_or_failed(stop, broker)
             finally:
                 await broker.stop()
         finally:

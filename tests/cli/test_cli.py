@@ -21,7 +21,7 @@ Start = Callable[..., Any]
 def test_standalone_says_ready_with_addresses_and_stops_with_0_on_sigterm(standalone: Start) -> None:
     server = standalone()
     facts = server.facts
-    assert {"namesrv", "broker", "advertised", "store", "flush", "twin", "loop"} <= set(facts)
+    assert {"namesrv", "broker", "advertised", "store", "durability", "twin", "loop"} <= set(facts)
     for name in ("namesrv", "broker"):
         host, port = facts[name].rsplit(":", 1)
         socket.create_connection((host, int(port)), timeout=5).close()

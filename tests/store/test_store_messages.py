@@ -19,11 +19,15 @@ from hypothesis import strategies as st
 from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError, StoreLocked
 from saturnmq.protocol.ids import offset_message_id, parse_offset_message_id
 from saturnmq.protocol.message import Host, Message, decode_record, decode_records, java_hash
-from saturnmq.store import FlushDiskType, GetStatus, MessageStore, PutStatus, StoreSettings
+from saturnmq.store import FlushDiskType, GetStatus, MessageStore, PutStatus, StoreProfile, StoreSettings
+from saturnmq.store.checkpoint import Note
+from saturnmq.store.consume_queue import ConsumeQueue, write_pending
+from saturnmq.store.disk import Disk
+from saturnmq.store.file_cache import FileCache
 from saturnmq.store.mapped_file import MappedFile
-from saturnmq.store.recover import FileFacts, Plan, plan
+from saturnmq.store.property_scan import tags_code
+from saturnmq.store.recover import Facts, FileFacts, Plan, plan
 from saturnmq.store.state_file import StateFile
-from saturnmq.store.store import tags_code
 
 CL = 4096
 CQ = 200  # ten units a file
@@ -35,7 +39,7 @@ def message(body: bytes = b"body", topic: str = "T", queue: int = 0, properties:
 
 
 def opened(path: Path, clock: Callable[[], int] | None = None, **more: Any) -> MessageStore:
-    values = {"commit_log_file_bytes": CL, "consume_queue_file_bytes": CQ} | more
+    values = {"commit_log_file_bytes": CL, "consume_queue_file_bytes": CQ, "profile": StoreProfile.SMALL} | more
     store = MessageStore(
         StoreSettings(store_path_root_dir=str(path), **values), **({"clock_ms": clock} if clock else {})
     )
@@ -49,7 +53,7 @@ def closed(store: MessageStore) -> None:
 
 def killed(store: MessageStore) -> None:
     """The process is gone: nothing is flushed or said, the files stay as the page cache has them."""
-    store._close_files()
+    store.close_files()
 
 
 def bodies(store: MessageStore, topic: str = "T", queue: int = 0) -> list[bytes]:
@@ -198,16 +202,20 @@ def test_consume_queue_files_hold_20_byte_units(tmp_path: Path) -> None:
     store = opened(tmp_path)
     results = [store.put(message(properties=b"TAGS\x01TagA")) for _ in range(13)]
     folder = tmp_path / "consumequeue" / "T" / "0"
+    assert len(bodies(store)) == 13
+    assert store.get("T", 0, 8, 32).count == 2  # a pull ends with its file
+    queue = store.queues.by_key[("T", 0)]
+    assert queue.next_file_offset(3) == 10
+    assert queue.unit(13) is None and queue.unit(-1) is None
+    closed(store)
     assert sorted(p.name for p in folder.iterdir()) == ["0" * 20, f"{CQ:020d}"]
     raw = (folder / f"{CQ:020d}").read_bytes()
     assert len(raw) == CQ
     assert struct.unpack_from(">qiq", raw, 20) == (results[11].physical_offset, results[11].size, 2598919)
     assert raw[60:] == bytes(CQ - 60)
+    store = opened(tmp_path)  # and the same from the files
     assert len(bodies(store)) == 13
-    assert store.get("T", 0, 8, 32).count == 2  # a pull ends with its file
-    queue = store._queues[("T", 0)]
-    assert queue.next_file_offset(3) == 10
-    assert queue.unit(13) is None and queue.unit(-1) is None
+    assert store.get("T", 0, 8, 32).count == 2
     closed(store)
     assert StoreSettings(consume_queue_file_bytes=6_000_001).consume_queue_bytes == 6_000_020
     assert StoreSettings().commit_log_bytes == 2**30 and StoreSettings().consume_queue_bytes == 6_000_000
@@ -229,20 +237,23 @@ def test_the_tags_code_is_the_hash_of_the_tags_property(raw: bytes, tag: str) ->
 
 @pytest.mark.spec("CQ-07", "CQ-08")
 def test_units_are_written_once_and_leading_ones_filled(tmp_path: Path) -> None:
-    from saturnmq.store.consume_queue import ConsumeQueue
-
-    queue = ConsumeQueue(tmp_path / "q", CQ)
+    disk = Disk()
+    cache = FileCache(disk)
+    queue = ConsumeQueue(tmp_path / "q", CQ, cache)
     assert queue.append(13, 5000, 100, 7)
     assert (queue.min_offset, queue.max_offset) == (13, 14)
+    pending = queue.begin_flush()
+    write_pending(pending, disk)
+    queue.end_flush(pending)
     raw = (tmp_path / "q" / f"{CQ:020d}").read_bytes()
     assert struct.unpack_from(">qiq", raw, 0) == (0, 0x7FFFFFFF, 0)
     assert queue.append(13, 5000, 100, 7) and queue.max_offset == 14
     assert not queue.append(20, 9000, 100, 7)
-    queue.close()
-    again = ConsumeQueue(tmp_path / "q", CQ)
-    again.load()
-    assert (again.min_offset, again.max_offset, again.max_physical) == (13, 14, 5100)
-    again.close()
+    for linear in (False, True):
+        again = ConsumeQueue(tmp_path / "q", CQ, cache)
+        again.load(linear=linear)
+        assert (again.min_offset, again.max_offset, again.max_physical) == (13, 14, 5100)
+    cache.close()
 
 
 @pytest.mark.spec("BP-02", "BP-03", "BP-04", "CQ-11")
@@ -308,51 +319,115 @@ def test_after_a_kill_every_acknowledged_message_is_there(tmp_path: Path) -> Non
     closed(store)
 
 
-@pytest.mark.spec("RC-10", "RC-13")
-@pytest.mark.parametrize("harm", ["queue lost", "queue behind", "log cut", "bit flip"])
-def test_queues_and_log_agree_again_after_harm(tmp_path: Path, harm: str) -> None:
+def written(store: MessageStore) -> None:
+    """All queues on disk, and the note that says so; the store stays open."""
+    asyncio.run(store.write_all())
+
+
+@pytest.mark.spec("RC-10", "RC-13", "DUR-13")
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    "harm", ["queues lost", "queue lost", "file lost", "first file lost", "behind", "length", "unit", "list"]
+)
+def test_harmed_consume_queues_are_made_anew_from_the_log(tmp_path: Path, harm: str, clean: bool) -> None:
     store = opened(tmp_path)
     sent = [b"%03d" % n * 50 for n in range(30)]
-    results = [store.put(message(body)) for body in sent]
-    killed(store)
-    queue_file = tmp_path / "consumequeue" / "T" / "0" / f"{2 * CQ:020d}"
-    whole = 30
-    if harm == "queue lost":
-        shutil.rmtree(tmp_path / "consumequeue")
-    elif harm == "queue behind":
-        with queue_file.open("r+b") as file:
-            file.seek(100)
-            file.write(bytes(CQ - 100))
+    for body in sent:
+        store.put(message(body))
+        store.put(message(body, "U"))
+    written(store)
+    closed(store) if clean else killed(store)
+    folder = tmp_path / "consumequeue"
+    queue_file = folder / "T" / "0" / f"{2 * CQ:020d}"
+    if harm == "queues lost":
+        shutil.rmtree(folder)
+    elif harm == "queue lost":
+        shutil.rmtree(folder / "T")
+    elif harm == "file lost":
+        (folder / "T" / "0" / f"{CQ:020d}").unlink()
+    elif harm == "first file lost":
+        (folder / "T" / "0" / f"{0:020d}").unlink()
+    elif harm == "behind":
+        queue_file.write_bytes(queue_file.read_bytes()[:100] + bytes(CQ - 100))
+    elif harm == "length":
+        queue_file.write_bytes(queue_file.read_bytes()[:100])
+    elif harm == "unit":
+        raw = bytearray(queue_file.read_bytes())
+        raw[47] ^= 1
+        queue_file.write_bytes(raw)
     else:
-        whole = 25
-        at = results[25].physical_offset
-        log = tmp_path / "commitlog" / f"{at // CL * CL:020d}"
-        with log.open("r+b") as file:
-            if harm == "bit flip":
-                file.seek(at % CL + 100)
-                byte = file.read(1)
-                file.seek(at % CL + 100)
-                file.write(bytes([byte[0] ^ 1]))
-            else:
-                file.seek(at % CL + 4)
-                file.write(bytes(CL - at % CL - 4))
+        (tmp_path / "queues.json").write_bytes(b"{")
     store = opened(tmp_path)
-    assert bodies(store) == sent[:whole]
-    assert store.max_offset("T", 0) == whole
-    assert store.put(message(b"next")).queue_offset == whole
+    assert bodies(store) == sent and bodies(store, "U") == sent
+    assert store.max_offset("T", 0) == 30
+    assert store.put(message(b"next")).queue_offset == 30
     assert bodies(store)[-1] == b"next"
     closed(store)
 
 
-@pytest.mark.spec("RC-07", "RC-08", "RC-09")
+@pytest.mark.spec("RC-10", "RC-13", "DUR-09")
+@pytest.mark.parametrize("noted", [True, False])
+@pytest.mark.parametrize("harm", ["cut", "bit flip", "magic", "size", "own offset"])
+def test_a_bad_record_is_cut_off_above_the_durable_line_and_refused_below(
+    tmp_path: Path, harm: str, noted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = opened(tmp_path)
+    sent = [b"%03d" % n * 50 for n in range(30)]
+    results = [store.put(message(body)) for body in sent]
+    if noted:
+        written(store)
+    killed(store)
+    at = results[25].physical_offset
+    log = tmp_path / "commitlog" / f"{at // CL * CL:020d}"
+    raw = bytearray(log.read_bytes())
+    place = at % CL
+    if harm == "cut":
+        raw[place + 4 :] = bytes(CL - place - 4)
+    else:
+        raw[place + {"bit flip": 100, "magic": 5, "size": 2, "own offset": 33}[harm]] ^= 1
+    log.write_bytes(raw)
+    if noted:
+        with pytest.raises(
+            CorruptRecord, match=f"{log} at byte {place} is damaged .offset {at}: .*saturnmq store repair"
+        ):
+            opened(tmp_path)
+        assert log.read_bytes() == bytes(raw)
+        return
+    store = opened(tmp_path)
+    assert bodies(store) == sent[:25]
+    assert f"the log ends at offset {at}" in caplog.text
+    assert store.put(message(b"next")).queue_offset == 25
+    assert bodies(store)[-1] == b"next"
+    killed(store)
+    store = opened(tmp_path)  # what lay behind the bad record does not come back
+    assert bodies(store) == [*sent[:25], b"next"]
+    closed(store)
+
+
+@pytest.mark.spec("RC-07", "RC-08", "RC-09", "RC-11", "DUR-09", "DUR-18")
 def test_the_recovery_plan() -> None:
     files = [FileFacts(n * 100, 1000 + n) for n in range(5)]
-    assert plan([], clean=True, checkpoint_ms=0) is None
-    assert plan(files, clean=True, checkpoint_ms=0) == Plan(200, dispatch_again=False)
-    assert plan(files[:2], clean=True, checkpoint_ms=0) == Plan(0, dispatch_again=False)
-    assert plan(files, clean=False, checkpoint_ms=1002) == Plan(200, dispatch_again=True)
-    assert plan(files, clean=False, checkpoint_ms=5) == Plan(0, dispatch_again=True)
-    assert plan([FileFacts(0, -1)], clean=False, checkpoint_ms=10**6) == Plan(0, dispatch_again=True)
+
+    def planned(
+        files: list[FileFacts], *, clean: bool, ms: int = 0, note: Note | None = None, **more: Any
+    ) -> Plan | None:
+        reach = more.pop("reach", -1)
+        return plan(Facts(files, 100, clean, ms, note, reach, **more))
+
+    assert planned([], clean=True) is None
+    assert planned(files, clean=True, reach=430) == Plan(200, 400, 430)
+    assert planned(files[:2], clean=True) == Plan(0, 100, 0)
+    assert planned(files, clean=False, ms=1002) == Plan(200, 400, 200)
+    assert planned(files, clean=False, ms=5) == Plan(0, 400, 0)
+    assert planned([FileFacts(0, -1)], clean=False, ms=10**6) == Plan(0, 0, 0)
+    note = Note(450, 440, 420, 0, 0, 410)
+    assert planned(files, clean=False, ms=10**9, note=note) == Plan(410, 450, 420)  # offsets win over times
+    assert planned(files, clean=False, note=note, failed_at=300) == Plan(300, 300, 300)
+    assert planned(files[3:], clean=False, note=Note(450, 440, 420, 0, 0, 10)) == Plan(300, 450, 420)
+    with pytest.raises(CorruptRecord, match="ends at offset 400, but it was on disk up to 450"):
+        planned(files[:4], clean=False, note=note)
+    with pytest.raises(CorruptRecord, match="has no files, but it was on disk up to offset 450"):
+        planned([], clean=True, note=note)
 
 
 @pytest.mark.spec("RC-04")
@@ -390,7 +465,7 @@ def test_a_full_disk_is_refused_before_it_can_fault(tmp_path: Path, monkeypatch:
     refused = store.put(message(b"x" * 1000))
     assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE and "No space left" in refused.reason
     with pytest.raises(DiskFull):
-        MappedFile(tmp_path / ("1" * 20), CL, create=True)
+        MappedFile(tmp_path / ("1" * 20), CL, Disk(), create=True)
     monkeypatch.undo()
     assert store.put(message(b"y" * 1000)).queue_offset == 3
     assert len(bodies(store)) == 4
@@ -463,7 +538,9 @@ def test_a_slow_flush_is_a_timeout_and_the_message_stays(tmp_path: Path, monkeyp
         monkeypatch.setattr(MappedFile, "flush", slow)
         result = store.put(message(b"late"))
         assert await store.wait_confirmed(result) is PutStatus.FLUSH_DISK_TIMEOUT
+        assert bodies(store) == []  # not on disk, not shown (DUR-03)
         release.set()
+        assert await store.wait_confirmed(result) is PutStatus.PUT_OK
         assert bodies(store) == [b"late"]
         await store.stop()
 

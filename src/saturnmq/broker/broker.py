@@ -25,11 +25,11 @@ from saturnmq.net import Connection, NetSettings, RemotingServer, SendFailed
 from saturnmq.net.tls import TlsSettings
 from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
 from saturnmq.protocol.command import Command
-from saturnmq.protocol.errors import ConfigError, StoreError
+from saturnmq.protocol.errors import ConfigError, SaturnError, StoreError
 from saturnmq.protocol.headers import decode_header
 from saturnmq.protocol.message import Host, pack_host
 from saturnmq.protocol.settings import format_properties, to_properties
-from saturnmq.store import MessageStore, StateFile, StoreSettings, wall_clock_ms
+from saturnmq.store import MessageStore, StateFile, StoreFailureAction, StoreSettings, wall_clock_ms
 
 log = logging.getLogger(__name__)
 
@@ -54,14 +54,17 @@ class Broker:
         self._clock_ms = clock_ms
         config = Path(store.root) / "config"
         self.store = MessageStore(store, clock_ms=clock_ms)
-        self.topics = Topics(settings, StateFile(config / "topics.json"), clock_ms)
-        groups = Groups(StateFile(config / "subscriptionGroup.json"), clock_ms, auto_create=settings.auto_create_group)
+        self.store.on_failure = self._store_failed
+        self.failed = asyncio.Event()  # the disk failed and storeFailureAction=exit: whoever runs the broker ends it
+        self.topics = Topics(settings, self._state_file(config / "topics.json"), clock_ms)
+        group_file = self._state_file(config / "subscriptionGroup.json")
+        groups = Groups(group_file, clock_ms, auto_create=settings.auto_create_group)
         self.ctx = Context(
             settings,
             self.store,
             self.topics,
             groups,
-            Offsets(StateFile(config / "consumerOffset.json")),
+            Offsets(self._state_file(config / "consumerOffset.json")),
             Clients(),
             QueueLocks(),
             Stats(clock_ms()),
@@ -100,6 +103,13 @@ class Broker:
     @property
     def _ha_address(self) -> str:
         return f"{self.settings.broker_ip2 or self._advertised_host}:{self._bound[1] + 1}"
+
+    def _state_file(self, path: Path) -> StateFile:
+        return StateFile(path, self.store.disk, self.store.reserve)
+
+    def _store_failed(self, failure: SaturnError) -> None:
+        if self._store_settings.store_failure_action is StoreFailureAction.EXIT:
+            self.failed.set()
 
     async def start(self) -> None:
         """Open the store, listen, register. Raises StoreError, StartError; nothing stays open then."""

@@ -67,6 +67,10 @@ class Topics:
         """Settings of a topic, or None."""
         return self.table.get(topic)
 
+    def names(self) -> list[str]:
+        """All topics configured, the system's included."""
+        return list(self.table)
+
     def set(self, config: TopicConfig) -> None:
         """Create or change a topic; `saver.saved` waits until it is on disk."""
         before = self.table.get(config.topic_name)

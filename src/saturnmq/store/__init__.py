@@ -1,7 +1,7 @@
 """Commit log, consume queues, flush and recovery, with the original's file formats."""
 
 from saturnmq.store.results import GetResult, GetStatus, PutResult, PutStatus
-from saturnmq.store.settings import FlushDiskType, StoreProfile, StoreSettings
+from saturnmq.store.settings import FlushDiskType, StoreFailureAction, StoreProfile, StoreSettings
 from saturnmq.store.state_file import StateFile
 from saturnmq.store.store import MessageStore, wall_clock_ms
 
@@ -13,6 +13,7 @@ __all__ = [
     "PutResult",
     "PutStatus",
     "StateFile",
+    "StoreFailureAction",
     "StoreProfile",
     "StoreSettings",
     "wall_clock_ms",

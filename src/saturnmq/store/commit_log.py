@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import mmap
 import struct
 import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -24,6 +26,7 @@ from saturnmq.protocol.message import (
     encode_record,
     pack_host,
 )
+from saturnmq.store.disk import Disk
 from saturnmq.store.mapped_file import MappedFile, MappedFiles
 
 END_BLANK_BYTES: Final = 8  # every file keeps room for a filler header
@@ -32,6 +35,11 @@ _I16: Final = struct.Struct(">h")
 _I64: Final = struct.Struct(">q")
 _HEAD: Final = struct.Struct(">ii")
 _HOSTS_MAX: Final = 4096
+_TOPICS_MAX: Final = 100_000
+_ZERO_STEP: Final = 1 << 16
+_ZEROS: Final = bytes(_ZERO_STEP)
+_SPARE_AT_PERCENT: Final = 80  # the next file is made when the current one is this full
+_RESIDENT_BYTES: Final = 32 << 20  # of the current file stay mapped behind its end
 _BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
 
 
@@ -43,13 +51,30 @@ class Record(NamedTuple):
 
 
 class CommitLog:
-    """Appends records and reads slices of them. `end` is where the next record goes, bytes."""
+    """Appends records and reads slices of them.
 
-    def __init__(self, folder: Path, file_bytes: int) -> None:
-        self._files = MappedFiles(folder, file_bytes)
+    end: where the next record goes, bytes. readable: everything before it may be read; behind `end` only while the
+    transient pool holds bytes that are not committed to the file yet (MF-02).
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        file_bytes: int,
+        disk: Disk,
+        *,
+        pool_size: int = 0,
+        full: Callable[[Path], bool] = bool,
+    ) -> None:
+        self._files = MappedFiles(folders, file_bytes, disk)
+        self._full = full
         self._current: MappedFile | None = None
+        self._spare: MappedFile | None = None
+        self._pool = [mmap.mmap(-1, file_bytes) for _ in range(pool_size)]
+        self._pooled = pool_size > 0
         self.file_bytes = file_bytes
         self.end = 0
+        self.committed = 0
         self._hosts: dict[str, bytes] = {}
         self._topics: dict[str, bytes] = {}
 
@@ -62,16 +87,44 @@ class CommitLog:
         """Offset of the first byte kept; -1 without files (ST-19)."""
         return self.files[0].start if self.files else -1
 
+    @property
+    def readable(self) -> int:
+        return self.committed if self._pooled else self.end
+
+    @property
+    def free_buffers(self) -> int:
+        """Buffers left in the transient pool (MF-13)."""
+        return len(self._pool)
+
+    @property
+    def pooled(self) -> bool:
+        return self._pooled
+
     def load(self) -> None:
         """Map the files. Raises CorruptRecord, StoreError."""
         self._files.load()
-        self.set_end(self.files[-1].end if self.files else 0)
+        self.end = self.committed = self.files[-1].end if self.files else 0
+        self._current = None
 
-    def set_end(self, end: int) -> None:
-        """The log ends here; what lies behind is dropped (RC-10)."""
+    def set_end(self, end: int) -> int:
+        """The log ends here: later files go, and what is left of old bytes behind it is zeroed (RC-10).
+
+        Returns how many bytes were zeroed: without it a record of a former life, cut off by a bad one before it, could be
+        taken for a good one after the next crash.
+        """
         self._files.truncate(end)
-        self.end = end
+        self.end = self.committed = end
         self._current = self._files.find(end) if self.files else None
+        zeroed = 0
+        if self._current is not None:
+            file = self._current
+            for at in range(end - file.start, file.size_bytes, _ZERO_STEP):
+                step = min(_ZERO_STEP, file.size_bytes - at)
+                if file.view[at : at + step] != _ZEROS[:step]:
+                    file.map[at : at + step] = _ZEROS[:step]
+                    zeroed += step
+            file.forget_pages(file.end)
+        return zeroed
 
     # ---- writing
 
@@ -80,28 +133,84 @@ class CommitLog:
 
         Raises DiskFull, StoreError, and StoreError for a record that fits no file.
         """
-        if size + END_BLANK_BYTES > self.file_bytes:
-            raise StoreError(f"a record of {size} bytes does not fit a commit log file of {self.file_bytes} bytes")
         file = self._current
         if file is not None and size + END_BLANK_BYTES <= file.end - self.end:
             return file
+        if size + END_BLANK_BYTES > self.file_bytes:
+            raise StoreError(f"a record of {size} bytes does not fit a commit log file of {self.file_bytes} bytes")
         if file is not None and self.end < file.end:
             left = file.end - self.end
+            following = self._next(file.end)
             if left >= END_BLANK_BYTES:
-                following = self._next(file.end)
-                _BLANK.pack_into(file.map, self.end - file.start, left, BLANK_MAGIC)
-                file.wrote = file.size_bytes
-                self.end = file.end
-                self._current = following
-                return following
-            file.wrote = file.size_bytes
+                at = self.end - file.start
+                file.target[at : at + END_BLANK_BYTES] = _BLANK.pack(left, BLANK_MAGIC)
             self.end = file.end
-        self._current = self._next(self.end)
-        return self._current
+        else:
+            following = self._next(self.end)
+        self._current = following
+        return following
 
     def _next(self, start: int) -> MappedFile:
         file = self._files.find(start)
-        return file if file is not None else self._files.append_file(start)
+        if file is None:
+            file, self._spare = self._spare, None
+            if file is not None and file.start != start:
+                file.delete()
+                file = None
+            if file is None:
+                file = self._files.make(start, self._folder_for(start))
+            self.files.append(file)
+        if self._pooled:
+            if not self._pool:
+                raise StoreError("the transient pool has no buffer left (transientStorePoolSize); the disk is too slow")
+            file.target = self._pool.pop()
+        return file
+
+    def _folder_for(self, start: int) -> Path:
+        """Files go round the folders that are not full (ST-20)."""
+        folders = sorted(self._files.folders)
+        usable = [folder for folder in folders if not self._full(folder)] or folders
+        return usable[start // self.file_bytes % len(usable)]
+
+    @property
+    def wants_spare(self) -> bool:
+        """Whether the current file is so full that the next should be made, in a thread (MF-09)."""
+        file = self._current
+        return (
+            file is not None
+            and self._spare is None
+            and file is self.files[-1]
+            and self.end - file.start > self.file_bytes * _SPARE_AT_PERCENT // 100
+        )
+
+    def make_spare(self) -> MappedFile:
+        """The file behind the last one; give it to `keep_spare` on the loop. Raises DiskFull, StoreError."""
+        start = self.files[-1].end
+        return self._files.make(start, self._folder_for(start))
+
+    def keep_spare(self, file: MappedFile) -> None:
+        """Take a prepared file; one that came too late is closed (its successor in the list is mapped already)."""
+        if self._spare is None and self.files and file.start == self.files[-1].end:
+            self._spare = file
+        else:
+            file.close()
+
+    def commit(self) -> int:
+        """Copy from the pool's buffers into the files (MF-04); returns the bytes copied, without a pool 0."""
+        if not self._pooled or self.committed == self.end:
+            return 0
+        before = self.committed
+        for file in self.files:
+            if file.end <= self.committed or file.start >= self.end:
+                continue
+            at, stop = max(self.committed, file.start) - file.start, min(self.end, file.end) - file.start
+            if file.target is not file.map:
+                file.map[at:stop] = file.target[at:stop]
+                if stop == file.size_bytes:
+                    self._pool.append(file.target)
+                    file.target = file.map
+        self.committed = self.end
+        return self.committed - before
 
     def append(self, message: Message, queue_offset: int, store_ms: int) -> int:
         """Write the record; its size in bytes. Sets the message's offsets and times. Raises DiskFull, StoreError.
@@ -114,6 +223,8 @@ class CommitLog:
         body, properties = message.body, message.properties_raw
         topic = self._topics.get(message.topic)
         if topic is None:
+            if len(self._topics) > _TOPICS_MAX:
+                self._topics.clear()
             raw = message.topic.encode()
             topic = self._topics[message.topic] = bytes((len(raw),)) + raw
         body_bytes = len(body)
@@ -121,9 +232,8 @@ class CommitLog:
         file = self.room(size)
         end = self.end
         at = end - file.start
-        view = file.map
         crc = zlib.crc32(body) & 0x7FFFFFFF
-        view[at : at + size] = b"".join(
+        file.target[at : at + size] = b"".join(
             (
                 RECORD_V4.pack(
                     size,
@@ -150,7 +260,6 @@ class CommitLog:
                 properties,
             )
         )
-        file.wrote = at + size
         self.end = end + size
         message.queue_offset, message.physical_offset, message.store_timestamp_ms = queue_offset, end, store_ms
         message.store_bytes, message.body_crc = size, crc
@@ -166,10 +275,9 @@ class CommitLog:
         size = len(record)
         file = self.room(size)
         at = self.end - file.start
-        file.map[at : at + size] = record
-        _I64.pack_into(file.map, at + AT_PHYSICAL_OFFSET, self.end)
+        place = AT_PHYSICAL_OFFSET
+        file.target[at : at + size] = record[:place] + _I64.pack(self.end) + record[place + 8 :]
         message.physical_offset, message.store_bytes = self.end, size
-        file.wrote = at + size
         self.end += size
         return size
 
@@ -186,14 +294,21 @@ class CommitLog:
     def record_at(self, offset: int) -> Record | None:
         """Size and magic at an offset; None outside the log."""
         file = self._files.find(offset)
-        if file is None or offset + 8 > min(file.end, self.end):
+        if file is None or offset < file.start or offset + 8 > min(file.end, self.readable):
             return None
         return Record(*_HEAD.unpack_from(file.map, offset - file.start))
+
+    def unpack_at(self, layout: struct.Struct, offset: int) -> tuple[int, ...] | None:
+        """Fields at an offset; None when they do not lie inside one file of the log."""
+        file = self._files.find(offset)
+        if file is None or offset + layout.size > min(file.end, self.readable):
+            return None
+        return layout.unpack_from(file.map, offset - file.start)
 
     def view(self, offset: int, size: int) -> memoryview | None:
         """Bytes of the log inside one file; None when they are not all there (ST-18)."""
         file = self._files.find(offset)
-        if file is None or size < 0 or offset + size > min(file.end, self.end):
+        if file is None or size < 0 or offset + size > min(file.end, self.readable):
             return None
         at = offset - file.start
         return file.view[at : at + size]
@@ -217,7 +332,26 @@ class CommitLog:
 
     def dirty_files(self, flushed: int) -> list[MappedFile]:
         """Files with bytes behind `flushed`, oldest first."""
-        return [file for file in self.files if file.end > flushed and file.start < self.end]
+        return [file for file in self.files if file.end > flushed and file.start < self.readable]
+
+    def forget_pages(self, flushed: int) -> None:
+        """Bytes on disk long enough need not stay resident in this process."""
+        for file in self.files:
+            if file.start < flushed:
+                file.forget_pages(min(flushed - _RESIDENT_BYTES, file.end) if file is self._current else file.end)
+
+    def drop_first(self) -> None:
+        """Delete the oldest file. Raises OSError."""
+        self.files.pop(0).delete()
+
+    def drop_spare(self) -> None:
+        """Delete a prepared file that was never used (MF-09). Raises OSError."""
+        if self._spare is not None:
+            self._spare.delete()
+            self._spare = None
 
     def close(self) -> None:
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
         self._files.close()

@@ -1,4 +1,8 @@
-"""The consume queue: per topic and queue, an array of fixed units that point into the commit log. Source: spec 02 section 3."""
+"""The consume queue: per topic and queue, an array of fixed units that point into the commit log. Source: spec 02 section 3.
+
+A queue keeps no file open: its newest units lie in memory until they are written, older ones are read through a bounded cache
+of descriptors. What memory had at a crash is dispatched again from the log (DUR-13).
+"""
 
 # Consume queue unit, 20 bytes, big-endian. Source: spec 02 section 15, CQ-01..03.
 #   at  type  field       meaning
@@ -8,189 +12,355 @@
 
 from __future__ import annotations
 
-import logging
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
-from saturnmq.store.mapped_file import MappedFile, MappedFiles
+from saturnmq.protocol.errors import CorruptRecord
+from saturnmq.store.disk import Disk
+from saturnmq.store.file_cache import FileCache
+from saturnmq.store.mapped_file import file_name, numbered_files
 from saturnmq.store.settings import CONSUME_QUEUE_UNIT_BYTES
-
-log = logging.getLogger(__name__)
 
 UNIT: Final = struct.Struct(">qiq")
 UNIT_BYTES: Final = CONSUME_QUEUE_UNIT_BYTES
 FILLER_SIZE: Final = 0x7FFFFFFF
 _FILLER: Final = UNIT.pack(0, FILLER_SIZE, 0)
+_KEPT_UNITS: Final = 1024  # written units that stay in memory for readers at the end of the queue
+_READ_UNITS: Final = 4096
+
+Unit: TypeAlias = tuple[int, int, int]
+"""(physical offset, size, tags code)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What a flush writes: positions in the queue's byte sequence and their bytes, one piece per file."""
+
+    folder: Path
+    file_bytes: int
+    pieces: tuple[tuple[int, bytes], ...]
+    end: int
 
 
 class ConsumeQueue:
     """One queue of one topic.
 
-    max_offset: the next queue offset. min_offset: the first one whose record is still in the commit log.
+    max_offset: where readers end. next_offset: what the next message gets, ahead of it while messages wait to be confirmed.
+    min_offset: the first one whose record is still in the commit log.
     max_physical: end of the last record it points to, bytes; -1 when empty.
     """
 
-    __slots__ = ("_current", "_files", "max_offset", "max_physical", "min_offset")
+    __slots__ = (
+        "_cache",
+        "_file_bytes",
+        "_first",
+        "_folder",
+        "_tail",
+        "_tail_at",
+        "_written",
+        "max_offset",
+        "max_physical",
+        "min_offset",
+        "next_offset",
+    )
 
-    def __init__(self, folder: Path, file_bytes: int) -> None:
-        self._files = MappedFiles(folder, file_bytes)
-        self._current: MappedFile | None = None
+    def __init__(self, folder: Path, file_bytes: int, cache: FileCache) -> None:
+        self._folder = folder
+        self._file_bytes = file_bytes
+        self._cache = cache
+        self._first = 0  # start of the first file, bytes
+        self._tail = bytearray()  # units from byte position _tail_at on
+        self._tail_at = 0
+        self._written = 0  # byte position before which all is in files
         self.min_offset = 0
         self.max_offset = 0
+        self.next_offset = 0
         self.max_physical = -1
 
-    @property
-    def files(self) -> list[MappedFile]:
-        return self._files.files
+    # ---- load
 
-    def load(self) -> None:
-        """Map the files and find the last unit in use (RC-06). Raises CorruptRecord."""
-        self._files.load()
-        files = self.files
-        if not files:
+    def load(self, *, linear: bool) -> None:
+        """Find the last unit in use (RC-06). linear: read the last three files whole, because they may have holes.
+
+        Raises CorruptRecord when a file is missing or has another length: the log can make all of it anew.
+        """
+        paths = numbered_files(self._folder)
+        if not paths:
             return
-        end = files[0].start
-        for index in range(max(len(files) - 3, 0), len(files)):
-            file = files[index]
-            used = 0
-            for physical, size, _ in UNIT.iter_unpack(file.view):
-                if physical < 0 or size <= 0:
-                    break
-                used += UNIT_BYTES
-                if size != FILLER_SIZE:
-                    self.max_physical = max(self.max_physical, physical + size)
-            end = file.start + used
-            if used < file.size_bytes:
-                break
-        self._files.truncate(end)
-        self.max_offset = end // UNIT_BYTES
-        self._current = self._files.find(end - 1) if end else files[-1]
-        self.min_offset = files[0].start // UNIT_BYTES
+        starts = [int(path.name) for path in paths]
+        for path, start, before in zip(paths, starts, [starts[0] - self._file_bytes, *starts], strict=False):
+            length = path.stat().st_size
+            if length != self._file_bytes:
+                raise CorruptRecord(f"{path} is {length} bytes long, must be {self._file_bytes}")
+            if start != before + self._file_bytes:
+                raise CorruptRecord(f"{path} does not follow the file that starts at {before}: one is missing")
+        self._first = starts[0]
+        end = self._used_linear(starts[-3:]) if linear else self._used(starts[-1])
+        self._set_written(end)
+        self.min_offset = self._first // UNIT_BYTES
         self._skip_fillers()
+        last = self.unit(self.max_offset - 1)
+        if last is not None and last[1] != FILLER_SIZE:
+            self.max_physical = last[0] + last[1]
+
+    def _set_written(self, end: int) -> None:
+        self._tail.clear()
+        self._tail_at = self._written = end
+        self.max_offset = self.next_offset = end // UNIT_BYTES
+
+    def _used(self, start: int) -> int:
+        """Where the units of the last file end, by bisection: they are one run from its start."""
+        low, high = 0, self._file_bytes // UNIT_BYTES
+        while low < high:
+            middle = (low + high) // 2
+            physical, size, _ = UNIT.unpack(self._from_file(start + middle * UNIT_BYTES, UNIT_BYTES))
+            if physical >= 0 and size > 0:
+                low = middle + 1
+            else:
+                high = middle
+        return start + low * UNIT_BYTES
+
+    def _used_linear(self, starts: Sequence[int]) -> int:
+        end = starts[0]
+        for start in starts:
+            for physical, size, _ in UNIT.iter_unpack(self._from_file(start, self._file_bytes)):
+                if physical < 0 or size <= 0:
+                    return end
+                end += UNIT_BYTES
+        return end
 
     def _skip_fillers(self) -> None:
-        for _, (_, size, _) in self.units(self.min_offset, self.max_offset - self.min_offset):
-            if size != FILLER_SIZE:
-                return
-            self.min_offset += 1
-
-    def append(self, queue_offset: int, physical: int, size: int, tags_code: int) -> bool:
-        """Write the unit of a queue offset; one that is there already is left alone (CQ-07).
-
-        False when units before it are missing: the queue must be rebuilt. Raises DiskFull, StoreError.
-        """
-        if queue_offset != self.max_offset:
-            if queue_offset < self.max_offset or physical + size <= self.max_physical:
-                return True
-            if self.max_offset or self.files:
-                return False
-            self._start_at(queue_offset)
-        position = queue_offset * UNIT_BYTES
-        file = self._current
-        if file is None or position >= file.end:
-            file = self._next_file(position)
-        UNIT.pack_into(file.map, position - file.start, physical, size, tags_code)
-        file.wrote = position - file.start + UNIT_BYTES
-        self.max_offset = queue_offset + 1
-        self.max_physical = physical + size
-        return True
-
-    def _next_file(self, position: int) -> MappedFile:
-        file = self._files.find(position)
-        if file is None:
-            file = self._files.append_file(position // self._files.size_bytes * self._files.size_bytes)
-        self._current = file
-        return file
-
-    def _start_at(self, queue_offset: int) -> None:
-        """First unit of an empty queue is not number 0: fill up to it with units that mean nothing (CQ-08)."""
-        file = self._next_file(queue_offset * UNIT_BYTES)
-        before = queue_offset * UNIT_BYTES - file.start
-        file.map[:before] = _FILLER * (before // UNIT_BYTES)
-        file.wrote = before
-        self.min_offset = queue_offset
-
-    def units(self, queue_offset: int, count: int) -> Iterator[tuple[int, tuple[int, int, int]]]:
-        """(queue offset, (physical offset, size, tags code)) from queue_offset on, over file borders."""
-        end = min(queue_offset + count, self.max_offset)
-        while queue_offset < end:
-            file = self._files.find(queue_offset * UNIT_BYTES)
-            if file is None:
-                return
-            at = queue_offset * UNIT_BYTES - file.start
-            stop = min(file.size_bytes, at + (end - queue_offset) * UNIT_BYTES)
-            for unit in UNIT.iter_unpack(file.view[at:stop]):
-                yield queue_offset, unit
-                queue_offset += 1
-
-    def slice(self, queue_offset: int, bytes_max: int) -> memoryview | None:
-        """Units from queue_offset to the end of its file, at most bytes_max (CQ-04); None when there are none."""
-        file = self._files.find(queue_offset * UNIT_BYTES)
-        if file is None:
-            return None
-        at = queue_offset * UNIT_BYTES - file.start
-        return file.view[at : min(file.wrote, at + bytes_max)]
-
-    def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
-        """(physical offset, size, tags code), or None outside the queue."""
-        if not self.min_offset <= queue_offset < self.max_offset:
-            return None
-        file = self._files.find(queue_offset * UNIT_BYTES)
-        if file is None:
-            return None
-        physical, size, tags = UNIT.unpack_from(file.map, queue_offset * UNIT_BYTES - file.start)
-        return physical, size, tags
-
-    def next_file_offset(self, queue_offset: int) -> int:
-        """Queue offset of the first unit of the next file (CQ-05)."""
-        per_file = self._files.size_bytes // UNIT_BYTES
-        return queue_offset + per_file - queue_offset % per_file
-
-    def truncate(self, physical_end: int) -> None:
-        """Drop units that point at or behind physical_end (RC-10)."""
-        keep = self.max_offset
-        while keep > self.min_offset:
-            unit = self.unit(keep - 1)
-            if unit is None or unit[1] == FILLER_SIZE or unit[0] + unit[1] <= physical_end:
-                break
-            keep -= 1
-        if keep == self.max_offset:
-            return
-        for offset in range(keep, self.max_offset):
-            file = self._files.find(offset * UNIT_BYTES)
-            if file is not None:
-                at = offset * UNIT_BYTES - file.start
-                file.map[at : at + UNIT_BYTES] = bytes(UNIT_BYTES)
-        self.max_offset = keep
-        last = self.unit(keep - 1)
-        self.max_physical = last[0] + last[1] if last and last[1] != FILLER_SIZE else -1
-        self._current = self._files.find(keep * UNIT_BYTES)
-
-    def correct_min_offset(self, physical_min: int) -> None:
-        """The first unit whose record is at or behind the start of the commit log (CQ-11)."""
+        """min_offset behind the leading units that mean nothing: they are one run."""
         low, high = self.min_offset, self.max_offset
         while low < high:
             middle = (low + high) // 2
-            unit = self.unit(middle)
+            unit = self._unit(middle)
+            if unit is not None and unit[1] == FILLER_SIZE:
+                low = middle + 1
+            else:
+                high = middle
+        self.min_offset = low
+
+    # ---- append
+
+    def append(self, queue_offset: int, physical: int, size: int, tags_code: int) -> bool:
+        """Add the unit of a queue offset; one that is there already is left alone (CQ-07).
+
+        False when units before it are missing: the queue must be made anew.
+        """
+        if queue_offset != self.max_offset:
+            if queue_offset < self.max_offset:
+                return True
+            if self.max_offset:
+                return False
+            self._start_at(queue_offset)
+        self._tail += UNIT.pack(physical, size, tags_code)
+        self.max_offset = queue_offset = queue_offset + 1
+        if self.next_offset < queue_offset:
+            self.next_offset = queue_offset
+        self.max_physical = physical + size
+        return True
+
+    def _start_at(self, queue_offset: int) -> None:
+        """First unit of an empty queue is not number 0: fill up to it with units that mean nothing (CQ-08)."""
+        position = queue_offset * UNIT_BYTES
+        self._first = self._tail_at = self._written = position - position % self._file_bytes
+        self._tail[:] = _FILLER * ((position - self._first) // UNIT_BYTES)
+        self.min_offset = self.max_offset = queue_offset
+
+    # ---- write
+
+    @property
+    def first_offset(self) -> int:
+        """Queue offset of the first unit in files or memory."""
+        return self._first // UNIT_BYTES
+
+    @property
+    def dirty_bytes(self) -> int:
+        """Bytes of units that wait to be written."""
+        return self.max_offset * UNIT_BYTES - self._written
+
+    def begin_flush(self) -> Pending:
+        """What to write now, taken on the loop; `write_pending` does it in a thread, `end_flush` notes it on the loop."""
+        end = self.max_offset * UNIT_BYTES
+        pieces = []
+        at = self._written
+        while at < end:
+            stop = min(end, at - at % self._file_bytes + self._file_bytes)
+            pieces.append((at, bytes(self._tail[at - self._tail_at : stop - self._tail_at])))
+            at = stop
+        return Pending(self._folder, self._file_bytes, tuple(pieces), end)
+
+    def end_flush(self, pending: Pending) -> None:
+        """The pieces are on disk; old units leave memory."""
+        self._written = max(self._written, min(pending.end, self.max_offset * UNIT_BYTES))
+        spare = self._written - _KEPT_UNITS * UNIT_BYTES - self._tail_at
+        if spare > _KEPT_UNITS * UNIT_BYTES:
+            del self._tail[:spare]
+            self._tail_at += spare
+
+    # ---- read
+
+    def _from_file(self, position: int, size_bytes: int) -> bytes:
+        """Bytes of one file from a position on, up to its end. Raises OSError, StoreError."""
+        at = position % self._file_bytes
+        path = self._folder / file_name(position - at)
+        return self._cache.read(path, at, min(size_bytes, self._file_bytes - at))
+
+    def read(self, queue_offset: int, units_max: int) -> bytes:
+        """Units from queue_offset on inside its file (CQ-04), at most units_max; b"" when there are none."""
+        if queue_offset < self._first // UNIT_BYTES or queue_offset >= self.max_offset:
+            return b""
+        at = queue_offset * UNIT_BYTES
+        stop = min(
+            at + units_max * UNIT_BYTES, at - at % self._file_bytes + self._file_bytes, self.max_offset * UNIT_BYTES
+        )
+        if at >= self._tail_at:
+            return bytes(self._tail[at - self._tail_at : stop - self._tail_at])
+        return self._from_file(at, min(stop, self._tail_at) - at)
+
+    def _unit(self, queue_offset: int) -> Unit | None:
+        raw = self.read(queue_offset, 1)
+        if len(raw) != UNIT_BYTES:
+            return None
+        physical, size, tags = UNIT.unpack(raw)
+        return physical, size, tags
+
+    def unit(self, queue_offset: int) -> Unit | None:
+        """(physical offset, size, tags code), or None outside the queue."""
+        return self._unit(queue_offset) if queue_offset >= self.min_offset else None
+
+    def units(self, queue_offset: int, count: int) -> Iterator[tuple[int, Unit]]:
+        """(queue offset, unit) from queue_offset on, over file borders."""
+        end = min(queue_offset + count, self.max_offset)
+        while queue_offset < end:
+            raw = self.read(queue_offset, min(_READ_UNITS, end - queue_offset))
+            if not raw:
+                return
+            for unit in UNIT.iter_unpack(raw):
+                yield queue_offset, unit
+                queue_offset += 1
+
+    def next_file_offset(self, queue_offset: int) -> int:
+        """Queue offset of the first unit of the next file (CQ-05)."""
+        per_file = self._file_bytes // UNIT_BYTES
+        return queue_offset + per_file - queue_offset % per_file
+
+    # ---- shrink
+
+    def truncate(self, physical_end: int) -> int:
+        """Drop units that end behind physical_end (RC-10), in the files too; returns how many. Raises OSError, StoreError."""
+        if self.max_physical <= physical_end:
+            return 0
+        low, high = self.min_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            unit = self._unit(middle)
+            if unit is not None and unit[0] + unit[1] <= physical_end:
+                low = middle + 1
+            else:
+                high = middle
+        dropped = self.max_offset - low
+        if not dropped:
+            return 0
+        end = low * UNIT_BYTES
+        self._zero_files(end)
+        if end >= self._tail_at:
+            del self._tail[end - self._tail_at :]
+        else:
+            self._tail.clear()
+            self._tail_at = end
+        self._written = min(self._written, end)
+        self.max_offset = self.next_offset = low
+        last = self.unit(low - 1)
+        self.max_physical = last[0] + last[1] if last is not None else -1
+        if low == 0:
+            self.delete()
+        return dropped
+
+    def _zero_files(self, end: int) -> None:
+        """Nothing but zeros from byte position `end` on: a stale unit there would be taken for a good one."""
+        disk = self._cache.disk
+        for path in numbered_files(self._folder):
+            start = int(path.name)
+            if start >= end and start > self._first:
+                self._cache.forget(path)
+                disk.unlink(path)
+            elif start + self._file_bytes > end:
+                fd = disk.open(path)
+                try:
+                    at = max(end - start, 0)
+                    stale = disk.read(fd, at, self._file_bytes - at).rstrip(b"\0")
+                    if stale:
+                        disk.write(fd, at, bytes(len(stale)))
+                        disk.sync(fd)
+                finally:
+                    disk.close(fd)
+
+    def correct_min_offset(self, physical_min: int) -> None:
+        """The first unit whose record is at or behind the start of the commit log (CQ-11)."""
+        unit = self._unit(self.min_offset)
+        if unit is None or unit[0] >= physical_min:
+            return
+        low, high = self.min_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            unit = self._unit(middle)
             if unit is not None and unit[0] < physical_min:
                 low = middle + 1
             else:
                 high = middle
         self.min_offset = low
 
-    def flush(self) -> None:
-        """All units are on disk. Raises OSError; safe in a thread."""
-        for file in list(self.files)[-2:]:
-            file.flush()
-
-    def close(self) -> None:
-        self._files.close()
+    def delete_before(self, physical_min: int) -> int:
+        """Delete leading files whose last unit lies before the log, never the last one (DEL-09); returns how many."""
+        count = 0
+        paths = numbered_files(self._folder)
+        for path in paths[:-1]:
+            last = (int(path.name) + self._file_bytes) // UNIT_BYTES - 1
+            unit = self._unit(last)
+            if unit is None or unit[0] >= physical_min or last + 1 > self._written // UNIT_BYTES:
+                break
+            self._cache.forget(path)
+            self._cache.disk.unlink(path)
+            self._first = int(path.name) + self._file_bytes
+            count += 1
+        self.min_offset = max(self.min_offset, self._first // UNIT_BYTES)
+        self.correct_min_offset(physical_min)
+        return count
 
     def delete(self) -> None:
-        """Remove the files and forget everything (CQ-12)."""
-        self._files.delete()
-        self._current = None
-        self.min_offset = self.max_offset = 0
+        """Remove the files and forget everything (CQ-12). Raises OSError."""
+        for path in numbered_files(self._folder):
+            self._cache.forget(path)
+            self._cache.disk.unlink(path)
+        self._tail.clear()
+        self._first = self._tail_at = self._written = 0
+        self.min_offset = self.max_offset = self.next_offset = 0
         self.max_physical = -1
+
+
+def write_pending(pending: Pending, disk: Disk) -> None:
+    """Write the pieces and have them on disk; makes files where they are missing. Raises OSError, StoreError; for a thread.
+
+    Files are sparse, which is safe because nobody maps them (DUR-04).
+    """
+    for position, data in pending.pieces:
+        at = position % pending.file_bytes
+        path = pending.folder / file_name(position - at)
+        made = not path.exists()
+        if made:
+            disk.make_folder(pending.folder)
+            fd = disk.create(path, pending.file_bytes, allocate=False)
+        else:
+            fd = disk.open(path)
+        try:
+            disk.write(fd, at, data)
+            disk.sync(fd)
+            if made:
+                disk.sync_folder(pending.folder)
+        finally:
+            disk.close(fd)

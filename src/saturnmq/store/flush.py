@@ -1,6 +1,6 @@
 """Flushing the commit log: in the background, or before the answer with group commit. Source: spec 02 section 7, DUR rows.
 
-fdatasync runs in a thread and one at a time; the loop never waits for it. A failed flush is final.
+fdatasync runs in a thread and one at a time; the loop never waits for it. A failed flush is final (DUR-06).
 """
 
 from __future__ import annotations
@@ -21,29 +21,37 @@ _SLOW_SECONDS: Final = 0.5
 
 
 class Flusher:
-    """Keeps `flushed` (everything before it is on disk) moving towards the end of the log."""
+    """Keeps `flushed` (everything before it is on disk) moving towards the end of the log.
 
-    def __init__(self, commit_log: CommitLog, on_failure: Callable[[FlushFailed], None]) -> None:
+    on_flushed is called on the loop with the new value, before those who wait for it go on. slow_count and slowest_ms tell
+    of flushes longer than half a second.
+    """
+
+    def __init__(
+        self, commit_log: CommitLog, on_flushed: Callable[[int], None], on_failure: Callable[[FlushFailed], None]
+    ) -> None:
         self._log = commit_log
+        self._on_flushed = on_flushed
         self._on_failure = on_failure
         self._waiting: deque[tuple[int, asyncio.Future[bool]]] = deque()
         self._running: asyncio.Task[None] | None = None
-        self.flushed = commit_log.end
+        self.flushed = commit_log.readable
         self.failure: FlushFailed | None = None
+        self.count = self.slow_count = self.slowest_ms = 0
 
     def dirty_pages(self) -> int:
         """Pages begun since the last flush (MF-03)."""
-        return self._log.end // PAGE_BYTES - self.flushed // PAGE_BYTES
+        return self._log.readable // PAGE_BYTES - self.flushed // PAGE_BYTES
 
     async def wait(self, end: int, timeout_ms: int) -> bool:
         """True when everything before end is on disk, False when that takes longer than the timeout.
 
         Raises FlushFailed. Many waiters share one fdatasync (FLU-01).
         """
-        if self.failure is not None:
-            raise self.failure
         if self.flushed >= end:
             return True
+        if self.failure is not None:
+            raise self.failure
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((end, future))
         self.start()
@@ -54,15 +62,15 @@ class Flusher:
             return False
 
     def start(self) -> None:
-        """Begin a flush if none is under way; it goes on while somebody waits."""
-        if self._running is None and self.failure is None:
+        """Flush as soon as the flush under way is done."""
+        if self._running is None and self.failure is None and self.flushed < self._log.readable:
             self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         try:
             while self.failure is None:
-                end = self._log.end
+                end = self._log.readable
                 files = self._log.dirty_files(self.flushed)
                 before = loop.time()
                 try:
@@ -70,22 +78,29 @@ class Flusher:
                 except OSError as error:
                     self._fail(files, error)
                     return
-                if loop.time() - before > _SLOW_SECONDS:
-                    log.warning("slow flush seconds=%.3f end=%s", loop.time() - before, end)
+                self._note_time(int((loop.time() - before) * 1000), end)
                 self.flushed = max(self.flushed, end)
+                self._on_flushed(self.flushed)
                 while self._waiting and self._waiting[0][0] <= end:
                     future = self._waiting.popleft()[1]
                     if not future.done():
                         future.set_result(True)
-                if not self._waiting:
+                if not self._waiting or self._waiting[0][0] > self._log.readable:
                     return
         finally:
             self._running = None
 
+    def _note_time(self, took_ms: int, end: int) -> None:
+        self.count += 1
+        self.slowest_ms = max(self.slowest_ms, took_ms)
+        if took_ms > _SLOW_SECONDS * 1000:
+            self.slow_count += 1
+            log.warning("slow flush ms=%s end=%s", took_ms, end)
+
     def _fail(self, files: Sequence[MappedFile], error: OSError) -> None:
         name = files[-1].path if files else "the commit log"
         self.failure = FlushFailed(
-            f"flush of {name} failed: {error.strerror}; the store takes no more messages. "
+            f"flush of {name} failed: {error.strerror} (errno {error.errno}); the store takes no more messages. "
             f"Everything before offset {self.flushed} is on disk.",
             hint="Check the disk, then start the broker again.",
         )
@@ -97,12 +112,8 @@ class Flusher:
         self._on_failure(self.failure)
 
     async def stop(self) -> None:
-        """Wait for a flush under way, then flush the rest. Raises FlushFailed."""
-        if self._running is not None:
-            await self._running
-        if self.failure is not None:
-            raise self.failure
-        if self.flushed < self._log.end or self._log.files:
+        """Wait for a flush under way, then flush the rest (FLU-08). Raises FlushFailed."""
+        while self.failure is None and (self._running is not None or self.flushed < self._log.readable):
             self.start()
             if self._running is not None:
                 await self._running

@@ -6,88 +6,70 @@ mapping. Flushing uses fdatasync, never mmap.flush, which would hold the interpr
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import mmap
-import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError
+from saturnmq.protocol.errors import CorruptRecord, StoreError
+from saturnmq.store.disk import Disk
 
 PAGE_BYTES: Final = 4096
 NAME_DIGITS: Final = 20
 
 
 class MappedFile:
-    """One mapped file. start: the offset of its first byte in the whole sequence. wrote: bytes in use."""
+    """One mapped file. start: the offset of its first byte in the whole sequence.
 
-    __slots__ = ("_fd", "end", "map", "path", "size_bytes", "start", "view", "wrote")
+    target: where bytes are written: the mapping, or a buffer of the transient pool whose bytes are committed to it later.
+    """
 
-    def __init__(self, path: Path, size_bytes: int, *, create: bool) -> None:
+    __slots__ = ("_disk", "_fd", "_fresh", "end", "map", "path", "size_bytes", "start", "target", "view")
+
+    def __init__(self, path: Path, size_bytes: int, disk: Disk, *, create: bool) -> None:
         self.path = path
         self.size_bytes = size_bytes
         self.start = int(path.name)
         self.end = self.start + size_bytes
-        self.wrote = 0
-        self._fd = _allocate(path, size_bytes) if create else _open(path, size_bytes)
+        self._disk = disk
+        self._fresh = create
+        self._fd = disk.create(path, size_bytes, allocate=True) if create else disk.open(path)
         try:
-            self.map = mmap.mmap(self._fd, size_bytes)
+            self.map = disk.map(self._fd, size_bytes)
         except (OSError, ValueError) as error:
-            os.close(self._fd)
+            disk.close(self._fd)
             raise StoreError(f"cannot map {path} ({size_bytes} bytes): {error}") from error
         self.view = memoryview(self.map)
+        self.target: mmap.mmap = self.map
 
     def flush(self) -> None:
-        """Everything written so far is on disk. Raises OSError; safe to call from a thread."""
-        os.fdatasync(self._fd)
+        """Everything written so far is on disk, a new file's name too (DUR-04). Raises OSError; safe in a thread."""
+        self._disk.sync(self._fd)
+        if self._fresh:
+            self._disk.sync_folder(self.path.parent)
+            self._fresh = False
+
+    def forget_pages(self, until: int) -> None:
+        """Pages before offset `until` need not be resident: the file cache keeps them, this process does not."""
+        length = min(until - self.start, self.size_bytes) // PAGE_BYTES * PAGE_BYTES
+        if length > 0:
+            self.map.madvise(mmap.MADV_DONTNEED, 0, length)
 
     def close(self) -> None:
-        """Unmap and close. Views that others still hold keep the mapping alive until they are gone."""
+        """Unmap and close. Views that others still hold keep the mapping alive until they are gone (MF-06)."""
         if self._fd < 0:
             return
-        os.close(self._fd)
+        self._disk.close(self._fd)
         self._fd = -1
-        self.view.release()
-        try:
+        with contextlib.suppress(BufferError):  # a reader still holds a slice; the mapping goes with it
+            self.view.release()
             self.map.close()
-        except BufferError:
-            return  # a reader still holds a slice; the mapping goes with it
 
     def delete(self) -> None:
-        """Close and remove the file."""
+        """Close and remove the file. Raises OSError."""
         self.close()
-        self.path.unlink(missing_ok=True)
-
-
-def _allocate(path: Path, size_bytes: int) -> int:
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise StoreError(f"cannot create {path}: {error.strerror}") from error
-    try:
-        os.posix_fallocate(fd, 0, size_bytes)
-    except OSError as error:
-        os.close(fd)
-        path.unlink(missing_ok=True)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(f"no room for {path} ({size_bytes} bytes): {error.strerror}") from error
-        raise StoreError(f"cannot allocate {path} ({size_bytes} bytes): {error.strerror}") from error
-    return fd
-
-
-def _open(path: Path, size_bytes: int) -> int:
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
-        raise StoreError(f"cannot open {path}: {error.strerror}") from error
-    length = os.fstat(fd).st_size
-    if length != size_bytes:
-        os.close(fd)
-        raise CorruptRecord(
-            f"{path} is {length} bytes long, must be {size_bytes}: it was cut, or the store was written with another "
-            "file size (mappedFileSizeCommitLog, mappedFileSizeConsumeQueue)"
-        )
-    return fd
+        self._disk.unlink(self.path)
 
 
 def file_name(offset: int) -> str:
@@ -95,32 +77,45 @@ def file_name(offset: int) -> str:
     return f"{offset:0{NAME_DIGITS}d}"
 
 
-class MappedFiles:
-    """A folder of mapped files of one size, in order of their start."""
+def numbered_files(folder: Path) -> list[Path]:
+    """The files of a folder that are named by an offset, in order."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.name.isdigit() and len(path.name) == NAME_DIGITS)
 
-    def __init__(self, folder: Path, size_bytes: int) -> None:
-        self.folder = folder
+
+class MappedFiles:
+    """Mapped files of one size, in order of their start, in one folder or spread over several (ST-20)."""
+
+    def __init__(self, folders: Sequence[Path], size_bytes: int, disk: Disk) -> None:
+        self.folders = list(folders)
         self.size_bytes = size_bytes
         self.files: list[MappedFile] = []
+        self._disk = disk
 
     def load(self) -> None:
         """Map what is there. Raises CorruptRecord for a wrong length or a gap between neighbours (RC-04, MF-14)."""
-        if not self.folder.is_dir():
-            return
-        for path in sorted(p for p in self.folder.iterdir() if p.name.isdigit() and len(p.name) == NAME_DIGITS):
-            file = MappedFile(path, self.size_bytes, create=False)
-            file.wrote = self.size_bytes
-            self.files.append(file)
+        paths = [path for folder in self.folders for path in numbered_files(folder)]
+        for path in sorted(paths, key=lambda path: path.name):
+            length = path.stat().st_size
+            if length != self.size_bytes:
+                raise CorruptRecord(
+                    f"{path} is {length} bytes long, must be {self.size_bytes}: it was cut, or the store was written "
+                    "with another file size (mappedFileSizeCommitLog)"
+                )
+            self.files.append(MappedFile(path, self.size_bytes, self._disk, create=False))
         for before, after in zip(self.files, self.files[1:], strict=False):
             if after.start != before.end:
-                raise CorruptRecord(f"{after.path} does not follow {before.path}: a file between them is missing")
+                raise CorruptRecord(
+                    f"{after.path} does not follow {before.path}: the files from offset {before.end} to {after.start} "
+                    "are missing; restore them, or remove the files before or behind the gap if their messages may go"
+                )
 
-    def append_file(self, start: int) -> MappedFile:
-        """Make the next file. Raises DiskFull, StoreError."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        file = MappedFile(self.folder / file_name(start), self.size_bytes, create=True)
-        self.files.append(file)
-        return file
+    def make(self, start: int, folder: Path | None = None) -> MappedFile:
+        """A new file that is not in the list yet. Raises DiskFull, StoreError; safe in a thread."""
+        folder = folder or self.folders[0]
+        self._disk.make_folder(folder)
+        return MappedFile(folder / file_name(start), self.size_bytes, self._disk, create=True)
 
     def find(self, offset: int) -> MappedFile | None:
         """The file that holds the offset, whose first file need not start at 0 (ST-02)."""
@@ -131,12 +126,9 @@ class MappedFiles:
         return files[index] if 0 <= index < len(files) else None
 
     def truncate(self, end: int) -> None:
-        """Nothing is written at or after end: later files go, the one that holds end ends there (RC-10)."""
-        while self.files and self.files[-1].start >= end and len(self.files) > 1:
+        """Files that start at or behind end go, but the first stays (RC-10)."""
+        while len(self.files) > 1 and self.files[-1].start >= end:
             self.files.pop().delete()
-        if self.files:
-            last = self.files[-1]
-            last.wrote = max(0, min(end - last.start, self.size_bytes))
 
     def close(self) -> None:
         for file in self.files:

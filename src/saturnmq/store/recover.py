@@ -1,6 +1,7 @@
-"""Recovery: from facts read off the disk to the place where the log ends. A pure plan, and the executor that follows it.
+"""Recovery: from facts read off the disk to the place where the log ends. A pure plan, and the reading that follows it.
 
-Source: spec 02 section 6, RC-05..13.
+Two lines matter. `durable`: everything before it was on disk once, so a bad record there is damage, and the store does not
+open (DUR-09). `dispatch_from`: from there on consume queues and index are written again (DUR-13). Source: spec 02 section 6.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from saturnmq.protocol.errors import MessageError
+from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import BLANK_MAGIC, MESSAGE_MAGIC, RECORD_FIXED_BYTES, Message, decode_record
+from saturnmq.store.checkpoint import Note
 from saturnmq.store.commit_log import CommitLog
 
-SCANNED_FILES: Final = 3  # a clean stop is checked from the third last file on
+SCANNED_FILES: Final = 3  # a clean stop of the original is checked from the third last file on
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +27,73 @@ class FileFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Facts:
+    """What recovery knows before it reads. queues_reach: end of the last record that a consume queue points to, else -1."""
+
+    files: Sequence[FileFacts]
+    file_bytes: int
+    clean: bool
+    checkpoint_ms: int
+    note: Note | None
+    queues_reach: int
+    failed_at: int | None = None  # a flush failed in the life before: nothing behind it can be trusted (DUR-07)
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """Where to start reading, and whether every record read is dispatched again."""
+    """Offsets in the commit log, bytes: read and check from verify_from on; see the module's text for the other two."""
 
-    scan_from: int
-    dispatch_again: bool
+    verify_from: int
+    durable: int
+    dispatch_from: int
 
 
-def plan(files: Sequence[FileFacts], *, clean: bool, checkpoint_ms: int) -> Plan | None:
-    """The plan for a store with these commit log files; None when there are none (RC-07, RC-08, RC-11)."""
+def plan(facts: Facts) -> Plan | None:
+    """The plan for a store; None when it has no commit log files and never had (RC-07, RC-08, RC-11).
+
+    Raises CorruptRecord when files are gone that were there.
+    """
+    files, note = facts.files, facts.note
     if not files:
+        if note is not None and note.log_synced > 0:
+            raise CorruptRecord(
+                f"the commit log has no files, but it was on disk up to offset {note.log_synced}: restore the folder, or "
+                "remove the file `checkpoint` as well if its messages may go"
+            )
         return None
-    if clean:
-        return Plan(files[max(len(files) - SCANNED_FILES, 0)].start, dispatch_again=False)
+    start, end = files[0].start, files[-1].start + facts.file_bytes
+    if note is not None:
+        if note.log_synced > end:
+            raise CorruptRecord(
+                f"the commit log ends at offset {end}, but it was on disk up to {note.log_synced}: the files from "
+                f"{end:020d} on are missing; restore them, or remove the file `checkpoint` if their messages may go"
+            )
+        verify, durable = note.verify_from, note.log_synced
+        dispatch = min(note.dispatched, note.indexed)
+    elif facts.clean:
+        verify = files[max(len(files) - SCANNED_FILES, 0)].start
+        durable, dispatch = _last_begun(files), facts.queues_reach
+    else:
+        verify = dispatch = _begin_by_time(files, facts.checkpoint_ms)
+        durable = _last_begun(files)
+    if facts.failed_at is not None:
+        durable = facts.failed_at
+        verify, dispatch = min(verify, durable), min(dispatch, durable)
+    dispatch = max(dispatch, start)
+    return Plan(max(min(verify, dispatch), start), durable, dispatch)
+
+
+def _begin_by_time(files: Sequence[FileFacts], checkpoint_ms: int) -> int:
+    """Start of the newest file whose first record was stored before everything was on disk; else of the first one."""
     for facts in reversed(files):
         if 0 < facts.store_ms <= checkpoint_ms:
-            return Plan(facts.start, dispatch_again=True)
-    return Plan(files[0].start, dispatch_again=True)
+            return facts.start
+    return files[0].start
+
+
+def _last_begun(files: Sequence[FileFacts]) -> int:
+    """Start of the newest file with a record: those before it were full and on disk, those behind it are prepared ones."""
+    return next((facts.start for facts in reversed(files) if facts.store_ms > 0), files[0].start)
 
 
 @dataclass(slots=True)
@@ -52,13 +104,13 @@ class Scan:
     stopped_by: str = ""
 
 
-def facts_of(commit_log: CommitLog) -> list[FileFacts]:
-    """The facts that `plan` needs."""
+def facts_of_files(commit_log: CommitLog) -> list[FileFacts]:
+    """The facts about files that `plan` needs."""
     return [FileFacts(file.start, commit_log.store_time(file.start)) for file in commit_log.files]
 
 
 def good_records(commit_log: CommitLog, start: int, scan: Scan, *, check_crc: bool) -> Iterator[Message]:
-    """Records from start on, until one is not good; scan.end is kept behind the last good one."""
+    """Records from start on, until one is not good (DUR-08); scan.end is kept behind the last good one."""
     offset = scan.end = start
     while True:
         head = commit_log.record_at(offset)
@@ -66,15 +118,14 @@ def good_records(commit_log: CommitLog, start: int, scan: Scan, *, check_crc: bo
             scan.stopped_by = "end of the last file"
             return
         if head.magic == BLANK_MAGIC:
-            offset = commit_log.next_file_start(offset)
-            if commit_log.record_at(offset) is None:
-                scan.end = offset
-                scan.stopped_by = "end of the last file"
+            following = commit_log.next_file_start(offset)
+            if head.size != following - offset:
+                scan.stopped_by = f"a filler that says {head.size} bytes are left of {following - offset}"
                 return
-            scan.end = offset
+            offset = scan.end = following
             continue
         if head.magic != MESSAGE_MAGIC:
-            scan.stopped_by = "no record" if head.magic == 0 else f"magic 0x{head.magic & 0xFFFFFFFF:08X}"
+            scan.stopped_by = "no record" if head == (0, 0) else f"magic 0x{head.magic & 0xFFFFFFFF:08X}"
             return
         record = commit_log.view(offset, head.size) if head.size >= RECORD_FIXED_BYTES else None
         if record is None:
@@ -86,8 +137,18 @@ def good_records(commit_log: CommitLog, start: int, scan: Scan, *, check_crc: bo
             scan.stopped_by = str(error)
             return
         if message.physical_offset != offset:
-            scan.stopped_by = f"record says it lies at {message.physical_offset}"
+            scan.stopped_by = f"a record that says it lies at {message.physical_offset}"
             return
         yield message
         offset += head.size
         scan.end = offset
+
+
+def damage(commit_log: CommitLog, scan: Scan, durable: int) -> CorruptRecord:
+    """The error for a log whose good records end before what was on disk."""
+    file = next((file for file in commit_log.files if file.start <= scan.end < file.end), None)
+    place = f"{file.path} at byte {scan.end - file.start}" if file else "the commit log"
+    return CorruptRecord(
+        f"{place} is damaged (offset {scan.end}: {scan.stopped_by}), but everything before offset {durable} was on disk.",
+        hint="Restore the file from a copy, or cut the log there with `saturnmq store repair` and lose what lies behind.",
+    )

@@ -70,3 +70,12 @@ class GetResult:
     total_bytes: int = 0
     count: int = 0
     behind_memory: bool = False
+
+
+@dataclass(slots=True)
+class QueryResult:
+    """Records found by key, ascending by offset, and when and where the index grew last (code 12)."""
+
+    records: list[bytes] = field(default_factory=list)
+    last_update_ms: int = 0
+    last_update_offset: int = 0

@@ -26,6 +26,16 @@ class StoreProfile(Enum):
     SMALL = "small"
 
 
+class StoreFailureAction(Enum):
+    """What a broker does when its disk failed: serve on without taking messages, or end with an error."""
+
+    READONLY = "readonly"
+    EXIT = "exit"
+
+
+_RESERVE_BYTES: Final = {StoreProfile.STANDARD: 16 << 20, StoreProfile.SMALL: 1 << 20}
+_INDEX_SLOTS: Final = {StoreProfile.STANDARD: 5_000_000, StoreProfile.SMALL: 10_000}
+_INDEX_ENTRIES: Final = {StoreProfile.STANDARD: 20_000_000, StoreProfile.SMALL: 40_000}
 _COMMIT_LOG_BYTES: Final = {StoreProfile.STANDARD: 1_073_741_824, StoreProfile.SMALL: 16_777_216}
 _CONSUME_QUEUE_BYTES: Final = {StoreProfile.STANDARD: 6_000_000, StoreProfile.SMALL: 120_000}
 
@@ -62,17 +72,68 @@ class StoreSettings:
     transfer_count_in_memory: int = key("maxTransferCountOnMessageInMemory", 32, low=1, spec="BP-04")
     transfer_bytes_in_disk: int = key("maxTransferBytesOnMessageInDisk", 65_536, unit="bytes", low=1, spec="BP-04")
     transfer_count_in_disk: int = key("maxTransferCountOnMessageInDisk", 8, low=1, spec="BP-04")
+    check_crc_on_read: bool = key("checkCRCOnRead", False, spec="DUR-08")
+    flush_queue_least_pages: int = key("flushConsumeQueueLeastPages", 2, low=1, spec="FLU-10")
+    transient_pool_enable: bool = key("transientStorePoolEnable", False, spec="MF-11")
+    transient_pool_size: int = key("transientStorePoolSize", 5, low=2, high=64, spec="MF-11")
+    commit_interval_ms: int = key("commitIntervalCommitLog", 200, unit="ms", low=1, spec="FLU-07")
     delete_when: str = key("deleteWhen", "04", spec="DEL-02")
-    file_reserved_hours: int = key("fileReservedTime", 72, unit="h", low=1, spec="DEL-03")
+    file_reserved_hours: int = key("fileReservedTime", 72, unit="h", low=0, spec="DEL-03")
+    clean_interval_ms: int = key("cleanResourceInterval", 10_000, unit="ms", low=10, spec="DEL-01")
+    delete_pause_ms: int = key("deleteCommitLogFilesInterval", 100, unit="ms", low=0, spec="DEL-03")
+    delete_queue_pause_ms: int = key("deleteConsumeQueueFilesInterval", 100, unit="ms", low=0, spec="DEL-09")
+    disk_percent: int = key("diskMaxUsedSpaceRatio", 75, unit="%", low=0, high=100, spec="DEL-04")
+    clean_forcibly: bool = key("cleanFileForciblyEnable", True, spec="DEL-04")
     message_index_enable: bool = key("messageIndexEnable", True, spec="IX-09")
+    index_slots_max: int = key("maxHashSlotNum", 0, low=0, high=100_000_000, spec="IX-01")
+    index_entries_max: int = key("maxIndexNum", 0, low=0, high=400_000_000, spec="IX-01")
+    message_delay_level: str = key(
+        "messageDelayLevel", "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", spec="ST-08"
+    )
+    store_failure_action: StoreFailureAction = key("storeFailureAction", StoreFailureAction.READONLY, spec="DUR-06")
 
     @property
     def root(self) -> Path:
         return Path(self.store_path_root_dir)
 
     @property
-    def commit_log_dir(self) -> Path:
-        return Path(self.store_path_commit_log) if self.store_path_commit_log else self.root / "commitlog"
+    def commit_log_dirs(self) -> tuple[Path, ...]:
+        """One folder, or several separated by commas (ST-20)."""
+        words = [word.strip() for word in self.store_path_commit_log.split(",") if word.strip()]
+        return tuple(Path(word) for word in words) or (self.root / "commitlog",)
+
+    @property
+    def index_dir(self) -> Path:
+        return Path(self.store_path_index) if self.store_path_index else self.root / "index"
+
+    @property
+    def index_slots(self) -> int:
+        return self.index_slots_max or _INDEX_SLOTS[self.profile]
+
+    @property
+    def index_entries(self) -> int:
+        return self.index_entries_max or _INDEX_ENTRIES[self.profile]
+
+    @property
+    def index_allocated(self) -> bool:
+        """Whether an index file takes its room when it is made: faster, and 420 MB (DUR-04)."""
+        return self.profile is StoreProfile.STANDARD
+
+    @property
+    def reserve_bytes(self) -> int:
+        """Size of the file that yields to state files on a full disk (DUR-15)."""
+        return _RESERVE_BYTES[self.profile]
+
+    @property
+    def pool_size(self) -> int:
+        """Buffers of the transient pool; 0 without it. It works with ASYNC_FLUSH only (MF-11)."""
+        usable = self.transient_pool_enable and self.flush_disk_type is FlushDiskType.ASYNC_FLUSH
+        return self.transient_pool_size if usable else 0
+
+    @property
+    def disk_percent_max(self) -> int:
+        """From which used share of the disk on expired files go at once, 10..95 (DEL-04)."""
+        return min(max(self.disk_percent, 10), 95)
 
     @property
     def consume_queue_dir(self) -> Path:

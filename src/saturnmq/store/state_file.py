@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
+from saturnmq.protocol.errors import CorruptRecord, DiskFull, SaturnError, StoreError
+from saturnmq.store.disk import Disk
+from saturnmq.store.reserve import Reserve
 
 T = TypeVar("T")
 
@@ -18,7 +20,9 @@ log = logging.getLogger(__name__)
 class StateFile:
     """One state file and its `.bak`. Contents are bytes; the owner knows what they mean."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, disk: Disk | None = None, reserve: Reserve | None = None) -> None:
+        self._disk = disk or Disk()
+        self._reserve = reserve
         self.path = path
         self.backup = path.with_name(path.name + ".bak")
 
@@ -57,30 +61,31 @@ class StateFile:
         return None
 
     def write(self, data: bytes) -> None:
-        """Replace the contents: temporary file, fsync, keep the old as .bak, rename, fsync of the folder. Raises StoreError."""
-        folder = self.path.parent
-        temporary = self.path.with_name(self.path.name + ".tmp")
+        """Replace the contents: temporary file, fsync, keep the old as .bak, rename, fsync of the folder (CF-02, DUR-14).
+
+        On a full disk the reserve yields, once (DUR-15). Raises StoreError, DiskFull.
+        """
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            if self.path.exists():
-                spare = self.backup.with_name(self.backup.name + ".tmp")
-                spare.unlink(missing_ok=True)
-                os.link(self.path, spare)
-                spare.replace(self.backup)
-            temporary.replace(self.path)
-            sync_folder(folder)
+            self._write(data)
         except OSError as error:
-            raise StoreError(f"cannot write state file {self.path}: {error.strerror}") from error
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            if not full:
+                raise StoreError(f"cannot write state file {self.path}: {error.strerror}") from error
+            try:
+                if self._reserve is None or not self._reserve.give_up():
+                    raise
+                self._write(data)
+            except OSError as again:
+                raise DiskFull(f"no room for state file {self.path}: {again.strerror}") from again
 
-
-def sync_folder(folder: Path) -> None:
-    """The folder's entries are on disk. Raises OSError."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    def _write(self, data: bytes) -> None:
+        disk = self._disk
+        disk.make_folder(self.path.parent)
+        temporary = self.path.with_name(self.path.name + ".tmp")
+        disk.write_file(temporary, data)
+        if self.path.exists():
+            spare = self.backup.with_name(self.backup.name + ".tmp")
+            disk.link(self.path, spare)
+            disk.replace(spare, self.backup)
+        disk.replace(temporary, self.path)
+        disk.sync_folder(self.path.parent)

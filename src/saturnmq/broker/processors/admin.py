@@ -6,6 +6,7 @@ Source: spec 00 section 5, spec 05.
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.names import group_problem, topic_problem
@@ -23,11 +24,13 @@ from saturnmq.protocol.bodies import (
     TopicOffset,
     TopicStatsTable,
 )
-from saturnmq.protocol.codes import VERSION, ResponseCode
+from saturnmq.protocol.codes import LMQ_PREFIX, OP_HALF_TOPIC, SCHEDULE_TOPIC, VERSION, ResponseCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import response_error
 
 _QUEUES_MAX = 65_536
+
+log = logging.getLogger(__name__)
 
 
 async def update_topic(
@@ -129,7 +132,7 @@ def runtime_info(ctx: Context, connection: Connection, request: Command, header:
     days, rest = divmod(seconds, 86_400)
     hours, rest = divmod(rest, 3600)
     minutes, seconds = divmod(rest, 60)
-    ratio = f"{store.disk_ratio():.2f}"
+    usage = store.disk_usage()
     table = ctx.stats.table(now) | {
         "brokerVersion": str(VERSION),
         "brokerVersionDesc": "V4_9_7",
@@ -137,14 +140,17 @@ def runtime_info(ctx: Context, connection: Connection, request: Command, header:
         "commitLogMinOffset": str(max(store.min_physical_offset, 0)),
         "commitLogMaxOffset": str(store.max_physical_offset),
         "remainHowManyDataToFlush": _size(store.max_physical_offset - store.flushed_offset),
-        "commitLogDiskRatio": ratio,
-        "consumeQueueDiskRatio": ratio,
-        "dispatchBehindBytes": "0",
+        "commitLogDiskRatio": f"{max(usage.commit_log, 0) / 100:.2f}",
+        "consumeQueueDiskRatio": f"{max(usage.consume_queue, 0) / 100:.2f}",
+        "dispatchBehindBytes": str(store.behind_bytes),
         "dispatchMaxBuffer": "0",
         "pageCacheLockTimeMills": "0",
         "earliestMessageTimeStamp": "-1",
         "startAcceptSendRequestTimeStamp": str(settings.accept_send_from_ms),
-        "remainTransientStoreBufferNumbs": str(2**31 - 1),
+        "flushDiskType": store.settings.flush_disk_type.value,
+        "slowFlushTimes": str(store.flusher.slow_count),
+        "slowestFlushMs": str(store.flusher.slowest_ms),
+        "remainTransientStoreBufferNumbs": str(store.log.free_buffers if store.log.pooled else 2**31 - 1),
         "sendThreadPoolQueueSize": str(ctx.waiting_sends),
         "sendThreadPoolQueueCapacity": str(settings.send_queue_max),
         "sendThreadPoolQueueHeadWaitTimeMills": "0",
@@ -208,3 +214,27 @@ def groups_of_topic(ctx: Context, connection: Connection, request: Command, head
     live = [group.name for group in ctx.clients.consumers.values() if header.topic in group.subscriptions]
     names = list(dict.fromkeys([*live, *ctx.offsets.groups_of(header.topic)]))
     return request.reply(body=GroupList(names).encode())
+
+
+def clean_expired_queues(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+    """306: consume queues whose last message left the log go (DEL-10)."""
+    removed = ctx.store.delete_expired_queues(keep=(SCHEDULE_TOPIC,))
+    log.info("asked to clean expired consume queues by=%s removed=%s", connection.remote_address, removed)
+    return request.reply()
+
+
+def clean_unused_topics(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+    """316: consume queues of topics that are not configured any more go (DEL-10)."""
+    known = {SCHEDULE_TOPIC, OP_HALF_TOPIC, *ctx.topics.names()}
+    unused = {topic for topic, _ in ctx.store.topic_queues() if topic not in known and not topic.startswith(LMQ_PREFIX)}
+    log.info("asked to clean unused topics by=%s topics=%s", connection.remote_address, sorted(unused))
+    for topic in unused:
+        ctx.store.delete_topic(topic)
+    return request.reply()
+
+
+def delete_expired_files(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+    """329: the next runs of the cleaning delete expired files at any hour (DEL-08)."""
+    log.info("asked to delete expired commit log files by=%s", connection.remote_address)
+    ctx.store.delete_expired_files()
+    return request.reply()

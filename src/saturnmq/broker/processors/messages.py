@@ -1,6 +1,8 @@
-"""Single messages: view by offset (33), and back to the broker after a failed consumption (36). Source: spec 03 RTY-01..06."""
+"""Single messages: by key (12), by offset (33), and back to the broker after a failure (36). Source: spec 03 RTY-01..06."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.properties import find, with_property
@@ -13,6 +15,8 @@ from saturnmq.protocol.ids import offset_message_id
 from saturnmq.protocol.message import Message, decode_record
 from saturnmq.store import PutStatus
 
+_UNIQUE_QUERY_COUNT: Final = 32  # defaultQueryMaxNum
+
 
 def view(ctx: Context, connection: Connection, request: Command, header: h.ViewMessageById) -> Command:
     """33."""
@@ -20,6 +24,19 @@ def view(ctx: Context, connection: Connection, request: Command, header: h.ViewM
     if record is None:
         return request.reply(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")
     return request.reply(body=record)
+
+
+def query(ctx: Context, connection: Connection, request: Command, header: h.QueryMessage) -> Command:
+    """12: records by key or unique key; the client looks at the keys itself, the index knows hashes only (IX-03)."""
+    count = _UNIQUE_QUERY_COUNT if header.unique_key_query else header.max_num
+    found = ctx.store.query(header.topic, header.key, count, header.begin_timestamp, header.end_timestamp)
+    answer = h.QueryMessageResponse(
+        index_last_update_timestamp=found.last_update_ms, index_last_update_phyoffset=found.last_update_offset
+    )
+    if not found.records:
+        text = "can not find message, maybe time range not correct"
+        return request.reply(ResponseCode.QUERY_NOT_FOUND, text, ext=answer.to_ext())
+    return request.reply(ext=answer.to_ext(), body=b"".join(found.records))
 
 
 async def send_back(ctx: Context, connection: Connection, request: Command, header: h.ConsumerSendMsgBack) -> Command:

@@ -1,0 +1,249 @@
+"""Opening a store: lock held, files loaded, the plan of recovery followed, everything consistent before the first message.
+
+Every step can be cut and run again with the same result (DUR-20): the log is only cut behind its last good record, queues and
+index are only written from the log, and the note that says how far they are comes last. Source: spec 02 section 6.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING
+
+from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
+from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
+from saturnmq.protocol.message import Message
+from saturnmq.store.delay import delivery_code
+from saturnmq.store.mapped_file import numbered_files
+from saturnmq.store.message_index import Synced, keys_of
+from saturnmq.store.property_scan import tags_code
+from saturnmq.store.reading import place_of
+from saturnmq.store.recover import Facts, Plan, Scan, damage, facts_of_files, good_records, plan
+
+if TYPE_CHECKING:
+    from saturnmq.store.store import MessageStore
+
+log = logging.getLogger(__name__)
+
+FAILURE_NAME = "flush-failed.json"
+_PREPARED = int(SysFlag.PREPARED)
+_ROLLBACK = int(SysFlag.ROLLBACK)
+
+
+def open_store(store: MessageStore) -> None:
+    """Load and recover. Raises StoreError, OSError."""
+    settings, checkpoint = store.settings, store.checkpoint
+    clean = not settings.abort_path.exists()
+    store.disk.make_folder(settings.root)
+    checkpoint.load()
+    failed_at = _failed_at(store)
+    _drop_unborn_file(store, clean=clean)
+    store.log.load()
+    problems = store.queues.load(linear=checkpoint.note is None and not clean, use_list=checkpoint.note is not None)
+    for problem in problems:
+        log.warning("%s: all consume queues are made anew from the commit log", problem)
+    index_from = _load_index(store, clean=clean)
+    todo = plan(
+        Facts(
+            facts_of_files(store.log),
+            store.log.file_bytes,
+            clean,
+            checkpoint.safe_ms,
+            checkpoint.note,
+            store.queues.max_physical,
+            failed_at,
+        )
+    )
+    if not settings.abort_path.exists():
+        store.disk.make_folder(settings.abort_path.parent)
+        store.disk.write_file(settings.abort_path, b"")
+        store.disk.sync_folder(settings.abort_path.parent)
+    if todo is None:
+        _empty(store)
+    else:
+        changed = _Recovery(store, todo, rebuild=bool(problems), index_from=index_from).run(clean=clean)
+        _settle(store, todo, changed=changed or failed_at is not None)
+    store.reserve.take()
+
+
+def _failed_at(store: MessageStore) -> int | None:
+    """Where the last good flush ended, if the life before ended with a failed one (DUR-07)."""
+    path = store.settings.root / FAILURE_NAME
+    if not path.exists():
+        return None
+    try:
+        offset = int(json.loads(path.read_bytes())["offset"])
+    except (ValueError, KeyError, TypeError):
+        offset = 0
+    log.warning("a flush failed before this start: every record from offset %s on is checked", offset)
+    return offset
+
+
+def mark_failure(store: MessageStore, failure: SaturnError) -> None:
+    """Leave word for the next start (DUR-07); on a broken disk this may fail too, which the log then says."""
+    path = store.settings.root / FAILURE_NAME
+    text = json.dumps({"offset": store.flusher.flushed, "reason": failure.message})
+    try:
+        store.disk.write_file(path, text.encode())
+        store.disk.sync_folder(path.parent)
+    except (OSError, StoreError) as error:
+        log.critical("cannot write %s: %s", path, error)
+
+
+def _drop_unborn_file(store: MessageStore, *, clean: bool) -> None:
+    """A last commit log file that the process did not live to allocate holds nothing: it goes. After a clean stop it stays
+    and is refused, because then its length is no accident (RC-04)."""
+    paths = sorted((p for d in store.settings.commit_log_dirs for p in numbered_files(d)), key=lambda p: p.name)
+    if clean or not paths or paths[-1].stat().st_size == store.settings.commit_log_bytes:
+        return
+    note = store.checkpoint.note
+    if note is not None and note.log_synced > int(paths[-1].name):
+        return
+    if not paths[-1].read_bytes().strip(b"\0"):
+        log.warning("%s was never allocated and is empty: deleted", paths[-1])
+        store.disk.unlink(paths[-1])
+
+
+def _load_index(store: MessageStore, *, clean: bool) -> int | None:
+    """Load the index; from which offset the log must be indexed again, None: nothing."""
+    if store.index is None:
+        return None
+    damaged = store.index.load()
+    if not clean:
+        note = store.checkpoint.note
+        synced = (
+            Synced(note.index_file, note.index_entries, note.index_end_ms, note.indexed) if note is not None else None
+        )
+        return store.index.repair(synced, store.checkpoint.index_ms)
+    return store.index.dispatch_from if damaged else None
+
+
+def _empty(store: MessageStore) -> None:
+    """No commit log: nothing may point into it (RC-11)."""
+    store.queues.remove(list(store.queues.by_key))
+    if store.index is not None:
+        store.index.clear()
+    store.log.set_end(0)
+    store.flusher.flushed = store.dispatched = 0
+    store.begin_upkeep(0)
+    store.write_note()
+
+
+class _Recovery:
+    """Follows a plan."""
+
+    def __init__(self, store: MessageStore, todo: Plan, *, rebuild: bool, index_from: int | None) -> None:
+        self.store = store
+        self.todo = todo
+        start = store.log.start
+        self.queues_from = start if rebuild else todo.dispatch_from
+        self.index_from = todo.dispatch_from if index_from is None else max(min(index_from, todo.dispatch_from), start)
+        self.rebuild = rebuild
+        self.written = 0
+
+    def run(self, *, clean: bool) -> bool:
+        """Returns whether anything was changed. Raises CorruptRecord, StoreError, OSError."""
+        store, todo = self.store, self.todo
+        if self.rebuild:
+            store.queues.clear()
+        elif not clean:
+            for queue in store.queues.by_key.values():
+                queue.truncate(self.queues_from)
+        scan = Scan(todo.verify_from)
+        if not self._read(min(todo.verify_from, self.queues_from, self.index_from), scan):
+            log.warning(
+                "consume queues do not fit the commit log: all of them are made anew from offset %s", store.log.start
+            )
+            store.queues.clear()
+            self.rebuild, self.queues_from = True, store.log.start
+            if not self._read(store.log.start, scan):
+                raise CorruptRecord(f"commit log from offset {store.log.start} on: queue offsets are not consecutive")
+        if scan.end < todo.durable:
+            raise damage(store.log, scan, todo.durable)
+        cut = store.log.set_end(scan.end)
+        if not clean or cut:
+            log.warning(
+                "the log ends at offset %s (%s), %s bytes behind it were dropped", scan.end, scan.stopped_by, cut
+            )
+        dropped = sum(queue.truncate(scan.end) for queue in store.queues.by_key.values())
+        for queue in store.queues.by_key.values():
+            queue.correct_min_offset(store.log.start)
+        if store.index is not None:
+            store.index.truncate(scan.end)
+        store.flusher.flushed = store.dispatched = scan.end
+        return not clean or cut > 0 or dropped > 0 or self.written > 0
+
+    def _read(self, start: int, scan: Scan) -> bool:
+        """Check every record, write again what is due; False when a queue has a gap or a unit that is not its record's."""
+        store = self.store
+        for message in good_records(store.log, start, scan, check_crc=store.settings.check_crc_on_recover):
+            store.last_store_ms = max(store.last_store_ms, message.store_timestamp_ms)
+            transaction = message.sys_flag & TRANSACTION_MASK
+            if transaction not in (_PREPARED, _ROLLBACK) and not self._queue_unit(message):
+                return False
+            if message.physical_offset >= self.index_from and store.index is not None and transaction != _ROLLBACK:
+                keys = keys_of(message.properties_raw)
+                if keys:
+                    store.index.put(message.topic, keys, message.physical_offset, message.store_timestamp_ms)
+                    self.written += 1
+        return True
+
+    def _queue_unit(self, message: Message) -> bool:
+        store = self.store
+        key = (message.topic, message.queue_id)
+        expected = (message.physical_offset, message.store_bytes, self._code(message))
+        if message.physical_offset >= self.queues_from:
+            queue = store.queues.get_or_make(*key)
+            if message.queue_offset < queue.max_offset and message.physical_offset >= queue.max_physical:
+                queue.delete()  # the topic was deleted and made anew: its queues began at 0 again
+            before = queue.max_offset
+            if not queue.append(message.queue_offset, *expected):
+                return False
+            if queue.max_offset > before:
+                store.queues.touched(key)
+                self.written += 1
+                return True
+        found = store.queues.get(key)
+        if found is None:
+            return self._may_be_deleted(message.topic)
+        unit = found.unit(message.queue_offset)
+        if (
+            unit is not None
+            and unit[0] > message.physical_offset
+            and place_of(store, unit[0])
+            == (
+                unit[1],
+                message.queue_id,
+                message.queue_offset,
+            )
+        ):
+            return True  # of a topic that was deleted and made anew
+        return unit is not None and unit[:2] == expected[:2] and (unit[2] == expected[2] or unit[2] < -(1 << 31))
+
+    def _may_be_deleted(self, topic: str) -> bool:
+        """A record whose topic was deleted has no queue: that is no damage."""
+        return not any(key[0] == topic for key in self.store.queues.by_key)
+
+    def _code(self, message: Message) -> int:
+        due = delivery_code(message, self.store.settings.message_delay_level)
+        return tags_code(message.properties_raw) if due is None else due
+
+
+def _settle(store: MessageStore, todo: Plan, *, changed: bool) -> None:
+    """Have on disk what recovery wrote, then the note, before the first message is taken."""
+    if not changed and store.checkpoint.note is not None:
+        store.begin_upkeep(todo.verify_from)
+        return
+    for file in store.log.dirty_files(min(todo.durable, store.log.end) - 1):
+        file.flush()
+    todo_queues = store.queues.round(0)
+    todo_queues.write(store.disk, store.queues.list_file)
+    todo_queues.done()
+    if store.index is not None:
+        snapshot = store.index.begin_flush(store.dispatched)
+        if snapshot is not None:
+            snapshot.run()
+            store.index.end_flush(snapshot)
+    store.begin_upkeep(todo.verify_from)
+    store.write_note()
+    store.disk.unlink(store.settings.root / FAILURE_NAME)

@@ -1,0 +1,39 @@
+"""What the store reads from an encoded property string without decoding all of it: the tags code. Source: CQ-02."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from saturnmq.protocol.message import java_hash
+
+_TAGS_START: Final = b"TAGS\x01"
+
+
+def property_value(properties_raw: bytes, start: bytes) -> bytes:
+    """Value of the property whose name and separator are `start`; b"" when it is not there."""
+    at = properties_raw.find(start)
+    while at > 0 and properties_raw[at - 1] != 2:
+        at = properties_raw.find(start, at + 1)
+    if at < 0:
+        return b""
+    at += len(start)
+    end = properties_raw.find(b"\x02", at)
+    return properties_raw[at:end] if end >= 0 else properties_raw[at:]
+
+
+def tags_code(properties_raw: bytes) -> int:
+    """Java hash of the TAGS property in an encoded property string; 0 without tags (CQ-02)."""
+    value = property_value(properties_raw, _TAGS_START)
+    return _tag_hash(value) if value else 0
+
+
+_tag_hashes: dict[bytes, int] = {}
+
+
+def _tag_hash(value: bytes) -> int:
+    code = _tag_hashes.get(value)
+    if code is None:
+        if len(_tag_hashes) > 10_000:
+            _tag_hashes.clear()
+        code = _tag_hashes[value] = java_hash(value.decode("utf-8", "replace"))
+    return code

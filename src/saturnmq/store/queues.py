@@ -1,0 +1,206 @@
+"""All consume queues of a store: load, lookup, writing in rounds, and the list that tells when one is missing.
+
+queues.json in the store's root says which queues there were and how far each reached at least: a queue that lost its folder
+is noticed at the next start (DUR-13). The original does not know it and loses nothing by it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from saturnmq.protocol.errors import CorruptRecord, StoreError
+from saturnmq.store.consume_queue import ConsumeQueue, Pending, write_pending
+from saturnmq.store.disk import Disk
+from saturnmq.store.file_cache import FileCache
+from saturnmq.store.mapped_file import numbered_files
+from saturnmq.store.state_file import StateFile
+
+log = logging.getLogger(__name__)
+
+Key: TypeAlias = tuple[str, int]
+LIST_NAME: Final = "queues.json"
+TOPIC_BYTES_MAX: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of writing: taken on the loop, written in a thread, noted on the loop."""
+
+    queues: tuple[tuple[Key, ConsumeQueue, Pending], ...]
+    listing: bytes | None
+
+    def write(self, disk: Disk, list_file: StateFile) -> None:
+        """Raises OSError, StoreError."""
+        for _, _, pending in self.queues:
+            write_pending(pending, disk)
+        if self.listing is not None:
+            list_file.write(self.listing)
+
+    def done(self) -> None:
+        for _, queue, pending in self.queues:
+            queue.end_flush(pending)
+
+
+class QueueTable:
+    """The queues by (topic, queue id)."""
+
+    def __init__(
+        self, folder: Path, file_bytes: int, disk: Disk, list_path: Path, log_start: Callable[[], int]
+    ) -> None:
+        self._log_start = log_start
+        self.folder = folder
+        self.file_bytes = file_bytes
+        self.disk = disk
+        self.cache = FileCache(disk)
+        self.list_file = StateFile(list_path, disk)
+        self.by_key: dict[Key, ConsumeQueue] = {}
+        self._dirty: set[Key] = set()
+
+    # ---- load
+
+    def load(self, *, linear: bool, use_list: bool) -> list[str]:
+        """Find the queues on disk; returns what is wrong with them: then all must be made anew from the log.
+
+        Raises StoreError when every file has one other length: that is a setting, not damage (RC-04).
+        """
+        problems: list[str] = []
+        lengths: set[int] = set()
+        for topic, queue_id, folder in self._folders():
+            queue = self.by_key[(topic, queue_id)] = ConsumeQueue(folder, self.file_bytes, self.cache)
+            lengths.update(path.stat().st_size for path in numbered_files(folder))
+            try:
+                queue.load(linear=linear)
+            except CorruptRecord as error:
+                problems.append(error.message)
+        if problems and len(lengths) == 1 and self.file_bytes not in lengths:
+            raise StoreError(
+                f"the consume queue files in {self.folder} are {lengths.pop()} bytes long, not {self.file_bytes}: set "
+                "mappedFileSizeConsumeQueue to that"
+            )
+        if use_list:
+            problems += self._missing()
+        return problems
+
+    def _folders(self) -> Iterator[tuple[str, int, Path]]:
+        if not self.folder.is_dir():
+            return
+        for topic_dir in sorted(path for path in self.folder.iterdir() if path.is_dir()):
+            for queue_dir in sorted(path for path in topic_dir.iterdir() if path.is_dir() and path.name.isdigit()):
+                yield topic_dir.name, int(queue_dir.name), queue_dir
+
+    def _missing(self) -> Iterator[str]:
+        try:
+            listed = self.list_file.read(_parse_list)
+        except CorruptRecord as error:
+            yield error.message
+            return
+        if listed is None:
+            return
+        for (topic, queue_id), (first, reached) in listed.queues.items():
+            queue = self.by_key.get((topic, queue_id))
+            if queue is not None and queue.first_offset > first and listed.log_start == self._log_start():
+                yield f"consume queue {topic}/{queue_id} begins at {queue.first_offset}, but began at {first} before"
+            if queue is None or queue.max_offset < reached:
+                has = "is missing" if queue is None else f"ends at {queue.max_offset}"
+                yield f"consume queue {topic}/{queue_id} {has}, but reached {reached} before"
+
+    # ---- use
+
+    def get(self, key: Key) -> ConsumeQueue | None:
+        return self.by_key.get(key)
+
+    def get_or_make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue; a new one exists in memory until it is written. Raises StoreError for a name that is no folder's."""
+        queue = self.by_key.get((topic, queue_id))
+        if queue is None:
+            if "/" in topic or topic in (".", "..") or "\0" in topic or not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX:
+                raise StoreError(f"topic {topic!r} cannot be a folder name")
+            if queue_id < 0:
+                raise StoreError(f"queue {queue_id} of topic {topic!r} is below 0")
+            queue = ConsumeQueue(self.folder / topic / str(queue_id), self.file_bytes, self.cache)
+            self.by_key[(topic, queue_id)] = queue
+        return queue
+
+    def touched(self, key: Key) -> None:
+        self._dirty.add(key)
+
+    @property
+    def max_physical(self) -> int:
+        """End of the last record that any queue points to; -1 without any."""
+        return max((queue.max_physical for queue in self.by_key.values()), default=-1)
+
+    # ---- write
+
+    def round(self, least_bytes: int) -> Round:
+        """What a flush has to write: queues with at least so many bytes waiting. least_bytes 0: all, and the list."""
+        taken = []
+        for key in list(self._dirty):
+            queue = self.by_key.get(key)
+            if queue is None:
+                self._dirty.discard(key)
+            elif queue.dirty_bytes >= least_bytes:
+                self._dirty.discard(key)
+                taken.append((key, queue, queue.begin_flush()))
+        return Round(tuple(taken), self._listing() if least_bytes == 0 else None)
+
+    def untaken(self, todo: Round) -> None:
+        """A round was not written: its queues wait again."""
+        self._dirty.update(key for key, _, _ in todo.queues)
+
+    def _listing(self) -> bytes:
+        table: dict[str, dict[str, tuple[int, int]]] = {}
+        for (topic, queue_id), queue in self.by_key.items():
+            if queue.max_offset:
+                table.setdefault(topic, {})[str(queue_id)] = (queue.first_offset, queue.max_offset)
+        return json.dumps({"logStart": self._log_start(), "queues": table}, separators=(",", ":")).encode()
+
+    # ---- remove
+
+    def remove(self, keys: Iterable[Key]) -> None:
+        """Delete queues and their files; the list first, so that nobody misses them. Raises OSError, StoreError."""
+        queues = [(key, self.by_key.pop(key)) for key in keys if key in self.by_key]
+        if not queues:
+            return
+        self.list_file.write(self._listing())
+        for key, queue in queues:
+            self._dirty.discard(key)
+            queue.delete()
+            shutil.rmtree(self.folder / key[0] / str(key[1]), ignore_errors=True)
+        for topic in {key[0] for key, _ in queues}:
+            if not any(key[0] == topic for key in self.by_key):
+                shutil.rmtree(self.folder / topic, ignore_errors=True)
+
+    def clear(self) -> None:
+        """Delete all files of all queues; the queues are empty then, and the log fills them again. Raises OSError."""
+        for queue in self.by_key.values():
+            queue.delete()
+        self._dirty.clear()
+
+    def close(self) -> None:
+        self.cache.close()
+        self.by_key.clear()
+        self._dirty.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """What queues.json says: first queue offset in files and next queue offset, when the log began at log_start."""
+
+    log_start: int
+    queues: dict[Key, tuple[int, int]]
+
+
+def _parse_list(data: bytes) -> _Listed:
+    table = json.loads(data)
+    queues = {
+        (str(topic), int(queue_id)): (int(first), int(reached))
+        for topic, ids in table["queues"].items()
+        for queue_id, (first, reached) in ids.items()
+    }
+    return _Listed(int(table["logStart"]), queues)

@@ -1,0 +1,193 @@
+"""Reading the store: ranges of a queue, by time, by key. What leaves is checked against its place. Source: spec 02, BP rows."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from saturnmq.protocol.errors import CorruptRecord, MessageError
+from saturnmq.protocol.message import MESSAGE_MAGIC, RECORD_FIXED_BYTES, decode_record
+from saturnmq.store.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES
+from saturnmq.store.results import GetResult, GetStatus, QueryResult
+
+if TYPE_CHECKING:
+    from saturnmq.store.store import MessageStore
+
+QUERY_COUNT_MAX: Final = 64  # maxMsgsNumBatch
+QUERY_BYTES_MAX: Final = 8 << 20  # an answer has to fit a frame
+_QUERY_TRIES: Final = 3
+_SCAN_BYTES_MIN: Final = 16_000  # index bytes looked at for one pull (BP-03)
+_PLACE: Final = struct.Struct(">ii4xi4xqq")  # size, magic, queue id, queue offset, physical offset of a record
+
+
+def get(
+    store: MessageStore,
+    topic: str,
+    queue_id: int,
+    offset: int,
+    max_count: int,
+    max_bytes: int | None,
+    accept: Callable[[int], bool] | None,
+) -> GetResult:
+    """See MessageStore.get."""
+    queue = store.queues.by_key.get((topic, queue_id))
+    if queue is None or queue.max_offset == 0:
+        return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE)
+    low, high = queue.min_offset, queue.max_offset
+    if offset < low:
+        return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+    if offset >= high:
+        over = GetStatus.OFFSET_OVERFLOW_ONE if offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
+        return GetResult(over, high, low, high)
+    units = queue.read(offset, max(_SCAN_BYTES_MIN // UNIT_BYTES, max_count))
+    if not units:
+        return GetResult(GetStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), low, high)
+    result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, low, high)
+    _gather(store, result, units, queue_id, max_count, max_bytes, accept)
+    return result
+
+
+def _gather(
+    store: MessageStore,
+    result: GetResult,
+    units: bytes,
+    queue_id: int,
+    max_count: int,
+    max_bytes: int | None,
+    accept: Callable[[int], bool] | None,
+) -> None:
+    settings, log = store.settings, store.log
+    on_disk = log.end - store.memory_bytes  # what lies before is not counted on to be in memory
+    first, offset = log.start, result.next_offset
+    ranges: list[list[int]] = []
+    total = count = scanned = 0
+    status = GetStatus.NO_MATCHED_MESSAGE
+    for physical, size, code in UNIT.iter_unpack(units):
+        if physical < first and size != FILLER_SIZE:
+            if not count:
+                status = GetStatus.MESSAGE_WAS_REMOVING
+            scanned += 1
+            continue
+        if count:
+            if physical < on_disk:
+                bytes_max, count_max = settings.transfer_bytes_in_disk, settings.transfer_count_in_disk
+            else:
+                bytes_max, count_max = settings.transfer_bytes_in_memory, settings.transfer_count_in_memory
+            if max_bytes is not None and max_bytes < bytes_max:
+                bytes_max = max_bytes
+            if count >= max_count or count >= count_max or total + size > bytes_max:
+                break
+        if size == FILLER_SIZE or (accept is not None and not accept(code)):
+            scanned += 1
+            continue
+        if not _in_place(store, physical, size, queue_id, offset + scanned):
+            if not count:
+                raise CorruptRecord(
+                    f"queue {queue_id}, offset {offset + scanned}: no intact record of {size} bytes at commit log offset "
+                    f"{physical}; `saturnmq store verify` tells more"
+                )
+            break
+        scanned += 1
+        if ranges and ranges[-1][1] == physical:
+            ranges[-1][1] = physical + size
+        else:
+            ranges.append([physical, physical + size])
+        total += size
+        count += 1
+    file_bytes = log.file_bytes
+    for start, end in ranges:
+        while start < end:
+            stop = min(end, start - start % file_bytes + file_bytes)
+            view = log.view(start, stop - start)
+            if view is not None:
+                result.buffers.append(view)
+            start = stop
+    result.status = GetStatus.FOUND if count else status
+    result.total_bytes, result.count = total, count
+    result.next_offset += scanned
+    result.behind_memory = bool(ranges) and ranges[-1][0] < on_disk
+
+
+def place_of(store: MessageStore, physical: int) -> tuple[int, int, int] | None:
+    """(size, queue id, queue offset) of the record that says it lies at an offset; None when there is none."""
+    head = store.log.unpack_at(_PLACE, physical)
+    return (
+        (head[0], head[2], head[3]) if head is not None and head[1] == MESSAGE_MAGIC and head[4] == physical else None
+    )
+
+
+def _in_place(store: MessageStore, physical: int, size: int, queue_id: int, queue_offset: int) -> bool:
+    """Whether the record that a unit points to is the one it means (DUR-10)."""
+    head = store.log.unpack_at(_PLACE, physical)
+    if head != (size, MESSAGE_MAGIC, queue_id, queue_offset, physical):
+        return False
+    if store.settings.check_crc_on_read:
+        return _intact(store, physical, size)
+    return True
+
+
+def _intact(store: MessageStore, physical: int, size: int) -> bool:
+    record = store.log.view(physical, size)
+    if record is None:
+        return False
+    try:
+        decode_record(record, 0, check_crc=True)
+    except MessageError:
+        return False
+    return True
+
+
+def offset_by_time(store: MessageStore, topic: str, queue_id: int, timestamp_ms: int) -> int:
+    """See MessageStore.offset_by_time."""
+    queue = store.queues.get((topic, queue_id))
+    if queue is None or queue.max_offset == queue.min_offset:
+        return 0
+    low, high = queue.min_offset, queue.max_offset - 1
+    left = right = -1
+    left_ms = right_ms = -1
+    while low <= high:
+        middle = (low + high) // 2
+        stored_ms = store.store_time(topic, queue_id, middle)
+        if stored_ms < 0:
+            return 0
+        if stored_ms == timestamp_ms:
+            return middle
+        if stored_ms > timestamp_ms:
+            right, right_ms, high = middle, stored_ms, middle - 1
+        else:
+            left, left_ms, low = middle, stored_ms, middle + 1
+    if left < 0:
+        return right
+    if right < 0:
+        return left
+    return right if timestamp_ms - left_ms > right_ms - timestamp_ms else left
+
+
+def query(store: MessageStore, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
+    """See MessageStore.query."""
+    result = QueryResult()
+    if store.index is None:
+        return result
+    result.last_update_ms, result.last_update_offset = store.index.last_update
+    asked = max(1, min(max_count, QUERY_COUNT_MAX))
+    for _ in range(_QUERY_TRIES):
+        offsets = sorted(store.index.query(topic, key, asked, begin_ms, end_ms))
+        if not offsets:
+            break
+        total = 0
+        oldest_ms = -1
+        for offset in offsets:
+            record = store.read_record(offset)
+            if record is None:
+                continue
+            if oldest_ms < 0:
+                oldest_ms = store.log.store_time(offset)
+            if len(record) < RECORD_FIXED_BYTES or total + len(record) > QUERY_BYTES_MAX:
+                break
+            result.records.append(record)
+            total += len(record)
+        if result.records or oldest_ms < begin_ms:
+            break
+        end_ms = oldest_ms
+    return result

@@ -1,0 +1,95 @@
+"""What may be deleted, and when the disk is too full to write. Pure: facts in, decision out. Source: spec 02 section 8 (DEL)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+FILES_PER_RUN: Final = 10
+FORCE_PERCENT: Final = 85  # unexpired files go too (DEL-04)
+FULL_PERCENT: Final = 90  # no more messages are taken (DEL-04)
+MANUAL_RUNS: Final = 20  # what one manual trigger is good for (DEL-08)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Settings: hours of the day, how long files are kept, and from which usage on they go early, percent."""
+
+    delete_hours: frozenset[int]
+    reserved_ms: int
+    used_percent_max: int
+    forcible: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Used share of the partitions, whole percent, rounded up; -1 when it cannot be read."""
+
+    commit_log: int
+    consume_queue: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How many of the oldest files go now, why, and whether the disk counts as full."""
+
+    delete: int
+    reason: str
+    disk_full: bool
+
+
+def decide(
+    policy: Policy,
+    usage: Usage,
+    *,
+    hour: int,
+    manual: bool,
+    modified_ms: Sequence[int],
+    now_ms: int,
+    written_files: int,
+) -> Decision:
+    """What to do now (DEL-02..06).
+
+    modified_ms: last change of each commit log file, oldest first. written_files: how many of them, from the oldest, are
+    behind the one being written: the others never go.
+    """
+    worst = max(usage.commit_log, usage.consume_queue)
+    unreadable = min(usage.commit_log, usage.consume_queue) < 0
+    full = worst > FULL_PERCENT
+    short = worst > policy.used_percent_max or unreadable
+    forced = worst > FORCE_PERCENT and policy.forcible
+    reason = ""
+    if manual:
+        reason = "asked for"
+    elif short:
+        reason = f"disk {worst} % used, more than {policy.used_percent_max} %"
+    elif hour in policy.delete_hours:
+        reason = f"hour {hour} of deleteWhen"
+    if not reason:
+        return Decision(0, "", full)
+    count = 0
+    for changed_ms in modified_ms[: min(written_files, FILES_PER_RUN)]:
+        if not forced and changed_ms + policy.reserved_ms > now_ms:
+            break
+        count += 1
+    if forced and count:
+        reason += f"; unexpired files go above {FORCE_PERCENT} %"
+    return Decision(count, reason, full)
+
+
+def delete_hours(text: str) -> frozenset[int]:
+    """Hours of `deleteWhen`, for example "04" or "02;14" (DEL-02). Raises ValueError naming the word."""
+    hours = set()
+    for word in text.split(";"):
+        if word.strip():
+            if not word.strip().isdigit() or int(word) > 23:
+                raise ValueError(f"deleteWhen: {word.strip()!r} is not an hour from 00 to 23")
+            hours.add(int(word))
+    return frozenset(hours)
+
+
+def percent(used: int, total: int) -> int:
+    """Used share in whole percent, rounded up; -1 for an unreadable one."""
+    return -(-used * 100 // total) if total > 0 else -1
