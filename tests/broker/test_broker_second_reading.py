@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import threading
+from typing import Any
 
 import pytest
 from wire import run, wire
 
 from saturnmq.broker import Broker, BrokerSettings
+from saturnmq.broker.clients import ClientInfo, Clients
 from saturnmq.broker.locks import LOCK_LIVE_MS
 from saturnmq.net import Connection, NetSettings, RemotingClient, RemotingServer
-from saturnmq.protocol.bodies import MessageQueue, SubscriptionGroupConfig
+from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, MessageQueue, ProducerData, SubscriptionGroupConfig
 from saturnmq.protocol.codes import RequestCode, SysFlag
 from saturnmq.protocol.command import Command, FrameDecoder, encode_frame
 from saturnmq.protocol.errors import StoreError
@@ -448,5 +450,39 @@ def test_an_administrator_is_told_that_a_change_is_not_on_disk_and_the_next_one_
                 file.write = write  # type: ignore[method-assign]
                 assert (await call("second")).code == 0
                 assert b'"first"' in file.path.read_bytes() and b'"second"' in file.path.read_bytes()
+
+    run(work)
+
+
+class Member:
+    """A connection that counts what it is told."""
+
+    def __init__(self, *, congested: bool = False) -> None:
+        self.congested = congested
+        self.told: list[str] = []
+        self.heard = asyncio.Event()
+
+    def invoke_oneway(self, command: Command) -> None:
+        self.told.append(command.ext["consumerGroup"])
+        self.heard.set()
+
+
+@pytest.mark.spec("HB-04", "RB-07", "REM-20")
+def test_members_that_come_together_are_told_once_and_one_that_does_not_read_is_not() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            clients = w.broker.ctx.clients
+            members: list[Any] = [Member() for _ in range(50)]
+            deaf: Any = Member(congested=True)
+            for number, member in enumerate([*members, deaf]):
+                info = ClientInfo(f"c{number}", 0, 407, w.broker.ctx.clock_ms())
+                clients.register_consumer(ConsumerData("G"), member, info, notify=True)
+            for member in members:
+                await member.heard.wait()
+            assert [member.told for member in members] == [["G"]] * 50
+            assert deaf.told == []
+            for member in [*members, deaf]:
+                clients.connection_closed(member)
+            assert clients.consumers == {} and clients._groups_of == {}
 
     run(work)

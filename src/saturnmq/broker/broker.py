@@ -8,6 +8,7 @@ import logging
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from saturnmq.broker.clients import Clients, ConsumerGroup
 from saturnmq.broker.context import Context
@@ -33,6 +34,7 @@ from saturnmq.store import MessageStore, StateFile, StoreFailureAction, StoreSet
 
 log = logging.getLogger(__name__)
 
+NOTIFY_SECONDS: Final = 0.02  # changes of a group that come within it are told once
 _WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not bound
 
 
@@ -81,6 +83,8 @@ class Broker:
         self._fast = RemotingServer(self._handle_fast, settings=net, tls=tls, listener=self)
         self._tasks: list[asyncio.Task[None]] = []
         self._saving: asyncio.Future[None] | None = None  # the last write of offsets, in a thread
+        self._changed_groups: dict[str, None] = {}  # whose members are told in a moment
+        self._notify: asyncio.TimerHandle | None = None
         self._bound = ("", 0)
         self._advertised_host = ""
 
@@ -162,6 +166,9 @@ class Broker:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._tasks = []
             await asyncio.gather(self._server.stop(), self._fast.stop())
+            if self._notify is not None:
+                self._notify.cancel()
+                self._notify = None
             await asyncio.gather(self.topics.saver.saved(), self.ctx.groups.saver.saved(), self._save_last_offsets())
         finally:
             await self.store.stop()
@@ -199,17 +206,27 @@ class Broker:
         self.ctx.hold.connection_closed(connection)
 
     def _members_changed(self, group: ConsumerGroup) -> None:
-        """Tell every member to rebalance (HB-04)."""
+        """Have every member told to rebalance (HB-04), once for all that changes within a moment: a start brings many at once."""
         config = self.ctx.groups.table.get(group.name)
         if not self.settings.notify_ids_changed or (
             config is not None and not config.notify_consumer_ids_changed_enable
         ):
             return
-        for member in list(group.members):
-            with contextlib.suppress(SendFailed):
-                member.invoke_oneway(
-                    Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": group.name})
-                )
+        self._changed_groups[group.name] = None
+        if self._notify is None:
+            self._notify = asyncio.get_running_loop().call_later(NOTIFY_SECONDS, self._notify_members)
+
+    def _notify_members(self) -> None:
+        """A member that does not read is left out; it looks for itself every 20 s."""
+        names, self._changed_groups, self._notify = self._changed_groups, {}, None
+        for name in names:
+            group = self.ctx.clients.consumers.get(name)
+            for member in list(group.members) if group is not None else ():
+                if not member.congested:
+                    with contextlib.suppress(SendFailed):
+                        member.invoke_oneway(
+                            Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": name})
+                        )
 
     # ---- timers
 

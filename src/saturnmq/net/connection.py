@@ -161,6 +161,11 @@ class Connection(asyncio.Protocol):
         return self._decoder.pending_bytes > 0
 
     @property
+    def congested(self) -> bool:
+        """Whether the peer has not taken what was sent: more of it would only pile up here."""
+        return self._write_paused
+
+    @property
     def read_paused(self) -> bool:
         """Whether this side has stopped reading, because of what the peer does not take or has under way."""
         return self._read_paused
