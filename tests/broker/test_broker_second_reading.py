@@ -486,3 +486,33 @@ def test_members_that_come_together_are_told_once_and_one_that_does_not_read_is_
             assert clients.consumers == {} and clients._groups_of == {}
 
     run(work)
+
+
+@pytest.mark.spec("LP-02", "REM-14")
+def test_one_connection_cannot_take_all_places_of_held_pulls() -> None:
+    async def work() -> None:
+        async with wire(pull_queue_max=20) as w:
+            await w.send(queue=1)
+            held = [asyncio.create_task(w.pull(suspend_ms=20_000)) for _ in range(2)]
+            while w.broker.ctx.hold.count < 2:
+                await asyncio.sleep(0)
+            assert (await w.pull(suspend_ms=20_000)).code == 19
+            other = RemotingClient(settings=NetSettings())
+            pull = {
+                "consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "6",
+                "suspendTimeoutMillis": "20000", "subscription": "*", "x": "y" * 100_000,
+            }  # fmt: skip
+            command = Command(RequestCode.PULL_MESSAGE, ext=pull, body=bytes(100_000))
+            waiting = asyncio.create_task(other.invoke(w.server.broker_address, command, 20_000))
+            while w.broker.ctx.hold.count < 3:
+                await asyncio.sleep(0)
+            kept = [h for h in w.broker.ctx.hold._waiting["T", 0] if "x" in h.request.ext or h.request.body]
+            assert kept == [], "a held pull keeps only what it needs"
+            long = Command(RequestCode.PULL_MESSAGE, ext=pull | {"subscription": "a" * 70_000})
+            assert (await other.invoke(w.server.broker_address, long, 5000)).code == 19
+            await w.send()
+            assert [answer.code for answer in await asyncio.gather(*held, waiting)] == [0, 0, 0]
+            assert w.broker.ctx.hold._keys == {}
+            await other.close()
+
+    run(work)

@@ -14,6 +14,7 @@ from saturnmq.net import Connection
 from saturnmq.protocol.command import Command
 
 TICK_SECONDS: Final = 0.5
+CONNECTION_SHARE: Final = 10  # one connection may take one place in so many
 
 Key = tuple[str, int]
 
@@ -36,15 +37,18 @@ class Hold:
         self._resume = resume
         self._limit = limit
         self._waiting: dict[Key, set[Held]] = {}
+        self._keys: dict[Connection, dict[Held, Key]] = {}
         self._woken: list[Held] = []
         self._timer: asyncio.TimerHandle | None = None
         self.count = 0
 
     def add(self, key: Key, held: Held) -> bool:
-        """Keep a pull; False when as many as allowed wait already."""
-        if self.count >= self._limit:
+        """Keep a pull; False when as many as allowed wait already, in all or on its connection."""
+        keys = self._keys.get(held.connection, {})
+        if self.count >= self._limit or len(keys) * CONNECTION_SHARE >= max(self._limit, CONNECTION_SHARE):
             return False
         self._waiting.setdefault(key, set()).add(held)
+        self._keys.setdefault(held.connection, keys)[held] = key
         self.count += 1
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
@@ -74,6 +78,10 @@ class Hold:
         if waiting is not None and held in waiting:
             waiting.discard(held)
             self.count -= 1
+            keys = self._keys[held.connection]
+            del keys[held]
+            if not keys:
+                del self._keys[held.connection]
             if not waiting:
                 del self._waiting[key]
 
@@ -93,9 +101,8 @@ class Hold:
 
     def connection_closed(self, connection: Connection) -> None:
         """Forget the pulls of a connection."""
-        for key, waiting in list(self._waiting.items()):
-            for held in [h for h in waiting if h.connection is connection]:
-                self._drop(key, held)
+        for held, key in list(self._keys.get(connection, {}).items()):
+            self._drop(key, held)
 
     def stop(self) -> None:
         """Answer everybody, so that no client waits for a broker that goes away."""

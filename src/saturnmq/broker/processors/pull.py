@@ -24,6 +24,11 @@ _COMMIT: Final = int(PullSysFlag.COMMIT_OFFSET)
 _SUSPEND: Final = int(PullSysFlag.SUSPEND)
 _SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
 _COUNT_MAX: Final = 4096
+_FIELDS: Final = (
+    "consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag", "suspendTimeoutMillis", "subscription",
+    "subVersion", "expressionType",
+)  # fmt: skip
+_HELD_CHARS_MAX: Final = 65_536  # of an expression that waits; longer ones are answered at once
 _CODES: Final = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
     GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -102,6 +107,10 @@ def _held(
         wait_ms = int64_or(request.ext, "suspendTimeoutMillis", 0)
     if wait_ms <= 0:
         return False
+    ext = request.ext
+    if len(ext.get("subscription", "")) > _HELD_CHARS_MAX:
+        return False
+    request.body, request.ext = None, {name: ext[name] for name in _FIELDS if name in ext}
     deadline = asyncio.get_running_loop().time() + wait_ms / 1000
     return ctx.hold.add((topic, queue_id), Held(connection, request, offset, deadline, accept))
 
