@@ -516,3 +516,19 @@ def test_one_connection_cannot_take_all_places_of_held_pulls() -> None:
             await other.close()
 
     run(work)
+
+
+@pytest.mark.spec("HB-04")
+def test_a_heartbeat_takes_a_bounded_number_of_groups_with_sound_names() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            for producers in (
+                [ProducerData(f"p{n}") for n in range(5000)],
+                [ProducerData("p" * 300)],
+                [ProducerData("")],
+            ):
+                answer = await w.call(RequestCode.HEART_BEAT, HeartbeatData("c1", producers, []).encode())
+                assert answer.code == 1 and "group" in (answer.remark or "")
+            assert w.broker.ctx.clients.producers == {} and w.broker.ctx.clients._groups_of == {}
+
+    run(work)

@@ -5,6 +5,8 @@ Source: spec 00 HB-03..08; spec 03 RB-07.
 
 from __future__ import annotations
 
+from typing import Final
+
 from saturnmq.broker.clients import ClientInfo
 from saturnmq.broker.context import Context
 from saturnmq.broker.names import group_problem
@@ -28,10 +30,18 @@ from saturnmq.protocol.codes import RETRY_PREFIX, Language, ResponseCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import response_error
 
+_GROUPS_MAX: Final = 4096  # of one client in one heartbeat
+
 
 def heartbeat(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
     """34."""
     data = HeartbeatData.decode(request.body)
+    count = len(data.consumer_data_set) + len(data.producer_data_set)
+    problem = f"{count} groups in one heartbeat, at most {_GROUPS_MAX} are taken" if count > _GROUPS_MAX else None
+    if not all(0 < len(producer.group_name) <= 255 for producer in data.producer_data_set):
+        problem = problem or "the name of a producer group must have 1 to 255 characters"
+    if problem is not None:
+        raise response_error(ResponseCode.SYSTEM_ERROR, problem)
     now = ctx.clock_ms()
     for consumer in data.consumer_data_set:
         _consumer(ctx, connection, request, data.client_id, consumer, now)
