@@ -532,3 +532,21 @@ def test_a_heartbeat_takes_a_bounded_number_of_groups_with_sound_names() -> None
             assert w.broker.ctx.clients.producers == {} and w.broker.ctx.clients._groups_of == {}
 
     run(work)
+
+
+@pytest.mark.spec("HB-06", "HB-07")
+def test_a_connection_that_goes_takes_only_itself_out_of_its_groups() -> None:
+    clients = Clients()
+    one, two = object(), object()
+    info = ClientInfo("c", 0, 407, 0)
+    for connection in (one, two):
+        for group in ("a", "b"):
+            clients.register_producer(group, connection, info)  # type: ignore[arg-type]
+            clients.register_consumer(ConsumerData(group), connection, info, notify=False)  # type: ignore[arg-type]
+    clients.unregister(one, "a", None)  # type: ignore[arg-type]
+    clients.connection_closed(one)  # type: ignore[arg-type]
+    assert {name: list(members) for name, members in clients.producers.items()} == {"a": [two], "b": [two]}
+    assert {name: list(group.members) for name, group in clients.consumers.items()} == {"a": [two], "b": [two]}
+    clients.unregister(two, "a", "a")  # type: ignore[arg-type]
+    clients.unregister(two, "b", "b")  # type: ignore[arg-type]
+    assert (clients.producers, clients.consumers, clients._groups_of) == ({}, {}, {})

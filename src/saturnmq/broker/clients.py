@@ -63,11 +63,13 @@ class Clients:
     def __init__(self) -> None:
         self.producers: dict[str, dict[Connection, ClientInfo]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
+        self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}  # as producer, as consumer
         self.on_change: Callable[[ConsumerGroup], None] | None = None
 
     def register_producer(self, group: str, connection: Connection, info: ClientInfo) -> None:
         """A producer was heard of."""
         self.producers.setdefault(group, {})[connection] = info
+        self._groups_of.setdefault(connection, (set(), set()))[0].add(group)
 
     def register_consumer(self, data: ConsumerData, connection: Connection, info: ClientInfo, *, notify: bool) -> None:
         """A consumer was heard of; its group's members are told when that changes something (HB-04)."""
@@ -78,12 +80,18 @@ class Clients:
         if known is not None and known.client_id != info.client_id:
             log.warning("client id changed group=%s from=%s to=%s", group.name, known.client_id, info.client_id)
         group.members[connection] = info
+        self._groups_of.setdefault(connection, (set(), set()))[1].add(group.name)
         changed = group.update(data)
         if (known is None or changed) and notify:
             self._changed(group)
 
     def unregister(self, connection: Connection, producer_group: str | None, consumer_group: str | None) -> None:
         """One client leaves a producer and/or consumer group (HB-07)."""
+        as_producer, as_consumer = self._groups_of.get(connection, (set(), set()))
+        as_producer.discard(producer_group or "")
+        as_consumer.discard(consumer_group or "")
+        if not as_producer and not as_consumer:
+            self._groups_of.pop(connection, None)
         if producer_group:
             members = self.producers.get(producer_group)
             if members is not None:
@@ -97,9 +105,10 @@ class Clients:
 
     def connection_closed(self, connection: Connection) -> None:
         """Everything on this connection leaves (HB-06)."""
-        for name in [name for name, members in self.producers.items() if connection in members]:
+        as_producer, as_consumer = self._groups_of.get(connection, (set(), set()))
+        for name in list(as_producer):
             self.unregister(connection, name, None)
-        for name in [name for name, group in self.consumers.items() if connection in group.members]:
+        for name in list(as_consumer):
             self.unregister(connection, None, name)
 
     def expired(self, now_ms: int, expiry_ms: int) -> Iterable[Connection]:
