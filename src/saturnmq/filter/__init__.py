@@ -20,6 +20,10 @@ What a broker calls:
 4. Only with enableCalcFilterBitMap and enableConsumeQueueExt: `filters.bit_map(topic, properties)` before the consume queue
    entry is written (its length is `filters.bloom.map_bytes`), and at a pull `group_filter.by_extension(store_time_ms, bit_map)`.
 
+Where this room is stricter than the original: a pull with a broken expression is 23 (there, it got every message); a saved
+record that does not compile is dropped (there, it let everything through); text and depth are bounded (LIM-12); remarks of
+23 are our own words. Uploaded filter classes (FIL-08) are not offered.
+
 `matcher_of(..., strict=True)` refuses text behind the condition, which the original ignores; `SqlMatcher.ignored` shows it.
 """
 

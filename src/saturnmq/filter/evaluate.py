@@ -237,6 +237,9 @@ def _by_order(relation: Settle) -> Settle:
 def _equal(node: syntax.Equal) -> Condition:
     if isinstance(node.left, Property) and isinstance(node.right, Constant) and node.right.kind is Kind.TEXT:
         return _property_is_text(node.left.name, node.right.value)
+    number = _number(node.right)
+    if isinstance(node.left, Property) and number is not None:
+        return _property_is_number(node.left.name, _READERS[kind_of(node.right)], number)
     left, right = _operand(node.left), _operand(node.right)
     settle = _settle_equality(kind_of(node.left), kind_of(node.right))
 
@@ -257,11 +260,19 @@ def _property_is_text(name: str, wanted: object) -> Condition:
     return evaluate
 
 
+def _property_is_number(name: str, read: Callable[[str], int | float], number: int | float) -> Condition:
+    def evaluate(get: Get) -> bool | None:
+        text = get(name)
+        return None if text is None else read(text) == number
+
+    return evaluate
+
+
 def _settle_equality(left: Kind, right: Kind) -> Settle:
     """How two values that are not null are compared by =."""
     if left.is_number and right.is_number:
         return _by_order(operator.eq)
-    if left is Kind.TEXT and right.is_number:
+    if left is Kind.TEXT and right.is_number:  # a literal text; properties have their own way
         read = _READERS[right]
         return lambda first, second: bool(read(first) == second)
     if left.is_number and right is Kind.TEXT:
