@@ -27,10 +27,13 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from saturnmq.protocol.codes import VERSION, CommandFlag, Language
 from saturnmq.protocol.errors import FrameError, HeaderError, LocalProtocolError, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from saturnmq.protocol.shapes import HeaderShape, HeaderShapes
 
 try:
     import orjson
@@ -77,6 +80,8 @@ class Serialization(IntEnum):
 
 _JSON: Final = Serialization.JSON
 _BINARY: Final = Serialization.ROCKETMQ
+_WORD_END: Final = 2 << 24  # second words from here on name no serialization
+_NO_SHAPES: Final[dict[int, HeaderShape]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +154,7 @@ class Command:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Command):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+        return all(getattr(self, name) == getattr(other, name) for name in Command.__slots__)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -347,54 +352,96 @@ def _decode_entries(header: bytes, at: int, end: int, limits: FrameLimits) -> di
 
 
 class FrameDecoder:
-    """Turns a byte stream into commands, however it is cut (REM-03). One per connection."""
+    """Turns a byte stream into commands, however it is cut (REM-03). One per connection.
 
-    __slots__ = ("_buffer", "_limits", "_need")
+    shapes: headers that repeat are read through what is remembered of the earlier ones.
+    """
 
-    def __init__(self, limits: FrameLimits = FrameLimits()) -> None:
+    __slots__ = ("_limits", "_need", "_rest", "_shapes")
+
+    def __init__(self, limits: FrameLimits = FrameLimits(), shapes: HeaderShapes | None = None) -> None:
         self._limits = limits
-        self._buffer = bytearray()
+        self._shapes = shapes
+        self._rest = bytearray()  # the start of a frame that is not complete yet
         self._need = 8  # bytes that must be there before anything can be decoded
 
     @property
     def pending_bytes(self) -> int:
         """Bytes of a frame that is not complete yet; 0 between frames."""
-        return len(self._buffer)
+        return len(self._rest)
 
     def feed(self, data: bytes) -> list[Command]:
         """Commands completed by data, in order.
 
         Raises RemoteProtocolError; its `decoded` holds the commands that were complete before the bad frame.
         """
-        buffer = self._buffer
-        if buffer:
-            buffer += data
-            if len(buffer) < self._need:
-                return []
-            data = bytes(buffer)
-            buffer.clear()
+        rest = self._rest
         commands: list[Command] = []
-        at, end = 0, len(data)
-        self._need = 8
+        at = 0
         try:
-            while end - at >= 8:
-                length, word = _PREFIX.unpack_from(data, at)
-                header_bytes = word & _HEADER_LENGTH_MASK
-                self._check(length, word >> 24, header_bytes)
-                frame_end = at + 4 + length
-                if frame_end > end:
-                    self._need = frame_end - at
-                    break
-                body_at = at + 8 + header_bytes
-                body = data[body_at:frame_end] if body_at < frame_end else None
-                commands.append(decode_header(word >> 24, data[at + 8 : body_at], body, self._limits))
-                at = frame_end
+            if rest:
+                at = self._finish_frame(data, commands)
+                if rest:
+                    return commands
+            at = self._decode(data, at, commands)
         except RemoteProtocolError as error:
             error.decoded = commands
             raise
-        if at < end:
-            buffer += data[at:] if at else data
+        if at < len(data):
+            rest += data[at:]
         return commands
+
+    def _finish_frame(self, data: bytes, commands: list[Command]) -> int:
+        """Complete the frame whose start is there, and no more: data is not copied. Returns how much of it that took."""
+        rest = self._rest
+        at = 0
+        while True:
+            missing = self._need - len(rest)
+            rest += data[at : at + missing]
+            at += missing
+            if at > len(data):
+                return len(data)
+            frame = bytes(rest)
+            if self._decode(frame, 0, commands):
+                rest.clear()
+                return at
+
+    def _decode(self, data: bytes, at: int, commands: list[Command]) -> int:
+        """Add the commands of the whole frames from at on; returns where the first frame starts that is not whole."""
+        limits, shapes = self._limits, self._shapes
+        known = shapes.by_word if shapes is not None else _NO_SHAPES
+        length_max, end = limits.frame_bytes_max - 4, len(data)
+        self._need = 8
+        while end - at >= 8:
+            length, word = _PREFIX.unpack_from(data, at)
+            header_bytes = word & _HEADER_LENGTH_MASK
+            if (
+                header_bytes + 4 > length
+                or length > length_max
+                or word >= _WORD_END
+                or header_bytes > limits.header_bytes_max
+            ):
+                self._check(length, word >> 24, header_bytes)
+            frame_end = at + 4 + length
+            if frame_end > end:
+                self._need = frame_end - at
+                break
+            if word in known:
+                command: Command | None = known[word].read(data, at, frame_end)
+                if command is not None:
+                    commands.append(command)
+                    at = frame_end
+                    continue
+            body_at = at + 8 + header_bytes
+            header = data[at + 8 : body_at]
+            command = decode_header(
+                word >> 24, header, data[body_at:frame_end] if body_at < frame_end else None, limits
+            )
+            if shapes is not None:
+                shapes.learn(word, header, command)
+            commands.append(command)
+            at = frame_end
+        return at
 
     def _check(self, length: int, serialization: int, header_bytes: int) -> None:
         limits = self._limits

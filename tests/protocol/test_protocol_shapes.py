@@ -1,0 +1,151 @@
+"""Headers read through a shape give what decoding them field by field gives: commands, errors, what was done before one."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.command import Command, FrameDecoder, Serialization, encode_frame
+from saturnmq.protocol.errors import RemoteProtocolError
+from saturnmq.protocol.shapes import CHANGING, SHAPES_MAX, HeaderShapes, ShapedCommand
+
+BINARY = Serialization.ROCKETMQ
+SEND = int(RequestCode.SEND_MESSAGE_V2)
+
+
+def send_ext(**more: str) -> dict[str, str]:
+    """The fields of a Java producer, in its order."""
+    ext = {
+        "a": "producers", "b": "Topic", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1795246686100", "h": "0",
+        "i": "UNIQ_KEY\x01ABC\x02WAIT\x01true", "j": "0", "k": "false", "m": "false", "n": "broker-a",
+    }  # fmt: skip
+    return ext | more
+
+
+def frame(opaque: int = 0, *, code: int = SEND, flag: int = 0, body: bytes | None = b"body", **more: str) -> bytes:
+    return encode_frame(
+        Command(code, ext=send_ext(**more), body=body, opaque=opaque, flag=flag, serialization=BINARY, language=0)
+    )
+
+
+def outcome(decoder: FrameDecoder, pieces: list[bytes]) -> tuple[list[Command], str, int]:
+    """Commands, the error's class and text, and what is pending."""
+    commands: list[Command] = []
+    try:
+        for piece in pieces:
+            commands += decoder.feed(piece)
+    except RemoteProtocolError as error:
+        return commands + list(error.decoded), f"{type(error).__name__}: {error}", 0
+    return commands, "", decoder.pending_bytes
+
+
+def check_same(pieces: list[bytes]) -> list[Command]:
+    """Both decoders do the same with the same pieces; the commands of the one with shapes."""
+    plain, shaped = outcome(FrameDecoder(), pieces), outcome(FrameDecoder(shapes=HeaderShapes()), pieces)
+    assert shaped == plain
+    for command, twin in zip(shaped[0], plain[0], strict=True):
+        assert list(command.ext.items()) == list(twin.ext.items())  # the order too
+        assert encode_frame(command) == encode_frame(twin)
+    return shaped[0]
+
+
+@pytest.mark.spec("REM-01", "FUZ-04")
+def test_the_second_header_of_a_kind_is_read_through_its_shape() -> None:
+    commands = check_same(
+        [frame(1), frame(2, e="3", g="1795246686999", i="UNIQ_KEY\x01XYZ\x02WAIT\x01true") + frame(3)]
+    )
+    assert [type(command) for command in commands] == [Command, ShapedCommand, ShapedCommand]
+    second = commands[1]
+    assert isinstance(second, ShapedCommand)
+    assert second.shape.names == ("e", "g", "i")
+    assert second.values == (b"3", b"1795246686999", b"UNIQ_KEY\x01XYZ\x02WAIT\x01true")
+    assert "e" not in second.shape.shared and second.shape.shared["b"] == "Topic"
+    second.ext["acl"] = "added"
+    assert second.ext["acl"] == "added", "fields that a hook adds stay"
+
+
+@pytest.mark.spec("REM-01", "FUZ-04")
+@pytest.mark.parametrize(
+    "other",
+    [
+        frame(2, b="Other"),  # a shared value of the same length
+        frame(2, j="1"),
+        frame(2, flag=2),
+        frame(2, e="10", i="UNIQ_KEY\x01AB\x02WAIT\x01true"),  # the same length with other places
+        frame(2, i="UNIQ_KEY\x01\u00e9C\x02WAIT\x01true"[:-1]),  # no ASCII, the same length in bytes
+        frame(2, body=None),
+        frame(2, code=RequestCode.SEND_BATCH_MESSAGE),
+        frame(2).replace(b"UNIQ", b"UN\xff\xfe"),  # no UTF-8
+        frame(2).replace(b"\x00\x01e\x00\x00\x00\x010", b"\x00\x01e\x00\x00\x00\x020"),  # a length that lies
+        frame(2).replace(b"\x00\x01f", b"\x00\x01e"),  # a repeated field
+        frame(2)[:17] + b"\0\0\0\1" + frame(2)[21:],  # flag
+        frame(2)[:21] + b"\0\0\0\1" + frame(2)[25:],  # remark
+        struct.pack(">iI", 17_000_000, (1 << 24) | 100) + frame(2)[8:],
+    ],
+)
+def test_headers_of_the_same_length_are_not_confused(other: bytes) -> None:
+    check_same([frame(1) + frame(2) + other + other + frame(3)])
+
+
+mutation = st.tuples(st.integers(0, 400), st.integers(0, 255))
+texts = st.sampled_from(["0", "1", "12", "", "TRAN_MSG\x01true", "\u4e2d", "x" * 9, "999999999", "-1"])
+requests = st.builds(
+    lambda opaque, code, flag, body, more, changes: (
+        frame(opaque, code=code, flag=flag, body=body, **more),
+        changes,
+    ),
+    st.integers(-(2**31), 2**31 - 1),
+    st.sampled_from([SEND, SEND, SEND, *sorted(CHANGING), int(RequestCode.HEART_BEAT)]),
+    st.sampled_from([0, 0, 0, 1, 2]),
+    st.sampled_from([None, b"", b"x", b"body" * 20]),
+    st.dictionaries(
+        st.sampled_from(["b", "e", "g", "i", "j", "queueId", "queueOffset", "properties"]), texts, max_size=3
+    ),
+    st.lists(mutation, max_size=1),
+)
+
+
+@pytest.mark.spec("FUZ-01", "FUZ-04", "REM-03")
+@given(st.lists(requests, min_size=1, max_size=8), st.lists(st.integers(0, 4000), max_size=6), st.booleans())
+def test_any_frames_in_any_pieces_decode_alike(
+    frames: list[tuple[bytes, list[tuple[int, int]]]], cuts: list[int], twice: bool
+) -> None:
+    stream = b""
+    for raw, changes in frames:
+        changed = bytearray(raw)
+        for at, value in changes:
+            changed[at % len(changed)] = value
+        stream += (raw if twice else b"") + bytes(changed)
+    places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+    check_same([stream[start:end] for start, end in itertools.pairwise(places)])
+
+
+@pytest.mark.spec("REM-03")
+def test_a_stream_byte_by_byte() -> None:
+    stream = b"".join(frame(n, e=str(n % 3)) for n in range(5))
+    commands = check_same([stream[at : at + 1] for at in range(len(stream))])
+    assert [command.opaque for command in commands] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.spec("FUZ-04", "FUZ-09")
+def test_a_peer_with_ever_new_headers_is_not_remembered_without_end() -> None:
+    shapes = HeaderShapes()
+    decoder = FrameDecoder(shapes=shapes)
+    for number in range(1000):
+        decoder.feed(frame(number, b=f"topic{number}"))
+        count = 0
+        for shape in shapes.by_word.values():
+            following = shape
+            while following is not None:
+                count, following = count + 1, following.next
+        assert count <= SHAPES_MAX
+    for number in range(70_000):
+        (command,) = decoder.feed(frame(number))
+        if isinstance(command, ShapedCommand):
+            return
+    raise AssertionError("it never learned again")
