@@ -334,7 +334,7 @@ def test_own_id_must_be_one_of_the_peers() -> None:
     from saturnmq.raft.core.state import HardState
     from saturnmq.testing.raft_simulation import Ledger
 
-    with pytest.raises(ConfigError, match="n7.*n0, n1"):
+    with pytest.raises(ConfigError, match=r"n7.*n0, n1"):
         Node(
             group="g",
             self_id="n7",

@@ -1,0 +1,147 @@
+"""The bytes of DLedger's files: entries, blank records, index units, and the two text files. Bytes in, values out, and back."""
+
+# Entry, big-endian. Source: spec 04 section 5.2.
+#   at  type  field      meaning
+#    0  i32   magic      1; -1 is a blank record
+#    4  i32   size       48 + body bytes
+#    8  i64   index      number of the entry, from 0
+#   16  i64   term       of the leader that made it
+#   24  i64   pos        offset of this header in the data files
+#   32  i32   channel    0
+#   36  i32   chain_crc  0
+#   40  i32   body_crc   0: never computed
+#   44  i32   body_len   bytes
+#   48  ...   body       a whole message
+#
+# Blank record, fills a data file behind its last entry: i32 -1, i32 bytes left in the file (these 8 included), zeros.
+#
+# Index unit, 32 bytes, at 32 x index of the index files. Source: spec 04 section 5.3.
+#    0  i32   magic      1
+#    4  i64   pos        of the entry
+#   12  i32   size       of the entry
+#   16  i64   index
+#   24  i64   term
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from saturnmq.protocol.errors import CorruptRecord
+from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC, Entry
+from saturnmq.raft.core.state import HardState
+
+HEADER: Final = struct.Struct(">iiqqqiiii")
+INDEX_UNIT: Final = struct.Struct(">iqiqq")
+BLANK: Final = struct.Struct(">ii")
+BLANK_MAGIC: Final = -1
+INDEX_UNIT_BYTES: Final = 32
+INDEX_FILE_UNITS: Final = 5 * 1024 * 1024
+assert HEADER.size == ENTRY_HEADER_BYTES
+assert INDEX_UNIT.size == INDEX_UNIT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first 48 bytes of an entry."""
+
+    magic: int
+    size: int
+    index: int
+    term: int
+    pos: int
+    channel: int
+    chain_crc: int
+    body_crc: int
+    body_len: int
+
+    @property
+    def is_blank(self) -> bool:
+        return self.magic == BLANK_MAGIC
+
+
+@dataclass(frozen=True, slots=True)
+class IndexUnit:
+    """Where an entry lies."""
+
+    magic: int
+    pos: int
+    size: int
+    index: int
+    term: int
+
+
+def entry_bytes(entry: Entry) -> bytes:
+    """The entry as it is stored."""
+    head = HEADER.pack(
+        entry.magic, entry.size, entry.index, entry.term, entry.pos, entry.channel, 0, 0, len(entry.body)
+    )
+    return head + entry.body
+
+
+def read_header(buffer: memoryview, at: int) -> Header:
+    return Header(*HEADER.unpack_from(buffer, at))
+
+
+def read_entry(buffer: memoryview, at: int) -> Entry:
+    """The entry at this place. Raises CorruptRecord."""
+    header = read_header(buffer, at)
+    end = at + header.size
+    if (
+        header.magic != ENTRY_MAGIC
+        or header.size != ENTRY_HEADER_BYTES + header.body_len
+        or not at < end <= len(buffer)
+    ):
+        raise CorruptRecord(f"no entry at {at}: magic {header.magic}, size {header.size}, body {header.body_len}")
+    body = bytes(buffer[at + ENTRY_HEADER_BYTES : end])
+    return Entry(header.index, header.term, header.pos, body, header.magic, header.channel)
+
+
+def index_unit(entry: Entry | Header) -> bytes:
+    """The index unit of an entry."""
+    return INDEX_UNIT.pack(entry.magic, entry.pos, entry.size, entry.index, entry.term)
+
+
+def blank_record(bytes_left: int) -> bytes:
+    """The head of the blank record that fills the rest of a file; the zeros behind it are not in it."""
+    return BLANK.pack(BLANK_MAGIC, bytes_left)
+
+
+# Text files, `key=value` lines. Source: spec 04 section 5.4.
+
+
+def format_term(state: HardState) -> bytes:
+    return f"voteLeader={state.voted_for or ''}\ncurrTerm={state.term}\n".encode()
+
+
+def parse_term(data: bytes) -> HardState:
+    """Raises ValueError, KeyError."""
+    values = _lines(data)
+    term = int(values["currTerm"])
+    if term < 0:
+        raise ValueError(f"currTerm={term} is negative")
+    return HardState(term, values.get("voteLeader") or None)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCheckpoint:
+    """What was committed, and stored, when it was written (DL-Q07)."""
+
+    end_index: int = -1
+    committed_index: int = -1
+
+
+def format_checkpoint(checkpoint: LedgerCheckpoint) -> bytes:
+    return f"committedIndex={checkpoint.committed_index}\nendIndex={checkpoint.end_index}\n".encode()
+
+
+def parse_checkpoint(data: bytes) -> LedgerCheckpoint:
+    """Raises ValueError, KeyError."""
+    values = _lines(data)
+    return LedgerCheckpoint(int(values["endIndex"]), int(values["committedIndex"]))
+
+
+def _lines(data: bytes) -> dict[str, str]:
+    pairs = (line.partition("=") for line in data.decode().splitlines() if line and not line.startswith("#"))
+    return {name.strip(): value.strip() for name, _, value in pairs}

@@ -1,0 +1,322 @@
+"""DLedger's request codes and JSON bodies, both directions.
+
+Rules of this file: bytes in, messages out, and back. Keys are sorted, absent values are left out, enums are written by name, bytes
+as base64; unknown keys are ignored, an unknown enum name is None. Any bytes either parse or raise BodyError.
+Source: spec 04 section 4.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from collections.abc import Callable, Mapping
+from enum import Enum, IntEnum
+from typing import Any, Final
+
+from saturnmq.protocol.errors import BodyError, RemoteProtocolError
+from saturnmq.protocol.json_dialect import loads
+from saturnmq.raft.core.entry import Entry
+from saturnmq.raft.core.messages import (
+    AppendRequest,
+    AppendResponse,
+    GetRequest,
+    GetResponse,
+    HeartBeatRequest,
+    HeartBeatResponse,
+    Message,
+    MetadataRequest,
+    MetadataResponse,
+    PushKind,
+    PushRequest,
+    PushResponse,
+    Request,
+    Response,
+    TransferRequest,
+    TransferResponse,
+    VoteRequest,
+    VoteResponse,
+    VoteResult,
+)
+
+try:
+    import orjson
+
+    def _dumps(fields: dict[str, Any]) -> bytes:
+        return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
+
+except ImportError:  # orjson is a default dependency, never a required one (PKG-04)
+
+    def _dumps(fields: dict[str, Any]) -> bytes:
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
+
+
+class DLedgerCode(IntEnum):
+    """Request codes. The header code of a response is always 200, the result stands in its body."""
+
+    METADATA = 50000
+    APPEND = 50001
+    GET = 50002
+    VOTE = 51001
+    HEART_BEAT = 51002
+    PULL = 51003
+    PUSH = 51004
+    LEADERSHIP_TRANSFER = 51005
+
+
+RESPONSE_HEADER_CODE: Final = 200
+ENTRIES_MAX: Final = 65_536  # entries in one body; a frame of 16 MiB cannot hold more
+_INT64: Final = 2**63
+
+_COMMON: Final = {
+    "code": "code",
+    "group": "group",
+    "leader_id": "leaderId",
+    "local_id": "localId",
+    "remote_id": "remoteId",
+    "term": "term",
+}
+# Class of the message -> attribute -> JSON key, beyond the common ones. PUSH requests have functions of their own.
+_FIELDS: Final[dict[type[Message], dict[str, str]]] = {
+    VoteRequest: {"ledger_end_index": "ledgerEndIndex", "ledger_end_term": "ledgerEndTerm"},
+    VoteResponse: {"vote_result": "voteResult"},
+    HeartBeatRequest: {},
+    HeartBeatResponse: {},
+    PushResponse: {"index": "index", "count": "count", "begin_index": "beginIndex", "end_index": "endIndex"},
+    TransferRequest: {
+        "transfer_id": "transferId",
+        "transferee_id": "transfereeId",
+        "take_leadership_ledger_index": "takeLeadershipLedgerIndex",
+    },
+    TransferResponse: {},
+    AppendRequest: {"body": "body"},
+    AppendResponse: {"index": "index", "pos": "pos"},
+    GetRequest: {"begin_index": "beginIndex", "max_size": "maxSize"},
+    GetResponse: {"entries": "entries"},
+    MetadataRequest: {},
+    MetadataResponse: {"peers": "peers"},
+}
+_ALL_FIELDS: Final = {cls: {**_COMMON, **more} for cls, more in _FIELDS.items()}
+
+_EXCHANGES: Final[dict[DLedgerCode, tuple[type[Any], type[Any]]]] = {
+    DLedgerCode.METADATA: (MetadataRequest, MetadataResponse),
+    DLedgerCode.APPEND: (AppendRequest, AppendResponse),
+    DLedgerCode.GET: (GetRequest, GetResponse),
+    DLedgerCode.VOTE: (VoteRequest, VoteResponse),
+    DLedgerCode.HEART_BEAT: (HeartBeatRequest, HeartBeatResponse),
+    DLedgerCode.PUSH: (PushRequest, PushResponse),
+    DLedgerCode.LEADERSHIP_TRANSFER: (TransferRequest, TransferResponse),
+}
+_CODES: Final = {request: code for code, (request, _) in _EXCHANGES.items()}
+
+
+class UnsupportedRequest(RemoteProtocolError):
+    """A request code that this side does not serve; PULL is one of them, as in the original."""
+
+
+def code_of(request: Request) -> DLedgerCode:
+    """The request code of a message."""
+    return _CODES[type(request)]
+
+
+# encode
+
+
+def encode(message: Request | Response) -> bytes:
+    """The JSON body of a message."""
+    if isinstance(message, PushRequest):
+        return _dumps(_push_fields(message))
+    fields = {}
+    for attribute, key in _ALL_FIELDS[type(message)].items():
+        value = getattr(message, attribute)
+        if value is not None:
+            fields[key] = _plain(value)
+    return _dumps(fields)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return _base64(value)
+    if isinstance(value, IntEnum):
+        return int(value)
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, tuple):
+        return [_entry_fields(entry) for entry in value]
+    return value
+
+
+def _base64(data: bytes) -> str:
+    return binascii.b2a_base64(data, newline=False).decode("ascii")
+
+
+def _entry_fields(entry: Entry) -> dict[str, Any]:
+    return {
+        "body": _base64(entry.body),
+        "bodyCrc": 0,
+        "chainCrc": 0,
+        "channel": entry.channel,
+        "index": entry.index,
+        "magic": entry.magic,
+        "pos": entry.pos,
+        "size": entry.size,
+        "term": entry.term,
+    }
+
+
+def _push_fields(push: PushRequest) -> dict[str, Any]:
+    """The keys after `type` are written by the original but never read."""
+    entries = push.entries
+    fields: dict[str, Any] = {
+        "code": int(push.code),
+        "group": push.group,
+        "leaderId": push.leader_id,
+        "localId": push.local_id,
+        "remoteId": push.remote_id,
+        "term": push.term,
+        "commitIndex": push.commit_index,
+        "type": push.kind.name if push.kind is not None else None,
+        "batch": push.batch,
+        "batchEntry": [_entry_fields(entry) for entry in entries] if push.batch else [],
+        "count": len(entries),
+        "firstEntryIndex": entries[0].index if entries else -1,
+        "lastEntryIndex": entries[-1].index if entries else -1,
+        "totalSize": sum(entry.size for entry in entries) if push.batch else 0,
+    }
+    if entries and not push.batch:
+        fields["entry"] = _entry_fields(entries[0])
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+# decode
+
+
+def decode_request(code: int, body: bytes | None) -> Request:
+    """The request in a body. Raises BodyError, UnsupportedRequest."""
+    cls = _exchange(code)[0]
+    if cls is PushRequest:
+        return _decode_push(_object(body))
+    return _decode(cls, body)  # type: ignore[no-any-return]
+
+
+def decode_response(code: int, body: bytes | None) -> Response:
+    """The answer to a request of this code. Raises BodyError."""
+    return _decode(_exchange(code)[1], body)  # type: ignore[no-any-return]
+
+
+def _exchange(code: int) -> tuple[type[Any], type[Any]]:
+    try:
+        return _EXCHANGES[DLedgerCode(code)]
+    except (ValueError, KeyError):
+        raise UnsupportedRequest(f"request code {code} is not served here") from None
+
+
+def _object(body: bytes | None) -> Mapping[str, Any]:
+    fields = loads(body or b"")
+    if not isinstance(fields, dict):
+        raise BodyError(f"body is a {type(fields).__name__}, must be an object")
+    return fields
+
+
+def _decode(cls: type[Any], body: bytes | None) -> Any:
+    return cls(**_values(cls, _object(body)))
+
+
+def _values(cls: type[Message], fields: Mapping[str, Any]) -> dict[str, Any]:
+    values = {}
+    for attribute, key in _ALL_FIELDS[cls].items():
+        value = fields.get(key)
+        if value is not None:
+            values[attribute] = _read(attribute, key, value)
+    return values
+
+
+def _read(attribute: str, key: str, value: Any) -> Any:
+    reader = _READERS.get(attribute)
+    return _number(key, value) if reader is None else reader(key, value)
+
+
+def _number(key: str, value: Any) -> int:
+    if type(value) is not int or not -_INT64 <= value < _INT64:
+        raise BodyError(f"{key} must be a 64-bit integer")
+    return value
+
+
+def _text(key: str, value: Any) -> str:
+    if type(value) is not str:
+        raise BodyError(f"{key} must be text")
+    return value
+
+
+def _bytes(key: str, value: Any) -> bytes:
+    try:
+        return binascii.a2b_base64(_text(key, value), strict_mode=True)
+    except ValueError as error:  # binascii.Error is one
+        raise BodyError(f"{key} is not base64: {error}") from None
+
+
+def _vote_result(key: str, value: Any) -> VoteResult | None:
+    """None for a name that is not known, such as the two underscores of 0.1 (spec 04 section 1)."""
+    return VoteResult.__members__.get(_text(key, value))
+
+
+def _entries(key: str, value: Any) -> tuple[Entry, ...]:
+    if type(value) is not list or len(value) > ENTRIES_MAX:
+        raise BodyError(f"{key} must be a list of at most {ENTRIES_MAX} entries")
+    return tuple(_entry(key, item) for item in value)
+
+
+def _entry(key: str, value: Any) -> Entry:
+    """An entry as it was sent: its size is what the sender says, a comparison needs it. CRCs are ignored (DL-F07)."""
+    if type(value) is not dict:
+        raise BodyError(f"{key} must be an object")
+    numbers = {
+        name: _number(f"{key}.{name}", value.get(name, 0)) for name in ("index", "term", "pos", "magic", "channel")
+    }
+    body = value.get("body")
+    size = _number(f"{key}.size", value.get("size", 0))
+    if size < 0:
+        raise BodyError(f"{key}.size is negative")
+    return Entry(body=_bytes(f"{key}.body", body) if body is not None else b"", size=size, **numbers)
+
+
+def _peers(key: str, value: Any) -> dict[str, str]:
+    if type(value) is not dict:
+        raise BodyError(f"{key} must be an object")
+    return {_text(key, name): _text(key, address) for name, address in value.items()}
+
+
+_READERS: Final[dict[str, Callable[[str, Any], Any]]] = {
+    "group": _text,
+    "leader_id": _text,
+    "local_id": _text,
+    "remote_id": _text,
+    "transfer_id": _text,
+    "transferee_id": _text,
+    "vote_result": _vote_result,
+    "body": _bytes,
+    "entries": _entries,
+    "peers": _peers,
+}
+
+
+def _decode_push(fields: Mapping[str, Any]) -> PushRequest:
+    """A body with a non-empty `batchEntry` is a batch, whatever `batch` says."""
+    values = {
+        attribute: _read(attribute, key, fields[key])
+        for attribute, key in _COMMON.items()
+        if fields.get(key) is not None
+    }
+    kind = fields.get("type", "APPEND")
+    batch, entry = fields.get("batchEntry"), fields.get("entry")
+    entries: tuple[Entry, ...] = ()
+    if batch:
+        entries = _entries("batchEntry", batch)
+    elif entry is not None:
+        entries = (_entry("entry", entry),)
+    return PushRequest(
+        kind=PushKind.__members__.get(_text("type", kind)) if kind is not None else None,
+        commit_index=_number("commitIndex", fields.get("commitIndex", -1)),
+        entries=entries,
+        batch=bool(batch),
+        **values,
+    )
