@@ -17,6 +17,7 @@ from saturnmq.net.errors import CallTimeout, SendFailed
 from saturnmq.protocol.codes import CommandFlag, ResponseCode
 from saturnmq.protocol.command import Command, FrameDecoder, encode_frame, encode_head
 from saturnmq.protocol.errors import MissingField, RemoteProtocolError, ResponseError, SaturnError
+from saturnmq.protocol.shapes import HeaderShapes
 
 if TYPE_CHECKING:
     from saturnmq.net.endpoint import Endpoint
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[["Connection", Command], "Command | Awaitable[Command | None] | None"]
+# bytes: the whole frame of an answer, already encoded
+Handler = Callable[["Connection", Command], "Command | bytes | Awaitable[Command | None] | None"]
 
 TLS_CLIENT_HELLO: Final = 0x16  # first byte of a TLS connection; a legal plain frame starts with 0 (REM-29)
 _SEPARATE_BODY_BYTES: Final = 16_384  # from here on a body is written beside its head instead of being copied behind it
@@ -65,7 +67,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._handler = endpoint.handler
         self._transport: asyncio.Transport | None = None
-        self._decoder = FrameDecoder(endpoint.frame_limits)
+        self._decoder = FrameDecoder(endpoint.frame_limits, HeaderShapes() if endpoint.repeats else None)
         self._tls: TlsStream | None = None
         self._first = endpoint.sniffs_tls
         self._out: list[bytes] = []
@@ -175,13 +177,28 @@ class Connection(asyncio.Protocol):
         if self._backlog:
             self._backlog.extend(commands)
             return
+        endpoint, handler = self._endpoint, self._handler
+        in_flight_max = endpoint.settings.in_flight_max
+        special = bool(endpoint.hooks) or endpoint.stopping
         self._corked = True
-        dispatch = self._dispatch
         for index, command in enumerate(commands):
-            dispatch(command)
+            if special or command.flag & _RESPONSE:
+                self._dispatch(command)
+            else:
+                try:
+                    reply = handler(self, command)
+                except Exception as error:
+                    self._answer(command, self.failure(command, error))
+                else:
+                    if type(reply) is bytes:
+                        if not command.flag & _ONEWAY and not self.closed:
+                            self._out.append(reply)
+                            self._out_bytes += len(reply)
+                    elif reply is not None:
+                        self._replied(command, reply)
             if self._out_bytes >= _FLUSH_BYTES:
                 self._flush()
-            if self._write_paused or self.in_flight >= self._endpoint.settings.in_flight_max:
+            if self._write_paused or self.in_flight >= in_flight_max:
                 self._backlog.extend(commands[index + 1 :])
                 break
         self._corked = False
@@ -226,13 +243,17 @@ class Connection(asyncio.Protocol):
         except Exception as error:
             self._answer(command, self.failure(command, error))
             return
-        if reply is None:
-            return
+        if reply is not None:
+            self._replied(command, reply)
+
+    def _replied(self, command: Command, reply: Command | bytes | Awaitable[Command | None]) -> None:
         if type(reply) is Command:
             self._answer(command, reply)
-            return
-        self.in_flight += 1
-        endpoint.spawn(self._finish(command, cast("Awaitable[Command | None]", reply)))
+        elif type(reply) is bytes:
+            self._answer(command, FrameDecoder().feed(reply)[0])  # hooks look into it
+        else:
+            self.in_flight += 1
+            self._endpoint.spawn(self._finish(command, cast("Awaitable[Command | None]", reply)))
 
     async def _finish(self, command: Command, waiting: Awaitable[Command | None]) -> None:
         try:

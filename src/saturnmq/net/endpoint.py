@@ -102,6 +102,7 @@ class Endpoint:
     """Base of RemotingServer and RemotingClient."""
 
     sniffs_tls = False
+    repeats = False  # whether peers send many requests with nearly the same header
 
     def __init__(
         self,

@@ -23,6 +23,7 @@ class RemotingServer(Endpoint):
     """See the interface in docs/decisions/0001."""
 
     sniffs_tls = True
+    repeats = True
 
     def __init__(
         self,
