@@ -7,6 +7,7 @@ Source: spec 04 sections 2.9, 3.5 and 5.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
@@ -27,7 +28,7 @@ from saturnmq.raft.layout import (
 )
 from saturnmq.raft.ledger_recover import DataFile, Facts, Plan, plan
 from saturnmq.store.disk import Disk
-from saturnmq.store.mapped_file import MappedFile, MappedFiles
+from saturnmq.store.mapped_file import PAGE_BYTES, MappedFile, MappedFiles
 
 _ZERO_CHUNK: Final = bytes(1_048_576)
 BodyCheck = Callable[[memoryview], bool]
@@ -326,4 +327,8 @@ def _clear(file: MappedFile, at: int, end: int) -> None:
         zeros = _ZERO_CHUNK[: stop - at]
         if file.map[at:stop] != zeros:
             file.map[at:stop] = zeros
+        else:
+            first = -(-at // PAGE_BYTES) * PAGE_BYTES
+            if stop > first:
+                file.map.madvise(mmap.MADV_DONTNEED, first, stop - first)  # looking at it need not keep it in memory
         at = stop

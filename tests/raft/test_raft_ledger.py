@@ -1,0 +1,384 @@
+"""Ledger files: the original's bytes, cuts, recovery."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import zlib
+from pathlib import Path
+
+import pytest
+from raftbench import entries
+
+from saturnmq.protocol.errors import CorruptRecord, StoreError
+from saturnmq.raft.core.entry import Entry, place
+from saturnmq.raft.core.state import HardState
+from saturnmq.raft.layout import (
+    BLANK_MAGIC,
+    LedgerCheckpoint,
+    entry_bytes,
+    format_checkpoint,
+    format_term,
+    index_unit,
+    parse_checkpoint,
+    parse_term,
+    read_entry,
+)
+from saturnmq.raft.ledger_files import LedgerFiles
+from saturnmq.raft.ledger_recover import DataFile, Facts, plan
+from saturnmq.raft.term_file import CheckpointFile, TermFile
+from saturnmq.store.disk import Disk
+
+VECTORS = Path(__file__).parents[2] / ".." / "shared" / "vectors" / "store"
+FILE_BYTES, UNITS = 1024, 64
+
+
+def ledger(folder: Path, **more: object) -> LedgerFiles:
+    made = LedgerFiles(folder, file_bytes=FILE_BYTES, index_file_units=UNITS, **more)  # type: ignore[arg-type]
+    made.open()
+    return made
+
+
+def grow(files: LedgerFiles, term: int, count: int, body_bytes: int = 60, mark: bytes = b"") -> list[Entry]:
+    """Append entries where they belong."""
+    made = []
+    for _ in range(count):
+        body = (mark + b"%d" % (files.end_index + 1)).ljust(body_bytes - 4, b".")
+        body += zlib.crc32(body).to_bytes(4, "big")
+        pos = place(files.end_pos, 48 + len(body), files.file_bytes)
+        made.append(Entry(files.end_index + 1, term, pos, body))
+        files.append(made[-1:])
+    return made
+
+
+def crc_is_good(body: memoryview) -> bool:
+    return zlib.crc32(body[:-4]).to_bytes(4, "big") == body[-4:]
+
+
+def contents(files: LedgerFiles) -> list[Entry]:
+    found = [files.entry(index) for index in range(max(files.begin_index, 0), files.end_index + 1)]
+    return [entry for entry in found if entry is not None]
+
+
+@pytest.mark.spec("DL-S01", "DL-S06")
+@pytest.mark.parametrize("member", ["n0", "n1"])
+def test_files_of_the_original_are_read_and_written_to_the_same_bytes(member: str, tmp_path: Path) -> None:
+    source = VECTORS / f"dledger-{member}" / f"dledger-{member}"
+    for kind, size in (("data", 262144), ("index", 167772160)):
+        (tmp_path / kind).mkdir()
+        target = tmp_path / kind / ("0" * 20)
+        shutil.copyfile(source / kind / ("0" * 20), target)
+        target.chmod(0o644)
+        os.truncate(target, size)
+    files = LedgerFiles(tmp_path, file_bytes=262144)
+    files.open()
+    found = contents(files)
+    said = [json.loads(line) for line in (source / "data" / ("0" * 20 + ".jsonl")).read_text().splitlines()]
+    heads = [record for record in said if "entry_size" in record]
+    assert [(e.index, e.term, e.pos, e.size) for e in found] == [
+        (r["index"], r["term"], r["pos"], r["entry_size"]) for r in heads
+    ]
+    assert (files.begin_index, files.end_index, files.end_term) == (0, 28, 1)
+    assert files.recovered.index_from is None
+    files.close()
+
+    ours = LedgerFiles(tmp_path / "ours", file_bytes=262144)
+    ours.open()
+    ours.append(found)
+    data, index = ours.data.files[0].map, ours.index.files[0].map
+    wanted_data = (source / "data" / ("0" * 20)).read_bytes()
+    wanted_index = (source / "index" / ("0" * 20)).read_bytes()
+    assert data[: len(wanted_data)] == wanted_data
+    assert index[: len(wanted_index)] == wanted_index
+    ours.close()
+    assert parse_term((source / "currterm").read_bytes()) == HardState(1, "n0")
+    assert format_term(HardState(1, "n0")) == (source / "currterm").read_bytes()
+    assert parse_checkpoint((source / "checkpoint").read_bytes()) == LedgerCheckpoint(28, 28)
+    assert format_checkpoint(LedgerCheckpoint(28, 28)) == (source / "checkpoint").read_bytes()
+
+
+@pytest.mark.spec("DL-S01", "DL-S08")
+def test_golden_entry() -> None:
+    golden = bytes.fromhex(
+        "000000010000003400000000 0000000a0000000000000003 00000000000003e8 00000000 00000000 00000000 00000004 000102ff"
+    )
+    entry = Entry(10, 3, 1000, b"\x00\x01\x02\xff")
+    assert entry_bytes(entry) == golden
+    assert read_entry(memoryview(golden), 0) == entry
+    assert (
+        index_unit(entry).hex()
+        == "00000001" + "00000000000003e8" + "00000034" + "000000000000000a" + "0000000000000003"
+    )
+
+
+@pytest.mark.spec("DL-S02", "DL-S03")
+def test_a_file_ends_in_a_blank_record_and_the_next_begins_with_an_entry(tmp_path: Path) -> None:
+    files = ledger(tmp_path)
+    made = grow(files, 1, 12, body_bytes=152)  # 200 bytes each: 5 a file
+    assert [entry.pos for entry in made[4:7]] == [800, 1024, 1224]
+    assert int.from_bytes(files.data.files[0].map[1000:1004], "big", signed=True) == BLANK_MAGIC
+    assert int.from_bytes(files.data.files[0].map[1004:1008], "big") == 24
+    assert [file.path.name for file in files.data.files] == [f"{at:020d}" for at in (0, 1024, 2048)]
+    files.close()
+    again = ledger(tmp_path)
+    assert contents(again) == made
+    again.close()
+
+
+@pytest.mark.spec("DL-S02")
+@pytest.mark.parametrize(
+    ("end", "size", "expected"), [(0, 1016, 0), (0, 1020, 0), (924, 92, 924), (924, 93, 1024), (1024, 500, 1024)]
+)
+def test_place_keeps_eight_bytes_for_the_blank_record(end: int, size: int, expected: int) -> None:
+    assert place(end, size, 1024) == expected
+
+
+@pytest.mark.spec("DL-S05")
+def test_a_file_of_another_size_or_a_missing_one_is_refused(tmp_path: Path) -> None:
+    files = ledger(tmp_path)
+    grow(files, 1, 20, body_bytes=152)
+    files.close()
+    with pytest.raises(CorruptRecord, match="must be 2048"):
+        LedgerFiles(tmp_path, file_bytes=2048, index_file_units=UNITS).open()
+    (tmp_path / "data" / f"{1024:020d}").unlink()
+    with pytest.raises(CorruptRecord, match="missing"):
+        ledger(tmp_path)
+
+
+@pytest.mark.spec("DL-S06", "DL-S07")
+def test_a_lost_or_wrong_index_is_written_again_from_the_data(tmp_path: Path) -> None:
+    files = ledger(tmp_path)
+    made = grow(files, 1, 9, body_bytes=152)
+    unit = bytes(files.index.files[0].map[: 9 * 32])
+    files.index.files[0].map[4 * 32 : 5 * 32] = b"\xff" * 32
+    files.close()
+    again = ledger(tmp_path)
+    assert again.recovered.index_from == 4
+    assert contents(again) == made
+    assert again.index.files[0].map[: 9 * 32] == unit
+    again.close()
+    shutil.rmtree(tmp_path / "index")
+    third = ledger(tmp_path)
+    assert contents(third) == made
+    third.close()
+
+
+@pytest.mark.spec("DL-S07")
+def test_damage_in_the_middle_is_refused_and_names_the_place(tmp_path: Path) -> None:
+    files = ledger(tmp_path)
+    made = grow(files, 1, 25, body_bytes=152)
+    files.data.files[2].map[made[12].pos - 2048 : made[12].pos - 2048 + 4] = b"\0\0\0\7"
+    files.close()
+    with pytest.raises(CorruptRecord, match=rf"damaged at {made[12].pos} \(magic 7\)"):
+        ledger(tmp_path)
+
+
+@pytest.mark.spec("DL-X16")
+def test_a_damaged_body_ends_the_log(tmp_path: Path) -> None:
+    files = ledger(tmp_path)
+    made = grow(files, 1, 4)
+    files.data.files[0].map[made[3].pos + 50 : made[3].pos + 51] = b"!"
+    files.close()
+    again = ledger(tmp_path, body_is_good=crc_is_good)
+    assert contents(again) == made[:3]
+    assert again.data.files[0].map[made[3].pos :].strip(b"\0") == b""
+    again.close()
+
+
+@pytest.mark.spec("DL-F08", "DL-S06")
+def test_an_old_entry_never_follows_a_new_one_of_the_same_length(tmp_path: Path) -> None:
+    """Entries 3..5 of term 3 are cut; entry 3 of term 2 has their length; a restart must not find 4 and 5 again."""
+    files = ledger(tmp_path)
+    kept = grow(files, 1, 3)
+    grow(files, 3, 3)
+    files.cut(3, kept[-1].end_pos)
+    new = grow(files, 2, 1)
+    files.close()
+    again = ledger(tmp_path)
+    assert contents(again) == kept + new
+    again.close()
+
+
+@pytest.mark.spec("DL-F08")
+def test_restart_begins_inside_a_file_and_is_found_again(tmp_path: Path) -> None:
+    files = ledger(tmp_path)
+    grow(files, 1, 10, body_bytes=152)
+    files.cut(1000, 50_500, restart=True)
+    assert (files.begin_index, files.end_index, files.end_pos) == (-1, -1, 50_500)
+    entry = Entry(1000, 2, 50_500, b"x" * 100)
+    files.append([entry])
+    files.close()
+    again = ledger(tmp_path)
+    assert (again.begin_index, again.end_index, again.begin_pos) == (1000, 1000, 50_500)
+    assert contents(again) == [entry]
+    assert [file.path.name for file in again.data.files] == [f"{50_500 - 50_500 % 1024:020d}"]
+    again.close()
+
+
+@pytest.mark.spec("DL-S11", "DL-S12")
+def test_deleting_old_files_moves_the_begin_and_never_takes_the_last(tmp_path: Path) -> None:
+    files = LedgerFiles(tmp_path, file_bytes=FILE_BYTES, index_file_units=4)
+    files.open()
+    made = grow(files, 1, 23, body_bytes=152)
+    assert files.delete_oldest() == 5
+    assert files.delete_oldest() == 10
+    assert files.index.files[0].start == 8 * 32
+    assert contents(files) == made[10:]
+    assert files.entry(9) is None
+    files.close()
+    again = LedgerFiles(tmp_path, file_bytes=FILE_BYTES, index_file_units=4)
+    again.open()
+    assert (again.begin_index, again.end_index) == (10, 22)
+    for _ in range(9):
+        last = again.delete_oldest()
+    assert last == 20
+    assert len(again.data.files) == 1
+    again.close()
+
+
+@pytest.mark.spec("DL-U01")
+def test_an_empty_ledger_begins_where_it_is_told(tmp_path: Path) -> None:
+    files = ledger(tmp_path, start_pos=8192)
+    grow(files, 0, 1)
+    assert files.data.files[0].start == 8192
+    files.close()
+
+
+@pytest.mark.spec("DL-S06", "DL-X02")
+def test_after_lost_pages_the_log_is_a_prefix_that_grows_cleanly() -> None:
+    """Random histories of appends, cuts and syncs; then pages that were not synced are lost one by one."""
+    import tempfile
+
+    for seed in range(40):
+        rng = random.Random(seed)
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            files = ledger(folder)
+            synced: list[Entry] = []
+            images: dict[str, bytes] = {}
+            for _ in range(rng.randrange(1, 12)):
+                step = rng.choice(("grow", "grow", "sync", "cut"))
+                if step == "grow":
+                    grow(files, max(files.end_term, 0) + rng.randrange(2), rng.randrange(1, 6), rng.choice((40, 152)))
+                elif step == "sync" or files.end_index < 1:
+                    files.sync_job()()
+                else:
+                    at = rng.randrange(1, files.end_index + 1)
+                    before = files.entry(at - 1)
+                    assert before is not None
+                    files.sync_job()()
+                    files.cut(at, before.end_pos)
+                if step != "grow":
+                    synced = contents(files)
+                    images = {str(f.path): f.map[:] for f in files.data.files + files.index.files}
+            live = contents(files)
+            for file in files.data.files + files.index.files:
+                durable = images.get(str(file.path), bytes(file.size_bytes))
+                for at in range(0, file.size_bytes, 128):  # "pages" of 128 bytes
+                    if rng.random() < 0.5:
+                        file.map[at : at + 128] = durable[at : at + 128]
+            files.close()
+            again = ledger(folder, body_is_good=crc_is_good)
+            found = contents(again)
+            assert found == live[: len(found)], seed
+            assert found[: len(synced)] == synced, seed
+            new = grow(again, 9, 3, mark=b"new")
+            again.close()
+            third = ledger(folder)
+            assert contents(third) == found + new, seed
+            third.close()
+
+
+@pytest.mark.spec("DL-S06", "DL-S07")
+def test_plan_of_no_files_and_of_an_empty_file() -> None:
+    facts = Facts([], 1024, lambda pos: None, lambda index: None, lambda header: True)
+    assert (plan(facts).end_index, plan(facts).end_pos) == (-1, 0)
+    facts = Facts([DataFile(4096, None)], 1024, lambda pos: None, lambda index: None, lambda header: True)
+    assert (plan(facts).begin_index, plan(facts).end_pos, plan(facts).stopped_by) == (-1, 4096, "end of the last file")
+
+
+@pytest.mark.spec("DL-A04")
+def test_entries_that_do_not_belong_are_never_written(tmp_path: Path) -> None:
+    from saturnmq.protocol.errors import InvariantBroken
+
+    files = ledger(tmp_path)
+    for wrong in ([*entries(1)[:1], Entry(2, 1, 54, b"x")], [Entry(0, 1, 8, b"x")]):
+        with pytest.raises(InvariantBroken):
+            files.append(wrong)
+    files.close()
+
+
+class Failing(Disk):
+    """A disk that fails at the n-th call that changes something."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def _step(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise OSError(5, "I/O error")
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        self._step()
+        super().write_file(path, data)
+
+    def link(self, source: Path, target: Path) -> None:
+        self._step()
+        super().link(source, target)
+
+    def replace(self, source: Path, target: Path) -> None:
+        self._step()
+        super().replace(source, target)
+
+    def sync_folder(self, folder: Path) -> None:
+        self._step()
+        super().sync_folder(folder)
+
+
+@pytest.mark.spec("DL-M01", "DL-X01", "DUR-11")
+def test_a_crash_at_any_step_of_writing_the_vote_never_allows_a_second_one(tmp_path: Path) -> None:
+    """After the crash the member knows the vote, or did not answer, or is in a later term."""
+    for step in range(1, 7):
+        folder = tmp_path / str(step)
+        folder.mkdir()
+        TermFile(folder).write(HardState(4, None))
+        failed = False
+        try:
+            TermFile(folder, Failing(step)).write(HardState(5, "n1"))
+        except StoreError:
+            failed = True
+        known = TermFile(folder).read(ledger_is_empty=False)
+        assert known in (HardState(5, "n1"), HardState(4, None))
+        assert failed or known == HardState(5, "n1")
+
+
+@pytest.mark.spec("DL-M01", "DL-X01")
+def test_term_file_missing_damaged_or_only_its_backup(tmp_path: Path) -> None:
+    term = TermFile(tmp_path)
+    assert term.read(ledger_is_empty=True) == HardState(0, None)
+    with pytest.raises(CorruptRecord, match="vote twice"):
+        term.read(ledger_is_empty=False)
+    assert term.read(ledger_is_empty=False, force=True) == HardState()
+    term.write(HardState(3, None))
+    term.write(HardState(3, "n2"))
+    assert term.read(ledger_is_empty=False) == HardState(3, "n2")
+    (tmp_path / "currterm").write_bytes(b"\0\0\0")
+    assert term.read(ledger_is_empty=False) == HardState(4, None)  # the vote of term 3 is in the lost file
+    (tmp_path / "currterm").unlink()
+    assert term.read(ledger_is_empty=False) == HardState(4, None)
+    (tmp_path / "currterm.bak").write_bytes(b"currTerm=x")
+    with pytest.raises(CorruptRecord):
+        term.read(ledger_is_empty=True)
+
+
+@pytest.mark.spec("DL-Q07")
+def test_checkpoint_is_a_hint(tmp_path: Path) -> None:
+    file = CheckpointFile(tmp_path)
+    assert file.read() == LedgerCheckpoint()
+    file.write(LedgerCheckpoint(9, 7))
+    assert file.read() == LedgerCheckpoint(9, 7)
+    (tmp_path / "checkpoint").write_bytes(b"junk")
+    assert file.read() == LedgerCheckpoint()
