@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -35,7 +35,6 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 4
 EXIT_INTERRUPTED: Final = 130
-STOP_SECONDS_MAX: Final = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -209,7 +208,7 @@ def twin_name() -> str:
 
 
 def serve(main: Callable[[asyncio.Event], Any]) -> int:
-    """Run a server until SIGTERM or SIGINT, then let it stop within STOP_SECONDS_MAX."""
+    """Run a server until SIGTERM or SIGINT, then let it stop; how long that takes is bounded by the steps of its stop."""
 
     async def run() -> None:
         stop = asyncio.Event()
@@ -293,7 +292,33 @@ def broker_classes() -> dict[str, type[Any]]:
     from saturnmq.net.settings import NetSettings
     from saturnmq.store.settings import StoreSettings
 
-    return {"broker": BrokerSettings, "store": StoreSettings, "net": NetSettings}
+    return {"broker": BrokerSettings, "store": StoreSettings, "net": NetSettings, "tls": TlsSettings}
+
+
+def broker_tls(configured: Configured) -> Any:
+    """The `tls.*` keys; unless told otherwise a broker that takes only TLS also speaks it to its name servers (REM-29)."""
+    from saturnmq.net import TlsMode
+
+    loaded = configured.parts["tls"]
+    if "tls.enable" not in loaded.origins and loaded.settings.server_mode is TlsMode.ENFORCING:
+        return dataclasses.replace(loaded.settings, enable=True)
+    return loaded.settings
+
+
+async def came_up(start: Coroutine[Any, Any, object], stop: asyncio.Event) -> bool:
+    """Whether a server came up before the stop was asked for; a start under way is then ended, and cleans up after itself."""
+    starting, stopping = asyncio.ensure_future(start), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait({starting})
+    if starting.cancelled():
+        return False
+    starting.result()
+    return True
 
 
 def run_broker(args: argparse.Namespace) -> int:
@@ -305,8 +330,11 @@ def run_broker(args: argparse.Namespace) -> int:
     warn_if_public(configured.part("broker").bind_address)
 
     async def main(stop: asyncio.Event) -> None:
-        broker: Broker = Broker(configured.part("broker"), configured.part("store"), configured.part("net"))
-        await broker.start()
+        broker: Broker = Broker(
+            configured.part("broker"), configured.part("store"), configured.part("net"), tls=broker_tls(configured)
+        )
+        if not await came_up(broker.start(), stop):
+            return
         try:
             name_servers = configured.part("broker").namesrv_addr
             if not args.json:
@@ -341,8 +369,9 @@ def run_standalone(args: argparse.Namespace) -> int:
         try:
             reachable = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104 - compared, not bound
             name_servers = f"{reachable}:{port}"
-            broker: Broker = Broker(dataclasses.replace(settings, namesrv_addr=name_servers), store, net)
-            await broker.start()
+            broker: Broker = Broker(dataclasses.replace(settings, namesrv_addr=name_servers), store, net, tls=tls)
+            if not await came_up(broker.start(), stop):
+                return
             try:
                 if not args.json:
                     print(boot_line(broker, name_servers), flush=True)

@@ -1,0 +1,90 @@
+"""What a second reading of the command line found: files that were not heeded, and a stop that came early."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from saturnmq.net import NetSettings, RemotingClient, SendFailed, TlsSettings
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.command import Command
+
+Start = Callable[..., Any]
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def write_certificate(folder: Path) -> tuple[Path, Path]:
+    """A self-signed certificate for 127.0.0.1 and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .sign(key, hashes.SHA256())
+    )
+    certificate_path, key_path = folder / "server.pem", folder / "server.key"
+    certificate_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    key_path.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return certificate_path, key_path
+
+
+@pytest.mark.spec("CLI-09")
+def test_sigterm_while_a_broker_still_registers_ends_it_at_once(tmp_path: Path) -> None:
+    with socket.socket() as dead, socket.socket() as probe:
+        dead.bind(("127.0.0.1", 0))
+        dead.listen()
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        probe.close()
+        settings = (f"listenPort={port}", f"storePathRootDir={tmp_path}", "storeProfile=small", "fastPortEnable=false")
+        options = [word for text in settings for word in ("--set", text)]
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "saturnmq.cli",
+                "broker",
+                "-n",
+                f"127.0.0.1:{dead.getsockname()[1]}",
+                *options,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            dead.settimeout(20)
+            asked, _ = dead.accept()  # it listens, and waits for this name server's answer now
+            began = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(10) == 0
+            assert time.monotonic() - began < 4
+        finally:
+            asked.close()
+            process.kill()
+            process.communicate()
+    assert not (tmp_path / "abort").exists()
