@@ -232,9 +232,10 @@ def warn_if_public(host: str) -> None:
 def run_namesrv(args: argparse.Namespace) -> int:
     from saturnmq.namesrv import NameServer
     from saturnmq.namesrv.settings import NameServerSettings
-    from saturnmq.net.settings import NetSettings
+    from saturnmq.net import NetSettings, TlsSettings
 
-    configured = configure({"namesrv": NameServerSettings, "net": NetSettings}, args, {})
+    classes = {"namesrv": NameServerSettings, "net": NetSettings, "tls": TlsSettings}
+    configured = configure(classes, args, {})
     if args.print_config:
         return print_config(configured, args.json)
     settings: NameServerSettings = configured.part("namesrv")
@@ -243,8 +244,10 @@ def run_namesrv(args: argparse.Namespace) -> int:
     warn_if_public(args.host)
 
     async def main(stop: asyncio.Event) -> None:
-        server: NameServer = NameServer(settings, configured.part("net"), unknown_keys=configured.unknown)
-        host, port = await server.start(args.host, settings.listen_port)
+        server: NameServer = NameServer(
+            settings, configured.part("net"), tls=configured.part("tls"), unknown_keys=configured.unknown
+        )
+        host, port = await server.start(settings.bind_address, settings.listen_port)
         try:
             if not args.json:
                 print("The Name Server boot success. serializeType=JSON", flush=True)
@@ -289,7 +292,7 @@ def boot_line(broker: Broker, name_servers: str) -> str:
 
 def broker_classes() -> dict[str, type[Any]]:
     from saturnmq.broker.settings import BrokerSettings
-    from saturnmq.net.settings import NetSettings
+    from saturnmq.net import NetSettings, TlsSettings
     from saturnmq.store.settings import StoreSettings
 
     return {"broker": BrokerSettings, "store": StoreSettings, "net": NetSettings, "tls": TlsSettings}
@@ -364,8 +367,9 @@ def run_standalone(args: argparse.Namespace) -> int:
     )
 
     async def main(stop: asyncio.Event) -> None:
-        server: NameServer = NameServer(namesrv_settings, net)
-        host, port = await server.start(args.host, args.namesrv_port)
+        tls = broker_tls(configured)
+        server: NameServer = NameServer(namesrv_settings, net, tls=tls)
+        host, port = await server.start(settings.bind_address, args.namesrv_port)
         try:
             reachable = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104 - compared, not bound
             name_servers = f"{reachable}:{port}"

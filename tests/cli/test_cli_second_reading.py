@@ -53,6 +53,40 @@ def write_certificate(folder: Path) -> tuple[Path, Path]:
     return certificate_path, key_path
 
 
+@pytest.mark.spec("REM-29", "NS-31")
+def test_tls_keys_of_the_file_hold_for_all_servers_and_between_them(standalone: Start, tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path)
+    file = tmp_path / "x.conf"
+    file.write_text(f"tls.server.mode=enforcing\ntls.server.certPath={certificate}\ntls.server.keyPath={key}\n")
+    server = standalone("-c", str(file))
+
+    async def ask(address: str, code: int, tls: bool) -> Command:
+        client = RemotingClient(settings=NetSettings(), tls=TlsSettings(enable=tls))
+        try:
+            return await client.invoke(address, Command(code, ext={"topic": "BenchmarkTest"}), 5000)
+        finally:
+            await client.close()
+
+    for address, code in (
+        (server.facts["namesrv"], RequestCode.GET_ROUTEINFO_BY_TOPIC),
+        (server.facts["broker"], RequestCode.GET_BROKER_CONFIG),
+    ):
+        with pytest.raises(SendFailed):
+            asyncio.run(ask(address, code, False))
+        assert asyncio.run(ask(address, code, True)).code == 0
+    assert server.stop() == 0
+
+
+@pytest.mark.spec("CLI-10", "REM-29")
+def test_a_certificate_that_cannot_be_read_is_named_and_nothing_is_served(cli: Cli, tmp_path: Path) -> None:
+    keys = ("--set", f"tls.server.certPath={tmp_path}/none.pem", "--set", f"tls.server.keyPath={tmp_path}/none.key")
+    done = cli("standalone", "--data", str(tmp_path / "data"), "--namesrv-port", "0", "--port", "0", *keys)
+    assert done.returncode == 2 and "none.pem" in done.stderr
+    shown = cli("namesrv", "--print-config", "--json", "--set", "tls.server.mode=enforcing")
+    rows = {row["key"]: row for row in json.loads(shown.stdout)["rows"]}
+    assert (rows["tls.server.mode"]["value"], rows["tls.server.mode"]["origin"]) == ("enforcing", "--set")
+
+
 @pytest.mark.spec("CLI-09")
 def test_sigterm_while_a_broker_still_registers_ends_it_at_once(tmp_path: Path) -> None:
     with socket.socket() as dead, socket.socket() as probe:

@@ -77,7 +77,12 @@ class Broker:
         self.ctx.config_text = self._config_text
         self.ctx.clients.on_change = self._members_changed
         self.registrar = Registrar(
-            settings, net, self.topics, address=lambda: self.advertised_address, ha_address=lambda: self._ha_address
+            settings,
+            net,
+            self.topics,
+            address=lambda: self.advertised_address,
+            ha_address=lambda: self._ha_address,
+            tls=tls,
         )
         self._server = RemotingServer(self._handle, settings=net, tls=tls, listener=self)
         self._fast = RemotingServer(self._handle_fast, settings=net, tls=tls, listener=self)

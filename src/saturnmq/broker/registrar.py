@@ -11,7 +11,7 @@ from typing import Final
 
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.topics import Topics
-from saturnmq.net import NetSettings, RemotingClient
+from saturnmq.net import NetSettings, RemotingClient, TlsSettings
 from saturnmq.protocol import headers as h
 from saturnmq.protocol.bodies import KVTable, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from saturnmq.protocol.codes import RequestCode, ResponseCode
@@ -35,12 +35,13 @@ class Registrar:
         *,
         address: Callable[[], str],
         ha_address: Callable[[], str],
+        tls: TlsSettings | None = None,
     ) -> None:
         self._settings = settings
         self._topics = topics
         self._address = address
         self._ha_address = ha_address
-        self._client = RemotingClient(settings=net)
+        self._client = RemotingClient(settings=net, tls=tls)
         self._task: asyncio.Task[None] | None = None
         self._soon: asyncio.Event = asyncio.Event()
         self.registered = 0  # rounds in which at least one NameServer answered
