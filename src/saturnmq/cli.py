@@ -241,7 +241,7 @@ def run_namesrv(args: argparse.Namespace) -> int:
     settings: NameServerSettings = configured.part("namesrv")
     if args.config:
         settings = dataclasses.replace(settings, config_store_path=str(args.config))
-    warn_if_public(args.host)
+    warn_if_public(settings.bind_address)
 
     async def main(stop: asyncio.Event) -> None:
         server: NameServer = NameServer(
@@ -361,7 +361,7 @@ def run_standalone(args: argparse.Namespace) -> int:
     if args.print_config:
         return print_config(configured, args.json)
     settings, store, net = (configured.part(name) for name in ("broker", "store", "net"))
-    warn_if_public(args.host)
+    warn_if_public(settings.bind_address)
     namesrv_settings = NameServerSettings(
         listen_port=args.namesrv_port, kv_config_path=str(Path(store.store_path_root_dir) / "namesrv" / "kvConfig.json")
     )
@@ -416,7 +416,7 @@ def server_options(parser: argparse.ArgumentParser) -> None:
 
 def configure_namesrv(parser: argparse.ArgumentParser) -> None:
     server_options(parser)
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (default 9876)")
     parser.add_argument("-n", dest="ignored", metavar="HOST:PORT", help="taken as the original does, without effect")
 
@@ -429,9 +429,9 @@ def configure_broker(parser: argparse.ArgumentParser) -> None:
 def configure_standalone(parser: argparse.ArgumentParser) -> None:
     server_options(parser)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="where messages and state are kept")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--namesrv-port", type=int, default=9876, help="name server port (default 9876)")
-    parser.add_argument("--port", type=int, default=10911, help="broker port (default 10911)")
+    parser.add_argument("--port", type=int, help="broker port (default 10911)")
 
 
 def configure_spark(parser: argparse.ArgumentParser) -> None:

@@ -29,6 +29,18 @@ Start = Callable[..., Any]
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.mark.spec("CLI-10", "NS-04", "DG-11")
+@pytest.mark.parametrize("verb", ["namesrv", "standalone"])
+def test_address_and_port_of_the_file_hold_where_no_option_is_given(serve: Start, tmp_path: Path, verb: str) -> None:
+    file = tmp_path / "x.conf"
+    file.write_text("bindAddress=127.0.0.2\nlistenPort=0\n")
+    more = ("--data", str(tmp_path / "data"), "--namesrv-port", "0") if verb == "standalone" else ()
+    facts = serve(verb, "-c", str(file), *more).facts
+    for name in {"namesrv"} if verb == "namesrv" else {"namesrv", "broker"}:
+        host, port = facts[name].rsplit(":", 1)
+        assert host == "127.0.0.2" and port not in ("9876", "10911")
+
+
 def write_certificate(folder: Path) -> tuple[Path, Path]:
     """A self-signed certificate for 127.0.0.1 and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
