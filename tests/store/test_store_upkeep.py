@@ -1,0 +1,682 @@
+"""What the store does by the clock and on a failing or full disk: flush, pool, retention, markers, reserve, many queues."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import json
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saturnmq.protocol.errors import CorruptRecord, StoreError
+from saturnmq.protocol.message import Host, Message, decode_record, decode_records
+from saturnmq.store import (
+    FlushDiskType,
+    GetStatus,
+    MessageStore,
+    PutStatus,
+    StateFile,
+    StoreFailureAction,
+    StoreProfile,
+    StoreSettings,
+)
+from saturnmq.store.delay import delay_levels, due_ms
+from saturnmq.store.disk import Disk
+from saturnmq.store.file_cache import FileCache
+from saturnmq.store.opening import FAILURE_NAME
+from saturnmq.store.retention import Policy, Usage, decide, delete_hours, percent
+
+CL, CQ = 4096, 200
+BROKER = Host("127.0.0.1", 10911)
+HOUR_MS = 3_600_000
+
+
+class BadDisk(Disk):
+    """A disk whose syncs, writes or allocations fail from the moment that says so."""
+
+    def __init__(self) -> None:
+        self.sync_error = self.write_error = self.create_error = 0
+        self.syncs = 0
+        self.gate: threading.Event | None = None
+
+    def sync(self, fd: int) -> None:
+        self.syncs += 1
+        if self.gate is not None:
+            self.gate.wait(20)
+        if self.sync_error:
+            raise OSError(self.sync_error, os.strerror(self.sync_error))
+        super().sync(fd)
+
+    def write(self, fd: int, at: int, data: bytes | memoryview) -> None:
+        if self.write_error:
+            raise OSError(self.write_error, os.strerror(self.write_error))
+        super().write(fd, at, data)
+
+    def create(self, path: Path, size_bytes: int, *, allocate: bool) -> int:
+        if self.create_error:
+            from saturnmq.protocol.errors import DiskFull
+
+            raise DiskFull(f"no room for {path}")
+        return super().create(path, size_bytes, allocate=allocate)
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        if self.write_error:
+            raise OSError(self.write_error, os.strerror(self.write_error))
+        super().write_file(path, data)
+
+
+def message(body: bytes = b"body", topic: str = "T", queue: int = 0, properties: bytes = b"", **more: Any) -> Message:
+    return Message(topic, body, properties, queue, born_host=Host("10.0.0.9", 5), store_host=BROKER, **more)
+
+
+def opened(path: Path, clock: Callable[[], int] | None = None, disk: Disk | None = None, **more: Any) -> MessageStore:
+    values = {
+        "commit_log_file_bytes": CL,
+        "consume_queue_file_bytes": CQ,
+        "index_slots_max": 20,
+        "index_entries_max": 30,
+        "profile": StoreProfile.SMALL,
+    } | more
+    settings = StoreSettings(store_path_root_dir=str(path), **values)
+    store = MessageStore(settings, **({"clock_ms": clock} if clock else {}), disk=disk)
+    store.open()
+    return store
+
+
+def bodies(store: MessageStore, topic: str = "T", queue: int = 0, offset: int = 0) -> list[bytes]:
+    found: list[bytes] = []
+    while True:
+        result = store.get(topic, queue, offset, 32)
+        if result.status is not GetStatus.FOUND:
+            return found
+        found += [bytes(m.body) for m in decode_records(b"".join(result.buffers))]
+        offset = result.next_offset
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.001)  # poll
+
+
+# ---- flush
+
+
+@pytest.mark.spec("DUR-01", "DUR-03", "FLU-02", "MF-05", "SW-01")
+def test_with_sync_flush_nobody_sees_what_is_not_on_disk_and_one_sync_serves_all(tmp_path: Path) -> None:
+    async def work() -> None:
+        disk = BadDisk()
+        store = opened(tmp_path, disk=disk, flush_disk_type=FlushDiskType.SYNC_FLUSH, commit_log_file_bytes=2**20)
+        seen: list[int] = []
+        store.on_append = lambda topic, queue, offset, code: seen.append(offset)
+        disk.gate = threading.Event()
+        first = store.put(message(b"0"))
+        waits = [asyncio.ensure_future(store.wait_confirmed(first))]
+        await until(lambda: disk.syncs > 0 and store.flusher.flushed == 0)
+        before = disk.syncs
+        later = [store.put(message(b"%d" % n)) for n in range(1, 50)]
+        waits += [asyncio.ensure_future(store.wait_confirmed(result)) for result in later]
+        await asyncio.sleep(0)
+        assert [result.queue_offset for result in later] == list(range(1, 50))
+        assert store.max_offset("T", 0) == 0 and bodies(store) == [] and seen == [] and store.behind_bytes > 0
+        disk.gate.set()
+        assert set(await asyncio.gather(*waits)) == {PutStatus.PUT_OK}
+        assert disk.syncs <= before + 2  # all 49 share the next one
+        assert seen == list(range(1, 51)) and len(bodies(store)) == 50 and store.behind_bytes == 0
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("FLU-05", "DUR-01")
+def test_a_send_that_does_not_wait_still_reaches_the_disk_soon(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+        store.put(message(b"no wait"))
+        store.wake_flusher()
+        await until(lambda: bodies(store) == [b"no wait"])
+        assert store.flushed_offset == store.log.end
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("MF-03", "FLU-06")
+def test_a_flush_is_due_after_so_many_pages_or_when_it_is_thorough(tmp_path: Path) -> None:
+    async def work() -> None:
+        settings: dict[str, Any] = {
+            "commit_log_file_bytes": 2**20,
+            "flush_interval_ms": 1,
+            "flush_thorough_ms": 3_600_000,
+        }
+        store = opened(tmp_path, flush_least_pages=4, **settings)
+        store.put(message(b"x" * 12_000))
+        assert store.flusher.dirty_pages() == 2
+        await store.start()
+        for _ in range(20):
+            await asyncio.sleep(0.001)  # poll: time for a flush that must not come
+        assert store.flushed_offset == 0
+        store.put(message(b"x" * 8_000))
+        await until(lambda: store.flushed_offset == store.log.end)
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("MF-02", "MF-04", "MF-11", "MF-12", "MF-13", "FLU-07")
+def test_the_transient_pool_shows_what_is_committed_and_a_crash_loses_the_rest(tmp_path: Path) -> None:
+    async def work() -> None:
+        pool: dict[str, Any] = {"transient_pool_enable": True, "transient_pool_size": 2}
+        store = opened(tmp_path, **pool)
+        assert store.confirms_at_once and not store.busy
+        for n in range(3):
+            assert store.put(message(b"%d" % n * 900)).status is PutStatus.PUT_OK
+        assert bodies(store) == [] and store.max_physical_offset == 0
+        assert not (tmp_path / "commitlog" / ("0" * 20)).read_bytes().strip(b"\0")
+        store.commit()
+        assert len(bodies(store)) == 3 and store.max_physical_offset == store.log.end
+        for n in range(3, 6):
+            store.put(message(b"%d" % n * 900))
+        assert store.log.free_buffers == 0 and store.busy
+        store.commit()
+        assert store.log.free_buffers == 1 and not store.busy and len(bodies(store)) == 6
+        store.put(message(b"lost"))
+        store.close_files()
+        again = opened(tmp_path, **pool, commit_interval_ms=1, flush_interval_ms=5)
+        assert len(bodies(again)) == 6
+        await again.start()
+        assert again.put(message(b"later")).queue_offset == 6
+        await until(lambda: bodies(again)[-1] == b"later")
+        await again.stop()
+
+    asyncio.run(work())
+    assert StoreSettings(transient_pool_enable=True, flush_disk_type=FlushDiskType.SYNC_FLUSH).pool_size == 0
+
+
+@pytest.mark.spec("MF-09", "RC-10")
+def test_the_next_file_is_made_ahead_and_an_unused_one_goes_at_a_clean_stop(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = opened(tmp_path, flush_interval_ms=1)
+        await store.start()
+        for _ in range(4):
+            store.put(message(b"x" * 750))
+        ahead = tmp_path / "commitlog" / f"{CL:020d}"
+        await until(ahead.exists)
+        assert len(store.log.files) == 1
+        await until(lambda: not store.log.wants_spare)
+        assert store.put(message(b"y" * 1000)).physical_offset == CL
+        for _ in range(2):
+            store.put(message(b"z" * 1200))
+        spare = tmp_path / "commitlog" / f"{2 * CL:020d}"
+        await until(spare.exists)
+        await store.stop()
+        assert ahead.exists() and not spare.exists()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("DUR-06", "DUR-07", "DUR-05", "SW-02")
+@pytest.mark.parametrize("action", list(StoreFailureAction))
+def test_after_a_failed_sync_nothing_is_acknowledged_and_the_next_start_checks(
+    tmp_path: Path, action: StoreFailureAction, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> int:
+        disk = BadDisk()
+        store = opened(tmp_path, disk=disk, flush_disk_type=FlushDiskType.SYNC_FLUSH, store_failure_action=action)
+        failures: list[str] = []
+        store.on_failure = lambda error: failures.append(error.message)
+        assert await store.wait_confirmed(store.put(message(b"good"))) is PutStatus.PUT_OK
+        durable = store.flushed_offset
+        disk.sync_error = errno.ENOSPC  # a full disk in a sync is as final as any error
+        bad = store.put(message(b"bad"))
+        assert await store.wait_confirmed(bad) is PutStatus.UNKNOWN_ERROR
+        disk.sync_error = 0
+        syncs = disk.syncs
+        refused = store.put(message(b"refused"))
+        assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
+        assert f"{tmp_path / 'commitlog'}" in refused.reason and "errno 28" in refused.reason
+        assert bodies(store) == [b"good"]  # readers go on, with what is confirmed
+        assert len(failures) == 1 and disk.syncs == syncs
+        with pytest.raises(StoreError):
+            await store.stop()
+        assert disk.syncs == syncs  # no second try
+        return durable
+
+    durable = asyncio.run(work())
+    marker = json.loads((tmp_path / FAILURE_NAME).read_bytes())
+    assert marker["offset"] == durable and "errno 28" in marker["reason"]
+    store = opened(tmp_path)
+    assert f"every record from offset {durable} on is checked" in caplog.text
+    assert bodies(store)[0] == b"good"
+    assert not (tmp_path / FAILURE_NAME).exists()
+    asyncio.run(store.stop())
+
+
+@pytest.mark.spec("DUR-07", "DUR-09")
+def test_after_a_failed_sync_a_hole_below_the_last_good_one_is_refused(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    results = [store.put(message(b"%d" % n * 100)) for n in range(5)]
+    store.flusher.flushed = results[3].physical_offset
+    store.stop_writing(StoreError("the disk is broken"))
+    store.close_files()
+    file = tmp_path / "commitlog" / ("0" * 20)
+    raw = bytearray(file.read_bytes())
+    raw[results[1].physical_offset + 95] ^= 255
+    file.write_bytes(raw)
+    with pytest.raises(CorruptRecord, match=f"damaged .offset {results[1].physical_offset}: "):
+        opened(tmp_path)
+
+
+@pytest.mark.spec("CQ-09", "CQ-10", "FLU-10", "DUR-15")
+def test_a_full_disk_refuses_messages_and_loses_none_until_there_is_room_again(tmp_path: Path) -> None:
+    async def work() -> None:
+        disk = BadDisk()
+        fast: dict[str, Any] = {"flush_interval_ms": 1, "flush_queue_interval_ms": 1, "flush_queue_thorough_ms": 5}
+        store = opened(tmp_path, disk=disk, **fast)
+        store.disk_usage = lambda: Usage(50, 50, 50)  # type: ignore[method-assign]
+        sent = [b"%03d" % n for n in range(30)]
+        disk.write_error = errno.ENOSPC
+        for body in sent:
+            assert store.put(message(body)).status is PutStatus.PUT_OK
+        assert bodies(store) == sent  # queues are never written by a put
+        await store.start()
+        await until(lambda: bool(store.refusal))
+        refused = store.put(message())
+        assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE and "disk is full" in refused.reason
+        assert store.failure is None and bodies(store) == sent
+        disk.write_error = 0
+        await until(lambda: not store.refusal)
+        assert store.put(message(b"room")).queue_offset == 30
+        await store.stop()
+
+    asyncio.run(work())
+    store = opened(tmp_path)
+    assert len(bodies(store)) == 31
+    asyncio.run(store.stop())
+
+
+@pytest.mark.spec("IX-09")
+def test_an_index_that_cannot_grow_refuses_messages_and_indexes_all_later(tmp_path: Path) -> None:
+    async def work() -> None:
+        disk = BadDisk()
+        store = opened(tmp_path, disk=disk, commit_log_file_bytes=2**20)
+        store.put(message())
+        disk.create_error = errno.ENOSPC
+        first = store.put(message(properties=b"KEYS\x01one"))
+        assert first.status is PutStatus.PUT_OK
+        refused = store.put(message(properties=b"KEYS\x01two"))
+        assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE and "index cannot grow" in refused.reason
+        store.recheck(Usage(10, 10, 10))
+        assert not store.writable
+        disk.create_error = 0
+        store.recheck(Usage(10, 10, 10))
+        assert store.writable
+        store.put(message(properties=b"KEYS\x01three"))
+        found = store.query("T", "one", 10, 0, 2**62).records
+        assert [decode_record(record).physical_offset for record in found] == [first.physical_offset]
+        await store.stop()
+
+    asyncio.run(work())
+    off = opened(tmp_path / "off", message_index_enable=False)
+    off.put(message(properties=b"KEYS\x01one"))
+    assert off.query("T", "one", 10, 0, 2**62).records == [] and not (tmp_path / "off" / "index").exists()
+    asyncio.run(off.stop())
+
+
+@pytest.mark.spec("DUR-15", "CF-02", "DUR-14")
+def test_the_reserve_yields_to_a_state_file_on_a_full_disk(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    reserve = tmp_path / "reserve"
+    assert reserve.stat().st_blocks * 512 >= reserve.stat().st_size == 1 << 20
+
+    class Full(Disk):
+        def write_file(self, path: Path, data: bytes) -> None:
+            if reserve.exists():
+                raise OSError(errno.ENOSPC, "No space left on device")
+            super().write_file(path, data)
+
+    file = StateFile(tmp_path / "config" / "consumerOffset.json", Full(), store.reserve)
+    file.write(b"{}")
+    assert file.path.read_bytes() == b"{}" and not reserve.exists()
+    asyncio.run(store._upkeep.clean())
+    assert reserve.exists()
+    asyncio.run(store.stop())
+
+
+# ---- opening
+
+
+@pytest.mark.spec("DUR-18", "ST-10")
+@pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS])
+def test_a_jump_of_the_clock_loses_and_resurrects_nothing(tmp_path: Path, jump_ms: int) -> None:
+    now = [1_700_000_000_000]
+    sent: list[bytes] = []
+    for life in range(4):
+        store = opened(tmp_path, clock=lambda: now[0])
+        assert bodies(store) == sent
+        for n in range(10):
+            sent.append(b"%d-%d" % (life, n) * 30)
+            assert store.put(message(sent[-1])).status is PutStatus.PUT_OK
+            now[0] += jump_ms if n == 5 else 10
+        if life % 2:
+            asyncio.run(store.write_all())
+        store.put(message(b"tail"))
+        sent.append(b"tail")
+        store.close_files()
+    store = opened(tmp_path, clock=lambda: now[0])
+    assert bodies(store) == sent
+    asyncio.run(store.stop())
+
+
+@pytest.mark.spec("RC-02", "RC-03", "RC-12", "RP-06", "DUR-16")
+def test_abort_is_there_before_the_first_message_and_goes_with_everything_on_disk(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    assert (tmp_path / "abort").stat().st_size == 0
+    for n in range(25):
+        store.put(message(b"%d" % n))
+    assert store.behind_bytes == 0
+    asyncio.run(store.stop())
+    assert not (tmp_path / "abort").exists()
+    before = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
+    again = opened(tmp_path)
+    assert again.max_offset("T", 0) == 25 and again.dispatched == again.log.end
+    assert again.put(message()).queue_offset == 25
+    again.close_files()
+    for path, data in before.items():
+        if "consumequeue" in path.parts:
+            assert path.read_bytes() == data  # a start after a clean stop writes no queue again
+
+
+@pytest.mark.spec("RC-06", "RP-07")
+def test_a_log_whose_first_files_expired_is_dispatched_from_where_it_begins(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for n in range(20):
+        store.put(message(b"%02d" % n * 300))
+    asyncio.run(store.write_all())
+    start = store.log.files[2].start
+    store.close_files()
+    for path in (tmp_path / "commitlog").iterdir():
+        if int(path.name) < start:
+            path.unlink()
+    for path in (tmp_path / "consumequeue" / "T" / "0").iterdir():
+        path.unlink()
+    store = opened(tmp_path)
+    left = bodies(store, offset=store.min_offset("T", 0))
+    assert left == [b"%02d" % n * 300 for n in range(20)][-len(left) :] and 0 < len(left) < 20
+    assert store.max_offset("T", 0) == 20 and store.put(message()).queue_offset == 20
+    asyncio.run(store.stop())
+
+
+@pytest.mark.spec("ST-20")
+def test_several_commit_log_folders_take_turns(tmp_path: Path) -> None:
+    folders = ",".join(str(tmp_path / name) for name in "abc")
+    store = opened(tmp_path, store_path_commit_log=folders)
+    sent = [b"%02d" % n * 600 for n in range(16)]
+    for body in sent:
+        store.put(message(body))
+    assert [len(list((tmp_path / name).iterdir())) for name in "abc"] == [2, 2, 2]
+    asyncio.run(store.stop())
+    again = opened(tmp_path, store_path_commit_log=folders)
+    assert bodies(again) == sent
+    asyncio.run(again.stop())
+
+
+@pytest.mark.spec("RC-06", "CQ-01")
+def test_thousands_of_queues_need_no_open_file_each(tmp_path: Path) -> None:
+    store = opened(tmp_path, commit_log_file_bytes=2**22)
+    open_before = len(os.listdir("/proc/self/fd"))
+    for n in range(2000):
+        assert store.put(message(b"x", f"topic-{n % 500}", n // 500)).status is PutStatus.PUT_OK
+    assert len(os.listdir("/proc/self/fd")) <= open_before + 3
+    asyncio.run(store.stop())
+    store = opened(tmp_path, commit_log_file_bytes=2**22)
+    assert all(bodies(store, f"topic-{n % 500}", n // 500) == [b"x"] for n in range(0, 2000, 7))
+    assert len(store.queues.cache) <= 256 and len(os.listdir("/proc/self/fd")) <= open_before + 260
+    asyncio.run(store.stop())
+
+
+def test_the_file_cache_closes_the_least_recently_used(tmp_path: Path) -> None:
+    cache = FileCache(Disk(), limit=2)
+    for name in "abc":
+        (tmp_path / name).write_bytes(name.encode())
+    assert [cache.read(tmp_path / name, 0, 1) for name in "abca"] == [b"a", b"b", b"c", b"a"]
+    assert len(cache) == 2 and cache.read(tmp_path / "missing", 0, 1) == b""
+    cache.close()
+
+
+# ---- retention
+
+
+POLICY = Policy(frozenset({4}), 72 * HOUR_MS, 75, forcible=True)
+FINE = Usage(40, 40, 40)
+NOW = 1_000 * HOUR_MS
+OLD, YOUNG = NOW - 100 * HOUR_MS, NOW - HOUR_MS
+
+
+@pytest.mark.spec("DEL-02", "DEL-03", "DEL-04", "DEL-05", "DEL-06")
+@pytest.mark.parametrize(
+    ("usage", "hour", "manual", "modified", "deleted", "full"),
+    [
+        (FINE, 3, False, [OLD, OLD], 0, False),
+        (FINE, 4, False, [OLD, OLD], 2, False),
+        (FINE, 4, False, [OLD, YOUNG, OLD], 1, False),  # stops at the first unexpired one
+        (FINE, 3, True, [OLD, YOUNG], 1, False),
+        (FINE, 4, False, [OLD] * 15, 10, False),  # ten a run
+        (Usage(75, 10, 0), 3, False, [OLD], 0, False),
+        (Usage(76, 10, 0), 3, False, [OLD, YOUNG], 1, False),
+        (Usage(10, 76, 0), 3, False, [OLD, YOUNG], 1, False),
+        (Usage(85, 10, 0), 3, False, [YOUNG], 0, False),
+        (Usage(86, 10, 0), 3, False, [YOUNG, YOUNG], 2, False),
+        (Usage(90, 10, 0), 3, False, [YOUNG], 1, False),
+        (Usage(91, 10, 0), 3, False, [YOUNG], 1, True),
+        (Usage(10, 91, 0), 3, False, [YOUNG], 1, True),
+        (Usage(-1, 10, 0), 3, False, [OLD, YOUNG], 1, False),
+    ],
+)
+def test_when_files_go(usage: Usage, hour: int, manual: bool, modified: list[int], deleted: int, full: bool) -> None:
+    decision = decide(POLICY, usage, hour=hour, manual=manual, modified_ms=modified, now_ms=NOW, written_files=99)
+    assert (decision.delete, decision.disk_full) == (deleted, full)
+    assert bool(decision.reason) == bool(deleted) or not deleted
+
+
+@pytest.mark.spec("DEL-03")
+@given(st.lists(st.integers(0, NOW), max_size=30), st.integers(0, 30), st.integers(-1, 100))
+def test_a_file_that_is_being_written_never_goes(modified: list[int], written: int, used: int) -> None:
+    decision = decide(
+        POLICY, Usage(used, 0, 0), hour=4, manual=True, modified_ms=modified, now_ms=NOW, written_files=written
+    )
+    assert 0 <= decision.delete <= min(written, len(modified), 10)
+
+
+@pytest.mark.spec("DEL-02", "DEL-04")
+def test_hours_and_percentages() -> None:
+    assert delete_hours("04") == {4} and delete_hours("02;14;") == {2, 14}
+    with pytest.raises(ValueError, match="'24' is not an hour"):
+        delete_hours("24")
+    assert [percent(*pair) for pair in ((0, 10), (1, 1000), (75, 100), (751, 1000), (5, 0))] == [0, 1, 75, 76, -1]
+    assert [StoreSettings(disk_percent=n).disk_percent_max for n in (0, 75, 100)] == [10, 75, 95]
+
+
+@pytest.mark.spec("DEL-01", "DEL-07", "DEL-08", "DEL-09", "MF-06", "MF-07", "MF-08")
+def test_expired_files_go_with_their_queues_and_a_reader_keeps_its_slice(tmp_path: Path) -> None:
+    async def work() -> None:
+        never = {"delete_when": "99"[:0], "delete_pause_ms": 0, "delete_queue_pause_ms": 0, "clean_interval_ms": 10}
+        store = opened(tmp_path, file_reserved_hours=1, flush_interval_ms=5, **never)
+        store.disk_usage = lambda: FINE  # type: ignore[method-assign]
+        for n in range(40):
+            store.put(message(b"%02d" % n * 400, properties=b"KEYS\x01k%d" % n))
+        await store.write_all()
+        old = [file.path for file in store.log.files[:3]]
+        for path in old:
+            os.utime(path, (0, 0))
+        view = store.get("T", 0, 0, 1).buffers[0]
+        kept = bytes(view)
+        await store.start()
+        for _ in range(10):
+            await asyncio.sleep(0.005)  # poll: no hour, no pressure, so nothing may go
+        assert all(path.exists() for path in old)
+        store.delete_expired_files()
+        await until(lambda: not any(path.exists() for path in old))
+        await until(lambda: store.min_offset("T", 0) > 0)
+        assert bytes(view) == kept  # the mapping outlives the file
+        low = store.min_offset("T", 0)
+        assert store.physical_offset("T", 0, low) >= store.min_physical_offset == 3 * CL
+        assert bodies(store, offset=low) == [b"%02d" % n * 400 for n in range(low, 40)]
+        assert store.get("T", 0, 0, 1).status is GetStatus.OFFSET_TOO_SMALL
+        names = sorted(path.name for path in (tmp_path / "consumequeue" / "T" / "0").iterdir())
+        assert int(names[0]) == low // (CQ // 20) * CQ
+        assert store.query("T", "k0", 10, 0, 2**62).records == []
+        assert len(store.query("T", "k39", 10, 0, 2**62).records) == 1
+        view.release()
+        await store.stop()
+
+    asyncio.run(work())
+    store = opened(tmp_path)
+    assert store.min_physical_offset == 3 * CL and bodies(store, offset=store.min_offset("T", 0))
+    asyncio.run(store.stop())
+
+
+@pytest.mark.spec("DEL-04", "DEL-06", "ST-03")
+def test_a_disk_that_is_too_full_refuses_and_resumes(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = opened(tmp_path, flush_interval_ms=1, clean_interval_ms=10)
+        used = [91]
+        store.disk_usage = lambda: Usage(used[0], 20, 20)  # type: ignore[method-assign]
+        await store.start()
+        await until(lambda: not store.writable)
+        refused = store.put(message())
+        assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
+        assert "CL: 91% CQ: 20% INDEX: 20%" in refused.reason
+        used[0] = 90
+        await until(lambda: store.writable)
+        assert store.put(message()).status is PutStatus.PUT_OK
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("DEL-10")
+def test_queues_without_records_are_removed_on_demand(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.put(message(b"old", "Gone"))
+    store.put(message(b"old", "Kept"))
+    for _ in range(10):
+        store.put(message(b"x" * 1500))
+    asyncio.run(store.write_all())
+    assert store.delete_expired_queues() == 0
+    store.log.drop_first()
+    assert store.delete_expired_queues(keep=["Kept"]) == 1
+    assert sorted({topic for topic, _ in store.topic_queues()}) == ["Kept", "T"]
+    assert not (tmp_path / "consumequeue" / "Gone").exists()
+    assert store.put(message(b"new", "Gone")).queue_offset == 0
+    asyncio.run(store.stop())
+    again = opened(tmp_path)
+    assert bodies(again, "Gone") == [b"new"]
+    asyncio.run(again.stop())
+
+
+@pytest.mark.spec("DUR-10", "DUR-08")
+def test_damage_is_never_served(tmp_path: Path) -> None:
+    store = opened(tmp_path, check_crc_on_read=True)
+    results = [store.put(message(b"%d" % n * 100)) for n in range(5)]
+    file = store.log.files[0]
+    at = results[2].physical_offset + 100
+    file.map[at : at + 1] = b"\xff"
+    assert store.get("T", 0, 0, 32).count == 2
+    with pytest.raises(CorruptRecord, match=f"offset 2: no intact record .* offset {results[2].physical_offset}"):
+        store.get("T", 0, 2, 32)
+    assert store.get("T", 0, 3, 32).count == 2
+    store.close_files()
+
+
+@pytest.mark.spec("IX-07", "IX-02", "IX-03")
+def test_query_by_key_reads_records_in_order_and_skips_what_is_gone(tmp_path: Path) -> None:
+    now = [1_700_000_000_000]
+    store = opened(tmp_path, clock=lambda: now[0])
+    for n in range(12):
+        now[0] += 1000
+        store.put(message(b"%d" % n * 500, properties=b"KEYS\x01a b%d\x02UNIQ_KEY\x01U%d" % (n, n)))
+    every = store.query("T", "a", 64, 0, 2**62)
+    assert [bytes(decode_record(r).body[:2]) for r in every.records] == [(b"%d" % n * 500)[:2] for n in range(12)]
+    assert (every.last_update_ms, every.last_update_offset) == (
+        now[0],
+        decode_record(every.records[-1]).physical_offset,
+    )
+    assert [decode_record(r).queue_offset for r in store.query("T", "U7", 32, 0, 2**62).records] == [7]
+    assert [decode_record(r).queue_offset for r in store.query("T", "a", 3, 0, 2**62).records] == [9, 10, 11]
+    begin = 1_700_000_000_000 + 4000
+    assert [decode_record(r).queue_offset for r in store.query("T", "a", 64, begin, begin + 2000).records] == [3, 4, 5]
+    store.log.drop_first()
+    assert store.query("T", "b0", 64, 0, 2**62).records == []
+    assert store.query("Other", "a", 64, 0, 2**62).records == []
+    store.close_files()
+
+
+@pytest.mark.spec("CQ-03")
+def test_a_delayed_message_has_its_delivery_time_in_the_queue(tmp_path: Path) -> None:
+    store = opened(tmp_path, clock=lambda: 1_700_000_000_000)
+    for level in (3, 99):
+        store.put(message(b"d", "SCHEDULE_TOPIC_XXXX", 2, b"DELAY\x01%d" % level))
+    codes = [unit[2] for _, unit in store.queues.by_key[("SCHEDULE_TOPIC_XXXX", 2)].units(0, 2)]
+    assert codes == [1_700_000_010_000, 1_700_007_200_000]
+    store.queues.clear()
+    store.close_files()
+    again = opened(tmp_path)
+    assert [unit[2] for _, unit in again.queues.by_key[("SCHEDULE_TOPIC_XXXX", 2)].units(0, 2)] == codes
+    asyncio.run(again.stop())
+    assert delay_levels("1s 2m 3h 1d") == (1000, 120_000, 10_800_000, 86_400_000)
+    assert due_ms(7, 5, (1000,)) == 1005
+    with pytest.raises(ValueError, match="'5x'"):
+        delay_levels("1s 5x")
+
+
+@pytest.mark.spec("RP-02", "RP-03", "RP-04", "ST-13")
+def test_half_and_rollback_records_are_not_for_consumers(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    seen: list[tuple[str, int, int, int]] = []
+    store.on_append = lambda *args: seen.append(args)
+    for flag in (4, 12, 8, 0):
+        store.put(message(b"%d" % flag, properties=b"UNIQ_KEY\x01u%d" % flag, sys_flag=flag))
+    assert bodies(store) == [b"8", b"0"] and [row[:3] for row in seen] == [("T", 0, 1), ("T", 0, 2)]
+    found = {flag: len(store.query("T", f"u{flag}", 9, 0, 2**62).records) for flag in (4, 12, 8, 0)}
+    assert found == {4: 1, 12: 0, 8: 1, 0: 1}  # a rollback is not indexed, a half message is (IX-08)
+    store.close_files()
+
+
+@pytest.mark.spec("DUR-13", "RP-08", "ST-16")
+def test_a_topic_made_anew_begins_at_0_again_after_a_rebuild_too(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for n in range(5):
+        store.put(message(b"old%d" % n))
+    store.delete_topic("T")
+    for n in range(3):
+        assert store.put(message(b"new%d" % n)).queue_offset == n
+    store.close_files()
+    store = opened(tmp_path)
+    assert bodies(store) == [b"new0", b"new1", b"new2"]
+    asyncio.run(store.stop())
+    (tmp_path / "queues.json").unlink()
+    for path in (tmp_path / "consumequeue" / "T" / "0").iterdir():
+        path.unlink()
+    store = opened(tmp_path)
+    assert bodies(store) == [b"new0", b"new1", b"new2"]
+    asyncio.run(store.stop())
+
+
+def test_a_store_that_is_closed_is_collected(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.put(message())
+    store.close_files()
+    gone = weakref.ref(store)
+    del store
+    gc.collect()
+    assert gone() is None
