@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from saturnmq.net import (
     NetSettings,
     RemotingClient,
     SendFailed,
+    TlsSettings,
 )
 from saturnmq.protocol.command import Command, FrameDecoder, encode_frame
 
@@ -308,5 +310,25 @@ def test_a_stop_takes_its_timeout_once_not_for_each_of_its_steps() -> None:
             await p.server.stop()
             assert loop.time() - began < 0.7
             writer.transport.abort()
+
+    run(work)
+
+
+@pytest.mark.spec("REM-29", "REM-02")
+def test_a_broken_tls_stream_with_answers_still_queued_only_closes_its_connection(
+    certificate: tuple[Path, Path],
+) -> None:
+    async def work() -> None:
+        cert, key = (str(path) for path in certificate)
+        tls = TlsSettings(server_cert_path=cert, server_key_path=key)
+        async with pair(handler, tls=tls, client_tls=TlsSettings(enable=True)) as p:
+            assert (await p.call(Command(QUICK))).code == 0
+            (connection,) = p.server.connections
+            connection.send(Command(QUICK))
+            connection.data_received(b"\x17\x03\x03\x00\x20" + bytes(32))
+            assert connection.closed and connection.close_reason.startswith("TLS failed")
+            await connection.wait_closed()
+            assert not p.server.connections
+            assert (await p.call(Command(QUICK))).code == 0
 
     run(work)

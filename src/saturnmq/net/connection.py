@@ -324,7 +324,10 @@ class Connection(asyncio.Protocol):
         self._out_bytes = 0
         self.active = True
         if self._tls is not None:
-            self._tls.write(b"".join(out))
+            try:
+                self._tls.write(b"".join(out))
+            except OSError as error:  # its state is broken: nothing more can be said on it
+                self.close(f"TLS failed: {error}")
             self._write_tls()
         elif len(out) == 1:
             transport.write(out[0])
@@ -404,6 +407,8 @@ class Connection(asyncio.Protocol):
         if self.closed:
             return
         self._flush()
+        if self.closed:
+            return
         self.closed = True
         self.close_reason = reason
         log.debug("close peer=%s reason=%s", self.remote_address, reason)
