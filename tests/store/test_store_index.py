@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
 import json
 import mmap
 import os
@@ -30,6 +32,7 @@ SLOTS, ENTRIES = 7, 60  # 59 entries in 1268 bytes: three sectors
 FOREVER = 2**62
 NOW = 1_700_000_000_123
 SECTOR = 512
+NAMES = map(str, itertools.count())  # hypothesis keeps tmp_path from example to example
 
 
 def index(
@@ -302,7 +305,7 @@ def test_query_takes_the_newest_and_at_most_64(tmp_path: Path) -> None:
     st.lists(st.lists(st.sampled_from("abcdefghij"), max_size=4), max_size=60), st.integers(1, 5), st.integers(2, 40)
 )
 def test_query_finds_what_a_plain_list_finds(tmp_path: Path, log: list[list[str]], slots: int, size: int) -> None:
-    made = index(tmp_path / str(random.getrandbits(60)), slots=slots, entries=size, allocate=False)
+    made = index(tmp_path / next(NAMES), slots=slots, entries=size, allocate=False)
     for offset, keys in enumerate(log):
         made.put("T", keys, offset, NOW + offset)
     for key in "abcdefghij":
@@ -351,7 +354,7 @@ def test_search_ends_at_negative_seconds_and_never_returns_a_negative_offset(tmp
 @pytest.mark.spec("IX-06")
 def test_long_search_lets_others_run_and_survives_what_they_do(tmp_path: Path) -> None:
     def long_one() -> MessageIndex:
-        made = index(tmp_path / str(random.getrandbits(60)), slots=1, entries=3 * STEPS_PER_TURN)
+        made = index(tmp_path / next(NAMES), slots=1, entries=3 * STEPS_PER_TURN)
         made.put("T", ["wanted"], 1, NOW)
         made.put("T", ["other"] * (2 * STEPS_PER_TURN + 5), 2, NOW)
         return made
@@ -372,7 +375,8 @@ def test_long_search_lets_others_run_and_survives_what_they_do(tmp_path: Path) -
     assert run(made, lambda: made.put("T", ["wanted"], 3, NOW)) == [1]
     flush(made)
     assert run(made, made.trim) == [1, 3]
-    assert run(made, lambda: made.truncate(2)) == [1]
+    assert set(run(made, lambda: made.truncate(2))) <= {1, 3}
+    assert made.query("T", "wanted", 64, 0, FOREVER) == [1]
     made.clear()
     made = long_one()
     assert run(made, made.clear) == []
@@ -487,9 +491,8 @@ def test_sparse_file_on_a_full_disk_loses_no_key(tmp_path: Path, good: int) -> N
         lambda path: path.write_bytes(struct.pack(">qqqqii", 5, 5, 9, 8, 1, 2) + path.read_bytes()[40:]),
         lambda path: path.write_bytes(struct.pack(">qqqqii", 5, 5, 0, 8, 1, 999) + path.read_bytes()[40:]),
         lambda path: path.write_bytes(struct.pack(">qqqqii", 5, 5, 0, 1, 1, 3) + path.read_bytes()[40:]),
-        lambda path: path.rename(path.with_name("20231314000000000")),
     ],
-    ids=["cut", "grown", "empty", "ends-before-begin", "overfull", "overlaps", "month-13"],
+    ids=["cut", "grown", "empty", "ends-before-begin", "overfull", "overlaps"],
 )
 def test_damaged_file_is_named_and_dropped_with_all_behind(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     made = index(tmp_path, entries=3)
@@ -502,12 +505,26 @@ def test_damaged_file_is_named_and_dropped_with_all_behind(tmp_path: Path, damag
     (tmp_path / "20991231235959999").mkdir()
     made = index(tmp_path, entries=3)
     damaged = made.load()
-    assert len(damaged) == 3 and damaged[0].path not in (paths[0], *paths[2:])
+    assert [path for path, _ in damaged] == paths[1:]
     assert all(reason and not path.exists() for path, reason in damaged)
     assert made.paths == paths[:1] and made.dispatch_from == 1
     for offset in range(made.dispatch_from, 8):
         made.put("T", ["k"], offset, NOW)
     assert made.query("T", "k", 64, 0, FOREVER) == list(range(8))
+    made.close()
+
+
+@pytest.mark.spec("FUZ-07", "IX-01")
+@pytest.mark.parametrize("name", ["20991331000000000", "99991231235959999", "00000000000000000", "18991231235959999"])
+def test_file_named_by_no_time_is_dropped(tmp_path: Path, name: str) -> None:
+    made = index(tmp_path)
+    made.put("T", ["k"], 0, NOW)
+    made.paths[0].rename(tmp_path / name)
+    made.close()
+    made = index(tmp_path)
+    assert [path.name for path, _ in made.load()] == [name]
+    made.put("T", ["k"], 0, NOW)
+    assert [path.name[:8] for path in made.paths] == ["20231114"]
     made.close()
 
 
@@ -517,7 +534,7 @@ def test_damaged_file_is_named_and_dropped_with_all_behind(tmp_path: Path, damag
     st.lists(st.tuples(st.integers(0, 1267), st.binary(min_size=1, max_size=12)), min_size=1, max_size=4), st.booleans()
 )
 def test_any_bytes_changed_harm_nobody(tmp_path: Path, changes: list[tuple[int, bytes]], unclean: bool) -> None:
-    folder = tmp_path / str(random.getrandbits(60))
+    folder = tmp_path / next(NAMES)
     made = index(folder)
     for offset in range(100):
         made.put("T", [f"k{offset % 9}"], offset, NOW + offset)
@@ -848,6 +865,12 @@ class World:
             self.note = self.index.synced
 
     def live(self) -> None:
+        """Up to the end, or until it dies in the middle of something."""
+        with contextlib.suppress(Died):
+            self.live_on(self.chance.choice([10**9, self.chance.randint(1, 500)]))
+
+    def live_on(self, steps: int = 10**9) -> None:
+        self.disk.steps_left = steps
         for _ in range(self.chance.randint(1, 60)):
             self.append()
             if self.chance.random() < 0.06:
@@ -856,6 +879,7 @@ class World:
                 self.index.trim()
 
     def crash(self) -> None:
+        self.disk.steps_left = 10**9
         self.index.close()
         self.disk.crash(self.chance)
         if self.chance.random() < 0.4 and self.log:  # the log loses its tail
@@ -907,13 +931,14 @@ class World:
 def test_index_after_any_crash_equals_one_written_in_one_go(
     tmp_path: Path, seed: int, size: int, allocate: bool
 ) -> None:
-    world = World(tmp_path / str(random.getrandbits(60)), random.Random(seed), size, allocate)
+    world = World(tmp_path / next(NAMES), random.Random(seed), size, allocate)
     for _ in range(world.chance.randint(1, 4)):
         world.live()
         world.crash()
         world.recover_at_last()
         world.check()
-    world.live()
+    world.disk.steps_left = 10**9
+    world.live_on()
     world.check()
     world.index.clear()
     world.index.close()
@@ -994,7 +1019,7 @@ def test_truncate_drops_what_points_behind_the_end_of_the_log(tmp_path: Path) ->
 
 
 @pytest.mark.spec("DUR-13")
-@pytest.mark.parametrize("change", ["file", "entries", "zeros", "header"])
+@pytest.mark.parametrize("change", ["file", "entries", "header"])
 def test_note_that_does_not_fit_the_files_costs_work_but_no_record(tmp_path: Path, change: str) -> None:
     made = index(tmp_path, entries=12)
     for number in range(40):
@@ -1004,12 +1029,9 @@ def test_note_that_does_not_fit_the_files_costs_work_but_no_record(tmp_path: Pat
     assert noted is not None
     made.close()
     if change == "file":
-        noted = noted._replace(file=noted.file - 1)
+        noted = noted._replace(file=1)
     elif change == "entries":
         noted = noted._replace(entries=10**6)
-    elif change == "zeros":
-        data = last.read_bytes()
-        last.write_bytes(data[: IndexShape(SLOTS, 12).entries_at + 60] + bytes(len(data) - 60 - 28 - 40))
     else:
         last.write_bytes(bytes(40) + last.read_bytes()[40:])
     made = index(tmp_path, entries=12)
@@ -1033,9 +1055,8 @@ def test_repair_makes_slots_and_links_again(tmp_path: Path) -> None:
     whole = path.read_bytes()
     made.close()
     broken = bytearray(whole)
-    broken[32 : 40 + 4 * SLOTS] = os.urandom(8 + 4 * SLOTS)
-    broken[36:40] = struct.pack(">i", 3)
     broken[32:36] = struct.pack(">i", 3)
+    broken[40 : 40 + 4 * SLOTS] = os.urandom(4 * SLOTS)
     for number in range(1, 51):
         at = IndexShape(SLOTS, ENTRIES).entries_at + 20 * number + 16
         broken[at : at + 4] = os.urandom(4)

@@ -111,11 +111,12 @@ class IndexFile:
     """One file. Its header's fields are attributes; count is the next entry's number, so an empty file has 1.
 
     dirty: written to since its last sync began. busy: a sync of its descriptor is under way, so it stays open.
+    stale: its header could not be written, which is to be tried again.
     """
 
     __slots__ = (
         "_direct", "_disk", "_entries_at", "_fd", "_map", "_shape", "begin_ms", "begin_offset", "busy", "count",
-        "dirty", "end_ms", "end_offset", "number", "path", "removed", "used_slots",
+        "dirty", "end_ms", "end_offset", "number", "path", "removed", "stale", "used_slots",
     )  # fmt: skip
 
     def __init__(self, path: Path, shape: IndexShape, disk: Disk) -> None:
@@ -126,7 +127,7 @@ class IndexFile:
         self.used_slots = 0
         self.count = 1
         self.dirty = True
-        self.busy = self.removed = False
+        self.busy = self.removed = self.stale = False
         self._shape = shape
         self._entries_at = shape.entries_at
         self._disk = disk
@@ -269,7 +270,9 @@ class IndexFile:
         if self._direct and self._map is not None:
             self._map[:HEADER_BYTES] = header
         else:
+            self.stale = True
             self._write(0, header)
+            self.stale = False
 
     def put(self, hashes: list[int], start: int, physical_offset: int, store_ms: int) -> int:
         """Append an entry for each of hashes[start:], until the file is full; the number of the first one left (IX-04).
@@ -377,37 +380,28 @@ class IndexFile:
 
     # ---- repair
 
-    def written(self, entries: int) -> int:
-        """Number of the last entry up to this one that is not all zero; 0 when none is. Raises OSError."""
-        fd = self.descriptor()
-        last = min(entries, self._shape.entries_max - 1)
-        while last > 0:
-            first = max(last - _CHUNK_ENTRIES, 0) + 1
-            at = self._entries_at + first * ENTRY_BYTES
-            used = len(self._disk.read(fd, at, (last - first + 1) * ENTRY_BYTES).rstrip(b"\0"))
-            if used:
-                return first + (used - 1) // ENTRY_BYTES
-            last = first - 1
-        return 0
-
     def cut(self, entries: int, end_ms: int | None) -> None:
         """Keep the first entries, at least one; make slots, links and header again from them, and sync (DUR-13).
 
-        end_ms: store time of the last of them; None if not known, it is up to 999 ms too early then. Cut off anywhere and
-        done again it ends with the same bytes (DUR-20). Raises OSError.
+        end_ms: store time of the last of them; None if not known, it is up to 999 ms too early then. First of all the count
+        goes down on disk: a file is never believed to have entries that may be gone. Cut off anywhere and done again it ends
+        with the same bytes (DUR-20). Raises OSError.
         """
-        self.descriptor()
+        descriptor = self.descriptor()
+        self.begin_offset, self.end_offset = self.offset_of(1), self.offset_of(entries)
+        self.end_ms = self.time_of(entries) if end_ms is None else end_ms
+        if self.count != entries + 1:
+            self.count = entries + 1
+            self.write_header()
+            self._disk.sync(descriptor)
         slots = self._rebuilt_slots(entries)
         self.used_slots = self._shape.slots - slots.count(0)
         if sys.byteorder == "little":
             slots.byteswap()
         self._overwrite(HEADER_BYTES, slots.tobytes())
         self._clear_from(self._entries_at + (entries + 1) * ENTRY_BYTES)
-        self.count = entries + 1
-        self.begin_offset, self.end_offset = self.offset_of(1), self.offset_of(entries)
-        self.end_ms = self.time_of(entries) if end_ms is None else end_ms
         self.write_header()
-        self._disk.sync(self._fd)
+        self._disk.sync(descriptor)
         self.dirty = False
 
     def _rebuilt_slots(self, entries: int) -> array[int]:

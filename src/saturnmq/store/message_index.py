@@ -58,9 +58,10 @@ class DamagedFile(NamedTuple):
 class IndexFlush:
     """One flush: made on the loop by `begin_flush`, run in a thread, handed to `end_flush` on the loop."""
 
-    __slots__ = ("_descriptors", "_disk", "_folder", "files", "synced")
+    __slots__ = ("_descriptors", "_disk", "_folder", "files", "sealed_ms", "synced")
 
     def __init__(self, disk: Disk, files: list[IndexFile], folder: Path | None, synced: Synced) -> None:
+        self.sealed_ms = max((file.end_ms for file in files if file.full), default=0)
         self._disk = disk
         self._descriptors = [file.descriptor() for file in files]
         self._folder = folder
@@ -230,6 +231,8 @@ class MessageIndex:
         file = self._files[-1] if self._files else None
         start = 0
         try:
+            if file is not None and file.stale:
+                file.write_header()
             if file is not None and physical_offset <= file.end_offset:
                 start = self._already(hashes, physical_offset, store_ms)
             while start < len(hashes):
@@ -340,6 +343,11 @@ class MessageIndex:
         offset = self.dispatch_from if dispatched is None else max(dispatched, self.dispatch_from)
         synced = Synced(last.number, last.count - 1, last.end_ms, offset) if last else Synced(0, 0, 0, offset)
         dirty = [file for file in self._files if file.dirty]
+        if last is not None and last.stale:
+            try:
+                last.write_header()
+            except OSError as error:
+                raise StoreError(f"cannot write {last.path}: {error.strerror}") from error
         if not dirty:
             self.synced = synced
             return None
@@ -355,10 +363,9 @@ class MessageIndex:
         invariant(flush is self._flush, "the flush that was begun is the one that ends")
         self._flush = None
         self.synced = flush.synced
+        self.sealed_ms = max(self.sealed_ms, flush.sealed_ms)
         for file in flush.files:
             file.busy = False
-            if file.full and not file.removed:
-                self.sealed_ms = max(self.sealed_ms, file.end_ms)
             if file.removed or file is not self._files[-1]:
                 file.release()
 
@@ -420,7 +427,7 @@ class MessageIndex:
     def repair(self, synced: Synced | None, index_ms: int = 0) -> int:
         """After `load` and an unclean stop: from which physical offset the log must be dispatched into the index again.
 
-        synced: what was noted last; the index is cut back to that and made whole. None, when another broker wrote the files:
+        synced: what was noted last; the last file is cut back to that and made whole. None, when another broker wrote the files:
         those that were not full or end after the checkpoint's index_ms go (RC-05). Done when it returns, on disk too; cut off
         anywhere and called again it ends the same (DUR-20). Note `synced` before the next put. Raises StoreError.
         """
@@ -434,22 +441,15 @@ class MessageIndex:
 
     def _repair_own(self, synced: Synced) -> int:
         self._drop(sum(file.number <= synced.file for file in self._files))
-        if not self._files or self._files[-1].number != synced.file:
-            return self.dispatch_from if self._files or synced.file else synced.offset
+        if not self._files:
+            return 0 if synced.file else synced.offset
         file = self._files[-1]
-        entries = min(synced.entries, self._written(file, synced.entries))
-        whole = 0 < entries == synced.entries
+        whole = file.number == synced.file and 0 < synced.entries < file.count
+        entries = synced.entries if whole else file.count - 1
+        if file.begin_ms <= 0 or file.begin_offset != file.offset_of(1):
+            entries = 0  # the header, which was on disk with the first entry, does not belong to it
         self._cut_last(entries, synced.end_ms if whole else None)
-        return max(synced.offset, self.dispatch_from) if whole else self.dispatch_from
-
-    def _written(self, file: IndexFile, entries: int) -> int:
-        """How many of the entries of a file are there; 0 if its header does not belong to them, whatever is lost."""
-        try:
-            if file.begin_ms <= 0 or file.begin_offset != file.offset_of(1):
-                return 0
-            return file.written(entries)
-        except OSError as error:
-            raise StoreError(f"cannot read {file.path}: {error.strerror}") from error
+        return max(synced.offset, self.dispatch_from) if whole and entries else self.dispatch_from
 
     def _repair_foreign(self, index_ms: int) -> int:
         keep = 0
