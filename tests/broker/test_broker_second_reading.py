@@ -18,7 +18,7 @@ from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, MessageQueue, 
 from saturnmq.protocol.codes import RequestCode, SysFlag
 from saturnmq.protocol.command import Command, FrameDecoder, encode_frame
 from saturnmq.protocol.errors import StoreError
-from saturnmq.protocol.message import BatchItem, encode_batch
+from saturnmq.protocol.message import BatchItem, Message, encode_batch, encode_record
 from saturnmq.store import StoreProfile, StoreSettings
 
 
@@ -55,22 +55,6 @@ def test_a_number_that_does_not_fit_its_field_is_refused_and_nothing_is_stored(f
                     assert "must be an integer in" in (answer.remark or "")
             assert await w.messages() == []
             assert w.broker.store.max_physical_offset == 0
-
-    run(work)
-
-
-@pytest.mark.spec("BP-07", "OF-05")
-@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, "x", "1_0"])
-def test_an_impossible_offset_in_a_pull_does_not_end_the_saving_of_offsets(value: object) -> None:
-    async def work() -> None:
-        async with wire() as w:
-            await w.send()
-            answer = await w.pull(sysFlag=5, commitOffset=value)
-            assert answer.code == 1 and "commitOffset" in (answer.remark or "")
-            assert (await w.pull(sysFlag=5, commitOffset=1)).code == 0
-            w.broker.ctx.offsets.save()
-            found = await w.call(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0)
-            assert found.ext["offset"] == "1"
 
     run(work)
 
@@ -139,37 +123,6 @@ def test_a_timer_whose_work_fails_once_goes_on_and_the_stop_still_saves() -> Non
             await w.broker.stop()
             assert not w.broker.store.settings.abort_path.exists()
             assert b'"T@G":{"0":1}' in (w.broker.store.settings.root / "config" / "consumerOffset.json").read_bytes()
-
-    run(work)
-
-
-@pytest.mark.spec("OF-05")
-def test_the_stop_does_not_write_offsets_while_an_earlier_write_is_under_way() -> None:
-    async def work() -> None:
-        async with wire(flush_offsets_ms=5) as w:
-            offsets, loop = w.broker.ctx.offsets, asyncio.get_running_loop()
-            await w.send()
-            began, go_on = asyncio.Event(), threading.Event()
-            seen: list[str] = []
-            write = offsets.write
-
-            def slow(data: bytes) -> None:
-                seen.append("begin")
-                loop.call_soon_threadsafe(began.set)
-                if len(seen) == 1:
-                    go_on.wait(10)
-                write(data)
-                seen.append("end")
-
-            offsets.write = slow  # type: ignore[method-assign]
-            offsets.set("T", "G", 0, 1)
-            await began.wait()
-            offsets.set("T", "G", 0, 2)
-            stopping = asyncio.create_task(w.broker.stop())
-            loop.call_later(0.05, go_on.set)
-            await stopping
-            assert seen == ["begin", "end", "begin", "end"]
-            assert b'"T@G":{"0":2}' in (w.broker.store.settings.root / "config" / "consumerOffset.json").read_bytes()
 
     run(work)
 
@@ -550,3 +503,23 @@ def test_a_connection_that_goes_takes_only_itself_out_of_its_groups() -> None:
     clients.unregister(two, "a", "a")  # type: ignore[arg-type]
     clients.unregister(two, "b", "b")  # type: ignore[arg-type]
     assert (clients.producers, clients.consumers, clients._groups_of) == ({}, {}, {})
+
+
+@pytest.mark.spec("ST-18", "RTY-02")
+def test_bytes_inside_a_record_are_no_message_whatever_they_look_like() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            fake = encode_record(Message("T", b"x" * 100))
+            sent = await w.send(body=fake)
+            offset = int(sent.ext["msgId"][16:], 16)
+            assert (await w.call(RequestCode.VIEW_MESSAGE_BY_ID, offset=offset)).code == 0
+            (stored,) = await w.messages()
+            inside = offset + 88  # where its body starts
+            assert stored.body == fake
+            for wrong in (inside, offset + 1, -1, 2**62):
+                answer = await w.call(RequestCode.VIEW_MESSAGE_BY_ID, offset=wrong)
+                assert answer.code == 1 and "can not find message" in (answer.remark or "")
+                back = await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, offset=wrong, group="G", delayLevel=0)
+                assert back.code == 1 and "look message by offset failed" in (back.remark or "")
+
+    run(work)

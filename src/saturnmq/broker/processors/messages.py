@@ -12,15 +12,18 @@ from saturnmq.protocol.codes import DLQ_PREFIX, RETRY_PREFIX, VERSION_MAX_RECONS
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import response_error
 from saturnmq.protocol.ids import offset_message_id
-from saturnmq.protocol.message import Message, decode_record
+from saturnmq.protocol.message import MESSAGE_MAGIC, Message, decode_record
 from saturnmq.store import PutStatus
 
 _UNIQUE_QUERY_COUNT: Final = 32  # defaultQueryMaxNum
 
 
+_MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)
+
+
 def view(ctx: Context, connection: Connection, request: Command, header: h.ViewMessageById) -> Command:
     """33."""
-    record = ctx.store.read_record(header.offset)
+    record = _record_at(ctx, header.offset)
     if record is None:
         return request.reply(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")
     return request.reply(body=record)
@@ -54,7 +57,7 @@ async def send_back(ctx: Context, connection: Connection, request: Command, head
         )
     if group.retry_queue_nums <= 0:
         return request.reply()
-    record = ctx.store.read_record(header.offset)
+    record = _record_at(ctx, header.offset)
     if record is None:
         return request.reply(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
     original = decode_record(record)
@@ -74,6 +77,14 @@ async def send_back(ctx: Context, connection: Connection, request: Command, head
     if status is not PutStatus.PUT_OK:
         return request.reply(ResponseCode.SYSTEM_ERROR, f"{status.value} {result.reason}".strip())
     return request.reply()
+
+
+def _record_at(ctx: Context, offset: int) -> bytes | None:
+    """The record that starts at an offset. Bytes inside another record are none, whatever they look like: it says where it is."""
+    record = ctx.store.read_record(offset)
+    if record is None or record[:8][4:] != _MAGIC or int.from_bytes(record[28:36], "big") != offset:
+        return None
+    return record
 
 
 def _copy(ctx: Context, original: Message, topic: str, queue_id: int) -> Message:
