@@ -59,6 +59,22 @@ def test_a_number_that_does_not_fit_its_field_is_refused_and_nothing_is_stored(f
     run(work)
 
 
+@pytest.mark.spec("BP-07", "OF-05")
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, "x", "1_0"])
+def test_an_impossible_offset_in_a_pull_does_not_end_the_saving_of_offsets(value: object) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            answer = await w.pull(sysFlag=5, commitOffset=value)
+            assert answer.code == 1 and "commitOffset" in (answer.remark or "")
+            assert (await w.pull(sysFlag=5, commitOffset=1)).code == 0
+            await w.broker.ctx.offsets.save()
+            found = await w.call(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0)
+            assert found.ext["offset"] == "1"
+
+    run(work)
+
+
 @pytest.mark.spec("REM-08", "REM-11")
 @pytest.mark.parametrize(
     ("field", "value"),
@@ -123,6 +139,38 @@ def test_a_timer_whose_work_fails_once_goes_on_and_the_stop_still_saves() -> Non
             await w.broker.stop()
             assert not w.broker.store.settings.abort_path.exists()
             assert b'"T@G":{"0":1}' in (w.broker.store.settings.root / "config" / "consumerOffset.json").read_bytes()
+
+    run(work)
+
+
+@pytest.mark.spec("OF-05")
+def test_the_stop_does_not_write_offsets_while_an_earlier_write_is_under_way() -> None:
+    async def work() -> None:
+        async with wire(flush_offsets_ms=5) as w:
+            offsets, loop = w.broker.ctx.offsets, asyncio.get_running_loop()
+            await w.send()
+            began, go_on = asyncio.Event(), threading.Event()
+            seen: list[str] = []
+            file = offsets._file
+            write = file.write
+
+            def slow(data: bytes) -> None:
+                seen.append("begin")
+                loop.call_soon_threadsafe(began.set)
+                if len(seen) == 1:
+                    go_on.wait(10)
+                write(data)
+                seen.append("end")
+
+            file.write = slow  # type: ignore[method-assign]
+            offsets.set("T", "G", 0, 1)
+            await began.wait()
+            offsets.set("T", "G", 0, 2)
+            stopping = asyncio.create_task(w.broker.stop())
+            loop.call_later(0.05, go_on.set)
+            await stopping
+            assert seen == ["begin", "end", "begin", "end"]
+            assert b'"T@G":{"0":2}' in (w.broker.store.settings.root / "config" / "consumerOffset.json").read_bytes()
 
     run(work)
 
@@ -503,6 +551,49 @@ def test_a_connection_that_goes_takes_only_itself_out_of_its_groups() -> None:
     clients.unregister(two, "a", "a")  # type: ignore[arg-type]
     clients.unregister(two, "b", "b")  # type: ignore[arg-type]
     assert (clients.producers, clients.consumers, clients._groups_of) == ({}, {}, {})
+
+
+@pytest.mark.spec("OF-05", "NS-34")
+def test_a_deleted_topic_leaves_no_offset_on_disk_and_the_name_servers_at_once() -> None:
+    async def work() -> None:
+        async with wire(flush_offsets_ms=3_600_000) as w:
+            await w.send()
+            await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=1)
+            await w.broker.ctx.offsets.save()
+            file = w.broker.store.settings.root / "config" / "consumerOffset.json"
+            assert b'"T@G"' in file.read_bytes()
+            while "T" not in w.server.namesrv.routes.topics:
+                await asyncio.sleep(0)
+            assert (await w.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")).code == 0
+            assert b'"T@G"' not in file.read_bytes()
+            while "T" in w.server.namesrv.routes.topics:
+                await asyncio.sleep(0)
+
+    run(work)
+
+
+@pytest.mark.spec("OF-05")
+def test_offsets_that_could_not_be_saved_are_saved_later(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with wire(flush_offsets_ms=5) as w:
+            await w.send()
+            file = w.broker.ctx.offsets._file
+            write, failed, done = file.write, asyncio.Event(), asyncio.Event()
+            loop = asyncio.get_running_loop()
+
+            def sometimes(data: bytes) -> None:
+                if not failed.is_set():
+                    loop.call_soon_threadsafe(failed.set)
+                    raise StoreError("no room")
+                write(data)
+                loop.call_soon_threadsafe(done.set)
+
+            file.write = sometimes  # type: ignore[method-assign]
+            w.broker.ctx.offsets.set("T", "G", 0, 1)
+            await done.wait()
+            assert b'"T@G":{"0":1}' in file.path.read_bytes()
+
+    run(work)
 
 
 @pytest.mark.spec("ST-18", "RTY-02")

@@ -87,7 +87,6 @@ class Broker:
         self._server = RemotingServer(self._handle, settings=net, tls=tls, listener=self)
         self._fast = RemotingServer(self._handle_fast, settings=net, tls=tls, listener=self)
         self._tasks: list[asyncio.Task[None]] = []
-        self._saving: asyncio.Future[None] | None = None  # the last write of offsets, in a thread
         self._changed_groups: dict[str, None] = {}  # whose members are told in a moment
         self._notify: asyncio.TimerHandle | None = None
         self._bound = ("", 0)
@@ -174,7 +173,7 @@ class Broker:
             if self._notify is not None:
                 self._notify.cancel()
                 self._notify = None
-            await asyncio.gather(self.topics.saver.saved(), self.ctx.groups.saver.saved(), self._save_last_offsets())
+            await asyncio.gather(self.topics.saver.saved(), self.ctx.groups.saver.saved(), self.ctx.offsets.save())
         finally:
             await self.store.stop()
 
@@ -246,23 +245,8 @@ class Broker:
                 log.exception("work of a timer failed, it is tried again in %s s", seconds)
 
     async def _save_offsets(self) -> None:
-        if not self.ctx.offsets.dirty:
-            return
-        data = self.ctx.offsets.take()
-        self._saving = asyncio.get_running_loop().run_in_executor(None, self.ctx.offsets.write, data)
-        try:
-            await asyncio.shield(self._saving)
-        except StoreError as error:
-            self.ctx.offsets.dirty = True
-            log.error("consumer offsets are not saved, trying again: %s", error)
-
-    async def _save_last_offsets(self) -> None:
-        """What is not on disk yet, after the write that a stopped timer left behind: a thread cannot be cancelled."""
-        if self._saving is not None:
-            (failure,) = await asyncio.gather(self._saving, return_exceptions=True)
-            self.ctx.offsets.dirty |= failure is not None
-        if self.ctx.offsets.dirty:
-            self.ctx.offsets.save()
+        with contextlib.suppress(StoreError):  # logged where it is noticed; the next tick tries again
+            await self.ctx.offsets.save()
 
     def _scan_clients(self) -> None:
         self.ctx.locks.forget_expired(self._clock_ms())

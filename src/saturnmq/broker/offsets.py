@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 
+from saturnmq.broker.saver import Saver
 from saturnmq.protocol.bodies import ConsumerOffsetTable
+from saturnmq.protocol.errors import StoreError
 from saturnmq.store.state_file import StateFile
 
 log = logging.getLogger(__name__)
@@ -15,6 +17,7 @@ class Offsets:
 
     def __init__(self, file: StateFile) -> None:
         self._file = file
+        self._saver = Saver(file, self.encode)
         self._table: dict[tuple[str, str], dict[int, int]] = {}
         self.dirty = False
 
@@ -69,15 +72,13 @@ class Offsets:
             {f"{topic}@{group}": queues for (topic, group), queues in self._table.items()}
         ).encode()
 
-    def save(self) -> None:
-        """Write the file. Raises StoreError."""
-        self.write(self.take())
-
-    def take(self) -> bytes:
-        """The contents to write, marked as saved."""
-        self.dirty = False
-        return self.encode()
-
-    def write(self, data: bytes) -> None:
-        """Put contents on disk; safe in a thread. Raises StoreError."""
-        self._file.write(data)
+    async def save(self) -> None:
+        """Until what changed is on disk, written in a thread. Raises StoreError, and the next call tries again."""
+        if self.dirty:
+            self.dirty = False
+            self._saver.changed()
+        try:
+            await self._saver.saved()
+        except StoreError:
+            self.dirty = True
+            raise

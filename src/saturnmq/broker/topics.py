@@ -84,10 +84,13 @@ class Topics:
 
     def delete(self, topic: str) -> bool:
         """Forget a topic; whether it was there."""
-        if self.table.pop(topic, None) is None:
+        config = self.table.pop(topic, None)
+        if config is None:
             return False
         self.version = self.version.next(self._clock_ms())
         self.saver.changed()
+        if self.on_change is not None:
+            self.on_change([config])
         return True
 
     def create_for_send(self, topic: str, default_topic: str, queues: int, *, unit: bool = False) -> TopicConfig | None:

@@ -76,6 +76,7 @@ async def delete_topic(ctx: Context, connection: Connection, request: Command, h
     ctx.offsets.remove_topic(header.topic)
     ctx.store.delete_topic(header.topic)
     await ctx.topics.saver.saved()
+    await ctx.offsets.save()  # left behind, they would make a new topic of that name start in the middle
     return request.reply()
 
 
@@ -109,6 +110,7 @@ async def delete_group(
     ctx.groups.delete(header.group_name)
     if header.remove_offset:
         ctx.offsets.remove_group(header.group_name)
+        await ctx.offsets.save()
     await ctx.groups.saver.saved()
     return request.reply()
 
