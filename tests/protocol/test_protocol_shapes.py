@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import struct
 
 import pytest
@@ -27,10 +28,30 @@ def send_ext(**more: str) -> dict[str, str]:
     return ext | more
 
 
-def frame(opaque: int = 0, *, code: int = SEND, flag: int = 0, body: bytes | None = b"body", **more: str) -> bytes:
+def frame(
+    opaque: int = 0,
+    *,
+    code: int = SEND,
+    flag: int = 0,
+    body: bytes | None = b"body",
+    serialization: Serialization = BINARY,
+    **more: str,
+) -> bytes:
+    ext = send_ext(**more)
     return encode_frame(
-        Command(code, ext=send_ext(**more), body=body, opaque=opaque, flag=flag, serialization=BINARY, language=0)
+        Command(code, ext=ext, body=body, opaque=opaque, flag=flag, serialization=serialization, language=0)
     )
+
+
+def java_frame(opaque: int = 7, *, after: str = "", **more: str) -> bytes:
+    """A frame whose header is JSON as fastjson writes it, control characters escaped; after: more members."""
+    fields = {"code": SEND, "extFields": send_ext(**more), "flag": 0, "language": "JAVA", "opaque": opaque}
+    text = json.dumps(fields | {"serializeTypeCurrentRPC": "JSON", "version": 407}, separators=(",", ":"))
+    return json_frame(text[:-1].encode() + after.encode() + b"}")
+
+
+def json_frame(header: bytes) -> bytes:
+    return struct.pack(">ii", 8 + len(header), len(header)) + header + b"body"
 
 
 def outcome(decoder: FrameDecoder, pieces: list[bytes]) -> tuple[list[Command], str, int]:
@@ -92,17 +113,69 @@ def test_headers_of_the_same_length_are_not_confused(other: bytes) -> None:
     check_same([frame(1) + frame(2) + other + other + frame(3)])
 
 
+def changed(old: str, new: str, opaque: int = 8) -> bytes:
+    """A Java frame with one text of its header replaced, lengths put right."""
+    raw = java_frame(opaque)
+    (header_bytes,) = struct.unpack_from(">i", raw, 4)
+    header = raw[8 : 8 + header_bytes].decode()
+    assert old in header
+    return json_frame(header.replace(old, new, 1).encode())
+
+
+@pytest.mark.spec("REM-04", "FUZ-04")
+def test_a_json_header_is_read_through_its_shape_too() -> None:
+    others = java_frame(8, e="3") + java_frame(9, i="UNIQ_KEY\x01XYZ\x02WAIT\x01true") + java_frame(9, b="Other")
+    commands = check_same([java_frame(7) + others])
+    assert [type(command) for command in commands] == [Command, ShapedCommand, ShapedCommand, Command]
+    assert [command.opaque for command in commands] == [7, 8, 9, 9]
+    second = commands[2]
+    assert isinstance(second, ShapedCommand)
+    assert second.values == (b"0", b"1795246686100", b"UNIQ_KEY\x01XYZ\x02WAIT\x01true")
+
+
+@pytest.mark.spec("REM-04", "FUZ-01", "FUZ-04")
+@pytest.mark.parametrize(
+    "other",
+    [
+        changed('"e":"0"', '"e":"\\""'[:-2] + '"'),  # a quote that does not end the string
+        changed('"e":"0","f":"0"', '"e":"","f":"0" '),
+        changed('"i":"UNIQ', '"i":"","x'),  # the value ends early, another field follows
+        changed("UNIQ", "UN\x01Q"),  # a control character that is not escaped
+        changed("UNIQ_KEY", 'UNIQ"KEY'),
+        changed("UNIQ_KEY", "UNIQ\\u0O1"),
+        changed("\\u0002WAIT", "\\ud800WAIT"),  # half a surrogate pair
+        changed("\\u0002WAIT", "\u00e9\u00e9\u00e9WAIT"),  # no ASCII, the same length in bytes
+        changed('"opaque":8', '"opaque":-'),
+        changed('"opaque":88', '"opaque":08', 88),
+        changed('"opaque":8888888888', '"opaque":8888888889', 8888888888),
+        changed('"opaque":8', '"opaque":x'),
+        changed('"e":"0"', '"e":0  '),
+        changed('"flag":0', '"flag":2'),
+        java_frame(8, after=',"opaque" :5'),
+        java_frame(8, after=',"e":"5"'),
+        java_frame(8, c="e", d="g"),
+    ],
+)
+def test_json_headers_of_the_same_length_are_not_confused(other: bytes) -> None:
+    for number in (8, 88, 888):
+        check_same([java_frame(number) + java_frame(number + 1) + other])
+        check_same([other + java_frame(number) + java_frame(number + 1)])
+    check_same([java_frame(8) + java_frame(9) + other[:30], other[30:] + java_frame(9)])
+    check_same([java_frame(1_000_000_000) + other + other])
+
+
 mutation = st.tuples(st.integers(0, 400), st.integers(0, 255))
-texts = st.sampled_from(["0", "1", "12", "", "TRAN_MSG\x01true", "\u4e2d", "x" * 9, "999999999", "-1"])
+texts = st.sampled_from(["0", "1", "12", "", "TRAN_MSG\x01true", "\u4e2d", '"', "\\", "x" * 9, "999999999", "-1"])
 requests = st.builds(
-    lambda opaque, code, flag, body, more, changes: (
-        frame(opaque, code=code, flag=flag, body=body, **more),
+    lambda opaque, code, flag, body, form, more, changes: (
+        frame(opaque, code=code, flag=flag, body=body, serialization=form, **more),
         changes,
     ),
     st.integers(-(2**31), 2**31 - 1),
     st.sampled_from([SEND, SEND, SEND, *sorted(CHANGING), int(RequestCode.HEART_BEAT)]),
     st.sampled_from([0, 0, 0, 1, 2]),
     st.sampled_from([None, b"", b"x", b"body" * 20]),
+    st.sampled_from(list(Serialization)),
     st.dictionaries(
         st.sampled_from(["b", "e", "g", "i", "j", "queueId", "queueOffset", "properties"]), texts, max_size=3
     ),

@@ -41,14 +41,14 @@ try:
     def _json_dumps(value: object) -> bytes:
         return orjson.dumps(value)
 
-    _json_loads: Any = orjson.loads
+    json_loads: Any = orjson.loads
 except ImportError:  # orjson is a default dependency, never a required one (PKG-04)
     import json
 
     def _json_dumps(value: object) -> bytes:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
-    _json_loads = json.loads
+    json_loads = json.loads
 
 
 FRAME_BYTES_MAX: Final = 16_777_216  # length field included; `com.rocketmq.remoting.frameMaxLength`
@@ -238,7 +238,7 @@ def decode_header(
 
 def _decode_json(header: bytes, body: bytes | None, limits: FrameLimits) -> Command:
     try:
-        fields = _json_loads(header)
+        fields = json_loads(header)
     except (ValueError, RecursionError) as error:
         raise HeaderError(f"header of {len(header)} bytes is not JSON: {error}") from error
     if type(fields) is not dict:
