@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import shutil
 from pathlib import Path
 
 from saturnmq.protocol.errors import DiskFull, StoreError
@@ -28,11 +29,19 @@ class Disk:
             missing.append(folder)
             folder = folder.parent
         try:
-            path.mkdir(parents=True, exist_ok=True)
             for made in reversed(missing):
+                self.make_one_folder(made)
                 self.sync_folder(made.parent)
         except OSError as error:
             raise StoreError(f"cannot create folder {path}: {error.strerror}") from error
+
+    def make_one_folder(self, path: Path) -> None:
+        """Make a folder in one that is there. Raises OSError."""
+        path.mkdir(exist_ok=True)
+
+    def remove_folder(self, path: Path) -> None:
+        """Remove a folder and what is left in it; no error when that cannot be done."""
+        shutil.rmtree(path, ignore_errors=True)
 
     def create(self, path: Path, size_bytes: int, *, allocate: bool) -> int:
         """A new file of zeros and its descriptor. allocate: its blocks are reserved now (DUR-04), else it is sparse.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,10 +170,10 @@ class QueueTable:
         for key, queue in queues:
             self._dirty.discard(key)
             queue.delete()
-            shutil.rmtree(self.folder / key[0] / str(key[1]), ignore_errors=True)
+            self.disk.remove_folder(self.folder / key[0] / str(key[1]))
         for topic in {key[0] for key, _ in queues}:
             if not any(key[0] == topic for key in self.by_key):
-                shutil.rmtree(self.folder / topic, ignore_errors=True)
+                self.disk.remove_folder(self.folder / topic)
 
     def clear(self) -> None:
         """Delete all files of all queues; the queues are empty then, and the log fills them again. Raises OSError."""
