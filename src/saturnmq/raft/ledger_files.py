@@ -86,6 +86,11 @@ class LedgerFiles:
         return self._end_pos
 
     @property
+    def dirty(self) -> bool:
+        """Whether something was written since the last `sync_job`."""
+        return bool(self._dirty)
+
+    @property
     def begin_pos(self) -> int:
         """Offset of the first entry; the end of an empty ledger."""
         first = self._unit(self._begin) if self._begin >= 0 else None

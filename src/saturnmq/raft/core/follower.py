@@ -71,7 +71,8 @@ class Follower:
             self._answer(token, request, Code.INCONSISTENT_STATE)  # DL-F05, DL-X11
         elif request.kind is PushKind.COMMIT:
             self._commit(request)
-            self._answer(token, request, Code.SUCCESS)
+            lost = self.verified < 0 and request.commit_index >= 0  # this leader must compare before it goes on
+            self._answer(token, request, Code.INCONSISTENT_STATE if lost else Code.SUCCESS)
         elif not request.entries or not all(entry.well_formed for entry in request.entries):
             self._answer(token, request, Code.UNEXPECTED_ARGUMENT)
         elif request.kind is PushKind.APPEND:

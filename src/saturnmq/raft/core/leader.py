@@ -225,7 +225,7 @@ class Leader:
             self._push_again(progress)
             progress.last_push_ms = now_ms
             request = self._request(progress, PushKind.COMMIT, ())
-            state.send(progress.peer, request, partial(self._committed, progress, state.term))
+            state.send(progress.peer, request, partial(self._committed, progress, state.term, progress.watermark))
         else:
             self._push_again(progress)
 
@@ -297,12 +297,18 @@ class Leader:
             progress.on(Event.LOST)
             self.push(progress)
 
-    def _committed(self, progress: Progress, term: int, response: Response | None) -> None:
-        """A peer that refuses the committed index has another log or term."""
+    def _committed(self, progress: Progress, term: int, watermark: int, response: Response | None) -> None:
+        """A peer that refuses the committed index, or ends before what it was known to hold then, lost its log or its place.
+
+        The original does not look: such a peer stays behind until something is appended.
+        """
         if not self._is_current(progress, term) or not isinstance(response, PushResponse):
             return
-        if response.code == Code.INCONSISTENT_STATE:
+        if response.code == Code.INCONSISTENT_STATE or (
+            response.code == Code.SUCCESS and response.end_index < watermark
+        ):
             progress.on(Event.LOST)
+            self.push(progress)
 
     def _is_current(self, progress: Progress, term: int) -> bool:
         """The answer belongs to this leadership: a new one has new Progress objects."""

@@ -1,0 +1,417 @@
+"""Runs a member: timers, files and sockets around the core, which decides. Source: spec 04 section 2.3, DL-M10, DUR-11, DUR-12.
+
+Inputs are handled one after the other. An action that waits for the disk (term and vote, a cut) holds back the actions behind
+it and all inputs; they go on when it is done. Entries are written at once and synced in groups by another thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from saturnmq.net.settings import NetSettings
+from saturnmq.protocol.errors import InvariantBroken, SaturnError
+from saturnmq.raft.core.actions import (
+    Action,
+    Alarm,
+    AppendEntries,
+    Commit,
+    CutLog,
+    PersistTerm,
+    Reply,
+    Role,
+    RoleChanged,
+    Send,
+    SyncLog,
+)
+from saturnmq.raft.core.leader import Stamp
+from saturnmq.raft.core.messages import (
+    AppendResponse,
+    Code,
+    Request,
+    Response,
+    TransferRequest,
+    TransferResponse,
+)
+from saturnmq.raft.core.node import Node, keep_body
+from saturnmq.raft.core.state import HardState
+from saturnmq.raft.layout import LedgerCheckpoint
+from saturnmq.raft.ledger_files import BodyCheck, LedgerFiles, any_body
+from saturnmq.raft.peers import Peers
+from saturnmq.raft.settings import RaftSettings
+from saturnmq.raft.term_file import CheckpointFile, TermFile
+from saturnmq.store.disk import Disk
+
+log = logging.getLogger(__name__)
+
+TICK_MS = 10  # DL-E02
+
+Input = Callable[[], list[Action]]
+
+
+class Listener:
+    """Told on the loop, in order; the calls do nothing by themselves and must not wait."""
+
+    def role_changed(self, role: Role, term: int, leader_id: str | None) -> None: ...
+
+    def committed(self, index: int, end_pos: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """What an operator sees of a member (DL-Q06). watermarks: only on a leader."""
+
+    self_id: str
+    group: str
+    role: Role
+    term: int
+    leader_id: str | None
+    begin_index: int
+    end_index: int
+    committed_index: int
+    durable_index: int
+    failed: str | None
+    watermarks: dict[str, int]
+
+
+class RaftMember:
+    """One member of a group. folder: its directory; sync_before_ack: an entry counts when it is on disk (SYNC_FLUSH)."""
+
+    def __init__(
+        self,
+        settings: RaftSettings,
+        folder: Path,
+        net: NetSettings,
+        *,
+        file_bytes: int,
+        sync_before_ack: bool,
+        stamp: Stamp = keep_body,
+        noop: bytes | None = None,
+        body_is_good: BodyCheck = any_body,
+        start_pos: int = 0,
+        listener: Listener | None = None,
+        disk: Disk | None = None,
+        clock_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
+    ) -> None:
+        self.settings = settings
+        self.listener = listener or Listener()
+        self.files = LedgerFiles(
+            folder,
+            file_bytes=file_bytes,
+            index_file_units=settings.index_file_units,
+            start_pos=start_pos,
+            body_is_good=body_is_good,
+            disk=disk,
+        )
+        self._core = settings.core(file_bytes, sync_before_ack=sync_before_ack)
+        self._stamp = stamp
+        self._noop = noop
+        self._clock_ms = clock_ms
+        self._term_file = TermFile(folder, disk)
+        self._checkpoint = CheckpointFile(folder, disk)
+        self._peers = Peers(settings.peers, net, self._asked, may_append=lambda body: body_is_good(memoryview(body)))
+        self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"raft-{settings.self_id}")
+        self._sync_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"raft-sync-{settings.self_id}")
+        self._inputs: deque[Input] = deque()
+        self._actions: deque[Action] = deque()
+        self._running = False
+        self._blocked: asyncio.Task[None] | None = None
+        self._sync: asyncio.Task[None] | None = None
+        self._sync_wanted: SyncLog | None = None
+        self._background: asyncio.Task[None] | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+        self._answers: dict[int, Callable[[Response], None]] = {}
+        self._token = 0
+        self._stopped = False
+        self.node: Node | None = None
+        self.address = ("", 0)
+
+    # start, stop
+
+    def open(self) -> None:
+        """Load and recover. Raises CorruptRecord, ConfigError, StoreError; nothing runs yet."""
+        self.files.open()
+        hard_state = self._term_file.read(
+            ledger_is_empty=self.files.end_index < 0, force=self.settings.force_without_term
+        )
+        self.node = Node(
+            group=self.settings.group,
+            self_id=self.settings.self_id,
+            peers=self.settings.peers,
+            settings=self._core,
+            reader=self.files,
+            hard_state=hard_state,
+            committed=self._checkpoint.read().committed_index,
+            chance=random.SystemRandom().randrange,
+            stamp=self._stamp,
+            noop=self._noop,
+        )
+        recovered = self.files.recovered
+        log.info(
+            "ledger opened member=%s begin=%s end=%s term=%s committed=%s stopped_by=%s",
+            self.settings.self_id,
+            self.files.begin_index,
+            self.files.end_index,
+            hard_state.term,
+            self.node.state.committed,
+            recovered.stopped_by or "end",
+        )
+
+    async def start(self) -> None:
+        """Listen and take part (DL-M10). Raises StartError."""
+        if self.node is None:
+            self.open()
+        self.address = await self._peers.start(*self.settings.listen_address)
+        self._background = asyncio.get_running_loop().create_task(self._housekeeping())
+        self._tick()
+
+    async def stop(self) -> None:
+        """Leave, flush, write the checkpoint. Callers that wait are answered TERM_CHANGED. Raises StoreError, OSError."""
+        if self._stopped:
+            return
+        self._stopped = True
+        if self._ticker is not None:
+            self._ticker.cancel()
+        if self._background is not None:
+            self._background.cancel()
+            await asyncio.gather(self._background, return_exceptions=True)
+        await self._peers.stop()
+        for task in (self._blocked, self._sync):
+            if task is not None:
+                await asyncio.gather(task, return_exceptions=True)
+        self._inputs.clear()
+        for answer in list(self._answers.values()):
+            answer(AppendResponse(code=Code.TERM_CHANGED))
+        self._answers.clear()
+        try:
+            if self.node is not None and self.node.state.failed is None:
+                await self._in_thread(self.files.sync_job())
+                await self._in_thread(self._write_checkpoint)
+        finally:
+            self._threads.shutdown(wait=True)
+            self._sync_thread.shutdown(wait=True)
+            self.files.close()
+
+    def readdress(self, name: str, address: str) -> None:
+        """Reach a member at another address, for instance through a proxy."""
+        self._peers.readdress(name, address)
+
+    # callers
+
+    async def append(self, bodies: Sequence[bytes]) -> AppendResponse:
+        """Append on the leader; returns when a quorum holds the entries, or with the code that says why not."""
+        response = await self._ask_core(lambda now, token, node: node.propose(now, token, bodies))
+        assert isinstance(response, AppendResponse)
+        return response
+
+    async def transfer(self, transferee: str) -> TransferResponse:
+        """Hand the leadership over (DL-L01)."""
+        node = self._node()
+        request = TransferRequest(
+            group=self.settings.group,
+            remote_id=self.settings.self_id,
+            transfer_id=self.settings.self_id,
+            transferee_id=transferee,
+            term=node.state.term,
+        )
+        response = await self._ask_core(lambda now, token, node: node.request(now, token, request))
+        assert isinstance(response, TransferResponse)
+        return response
+
+    def status(self) -> MemberStatus:
+        state = self._node().state
+        return MemberStatus(
+            self.settings.self_id,
+            self.settings.group,
+            state.role,
+            state.term,
+            state.leader_id,
+            state.log.begin,
+            state.log.end,
+            state.committed,
+            state.durable,
+            state.failed,
+            self._node().leader.watermarks() if state.is_leader else {},
+        )
+
+    def _node(self) -> Node:
+        assert self.node is not None, "open() comes first"
+        return self.node
+
+    async def _ask_core(self, ask: Callable[[int, int, Node], list[Action]]) -> Response:
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        token = self._answer_with(lambda response: None if future.done() else future.set_result(response))
+        node = self._node()
+        self._feed(lambda: ask(self._clock_ms(), token, node))
+        return await future
+
+    def _answer_with(self, answer: Callable[[Response], None]) -> int:
+        self._token += 1
+        self._answers[self._token] = answer
+        return self._token
+
+    def _asked(self, request: Request, answer: Callable[[Response], None]) -> None:
+        token, node = self._answer_with(answer), self._node()
+        self._feed(lambda: node.request(self._clock_ms(), token, request))
+
+    # inputs and actions
+
+    def _tick(self) -> None:
+        loop, node = asyncio.get_running_loop(), self._node()
+        self._ticker = loop.call_later(TICK_MS / 1000, self._tick)
+        if not self._inputs:
+            self._feed(lambda: node.tick(self._clock_ms()))
+
+    def _feed(self, given: Input) -> None:
+        """Handle an input now, or when those before it are done."""
+        if self._stopped:
+            return
+        self._inputs.append(given)
+        if not self._running and self._blocked is None:
+            self._run()
+
+    def _run(self) -> None:
+        """Execute actions and inputs until there are none, or one has to wait for the disk."""
+        self._running = True
+        try:
+            while (self._actions or self._inputs) and not self._stopped:
+                if not self._actions:
+                    self._actions.extend(self._inputs.popleft()())
+                    continue
+                waits = self._execute(self._actions.popleft())
+                if waits is not None:
+                    self._blocked = asyncio.get_running_loop().create_task(self._wait_for(waits))
+                    return
+        finally:
+            self._running = False
+
+    async def _wait_for(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except (SaturnError, OSError) as error:
+            self._failed(error)
+        self._blocked = None
+        self._start_sync()
+        self._run()
+
+    def _execute(self, action: Action) -> Awaitable[None] | None:
+        """Do it; what has to wait for the disk is returned, to be awaited before the next action."""
+        if isinstance(action, Send):
+            self._send(action)
+        elif isinstance(action, Reply):
+            answer = self._answers.pop(action.token, None)
+            if answer is not None:
+                answer(action.response)
+        elif isinstance(action, AppendEntries):
+            try:
+                self.files.append(action.entries)
+            except (SaturnError, OSError) as error:
+                self._failed(error)
+        elif isinstance(action, SyncLog):
+            self._sync_wanted = action
+            self._start_sync()
+        elif isinstance(action, Commit):
+            self.listener.committed(action.index, action.end_pos)
+        elif isinstance(action, PersistTerm):
+            state = HardState(action.term, action.voted_for)
+            return self._in_thread(lambda: self._term_file.write(state))
+        elif isinstance(action, CutLog):
+            return self._cut(action)
+        elif isinstance(action, RoleChanged):
+            log.info(
+                "role=%s term=%s leader=%s member=%s",
+                action.role.value,
+                action.term,
+                action.leader_id,
+                self.settings.self_id,
+            )
+            self.listener.role_changed(action.role, action.term, action.leader_id)
+        elif isinstance(action, Alarm):
+            log.warning("member=%s %s", self.settings.self_id, action.text)
+        return None
+
+    def _failed(self, error: BaseException) -> None:
+        """The rest of the list is void; the core gives up (DL-X15)."""
+        if isinstance(error, InvariantBroken):
+            log.error("member=%s broken invariant", self.settings.self_id, exc_info=error)
+        node = self._node()
+        void = [action for action in self._actions if isinstance(action, Reply)]
+        self._actions.clear()
+        for reply in void:
+            answer = self._answers.pop(reply.token, None)
+            if answer is not None and isinstance(reply.response, AppendResponse):
+                answer(AppendResponse(code=Code.DISK_ERROR))  # a caller in this process waits; a peer has a timeout
+        self._inputs.appendleft(lambda: node.disk_failed(self._clock_ms(), str(error)))
+
+    def _send(self, send: Send) -> None:
+        node = self._node()
+
+        def answered(response: Response | None) -> None:
+            self._feed(lambda: node.response(self._clock_ms(), send.call, response))
+
+        self._peers.send(send.peer, send.request, send.timeout_ms, answered)
+
+    async def _cut(self, action: CutLog) -> None:
+        """No sync may be under way: a cut closes files."""
+        if self._sync is not None:
+            await asyncio.gather(self._sync, return_exceptions=True)
+        self.files.cut(action.index, action.end_pos, restart=action.restart)
+
+    # disk
+
+    def _start_sync(self) -> None:
+        """One sync at a time; what is asked for meanwhile is one more (group commit)."""
+        if self._sync is None and self._sync_wanted is not None:
+            wanted, self._sync_wanted = self._sync_wanted, None
+            self._sync = asyncio.get_running_loop().create_task(self._run_sync(wanted, self.files.sync_job()))
+
+    async def _run_sync(self, wanted: SyncLog, job: Callable[[], None]) -> None:
+        node = self._node()
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._sync_thread, job)
+        except (SaturnError, OSError) as error:
+            why = f"sync failed: {error}"
+            self._feed(lambda: node.disk_failed(self._clock_ms(), why))
+            return  # final: nothing is acknowledged after it
+        self._sync = None
+        self._feed(lambda: node.synced(self._clock_ms(), wanted.epoch, wanted.end_index))
+        if self._blocked is None:
+            self._start_sync()
+
+    async def _in_thread(self, call: Callable[[], None]) -> None:
+        """One after the other: term, vote and checkpoint."""
+        await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    async def _housekeeping(self) -> None:
+        """Flush what nobody waits for (DL-S04), write the checkpoint (DL-Q07), say how it stands (DL-Q06)."""
+        written, next_checkpoint_ms = LedgerCheckpoint(), self._clock_ms()
+        while True:
+            await asyncio.sleep(self.settings.flush_interval_ms / 1000)
+            quiet = self._sync is None and self._blocked is None
+            if not self._core.sync_before_ack and quiet and self.files.dirty:
+                self._sync = asyncio.get_running_loop().create_task(
+                    self._run_sync(SyncLog(-1, -1), self.files.sync_job())
+                )
+            if self._clock_ms() < next_checkpoint_ms:
+                continue
+            next_checkpoint_ms = self._clock_ms() + self.settings.checkpoint_interval_ms
+            log.debug("%s", self.status())
+            state = self._node().state
+            current = LedgerCheckpoint(state.log.end, state.committed)
+            if current != written and state.failed is None:
+                written = current
+                try:
+                    await self._in_thread(self._write_checkpoint)
+                except SaturnError as error:
+                    log.warning("checkpoint not written: %s", error)
+
+    def _write_checkpoint(self) -> None:
+        state = self._node().state
+        self._checkpoint.write(LedgerCheckpoint(state.log.end, state.committed))

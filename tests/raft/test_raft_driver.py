@@ -1,0 +1,390 @@
+"""Members as they run: real files, real sockets on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from raftgroup import FAST, Group, group
+
+from saturnmq.net.client import RemotingClient
+from saturnmq.net.errors import StartError
+from saturnmq.net.settings import NetSettings
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import ConfigError, CorruptRecord
+from saturnmq.protocol.message import decode_record
+from saturnmq.raft.core.actions import Role
+from saturnmq.raft.core.entry import Entry
+from saturnmq.raft.core.messages import (
+    AppendRequest,
+    AppendResponse,
+    Code,
+    GetRequest,
+    GetResponse,
+    HeartBeatRequest,
+    MetadataRequest,
+    MetadataResponse,
+    Request,
+    TransferRequest,
+    VoteRequest,
+    VoteResponse,
+    VoteResult,
+)
+from saturnmq.raft.message_entries import message_is_good, noop_message, stamp_message
+from saturnmq.raft.settings import RaftProfile, RaftSettings, broker_id, parse_peers
+from saturnmq.raft.wire import DLedgerCode, code_of, decode_response, encode
+from saturnmq.store.disk import Disk
+
+
+def entries_of(made: Group, name: str) -> list[Entry]:
+    files = made.members[name].files
+    found = [files.entry(index) for index in range(files.begin_index, files.end_index + 1)]
+    return [entry for entry in found if entry is not None]
+
+
+async def call(address: str, request: Request, **changes: Any) -> Any:
+    """One request as a tool would send it."""
+    client = RemotingClient(settings=NetSettings())
+    try:
+        reply = await client.invoke(address, Command(code_of(request), body=encode(request)), 5000)
+        assert reply.code == 200
+        return decode_response(code_of(request), reply.body)
+    finally:
+        await client.close()
+
+
+@pytest.mark.spec("DL-M10", "DL-S03", "DL-M06", "DL-B03", "DL-X04")
+def test_three_members_elect_replicate_survive_the_leader_and_end_with_equal_files(tmp_path: Path) -> None:
+    async def run() -> None:
+        noop = noop_message(("127.0.0.1", 10911), 1)
+        async with group(tmp_path, noop=noop, stamp=stamp_message, body_is_good=message_is_good) as made:
+            body = noop_message(("127.0.0.1", 10911), 2)
+            for _ in range(20):
+                await made.append(body)
+            first = await made.a_leader()
+            name = first.settings.self_id
+            await made.stop(name)
+            response = await made.append(body, body)
+            assert len(response.positions) == 2
+            await made.start(name)
+            await made.append(body)
+            await made.equal()
+            logs = [entries_of(made, member) for member in made.names]
+            assert logs[0] == logs[1] == logs[2]
+            assert len(logs[0]) >= 23
+            for entry in logs[0]:
+                assert decode_record(entry.body, check_crc=True).physical_offset == entry.pos + 48
+            maps = [b"".join(file.map[:] for file in made.members[member].files.data.files) for member in made.names]
+            assert maps[0] == maps[1] == maps[2]
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-A08", "DL-Q07", "DL-M01", "DL-M10")
+def test_a_single_member_commits_and_comes_back_with_everything(tmp_path: Path) -> None:
+    async def run() -> None:
+        made = Group(tmp_path, 1)
+        member = await made.start("n0")
+        for number in range(50):
+            assert (await made.append(b"body%d" % number)).index == number
+        term = member.status().term
+        await made.stop("n0")
+        again = await made.start("n0")
+        assert again.status().end_index == 49
+        assert again.status().committed_index == 49  # from the checkpoint
+        await made.a_leader()
+        assert again.status().term >= term
+        assert (await made.append(b"more")).index == 50
+        await made.stop("n0")
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-M09", "DL-A10", "DL-M07", "DL-M06")
+def test_tools_talk_to_a_member_over_its_port(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with group(tmp_path) as made:
+            leader = await made.a_leader()
+            name = leader.settings.self_id
+            address = leader.settings.peers[name]
+            known = {"group": "g", "remote_id": name}
+            got = await call(address, AppendRequest(**known, body=b"hello"))
+            assert isinstance(got, AppendResponse)
+            assert (got.code, got.index, got.pos) == (Code.SUCCESS, 0, 0)
+            found = await call(address, GetRequest(**known, begin_index=0))
+            assert isinstance(found, GetResponse)
+            assert found.entries[0].body == b"hello"
+            meta = await call(address, MetadataRequest(**known))
+            assert isinstance(meta, MetadataResponse)
+            assert (meta.leader_id, meta.peers) == (name, leader.settings.peers)
+            assert (await call(address, MetadataRequest(group="g", remote_id="n9"))).code == Code.UNKNOWN_MEMBER
+            assert (await call(address, MetadataRequest(group="h", remote_id=name))).code == Code.UNKNOWN_GROUP
+            assert (await call(address, GetRequest(**known, begin_index=5))).code == Code.INDEX_OUT_OF_RANGE
+            other = next(n for n in made.names if n != name)
+            told = await call(leader.settings.peers[other], AppendRequest(group="g", remote_id=other, body=b"x"))
+            assert told.code == Code.NOT_LEADER
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-M06", "DL-X17")
+def test_junk_strangers_and_pull_on_the_port_are_answered_and_harm_nobody(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with group(tmp_path, body_is_good=message_is_good) as made:
+            leader = await made.a_leader()
+            name, address = leader.settings.self_id, leader.settings.peers[leader.settings.self_id]
+            client = RemotingClient(settings=NetSettings())
+            try:
+                for code, body, expected in (
+                    (DLedgerCode.PULL, b"{}", 3),
+                    (10, b"{}", 3),
+                    (DLedgerCode.PUSH, b"junk", 1),
+                    (DLedgerCode.VOTE, None, 1),
+                    (DLedgerCode.APPEND, encode(AppendRequest(group="g", remote_id=name, body=b"no message")), 1),
+                ):
+                    assert (await client.invoke(address, Command(code, body=body), 5000)).code == expected
+            finally:
+                await client.close()
+            stranger = VoteRequest(
+                group="g", remote_id=name, local_id="n7", leader_id="n7", term=99, ledger_end_term=99
+            )
+            answer = await call(address, stranger)
+            assert isinstance(answer, VoteResponse)
+            assert answer.vote_result is VoteResult.REJECT_UNKNOWN_LEADER
+            beat = HeartBeatRequest(group="g", remote_id=name, local_id="n7", leader_id="n7", term=99)
+            assert (await call(address, beat)).code == Code.UNKNOWN_MEMBER
+            assert leader.status().role is Role.LEADER
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-L03", "DL-L05", "DL-L01")
+def test_transfer_hands_over_and_a_wrong_term_is_refused(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with group(tmp_path) as made:
+            await made.append(b"a")
+            old = await made.a_leader()
+            await made.equal()
+            name, term = old.settings.self_id, old.status().term
+            to = next(n for n in made.names if n != name)
+            request = TransferRequest(group="g", remote_id=name, transfer_id=name, transferee_id=to, term=term + 1)
+            assert (await call(old.settings.peers[name], request)).code == Code.INCONSISTENT_TERM
+            assert (await old.transfer(to)).code == Code.SUCCESS
+            assert made.members[to].status().role is Role.LEADER
+            assert made.members[to].status().term == term + 1
+            await made.append(b"b")
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-L09")
+def test_the_preferred_member_gets_the_leadership_back(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with group(tmp_path, preferred_leader_id="n2") as made:
+            await made.append(b"a")
+            await made.until(lambda: made.leader is made.members["n2"], "n2 does not lead")
+            await made.stop("n2")
+            await made.append(b"b")
+            await made.start("n2")
+            await made.until(lambda: made.leader is made.members["n2"], "n2 does not lead again")
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-P15", "DL-F11")
+def test_batch_push_brings_the_same_log(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with group(tmp_path, batch_push=True, batch_push_bytes=300) as made:
+            answers = await asyncio.gather(*(made.append(b"x%d" % n) for n in range(200)))
+            assert (
+                sorted(answer.index for answer in answers)
+                == list(range(answers and max(a.index for a in answers) + 1))[-200:]
+            )
+            await made.equal()
+            logs = [entries_of(made, member) for member in made.names]
+            assert logs[0] == logs[1] == logs[2]
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-P05", "DL-X13", "DL-F08")
+def test_a_member_that_comes_back_empty_is_filled(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with group(tmp_path, file_bytes=4096) as made:
+            for number in range(60):
+                await made.append(b"%d" % number * 50)
+            leader = await made.a_leader()
+            lost = next(n for n in made.names if n != leader.settings.self_id)
+            await made.stop(lost)
+            for file in sorted((tmp_path / f"dledger-{lost}").rglob("*"), reverse=True):
+                file.unlink() if file.is_file() else file.rmdir()
+            await made.start(lost)
+            await made.equal()
+            assert entries_of(made, lost) == entries_of(made, leader.settings.self_id)
+            assert made.members[lost].files.end_index == 59
+
+    asyncio.run(run())
+
+
+class BadDisk(Disk):
+    """Fails where it is told to."""
+
+    def __init__(self) -> None:
+        self.fail_sync = False
+        self.fail_write = False
+
+    def sync(self, fd: int) -> None:
+        if self.fail_sync:
+            raise OSError(5, "I/O error")
+        super().sync(fd)
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        if self.fail_write:
+            raise OSError(5, "I/O error")
+        super().write_file(path, data)
+
+
+@pytest.mark.spec("DL-X15", "DL-X02", "DUR-12")
+def test_a_leader_whose_sync_fails_acknowledges_nothing_and_another_takes_over(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with group(tmp_path) as made:
+            await made.append(b"a")
+            old = await made.a_leader()
+            await made.equal()
+            bad = BadDisk()
+            bad.fail_sync = True
+            for file in (*old.files.data.files, *old.files.index.files):
+                file._disk = bad
+            answer = await old.append([b"b"])
+            assert answer.code != Code.SUCCESS
+            await made.until(lambda: made.leader not in (None, old), "no other leader")
+            assert "I/O error" in (old.status().failed or "")
+            assert (await made.append(b"c")).code == Code.SUCCESS
+            assert old.status().role is not Role.LEADER
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-X15", "DUR-11", "DL-X01")
+def test_a_vote_that_cannot_be_written_is_not_given(tmp_path: Path) -> None:
+    async def run() -> None:
+        bad = BadDisk()
+        made = Group(tmp_path, 3, disk=bad)
+        member = await made.start(
+            "n0", heartbeat_interval_ms=60_000, vote_interval_min_ms=50_000, vote_interval_max_ms=60_000
+        )
+        await made.until(lambda: (tmp_path / "dledger-n0" / "currterm").is_file(), "no first vote")
+        bad.fail_write = True
+        address = member.settings.peers["n0"]
+        ask = VoteRequest(group="g", remote_id="n0", local_id="n1", leader_id="n1", term=5)
+        await call(address, ask)  # not ready: it takes the term, which cannot be written
+        await made.until(lambda: member.status().failed, "the failure is not seen")
+        answer = await call(address, ask)
+        assert (answer.code, answer.vote_result) == (Code.DISK_ERROR, VoteResult.UNKNOWN)
+        await made.stop("n0")
+        assert (tmp_path / "dledger-n0" / "currterm").read_text() == "voteLeader=n0\ncurrTerm=0\n"
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-A05", "DL-S04")
+def test_page_cache_mode_acknowledges_and_flushes_behind(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with group(tmp_path, sync_before_ack=False) as made:
+            await made.append(b"a")
+            await made.equal()
+            await made.until(lambda: not any(m.files.dirty for m in made.members.values()), "not flushed")
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-X09", "DL-M10")
+def test_callers_are_answered_when_the_member_stops(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with group(tmp_path) as made:
+            await made.append(b"a")
+            leader = await made.a_leader()
+            for name in made.names:
+                if name != leader.settings.self_id:
+                    await made.stop(name)
+            waiting = asyncio.ensure_future(leader.append([b"never"]))
+            await asyncio.sleep(0)
+            await made.stop(leader.settings.self_id)
+            assert (await waiting).code in (Code.TERM_CHANGED, Code.WAIT_QUORUM_ACK_TIMEOUT, Code.NOT_LEADER)
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-M04")
+def test_a_taken_port_and_a_ledger_of_other_file_sizes_are_named(tmp_path: Path) -> None:
+    async def run() -> None:
+        made = Group(tmp_path, 1)
+        await made.start("n0")
+        await made.append(b"a")
+        twin = Group(tmp_path / "b", 1)
+        twin.peers = made.peers
+        with pytest.raises(StartError, match="in use"):
+            await twin.start("n0")
+        await twin.stop("n0")
+        await made.stop("n0")
+        other = Group(tmp_path, 1, file_bytes=131072)
+        with pytest.raises(CorruptRecord, match="must be 131072"):
+            await other.start("n0")
+        await other.stop("n0")
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-M02", "DL-M03", "DL-C04")
+def test_peers_text() -> None:
+    assert parse_peers("n0-my-host.de:40911; n1-10.0.0.1:40912;") == {"n0": "my-host.de:40911", "n1": "10.0.0.1:40912"}
+    for wrong in (
+        "",
+        "n0",
+        "n0-host",
+        "n0-host:",
+        "n0-:1",
+        "-host:1",
+        "n0-h:0",
+        "n0-h:65536",
+        "n0-h:1;n0-h:2",
+        "n0-h:1;n1-h:1",
+    ):
+        with pytest.raises(ValueError, match=r"\w"):
+            parse_peers(wrong)
+    assert [broker_id(name) for name in ("n0", "n2", "m17")] == [1, 3, 18]
+
+
+@pytest.mark.spec("DL-M03", "DL-M04")
+def test_settings_say_every_problem_and_carry_the_defaults_of_the_original() -> None:
+    bad = RaftSettings(enabled=True, peers_text="n0-h:1;x-h:2", self_id="n7", preferred_leader_id="n0;n9")
+    problems = bad.validate()
+    assert len(problems) == 3
+    assert "n7" in problems[1]
+    assert "n9" in problems[2]
+    assert "letter and digits" in RaftSettings(enabled=True, group="g", peers_text="x-h:2", self_id="x").validate()[0]
+    assert RaftSettings().validate() == []
+    core = RaftSettings(enabled=True, group="g", peers_text="n0-h:1", self_id="n0").core(1024, sync_before_ack=False)
+    assert (core.heartbeat_interval_ms, core.election_timeout_ms, core.lease_timeout_ms) == (2000, 6000, 5000)
+    assert (core.vote_interval_min_ms, core.vote_interval_max_ms, core.pending_requests_max) == (300, 1000, 10_000)
+    assert (core.append_wait_ms, core.push_throttle_bytes, core.push_quota_bytes) == (2500, 314_572_800, 20_971_520)
+    fast = RaftSettings(profile=RaftProfile.FAST, peers_text="n0-h:1", self_id="n0").core(1024, sync_before_ack=True)
+    assert (fast.heartbeat_interval_ms, fast.vote_interval_max_ms) == (500, 500)
+    assert fast.validate() == []
+    assert RaftSettings(batch_push_java=True).core(1024, sync_before_ack=True).batch_push
+
+
+@pytest.mark.spec("DL-M03")
+def test_a_wrong_own_id_does_not_start(tmp_path: Path) -> None:
+    async def run() -> None:
+        from saturnmq.raft.driver import RaftMember
+
+        settings = RaftSettings(enabled=True, group="g", peers_text="n0-127.0.0.1:1", self_id="n1", **FAST)
+        member = RaftMember(settings, tmp_path, NetSettings(), file_bytes=4096, sync_before_ack=True)
+        with pytest.raises(ConfigError, match="n1"):
+            member.open()
+        await member.stop()
+
+    asyncio.run(run())
