@@ -83,7 +83,7 @@ final class Pulling {
         }
     }
 
-    /** By {@code key}, and by {@code id}: a unique id or one of the physical offset. */
+    /** By {@code key}, which may be several with commas, and by {@code id}: a unique id or one of the physical offset. */
     static void query(Options options) throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(options.text("group", "interop-query"));
         consumer.setNamesrvAddr(options.text("ns"));
@@ -91,8 +91,10 @@ final class Pulling {
         consumer.start();
         try {
             String topic = options.text("topic");
-            String key = options.text("key", "");
-            if (!key.isEmpty()) {
+            for (String key : options.text("key", "").split(",")) {
+                if (key.isEmpty()) {
+                    continue;
+                }
                 long now = System.currentTimeMillis();
                 QueryResult found = consumer.queryMessage(topic, key, 32, now - 3_600_000L, now + 60_000L);
                 for (MessageExt message : found.getMessageList()) {
