@@ -17,6 +17,7 @@ from saturnmq.broker.hold import Hold
 from saturnmq.broker.locks import QueueLocks
 from saturnmq.broker.offsets import Offsets
 from saturnmq.broker.processors import pull
+from saturnmq.broker.processors.send_answer import SendAnswers
 from saturnmq.broker.processors.table import FAST_TABLE, TABLE, Answer, Route
 from saturnmq.broker.registrar import Registrar
 from saturnmq.broker.settings import BrokerSettings
@@ -158,6 +159,7 @@ class Broker:
             raise ConfigError(f"brokerIP1={host!r} is no address and cannot be looked up: {error}") from error
         self.ctx.store_host = Host(str(ip), self._bound[1])
         self.ctx.id_prefix = pack_host(self.ctx.store_host).hex().upper()
+        self.ctx.answers = SendAnswers(self.settings.region_id, self.settings.trace_on, self.ctx.id_prefix)
         self.ctx.address = self.advertised_address
 
     async def stop(self) -> None:

@@ -10,6 +10,7 @@ from saturnmq.broker.groups import Groups
 from saturnmq.broker.hold import Hold
 from saturnmq.broker.locks import QueueLocks
 from saturnmq.broker.offsets import Offsets
+from saturnmq.broker.processors.send_answer import SendAnswers
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.stats import Stats
 from saturnmq.broker.topics import Topics
@@ -32,6 +33,7 @@ class Context:
     clock_ms: Callable[[], int]
     hold: Hold = field(init=False)
     store_host: Host = field(init=False)
+    answers: SendAnswers = field(init=False)
     address: str = ""  # as clients are told
     id_prefix: str = ""  # of offset message ids: host and port, hex
     cluster_suffix: str = ""  # the CLUSTER property, encoded

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# bytes: the whole frame of an answer, already encoded
+# bytes: the whole frame of an answer, already encoded; none of them is no answer
 Handler = Callable[["Connection", Command], "Command | bytes | Awaitable[Command | None] | None"]
 
 TLS_CLIENT_HELLO: Final = 0x16  # first byte of a TLS connection; a legal plain frame starts with 0 (REM-29)
@@ -250,7 +250,8 @@ class Connection(asyncio.Protocol):
         if type(reply) is Command:
             self._answer(command, reply)
         elif type(reply) is bytes:
-            self._answer(command, FrameDecoder().feed(reply)[0])  # hooks look into it
+            if reply:
+                self._answer(command, FrameDecoder().feed(reply)[0])  # hooks look into it
         else:
             self.in_flight += 1
             self._endpoint.spawn(self._finish(command, cast("Awaitable[Command | None]", reply)))

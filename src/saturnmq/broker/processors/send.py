@@ -1,4 +1,6 @@
-"""Sends: codes 10, 310, 320. The hot path: it works on extFields as they are and builds few objects.
+"""Sends: codes 10, 310, 320, whatever they hold. It works on extFields as they are and builds few objects.
+
+`send_plain` answers those without anything unusual, and must do what is done here.
 
 Source: spec 01 sections 4 and 5.
 """
@@ -32,14 +34,15 @@ from saturnmq.store import PutResult, PutStatus
 
 _FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 _MULTI_TAGS: Final = int(SysFlag.MULTI_TAGS)
-_NOT_HOSTS: Final = ~int(
+NOT_HOSTS: Final = ~int(
     SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 )  # they tell a record's layout: not the sender's to set
-_V1: Final = {
+V1: Final = {
     "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId",
     "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes", "k": "unitMode",
     "l": "maxReconsumeTimes", "m": "batch", "n": "bname",
 }  # fmt: skip
+V1_SHORT: Final = {name: short for short, name in V1.items()}
 _STATUS_CODES: Final = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
     PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -55,8 +58,8 @@ def send(ctx: Context, connection: Connection, request: Command) -> Command | Co
     """10, 310, 320. With ASYNC_FLUSH the answer is made at once, else when the message is durable (SND-15)."""
     ext = request.ext
     if request.code == RequestCode.SEND_MESSAGE:
-        ext = {short: ext[name] for short, name in _V1.items() if name in ext}
-    base = {"MSG_REGION": ctx.settings.region_id, "TRACE_ON": "true" if ctx.settings.trace_on else "false"}
+        ext = {short: ext[name] for short, name in V1.items() if name in ext}
+    base = ctx.answers.base()
     try:
         refused = _refused_at_arrival(ctx, request, base)
         if refused is not None:
@@ -81,7 +84,7 @@ def send(ctx: Context, connection: Connection, request: Command) -> Command | Co
             result, wait = _put_one(ctx, connection, request, ext, config, queue_id)
     except KeyError as error:
         name = error.args[0]
-        text = MissingField(_V1[name] if request.code == RequestCode.SEND_MESSAGE else name).message
+        text = MissingField(V1[name] if request.code == RequestCode.SEND_MESSAGE else name).message
         return request.reply(ResponseCode.SYSTEM_ERROR, text, base)
     except HeaderError as error:
         return request.reply(ResponseCode.SYSTEM_ERROR, error.message, base)
@@ -91,8 +94,8 @@ def send(ctx: Context, connection: Connection, request: Command) -> Command | Co
         return request.reply(error.code or ResponseCode.SYSTEM_ERROR, error.remark, base)
     at_once = ctx.store.confirms_at_once or not wait or result.status is not PutStatus.PUT_OK
     if at_once and not ctx.topics.saver.writing:
-        return _answer(ctx, request, result, result.status, queue_id, base)
-    return _answer_when_durable(ctx, request, result, queue_id, base, at_once=at_once)
+        return answer(ctx, request, result, result.status, queue_id)
+    return _answer_when_durable(ctx, request, result, queue_id, at_once=at_once)
 
 
 def describe(config: TopicConfig) -> str:
@@ -180,7 +183,7 @@ def _put_one(
         stored = properties + ctx.cluster_suffix[1:]
     else:
         stored = properties + ctx.cluster_suffix
-    sys_flag = int32(ext, "f") & _NOT_HOSTS
+    sys_flag = int32(ext, "f") & NOT_HOSTS
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= _MULTI_TAGS
     body = request.body or b""
@@ -223,7 +226,7 @@ def _put_batch(
     wait = find(common, "WAIT") != "false"
     common = with_property(common, "CLUSTER", ctx.settings.cluster_name)
     tail = common.encode()
-    sys_flag = int32(ext, "f") & _NOT_HOSTS
+    sys_flag = int32(ext, "f") & NOT_HOSTS
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= _MULTI_TAGS
     born, born_ms = born_host(connection), int64(ext, "g")
@@ -275,7 +278,7 @@ def born_host(connection: Connection) -> Host:
 
 
 async def _answer_when_durable(
-    ctx: Context, request: Command, result: PutResult, queue_id: int, base: dict[str, str], *, at_once: bool
+    ctx: Context, request: Command, result: PutResult, queue_id: int, *, at_once: bool
 ) -> Command:
     """The answer when the message is on disk, and so is its topic, if that was made a moment ago."""
     ctx.waiting_sends += 1
@@ -286,27 +289,17 @@ async def _answer_when_durable(
                 await ctx.topics.saver.saved()
     finally:
         ctx.waiting_sends -= 1
-    return _answer(ctx, request, result, status, queue_id, base)
+    return answer(ctx, request, result, status, queue_id)
 
 
-def _answer(
-    ctx: Context, request: Command, result: PutResult, status: PutStatus, queue_id: int, base: dict[str, str]
-) -> Command:
+def answer(ctx: Context, request: Command, result: PutResult, status: PutStatus, queue_id: int) -> Command:
     """The response of spec 01 section 4.1; a message that is stored has its place in it (SND-13)."""
     code = _STATUS_CODES.get(status, ResponseCode.SYSTEM_ERROR)
     if result.physical_offset >= 0 and code in (0, 10, 11, 12):
-        prefix = ctx.id_prefix
-        offsets = result.physical_offsets
-        base["msgId"] = (
-            ",".join([f"{prefix}{offset:016X}" for offset in offsets])
-            if offsets
-            else f"{prefix}{result.physical_offset:016X}"
-        )
-        base["queueId"] = str(queue_id)
-        base["queueOffset"] = str(result.queue_offset)
-        return request.reply(code, None, base)
+        offsets = result.physical_offsets or (result.physical_offset,)
+        return request.reply(code, None, ctx.answers.fields(queue_id, result.queue_offset, offsets))
     ctx.stats.put_failed += 1
-    return request.reply(code, _remark(ctx, status, result.reason), base)
+    return request.reply(code, _remark(ctx, status, result.reason), ctx.answers.base())
 
 
 def _remark(ctx: Context, status: PutStatus, reason: str) -> str:

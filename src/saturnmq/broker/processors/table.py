@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from saturnmq.broker.processors import admin, clients, messages, offsets, pull, send
+from saturnmq.broker.processors import admin, clients, messages, offsets, pull, send_plain
 from saturnmq.protocol import headers as h
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command
 
-Answer = Command | Awaitable[Command] | None
+Answer = Command | bytes | Awaitable[Command] | None
 Handler = Callable[..., Answer]
 
 
@@ -36,9 +36,9 @@ class Route(NamedTuple):
 
 
 ROUTES: Final = (
-    Route(RequestCode.SEND_MESSAGE, None, send.send),
-    Route(RequestCode.SEND_MESSAGE_V2, None, send.send),
-    Route(RequestCode.SEND_BATCH_MESSAGE, None, send.send),
+    Route(RequestCode.SEND_MESSAGE, None, send_plain.send),
+    Route(RequestCode.SEND_MESSAGE_V2, None, send_plain.send),
+    Route(RequestCode.SEND_BATCH_MESSAGE, None, send_plain.send),
     Route(RequestCode.PULL_MESSAGE, None, pull.pull, Ports.MAIN),
     Route(RequestCode.CONSUMER_SEND_MSG_BACK, h.ConsumerSendMsgBack, messages.send_back),
     Route(RequestCode.QUERY_MESSAGE, h.QueryMessage, messages.query),

@@ -1,0 +1,62 @@
+"""Preformatted answers to sends are the bytes that encoding their fields gives."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saturnmq.broker.processors.send_answer import SendAnswers
+from saturnmq.protocol.codes import CommandFlag
+from saturnmq.protocol.command import Command, FrameDecoder, Serialization, encode_frame
+from saturnmq.protocol.ids import offset_message_id
+from saturnmq.protocol.message import Host, pack_host
+
+HOSTS = [Host("127.0.0.1", 10911), Host("37.37.37.37", 9509), Host("::1", 10911)]  # 37 is the percent sign
+int32 = st.integers(-(2**31), 2**31 - 1)
+offsets = st.one_of(st.integers(0, 1200), st.integers(0, 2**63 - 1), st.sampled_from([9, 10, 99, 100, 10**9]))
+
+
+@pytest.mark.spec("SND-13", "REM-04", "REM-05", "FUZ-04")
+@given(
+    st.sampled_from(HOSTS),
+    st.sampled_from(["DefaultRegion", "", "100%", "r\u00e9gion", '"opaque":1,', "0" * 37]),
+    st.booleans(),
+    st.lists(
+        st.tuples(int32, st.integers(0, 300), offsets, offsets, st.sampled_from(Serialization)), min_size=1, max_size=6
+    ),
+)
+def test_answers_equal_the_encoded_fields(
+    host: Host, region: str, traced: bool, sends: list[tuple[int, int, int, int, Serialization]]
+) -> None:
+    answers = SendAnswers(region, traced, pack_host(host).hex().upper())
+    for opaque, queue_id, queue_offset, physical_offset, serialization in sends:
+        ext = {
+            "MSG_REGION": region,
+            "TRACE_ON": "true" if traced else "false",
+            "msgId": offset_message_id(host, physical_offset),
+            "queueId": str(queue_id),
+            "queueOffset": str(queue_offset),
+        }
+        wanted = Command(0, ext=ext, opaque=opaque, flag=CommandFlag.RESPONSE, serialization=serialization)
+        frame = answers.one(serialization, opaque, queue_id, queue_offset, physical_offset)
+        assert frame == encode_frame(wanted)
+        assert FrameDecoder().feed(frame) == [wanted]
+        assert answers.batch(serialization, opaque, queue_id, queue_offset, (physical_offset,)) == frame
+
+
+@pytest.mark.spec("BAT-05", "SND-13")
+def test_a_batch_has_all_its_ids() -> None:
+    answers = SendAnswers("r", True, "7F00000100002A9F")
+    (command,) = FrameDecoder().feed(answers.batch(Serialization.JSON, 1, 2, 3, (16, 255)))
+    assert command.ext["msgId"] == "7F00000100002A9F0000000000000010,7F00000100002A9F00000000000000FF"
+
+
+@pytest.mark.spec("SND-13")
+def test_patterns_do_not_pile_up() -> None:
+    answers = SendAnswers("r", True, "7F00000100002A9F")
+    for queue_id in range(5000):
+        for serialization in Serialization:
+            (command,) = FrameDecoder().feed(answers.one(serialization, 1, queue_id, queue_id, 1))
+            assert command.ext["queueId"] == command.ext["queueOffset"] == str(queue_id)
+    assert len(answers._binary) <= 4096 and len(answers._json) <= 4096
