@@ -276,7 +276,8 @@ class Member:
         def back(response: Response) -> None:
             cluster.network.deliver(peer.name, self.name, lambda: self.answered(incarnation, send.call, response))
 
-        cluster.network.deliver(self.name, send.peer, lambda: peer.ask(send.request, back))
+        if not cluster.drop(send.request):
+            cluster.network.deliver(self.name, send.peer, lambda: peer.ask(send.request, back))
 
 
 class Observer:
@@ -392,6 +393,7 @@ class Cluster:
         self.disk = DiskFaults()
         self.tick_ms = tick_ms
         self.crash_between = 0.0
+        self.drop: Callable[[Request], bool] = lambda request: False  # requests that never arrive
         self.settings = settings or CoreSettings(file_bytes=2048)
         self.names = [f"n{number}" for number in range(members)]
         self.observer = Observer(self)

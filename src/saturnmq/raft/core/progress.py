@@ -116,8 +116,11 @@ class Progress:
             self.search = None
 
     def hold(self, index: int) -> None:
-        """The peer holds everything up to index."""
+        """The peer holds everything up to index; pushes that it covers are forgotten, as far as they come first."""
         self.watermark = max(self.watermark, index)
+        pending = self.pending
+        while pending and (first := next(iter(pending))) <= self.watermark and pending[first].last <= self.watermark:
+            del pending[first]
 
     def append_from(self, index: int) -> None:
         """The peer's log ends with index, equal to this one (DL-P03)."""

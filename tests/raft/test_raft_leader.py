@@ -1,0 +1,539 @@
+"""Appends, pushes, quorum: rows DL-A, DL-P, DL-Q, DL-X03, DL-X04, DL-X09, DL-X12 to X14."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raftbench import Bench, entries
+
+from saturnmq.raft.core.actions import AppendEntries, Role
+from saturnmq.raft.core.entry import Entry
+from saturnmq.raft.core.messages import (
+    AppendRequest,
+    Code,
+    GetRequest,
+    PushKind,
+    PushRequest,
+    PushResponse,
+    VoteRequest,
+)
+from saturnmq.raft.core.progress import PEER_TRANSITIONS, Event, PeerState, Progress, Search
+from saturnmq.testing.raft_simulation import Cluster
+
+OLD = entries(0, 0, 1, 1)
+
+
+def kinds(bench: Bench, peer: str = "n1") -> list[PushKind | None]:
+    return [send.request.kind for send in bench.sends(peer, PushRequest) if isinstance(send.request, PushRequest)]
+
+
+def pushed(bench: Bench, peer: str = "n1") -> list[list[int]]:
+    """Indexes of each APPEND that was sent."""
+    return [
+        [entry.index for entry in send.request.entries]
+        for send in bench.sends(peer, PushRequest)
+        if isinstance(send.request, PushRequest) and send.request.kind is PushKind.APPEND
+    ]
+
+
+def leader(**more: object) -> Bench:
+    """A leader of term 2 with OLD in its log, both peers in APPEND."""
+    bench = Bench(log=OLD, term=2, **more).lead()  # type: ignore[arg-type]
+    for peer in ("n1", "n2"):
+        bench.appending(peer, 3)
+    bench.forget()
+    return bench
+
+
+def acked(bench: Bench, peer: str, code: Code = Code.SUCCESS) -> None:
+    """Answer every append of a peer that has no answer yet."""
+    for send in bench.sends(peer, PushRequest):
+        assert isinstance(send.request, PushRequest)
+        if send.call in bench.state.calls and send.request.kind is PushKind.APPEND:
+            bench.push_answer(send, code, 0, send.request.entries[-1].index, count=len(send.request.entries))
+
+
+# append
+
+
+@pytest.mark.spec("DL-A04", "DL-A03", "DL-Q03")
+def test_append_writes_then_waits_for_a_quorum() -> None:
+    bench = leader()
+    token = bench.propose(b"a", b"bb")
+    written = bench.of(AppendEntries)[0].entries
+    assert [(e.index, e.term, e.pos, e.size, e.magic) for e in written] == [
+        (4, 2, OLD[-1].end_pos, 49, 1),
+        (5, 2, OLD[-1].end_pos + 49, 50, 1),
+    ]
+    assert bench.reply(token) is None
+    acked(bench, "n1")
+    done = bench.reply(token)
+    assert (done.code, done.index, done.pos, done.positions) == (
+        200,
+        5,
+        written[0].pos,
+        (written[0].pos, written[1].pos),
+    )
+    assert bench.commits == [4, 5]
+
+
+@pytest.mark.spec("DL-A01", "DL-A03")
+def test_checks_before_an_append() -> None:
+    candidate = Bench(term=2)
+    assert candidate.reply(candidate.propose(b"x")).code == Code.NOT_LEADER
+    bench = leader()
+    assert bench.ask(AppendRequest(body=b"x"), remote_id="n1").code == Code.UNKNOWN_MEMBER
+    assert bench.ask(AppendRequest(body=b"x"), group="h").code == Code.UNKNOWN_GROUP
+    assert bench.reply(bench.propose()).code == Code.REQUEST_WITH_EMPTY_BODYS
+    assert bench.ask(AppendRequest(body=b"")).code == Code.REQUEST_WITH_EMPTY_BODYS
+    bench.state.transferee = "n1"
+    assert bench.reply(bench.propose(b"x")).code == Code.LEADER_TRANSFERRING
+    bench.state.transferee = None
+    bench.do(bench.node.disk_full(bench.now_ms, True))
+    assert bench.reply(bench.propose(b"x")).code == Code.DISK_FULL
+
+
+@pytest.mark.spec("DL-A01", "DL-A02")
+def test_uncommitted_entries_are_bounded_and_timed_out_ones_count() -> None:
+    bench = Bench(term=2, pending_requests_max=5, append_wait_ms=100).lead()
+    tokens = [bench.propose(b"x") for _ in range(7)]
+    assert [bench.reply(token) for token in tokens[:6]] == [None] * 6  # strictly greater
+    assert bench.reply(tokens[6]).code == Code.LEADER_PENDING_FULL
+    bench.tick(200)
+    assert {bench.reply(token).code for token in tokens[:6]} == {Code.WAIT_QUORUM_ACK_TIMEOUT}
+    assert bench.reply(bench.propose(b"x")).code == Code.LEADER_PENDING_FULL
+
+
+@pytest.mark.spec("DL-A06")
+@pytest.mark.parametrize(("file_bytes", "body_bytes", "fits"), [
+    (1 << 30, 4_194_304 - 48, True), (1 << 30, 4_194_305 - 48, False), (1024, 1024 - 8 - 48, True), (1024, 1024 - 7 - 48, False),
+])  # fmt: skip
+def test_longest_entry(file_bytes: int, body_bytes: int, fits: bool) -> None:
+    bench = Bench(file_bytes=file_bytes).lead()
+    token = bench.propose(bytes([1]) * body_bytes)
+    answer = bench.reply(token)
+    assert (answer is None) == fits
+    assert fits or answer.code == Code.UNEXPECTED_ARGUMENT
+
+
+@pytest.mark.spec("DL-A07")
+def test_a_waiting_append_times_out_and_its_entry_may_commit_later() -> None:
+    bench = leader()
+    token = bench.propose(b"a")
+    bench.tick(2499)
+    assert bench.reply(token) is None
+    bench.tick(1)
+    assert bench.reply(token).code == Code.WAIT_QUORUM_ACK_TIMEOUT
+    acked(bench, "n1")
+    assert bench.commits == [4]
+
+
+@pytest.mark.spec("DL-A08")
+def test_a_single_member_commits_through_the_same_path() -> None:
+    bench = Bench(members=1, auto_sync=False)
+    bench.tick()
+    token = bench.propose(b"a")
+    assert bench.reply(token) is None
+    bench.do(bench.node.synced(bench.now_ms, bench.state.log.epoch, 0))
+    assert bench.reply(token).code == Code.SUCCESS
+
+
+@pytest.mark.spec("DL-A09", "DL-X09")
+def test_callers_hear_of_a_lost_leadership_at_once() -> None:
+    bench = leader()
+    token = bench.propose(b"a")
+    bench.vote("n1", 9, end_index=9, end_term=2)
+    assert bench.reply(token).code == Code.TERM_CHANGED
+
+
+@pytest.mark.spec("DL-A10", "DL-X17")
+def test_get_is_for_committed_entries_on_the_leader() -> None:
+    bench = leader()
+    bench.propose(b"a")
+    assert bench.ask(GetRequest(begin_index=4)).code == Code.INDEX_OUT_OF_RANGE
+    acked(bench, "n1")
+    assert bench.ask(GetRequest(begin_index=4)).entries[0].body == b"a"
+    assert [len(bench.ask(GetRequest(begin_index=index)).entries) for index in range(5)] == [1] * 5
+    bench.do(bench.node.trimmed(bench.now_ms, 2))
+    assert bench.ask(GetRequest(begin_index=1)).code == Code.INDEX_LESS_THAN_LOCAL_BEGIN
+    assert Bench(log=OLD, term=2).ask(GetRequest(begin_index=0)).code == Code.NOT_LEADER
+
+
+# push
+
+
+@pytest.mark.spec("DL-P01", "DL-P03")
+def test_peer_states_are_a_table_and_unknown_events_change_nothing() -> None:
+    assert PEER_TRANSITIONS[PeerState.COMPARE, Event.MATCHED] is PeerState.APPEND
+    for state in PeerState:
+        for event in Event:
+            progress = Progress("n1", state)
+            progress.pending[3] = object()  # type: ignore[assignment]
+            progress.on(event)
+            expected = PEER_TRANSITIONS.get((state, event), state)
+            assert progress.state is expected
+            if (state, event) in PEER_TRANSITIONS and expected is PeerState.COMPARE:
+                assert progress.pending == {}
+    progress = Progress("n1")
+    progress.append_from(7)
+    progress.append_from(3)
+    assert (progress.watermark, progress.next_index) == (7, 4)  # the watermark never falls
+
+
+@pytest.mark.spec("DL-P04", "DL-P03", "DL-P11")
+def test_a_leader_compares_its_last_entry_first_and_then_appends() -> None:
+    bench = Bench(log=OLD, term=2).lead()
+    bench.tick()
+    send = bench.sends("n1", PushRequest)[0]
+    request = send.request
+    assert isinstance(request, PushRequest)
+    assert (request.kind, request.entries, request.commit_index, send.timeout_ms) == (
+        PushKind.COMPARE,
+        (OLD[3],),
+        -1,
+        3000,
+    )
+    bench.propose(b"a")
+    assert pushed(bench) == []
+    bench.push_answer(send, Code.SUCCESS, 0, 3)
+    assert pushed(bench) == [[4]]
+    assert bench.node.leader.peers["n1"].watermark == 3
+
+
+@pytest.mark.spec("DL-P02")
+def test_a_new_term_starts_with_compare_and_answers_of_the_old_one_do_not_count() -> None:
+    bench = leader()
+    bench.propose(b"a")
+    old = bench.sends("n1", PushRequest)[-1]
+    bench.vote("n1", 5, end_index=9, end_term=2)
+    bench.tick()
+    bench.tick(300)
+    for send in bench.sends(kind=VoteRequest):
+        bench.vote_answer(send, bench_accept())
+    assert bench.state.role is Role.LEADER
+    assert {progress.state for progress in bench.node.leader.peers.values()} == {PeerState.COMPARE}
+    bench.push_answer(old, Code.SUCCESS, 0, 4)
+    assert bench.node.leader.peers["n1"].watermark == -1
+
+
+def bench_accept():  # type: ignore[no-untyped-def]
+    from saturnmq.raft.core.messages import VoteResult
+
+    return VoteResult.ACCEPT
+
+
+@pytest.mark.spec("DL-P05")
+def test_an_empty_log_sends_nothing() -> None:
+    bench = Bench(term=2).lead()
+    for _ in range(5):
+        bench.tick(2500)
+    assert bench.sends(kind=PushRequest) == []
+
+
+@pytest.mark.spec("DL-P04", "DL-P06", "DL-P01")
+def test_compare_finds_the_common_entry_truncates_there_and_appends() -> None:
+    bench = Bench(log=OLD, term=2).lead()
+    bench.tick()
+    bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.INCONSISTENT_STATE, 0, 9)
+    while kinds(bench)[-1] is PushKind.COMPARE:
+        send = bench.sends("n1", PushRequest)[-1]
+        assert isinstance(send.request, PushRequest)
+        equal = send.request.entries[0].index <= 1
+        bench.push_answer(send, Code.SUCCESS if equal else Code.INCONSISTENT_STATE, 0, 9)
+    send = bench.sends("n1", PushRequest)[-1]
+    assert isinstance(send.request, PushRequest)
+    assert (send.request.kind, send.request.entries[0].index) == (PushKind.TRUNCATE, 1)
+    bench.push_answer(send, Code.SUCCESS, 0, 1)
+    assert pushed(bench) == [[2], [3]]
+
+
+@pytest.mark.spec("DL-P01", "DL-P04")
+@pytest.mark.parametrize("code", [Code.UNKNOWN, Code.NOT_FOLLOWER, Code.PUSH_REQUEST_IS_FULL, None])
+def test_any_other_answer_to_compare_pauses_and_starts_again(code: Code | None) -> None:
+    bench = Bench(log=OLD, term=2).lead()
+    bench.tick()
+    send = bench.sends("n1", PushRequest)[-1]
+    if code is None:
+        bench.answer(send, None)
+    else:
+        bench.push_answer(send, code)
+    bench.forget()
+    bench.tick(499)
+    assert bench.sends("n1", PushRequest) == []
+    bench.tick(1)
+    assert kinds(bench) == [PushKind.COMPARE]
+
+
+def plain_walk(mine: list[int], theirs: list[int], begin: int) -> int:
+    """The original's linear search: the last common entry, else the leader's begin (section 3.4)."""
+    at = len(mine) - 1
+    while True:
+        if at >= len(theirs):
+            at = len(theirs) - 1
+            if at < begin:
+                return begin
+        elif mine[at] == theirs[at]:
+            return at
+        elif at - 1 < begin:
+            return begin
+        else:
+            at -= 1
+
+
+@pytest.mark.spec("DL-X13", "DL-P04")
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 40), st.integers(0, 40), st.integers(0, 40), st.integers(0, 5))
+def test_the_halving_search_finds_what_the_linear_walk_finds(mine: int, same: int, extra: int, begin: int) -> None:
+    """Logs that agree up to `same` and nowhere behind it, as the log matching property has it."""
+    same, begin = min(same, mine), min(begin, mine - 1)
+    ours = list(range(mine))
+    theirs = ours[:same] + [-1] * extra
+    search, end = Search(-1, mine - 1, mine - 1), mine - 1
+    expected = plain_walk(ours, theirs, begin)
+    steps = 0
+    while True:
+        steps += 1
+        assert steps <= 10
+        have = PushResponse(begin_index=0 if theirs else -1, end_index=len(theirs) - 1)
+        if search.at < len(theirs) and ours[search.at] == theirs[search.at]:
+            if search.at == len(theirs) - 1:
+                found: int | None = search.at
+                break
+            found = search.matched(begin)
+        else:
+            found = search.missed(have, begin, end)
+        if found is not None:
+            break
+    assert found == expected
+
+
+@pytest.mark.spec("DL-P07", "DL-P09")
+def test_appends_are_pipelined_up_to_a_bound() -> None:
+    bench = leader(push_pending_max=3)
+    for _ in range(5):
+        bench.propose(b"x")
+    assert pushed(bench) == [[4], [5], [6]]
+    bench.push_answer(bench.sends("n1", PushRequest)[1], Code.SUCCESS, 0, 5)
+    assert pushed(bench)[3:] == [[7], [8]]  # 4 and 5 are covered by the watermark
+    assert bench.node.leader.peers["n1"].watermark == 5
+
+
+@pytest.mark.spec("DL-P08", "DL-P11")
+def test_an_idle_peer_hears_of_the_committed_index() -> None:
+    bench = leader()
+    bench.propose(b"x")
+    acked(bench, "n1")
+    bench.tick(1000)
+    assert PushKind.COMMIT not in kinds(bench)
+    bench.tick(1)
+    commit = bench.sends("n1", PushRequest)[-1].request
+    assert isinstance(commit, PushRequest)
+    assert (commit.kind, commit.commit_index, commit.entries) == (PushKind.COMMIT, 4, ())
+    bench.forget()
+    bench.tick(500)
+    assert PushKind.COMMIT not in kinds(bench)
+
+
+@pytest.mark.spec("DL-P10", "DL-X12")
+def test_only_the_next_needed_push_is_sent_again_after_a_second() -> None:
+    bench = leader()
+    for _ in range(3):
+        bench.propose(b"x")
+    bench.tick(1000)
+    assert pushed(bench) == [[4], [5], [6]]
+    bench.tick(1)
+    assert pushed(bench)[3:] == [[4]]
+
+
+@pytest.mark.spec("DL-P12")
+def test_answers_to_appends() -> None:
+    bench = leader()
+    for _ in range(3):
+        bench.propose(b"x")
+    sends = bench.sends("n1", PushRequest)
+    bench.push_answer(sends[0], Code.REPEATED_PUSH)
+    progress = bench.node.leader.peers["n1"]
+    assert (progress.state, progress.watermark) == (PeerState.APPEND, 3)
+    bench.push_answer(sends[1], Code.SUCCESS, 0, 5)
+    assert progress.watermark == 5
+    bench.push_answer(sends[2], Code.INCONSISTENT_STATE, 0, 5)
+    assert progress.state is PeerState.COMPARE
+    assert kinds(bench)[-1] is PushKind.COMPARE
+
+
+@pytest.mark.spec("DL-P13")
+def test_an_entry_deleted_here_sends_the_peer_through_compare() -> None:
+    bench = Bench(log=OLD, term=2).lead()
+    bench.tick()
+    bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.INCONSISTENT_STATE, 0, 0)
+    bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.SUCCESS, 0, 0)
+    progress = bench.node.leader.peers["n1"]
+    assert (progress.state, progress.next_index) == (PeerState.APPEND, 4)
+    progress.next_index = 1
+    bench.do(bench.node.trimmed(bench.now_ms, 3))
+    bench.tick()
+    bench.tick()
+    assert progress.state is PeerState.COMPARE
+    assert kinds(bench)[-1] is PushKind.COMPARE
+    bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.INCONSISTENT_STATE, 0, 0)
+    last = bench.sends("n1", PushRequest)[-1].request
+    assert isinstance(last, PushRequest)
+    assert (last.kind, last.entries[0].index) == (PushKind.TRUNCATE, 3)
+
+
+@pytest.mark.spec("DL-P14", "DL-X14")
+def test_a_peer_far_behind_gets_its_bytes_per_second_and_no_more() -> None:
+    for batch in (False, True):
+        bench = Bench(
+            log=entries(*[0] * 60, body=b"x" * 100), term=1, now_ms=5_000_000, push_throttle_bytes=1000,
+            push_throttle_entries=20, push_quota_bytes=1000, push_error_pause_ms=1, batch_push=batch, batch_push_bytes=300,
+        ).lead()  # fmt: skip
+        bench.tick()
+        bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.INCONSISTENT_STATE, -1, -1)
+        bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.SUCCESS, 0, 0)
+        first = [index for group in pushed(bench) for index in group]
+        assert 7 <= len(first) <= 10
+        bench.tick(10)
+        assert [index for group in pushed(bench) for index in group] == first
+        bench.tick(1000)
+        assert len([index for group in pushed(bench) for index in group]) > len(first)
+
+
+@pytest.mark.spec("DL-P15", "DL-P16")
+def test_batches_by_bytes_and_their_answers() -> None:
+    bench = leader(batch_push=True, batch_push_bytes=100, push_pending_max=1)
+    for _ in range(5):
+        bench.propose(b"x" * 2)
+    assert pushed(bench) == [[4]]
+    send = bench.sends("n1", PushRequest)[-1]
+    bench.push_answer(send, Code.SUCCESS, 0, 4)
+    assert pushed(bench)[-1] == [5, 6]  # 50 bytes each: two reach 100
+    send = bench.sends("n1", PushRequest)[-1]
+    bench.tick(1001)
+    assert pushed(bench)[-1] == [5, 6]  # the same range again
+    bench.push_answer(send, Code.SUCCESS, 0, 6, count=2)
+    assert bench.node.leader.peers["n1"].watermark == 6
+    send = bench.sends("n1", PushRequest)[-1]
+    old_style = PushResponse(code=Code.SUCCESS, index=8, count=0, end_index=8)  # 0.2.x: the last index, no count
+    bench.answer(send, old_style)
+    assert bench.node.leader.peers["n1"].watermark == 8
+
+
+@pytest.mark.spec("DL-P08", "DL-P12")
+def test_a_quiet_peer_that_lost_its_log_is_found_by_its_answer_to_commit() -> None:
+    bench = leader()
+    bench.tick(1001)
+    send = bench.sends("n1", PushRequest)[-1]
+    assert kinds(bench)[-1] is PushKind.COMMIT
+    bench.push_answer(send, Code.SUCCESS, -1, -1)
+    assert kinds(bench)[-1] is PushKind.COMPARE
+
+
+# quorum
+
+
+@pytest.mark.spec("DL-X03", "DL-Q01")
+def test_entries_of_an_older_term_are_not_committed_by_counting() -> None:
+    bench = Bench(log=OLD, term=2).lead()
+    bench.appending("n1", 3).appending("n2", 3)
+    assert bench.commits == []  # on all three, but of term 1
+    bench.propose(b"a")
+    acked(bench, "n2")
+    assert bench.commits == [4]
+
+
+@pytest.mark.spec("DL-X04")
+def test_a_new_leader_appends_a_noop_only_when_something_is_not_known_to_be_committed() -> None:
+    bench = Bench(log=OLD, term=2, noop=b"noop").lead()
+    assert [entry.body for entry in bench.of(AppendEntries)[0].entries] == [b"noop"]
+    assert bench.ledger.entries[-1].term == 2
+    for known in (Bench(term=2, noop=b"noop"), Bench(log=OLD, term=2, noop=b"noop", committed=3)):
+        known.lead()
+        assert known.of(AppendEntries) == []
+
+
+@pytest.mark.spec("DL-Q01", "DL-Q05", "DL-X02")
+def test_the_own_watermark_is_what_is_synced_here() -> None:
+    bench = leader(auto_sync=False)
+    token = bench.propose(b"a")
+    assert bench.node.leader.watermarks() == {"n0": 3, "n1": 3, "n2": 3}
+    acked(bench, "n1")
+    assert bench.commits == []
+    bench.do(bench.node.synced(bench.now_ms, bench.state.log.epoch, 4))
+    assert bench.commits == [4]
+    assert bench.reply(token).code == Code.SUCCESS
+    bench.vote("n1", 9, end_index=9, end_term=2)
+    assert bench.node.leader.peers == {}
+
+
+@pytest.mark.spec("DL-Q02")
+def test_commit_is_clamped_and_never_falls() -> None:
+    bench = Bench(log=OLD, term=2, committed=2)
+    state = bench.state
+    for index, expected in ((-1, 2), (1, 2), (2, 2), (3, 3), (99, 3)):
+        state.commit(index)
+        assert state.committed == expected
+    assert [action.end_pos for action in state.out] == [OLD[3].end_pos]
+    assert Bench(log=OLD, term=2, committed=50).state.committed == 3  # a checkpoint ahead of the log
+
+
+@pytest.mark.spec("DL-Q03", "DL-Q04")
+def test_every_caller_is_answered_once_and_in_order() -> None:
+    """Whatever order answers come in, nobody is forgotten, so that no sweep is needed."""
+    for seed in range(30):
+        rng = random.Random(seed)
+        bench = leader()
+        tokens = [bench.propose(b"%d" % n) for n in range(20)]
+        sends = [send for peer in ("n1", "n2") for send in bench.sends(peer, PushRequest)]
+        rng.shuffle(sends)
+        for send in sends:
+            assert isinstance(send.request, PushRequest)
+            if send.request.kind is PushKind.APPEND:
+                bench.push_answer(send, Code.SUCCESS, 0, send.request.entries[-1].index)
+        assert [bench.reply(token).index for token in tokens] == list(range(4, 24))
+        assert not bench.node.leader.proposals
+        assert bench.commits == sorted(set(bench.commits))
+
+
+@pytest.mark.spec("DL-P10", "DL-F10", "DL-X12")
+def test_every_third_push_may_get_lost_and_all_commit() -> None:
+    """Row 20 of section 7."""
+    cluster = Cluster(1)
+    cluster.start()
+    cluster.events.run_until(15_000)
+    pushes = iter(range(10**6))
+    cluster.drop = lambda request: isinstance(request, PushRequest) and next(pushes) % 3 == 0
+    for _ in range(30):
+        leading = cluster.leader
+        if leading is not None:
+            cluster.propose(leading)
+        cluster.events.run_until(cluster.events.now_ms + 1000)
+    cluster.events.run_until(cluster.events.now_ms + 10_000)
+    assert len(cluster.observer.acked) == 30
+
+
+@pytest.mark.spec("DL-X03", "DL-X04")
+def test_figure_8_an_old_entry_on_a_majority_is_not_committed_before_a_new_one() -> None:
+    """Row 21 of section 7: n0 leads term 4 with an entry of term 2 on a majority; a rival of term 3 may still replace it."""
+    bench = Bench(log=entries(1, 2), term=4, members=5, noop=b"noop").lead()
+    bench.tick()
+    for peer in ("n1", "n2"):
+        send = bench.sends(peer, PushRequest)[-1]
+        bench.push_answer(send, Code.INCONSISTENT_STATE, 0, 0)
+        bench.push_answer(bench.sends(peer, PushRequest)[-1], Code.SUCCESS, 0, 0)
+        first = [s for s in bench.sends(peer, PushRequest) if s.request.entries and s.request.entries[0].index == 1][-1]
+        bench.push_answer(first, Code.SUCCESS, 0, 1)
+    assert bench.commits == []
+    acked(bench, "n1")
+    acked(bench, "n2")
+    assert bench.commits == [2]
+
+
+@pytest.mark.spec("DL-A04")
+def test_an_entry_never_splits_a_file() -> None:
+    bench = Bench(file_bytes=1024, log=[Entry(0, 0, 0, b"x" * 800)], term=1).lead()
+    bench.propose(b"y" * 200)
+    assert bench.ledger.entries[-1].pos == 1024

@@ -1,0 +1,256 @@
+"""Heartbeats, lease, stepping down: rows DL-H and DL-X05 to X09."""
+
+from __future__ import annotations
+
+import pytest
+from raftbench import GROUP, Bench, entries
+
+from saturnmq.raft.core.actions import PersistTerm, Role
+from saturnmq.raft.core.messages import Code, HeartBeatRequest, HeartBeatResponse, VoteRequest, VoteResult
+from saturnmq.raft.core.settings import CoreSettings
+from saturnmq.testing.raft_simulation import Cluster
+
+BEAT = HeartBeatRequest
+
+
+def beaten(bench: Bench, code: Code, term: int = -1, peers: tuple[str, ...] = ("n1", "n2")) -> None:
+    """Answer the newest heartbeat of each peer."""
+    for peer in peers:
+        bench.answer(bench.sends(peer, BEAT)[-1], HeartBeatResponse(code=code, term=term))
+
+
+@pytest.mark.spec("DL-H01")
+def test_heartbeats_leave_when_more_than_an_interval_passed() -> None:
+    bench = Bench(term=2).lead()
+    bench.tick(1)
+    assert [send.request for send in bench.sends(kind=BEAT)] == [
+        BEAT(group=GROUP, term=2, leader_id="n0", local_id="n0", remote_id=peer) for peer in ("n1", "n2")
+    ]
+    beaten(bench, Code.SUCCESS)
+    bench.forget()
+    bench.tick(2000)
+    assert bench.sends(kind=BEAT) == []
+    bench.tick(1)
+    assert len(bench.sends(kind=BEAT)) == 2
+
+
+@pytest.mark.spec("DL-H02", "DL-H03")
+def test_not_ready_peers_get_the_next_heartbeat_at_the_next_tick() -> None:
+    bench = Bench(members=5).lead()
+    bench.tick(1)
+    beaten(bench, Code.SUCCESS, peers=("n1",))
+    sends = len(bench.sends(kind=BEAT))
+    bench.answer(bench.sends("n2", BEAT)[-1], HeartBeatResponse(code=Code.TERM_NOT_READY))
+    bench.tick(10)
+    assert len(bench.sends(kind=BEAT)) == sends + 4
+
+
+@pytest.mark.spec("DL-H03", "DL-X08")
+def test_a_leader_without_a_quorum_steps_down_when_its_lease_ends_before_followers_elect() -> None:
+    bench = Bench(term=3).lead()
+    assert bench.node.settings.lease_timeout_ms < bench.node.settings.election_timeout_ms
+    bench.tick(1)
+    for _ in range(5):
+        bench.tick(999)
+    assert bench.state.role is Role.LEADER
+    bench.tick(4)
+    assert (bench.state.role, bench.state.term, bench.state.leader_id) == (Role.CANDIDATE, 3, None)
+
+
+@pytest.mark.spec("DL-X07")
+def test_the_lease_of_a_new_leader_starts_with_its_election_and_one_failed_round_does_not_end_it() -> None:
+    bench = Bench(now_ms=10**9).lead()
+    bench.tick(1)
+    for send in bench.sends(kind=BEAT):
+        bench.answer(send, None)
+    bench.tick(4000)
+    assert bench.state.role is Role.LEADER
+
+
+@pytest.mark.spec("DL-X08")
+def test_the_lease_counts_from_when_a_heartbeat_was_sent() -> None:
+    bench = Bench().lead()
+    bench.tick(1)
+    send = bench.sends("n1", BEAT)[-1]
+    sent_ms = bench.now_ms
+    bench.now_ms += 2900
+    bench.answer(send, HeartBeatResponse())
+    assert bench.node.heartbeats.lease_ends_ms == sent_ms + 5000
+
+
+@pytest.mark.spec("DL-X06", "DL-H03")
+def test_a_higher_term_of_a_minority_is_respected_at_once_and_rate_limited() -> None:
+    bench = Bench(members=5, term=3).lead()
+    bench.tick(1)
+    for peer in ("n1", "n2", "n3"):
+        bench.answer(bench.sends(peer, BEAT)[-1], HeartBeatResponse())
+    bench.answer(bench.sends("n4", BEAT)[-1], HeartBeatResponse(code=Code.EXPIRED_TERM, term=9))
+    assert bench.state.role is Role.CANDIDATE
+    bench.forget()
+    bench.tick()
+    assert bench.of(PersistTerm) == [PersistTerm(9, None)]
+    bench.tick(300)
+    for send in bench.sends(kind=VoteRequest):
+        bench.vote_answer(send, VoteResult.ACCEPT)
+    assert bench.state.role is Role.LEADER
+    bench.tick(1)
+    bench.answer(bench.sends("n4", BEAT)[-1], HeartBeatResponse(code=Code.EXPIRED_TERM, term=12))
+    assert bench.state.role is Role.LEADER  # at most once per election timeout
+
+
+@pytest.mark.spec("DL-H03")
+def test_an_inconsistent_leader_makes_a_candidate_of_the_same_term() -> None:
+    bench = Bench(term=3).lead()
+    bench.tick(1)
+    beaten(bench, Code.INCONSISTENT_LEADER)
+    assert (bench.state.role, bench.state.term) == (Role.CANDIDATE, 3)
+
+
+@pytest.mark.spec("DL-H04")
+def test_live_table() -> None:
+    bench = Bench().lead()
+    bench.tick(1)
+    beaten(bench, Code.EXPIRED_TERM, peers=("n1",))
+    bench.answer(bench.sends("n2", BEAT)[-1], None)
+    assert bench.node.heartbeats.live == {"n1": True, "n2": False}
+
+
+@pytest.mark.spec("DL-H05", "DL-H06")
+@pytest.mark.parametrize(
+    ("leader", "term", "expected"),
+    [
+        ("n9", 5, Code.UNKNOWN_MEMBER),
+        ("n0", 5, Code.UNEXPECTED_MEMBER),
+        ("n1", 4, Code.EXPIRED_TERM),
+        ("n1", 5, Code.SUCCESS),
+        ("n2", 5, Code.INCONSISTENT_LEADER),
+        ("n2", 6, Code.TERM_NOT_READY),
+    ],
+)
+def test_a_follower_answers_heartbeats_in_this_order(leader: str, term: int, expected: Code) -> None:
+    bench = Bench(term=5).follow("n1")
+    answer = bench.heartbeat(leader, term)
+    assert answer.code == expected
+    assert answer.term == (5 if expected == Code.EXPIRED_TERM else -1)
+    if expected == Code.SUCCESS:
+        assert answer == HeartBeatResponse()
+    if expected == Code.TERM_NOT_READY:
+        assert bench.state.role is Role.CANDIDATE
+        bench.tick()
+        assert bench.state.term == 6
+
+
+@pytest.mark.spec("DL-H06")
+def test_a_candidate_follows_the_first_leader_of_its_term() -> None:
+    bench = Bench(term=5)
+    assert bench.heartbeat("n2", 5).code == Code.SUCCESS
+    assert (bench.state.role, bench.state.leader_id) == (Role.FOLLOWER, "n2")
+
+
+@pytest.mark.spec("DL-H07", "DL-H08")
+def test_a_follower_waits_three_intervals_for_a_heartbeat_and_pushes_do_not_count() -> None:
+    from saturnmq.raft.core.messages import PushKind
+
+    bench = Bench(term=5, log=entries(5)).follow("n1")
+    bench.tick(5999)
+    bench.push(PushKind.COMPARE, *entries(5))
+    assert bench.state.role is Role.FOLLOWER
+    bench.tick(2)
+    assert (bench.state.role, bench.state.term) == (Role.CANDIDATE, 5)
+
+
+@pytest.mark.spec("DL-H09", "DL-E13")
+def test_restarting_a_follower_leaves_leader_and_term_alone_and_losing_all_makes_a_candidate() -> None:
+    cluster = Cluster(3)
+    cluster.start()
+    cluster.events.run_until(15_000)
+    leader = cluster.leader
+    assert leader is not None
+    assert leader.node is not None
+    term = leader.node.state.term
+    follower = next(member for member in cluster.members.values() if member is not leader)
+    follower.crash()
+    cluster.events.run_until(25_000)
+    follower.start()
+    cluster.events.run_until(45_000)
+    assert cluster.leader is leader
+    assert leader.node.state.term == term
+    for member in cluster.members.values():
+        if member is not leader:
+            member.crash()
+    cluster.events.run_until(45_000 + 4 * 2000)
+    assert (leader.role, leader.node.state.term) == (Role.CANDIDATE, term)
+
+
+@pytest.mark.spec("DL-E13", "DL-X05")
+def test_an_isolated_follower_comes_back_without_unseating_the_leader() -> None:
+    """Row 18 of section 7: ten minutes of isolation, leader and term unchanged."""
+    cluster = Cluster(4)
+    cluster.start()
+    cluster.events.run_until(15_000)
+    leader = cluster.leader
+    assert leader is not None
+    assert leader.node is not None
+    term = leader.node.state.term
+    alone = next(name for name in cluster.names if name != leader.name)
+    cluster.network.partition([alone], [name for name in cluster.names if name != alone])
+    cluster.events.run_until(615_000)
+    cluster.network.heal()
+    cluster.events.run_until(640_000)
+    assert cluster.leader is leader
+    assert leader.node.state.term == term
+    assert cluster.members[alone].role is Role.FOLLOWER
+
+
+@pytest.mark.spec("DL-E24")
+def test_two_members_work_but_one_alone_elects_nobody() -> None:
+    cluster = Cluster(5, members=2)
+    cluster.start()
+    cluster.events.run_until(20_000)
+    leader = cluster.leader
+    assert leader is not None
+    cluster.propose(leader)
+    cluster.events.run_until(21_000)
+    assert len(cluster.observer.acked) == 1
+    leader.crash()
+    cluster.events.run_until(80_000)
+    assert cluster.leader is None
+
+
+@pytest.mark.spec("DL-E23")
+def test_the_case_of_the_book_entries_of_a_minority_vanish_and_all_others_survive() -> None:
+    """Five members at 121, 101, 121, 91, 91 entries; the leader n0 and n2 are gone: n1 wins."""
+    cluster = Cluster(6, members=5, settings=CoreSettings(file_bytes=65536))
+    long = entries(*([0] * 121))
+    from saturnmq.raft.core.actions import AppendEntries
+
+    for name, count in (("n0", 121), ("n1", 101), ("n2", 121), ("n3", 91), ("n4", 91)):
+        member = cluster.members[name]
+        member.log.change(AppendEntries(tuple(long[:count])))
+        member.log.sync(member.log.mark())
+        if name not in ("n0", "n2"):
+            member.start()
+    cluster.events.run_until(40_000)
+    leader = cluster.leader
+    assert leader is not None
+    assert leader.name == "n1"
+    cluster.propose(leader)
+    cluster.events.run_until(41_000)
+    for name in ("n0", "n2"):
+        cluster.members[name].start()
+    cluster.events.run_until(70_000)
+    logs = [member.log.live.entries for member in cluster.members.values()]
+    assert all(log == logs[0] for log in logs)
+    assert logs[0][:101] == long[:101]
+    assert [entry.term > 0 for entry in logs[0][101:]] == [True] * (len(logs[0]) - 101)
+
+
+@pytest.mark.spec("DL-X05")
+def test_a_candidate_that_hears_of_a_leader_keeps_its_term() -> None:
+    bench = Bench(term=5, voted_for="n2")
+    bench.tick()
+    first, second = bench.sends()
+    bench.vote_answer(first, VoteResult.REJECT_ALREADY_HAS_LEADER)
+    bench.vote_answer(second, VoteResult.REJECT_ALREADY_VOTED)
+    bench.tick(7000)
+    assert bench.state.term == 5

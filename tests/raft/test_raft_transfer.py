@@ -1,0 +1,194 @@
+"""Leadership transfer and preferred leader: rows DL-L and DL-X22."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from raftbench import Bench, entries
+
+from saturnmq.raft.core.actions import PersistTerm, Role
+from saturnmq.raft.core.messages import (
+    Code,
+    HeartBeatRequest,
+    HeartBeatResponse,
+    PushKind,
+    PushRequest,
+    TransferRequest,
+    TransferResponse,
+    VoteRequest,
+    VoteResult,
+)
+
+LOG = entries(0, 1, 2)
+
+
+def leader(**more: Any) -> Bench:
+    bench = Bench(log=LOG, term=2, **more).lead()
+    bench.appending("n1", 2)
+    bench.forget()
+    return bench
+
+
+def give(bench: Bench, to: str | None = "n1", term: int = 2, by: str = "n0") -> Any:
+    return bench.ask(TransferRequest(transfer_id=by, transferee_id=to, term=term))
+
+
+@pytest.mark.spec("DL-L01", "DL-L07")
+def test_checks_of_a_transfer_in_order() -> None:
+    bench = leader(transfer_lag_max=2)
+    assert give(bench, "n9").code == Code.UNKNOWN_MEMBER
+    assert give(bench, None).code == Code.UNKNOWN_MEMBER
+    assert give(bench, term=1).code == Code.INCONSISTENT_TERM
+    assert give(bench, "n2").code == Code.FALL_BEHIND_TOO_MUCH  # nothing is known of n2
+    assert give(bench, "n1", by="n2").code == Code.UNEXPECTED_ARGUMENT
+    follower = Bench(log=LOG, term=2).follow("n1")
+    assert give(follower, "n1").code == Code.NOT_LEADER
+
+
+@pytest.mark.spec("DL-L02", "DL-L03", "DL-X22")
+def test_appends_stop_and_the_command_goes_to_a_transferee_that_has_everything() -> None:
+    bench = leader()
+    first = bench.propose(b"a")
+    assert give(bench) is None
+    token = bench.last_token
+    assert bench.sends("n1", TransferRequest) == []  # one entry is missing there
+    assert bench.reply(bench.propose(b"b")).code == Code.LEADER_TRANSFERRING
+    assert give(bench).code == Code.LEADER_TRANSFERRING
+    push = [send for send in bench.sends("n1", PushRequest) if send.request.entries][-1]  # type: ignore[union-attr]
+    bench.push_answer(push, Code.SUCCESS, 0, 3)
+    assert bench.reply(first).code == Code.SUCCESS
+    bench.tick()
+    command = bench.sends("n1", TransferRequest)[0]
+    assert command.request == TransferRequest(
+        group="g", term=2, local_id="n0", remote_id="n1", leader_id="n0", transfer_id="n0", transferee_id="n1",
+        take_leadership_ledger_index=3,
+    )  # fmt: skip
+    bench.answer(command, TransferResponse(code=Code.SUCCESS))
+    assert bench.reply(token).code == Code.SUCCESS
+
+
+@pytest.mark.spec("DL-L06", "DL-X22")
+def test_a_refused_or_unanswered_transfer_restores_the_service() -> None:
+    for answer, expected in ((TransferResponse(code=418), 418), (None, Code.NETWORK_ERROR)):
+        bench = leader()
+        give(bench)
+        token = bench.last_token
+        bench.answer(bench.sends("n1", TransferRequest)[0], answer)
+        assert bench.reply(token).code == expected
+        assert bench.reply(bench.propose(b"x")) is None
+    bench = leader()
+    bench.propose(b"a")
+    give(bench)
+    token = bench.last_token
+    bench.tick(1000)  # the entry never reaches n1
+    assert bench.reply(token).code == Code.FALL_BEHIND_TOO_MUCH
+    assert bench.reply(bench.propose(b"x")) is None
+
+
+@pytest.mark.spec("DL-L06")
+def test_a_lost_leadership_ends_the_transfer() -> None:
+    bench = leader()
+    bench.propose(b"a")
+    give(bench)
+    token = bench.last_token
+    bench.vote("n2", 8, end_index=9, end_term=2)
+    assert bench.reply(token).code == Code.NOT_LEADER
+    assert bench.state.transferee is None
+
+
+def take(bench: Bench, index: int = 2, term: int = 2, leader_id: str = "n1") -> Any:
+    request = TransferRequest(transfer_id=leader_id, transferee_id="n0", term=term, take_leadership_ledger_index=index)
+    return bench.ask(request)
+
+
+@pytest.mark.spec("DL-L04", "DL-L05")
+def test_a_transferee_stands_in_the_next_term_and_answers_when_it_leads() -> None:
+    bench = Bench(log=LOG, term=2).follow("n1")
+    assert take(bench) is None
+    token = bench.last_token
+    bench.tick()
+    assert bench.of(PersistTerm)[-1] == PersistTerm(3, None)
+    assert bench.state.term_to_take == 3
+    bench.tick(300)
+    for send in bench.sends(kind=VoteRequest):
+        bench.vote_answer(send, VoteResult.ACCEPT)
+    bench.tick()
+    assert (bench.state.role, bench.reply(token).code) == (Role.LEADER, Code.SUCCESS)
+
+
+@pytest.mark.spec("DL-L04")
+def test_a_transferee_refuses_another_leader_and_gives_up_when_entries_do_not_come() -> None:
+    bench = Bench(log=LOG, term=2).follow("n1").verified(*LOG)
+    assert take(bench, leader_id="n2").code == Code.INCONSISTENT_LEADER
+    assert take(bench, index=3) is None
+    late = bench.last_token
+    bench.tick(999)
+    assert bench.reply(late) is None
+    bench.tick(1)
+    assert bench.reply(late).code == Code.TAKE_LEADERSHIP_FAILED
+    assert take(bench, index=3) is None
+    good = bench.last_token
+    bench.push(PushKind.APPEND, *entries(2, first=3, pos=LOG[-1].end_pos))
+    assert bench.state.role is Role.CANDIDATE
+    assert bench.reply(good) is None
+
+
+@pytest.mark.spec("DL-L05")
+def test_outcomes_other_than_leadership() -> None:
+    wrong_term = Bench(log=LOG, term=2).follow("n1")
+    assert take(wrong_term, term=1).code == Code.INCONSISTENT_TERM
+    for term, expected in ((3, Code.TAKE_LEADERSHIP_FAILED), (2, Code.TAKE_LEADERSHIP_FAILED)):
+        bench = Bench(log=LOG, term=2).follow("n1")
+        take(bench)
+        token = bench.last_token
+        if term == 3:
+            bench.tick()
+        bench.heartbeat("n2" if term == 3 else "n1", term)
+        bench.tick()
+        assert bench.reply(token).code == expected
+    higher = Bench(log=LOG, term=2).follow("n1")
+    take(higher)
+    token = higher.last_token
+    higher.tick()
+    higher.vote("n2", 9, end_index=9, end_term=2)
+    higher.tick()
+    assert higher.reply(token).code == Code.EXPIRED_TERM
+
+
+@pytest.mark.spec("DL-L08")
+def test_while_taking_leadership_a_log_that_is_not_longer_gets_no_vote() -> None:
+    bench = Bench(log=LOG, term=2, preferred_leaders=("n0",)).follow("n1")
+    take(bench)
+    bench.tick()
+    assert bench.vote("n2", 3, end_index=2, end_term=2).vote_result is VoteResult.REJECT_TAKING_LEADERSHIP
+    assert bench.vote("n2", 3, end_index=3, end_term=2).vote_result is VoteResult.ACCEPT
+
+
+@pytest.mark.spec("DL-L09")
+def test_a_leader_gives_way_to_the_nearest_live_preferred_member() -> None:
+    bench = leader(preferred_leaders=("n9", "n2", "n1"))
+    bench.node.leader.peers["n2"].watermark = 1
+    bench.tick(1000)
+    assert bench.sends(kind=TransferRequest) == []  # nobody is known to be live
+    for peer in ("n1", "n2"):
+        bench.tick(1001)
+        beat = bench.sends(peer, HeartBeatRequest)
+        if beat:
+            bench.answer(beat[-1], HeartBeatResponse())
+    bench.tick(1000)
+    assert [send.peer for send in bench.sends(kind=TransferRequest)] == ["n1"]
+    assert bench.state.transferee == "n1"
+
+
+@pytest.mark.spec("DL-L09")
+def test_no_preferred_transfer_for_a_preferred_leader_or_a_far_peer() -> None:
+    for bench in (
+        leader(preferred_leaders=("n0", "n1")),
+        leader(preferred_leaders=("n2",), transfer_lag_max=2),
+        leader(),
+    ):
+        bench.node.heartbeats.live = {"n1": True, "n2": True}
+        for _ in range(3):
+            bench.tick(1000)
+        assert bench.sends(kind=TransferRequest) == []
