@@ -12,6 +12,7 @@ from typing import Final
 
 from saturnmq.broker.clients import Clients, ConsumerGroup
 from saturnmq.broker.context import Context
+from saturnmq.broker.filters import SAVE_SECONDS, Filters
 from saturnmq.broker.groups import Groups
 from saturnmq.broker.hold import Hold
 from saturnmq.broker.locks import QueueLocks
@@ -72,11 +73,15 @@ class Broker:
             QueueLocks(),
             Stats(clock_ms()),
             clock_ms,
+            Filters(settings, self._state_file(config / "consumerFilter.json"), clock_ms),
         )
-        self.ctx.hold = Hold(lambda held: pull.resume(self.ctx, held), limit=settings.pull_queue_max)
+        self.ctx.hold = Hold(
+            lambda held: pull.resume(self.ctx, held), limit=settings.pull_queue_max, properties=self.store.properties
+        )
         self.ctx.cluster_suffix = f"\x02{PropertyKey.CLUSTER}\x01{settings.cluster_name}"
         self.ctx.config_text = self._config_text
         self.ctx.clients.on_change = self._members_changed
+        self.ctx.clients.on_gone = self.ctx.filters.gone
         self.registrar = Registrar(
             settings,
             net,
@@ -124,7 +129,7 @@ class Broker:
         """Open the store, listen, register. Raises StoreError, StartError; nothing stays open then."""
         self.store.open()
         try:
-            for part in (self.topics, self.ctx.groups, self.ctx.offsets):
+            for part in (self.topics, self.ctx.groups, self.ctx.offsets, self.ctx.filters):
                 part.load()
             await self.store.start()
             self.store.on_append = self.ctx.hold.appended
@@ -134,6 +139,7 @@ class Broker:
             self._tasks = [
                 loop.create_task(self._every(self.settings.flush_offsets_ms / 1000, self._save_offsets)),
                 loop.create_task(self._every(self.settings.client_scan_ms / 1000, self._scan_clients)),
+                loop.create_task(self._every(SAVE_SECONDS, self.ctx.filters.save_soon)),
                 loop.create_task(self._every(SAMPLE_SECONDS, self._sample)),
             ]
             await self.registrar.start()
@@ -175,7 +181,12 @@ class Broker:
             if self._notify is not None:
                 self._notify.cancel()
                 self._notify = None
-            await asyncio.gather(self.topics.saver.saved(), self.ctx.groups.saver.saved(), self.ctx.offsets.save())
+            await asyncio.gather(
+                self.topics.saver.saved(),
+                self.ctx.groups.saver.saved(),
+                self.ctx.offsets.save(),
+                self.ctx.filters.saved(),
+            )
         finally:
             await self.store.stop()
 

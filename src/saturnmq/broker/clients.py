@@ -58,13 +58,14 @@ class ConsumerGroup:
 
 
 class Clients:
-    """All live clients. on_change is told the groups whose members or topics changed."""
+    """All live clients. on_change is told the groups whose members or topics changed, on_gone those that lost the last member."""
 
     def __init__(self) -> None:
         self.producers: dict[str, dict[Connection, ClientInfo]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}  # as producer, as consumer
         self.on_change: Callable[[ConsumerGroup], None] | None = None
+        self.on_gone: Callable[[str], None] | None = None
 
     def register_producer(self, group: str, connection: Connection, info: ClientInfo) -> None:
         """A producer was heard of."""
@@ -126,6 +127,8 @@ class Clients:
     def _left(self, group: ConsumerGroup) -> None:
         if not group.members:
             self.consumers.pop(group.name, None)
+            if self.on_gone is not None:
+                self.on_gone(group.name)
         self._changed(group)
 
     def _changed(self, group: ConsumerGroup) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from saturnmq.broker.clients import Clients
+from saturnmq.broker.filters import Filters
 from saturnmq.broker.groups import Groups
 from saturnmq.broker.hold import Hold
 from saturnmq.broker.locks import QueueLocks
@@ -31,6 +32,7 @@ class Context:
     locks: QueueLocks
     stats: Stats
     clock_ms: Callable[[], int]
+    filters: Filters
     hold: Hold = field(init=False)
     store_host: Host = field(init=False)
     answers: SendAnswers = field(init=False)

@@ -21,20 +21,34 @@ Key = tuple[str, int]
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """One waiting pull. deadline is loop time in s; accept tells whether a tags code is wanted (None: every)."""
+    """One waiting pull. deadline is loop time in s.
+
+    accept tells whether a tags code is wanted, accept_record whether a record with these encoded properties is (None: every).
+    """
 
     connection: Connection
     request: Command
     offset: int
     deadline: float
     accept: Callable[[int], bool] | None
+    accept_record: Callable[[bytes], bool] | None = None
 
 
 class Hold:
-    """All waiting pulls. resume answers one, and must not hold it again."""
+    """All waiting pulls. resume answers one, and must not hold it again.
 
-    def __init__(self, resume: Callable[[Held], None], *, limit: int) -> None:
+    properties reads those of a message: topic, queue id, queue offset; asked only when a waiting pull wants to know.
+    """
+
+    def __init__(
+        self,
+        resume: Callable[[Held], None],
+        *,
+        limit: int,
+        properties: Callable[[str, int, int], bytes | None] | None = None,
+    ) -> None:
         self._resume = resume
+        self._properties = properties
         self._limit = limit
         self._waiting: dict[Key, set[Held]] = {}
         self._keys: dict[Connection, dict[Held, Key]] = {}
@@ -60,6 +74,9 @@ class Hold:
         if not waiting:
             return
         woken = [h for h in waiting if next_offset > h.offset and (h.accept is None or h.accept(tags_code))]
+        if self._properties is not None and any(h.accept_record is not None for h in woken):
+            properties = self._properties(topic, queue_id, next_offset - 1)
+            woken = [h for h in woken if h.accept_record is None or properties is None or h.accept_record(properties)]
         if not woken:
             return
         for held in woken:

@@ -256,6 +256,32 @@ def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = False) -> Me
     )
 
 
+def record_properties(buffer: Buffer, at: int = 0) -> bytes:
+    """The property string of the record that starts at `at`; nothing else of it is read but the lengths before it.
+
+    Raises MessageError when the lengths do not add up to the record's.
+    """
+    try:
+        (total,) = _I32.unpack_from(buffer, at)
+        (sys_flag,) = _I32.unpack_from(buffer, at + AT_SYS_FLAG)
+        pos = at + 84
+        if sys_flag & _ANY_V6:
+            pos += 24 if sys_flag & _ANY_V6 == _ANY_V6 else 12
+        (body_bytes,) = _I32.unpack_from(buffer, pos)
+        topic_at = pos + 4 + body_bytes
+        pos = topic_at + 1 + buffer[topic_at]
+        (properties_bytes,) = _I16.unpack_from(buffer, pos)
+        pos += 2
+    except (struct.error, IndexError) as error:
+        raise MessageError(f"record at {at} is cut: {error}") from error
+    end = at + total
+    if body_bytes < 0 or properties_bytes < 0 or pos + properties_bytes != end or end > len(buffer):
+        raise MessageError(
+            f"record at {at}: its body of {body_bytes} and properties of {properties_bytes} bytes do not fit"
+        )
+    return bytes(buffer[pos:end])
+
+
 def iter_records(buffer: Buffer, *, check_crc: bool = False) -> Iterator[Message]:
     """Messages of records that lie back to back. Raises MessageError at the first that does not parse."""
     at, end = 0, len(buffer)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from saturnmq.protocol.errors import CorruptRecord, MessageError
-from saturnmq.protocol.message import MESSAGE_MAGIC, RECORD_FIXED_BYTES, decode_record
+from saturnmq.protocol.message import MESSAGE_MAGIC, RECORD_FIXED_BYTES, decode_record, record_properties
 from saturnmq.store.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES
 from saturnmq.store.results import GetResult, GetStatus, QueryResult
 
@@ -29,6 +29,7 @@ def get(
     max_count: int,
     max_bytes: int | None,
     accept: Callable[[int], bool] | None,
+    accept_record: Callable[[bytes], bool] | None,
 ) -> GetResult:
     """See MessageStore.get."""
     queue = store.queues.by_key.get((topic, queue_id))
@@ -44,7 +45,7 @@ def get(
     if not units:
         return GetResult(GetStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), low, high)
     result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, low, high)
-    _gather(store, result, units, queue_id, max_count, max_bytes, accept)
+    _gather(store, result, units, queue_id, max_count, max_bytes, accept, accept_record)
     return result
 
 
@@ -56,6 +57,7 @@ def _gather(
     max_count: int,
     max_bytes: int | None,
     accept: Callable[[int], bool] | None,
+    accept_record: Callable[[bytes], bool] | None,
 ) -> None:
     settings, log = store.settings, store.log
     on_disk = log.end - store.memory_bytes  # what lies before is not counted on to be in memory
@@ -89,6 +91,8 @@ def _gather(
                 )
             break
         scanned += 1
+        if accept_record is not None and not _wanted(store, physical, size, accept_record):
+            continue
         if ranges and ranges[-1][1] == physical:
             ranges[-1][1] = physical + size
         else:
@@ -125,6 +129,22 @@ def _in_place(store: MessageStore, physical: int, size: int, queue_id: int, queu
     if store.settings.check_crc_on_read:
         return _intact(store, physical, size)
     return True
+
+
+def properties_at(store: MessageStore, physical: int, size: int) -> bytes | None:
+    """The encoded properties of the record at an offset; None when it cannot be read."""
+    record = store.log.view(physical, size)
+    try:
+        return record_properties(record) if record is not None else None
+    except MessageError:
+        return None
+
+
+def _wanted(store: MessageStore, physical: int, size: int, accept_record: Callable[[bytes], bool]) -> bool:
+    """What the filter says of a record in its place. One whose properties cannot be found is let through: the reader
+    learns of the damage, as one without a filter does."""
+    properties = properties_at(store, physical, size)
+    return properties is None or accept_record(properties)
 
 
 def _intact(store: MessageStore, physical: int, size: int) -> bool:

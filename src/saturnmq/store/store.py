@@ -396,12 +396,15 @@ class MessageStore:
         *,
         max_bytes: int | None = None,
         accept: Callable[[int], bool] | None = None,
+        accept_record: Callable[[bytes], bool] | None = None,
     ) -> GetResult:
         """Records of a queue from offset on, with the original's limits and corrections (BP-02..04).
 
+        accept is asked about the tags code of each unit; accept_record, of those that it takes, about the encoded properties
+        of the record. What they refuse is passed over by next_offset.
         Raises CorruptRecord when the first of them is damaged (DUR-10).
         """
-        return reading.get(self, topic, queue_id, offset, max_count, max_bytes, accept)
+        return reading.get(self, topic, queue_id, offset, max_count, max_bytes, accept, accept_record)
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
         """Records whose topic and key have the asked hash, stored in a time range, ascending (IX-06, IX-07)."""
@@ -439,6 +442,12 @@ class MessageStore:
         queue = self.queues.get((topic, queue_id))
         unit = queue.unit(offset) if queue else None
         return self.log.store_time(unit[0]) if unit else -1
+
+    def properties(self, topic: str, queue_id: int, offset: int) -> bytes | None:
+        """Encoded properties of the message at a queue offset; None when there is none."""
+        queue = self.queues.get((topic, queue_id))
+        unit = queue.unit(offset) if queue else None
+        return reading.properties_at(self, unit[0], unit[1]) if unit else None
 
     def physical_offset(self, topic: str, queue_id: int, offset: int) -> int:
         """Commit log offset of the message at a queue offset; -1 when there is none."""

@@ -10,7 +10,7 @@ from typing import Final
 from saturnmq.broker.clients import ClientInfo
 from saturnmq.broker.context import Context
 from saturnmq.broker.names import group_problem
-from saturnmq.broker.processors.pull import filter_of_expression
+from saturnmq.filter import check_subscription
 from saturnmq.net import Connection
 from saturnmq.protocol import headers as h
 from saturnmq.protocol.bodies import (
@@ -65,6 +65,7 @@ def _consumer(
             ctx.topics.ensure(RETRY_PREFIX + data.group_name, group.retry_queue_nums)
     info = ClientInfo(client_id, request.language, request.version, now_ms)
     ctx.clients.register_consumer(data, connection, info, notify=notify)
+    ctx.filters.subscribe(data.group_name, data.subscription_data_set, now_ms)
 
 
 def unregister(ctx: Context, connection: Connection, request: Command, header: h.UnregisterClient) -> Command:
@@ -83,11 +84,12 @@ def consumer_ids(ctx: Context, connection: Connection, request: Command, header:
 
 
 def check_client(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
-    """46."""
+    """46: whether a filter that is no tag expression can be used here (FIL-03)."""
     asked = CheckClientRequest.decode(request.body)
     subscription = asked.subscription_data
     if subscription is not None:
-        filter_of_expression(ctx, subscription.sub_string, subscription.expression_type or "TAG")
+        enabled = ctx.settings.property_filter_enable
+        check_subscription(subscription.sub_string, subscription.expression_type, property_filter_enabled=enabled)
     return request.reply()
 
 

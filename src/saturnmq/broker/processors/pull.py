@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 from saturnmq.broker.clients import ConsumerGroup
 from saturnmq.broker.context import Context
+from saturnmq.broker.filters import EVERYTHING, Wanted, wanted_by, wanted_by_tags
 from saturnmq.broker.hold import Held
 from saturnmq.broker.names import group_problem, topic_problem
 from saturnmq.broker.numbers import int32, int64, int64_or
+from saturnmq.filter import is_tag_kind, matcher_of, require_property_filter, subscribed_tags
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import SubscriptionData, SubscriptionGroupConfig
-from saturnmq.protocol.codes import Perm, PullSysFlag, ResponseCode
+from saturnmq.protocol.codes import RETRY_PREFIX, Perm, PullSysFlag, ResponseCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import MissingField, ResponseError, response_error
-from saturnmq.protocol.message import java_hash
 from saturnmq.store import GetResult, GetStatus
 
 _FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
@@ -38,8 +38,6 @@ _CODES: Final = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
-
-Accept = Callable[[int], bool] | None
 
 
 def pull(ctx: Context, connection: Connection, request: Command) -> Command | None:
@@ -65,15 +63,17 @@ def _pull(ctx: Context, connection: Connection, request: Command, *, may_hold: b
         count, sys_flag = int32(ext, "maxMsgNums"), int32(ext, "sysFlag")
     except KeyError as error:
         raise MissingField(error.args[0]) from error
-    accept = _checked(ctx, connection, group, topic, queue_id, sys_flag, ext)
+    wanted = _checked(ctx, connection, group, topic, queue_id, sys_flag, ext)
     if may_hold and sys_flag & _COMMIT and ext.get("commitOffset"):
         ctx.offsets.set(topic, group, queue_id, int64(ext, "commitOffset"))
-    result = ctx.store.get(topic, queue_id, offset, min(max(count, 1), _COUNT_MAX), accept=accept)
+    result = ctx.store.get(
+        topic, queue_id, offset, min(max(count, 1), _COUNT_MAX), accept=wanted.by_code, accept_record=wanted.by_record
+    )
     code = _CODES.get(result.status)
     if code is None:  # no such queue yet, or nothing in it
         code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
     hold = may_hold and code == ResponseCode.PULL_NOT_FOUND and sys_flag & _SUSPEND and not request.is_oneway
-    if hold and _held(ctx, connection, request, topic, queue_id, offset, accept):
+    if hold and _held(ctx, connection, request, topic, queue_id, offset, wanted):
         return None
     return _answer(ctx, request, result, code)
 
@@ -99,7 +99,7 @@ def _answer(ctx: Context, request: Command, result: GetResult, code: ResponseCod
 
 
 def _held(
-    ctx: Context, connection: Connection, request: Command, topic: str, queue_id: int, offset: int, accept: Accept
+    ctx: Context, connection: Connection, request: Command, topic: str, queue_id: int, offset: int, wanted: Wanted
 ) -> bool:
     """Whether the pull waits for a message from now on (LP-01)."""
     wait_ms = ctx.settings.short_polling_ms
@@ -112,7 +112,8 @@ def _held(
         return False
     request.body, request.ext = None, {name: ext[name] for name in _FIELDS if name in ext}
     deadline = asyncio.get_running_loop().time() + wait_ms / 1000
-    return ctx.hold.add((topic, queue_id), Held(connection, request, offset, deadline, accept))
+    held = Held(connection, request, offset, deadline, wanted.by_code, wanted.by_record)
+    return ctx.hold.add((topic, queue_id), held)
 
 
 # ---- checks
@@ -120,8 +121,8 @@ def _held(
 
 def _checked(
     ctx: Context, connection: Connection, group: str, topic: str, queue_id: int, sys_flag: int, ext: dict[str, str]
-) -> Accept:
-    """The tag filter of an allowed pull. Raises ResponseError in the order of BP-01."""
+) -> Wanted:
+    """The filter of an allowed pull. Raises ResponseError in the order of BP-01."""
     if not ctx.settings.broker_permission & Perm.READ:
         text = f"the broker[{ctx.store_host.ip}] pulling message is forbidden"
         raise response_error(ResponseCode.NO_PERMISSION, text)
@@ -140,8 +141,8 @@ def _checked(
         )
         raise response_error(ResponseCode.SYSTEM_ERROR, text)
     if sys_flag & _SUBSCRIPTION:
-        return filter_of_expression(ctx, ext.get("subscription") or "*", ext.get("expressionType") or "TAG")
-    return _filter_of_group(ctx, group, topic, int64_or(ext, "subVersion", 0), config.consume_broadcast_enable)
+        return _by_expression(ctx, topic, ext.get("subscription"), ext.get("expressionType"))
+    return _by_group(ctx, group, topic, int64_or(ext, "subVersion", 0), config.consume_broadcast_enable)
 
 
 def _group(ctx: Context, group: str) -> SubscriptionGroupConfig:
@@ -159,23 +160,24 @@ def _no_topic(ctx: Context, connection: Connection, topic: str) -> ResponseError
     return response_error(ResponseCode.TOPIC_NOT_EXIST, f"{text} ({problem})" if problem else text)
 
 
-def filter_of_expression(ctx: Context, expression: str, kind: str) -> Accept:
-    """The filter of `*` or `a || b`; None takes everything. Raises ResponseError 23 or 1."""
-    if kind not in ("TAG", "tag"):
-        if not ctx.settings.property_filter_enable:
-            text = f"The broker does not support consumer to filter message by {kind}"
-            raise response_error(ResponseCode.SYSTEM_ERROR, text)
-        raise response_error(ResponseCode.SYSTEM_ERROR, f"this broker does not support {kind} filters yet")
-    if expression in ("*", "null", ""):
-        return None
-    tags = [tag.strip() for tag in expression.split("||")]
-    tags = [tag for tag in tags if tag]
-    if not tags:
-        raise response_error(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed")
-    return frozenset(java_hash(tag) for tag in tags).__contains__
+def _by_expression(ctx: Context, topic: str, text: str | None, kind: str | None) -> Wanted:
+    """The filter that a pull brings along. Raises ResponseError 23 or 1."""
+    if is_tag_kind(kind):
+        return _for_retry(ctx, topic, wanted_by_tags(text))
+    matcher = matcher_of(text, kind)
+    require_property_filter(kind, ctx.settings.property_filter_enable)
+    return _for_retry(ctx, topic, wanted_by(matcher))
 
 
-def _filter_of_group(ctx: Context, group: str, topic: str, version: int, broadcast_allowed: bool) -> Accept:
+def _for_retry(ctx: Context, topic: str, wanted: Wanted) -> Wanted:
+    """The filter for a group's retry topic; with filterSupportRetry by the topic on which a message failed (FIL-05)."""
+    if ctx.settings.filter_support_retry and topic.startswith(RETRY_PREFIX):
+        return wanted._replace(by_record=ctx.filters.for_retry(topic.removeprefix(RETRY_PREFIX)))
+    return wanted
+
+
+def _by_group(ctx: Context, group: str, topic: str, version: int, broadcast_allowed: bool) -> Wanted:
+    """The filter that an online group subscribed. Raises ResponseError 24, 16, 25, 27, 28 or 1."""
     live = ctx.clients.consumers.get(group)
     if live is None:
         text = f"the consumer's group info not exist{_FAQ}"
@@ -187,11 +189,14 @@ def _filter_of_group(ctx: Context, group: str, topic: str, version: int, broadca
     if subscription.sub_version < version:
         text = "the consumer's subscription not latest"
         raise response_error(ResponseCode.SUBSCRIPTION_NOT_LATEST, text)
-    if subscription.expression_type not in ("TAG", "tag", ""):
-        return filter_of_expression(ctx, subscription.sub_string, subscription.expression_type)
-    if subscription.sub_string in ("*", "") or subscription.class_filter_mode or not subscription.code_set:
-        return None
-    return frozenset(subscription.code_set).__contains__
+    kind = subscription.expression_type
+    if is_tag_kind(kind):
+        if subscription.sub_string == "*" or subscription.class_filter_mode:
+            return _for_retry(ctx, topic, EVERYTHING)
+        return _for_retry(ctx, topic, wanted_by(subscribed_tags(subscription.sub_string, subscription.code_set)))
+    record = ctx.filters.for_pull(topic, group, version)
+    require_property_filter(kind, ctx.settings.property_filter_enable)
+    return _for_retry(ctx, topic, wanted_by(record))
 
 
 def _subscription(live: ConsumerGroup, topic: str) -> SubscriptionData:

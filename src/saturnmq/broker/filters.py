@@ -1,0 +1,149 @@
+"""Filters by expression: what is remembered of groups, and the questions a pull asks of each message.
+
+Source: spec 03 FIL-01..06, BP-01; spec 02 CF-03.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from saturnmq.broker.saver import Saver
+from saturnmq.broker.settings import BrokerSettings
+from saturnmq.filter import (
+    BloomFilter,
+    Change,
+    Fact,
+    GroupFilter,
+    GroupFilters,
+    Matcher,
+    RetryMatcher,
+    TagMatcher,
+    tag_matcher,
+)
+from saturnmq.protocol.bodies import SubscriptionData
+from saturnmq.protocol.message import decode_properties
+from saturnmq.store import StateFile
+
+log = logging.getLogger(__name__)
+
+SAVE_SECONDS: Final = 10.0
+_CACHED_CHARS_MAX: Final = 256
+
+ByCode = Callable[[int], bool]
+ByRecord = Callable[[bytes], bool]
+
+
+class Wanted(NamedTuple):
+    """What is asked of a message, in this order; None: nothing.
+
+    by_code: about the tags code of its queue unit. by_record: about its encoded properties.
+    """
+
+    by_code: ByCode | None = None
+    by_record: ByRecord | None = None
+
+
+EVERYTHING: Final = Wanted()
+
+
+def wanted_by_tags(text: str | None) -> Wanted:
+    """The questions of a tag expression. Raises FilterError (23)."""
+    if not text or text == "*":
+        return EVERYTHING
+    return _tags(text) if len(text) <= _CACHED_CHARS_MAX else _of_tags(tag_matcher(text))
+
+
+@lru_cache(maxsize=1024)
+def _tags(text: str) -> Wanted:
+    return _of_tags(tag_matcher(text))
+
+
+def _of_tags(matcher: TagMatcher) -> Wanted:
+    """A set's own test: no queue but that of delayed messages has a code beyond 32 bits, and nobody reads that by tags."""
+    return EVERYTHING if matcher.codes is None else Wanted(matcher.codes.__contains__)
+
+
+def wanted_by(matcher: Matcher) -> Wanted:
+    """The questions of any matcher."""
+    if isinstance(matcher, TagMatcher):
+        return _of_tags(matcher)
+    return Wanted(None, _by_record(matcher))
+
+
+def _by_record(matcher: Matcher) -> ByRecord:
+    """Bytes that are no UTF-8 are read as the original reads them, with a mark in their place."""
+    ask = matcher.by_properties
+    return lambda raw: ask(decode_properties(raw.decode("utf-8", "replace")))
+
+
+class Filters:
+    """The records of groups that filter by expression, and their file."""
+
+    def __init__(self, settings: BrokerSettings, file: StateFile, clock_ms: Callable[[], int]) -> None:
+        bloom = BloomFilter(settings.bloom_error_percent, settings.bloom_consumers)
+        self.groups = GroupFilters(bloom)
+        self.saver = Saver(file, self.groups.encode)
+        self._file = file
+        self._clock_ms = clock_ms
+        self._clean_span_ms = settings.filter_clean_span_ms
+        self._dirty = False
+
+    def load(self) -> None:
+        """Read consumerFilter.json if there is one; everybody in it is dead until heard of. Raises CorruptRecord, StoreError."""
+        facts = self._file.read(lambda data: self.groups.load(data, self._clock_ms()))
+        for fact in facts or ():
+            _note(fact)
+
+    # ---- heartbeats
+
+    def subscribe(self, group: str, subscriptions: Iterable[SubscriptionData], now_ms: int) -> None:
+        """All that a member's heartbeat says of its group (FIL-04)."""
+        self._changed(self.groups.subscribe(group, subscriptions, now_ms))
+
+    def gone(self, group: str) -> None:
+        """The last member of a group is gone."""
+        self._changed(self.groups.unsubscribe(group, self._clock_ms()))
+
+    def _changed(self, facts: list[Fact]) -> None:
+        for fact in facts:
+            self._dirty |= fact.change is not Change.IGNORED
+            _note(fact)
+
+    # ---- pulls
+
+    def for_pull(self, topic: str, group: str, version: int) -> GroupFilter:
+        """The record of an online group. Raises ResponseError 27, 28 (BP-01)."""
+        return self.groups.for_pull(topic, group, version)
+
+    def for_retry(self, group: str) -> ByRecord:
+        """The question about messages of the group's retry topic, where filterSupportRetry is on (FIL-05)."""
+        return _by_record(RetryMatcher(self.groups, group))
+
+    # ---- file
+
+    def save_soon(self) -> None:
+        """Forget who is long dead; write the file, in a thread, if it is not what it should be. Every SAVE_SECONDS."""
+        for topic, group in self.groups.clean(self._clock_ms(), self._clean_span_ms):
+            log.info("filter forgotten topic=%r group=%s", topic, group)
+            self._dirty = True
+        if self._dirty:
+            self._dirty = False
+            self.saver.changed()
+
+    async def saved(self) -> None:
+        """Until the file holds what is known. Raises StoreError."""
+        self.save_soon()
+        await self.saver.saved()
+
+
+def _note(fact: Fact) -> None:
+    level = logging.INFO
+    if fact.change is Change.REFUSED or (fact.change is Change.IGNORED and fact.detail):
+        level = logging.WARNING
+    elif fact.change in (Change.IGNORED, Change.CONFIRMED):
+        level = logging.DEBUG
+    text = f" ({fact.detail})" if fact.detail else ""
+    log.log(level, "filter %s topic=%r group=%s%s", fact.change.value, fact.topic, fact.group, text)

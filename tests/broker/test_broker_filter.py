@@ -1,0 +1,330 @@
+"""Filters by expression over the wire: what a pull gets, what it is told, what is remembered of groups."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wire import Wire, run, wire
+
+from saturnmq.broker import BrokerSettings
+from saturnmq.broker.filters import Filters, wanted_by_tags
+from saturnmq.protocol.bodies import CheckClientRequest, ConsumerData, HeartbeatData, SubscriptionData
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import CorruptRecord, ResponseError
+from saturnmq.protocol.message import Message, decode_records, encode_properties, java_hash
+from saturnmq.store import StateFile, StoreProfile, StoreSettings
+from saturnmq.testing import EmbeddedBroker
+
+SQL = {"expressionType": "SQL92"}
+
+
+def bodies(answer: Command) -> list[bytes]:
+    return [message.body for message in decode_records(answer.body or b"")]
+
+
+async def subscribe(
+    w: Wire, text: str, version: int = 1, *, topic: str = "T", group: str = "G", kind: str = "SQL92", **more: Any
+) -> Command:
+    subscriptions = [SubscriptionData(topic, text, sub_version=version, expression_type=kind, **more)]
+    data = HeartbeatData("c1", [], [ConsumerData(group, subscription_data_set=subscriptions)])
+    return await w.call(RequestCode.HEART_BEAT, data.encode())
+
+
+async def numbered(w: Wire, count: int, **more: Any) -> None:
+    for n in range(count):
+        await w.send(body=b"%d" % n, properties={"a": str(n), "TAGS": "even" if n % 2 == 0 else "odd"}, **more)
+
+
+@pytest.mark.spec("BP-01", "BP-03", "FIL-03", "FIL-09")
+def test_an_expression_of_a_pull_selects_by_properties_and_moves_on() -> None:
+    async def work() -> None:
+        async with wire(property_filter_enable=True) as w:
+            await numbered(w, 10)
+            answer = await w.pull(subscription="a BETWEEN 3 AND 5 OR TAGS = 'even' AND a > 7", **SQL)
+            assert (answer.code, answer.ext["nextBeginOffset"]) == (0, "10")
+            assert bodies(answer) == [b"3", b"4", b"5", b"8"]
+            none = await w.pull(subscription="b IS NOT NULL", **SQL)
+            assert (none.code, none.remark, none.ext["nextBeginOffset"]) == (20, "NO_MATCHED_MESSAGE", "10")
+            few = await w.pull(subscription="a > 2", maxMsgNums=2, **SQL)
+            assert (bodies(few), few.ext["nextBeginOffset"]) == ([b"3", b"4"], "5")
+
+    run(work)
+
+
+@pytest.mark.spec("BP-03", "FIL-09")
+def test_a_long_run_of_unwanted_messages_is_passed_in_bounded_steps() -> None:
+    async def work() -> None:
+        async with wire(property_filter_enable=True) as w:
+            await w.send()
+            for n in range(1800):
+                w.broker.store.put(Message("T", b"", encode_properties({"a": str(n)}), 0))
+            offset, steps = 0, []
+            while True:
+                answer = await w.pull(offset=offset, subscription="a = 1750", **SQL)
+                before, offset = offset, int(answer.ext["nextBeginOffset"])
+                assert offset > before or answer.code == 19
+                if answer.code == 19:
+                    break
+                steps.append((answer.code, offset - before))
+            assert steps == [(20, 800), (20, 800), (0, 201)]
+
+    run(work)
+
+
+@pytest.mark.spec("BP-01", "FIL-03")
+def test_the_checks_of_an_expression_come_in_the_originals_order() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            broken = await w.pull(subscription="a >", **SQL)
+            assert broken.code == 23 and "line 1, column 4" in (broken.remark or "")
+            off = await w.pull(subscription="a > 1", **SQL)
+            assert (off.code, off.remark) == (1, "The broker does not support consumer to filter message by SQL92")
+            assert (await w.pull(sysFlag=0)).code == 24
+            await subscribe(w, "a >")
+            assert (await w.pull(sysFlag=0, subVersion=2)).code == 25
+            gone = await w.pull(sysFlag=0, subVersion=1)
+            text = "The broker's consumer filter data is not exist!Your expression may be wrong!"
+            assert (gone.code, gone.remark) == (27, text)
+            await subscribe(w, "a > 1", 2)
+            w.broker.ctx.clients.consumers["G"].subscriptions["T"].sub_version = 3
+            late = await w.pull(sysFlag=0, subVersion=3)
+            assert (late.code, late.remark) == (28, "the consumer's consumer filter data not latest")
+            assert (await w.pull(sysFlag=0, subVersion=2)).code == 1  # known, but the switch is off
+
+    run(work)
+
+
+@pytest.mark.spec("BP-01", "FIL-04")
+def test_an_online_group_gets_what_its_latest_expression_wants() -> None:
+    async def work() -> None:
+        async with wire(property_filter_enable=True) as w:
+            await numbered(w, 6)
+            await subscribe(w, "a < 2", 1)
+            assert bodies(await w.pull(sysFlag=0, subVersion=1)) == [b"0", b"1"]
+            await subscribe(w, "a > 3", 2)
+            assert bodies(await w.pull(sysFlag=0, subVersion=2)) == [b"4", b"5"]
+            await subscribe(w, "a = 0", 1)  # an old heartbeat changes nothing
+            assert bodies(await w.pull(sysFlag=0, subVersion=2)) == [b"4", b"5"]
+            await subscribe(w, "a >> 0", 3)
+            assert (await w.pull(sysFlag=0, subVersion=3)).code == 27
+
+    run(work)
+
+
+@pytest.mark.spec("FIL-01", "FIL-02", "BP-01")
+def test_tags_are_read_as_the_original_reads_them() -> None:
+    async def work() -> None:
+        async with wire(property_filter_enable=True) as w:
+            await w.send(body=b"null", properties={"TAGS": "null"})
+            await w.send(body=b"other", properties={"TAGS": "other"})
+            assert bodies(await w.pull(subscription="null")) == [b"null"]
+            assert bodies(await w.pull(subscription="", expressionType="")) == [b"null", b"other"]
+            assert (await w.pull(subscription=" || ")).code == 20  # names no tag: nobody's messages
+            assert (await w.pull(subscription="||")).code == 23
+            assert (await w.pull(subscription="other", expressionType="tag")).code == 23  # no such type
+            long = " || ".join(f"t{n}" for n in range(200)) + " ||other"
+            assert bodies(await w.pull(subscription=long)) == [b"other"]
+            await subscribe(w, "other", kind="TAG")  # a heartbeat brings its codes, here none
+            assert (await w.pull(sysFlag=0)).code == 20
+            await subscribe(w, "other", 2, kind="TAG", code_set=[java_hash("other")])
+            assert bodies(await w.pull(sysFlag=0)) == [b"other"]
+            await subscribe(w, "some.Class", 3, kind="TAG", class_filter_mode=True)
+            assert bodies(await w.pull(sysFlag=0)) == [b"null", b"other"]
+
+    run(work)
+
+
+@pytest.mark.spec("FIL-02")
+def test_everything_costs_no_question_and_tags_a_look_into_a_set() -> None:
+    assert wanted_by_tags("*") is wanted_by_tags(None) is wanted_by_tags("")
+    assert wanted_by_tags("*") == (None, None)
+    by_code, by_record = wanted_by_tags("a || b")
+    assert by_code is not None and by_record is None
+    assert by_code.__self__ == {java_hash("a"), java_hash("b")}  # type: ignore[attr-defined]
+    assert wanted_by_tags("a || b").by_code is by_code
+
+
+@pytest.mark.spec("FIL-03", "HB-08")
+def test_a_client_can_have_its_expression_checked() -> None:
+    async def work() -> None:
+        async def check(w: Wire, text: str, kind: str) -> tuple[int, str | None]:
+            data = SubscriptionData("T", text, expression_type=kind)
+            answer = await w.call(RequestCode.CHECK_CLIENT_CONFIG, CheckClientRequest("c1", "G", data).encode())
+            return answer.code, answer.remark
+
+        async with wire() as w:
+            assert await check(w, "a > 1", "SQL92") == (
+                1,
+                "The broker does not support consumer to filter message by SQL92",
+            )
+            assert (await check(w, "||", "TAG"))[0] == 0  # tags are looked at by the pull
+        async with wire(property_filter_enable=True) as w:
+            assert (await check(w, "a > 1", "SQL92"))[0] == 0
+            code, remark = await check(w, "a > ", "SQL92")
+            assert code == 23 and "expected" in (remark or "")
+            assert (await check(w, "a > 1", "SQL99"))[0] == 23
+
+    run(work)
+
+
+async def held_pull(w: Wire, **more: Any) -> asyncio.Task[Command]:
+    count = w.broker.ctx.hold.count
+    held = asyncio.create_task(w.pull(suspend_ms=20_000, **more))
+    while w.broker.ctx.hold.count == count:
+        await asyncio.sleep(0)
+    return held
+
+
+@pytest.mark.spec("LP-03", "LP-04", "FIL-09")
+def test_a_held_pull_is_woken_by_the_properties_it_waits_for() -> None:
+    async def work() -> None:
+        async with wire(property_filter_enable=True) as w:
+            await w.send(queue=1)
+            large = await held_pull(w, subscription="a > 5", **SQL)
+            small = await held_pull(w, subscription="a < 5", **SQL)
+            tagged = await held_pull(w, subscription="t")
+            await w.send(body=b"none", properties={"a": "5", "TAGS": "u"})
+            assert w.broker.ctx.hold.count == 3
+            await w.send(body=b"six", properties={"a": "6"})
+            answer = await large
+            assert (bodies(answer), answer.ext["nextBeginOffset"]) == ([b"six"], "2")
+            assert w.broker.ctx.hold.count == 2
+            await w.send(body=b"four", properties={"a": "4", "TAGS": "t"})
+            assert bodies(await small) == bodies(await tagged) == [b"four"]
+            assert w.broker.ctx.hold.count == 0
+
+    run(work)
+
+
+@pytest.mark.spec("LP-03")
+def test_properties_are_read_only_where_a_waiting_pull_asks_for_them() -> None:
+    async def work() -> None:
+        async with wire(property_filter_enable=True) as w:
+            asked: list[tuple[str, int, int]] = []
+            inner = w.broker.ctx.hold._properties
+            assert inner is not None
+
+            def properties(topic: str, queue_id: int, offset: int) -> bytes | None:
+                asked.append((topic, queue_id, offset))
+                return inner(topic, queue_id, offset)
+
+            w.broker.ctx.hold._properties = properties
+            await w.send(queue=1)
+            tagged = await held_pull(w, subscription="t")
+            await w.send(properties={"TAGS": "u"})
+            await w.send(properties={"TAGS": "t"})
+            await tagged
+            assert asked == []
+            waiting = [await held_pull(w, offset=2, subscription="a = 1", **SQL) for _ in range(3)]
+            await w.send(properties={"a": "1"})
+            await asyncio.gather(*waiting)
+            assert asked == [("T", 0, 2)]  # once for all
+
+    run(work)
+
+
+@pytest.mark.spec("FIL-05")
+def test_a_retry_topic_is_filtered_by_the_topic_of_the_failure_if_asked_for() -> None:
+    async def work(support: bool) -> list[bytes]:
+        async with wire(property_filter_enable=True, filter_support_retry=support) as w:
+            await w.send()
+            await subscribe(w, "a > 1")
+            w.broker.topics.ensure("%RETRY%G", 1)
+            for body, properties in (
+                (b"yes", {"a": "2", "RETRY_TOPIC": "T"}),
+                (b"no", {"a": "0", "RETRY_TOPIC": "T"}),
+                (b"elsewhere", {"a": "0", "RETRY_TOPIC": "U"}),
+            ):
+                w.broker.store.put(Message("%RETRY%G", body, encode_properties(properties)))
+            return bodies(await w.pull("%RETRY%G", group="G"))
+
+    assert run(lambda: work(False)) == [b"yes", b"no", b"elsewhere"]
+    assert run(lambda: work(True)) == [b"yes", b"elsewhere"]
+
+
+@pytest.mark.spec("FIL-04", "CF-02", "CF-03")
+def test_groups_are_dead_without_members_and_known_after_a_restart(tmp_path: Path) -> None:
+    now = [1_000_000]
+    path = tmp_path / "store" / "config" / "consumerFilter.json"
+
+    async def work() -> None:
+        settings = BrokerSettings(property_filter_enable=True)
+        store = StoreSettings(profile=StoreProfile.SMALL)
+        async with EmbeddedBroker(tmp_path, settings=settings, store=store, clock_ms=lambda: now[0]) as server:
+            w = Wire(server)
+            await w.send(properties={"a": "2"})
+            await subscribe(w, "a > 1", 7)
+            record = w.broker.ctx.filters.groups.get("T", "G")
+            assert record is not None and not record.dead
+            now[0] += 10
+            await w.call(RequestCode.UNREGISTER_CLIENT, clientID="c1", consumerGroup="G")
+            assert record.dead and record.dead_time_ms == 1_000_010
+            await w.client.close()
+        saved = json.loads(path.read_bytes())["filterDataByTopic"]["T"]["groupFilterData"]["G"]
+        assert (saved["expression"], saved["clientVersion"], saved["bornTime"], saved["dead"]) == (
+            "a > 1",
+            7,
+            1_000_000,
+            True,
+        )
+        now[0] += 60_000
+        async with EmbeddedBroker(tmp_path, settings=settings, store=store, clock_ms=lambda: now[0]) as server:
+            w = Wire(server)
+            loaded = w.broker.ctx.filters.groups.get("T", "G")
+            assert loaded is not None and loaded.dead and loaded.born_time_ms == 1_000_000
+            await subscribe(w, "a > 1", 7)
+            assert not loaded.dead
+            assert (await w.pull(sysFlag=0, subVersion=7)).code == 0
+            await w.client.close()
+
+    run(work)
+
+
+@pytest.mark.spec("FIL-04", "CF-03")
+def test_the_file_is_written_only_after_a_change_and_forgets_the_long_dead(tmp_path: Path) -> None:
+    async def work() -> None:
+        now = [5_000]
+        path = tmp_path / "consumerFilter.json"
+        filters = Filters(BrokerSettings(filter_clean_span_ms=100), StateFile(path), lambda: now[0])
+        await filters.saved()
+        assert not path.exists()
+        subscription = SubscriptionData("T", "a = 1", sub_version=1, expression_type="SQL92")
+        filters.subscribe("G", [subscription], now[0])
+        filters.save_soon()
+        await filters.saver.saved()
+        first = path.stat().st_ino
+        filters.subscribe("G", [subscription], now[0])  # the same heartbeat once more
+        filters.subscribe("H", [SubscriptionData("T", "tag")], now[0])
+        await filters.saved()
+        assert path.stat().st_ino == first
+        filters.gone("G")
+        now[0] += 99
+        await filters.saved()
+        assert json.loads(path.read_bytes())["filterDataByTopic"]["T"]["groupFilterData"]["G"]["deadTime"] == 5_000
+        now[0] += 1
+        await filters.saved()
+        assert json.loads(path.read_bytes()) == {"filterDataByTopic": {}}
+
+    run(work)
+
+
+@pytest.mark.spec("CF-02", "FIL-04")
+def test_a_file_that_cannot_be_read_stops_the_start_and_a_backup_saves_it(tmp_path: Path) -> None:
+    path = tmp_path / "consumerFilter.json"
+    path.write_bytes(b"{")
+    filters = Filters(BrokerSettings(), StateFile(path), lambda: 1)
+    with pytest.raises(CorruptRecord):
+        filters.load()
+    golden = Path(__file__).parents[2] / ".." / "shared/vectors/store/broker-rollover-ext/config/consumerFilter.json"
+    path.with_name("consumerFilter.json.bak").write_bytes(golden.read_bytes())
+    filters.load()
+    record = filters.groups.get("VecSql", "vec_sql_group")
+    assert record is not None and (record.expression, record.positions) == ("x > 1", [12, 93, 81])
+    with pytest.raises(ResponseError):
+        filters.for_pull("VecSql", "other", 0)

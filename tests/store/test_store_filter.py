@@ -1,0 +1,66 @@
+"""Pulls by properties: what is read of a record, and where the reader goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from saturnmq.protocol.message import Host, Message, decode_records
+from saturnmq.store import GetResult, GetStatus, MessageStore, StoreProfile, StoreSettings
+
+BROKER = Host("127.0.0.1", 10911)
+
+
+def message(body: bytes = b"body", properties: bytes = b"", *, v6: bool = False) -> Message:
+    host = Host("2001:db8::1", 1) if v6 else BROKER
+    return Message("T", body, properties, born_host=host, store_host=host)
+
+
+def opened(path: Path) -> MessageStore:
+    store = MessageStore(StoreSettings(store_path_root_dir=str(path), profile=StoreProfile.SMALL))
+    store.open()
+    return store
+
+
+def bodies(result: GetResult) -> list[bytes]:
+    return [message.body for buffer in result.buffers for message in decode_records(buffer)]
+
+
+@pytest.mark.spec("BP-03", "FIL-02")
+def test_properties_are_asked_behind_the_tags_and_refused_messages_are_passed(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    asked: list[bytes] = []
+
+    def accept(properties: bytes) -> bool:
+        asked.append(properties)
+        return properties.startswith(b"a")
+
+    for n, properties in enumerate(
+        (b"TAGS\x01t\x02x\x011", b"a\x011\x02TAGS\x01t", b"a\x012", b"", b"a\x013\x02TAGS\x01t")
+    ):
+        store.put(message(b"%d" % n, properties, v6=n % 2 == 0))
+    tagged = store.get("T", 0, 0, 32, accept=lambda code: code != 0, accept_record=accept)
+    assert (tagged.status, tagged.count, tagged.next_offset) == (GetStatus.FOUND, 2, 5)
+    assert bodies(tagged) == [b"1", b"4"]
+    assert asked == [b"TAGS\x01t\x02x\x011", b"a\x011\x02TAGS\x01t", b"a\x013\x02TAGS\x01t"]
+    assert bodies(store.get("T", 0, 0, 2, accept_record=accept)) == [b"1", b"2"]
+    assert store.get("T", 0, 0, 2, accept_record=accept).next_offset == 3
+    none = store.get("T", 0, 0, 32, accept_record=lambda properties: False)
+    assert (none.status, none.count, none.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 0, 5)
+    assert store.properties("T", 0, 2) == b"a\x012"
+    assert store.properties("T", 0, 5) is store.properties("T", 1, 0) is None
+    asyncio.run(store.stop())
+
+
+@pytest.mark.spec("DUR-10")
+def test_a_record_whose_properties_cannot_be_found_is_not_hidden(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.put(message(b"body", b"a\x011"))
+    store.log.files[0].map[84:88] = b"\x00\xff\xff\xff"  # a body longer than the record
+    result = store.get("T", 0, 0, 32, accept_record=lambda properties: False)
+    assert (result.status, result.count) == (GetStatus.FOUND, 1)
+    assert store.properties("T", 0, 0) is None
+    result.buffers.clear()
+    store.close_files()
