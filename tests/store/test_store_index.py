@@ -491,8 +491,12 @@ def test_sparse_file_on_a_full_disk_loses_no_key(tmp_path: Path, good: int) -> N
         lambda path: path.write_bytes(struct.pack(">qqqqii", 5, 5, 9, 8, 1, 2) + path.read_bytes()[40:]),
         lambda path: path.write_bytes(struct.pack(">qqqqii", 5, 5, 0, 8, 1, 999) + path.read_bytes()[40:]),
         lambda path: path.write_bytes(struct.pack(">qqqqii", 5, 5, 0, 1, 1, 3) + path.read_bytes()[40:]),
+        lambda path: path.write_bytes(struct.pack(">qqqqii", NOW, NOW, 2, 9**9, 1, 3) + path.read_bytes()[40:]),
+        lambda path: path.write_bytes(struct.pack(">qqqqii", NOW, NOW, 1, 3, 1, 3) + path.read_bytes()[40:]),
+        lambda path: path.write_bytes(struct.pack(">qqqqii", NOW - 1000, NOW, 2, 3, 1, 3) + path.read_bytes()[40:]),
+        lambda path: path.write_bytes(bytes(40) + path.read_bytes()[40:]),
     ],
-    ids=["cut", "grown", "empty", "ends-before-begin", "overfull", "overlaps"],
+    ids=["cut", "grown", "empty", "ends-before-begin", "overfull", "overlaps", "end", "begin", "time", "zeros"],
 )
 def test_damaged_file_is_named_and_dropped_with_all_behind(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     made = index(tmp_path, entries=3)
@@ -547,17 +551,20 @@ def test_any_bytes_changed_harm_nobody(tmp_path: Path, changes: list[tuple[int, 
             data[at : at + len(change)] = change[: len(data) - at]
         path.write_bytes(data)
     made = index(folder)
-    made.load()
-    start = made.repair(noted) if unclean else made.dispatch_from
-    for number in range(9):
-        assert len(made.query("T", f"k{number}", 64, 0, FOREVER)) <= 64
-    made.truncate(90)
-    for offset in range(max(start, 0), 120):
-        made.put("T", [f"k{offset % 9}"], offset, NOW + offset)
-    flush(made)
-    made.delete_before(10**6)
-    assert len(made.paths) >= 1
-    made.close()
+    with contextlib.closing(made):
+        made.load(unclean=unclean)
+        start = made.repair(noted) if unclean else made.dispatch_from
+        for number in range(9):
+            assert len(made.query("T", f"k{number}", 64, 0, FOREVER)) <= 64
+        start = min(start, made.truncate(90))
+        assert 0 <= start <= 90
+        for offset in range(start, 120):
+            made.put("T", [f"k{offset % 9}", f"new{offset}"], offset, NOW + offset)
+        for offset in range(90, 120):
+            assert made.query("T", f"new{offset}", 64, 0, FOREVER) == [offset]
+        flush(made)
+        made.delete_before(10**6)
+        assert len(made.paths) == 1
 
 
 # ---- flush, memory, deletion
@@ -888,7 +895,7 @@ class World:
 
     def recover(self) -> None:
         self.index = self.made(self.folder, self.disk)
-        self.index.load()
+        self.index.load(unclean=True)
         start = min(self.index.repair(self.note), self.index.truncate(self.end))
         self.note = self.index.synced
         for record in self.log:
@@ -1035,7 +1042,7 @@ def test_note_that_does_not_fit_the_files_costs_work_but_no_record(tmp_path: Pat
     else:
         last.write_bytes(bytes(40) + last.read_bytes()[40:])
     made = index(tmp_path, entries=12)
-    assert made.load() == []
+    assert made.load(unclean=True) == []
     start = made.repair(noted)
     assert start < 39 or change == "entries"
     for number in range(start, 40):
@@ -1062,7 +1069,7 @@ def test_repair_makes_slots_and_links_again(tmp_path: Path) -> None:
         broken[at : at + 4] = os.urandom(4)
     path.write_bytes(broken)
     made = index(tmp_path)
-    assert made.load() == []
+    assert made.load(unclean=True) == []
     made.repair(noted)
     assert path.read_bytes() == whole
     made.close()

@@ -442,6 +442,17 @@ def test_a_file_of_another_length_is_named_and_not_touched(tmp_path: Path) -> No
     closed(store)
 
 
+@pytest.mark.spec("MF-14", "RC-04")
+def test_a_missing_file_in_the_middle_is_named(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for _ in range(10):
+        store.put(message(b"x" * 1500))
+    closed(store)
+    (tmp_path / "commitlog" / f"{2 * CL:020d}").unlink()
+    with pytest.raises(CorruptRecord, match=f"the files from offset {2 * CL} to {3 * CL} are missing"):
+        opened(tmp_path)
+
+
 @pytest.mark.spec("RC-14", "UX-09")
 def test_a_second_store_on_the_same_folder_is_refused(tmp_path: Path) -> None:
     store = opened(tmp_path)

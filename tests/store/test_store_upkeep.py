@@ -141,8 +141,8 @@ def test_with_sync_flush_nobody_sees_what_is_not_on_disk_and_one_sync_serves_all
 def test_a_send_that_does_not_wait_still_reaches_the_disk_soon(tmp_path: Path) -> None:
     async def work() -> None:
         store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+        await store.start()
         store.put(message(b"no wait"))
-        store.wake_flusher()
         await until(lambda: bodies(store) == [b"no wait"])
         assert store.flushed_offset == store.log.end
         await store.stop()

@@ -7,6 +7,7 @@ transient pool when it is committed (MF-02). Source: spec 02.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 
 RECORD_OVERHEAD_MAX: Final = 65_536  # a whole record may be this much longer than maxMessageSize (ST-06)
 _DEFAULT_MEMORY: Final = 24 * 1024**3
+_ZERO_SECTOR: Final = bytes(512)  # after a crash such a record could not be told from a torn one (recover.is_torn)
 _PREPARED: Final = int(SysFlag.PREPARED)
 _ROLLBACK: Final = int(SysFlag.ROLLBACK)
 _NOT_IN_QUEUE: Final = (_PREPARED, _ROLLBACK)
@@ -107,11 +109,16 @@ class MessageStore:
 
     # ---- life
 
-    def open(self) -> None:
-        """Lock, load and recover. Raises StoreError naming file and offset; nothing stays locked then."""
+    def open(self, rebuild: Callable[[int, int], None] | None = None) -> None:
+        """Lock, load and recover. Raises StoreError naming file and offset; nothing stays locked then.
+
+        rebuild: make queues and index anew from the log; called with the bytes read and those to read.
+        """
+        with contextlib.suppress(StoreError):  # the lock says better what is wrong with a folder
+            self.disk.make_folder(self.settings.root)
         self._lock.acquire()
         try:
-            opening.open_store(self)
+            opening.open_store(self, rebuild)
         except OSError as error:
             self.close_files()
             if isinstance(error, SaturnError):
@@ -209,6 +216,7 @@ class MessageStore:
             self.dispatched = end
         else:
             self._pending.append((end, queue if in_queue else None, message, code))
+            self.wake_flusher()
         return PutResult(
             PutStatus.PUT_OK, message.physical_offset, size, queue_offset, store_ms, (), message.store_host, end
         )
@@ -246,6 +254,7 @@ class MessageStore:
                     self.dispatched = self.log.end
                 else:
                     self._pending.append((self.log.end, queue, message, code))
+            self.wake_flusher()
         except StoreError as error:
             return self._put_failed(error)
         return PutResult(
@@ -267,6 +276,10 @@ class MessageStore:
                 PutStatus.PROPERTIES_SIZE_EXCEEDED,
                 reason=f"properties of {properties} bytes, at most {PROPERTIES_BYTES_MAX}",
             )
+        if b"\0" in message.properties_raw and (
+            message.properties_raw.endswith(b"\0") or _ZERO_SECTOR in message.properties_raw
+        ):
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="properties end with a zero byte, or have 512 in a row")
         limit = self.settings.message_bytes_max
         if body > limit or RECORD_FIXED_BYTES + body + properties + len(topic) > limit + RECORD_OVERHEAD_MAX:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=f"body of {body} bytes, at most {limit}")
@@ -364,8 +377,8 @@ class MessageStore:
         return PutStatus.PUT_OK if done else PutStatus.FLUSH_DISK_TIMEOUT
 
     def wake_flusher(self) -> None:
-        """A message that does not wait for the disk should be on it soon all the same (FLU-05)."""
-        if not self.confirms_at_once:
+        """SYNC_FLUSH: a message whose sender does not wait is on disk and visible soon all the same (FLU-05)."""
+        if not self.confirms_at_once and self._upkeep.running:
             self.flusher.start()
 
     def stop_writing(self, failure: SaturnError) -> None:

@@ -51,6 +51,11 @@ class Upkeep:
             settings.clean_forcibly,
         )
 
+    @property
+    def running(self) -> bool:
+        """Whether the timers run, and so a loop does."""
+        return self._task is not None
+
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
 

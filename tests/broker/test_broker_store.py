@@ -1,0 +1,207 @@
+"""What a client sees of the store: query by key, cleaning on demand, figures, slow and failing disks, state files."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from wire import Wire, run, wire
+
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.message import decode_records
+from saturnmq.store import FlushDiskType, PutStatus
+
+SMALL = {"commit_log_file_bytes": 4096, "consume_queue_file_bytes": 200, "index_slots_max": 50, "index_entries_max": 60}
+SYNC = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
+
+
+async def query(w: Wire, key: str, **more: object) -> tuple[int, list[bytes], dict[str, str]]:
+    fields = {"topic": "T", "key": key, "maxNum": 32, "beginTimestamp": 0, "endTimestamp": 2**62} | more
+    answer = await w.call(RequestCode.QUERY_MESSAGE, **fields)
+    return answer.code, [bytes(m.body) for m in decode_records(answer.body or b"")], answer.ext
+
+
+@pytest.mark.spec("IX-06", "IX-07")
+def test_messages_are_found_by_key_and_by_unique_key() -> None:
+    async def work() -> None:
+        async with wire(SMALL) as w:
+            sent = []
+            for n in range(12):
+                body = b"%d" % n * 300
+                answer = await w.send(body=body, properties={"KEYS": f"all k{n}", "UNIQ_KEY": f"U{n}"}, queue=n % 4)
+                sent.append((answer, body))
+            code, bodies, ext = await query(w, "all")
+            assert (code, bodies) == (ResponseCode.SUCCESS, [body for _, body in sent])
+            assert int(ext["indexLastUpdatePhyoffset"]) > 0 and int(ext["indexLastUpdateTimestamp"]) > 0
+            assert (await query(w, "k5"))[1] == [sent[5][1]]
+            assert (await query(w, "U7", maxNum=1, _UNIQUE_KEY_QUERY=True))[1] == [sent[7][1]]
+            assert (await query(w, "all", maxNum=3))[1] == [body for _, body in sent[-3:]]
+            assert (await query(w, "all", maxNum=-5))[1] == [sent[-1][1]]
+            assert (await query(w, "nothing"))[0] == ResponseCode.QUERY_NOT_FOUND
+            assert (await query(w, "all", endTimestamp=1))[0] == ResponseCode.QUERY_NOT_FOUND
+            wrong = await w.call(
+                RequestCode.QUERY_MESSAGE, topic="T", key="all", maxNum="x", beginTimestamp=0, endTimestamp=1
+            )
+            assert wrong.code == ResponseCode.SYSTEM_ERROR and "maxNum" in (wrong.remark or "")
+
+    run(work)
+
+
+@pytest.mark.spec("DEL-08", "DEL-10")
+def test_cleaning_on_demand(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with wire(SMALL, data=tmp_path) as w:
+            await w.send("Gone", b"x" * 1000)
+            for _ in range(5):
+                await w.send("T", b"x" * 1500)
+            store = w.broker.store
+            await store.write_all()
+            store.log.drop_first()
+            assert (await w.call(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == ResponseCode.SUCCESS
+            assert {topic for topic, _ in store.topic_queues()} == {"T"}
+            store.put_batch([])  # nothing, and no harm
+            del w.broker.topics.table["T"]
+            assert (await w.call(RequestCode.CLEAN_UNUSED_TOPIC)).code == ResponseCode.SUCCESS
+            assert list(store.topic_queues()) == []
+            assert (await w.call(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == ResponseCode.SUCCESS
+            assert store._upkeep._manual_runs == 20
+            assert (await w.call(27)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+    run(work)
+
+
+@pytest.mark.spec("DUR-02", "RP-01", "DEL-05")
+def test_figures_of_the_store_are_shown() -> None:
+    async def work() -> None:
+        async with wire(SYNC) as w:
+            await w.send()
+            answer = await w.call(RequestCode.GET_BROKER_RUNTIME_INFO)
+            table = json.loads(answer.body or b"")["table"]
+            assert table["flushDiskType"] == "SYNC_FLUSH" and table["dispatchBehindBytes"] == "0"
+            assert 0.0 <= float(table["commitLogDiskRatio"]) <= 1.0
+            assert table["slowFlushTimes"] == "0"
+
+    run(work)
+
+
+@pytest.mark.spec("SW-01", "SW-05", "FLU-04", "FLU-05")
+def test_a_stalled_disk_holds_only_those_who_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with wire(SYNC | {"sync_flush_timeout_ms": 50}) as w:
+            first = await w.send(body=b"fine")
+            gate = threading.Event()
+            real = w.broker.store.disk.sync
+
+            def slow(fd: int) -> None:
+                gate.wait(20)
+                real(fd)
+
+            monkeypatch.setattr(w.broker.store.disk, "sync", slow)
+            try:
+                late = await w.send(body=b"late")
+                at_once = await w.send(body=b"no wait", properties={"WAIT": "false"})
+                read = await w.messages()
+            finally:
+                gate.set()
+            assert first.code == ResponseCode.SUCCESS
+            assert late.code == ResponseCode.FLUSH_DISK_TIMEOUT
+            assert late.ext["queueOffset"] == "1" and len(late.ext["msgId"]) == 32  # stored all the same
+            assert at_once.code == ResponseCode.SUCCESS and at_once.ext["queueOffset"] == "2"
+            assert [m.body for m in read] == [b"fine"]  # the loop was free, and showed what is on disk
+            async with asyncio.timeout(10):
+                while len(await w.messages()) < 3:
+                    await asyncio.sleep(0)
+            assert [m.body for m in await w.messages()] == [b"fine", b"late", b"no wait"]
+
+    run(work)
+
+
+@pytest.mark.spec("DUR-06", "SW-02", "SW-06")
+def test_a_failed_disk_is_an_error_for_senders_and_readers_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        server = wire(SYNC)
+        w = await server.__aenter__()
+        try:
+            await w.send(body=b"fine")
+
+            def broken(fd: int) -> None:
+                raise OSError(errno.EIO, "Input/output error")
+
+            monkeypatch.setattr(w.broker.store.disk, "sync", broken)
+            lost = await w.send(body=b"lost")
+            assert lost.code == ResponseCode.SYSTEM_ERROR and "msgId" not in lost.ext
+            monkeypatch.undo()
+            refused = await w.send(body=b"refused")
+            assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE and "Input/output error" in (refused.remark or "")
+            assert [m.body for m in await w.messages()] == [b"fine"]
+            assert w.broker.store.put_batch([]).status is not PutStatus.PUT_OK
+        finally:
+            with pytest.raises(Exception, match="Input/output error"):
+                await server.__aexit__(None, None, None)
+
+    run(work)
+
+
+@pytest.mark.spec("CF-01", "CF-02", "CF-03", "CF-04", "DUR-19", "DUR-14")
+def test_state_lies_in_config_and_comes_back(tmp_path: Path) -> None:
+    async def offset(w: Wire) -> str | None:
+        fields = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+        return (await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **fields)).ext.get("offset")
+
+    async def commit(w: Wire, value: int) -> None:
+        fields = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": value}
+        await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+
+    file = tmp_path / "store" / "config" / "consumerOffset.json"
+
+    async def work() -> None:
+        async with wire(data=tmp_path, flush_offsets_ms=5) as w:
+            folder = Path(w.broker.store.settings.root)
+            await w.send()
+            await commit(w, 7)
+            saved = folder / "config" / "consumerOffset.json"
+            async with asyncio.timeout(10):
+                while not saved.exists() or b"7" not in saved.read_bytes():
+                    await asyncio.sleep(0)
+            await commit(w, 3)  # back is allowed
+            assert await offset(w) == "3"
+            nonlocal file
+            file = saved
+        names = {path.name for path in folder.iterdir()}
+        assert {"commitlog", "consumequeue", "config", "checkpoint", "lock"} <= names and "abort" not in names
+        assert json.loads(file.read_bytes())["offsetTable"]["T@G"] == {"0": 3}
+        file.write_bytes(b"{ torn")
+        async with wire(data=tmp_path) as w:
+            assert await offset(w) == "7"  # the copy before it
+
+    run(work)
+
+
+@pytest.mark.spec("CF-05", "CF-06")
+def test_system_topics_and_groups_are_there_at_the_first_start() -> None:
+    async def work() -> None:
+        async with wire(cluster_name="C1", broker_name="b1") as w:
+            body = json.loads((await w.call(RequestCode.GET_ALL_TOPIC_CONFIG)).body or b"")["topicConfigTable"]
+            shown = {n: (t["readQueueNums"], t["writeQueueNums"], t["perm"]) for n, t in body.items()}
+            assert shown == {
+                "SELF_TEST_TOPIC": (1, 1, 6),
+                "TBW102": (8, 8, 7),
+                "BenchmarkTest": (1024, 1024, 6),
+                "C1": (16, 16, 7),
+                "b1": (1, 1, 7),
+                "OFFSET_MOVED_EVENT": (1, 1, 6),
+                "SCHEDULE_TOPIC_XXXX": (18, 18, 6),
+                "C1_REPLY_TOPIC": (1, 1, 6),
+            }
+            text = (await w.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)).body or b""
+            groups = set(json.loads(text)["subscriptionGroupTable"])
+            assert groups >= {
+                "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
+                "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
+            }  # fmt: skip
+
+    run(work)
