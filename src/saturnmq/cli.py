@@ -400,6 +400,22 @@ def run_spark(args: argparse.Namespace) -> int:
     return code
 
 
+def run_store(args: argparse.Namespace) -> int:
+    from saturnmq import cli_store
+
+    if args.data is None and args.config is None:
+        raise ConfigError("name the store: --data DIR, or -c broker.conf")
+    configured = configure(broker_classes(), args, {})
+    loaded = configured.parts["store"]
+    return cli_store.run(args, loaded.settings, loaded.origins.keys())
+
+
+def configure_store(parser: argparse.ArgumentParser) -> None:
+    from saturnmq import cli_store
+
+    cli_store.configure(parser)
+
+
 # ---- the table -----------------------------------------------------------------------------------------------------
 
 
@@ -450,6 +466,13 @@ VERBS: Final = (
     ),
     Verb("namesrv", "a NameServer", "saturnmq namesrv --port 9876", configure_namesrv, run_namesrv),
     Verb("broker", "a broker", "saturnmq broker -c broker.conf -n 127.0.0.1:9876", configure_broker, run_broker),
+    Verb(
+        "store",
+        "verify, rebuild, repair a store, or show a record of it",
+        "saturnmq store verify --data ./data",
+        configure_store,
+        run_store,
+    ),
     Verb(
         "spark",
         "a pipeline on Spark",

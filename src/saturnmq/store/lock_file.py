@@ -45,11 +45,31 @@ class LockFile:
         os.pwrite(self._fd, b"lock", 0)
 
     def _holder(self) -> int:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
         try:
-            return int(_FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, asked))[4])
+            return _asked(self._fd)[1]
         except OSError:
             return 0
+
+    def held(self) -> StoreLocked | None:
+        """The error that `acquire` would raise now, if somebody has the lock; nothing is written or locked.
+
+        Raises StoreError when the file cannot be read.
+        """
+        if self.path.resolve() in _held:
+            return self._locked(os.getpid())  # closing another descriptor of the file would drop the lock (DUR-16)
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"cannot read {self.path}: {error.strerror}") from error
+        try:
+            kind, pid = _asked(fd)
+        except OSError:
+            return self._locked(0)
+        finally:
+            os.close(fd)
+        return None if kind == fcntl.F_UNLCK else self._locked(pid)
 
     def _locked(self, pid: int) -> StoreLocked:
         who = f"process {pid}" if pid else "another process"
@@ -64,3 +84,9 @@ class LockFile:
             _held.discard(self.path.resolve())
             os.close(self._fd)
             self._fd = -1
+
+
+def _asked(fd: int) -> tuple[int, int]:
+    """(type, process) of the lock that stands in the way of ours; F_UNLCK when none does. Raises OSError."""
+    answer = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)))
+    return int(answer[0]), int(answer[4])

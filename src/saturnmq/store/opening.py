@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
 from saturnmq.protocol.message import Message
+from saturnmq.store.checkpoint import Note
 from saturnmq.store.delay import delivery_code
 from saturnmq.store.mapped_file import numbered_files
 from saturnmq.store.message_index import Synced, keys_of
@@ -26,12 +28,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FAILURE_NAME = "flush-failed.json"
+_PROGRESS_BYTES = 1 << 20
 _PREPARED = int(SysFlag.PREPARED)
 _ROLLBACK = int(SysFlag.ROLLBACK)
 
 
-def open_store(store: MessageStore) -> None:
-    """Load and recover. Raises StoreError, OSError."""
+def open_store(store: MessageStore, rebuild: Callable[[int, int], None] | None = None) -> None:
+    """Load and recover. Raises StoreError, OSError.
+
+    rebuild: make all consume queues and the index anew from the log; it is told how many bytes are read, and of how many.
+    """
     settings, checkpoint = store.settings, store.checkpoint
     clean = not settings.abort_path.exists()
     store.disk.make_folder(settings.root)
@@ -61,7 +67,13 @@ def open_store(store: MessageStore) -> None:
     if todo is None:
         _empty(store)
     else:
-        changed = _Recovery(store, todo, rebuild=bool(problems), index_from=index_from).run(clean=clean)
+        if rebuild is not None:
+            todo, index_from = _from_nothing(store, todo), store.log.start
+            problems = ["asked for"]
+        recovery = _Recovery(store, todo, rebuild=bool(problems), index_from=index_from)
+        if rebuild is not None:
+            recovery.progress = rebuild
+        changed = recovery.run(clean=clean)
         _settle(store, todo, changed=changed or failed_at is not None)
     store.reserve.take()
 
@@ -129,6 +141,15 @@ def _empty(store: MessageStore) -> None:
     store.write_note()
 
 
+def _from_nothing(store: MessageStore, todo: Plan) -> Plan:
+    """Forget queues and index. The note is told first: cut off anywhere, the next start makes them anew (DUR-20)."""
+    start = store.log.start
+    store.checkpoint.write(Note(todo.durable, start, start, 0, 0, start))
+    if store.index is not None:
+        store.index.clear()
+    return Plan(start, todo.durable, start)
+
+
 class _Recovery:
     """Follows a plan."""
 
@@ -140,6 +161,8 @@ class _Recovery:
         self.index_from = todo.dispatch_from if index_from is None else max(min(index_from, todo.dispatch_from), start)
         self.rebuild = rebuild
         self.written = 0
+        self.progress: Callable[[int, int], None] | None = None
+        self._told = 0
 
     def run(self, *, clean: bool) -> bool:
         """Returns whether anything was changed. Raises CorruptRecord, StoreError, OSError."""
@@ -178,6 +201,9 @@ class _Recovery:
         store = self.store
         for message in good_records(store.log, start, scan, check_crc=store.settings.check_crc_on_recover):
             store.last_store_ms = max(store.last_store_ms, message.store_timestamp_ms)
+            if self.progress is not None and message.physical_offset - self._told >= _PROGRESS_BYTES:
+                self._told = message.physical_offset
+                self.progress(message.physical_offset - store.log.start, len(store.log.files) * store.log.file_bytes)
             transaction = message.sys_flag & TRANSACTION_MASK
             if transaction not in (_PREPARED, _ROLLBACK) and not self._queue_unit(message):
                 return False

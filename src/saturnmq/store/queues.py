@@ -95,7 +95,7 @@ class QueueTable:
 
     def _missing(self) -> Iterator[str]:
         try:
-            listed = self.list_file.read(_parse_list)
+            listed = self.list_file.read(parse_list)
         except CorruptRecord as error:
             yield error.message
             return
@@ -188,18 +188,19 @@ class QueueTable:
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
+class Listed:
     """What queues.json says: first queue offset in files and next queue offset, when the log began at log_start."""
 
     log_start: int
     queues: dict[Key, tuple[int, int]]
 
 
-def _parse_list(data: bytes) -> _Listed:
+def parse_list(data: bytes) -> Listed:
+    """The contents of queues.json. Raises ValueError, KeyError, TypeError, AttributeError for what is none."""
     table = json.loads(data)
     queues = {
         (str(topic), int(queue_id)): (int(first), int(reached))
         for topic, ids in table["queues"].items()
         for queue_id, (first, reached) in ids.items()
     }
-    return _Listed(int(table["logStart"]), queues)
+    return Listed(int(table["logStart"]), queues)
