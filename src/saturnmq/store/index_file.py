@@ -42,6 +42,7 @@ SLOT_BYTES: Final = 4
 ENTRY_BYTES: Final = ENTRY.size
 STEPS_PER_TURN: Final = 10_000  # entries that a search looks at before it lets others run
 _SECONDS_MAX: Final = 2**31 - 1
+_SET_BACK_MS_MAX: Final = 86_400_000  # a clock is not set back by more while a file is filled
 _U32: Final = 0xFFFFFFFF
 _SIGN: Final = 0x80000000
 _SLOT: Final = struct.Struct(">I")
@@ -161,15 +162,45 @@ class IndexFile:
         length = path.stat().st_size
         if length != shape.file_bytes:
             raise CorruptRecord(f"{path} is {length} bytes long, must be {shape.file_bytes}")
-        fd = disk.open(path)
-        try:
-            raw = disk.read(fd, 0, HEADER_BYTES)
-        except OSError as error:
-            raise StoreError(f"cannot read {path}: {error.strerror}") from error
-        finally:
-            disk.close(fd)
-        file._read_header(raw)
+        file._read_header(file._read_once(0, HEADER_BYTES))
         return file
+
+    def _read_once(self, at: int, size_bytes: int) -> bytes:
+        """Bytes of the file, which is not kept open for that."""
+        fd = self._fd if self._fd >= 0 else self._disk.open(self.path)
+        try:
+            return self._disk.read(fd, at, size_bytes)
+        except OSError as error:
+            raise StoreError(f"cannot read {self.path}: {error.strerror}") from error
+        finally:
+            if fd != self._fd:
+                self._disk.close(fd)
+
+    def check(self, entries: int | None = None, end_ms: int = 0) -> None:
+        """Whether the header belongs to the entries, as it does after a clean stop and in a file that was synced.
+
+        A wrong end would make all records up to it count as duplicates. entries, end_ms: there are at least so many, and the
+        record of this one was stored then, whatever the header says of the end. Raises CorruptRecord, StoreError.
+        """
+        last, end_offset = entries, None
+        if last is None:
+            last, end_ms, end_offset = self.count - 1, self.end_ms, self.end_offset
+        if last < 1:
+            return
+        _, first_offset, _, _ = ENTRY.unpack(self._read_once(self._entries_at + ENTRY_BYTES, ENTRY_BYTES))
+        _, offset, seconds, _ = ENTRY.unpack(self._read_once(self._entries_at + last * ENTRY_BYTES, ENTRY_BYTES))
+        timely = 0 < self.begin_ms <= end_ms + _SET_BACK_MS_MAX
+        if last > 1:
+            timely &= seconds == max(0, min((end_ms - self.begin_ms) // 1000, _SECONDS_MAX))
+        else:
+            timely &= self.begin_ms == end_ms
+        placed = first_offset == self.begin_offset <= offset and end_offset in (offset, None)
+        if not timely or not placed:
+            raise CorruptRecord(
+                f"{self.path}: its header (begin_ms={self.begin_ms} end_ms={end_ms} begin_offset={self.begin_offset} "
+                f"end_offset={end_offset}) does not belong to its entries: the first has offset={first_offset}, entry {last} "
+                f"offset={offset} seconds={seconds}"
+            )
 
     def _read_header(self, raw: bytes) -> None:
         begin_ms, end_ms, begin_offset, end_offset, used_slots, count = HEADER.unpack(raw)
@@ -375,8 +406,11 @@ class IndexFile:
         return count
 
     def before(self, physical_offset: int) -> int:
-        """How many of the entries point to less than this offset; they ascend."""
-        return bisect_left(range(1, self.count), physical_offset, key=self.offset_of)
+        """How many of the entries to keep so that the last points to less than this offset, but not before the first."""
+        entry = bisect_left(range(1, self.count), physical_offset, key=self.offset_of)  # they ascend, unless damaged
+        while entry > 0 and not self.begin_offset <= self.offset_of(entry) < physical_offset:
+            entry -= 1
+        return entry
 
     # ---- repair
 

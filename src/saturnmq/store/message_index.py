@@ -138,10 +138,11 @@ class MessageIndex:
 
     # ---- life
 
-    def load(self) -> list[DamagedFile]:
+    def load(self, *, unclean: bool = False) -> list[DamagedFile]:
         """Read the headers of what is there. What it dropped: files that cannot be right, and all behind the first.
 
-        If it is not empty, the log must be dispatched again from `dispatch_from`. Raises StoreError if a file cannot be read
+        If it is not empty, the log must be dispatched again from `dispatch_from`. unclean: headers and entries may be of
+        different age, which `repair` mends; it must be called then. Raises StoreError if a file cannot be read
         or removed.
         """
         if not self.folder.is_dir():
@@ -154,7 +155,7 @@ class MessageIndex:
                 damaged.append(DamagedFile(path, f"follows {damaged[0].path.name}, which is damaged"))
                 continue
             try:
-                self._files.append(self._loaded(path))
+                self._files.append(self._loaded(path, unclean))
             except CorruptRecord as error:
                 damaged.append(DamagedFile(path, error.message))
             except OSError as error:
@@ -166,15 +167,19 @@ class MessageIndex:
             self._unlink([path for path, _ in reversed(damaged)])
         return damaged
 
-    def _loaded(self, path: Path) -> IndexFile:
+    def _loaded(self, path: Path, unclean: bool) -> IndexFile:
         if _name_time(path.name) is None:
             raise CorruptRecord(f"{path} is not named by a time")
         file = IndexFile.load(path, self._shape, self._disk)
-        before = self._files[-1] if self._files else None
-        if before is not None and file.count > 1 and file.begin_offset < before.end_offset:
+        end = self._files[-1].end_offset if self._files else 0
+        if file.begin_offset < end and (file.count > 1 or not unclean):
+            raise CorruptRecord(f"{path} begins at offset {file.begin_offset}, the file before it ends at {end}")
+        if file.end_offset != end and file.count <= 1 and not unclean:
             raise CorruptRecord(
-                f"{path} begins at offset {file.begin_offset}, before the end of {before.path.name}, {before.end_offset}"
+                f"{path} has no entries but ends at offset {file.end_offset}, the file before it at {end}"
             )
+        if not unclean:
+            file.check()
         return file
 
     def close(self) -> None:
@@ -394,8 +399,9 @@ class MessageIndex:
     def truncate(self, physical_offset: int) -> int:
         """The log was cut here: what points at or behind it goes. From where the log must be dispatched again.
 
+        To be called at every start, with the log's end: damage may point anywhere. Done when it returns, on disk too.
         `synced` falls with it, and must be noted before the log is appended to: what the old note calls safe will be written
-        again. Done when it returns, on disk too. Not while a flush is under way. Raises StoreError.
+        again. Not while a flush is under way. Raises StoreError.
         """
         invariant(self._flush is None, "the index is not cut during a flush")
         keep = len(self._files)
@@ -446,18 +452,37 @@ class MessageIndex:
         file = self._files[-1]
         whole = file.number == synced.file and 0 < synced.entries < file.count
         entries = synced.entries if whole else file.count - 1
-        if file.begin_ms <= 0 or file.begin_offset != file.offset_of(1):
-            entries = 0  # the header, which was on disk with the first entry, does not belong to it
+        try:
+            if whole:
+                file.check(entries, synced.end_ms)
+            else:
+                file.check()
+        except CorruptRecord as error:
+            log.warning("index file dropped path=%s reason=%s", file.path, error.message)
+            entries = 0
+        if entries and file.offset_of(entries) > synced.offset:
+            log.warning("index file dropped path=%s reason=its last entry is not what was noted", file.path)
+            entries = 0
         self._cut_last(entries, synced.end_ms if whole else None)
-        return max(synced.offset, self.dispatch_from) if whole and entries else self.dispatch_from
+        return synced.offset if whole and entries else self.dispatch_from
 
     def _repair_foreign(self, index_ms: int) -> int:
         keep = 0
-        while keep < len(self._files) and self._files[keep].full and self._files[keep].end_ms <= index_ms:
+        while keep < len(self._files) and self._kept(self._files[keep], index_ms):
             keep += 1
         begin = self._files[keep].begin_offset if keep < len(self._files) else 0
         self._drop(keep)
         return self.dispatch_from if self._files else begin
+
+    def _kept(self, file: IndexFile, index_ms: int) -> bool:
+        if not file.full or file.end_ms > index_ms:
+            return False
+        try:
+            file.check()
+        except CorruptRecord as error:
+            log.warning("index file dropped path=%s reason=%s", file.path, error.message)
+            return False
+        return True
 
     def _cut_last(self, entries: int, end_ms: int | None) -> None:
         """Keep so many entries of the last file, or drop it. Raises StoreError."""
