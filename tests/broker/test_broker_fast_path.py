@@ -1,0 +1,292 @@
+"""The short way of a send and the general one are one broker: same answers, same records, same counters for any request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wire import run, wire
+
+from saturnmq.broker import Broker
+from saturnmq.broker.processors import send as definition
+from saturnmq.broker.processors import send_plain
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.command import Command, FrameDecoder, Serialization, encode_frame
+from saturnmq.protocol.message import BatchItem, decode_record, encode_batch
+from saturnmq.testing import EmbeddedBroker
+
+V1, V2, BATCH = int(RequestCode.SEND_MESSAGE), int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE)
+MARK = 1_000_000
+FIELDS = {
+    "a": "producers", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1795246686100", "h": "0",
+    "i": "UNIQ_KEY\x01ABC\x02WAIT\x01true", "j": "0", "k": "false", "m": "false", "n": "broker-a",
+}  # fmt: skip
+
+
+def request_frame(
+    opaque: int,
+    more: dict[str, str],
+    *,
+    code: int = V2,
+    flag: int = 0,
+    body: bytes = b"body",
+    serialization: Serialization = Serialization.ROCKETMQ,
+) -> bytes:
+    ext = {name: value for name, value in (FIELDS | more).items() if value != "absent"}
+    if code == V1:
+        ext = {definition.V1[name]: value for name, value in ext.items()}
+    return encode_frame(
+        Command(code, ext=ext, body=body, opaque=opaque, flag=flag, serialization=serialization, language=0)
+    )
+
+
+class Twins:
+    """Two brokers in one loop: `short` reads repeated headers through shapes, `general` decodes every header in full."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._servers: list[EmbeddedBroker] = []
+
+    def start(self) -> None:
+        for repeats in (True, False):
+            server = EmbeddedBroker()
+            self.loop.run_until_complete(server.start())
+            server.broker._server.repeats = repeats
+            self._servers.append(server)
+
+    def stop(self) -> None:
+        for server in self._servers:
+            self.loop.run_until_complete(server.stop())
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+
+    @property
+    def brokers(self) -> list[Broker]:
+        return [server.broker for server in self._servers]
+
+    def exchange(self, frames: list[bytes], answers: int) -> list[list[Command]]:
+        """What each broker answers to the frames, sent in one write, by opaque."""
+
+        async def both() -> list[list[Command]]:
+            async with asyncio.timeout(30):
+                return await asyncio.gather(*(self._exchange(s, b"".join(frames), answers) for s in self._servers))
+
+        return self.loop.run_until_complete(both())
+
+    async def _exchange(self, server: EmbeddedBroker, data: bytes, answers: int) -> list[Command]:
+        host, port = server.broker_address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        decoder, got = FrameDecoder(), []
+        try:
+            writer.write(data)
+            while len(got) < answers:
+                piece = await reader.read(65536)
+                assert piece, "the broker closed the connection"
+                got += decoder.feed(piece)
+        finally:
+            writer.close()
+            await writer.wait_closed()
+        return sorted(got, key=lambda command: command.opaque)
+
+
+@pytest.fixture(scope="module")
+def twins() -> Iterator[Twins]:
+    made = Twins()
+    with contextlib.ExitStack() as stack:
+        stack.callback(made.stop)
+        made.start()
+        yield made
+
+
+def facts(answer: Command, broker: Broker) -> dict[str, Any]:
+    """An answer without what two brokers cannot have in common: their address."""
+    ext = dict(answer.ext)
+    ids = ext.pop("msgId", "").split(",")
+    assert all(not text or text.startswith(broker.ctx.id_prefix) for text in ids)
+    remark = (answer.remark or "").replace(broker.advertised_address, "ADDRESS").partition(" Producer: ")[0]
+    offsets = [text[len(broker.ctx.id_prefix) :] for text in ids]
+    return {"code": answer.code, "opaque": answer.opaque, "flag": answer.flag, "language": answer.language,
+            "version": answer.version, "serialization": answer.serialization, "remark": remark, "ext": list(ext.items()),
+            "ids": offsets, "body": answer.body}  # fmt: skip
+
+
+def records(broker: Broker) -> list[Any]:
+    """All that is stored, by topic and queue."""
+    found = []
+    for topic, queue_id in sorted(broker.store.topic_queues()):
+        for offset in range(broker.store.max_offset(topic, queue_id)):
+            physical = broker.store.physical_offset(topic, queue_id, offset)
+            m = decode_record(broker.store.read_record(physical) or b"", check_crc=True)
+            found.append((m.topic, m.queue_id, m.queue_offset, m.physical_offset, m.body, m.properties_raw, m.flag,
+                          m.sys_flag, m.born_timestamp_ms, m.reconsume_times, m.store_bytes))  # fmt: skip
+    return found
+
+
+TWO_MESSAGES = encode_batch([BatchItem(b"one", b"KEYS\x01k", 3), BatchItem(b"two")])
+ODD: dict[str, list[str]] = {
+    "a": ["producers", "absent"],
+    "b": ["T", "T", "Wide", "New1", "New2", "a b", "", "SCHEDULE_TOPIC_XXXX", "%RETRY%G", "%DLQ%G", "absent"],
+    "c": ["TBW102", "T", "absent"],
+    "d": ["4", "1", "x"],
+    "e": ["0", "1", "2", "3", "4", "7", "99", "1024", "-1", "+1", " 1", "01", "x", "", "absent", "\uff11"],
+    "f": ["0", "1", "4", "8", "12", "16", "32", "48", "256", "x", "absent"],
+    "g": ["1795246686100", "0", "9223372036854775807", "9223372036854775808", "-5", "x", "absent"],
+    "h": ["0", "77", "-1", "2147483648", "absent"],
+    "j": ["0", "1", "16", "17", "", "x", "absent"],
+    "k": ["false", "true", "absent"],
+    "l": ["16", "3", "absent"],
+    "m": ["false", "false", "true", "absent"],
+}
+changes = st.lists(
+    st.sampled_from(sorted(ODD)).flatmap(lambda name: st.tuples(st.just(name), st.sampled_from(ODD[name]))), max_size=2
+).map(dict)
+names = st.sampled_from(["KEYS", "TAGS", "WAIT", "NOWAIT", "TRAN_MSG", "DELAY", "CLUSTER", "UNIQ_KEY", "A"])
+values = st.sampled_from(["true", "false", "", "0", "x\x01y", "WAIT\x01true", "\u4e2d\u6587", "ABC"])
+properties = st.one_of(
+    st.sampled_from(
+        ["", "absent", "\x02", "WAIT\x01true", "WAIT\x01false", "\x02WAIT\x01true", "x" * 32_760, "\x02\x02"]
+    ),
+    st.lists(st.tuples(names, values), max_size=4).map(lambda pairs: "\x02".join(f"{n}\x01{v}" for n, v in pairs)),
+    st.lists(st.tuples(names, values), max_size=3).map(lambda pairs: "".join(f"{n}\x01{v}\x02" for n, v in pairs)),
+)
+varied = st.tuples(
+    st.sampled_from(["0", "1", "3", "4", "-1", "x"]), st.sampled_from(["1", "1795246686101"]), properties
+)
+sends = st.tuples(
+    changes,
+    st.lists(varied, min_size=1, max_size=3),
+    st.sampled_from([V2, V2, V2, V1, BATCH]),
+    st.sampled_from([0, 0, 2]),
+    st.sampled_from([b"body", b"", TWO_MESSAGES, b"\0\0\0\1"]),
+    st.sampled_from(Serialization),
+)
+
+
+@pytest.mark.spec("FUZ-04", "SND-01", "SND-10", "SND-13", "REM-06")
+def test_any_sends_are_answered_and_stored_alike(twins: Twins) -> None:
+    short = general = 0
+
+    @settings(max_examples=250, deadline=None, derandomize=True)
+    @given(st.lists(sends, min_size=1, max_size=5))
+    def check(requests: list[Any]) -> None:
+        frames: list[bytes] = []
+        wanted = 1
+        for more, others, code, flag, body, serialization in requests:
+            same: dict[str, Any] = {"code": code, "flag": flag, "body": body, "serialization": serialization}
+            frames += [request_frame(len(frames), more, **same), request_frame(len(frames) + 1, more, **same)]
+            for queue_id, born, text in others:
+                frames.append(request_frame(len(frames), more | {"e": queue_id, "g": born, "i": text}, **same))
+            wanted += (2 + len(others)) * (flag == 0)
+        frames.append(request_frame(MARK, {}))
+        both = twins.exchange(frames, wanted)
+        a, b = (
+            [facts(answer, broker) for answer in answers] for answers, broker in zip(both, twins.brokers, strict=True)
+        )
+        assert a == b
+        one, other = (broker.ctx.stats for broker in twins.brokers)
+        assert (one.put_messages, one.put_bytes, one.put_failed) == (
+            other.put_messages,
+            other.put_bytes,
+            other.put_failed,
+        )
+
+    counted = send_plain._send
+    with pytest.MonkeyPatch.context() as patch:
+
+        def count(*arguments: Any) -> Any:
+            nonlocal short, general
+            answer = counted(*arguments)
+            short, general = short + (answer is not None), general + (answer is None)
+            return answer
+
+        patch.setattr(send_plain, "_send", count)
+        check()
+    one, other = (records(broker) for broker in twins.brokers)
+    assert one == other and one
+    assert short > 300 and general > 50, f"the short way was taken {short} times and left {general} times"
+
+
+@pytest.mark.spec("SND-01", "SND-13")
+@pytest.mark.parametrize("serialization", Serialization)
+def test_a_plain_send_takes_the_short_way(twins: Twins, serialization: Serialization) -> None:
+    called: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        general = definition.send
+        patch.setattr(
+            definition, "send", lambda ctx, c, request: (called.append(request.opaque), general(ctx, c, request))[1]
+        )
+        twins.exchange([request_frame(0, {"b": "Plain"})], 1)
+        for broker in twins.brokers:
+            twins.loop.run_until_complete(broker.topics.saver.saved())
+        called.clear()
+        frames = []
+        for number in range(100, 120):
+            more = {"b": "Plain", "e": str(number % 4), "i": f"K\x01{number:03}\x02WAIT\x01true"}
+            frames.append(request_frame(number, more, serialization=serialization))
+        both = twins.exchange(frames, 20)
+    assert [answer.code for answers in both for answer in answers] == [0] * 40
+    # the first header of a kind teaches the shape, and the general broker takes all
+    assert sorted(called) == sorted([*range(100, 120), 100])
+
+
+@pytest.mark.spec("SND-13")
+def test_a_put_that_fails_on_the_short_way_is_answered_as_ever(twins: Twins) -> None:
+    frames = [request_frame(n, {}, body=bytes(4_194_305)) for n in range(3)]
+    one, other = twins.exchange(frames, 3)
+    assert [answer.code for answer in one] == [13, 13, 13]
+    assert [a.remark for a in one] == [a.remark for a in other]
+
+
+@pytest.mark.spec("SND-02", "REM-14", "ST-04")
+@pytest.mark.parametrize("state", ["later", "many", "busy", "stopped", "narrow", "order"])
+def test_what_changes_after_a_plan_was_made_counts(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            host, port = w.server.broker_address.split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+
+            async def send(opaque: int) -> Command:
+                writer.write(request_frame(opaque, {"e": "3"}))
+                (length,) = struct.unpack(">i", await reader.readexactly(4))
+                (answer,) = FrameDecoder().feed(struct.pack(">i", length) + await reader.readexactly(length))
+                return answer
+
+            try:
+                for number in range(3):
+                    assert (await send(number)).code == 0
+                    await w.broker.topics.saver.saved()
+                ctx = w.broker.ctx
+                if state == "later":
+                    monkeypatch.setattr(
+                        type(ctx.settings), "accept_send_from_ms", property(lambda self: 2**62), raising=False
+                    )
+                elif state == "many":
+                    ctx.waiting_sends = ctx.settings.send_queue_max
+                elif state == "busy":
+                    monkeypatch.setattr(type(ctx.store), "busy", property(lambda self: True))
+                elif state == "stopped":
+                    ctx.store.failure = definition.StoreError("the disk is gone")
+                elif state == "narrow":
+                    ctx.topics.table["T"].write_queue_nums = ctx.topics.table["T"].read_queue_nums = 2
+                else:
+                    ctx.topics.table["T"].order = True
+                    monkeypatch.setattr(
+                        type(ctx.settings), "broker_permission", property(lambda self: 4), raising=False
+                    )
+                answer = await send(9)
+                assert answer.code == {"many": 2, "busy": 2, "stopped": 14, "order": 16}.get(state, 1)
+                assert answer.opaque == 9 and answer.ext["MSG_REGION"] == "DefaultRegion"
+            finally:
+                ctx.waiting_sends = 0
+                monkeypatch.undo()
+                ctx.store.failure = None
+                writer.close()
+                await writer.wait_closed()
+
+    run(work)

@@ -1,0 +1,121 @@
+"""Handlers that answer with the bytes of a frame, beside those that answer with a command."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from netpair import pair, run
+
+from saturnmq.net import Connection
+from saturnmq.protocol.codes import CommandFlag, RequestCode
+from saturnmq.protocol.command import Command, FrameDecoder, Serialization, encode_frame
+from saturnmq.protocol.shapes import ShapedCommand
+
+SEND = int(RequestCode.SEND_MESSAGE_V2)
+
+
+def ready(connection: Connection, request: Command) -> Command | bytes:
+    """Every other answer as bytes; nothing to those who ask for nothing."""
+    reply = request.reply(0, None, dict(request.ext), request.body)
+    if request.flag & CommandFlag.ONEWAY:
+        return b"" if request.opaque % 2 else encode_frame(reply)
+    return encode_frame(reply) if request.opaque % 2 else reply
+
+
+def frames(count: int, flag: int = 0) -> list[Command]:
+    return [
+        Command(
+            SEND, ext={"b": "T", "e": str(n % 3)}, body=b"x", opaque=n, flag=flag, serialization=Serialization.ROCKETMQ
+        )
+        for n in range(count)
+    ]
+
+
+async def talk(p: Any, requests: list[Command], answers: int) -> list[Command]:
+    reader, writer = await p.socket()
+    decoder, got = FrameDecoder(), []
+    try:
+        writer.write(b"".join(encode_frame(request) for request in requests))
+        while len(got) < answers:
+            piece = await reader.read(65536)
+            assert piece
+            got += decoder.feed(piece)
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    return list(got)
+
+
+@pytest.mark.spec("REM-03", "REM-05")
+def test_ready_answers_and_commands_leave_in_the_order_of_the_requests() -> None:
+    async def work() -> None:
+        async with pair(ready) as p:
+            got = await talk(p, frames(40), 40)
+            assert [answer.opaque for answer in got] == list(range(40))
+            assert [answer.ext["e"] for answer in got] == [str(n % 3) for n in range(40)]
+
+    run(work)
+
+
+@pytest.mark.spec("REM-06")
+def test_a_one_way_request_is_not_answered_whatever_the_handler_returns() -> None:
+    async def work() -> None:
+        async with pair(ready) as p:
+            (only,) = await talk(p, [*frames(4, CommandFlag.ONEWAY), Command(1, opaque=7)], 1)
+            assert only.opaque == 7
+
+    run(work)
+
+
+@pytest.mark.spec("REM-15")
+def test_hooks_see_a_ready_answer_as_a_command_and_may_change_it() -> None:
+    class Hook:
+        def __init__(self) -> None:
+            self.seen: list[Any] = []
+
+        def before(self, remote_address: str, request: Command) -> None:
+            request.ext["added"] = "before"
+            self.seen.append(type(request))
+
+        def after(self, remote_address: str, request: Command, response: Command) -> None:
+            self.seen.append((response.opaque, response.ext["added"]))
+            response.remark = "after"
+
+    async def work() -> None:
+        async with pair(ready) as p:
+            hook = Hook()
+            p.server.add_hook(hook)
+            got = await talk(p, frames(3), 3)
+            assert [(answer.remark, answer.ext["added"]) for answer in got] == [("after", "before")] * 3
+            assert hook.seen == [Command, (0, "before"), ShapedCommand, (1, "before"), ShapedCommand, (2, "before")]
+            (only,) = await talk(p, [*frames(2, CommandFlag.ONEWAY), Command(1, opaque=7)], 1)
+            assert only.opaque == 7
+
+    run(work)
+
+
+@pytest.mark.spec("REM-22")
+def test_a_handler_that_closes_the_connection_sends_nothing_more() -> None:
+    async def work() -> None:
+        handled: list[int] = []
+
+        def closing(connection: Connection, request: Command) -> bytes:
+            handled.append(request.opaque)
+            if request.opaque == 1:
+                connection.close("enough")
+            return encode_frame(request.reply())
+
+        async with pair(closing) as p:
+            reader, writer = await p.socket()
+            writer.write(b"".join(encode_frame(request) for request in frames(5)))
+            decoder = FrameDecoder()
+            async with asyncio.timeout(5):
+                got = decoder.feed(await reader.read())
+            assert [answer.opaque for answer in got] == [0]
+            assert handled[:2] == [0, 1]
+            writer.close()
+            await writer.wait_closed()
+
+    run(work)
