@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from wire import Wire, run, wire
+from wire import Clock, Wire, run, wire
 
 from saturnmq.broker import BrokerSettings
 from saturnmq.broker.clients import ClientInfo, Clients
@@ -342,22 +342,30 @@ def test_locks_over_the_wire() -> None:
     run(work)
 
 
-@pytest.mark.spec("RTY-02")
+@pytest.mark.spec("RTY-02", "RTY-03", "RTY-04", "RTY-06")
 def test_a_message_sent_back_is_found_in_the_retry_topic_then_among_the_dead_letters() -> None:
     async def work() -> None:
-        async with wire() as w:
+        clock = Clock()
+        async with wire(clock_ms=clock) as w:
             sent = await w.send(body=b"again", properties={"KEYS": "k"})
             (message,) = await w.messages()
             back = {"group": "G", "delayLevel": 0, "originTopic": "T", "offset": message.physical_offset}
             assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, maxReconsumeTimes=1, **back)).code == 0
+            clock.ms += 9999
+            w.broker.ctx.delay.turn()
+            assert await w.messages("%RETRY%G") == []
+            clock.ms += 1
+            w.broker.ctx.delay.turn()
             (retry,) = await w.messages("%RETRY%G")
             assert (retry.body, retry.reconsume_times) == (b"again", 1)
-            assert retry.properties["RETRY_TOPIC"] == "T"
+            assert (retry.properties["RETRY_TOPIC"], retry.properties["DELAY"]) == ("T", "3")
+            assert (retry.born_host, retry.store_host) == (message.born_host, message.store_host)
             assert retry.properties["ORIGIN_MESSAGE_ID"] == sent.ext["msgId"]
             back["offset"] = retry.physical_offset
             assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, maxReconsumeTimes=1, **back)).code == 0
             (dead,) = await w.messages("%DLQ%G")
-            assert dead.body == b"again"
+            assert (dead.body, dead.reconsume_times, dead.properties["DELAY"]) == (b"again", 2, "0")
+            assert dead.properties["ORIGIN_MESSAGE_ID"] == sent.ext["msgId"]
             back["offset"] = 7
             assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)).code == 1
 

@@ -15,7 +15,7 @@ from saturnmq.broker.clients import ClientInfo, Clients
 from saturnmq.broker.locks import LOCK_LIVE_MS
 from saturnmq.net import Connection, NetSettings, RemotingClient, RemotingServer
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, MessageQueue, ProducerData, SubscriptionGroupConfig
-from saturnmq.protocol.codes import RequestCode, SysFlag
+from saturnmq.protocol.codes import SCHEDULE_TOPIC, RequestCode, SysFlag
 from saturnmq.protocol.command import Command, FrameDecoder, encode_frame
 from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.message import BatchItem, Message, encode_batch, encode_record
@@ -365,8 +365,8 @@ def test_a_message_sent_back_goes_to_a_queue_that_its_retry_topic_has() -> None:
             back = {"offset": offset, "group": "G", "delayLevel": 0}
             assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)).code == 0
             width = w.broker.topics.table["%RETRY%G"].read_queue_nums
-            stored = [queue for topic, queue in w.broker.store.topic_queues() if topic == "%RETRY%G"]
-            assert stored and max(stored) < width
+            (stored,) = await w.messages(SCHEDULE_TOPIC, 2)
+            assert stored.properties["REAL_TOPIC"] == "%RETRY%G" and int(stored.properties["REAL_QID"]) < width
             w.broker.topics.table["%RETRY%G"].perm = 4
             refused = await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)
             assert (refused.code, refused.remark) == (16, "the topic[%RETRY%G] sending message is forbidden")

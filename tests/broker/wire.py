@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from saturnmq.broker import BrokerSettings
@@ -13,7 +14,7 @@ from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, 
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.message import BatchItem, Message, decode_records, encode_batch, encode_properties
-from saturnmq.store import StoreProfile, StoreSettings
+from saturnmq.store import StoreProfile, StoreSettings, wall_clock_ms
 from saturnmq.testing import EmbeddedBroker
 
 
@@ -23,6 +24,16 @@ def run(work: Callable[[], Awaitable[Any]]) -> Any:
             return await work()
 
     return asyncio.run(bounded())
+
+
+class Clock:
+    """A clock that stands: Unix ms."""
+
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.ms
 
 
 class Wire:
@@ -107,10 +118,16 @@ class Wire:
 
 
 @asynccontextmanager
-async def wire(store: dict[str, Any] | None = None, **settings: Any) -> AsyncIterator[Wire]:
-    """A broker with these settings, and a connection to it."""
+async def wire(
+    store: dict[str, Any] | None = None,
+    *,
+    data: Path | None = None,
+    clock_ms: Callable[[], int] = wall_clock_ms,
+    **settings: Any,
+) -> AsyncIterator[Wire]:
+    """A broker with these settings, and a connection to it. data: its folder, which stays."""
     stored = StoreSettings(**({"profile": StoreProfile.SMALL} | (store or {})))
-    async with EmbeddedBroker(settings=BrokerSettings(**settings), store=stored) as server:
+    async with EmbeddedBroker(data, settings=BrokerSettings(**settings), store=stored, clock_ms=clock_ms) as server:
         w = Wire(server)
         try:
             yield w

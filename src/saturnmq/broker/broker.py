@@ -13,6 +13,7 @@ from typing import Final
 from saturnmq.broker.clients import Clients, ConsumerGroup
 from saturnmq.broker.context import Context
 from saturnmq.broker.filters import SAVE_SECONDS, Filters
+from saturnmq.broker.delay import DelayService
 from saturnmq.broker.groups import Groups
 from saturnmq.broker.hold import Hold
 from saturnmq.broker.locks import QueueLocks
@@ -78,6 +79,9 @@ class Broker:
         self.ctx.hold = Hold(
             lambda held: pull.resume(self.ctx, held), limit=settings.pull_queue_max, properties=self.store.properties
         )
+        self.ctx.delay = DelayService(
+            self.store, self._state_file(config / "delayOffset.json"), self.ctx.stats, clock_ms
+        )
         self.ctx.cluster_suffix = f"\x02{PropertyKey.CLUSTER}\x01{settings.cluster_name}"
         self.ctx.config_text = self._config_text
         self.ctx.clients.on_change = self._members_changed
@@ -131,6 +135,7 @@ class Broker:
         try:
             for part in (self.topics, self.ctx.groups, self.ctx.offsets, self.ctx.filters):
                 part.load()
+            self.ctx.delay.load()
             await self.store.start()
             self.store.on_append = self.ctx.hold.appended
             self.topics.on_change = self.registrar.topics_changed
@@ -141,7 +146,10 @@ class Broker:
                 loop.create_task(self._every(self.settings.client_scan_ms / 1000, self._scan_clients)),
                 loop.create_task(self._every(SAVE_SECONDS, self.ctx.filters.save_soon)),
                 loop.create_task(self._every(SAMPLE_SECONDS, self._sample)),
+                loop.create_task(self._every(self.settings.flush_delay_ms / 1000, self.ctx.delay.save)),
             ]
+            if self.settings.broker_role != "SLAVE":
+                self.ctx.delay.start()
             await self.registrar.start()
         except BaseException:
             await self.stop()
@@ -177,7 +185,7 @@ class Broker:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._tasks = []
-            await asyncio.gather(self._server.stop(), self._fast.stop())
+            await asyncio.gather(self._server.stop(), self._fast.stop(), self.ctx.delay.stop())
             if self._notify is not None:
                 self._notify.cancel()
                 self._notify = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from saturnmq.broker.clients import Clients
 from saturnmq.broker.filters import Filters
+from saturnmq.broker.delay import DelayService
 from saturnmq.broker.groups import Groups
 from saturnmq.broker.hold import Hold
 from saturnmq.broker.locks import QueueLocks
@@ -34,6 +35,7 @@ class Context:
     clock_ms: Callable[[], int]
     filters: Filters
     hold: Hold = field(init=False)
+    delay: DelayService = field(init=False)
     store_host: Host = field(init=False)
     answers: SendAnswers = field(init=False)
     address: str = ""  # as clients are told

@@ -48,6 +48,7 @@ class BrokerSettings:
     bloom_error_percent: int = key("maxErrorRateOfBloomFilter", 20, unit="%", low=1, high=99, spec="FIL-07")
     filter_clean_span_ms: int = key("filterDataCleanTimeSpan", 86_400_000, unit="ms", low=0, spec="FIL-04")
     flush_offsets_ms: int = key("flushConsumerOffsetInterval", 5000, unit="ms", low=1, spec="OF-05")
+    flush_delay_ms: int = key("flushDelayOffsetInterval", 10_000, unit="ms", low=1, spec="DLY-07")
     client_expiry_ms: int = key("channelExpiredTimeout", 120_000, unit="ms", low=1, spec="HB-06")
     client_scan_ms: int = key("clientHousekeepingInterval", 10_000, unit="ms", low=1, spec="HB-06")
     fast_failure: bool = key("brokerFastFailureEnable", True, spec="SND-16")

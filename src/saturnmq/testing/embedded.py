@@ -7,6 +7,7 @@ import dataclasses
 import shutil
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,7 +15,7 @@ from typing import Self
 from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import NetSettings
-from saturnmq.store import StoreProfile, StoreSettings
+from saturnmq.store import StoreProfile, StoreSettings, wall_clock_ms
 
 HOST = "127.0.0.1"
 START_SECONDS_MAX = 30.0
@@ -23,7 +24,8 @@ START_SECONDS_MAX = 30.0
 class EmbeddedBroker:
     """A NameServer and a broker in the running loop.
 
-    data: folder of the store; without it a temporary one that is removed at the end. settings and store override the defaults.
+    data: folder of the store; without it a temporary one that is removed at the end. settings and store override the defaults,
+    clock_ms (Unix ms) the broker's clock.
     """
 
     def __init__(
@@ -33,12 +35,14 @@ class EmbeddedBroker:
         settings: BrokerSettings | None = None,
         store: StoreSettings | None = None,
         net: NetSettings | None = None,
+        clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._own_folder = data is None
         self.data = data
         self._settings = settings or BrokerSettings()
         self._store = store or StoreSettings(profile=StoreProfile.SMALL)
         self._net = net or NetSettings()
+        self._clock_ms = clock_ms
         self._namesrv: NameServer | None = None
         self._broker: Broker | None = None
         self.name_servers = ""
@@ -79,7 +83,7 @@ class EmbeddedBroker:
                 self._settings, namesrv_addr=self.name_servers, bind_address=HOST, listen_port=0
             )
             store = dataclasses.replace(self._store, store_path_root_dir=str(self.data / "store"))
-            broker = Broker(settings, store, self._net)
+            broker = Broker(settings, store, self._net, clock_ms=self._clock_ms)
             await broker.start()
             self._broker = broker
         except BaseException:

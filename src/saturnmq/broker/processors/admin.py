@@ -165,7 +165,7 @@ def runtime_info(ctx: Context, connection: Connection, request: Command, header:
         "EndTransactionQueueSize": "0",
         "EndTransactionThreadPoolQueueCapacity": "100000",
     }
-    return request.reply(body=KVTable(table).encode())
+    return request.reply(body=KVTable(table | ctx.delay.table()).encode())
 
 
 def _size(count: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from saturnmq.broker.context import Context
+from saturnmq.broker.delay import scheduled
 from saturnmq.broker.properties import find, with_property
 from saturnmq.net import Connection
 from saturnmq.protocol import headers as h
@@ -16,6 +17,7 @@ from saturnmq.protocol.message import MESSAGE_MAGIC, Message, decode_record
 from saturnmq.store import PutStatus
 
 _UNIQUE_QUERY_COUNT: Final = 32  # defaultQueryMaxNum
+_FIRST_RETRY_LEVEL: Final = 3
 
 
 _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)
@@ -43,10 +45,7 @@ def query(ctx: Context, connection: Connection, request: Command, header: h.Quer
 
 
 async def send_back(ctx: Context, connection: Connection, request: Command, header: h.ConsumerSendMsgBack) -> Command:
-    """36: a copy goes to the group's retry topic, or to its dead letters.
-
-    There is no delay service yet: the copy can be consumed at once, whatever the delay level.
-    """
+    """36: a copy goes to the group's retry topic after a delay, or at once to its dead letters (RTY-02..06)."""
     group = ctx.groups.find(header.group)
     if group is None:
         text = f"subscription group not exist, {header.group}"
@@ -66,13 +65,14 @@ async def send_back(ctx: Context, connection: Connection, request: Command, head
         most = header.max_reconsume_times
     topic, queue_id = RETRY_PREFIX + header.group, original.queue_offset % group.retry_queue_nums
     width = group.retry_queue_nums
+    level = header.delay_level or _FIRST_RETRY_LEVEL + original.reconsume_times
     if original.reconsume_times >= most or header.delay_level < 0:
-        topic, queue_id, width = DLQ_PREFIX + header.group, 0, 1
+        topic, queue_id, width, level = DLQ_PREFIX + header.group, 0, 1, 0
     config = ctx.topics.ensure(topic, width)
     if not config.perm & Perm.WRITE:
         raise response_error(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
     queue_id %= max(config.read_queue_nums, 1)  # the topic may be older, and narrower, than the group's settings
-    result = ctx.store.put(_copy(ctx, original, topic, queue_id))
+    result = ctx.store.put(_copy(ctx, original, topic, queue_id, level))
     status = await ctx.store.wait_confirmed(result)
     if status is not PutStatus.PUT_OK:
         return request.reply(ResponseCode.SYSTEM_ERROR, f"{status.value} {result.reason}".strip())
@@ -87,13 +87,16 @@ def _record_at(ctx: Context, offset: int) -> bytes | None:
     return record
 
 
-def _copy(ctx: Context, original: Message, topic: str, queue_id: int) -> Message:
+def _copy(ctx: Context, original: Message, topic: str, queue_id: int, level: int) -> Message:
+    """The message once more, one failure older, under its delay level; level 0: as it is (RTY-04)."""
     properties = original.properties_raw.decode()
     if find(properties, PropertyKey.RETRY_TOPIC) is None:
         properties = with_property(properties, PropertyKey.RETRY_TOPIC, original.topic)
     if find(properties, PropertyKey.ORIGIN_MESSAGE_ID) is None:
         first = offset_message_id(original.store_host, original.physical_offset)
         properties = with_property(properties, PropertyKey.ORIGIN_MESSAGE_ID, first)
+    properties = with_property(properties, PropertyKey.DELAY, str(level))
+    topic, queue_id, properties = scheduled(topic, queue_id, properties, ctx.delay.level_max)
     return Message(
         topic,
         original.body,
@@ -103,6 +106,6 @@ def _copy(ctx: Context, original: Message, topic: str, queue_id: int) -> Message
         original.sys_flag,
         original.born_timestamp_ms,
         original.born_host,
-        ctx.store_host,
+        original.store_host,
         original.reconsume_times + 1,
     )

@@ -6,7 +6,6 @@ from saturnmq.broker.context import Context
 from saturnmq.broker.names import group_problem, topic_problem
 from saturnmq.net import Connection
 from saturnmq.protocol import headers as h
-from saturnmq.protocol.bodies import DelayOffsetTable
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import response_error
@@ -48,8 +47,8 @@ def all_consumer_offsets(ctx: Context, connection: Connection, request: Command,
 
 
 def all_delay_offsets(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
-    """45: no level has been delivered, there is no delay service yet."""
-    return request.reply(body=DelayOffsetTable({}).encode())
+    """45: how far each delay level is delivered."""
+    return request.reply(body=ctx.delay.encode())
 
 
 def by_time(ctx: Context, connection: Connection, request: Command, header: h.SearchOffsetByTimestamp) -> Command:

@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from saturnmq.broker.context import Context
+from saturnmq.broker.delay import scheduled
 from saturnmq.broker.names import topic_problem
 from saturnmq.broker.numbers import int32, int32_or, int64
 from saturnmq.broker.properties import find, with_property, without
@@ -21,8 +22,10 @@ from saturnmq.protocol.codes import (
     DLQ_PREFIX,
     FORBIDDEN_SEND_TOPICS,
     RETRY_PREFIX,
+    TRANSACTION_MASK,
     VERSION_MAX_RECONSUME,
     Perm,
+    PropertyKey,
     RequestCode,
     ResponseCode,
     SysFlag,
@@ -31,9 +34,11 @@ from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import HeaderError, MessageError, MissingField, ResponseError, StoreError, response_error
 from saturnmq.protocol.message import Host, Message, decode_batch
 from saturnmq.store import PutResult, PutStatus
+from saturnmq.store.property_scan import property_value
 
 _FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 _MULTI_TAGS: Final = int(SysFlag.MULTI_TAGS)
+_COMMIT: Final = int(SysFlag.COMMIT)
 NOT_HOSTS: Final = ~int(
     SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 )  # they tell a record's layout: not the sender's to set
@@ -170,8 +175,6 @@ def _put_one(
         if ctx.settings.reject_transactions:
             why = f"the broker[{ctx.store_host.ip}] sending transaction message is forbidden"
         raise response_error(ResponseCode.NO_PERMISSION, why)
-    if "DELAY\x01" in properties and (find(properties, "DELAY") or "0") != "0":
-        raise response_error(ResponseCode.NO_PERMISSION, "this broker does not support delayed messages yet")
     reconsume = int32_or(ext, "j", 0)
     if topic.startswith(RETRY_PREFIX):
         topic, queue_id = _retry_target(ctx, request, ext, topic, queue_id, reconsume)
@@ -186,6 +189,8 @@ def _put_one(
     sys_flag = int32(ext, "f") & NOT_HOSTS
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= _MULTI_TAGS
+    if "DELAY\x01" in stored:
+        topic, queue_id, stored = _delayed(ctx, topic, queue_id, stored, sys_flag)
     body = request.body or b""
     message = Message(
         topic,
@@ -223,6 +228,9 @@ def _put_batch(
     if topic.startswith(RETRY_PREFIX):
         raise response_error(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + topic)
     common = ext.get("i") or ""
+    delays = (property_value(raw, b"DELAY\x01") for raw in (common.encode(), *(item.properties_raw for item in items)))
+    if any(delay not in (b"", b"0") for delay in delays):
+        raise response_error(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be delayed, and property DELAY is set in it")
     wait = find(common, "WAIT") != "false"
     common = with_property(common, "CLUSTER", ctx.settings.cluster_name)
     tail = common.encode()
@@ -242,6 +250,16 @@ def _put_batch(
         ctx.stats.put_messages += len(messages)
         ctx.stats.put_bytes += result.size
     return result, wait
+
+
+def _delayed(ctx: Context, topic: str, queue_id: int, properties: str, sys_flag: int) -> tuple[str, int, str]:
+    """Where a message with the property DELAY is stored: under its level, but for dead letters, and for the prepared and
+    rolled back parts of a transaction (ST-08, DLY-02)."""
+    if topic.startswith(DLQ_PREFIX):
+        return topic, queue_id, without(properties, PropertyKey.DELAY)
+    if sys_flag & TRANSACTION_MASK not in (0, _COMMIT):
+        return topic, queue_id, properties
+    return scheduled(topic, queue_id, properties, ctx.delay.level_max)
 
 
 def _retry_target(

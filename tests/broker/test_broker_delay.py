@@ -1,0 +1,548 @@
+"""Delayed messages: put aside under their level, delivered by the clock, progress that repeats and never skips."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from wire import Clock, Wire, run, wire
+
+from saturnmq.broker import delay
+from saturnmq.broker.stats import Stats
+from saturnmq.protocol.bodies import DelayOffsetTable
+from saturnmq.protocol.codes import HALF_TOPIC, SCHEDULE_TOPIC, RequestCode
+from saturnmq.protocol.errors import ConfigError, FlushFailed, ResponseError
+from saturnmq.protocol.message import BatchItem, Host, Message, decode_record, encode_properties, java_hash
+from saturnmq.store import FlushDiskType, MessageStore, PutResult, PutStatus, StateFile, StoreProfile, StoreSettings
+
+MAX = 18
+
+
+def later(w: Wire, clock: Clock, ms: int) -> int:
+    """Move the clock, and have the service look at it."""
+    clock.ms += ms
+    return w.broker.ctx.delay.turn()
+
+
+# ---- where a delayed message is stored
+
+
+@pytest.mark.spec("DLY-01", "ST-08")
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [("3", 3), ("18", 18), ("19", 18), ("99999999", 18), ("0", 0), ("-1", 0), ("+2", 2), ("007", 7), (None, 0)],
+)
+def test_a_level_is_clamped_and_nothing_below_one_is_a_delay(text: str | None, level: int) -> None:
+    properties = "" if text is None else f"A\x01b\x02DELAY\x01{text}"
+    assert delay.level_of(properties, MAX) == level
+
+
+@pytest.mark.spec("DLY-01")
+@pytest.mark.parametrize("text", ["x", "1.5", "1 ", "٣", "9" * 40, "1s"])
+def test_a_level_that_is_no_number_is_the_senders_error(text: str) -> None:
+    with pytest.raises(ResponseError, match="must be the number of a delay level") as caught:
+        delay.level_of(f"DELAY\x01{text}", MAX)
+    assert caught.value.code == 13
+
+
+@pytest.mark.spec("DLY-02", "DLY-05", "ST-08")
+@given(
+    st.integers(1, 40),
+    st.integers(0, 9),
+    st.dictionaries(
+        st.sampled_from(["KEYS", "TAGS", "REAL_TOPIC", "REAL_QID", "MYDELAY", "x"]), st.text("ab", min_size=1)
+    ),
+)
+def test_what_is_put_aside_comes_back_to_its_topic_and_queue(level: int, queue: int, own: dict[str, str]) -> None:
+    raw = encode_properties(own | {"DELAY": str(level)}).decode()
+    topic, queue_id, properties = delay.scheduled("T", queue, raw, MAX)
+    assert (topic, queue_id) == (SCHEDULE_TOPIC, min(level, MAX) - 1)
+    message = Message(topic, b"x", properties.encode(), queue_id, reconsume_times=2, born_timestamp_ms=5)
+    copy = delay.delivered(message)
+    assert (copy.topic, copy.queue_id, copy.reconsume_times, copy.born_timestamp_ms) == ("T", queue, 2, 5)
+    expected = {"DELAY": str(min(level, MAX)), "REAL_TOPIC": "T", "REAL_QID": str(queue)}
+    assert copy.properties == own | expected
+
+
+@pytest.mark.spec("DLY-01")
+@pytest.mark.parametrize(("text", "word"), [("1x", "1x"), ("", "no level"), ("s", "'s'")])
+def test_levels_that_cannot_be_read_are_a_configuration_error(text: str, word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        delay.levels_of(text)
+
+
+# ---- over the wire
+
+
+@pytest.mark.spec("DLY-02", "DLY-03", "DLY-05", "ST-08", "CQ-03")
+def test_a_delayed_message_is_delivered_to_the_millisecond_with_its_properties() -> None:
+    async def work() -> None:
+        clock = Clock()
+        async with wire(clock_ms=clock) as w:
+            answer = await w.send(body=b"late", properties={"DELAY": "2", "TAGS": "t", "KEYS": "k"}, queue=2, j=1, h=7)
+            assert (answer.code, answer.ext["queueId"], answer.ext["queueOffset"]) == (0, "2", "0")
+            (waiting,) = await w.messages(SCHEDULE_TOPIC, 1)
+            assert waiting.properties == {
+                "DELAY": "2", "TAGS": "t", "KEYS": "k", "CLUSTER": "DefaultCluster", "REAL_TOPIC": "T", "REAL_QID": "2",
+            }  # fmt: skip
+            unit = w.broker.store.queues.by_key[(SCHEDULE_TOPIC, 1)].unit(0)
+            assert unit is not None and unit[2] == clock.ms + 5000
+            assert later(w, clock, 4999) == 1
+            assert await w.messages(queue=2) == []
+            later(w, clock, 1)
+            (message,) = await w.messages(queue=2)
+            assert message.properties_raw == waiting.properties_raw
+            assert (message.body, message.flag, message.reconsume_times) == (b"late", 7, 1)
+            assert (message.born_timestamp_ms, message.born_host) == (1234, waiting.born_host)
+            assert (message.store_timestamp_ms, message.store_host) == (clock.ms, waiting.store_host)
+            unit = w.broker.store.queues.by_key[("T", 2)].unit(0)
+            assert unit is not None and unit[2] == java_hash("t")
+            later(w, clock, 3_600_000)
+            assert len(await w.messages(queue=2)) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("DLY-04")
+def test_a_held_pull_is_answered_by_the_delivery() -> None:
+    async def work() -> None:
+        clock = Clock()
+        async with wire(clock_ms=clock) as w:
+            await w.send()
+            await w.send(properties={"DELAY": "1"})
+            pull = asyncio.create_task(w.pull(offset=1, suspend_ms=20_000))
+            while w.broker.ctx.hold.count < 1:
+                await asyncio.sleep(0)
+            clock.ms += 1000
+            w.broker.ctx.delay.wake()
+            assert (await pull).code == 0
+
+    run(work)
+
+
+@pytest.mark.spec("DLY-04")
+def test_the_task_delivers_by_itself_within_a_tenth_of_a_second_of_one_second() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            sent = await w.send(properties={"DELAY": "1"})
+            assert sent.code == 0
+            (waiting,) = await w.messages(SCHEDULE_TOPIC, 0)
+            answer = await w.pull(suspend_ms=10_000)
+            while answer.code != 0:
+                answer = await w.pull(suspend_ms=10_000)
+            (message,) = await w.messages()
+            assert 1000 <= message.store_timestamp_ms - waiting.store_timestamp_ms < 1100
+
+    run(work)
+
+
+@pytest.mark.spec("DLY-02", "BAT-06", "ST-16")
+@pytest.mark.parametrize(("common", "own", "code"), [
+    ("DELAY\x013", b"", 13), ("", b"DELAY\x011", 13), ("WAIT\x01true", b"K\x01v\x02DELAY\x011", 13),
+    ("DELAY\x010", b"MYDELAY\x013", 0),
+])  # fmt: skip
+def test_a_batch_cannot_be_delayed(common: str, own: bytes, code: int) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            answer = await w.send_batch([BatchItem(b"a"), BatchItem(b"b", own)], common=common)
+            assert answer.code == code
+            assert len(await w.messages(queue=1)) == (2 if code == 0 else 0)
+
+    run(work)
+
+
+@pytest.mark.spec("DLY-02")
+def test_other_properties_are_not_mistaken_for_a_delay_and_bad_ones_are_refused() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            for raw in ("MYDELAY\x013", "A\x01DELAY\x013", "DELAY\x01", "DELAY\x010", "DELAY\x01-2"):
+                assert (await w.send(raw=raw)).code == 0
+            assert len(await w.messages()) == 5
+            answer = await w.send(raw="DELAY\x01soon")
+            assert (answer.code, "'soon'" in (answer.remark or "")) == (13, True)
+            assert (await w.send(properties={"DELAY": "3"}, f=4)).code == 0  # prepared: not delayed
+            assert await w.messages(SCHEDULE_TOPIC, 2) == []
+
+    run(work)
+
+
+@pytest.mark.spec("RTY-05", "SND-09")
+def test_a_message_for_the_dead_letters_is_not_delayed() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send("%RETRY%G", properties={"DELAY": "3"}, j=16)
+            (dead,) = await w.messages("%DLQ%G")
+            assert "DELAY" not in dead.properties
+            await w.send("%RETRY%G", properties={"DELAY": "3"}, j=15)
+            assert len(await w.messages(SCHEDULE_TOPIC, 2)) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("RTY-03", "RTY-04")
+@pytest.mark.parametrize(
+    ("asked", "failed", "level"),
+    [(0, 0, 3), (0, 1, 4), (0, 14, 17), (0, 15, 18), (0, 40, 18), (5, 7, 5), (99, 0, 18)],
+)
+def test_each_failure_makes_the_next_delay_longer(asked: int, failed: int, level: int) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send(j=failed, properties={"TAGS": "x"})
+            (message,) = await w.messages()
+            back: dict[str, Any] = {
+                "group": "G",
+                "delayLevel": asked,
+                "offset": message.physical_offset,
+                "maxReconsumeTimes": 100,
+            }
+            assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)).code == 0
+            (copy,) = await w.messages(SCHEDULE_TOPIC, level - 1)
+            assert (copy.properties["REAL_TOPIC"], copy.reconsume_times) == ("%RETRY%G", failed + 1)
+            assert (copy.properties["RETRY_TOPIC"], copy.properties["TAGS"]) == ("T", "x")
+
+    run(work)
+
+
+@pytest.mark.spec("RTY-04")
+def test_a_message_that_fails_again_keeps_its_first_id_and_topic() -> None:
+    async def work() -> None:
+        clock = Clock()
+        async with wire(clock_ms=clock) as w:
+            sent = await w.send()
+            topic, tries = "T", 3
+            for attempt in range(tries):
+                (message,) = (await w.messages(topic))[-1:]
+                assert message.reconsume_times == attempt
+                back: dict[str, Any] = {"group": "G", "delayLevel": 0, "offset": message.physical_offset}
+                assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)).code == 0
+                later(w, clock, 7_200_000)
+                topic = "%RETRY%G"
+            messages = await w.messages(topic)
+            assert [m.reconsume_times for m in messages] == [1, 2, 3]
+            assert {m.properties["ORIGIN_MESSAGE_ID"] for m in messages} == {sent.ext["msgId"]}
+            assert {m.properties["RETRY_TOPIC"] for m in messages} == {"T"}
+            assert [m.properties["DELAY"] for m in messages] == ["3", "4", "5"]
+
+    run(work)
+
+
+# ---- progress
+
+
+@pytest.mark.spec("DLY-07", "DLY-08")
+def test_progress_survives_a_restart_and_is_told(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock, folder = Clock(), tmp_path
+        async with wire(data=folder, clock_ms=clock) as w:
+            for _ in range(3):
+                await w.send(properties={"DELAY": "1"})
+            later(w, clock, 1000)
+            clock.ms += 1
+            await w.send(properties={"DELAY": "1"})
+            await w.send(properties={"DELAY": "4"})
+            later(w, clock, 0)
+            answer = await w.call(RequestCode.GET_ALL_DELAY_OFFSET)
+            assert DelayOffsetTable.decode(answer.body).offset_table == {1: 3, 4: 0}
+            table = json.loads((await w.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body or b"")["table"]
+            rows = {name: text for name, text in table.items() if name.startswith("schedule")}
+            assert rows == {"scheduleMessageOffset_1": "3,4", "scheduleMessageOffset_4": "0,1"}
+        assert (folder / "store" / "config" / "delayOffset.json").is_file()
+        async with wire(data=folder, clock_ms=clock) as w:
+            assert w.broker.ctx.delay.offsets() == {1: 3, 4: 0}
+            later(w, clock, 60_000)
+            assert len(await w.messages()) + len(await w.messages(offset=3)) == 5  # a pull ends where a file does
+
+    run(work)
+
+
+class Bench:
+    """A delay service over a store, without a broker."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.clock = Clock()
+        self.settings = StoreSettings(profile=StoreProfile.SMALL, store_path_root_dir=str(folder), **settings)
+        self.file = StateFile(folder / "config" / "delayOffset.json")
+
+    async def __aenter__(self) -> Bench:
+        self.store = MessageStore(self.settings, clock_ms=self.clock)
+        self.store.open()
+        await self.store.start()
+        self.service = delay.DelayService(self.store, self.file, Stats(0), self.clock)
+        self.service.load()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.service.stop()
+        await self.store.stop()
+
+    def add(self, level: int, body: bytes = b"m", **properties: str) -> PutResult:
+        raw = encode_properties({"DELAY": str(level)} | properties).decode()
+        topic, queue, text = delay.scheduled("T", 0, raw, 18)
+        host = Host("127.0.0.1", 1)
+        return self.store.put(Message(topic, body, text.encode(), queue, born_host=host, store_host=host))
+
+    def bodies(self) -> list[bytes]:
+        queue = self.store.queues.get(("T", 0))
+        records = [self.store.read_record(unit[0]) for _, unit in queue.units(0, queue.max_offset)] if queue else []
+        return [bytes(decode_record(record or b"").body) for record in records]
+
+
+@pytest.mark.spec("DLY-06")
+def test_a_refused_delivery_is_tried_again_and_the_order_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with Bench(tmp_path) as b:
+            b.add(1, b"a")
+            b.add(1, b"b")
+            b.add(2, b"other level")
+            b.clock.ms += 1000
+            put = b.store.put
+            with monkeypatch.context() as patch:
+                patch.setattr(b.store, "put", lambda message: PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="full"))
+                assert b.service.turn() == delay.RETRY_MS
+                assert b.service.turn() == delay.RETRY_MS  # it rests, nothing is tried
+                b.clock.ms += delay.RETRY_MS
+                assert b.service.turn() == 2 * delay.RETRY_MS
+            assert b.store.put == put and b.service.offsets()[1] == 0
+            b.clock.ms += 2 * delay.RETRY_MS
+            b.service.turn()
+            assert b.bodies() == [b"a", b"b"]
+            b.clock.ms += 5000
+            b.service.turn()
+            assert b.bodies() == [b"a", b"b", b"other level"]
+
+    run(work)
+
+
+@pytest.mark.spec("DLY-04")
+def test_an_unexpected_failure_rests_its_level_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with Bench(tmp_path) as b:
+            b.add(1, b"bad")
+            b.add(2, b"good")
+            b.clock.ms += 5000
+            read = b.store.read_record
+
+            def fail(physical: int, size: int | None = None) -> bytes | None:
+                if physical == 0:
+                    raise OSError("disk")
+                return read(physical, size)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(b.store, "read_record", fail)
+                assert 0 < b.service.turn() <= delay.PAUSE_MS
+                assert b.bodies() == [b"good"]
+            b.clock.ms += delay.PAUSE_MS - 1
+            b.service.turn()
+            assert b.bodies() == [b"good"]
+            b.clock.ms += 1
+            b.service.turn()
+            assert b.bodies() == [b"good", b"bad"]
+
+    run(work)
+
+
+@pytest.mark.spec("DLY-04", "DUR-10")
+@pytest.mark.parametrize("properties", [{"REAL_TOPIC": HALF_TOPIC}, {"REAL_TOPIC": SCHEDULE_TOPIC}, {"REAL_QID": "-3"}])
+def test_what_cannot_be_delivered_is_skipped_with_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, properties: dict[str, str]
+) -> None:
+    """DLY-08: a half message is none of those that are delivered; no damage keeps the others from coming."""
+
+    async def work() -> None:
+        async with Bench(tmp_path) as b:
+            bad = {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "0"} | properties
+            b.store.put(Message(SCHEDULE_TOPIC, b"bad", encode_properties(bad), 0))
+            b.add(1, b"good")
+            b.clock.ms += 1000
+            with caplog.at_level(logging.ERROR):
+                b.service.turn()
+            assert b.bodies() == [b"good"] and "skipped" in caplog.text
+
+    run(work)
+
+
+@pytest.mark.spec("DLY-04", "DLY-08", "DUR-10")
+def test_a_record_that_is_damaged_or_gone_is_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with Bench(tmp_path) as b:
+            first, second = b.add(1, b"torn" * 10), b.add(1, b"gone")
+            b.add(1, b"good")
+            b.clock.ms += 1000
+            read = b.store.read_record
+
+            def damaged(physical: int, size: int | None = None) -> bytes | None:
+                record = read(physical, size)
+                if physical == second.physical_offset:
+                    return None
+                return record.replace(b"torn", b"worn") if physical == first.physical_offset and record else record
+
+            monkeypatch.setattr(b.store, "read_record", damaged)
+            with caplog.at_level(logging.ERROR):
+                b.service.turn()
+            monkeypatch.undo()
+            assert b.bodies() == [b"good"] and caplog.text.count("skipped") == 2
+
+    run(work)
+
+
+@pytest.mark.spec("DLY-04")
+def test_a_turn_is_bounded_and_many_messages_come_in_order(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Bench(tmp_path) as b:
+            for number in range(300):
+                b.add(1 + number % 2, str(number).encode())
+            b.clock.ms += 5000
+            counts = [0]
+            while b.service.turn() == 0:
+                counts.append(len(b.bodies()))
+                assert counts[-1] - counts[-2] <= delay.TURN_COUNT
+            assert len(counts) >= 300 // delay.TURN_COUNT
+            numbers = [int(body) for body in b.bodies()]
+            assert sorted(numbers) == list(range(300))
+            assert [n for n in numbers if n % 2 == 0] == list(range(0, 300, 2))
+
+    run(work)
+
+
+@pytest.mark.spec("DLY-04", "DUR-18")
+def test_a_clock_that_was_set_back_delays_nothing_for_ever_and_a_small_step_delivers_nothing_early(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        async with Bench(tmp_path) as b:
+            b.add(3, b"hour ahead")
+            b.clock.ms -= 3_600_000
+            b.service.turn()
+            assert b.bodies() == [b"hour ahead"]
+        async with Bench(tmp_path / "two") as b:
+            b.add(3, b"slightly ahead")
+            b.clock.ms -= 500
+            assert b.service.turn() <= 1000
+            assert b.bodies() == []
+            b.clock.ms += 10_500
+            b.service.turn()
+            assert b.bodies() == [b"slightly ahead"]
+        async with Bench(tmp_path / "three") as b:
+            b.add(18, b"forward")
+            b.clock.ms += 3 * 3_600_000
+            b.service.turn()
+            assert b.bodies() == [b"forward"]
+
+    run(work)
+
+
+@pytest.mark.spec("DLY-07")
+@pytest.mark.parametrize("saved", [-5, 2, 99])
+def test_progress_outside_its_queue_is_corrected(tmp_path: Path, saved: int) -> None:
+    async def work() -> None:
+        (tmp_path / "config").mkdir()
+        (tmp_path / "config" / "delayOffset.json").write_text(f'{{"offsetTable":{{1:{saved},40:7}}}}')
+        async with Bench(tmp_path) as b:
+            b.add(1, b"a")
+            b.clock.ms += 1000
+            b.service.turn()
+            assert b.service.offsets() == {1: 1, 40: 7}
+            assert b.bodies() == ([b"a"] if saved < 0 else [])
+
+    run(work)
+
+
+@pytest.mark.spec("DUR-19", "DLY-06", "DLY-07")
+def test_progress_is_written_after_the_delivered_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash may repeat a delivery; progress on disk for a copy that is not would lose one."""
+
+    async def work() -> None:
+        async with Bench(tmp_path) as b:
+            b.add(1, b"a")
+            b.clock.ms += 1000
+            b.service.turn()
+            end = b.store.log.end
+            flushed_then = []
+            write = b.file.write
+
+            def note(data: bytes) -> None:
+                flushed_then.append(b.store.flushed_offset)
+                write(data)
+
+            monkeypatch.setattr(b.file, "write", note)
+            await b.service.save()
+            assert flushed_then and flushed_then[0] >= end
+            await b.service.save()
+            assert len(flushed_then) == 1  # nothing new, nothing written
+            b.add(1, b"b")
+            b.clock.ms += 1000
+            b.service.turn()
+
+            async def failing(offset: int, timeout_ms: int) -> bool:
+                raise FlushFailed("no")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(b.store.flusher, "wait", failing)
+                await b.service.save()
+            assert len(flushed_then) == 1
+            await b.service.save()
+            assert len(flushed_then) == 2
+
+    run(work)
+
+
+@pytest.mark.spec("DUR-19")
+def test_without_the_last_progress_messages_repeat_and_none_is_missing(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Bench(tmp_path) as b:
+            b.add(1, b"a")
+            b.clock.ms += 1000
+            b.service.turn()
+            await b.service.save()
+            old = b.file.path.read_bytes()
+            b.add(1, b"b")
+            b.add(3, b"c")
+            b.clock.ms += 1000
+            b.service.turn()
+        b.file.path.write_bytes(old)
+        again = Bench(tmp_path)
+        again.clock.ms = b.clock.ms
+        async with again:
+            again.clock.ms += 10_000
+            again.service.turn()
+            assert again.bodies() == [b"a", b"b", b"b", b"c"]
+
+    run(work)
+
+
+@pytest.mark.spec("DLY-01", "ST-08")
+def test_levels_are_configurable(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Bench(tmp_path, message_delay_level="2s 1d") as b:
+            assert b.service.level_max == 2
+            topic, queue, _ = delay.scheduled("T", 0, "DELAY\x019", b.service.level_max)
+            assert (topic, queue) == (SCHEDULE_TOPIC, 1)
+            b.add(1, b"a")
+            b.clock.ms += 2000
+            b.service.turn()
+            assert b.bodies() == [b"a"]
+
+    run(work)
+
+
+@pytest.mark.spec("DLY-06", "FLU-01")
+def test_with_synchronous_flush_a_message_is_delivered_once_it_is_visible(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Bench(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH) as b:
+            result = b.add(1, b"a")
+            b.service.turn()
+            assert await b.store.wait_confirmed(result) is PutStatus.PUT_OK
+            b.clock.ms += 1000
+            b.service.turn()
+            await b.service.save()  # waits for the flush
+            assert b.bodies() == [b"a"]
+
+    run(work)
