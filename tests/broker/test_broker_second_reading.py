@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +14,14 @@ from wire import run, wire
 from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.broker.clients import ClientInfo, Clients
 from saturnmq.broker.locks import LOCK_LIVE_MS
+from saturnmq.broker.saver import Saver
 from saturnmq.net import Connection, NetSettings, RemotingClient, RemotingServer
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, MessageQueue, ProducerData, SubscriptionGroupConfig
 from saturnmq.protocol.codes import SCHEDULE_TOPIC, RequestCode, SysFlag
 from saturnmq.protocol.command import Command, FrameDecoder, encode_frame
 from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.message import BatchItem, Message, encode_batch, encode_record
-from saturnmq.store import StoreProfile, StoreSettings
+from saturnmq.store import StateFile, StoreProfile, StoreSettings
 
 
 @pytest.mark.spec("MSG-02", "SND-10")
@@ -612,5 +614,31 @@ def test_bytes_inside_a_record_are_no_message_whatever_they_look_like() -> None:
                 assert answer.code == 1 and "can not find message" in (answer.remark or "")
                 back = await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, offset=wrong, group="G", delayLevel=0)
                 assert back.code == 1 and "look message by offset failed" in (back.remark or "")
+
+    run(work)
+
+
+@pytest.mark.spec("SND-06", "BP-10")
+def test_a_change_in_the_moment_a_write_ends_is_saved_too(tmp_path: Path) -> None:
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        table = [1]
+        saver = Saver(StateFile(tmp_path / "x.json"), lambda: str(table).encode())
+        saver.changed()
+        writing = saver._writing
+        assert writing is not None
+
+        def in_that_moment() -> None:
+            if not writing.done():
+                loop.call_soon(in_that_moment)
+                return
+            table.append(2)
+            saver.changed()
+
+        in_that_moment()
+        await writing
+        await saver.saved()
+        assert (tmp_path / "x.json").read_bytes() == b"[1, 2]"
+        assert not saver.writing
 
     run(work)

@@ -50,20 +50,25 @@ class Saver:
     def _begin(self) -> asyncio.Task[None]:
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write())
-            self._writing.add_done_callback(self._written)
+            self._writing.add_done_callback(_written)
         return self._writing
 
     async def _write(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._saved < self._changes:
-            changes, data = self._changes, self._encode()
-            await loop.run_in_executor(None, self._file.write, data)
-            self._saved = changes
+        try:
+            while self._saved < self._changes:
+                changes, data = self._changes, self._encode()
+                await loop.run_in_executor(None, self._file.write, data)
+                self._saved = changes
+        finally:
+            self._writing = (
+                None  # here, not in a callback: who changes the table next must not be given a task that is done
+            )
 
-    def _written(self, task: asyncio.Task[None]) -> None:
-        self._writing = None
-        failure = None if task.cancelled() else task.exception()
-        if isinstance(failure, StoreError):
-            log.error("not saved, the next change tries again: %s", failure)
-        elif failure is not None:
-            log.error("not saved: %s", failure, exc_info=failure)
+
+def _written(task: asyncio.Task[None]) -> None:
+    failure = None if task.cancelled() else task.exception()
+    if isinstance(failure, StoreError):
+        log.error("not saved, the next change tries again: %s", failure)
+    elif failure is not None:
+        log.error("not saved: %s", failure, exc_info=failure)
