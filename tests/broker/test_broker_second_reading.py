@@ -634,9 +634,12 @@ def test_a_change_in_the_moment_a_write_ends_is_saved_too(tmp_path: Path) -> Non
                 return
             table.append(2)
             saver.changed()
+            begun.append(saver._writing)
 
+        begun: list[object] = []
         in_that_moment()
         await writing
+        assert begun and begun[0] is not writing, "another write has begun"
         await saver.saved()
         assert (tmp_path / "x.json").read_bytes() == b"[1, 2]"
         assert not saver.writing
