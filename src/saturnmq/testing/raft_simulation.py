@@ -6,7 +6,7 @@ import dataclasses
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from saturnmq.raft.core.actions import (
@@ -21,7 +21,6 @@ from saturnmq.raft.core.actions import (
     Send,
     SyncLog,
 )
-from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.messages import (
     AppendResponse,
     Code,
@@ -30,66 +29,22 @@ from saturnmq.raft.core.messages import (
     TransferRequest,
     VoteRequest,
     VoteResponse,
-    VoteResult,
 )
 from saturnmq.raft.core.node import Node
 from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.raft.core.state import HardState
+from saturnmq.testing.raft_observer import Ledger, Observer, Violation
 from saturnmq.testing.simulation import Events, Journal, Network, NetworkFaults, Trace
+
+__all__ = ["Cluster", "Ledger", "Member", "Observer", "Violation"]
 
 GROUP = "g"
 
 
-class Violation(AssertionError):
-    """A promise was broken."""
-
-
-@dataclass(slots=True)
-class Ledger:
-    """A log in memory, as a LedgerReader sees it. start_pos: where the first entry lies."""
-
-    begin: int = 0
-    entries: list[Entry] = field(default_factory=list)
-    start_pos: int = 0
-
-    @property
-    def begin_index(self) -> int:
-        return self.begin if self.entries else -1
-
-    @property
-    def end_index(self) -> int:
-        return self.begin + len(self.entries) - 1 if self.entries else -1
-
-    @property
-    def end_term(self) -> int:
-        return self.entries[-1].term if self.entries else -1
-
-    @property
-    def end_pos(self) -> int:
-        return self.entries[-1].end_pos if self.entries else self.start_pos
-
-    def entry(self, index: int) -> Entry | None:
-        at = index - self.begin
-        return self.entries[at] if 0 <= at < len(self.entries) else None
-
-    def copy(self) -> Ledger:
-        return Ledger(self.begin, list(self.entries), self.start_pos)
-
-    def apply(self, operation: object) -> None:
-        """Appended entries, a cut, or an int: everything before that index is deleted."""
-        if isinstance(operation, AppendEntries):
-            if not self.entries:
-                self.begin = operation.entries[0].index
-            self.entries.extend(operation.entries)
-        elif isinstance(operation, CutLog):
-            if operation.restart:
-                self.begin, self.entries, self.start_pos = operation.index, [], operation.end_pos
-            else:
-                del self.entries[operation.index - self.begin :]
-                self.start_pos = operation.end_pos
-        elif isinstance(operation, int) and operation > self.begin:
-            del self.entries[: operation - self.begin]
-            self.begin = operation
+ALL_FAULTS = (
+    "crash", "crash", "crash leader", "partition", "one way", "isolate leader", "heal", "freeze", "transfer",
+    "transfer, isolate", "lossy", "trim", "crash all", "skew", "stall",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -147,7 +102,7 @@ class Member:
             hard_state=self.hard,
             committed=self.checkpoint,
             chance=cluster.rng.randrange,
-            noop=b"noop",
+            noop=cluster.noop,
         )
         cluster.trace.add(f"{cluster.events.now_ms:.3f} {self.name} start {self.incarnation}")
         self._tick(self.incarnation)
@@ -226,6 +181,8 @@ class Member:
         elif isinstance(action, CutLog):
             cluster.observer.cut(self, action)
             self.log.change(action)
+            if cluster.rng.random() < cluster.crash_after_cut:
+                cluster.events.after(cluster.rng.random() * 200, partial(cluster.crash_soon_back, self))
         elif isinstance(action, SyncLog):
             self._sync = action
             self._start_sync()
@@ -280,104 +237,6 @@ class Member:
             cluster.network.deliver(self.name, send.peer, lambda: peer.ask(send.request, back))
 
 
-class Observer:
-    """Watches all members from outside and raises Violation (SIM-08)."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.leaders: dict[int, tuple[str, int]] = {}
-        self.votes: dict[tuple[str, int], str] = {}
-        self.truth: dict[int, Entry] = {}  # every entry that any member committed
-        self.top = -1  # highest index in truth
-        self.acked: dict[int, bytes] = {}
-
-    def term_stored(self, member: Member, action: PersistTerm) -> None:
-        """Term and vote never go back, one vote per term."""
-        before = member.hard
-        self._check(action.term >= before.term, f"{member.name}: term falls from {before.term} to {action.term}")
-        same = action.term == before.term and before.voted_for is not None
-        self._check(not same or action.voted_for == before.voted_for, f"{member.name}: second vote in {action.term}")
-
-    def voted(self, member: Member, response: VoteResponse) -> None:
-        """An ACCEPT leaves only when the vote is stored (DUR-11)."""
-        if response.vote_result is not VoteResult.ACCEPT or response.leader_id is None:
-            return
-        stored = member.hard
-        self._check(
-            stored.term == response.term and stored.voted_for == response.leader_id,
-            f"{member.name} accepts {response.leader_id} in {response.term}, stored is {stored}",
-        )
-        earlier = self.votes.setdefault((member.name, response.term), response.leader_id)
-        self._check(earlier == response.leader_id, f"{member.name} voted twice in term {response.term}")
-
-    def role(self, member: Member, action: RoleChanged) -> None:
-        """One leader per term, and it has everything that was ever committed."""
-        self.cluster.seen[action.role.value] += 1
-        if action.role is not Role.LEADER:
-            return
-        who = member.name, member.incarnation
-        earlier = self.leaders.setdefault(action.term, who)
-        self._check(earlier == who, f"term {action.term} is led by {earlier} and {who}")
-        log = member.log.live
-        for index in range(max(log.begin, 0), self.top + 1):
-            self._check(
-                log.entry(index) == self.truth.get(index), f"leader {member.name} lacks committed entry {index}"
-            )
-
-    def cut(self, member: Member, action: CutLog) -> None:
-        self.cluster.seen["restart" if action.restart else "truncate"] += 1
-        first = max(action.index, member.log.live.begin)
-        last = min(member.committed, member.log.live.end_index)
-        self._check(first > last, f"{member.name} cuts at {action.index}, committed up to {member.committed}")
-
-    def committed(self, member: Member, action: Commit) -> None:
-        """What is committed is the same everywhere and for ever, and never falls."""
-        log = member.log.live
-        self._check(action.index > member.committed, f"{member.name}: committed falls to {action.index}")
-        self._check(action.index <= log.end_index, f"{member.name} commits {action.index} of {log.end_index}")
-        for index in range(max(member.committed + 1, log.begin), action.index + 1):
-            entry = log.entry(index)
-            assert entry is not None
-            known = self.truth.setdefault(index, entry)
-            self._check(known == entry, f"{member.name} commits another entry at {index}")
-        self.top = max(self.top, action.index)
-
-    def acknowledged(self, index: int, body: bytes) -> None:
-        """A client was told that its message is safe: durable on a majority (DUR-12)."""
-        self.acked[index] = body
-        if self.cluster.settings.sync_before_ack:
-            entries = [(m.log.durable.entry(index), m.log.durable.begin) for m in self.cluster.members.values()]
-            held = sum(begin > index or (e is not None and e.body == body) for e, begin in entries)
-            self._check(held > len(entries) // 2, f"entry {index} was acknowledged, durable on {held} only")
-
-    def match_logs(self) -> None:
-        """Equal index and term mean equal logs up to there."""
-        logs = [member.log.live for member in self.cluster.members.values()]
-        for at, one in enumerate(logs):
-            for other in logs[at + 1 :]:
-                begin = max(one.begin, other.begin)
-                equal = False
-                for index in range(min(one.end_index, other.end_index), begin - 1, -1):
-                    a, b = one.entry(index), other.entry(index)
-                    assert a is not None
-                    assert b is not None
-                    equal = equal or a.term == b.term
-                    self._check(not equal or a == b, f"logs differ at {index} below a common entry")
-
-    def all_acknowledged_are_there(self) -> None:
-        for member in self.cluster.members.values():
-            log = member.log.live
-            for index, body in self.acked.items():
-                entry = log.entry(index)
-                found = index < log.begin or (entry is not None and entry.body == body)
-                self._check(found, f"{member.name} lost the acknowledged entry {index}")
-
-    def _check(self, condition: bool, why: str) -> None:
-        if not condition:
-            cluster = self.cluster
-            raise Violation(f"seed {cluster.seed} at {cluster.events.now_ms:.3f} ms: {why}")
-
-
 class Cluster:
     """A group, its load and its faults. Everything follows from the seed."""
 
@@ -393,13 +252,40 @@ class Cluster:
         self.disk = DiskFaults()
         self.tick_ms = tick_ms
         self.crash_between = 0.0
+        self.crash_after_cut = 0.0  # chance of a crash while a cut may not be on disk yet
         self.drop: Callable[[Request], bool] = lambda request: False  # requests that never arrive
         self.settings = settings or CoreSettings(file_bytes=2048)
         self.names = [f"n{number}" for number in range(members)]
         self.observer = Observer(self)
         self.members = {name: Member(self, name) for name in self.names}
+        self.lossy = tuple(
+            NetworkFaults(loss=loss, duplicate=duplicate, slow=slow, slow_ms=4000)
+            for loss in (0, 0.02, 0.3)
+            for duplicate in (0, 0.1)
+            for slow in (0, 0.1)
+        )
+        self.mix: tuple[str, ...] = ALL_FAULTS
+        self.noop: bytes | None = b"noop"
         self.sent = 0
         self.loading = True
+
+    def harsh(self, *mix: str) -> None:
+        """Only these faults, short timers, slow disks, and a network that delays by whole elections and repeats."""
+        self.settings = dataclasses.replace(
+            self.settings,
+            heartbeat_interval_ms=400,
+            vote_interval_min_ms=60,
+            vote_interval_max_ms=300,
+            rpc_timeout_ms=700,
+            push_timeout_ms=150,
+            push_error_pause_ms=50,
+            commit_idle_ms=100,
+        )
+        self.mix = mix
+        self.noop = None
+        self.crash_after_cut = 0.5
+        self.disk = DiskFaults(sync_ms=200)
+        self.network.faults = NetworkFaults(loss=0.03, duplicate=0.2, slow=0.05, slow_ms=4000)
 
     def start(self) -> None:
         for member in self.members.values():
@@ -441,11 +327,11 @@ class Cluster:
 
         target.propose(bodies, answer)
 
-    def transfer(self) -> None:
-        """Ask the leader to hand over to another."""
+    def transfer(self) -> str | None:
+        """Ask the leader to hand over to another; returns whom."""
         leader = self.leader
         if leader is None or leader.node is None:
-            return
+            return None
         other = self.rng.choice([name for name in self.names if name != leader.name])
         request = TransferRequest(
             group=GROUP,
@@ -455,6 +341,7 @@ class Cluster:
             term=leader.node.state.term,
         )
         leader.ask(request, lambda response: self._transferred(response))
+        return other
 
     def _transferred(self, response: Response) -> None:
         self.seen[f"transfer {int(response.code)}"] += 1
@@ -467,10 +354,7 @@ class Cluster:
             return
         self.events.after(self.rng.random() * 2 * every_ms, lambda: self.faults(every_ms))
         rng = self.rng
-        fault = rng.choice(
-            ("crash", "crash", "crash leader", "partition", "one way", "isolate leader", "heal", "freeze", "transfer",
-             "lossy", "trim", "crash all", "skew", "stall")
-        )  # fmt: skip
+        fault = rng.choice(self.mix)
         self.seen[fault] += 1
         member = rng.choice(list(self.members.values()))
         if fault == "crash leader":
@@ -486,8 +370,7 @@ class Cluster:
             at = rng.randrange(1, len(names))
             self.network.partition(names[:at], names[at:])
         elif fault == "isolate leader":
-            name = (self.leader or member).name
-            self.network.partition([name], [other for other in self.names if other != name])
+            self._isolate((self.leader or member).name)
         elif fault == "one way":
             self.network.cut_one_way(*rng.sample(self.names, 2))
         elif fault == "heal":
@@ -497,10 +380,11 @@ class Cluster:
             self.events.after(rng.random() * 8000, lambda: setattr(member, "frozen", False))
         elif fault == "transfer":
             self.transfer()
+        elif fault == "transfer, isolate":
+            other = self.transfer()
+            self.events.after(rng.random() * 60, lambda: self._isolate(other or member.name))
         elif fault == "lossy":
-            self.network.faults = NetworkFaults(
-                loss=rng.choice((0, 0.02, 0.3)), duplicate=rng.choice((0, 0.1)), slow=rng.choice((0, 0.1)), slow_ms=4000
-            )
+            self.network.faults = rng.choice(self.lossy)
         elif fault == "trim":
             member.trim(min(member.committed, member.log.live.end_index) - rng.randrange(3))
         elif fault == "skew":
@@ -510,14 +394,24 @@ class Cluster:
         else:
             self.disk = DiskFaults(stall=rng.choice((0, 0.2)), eio=rng.choice((0, 0, 0.01)))
 
+    def _isolate(self, name: str) -> None:
+        if self.loading:
+            self.network.partition([name], [other for other in self.names if other != name])
+
     def _crash(self, member: Member) -> None:
         member.crash()
         self.events.after(self.rng.random() * 8000, lambda: self.restart(member))
 
+    def crash_soon_back(self, member: Member) -> None:
+        """A crash so short that the leader may not notice."""
+        if self.loading:
+            member.crash()
+            self.events.after(self.rng.random() * 300, lambda: self.restart(member))
+
     def calm(self) -> None:
         """No further faults; everyone is up, connected, and on a working disk."""
         self.loading = False
-        self.crash_between = 0.0
+        self.crash_between = self.crash_after_cut = 0.0
         self.network.heal()
         self.network.faults = NetworkFaults()
         self.disk = DiskFaults()
@@ -555,7 +449,7 @@ class Cluster:
         """Liveness and equality after the faults (SIM-09, SIM-10)."""
         observer, start_ms = self.observer, self.events.now_ms
         leader = self.leader
-        check = observer._check
+        check = observer.check
         check(leader is not None, "no leader though all is well")
         assert leader is not None
         acked = len(observer.acked)
