@@ -645,3 +645,23 @@ def test_a_change_in_the_moment_a_write_ends_is_saved_too(tmp_path: Path) -> Non
         assert not saver.writing
 
     run(work)
+
+
+@pytest.mark.spec("LP-03", "FIL-05")
+def test_a_filter_that_fails_wakes_its_own_pull_and_disturbs_no_send() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send(queue=1)
+            held = asyncio.create_task(w.pull(suspend_ms=20_000))
+            other = asyncio.create_task(w.pull(suspend_ms=20_000))
+            while w.broker.ctx.hold.count < 2:
+                await asyncio.sleep(0)
+
+            def bad(properties: bytes) -> bool:
+                raise RuntimeError("no")
+
+            next(iter(w.broker.ctx.hold._waiting["T", 0])).accept_record = bad
+            assert (await w.send()).code == 0
+            assert [answer.code for answer in await asyncio.gather(held, other)] == [0, 0]
+
+    run(work)

@@ -6,12 +6,15 @@ A held pull costs one object; an append looks only at the pulls of its own queue
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from saturnmq.net import Connection
 from saturnmq.protocol.command import Command
+
+log = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 0.5
 CONNECTION_SHARE: Final = 10  # one connection may take one place in so many
@@ -32,6 +35,15 @@ class Held:
     deadline: float
     accept: Callable[[int], bool] | None
     accept_record: Callable[[bytes], bool] | None = None
+
+
+def _wants(held: Held, properties: bytes) -> bool:
+    """Whether a pull asks for a message with these properties. One whose question fails is woken, and told why there."""
+    try:
+        return held.accept_record is None or held.accept_record(properties)
+    except Exception:
+        log.exception("filter of a held pull failed peer=%s", held.connection.remote_address)
+        return True
 
 
 class Hold:
@@ -76,7 +88,7 @@ class Hold:
         woken = [h for h in waiting if next_offset > h.offset and (h.accept is None or h.accept(tags_code))]
         if self._properties is not None and any(h.accept_record is not None for h in woken):
             properties = self._properties(topic, queue_id, next_offset - 1)
-            woken = [h for h in woken if h.accept_record is None or properties is None or h.accept_record(properties)]
+            woken = [h for h in woken if properties is None or _wants(h, properties)]
         if not woken:
             return
         for held in woken:
