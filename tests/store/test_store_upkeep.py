@@ -352,6 +352,24 @@ def test_the_reserve_yields_to_a_state_file_on_a_full_disk(tmp_path: Path) -> No
     asyncio.run(store.stop())
 
 
+@pytest.mark.spec("DUR-06")
+def test_upkeep_that_fails_unforeseen_stops_the_store_and_says_why(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = opened(tmp_path, flush_interval_ms=1, clean_interval_ms=10)
+
+        def broken() -> Usage:
+            raise RuntimeError("no such device")
+
+        store.disk_usage = broken  # type: ignore[method-assign]
+        await store.start()
+        await until(lambda: not store.writable)
+        assert "upkeep failed: RuntimeError: no such device" in store.put(message()).reason
+        await store.stop()
+        assert (tmp_path / "abort").exists()
+
+    asyncio.run(work())
+
+
 # ---- opening
 
 
@@ -394,6 +412,33 @@ def test_abort_is_there_before_the_first_message_and_goes_with_everything_on_dis
     for path, data in before.items():
         if "consumequeue" in path.parts:
             assert path.read_bytes() == data  # a start after a clean stop writes no queue again
+
+
+@pytest.mark.spec("RC-07", "RC-12")
+def test_what_is_read_at_a_start_does_not_grow_with_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("saturnmq.store.upkeep.VERIFY_BYTES", 6000)
+    monkeypatch.setattr("saturnmq.store.upkeep.BOUNDARY_BYTES", 1000)
+    monkeypatch.setattr("saturnmq.store.opening.BOUNDARY_BYTES", 1000)
+    read: list[int] = []
+
+    def lives(count: int) -> None:
+        for _ in range(count):
+            store = opened(tmp_path)
+            note = store.checkpoint.note
+            assert note is not None
+            read.append(store.log.end - note.verify_from)
+            for n in range(10):
+                store.put(message(b"%d" % n * 700))
+            asyncio.run(store.stop())
+
+    lives(6)
+    assert max(read[2:]) <= 6000 + 2 * 1000 + 10 * 800
+    lives(1)
+    again = opened(tmp_path)  # a life that writes nothing moves the line on
+    asyncio.run(again.stop())
+    again = opened(tmp_path)
+    assert again.checkpoint.note is not None and again.log.end - again.checkpoint.note.verify_from <= 8000
+    asyncio.run(again.stop())
 
 
 @pytest.mark.spec("RC-06", "RP-07")

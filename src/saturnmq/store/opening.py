@@ -15,12 +15,14 @@ from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
 from saturnmq.protocol.message import Message
 from saturnmq.store.checkpoint import Note
+from saturnmq.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from saturnmq.store.delay import delivery_code
 from saturnmq.store.mapped_file import numbered_files
 from saturnmq.store.message_index import Synced, keys_of
 from saturnmq.store.property_scan import tags_code
 from saturnmq.store.reading import place_of
 from saturnmq.store.recover import Facts, Plan, Scan, damage, facts_of_files, good_records, plan
+from saturnmq.store.upkeep import BOUNDARY_BYTES
 
 if TYPE_CHECKING:
     from saturnmq.store.store import MessageStore
@@ -29,6 +31,8 @@ log = logging.getLogger(__name__)
 
 FAILURE_NAME = "flush-failed.json"
 _PROGRESS_BYTES = 1 << 20
+_BLOCK_UNITS = 1024
+_BLOCKS_MAX = 4096
 _PREPARED = int(SysFlag.PREPARED)
 _ROLLBACK = int(SysFlag.ROLLBACK)
 
@@ -74,7 +78,7 @@ def open_store(store: MessageStore, rebuild: Callable[[int, int], None] | None =
         if rebuild is not None:
             recovery.progress = rebuild
         changed = recovery.run(clean=clean)
-        _settle(store, todo, changed=changed or failed_at is not None)
+        _settle(store, todo, recovery.boundaries or [todo.verify_from], changed=changed or failed_at is not None)
     store.reserve.take()
 
 
@@ -137,7 +141,7 @@ def _empty(store: MessageStore) -> None:
         store.index.clear()
     store.log.set_end(0)
     store.flusher.flushed = store.dispatched = 0
-    store.begin_upkeep(0)
+    store.begin_upkeep([0])
     store.write_note()
 
 
@@ -163,6 +167,8 @@ class _Recovery:
         self.written = 0
         self.progress: Callable[[int, int], None] | None = None
         self._told = 0
+        self.boundaries: list[int] = []  # where some of the records begin
+        self._blocks: dict[tuple[str, int], tuple[int, bytes]] = {}
 
     def run(self, *, clean: bool) -> bool:
         """Returns whether anything was changed. Raises CorruptRecord, StoreError, OSError."""
@@ -199,8 +205,12 @@ class _Recovery:
     def _read(self, start: int, scan: Scan) -> bool:
         """Check every record, write again what is due; False when a queue has a gap or a unit that is not its record's."""
         store = self.store
+        self.boundaries.clear()
+        self._blocks.clear()
         for message in good_records(store.log, start, scan, check_crc=store.settings.check_crc_on_recover):
             store.last_store_ms = max(store.last_store_ms, message.store_timestamp_ms)
+            if not self.boundaries or message.physical_offset - self.boundaries[-1] >= BOUNDARY_BYTES:
+                self.boundaries.append(message.physical_offset)
             if self.progress is not None and message.physical_offset - self._told >= _PROGRESS_BYTES:
                 self._told = message.physical_offset
                 self.progress(message.physical_offset - store.log.start, len(store.log.files) * store.log.file_bytes)
@@ -232,6 +242,8 @@ class _Recovery:
         found = store.queues.get(key)
         if found is None:
             return self._may_be_deleted(message.topic)
+        if self._as_expected(found, key, message.queue_offset, UNIT.pack(*expected)):
+            return True
         unit = found.unit(message.queue_offset)
         if (
             unit is not None
@@ -246,6 +258,17 @@ class _Recovery:
             return True  # of a topic that was deleted and made anew
         return unit is not None and unit[:2] == expected[:2] and (unit[2] == expected[2] or unit[2] < -(1 << 31))
 
+    def _as_expected(self, queue: ConsumeQueue, key: tuple[str, int], queue_offset: int, unit: bytes) -> bool:
+        """Whether the queue has this unit, looked up in a block of its neighbours that is read once."""
+        start, block = self._blocks.get(key, (0, b""))
+        at = (queue_offset - start) * UNIT_BYTES
+        if not 0 <= at < len(block):
+            if len(self._blocks) > _BLOCKS_MAX:
+                self._blocks.clear()
+            start, block = self._blocks[key] = (queue_offset, queue.read(queue_offset, _BLOCK_UNITS))
+            at = 0
+        return queue_offset >= queue.min_offset and block[at : at + UNIT_BYTES] == unit
+
     def _may_be_deleted(self, topic: str) -> bool:
         """A record whose topic was deleted has no queue: that is no damage."""
         return not any(key[0] == topic for key in self.store.queues.by_key)
@@ -255,10 +278,10 @@ class _Recovery:
         return tags_code(message.properties_raw) if due is None else due
 
 
-def _settle(store: MessageStore, todo: Plan, *, changed: bool) -> None:
+def _settle(store: MessageStore, todo: Plan, boundaries: list[int], *, changed: bool) -> None:
     """Have on disk what recovery wrote, then the note, before the first message is taken."""
     if not changed and store.checkpoint.note is not None:
-        store.begin_upkeep(todo.verify_from)
+        store.begin_upkeep(boundaries)
         return
     for file in store.log.dirty_files(min(todo.durable, store.log.end) - 1):
         file.flush()
@@ -270,6 +293,6 @@ def _settle(store: MessageStore, todo: Plan, *, changed: bool) -> None:
         if snapshot is not None:
             snapshot.run()
             store.index.end_flush(snapshot)
-    store.begin_upkeep(todo.verify_from)
+    store.begin_upkeep(boundaries)
     store.write_note()
     store.disk.unlink(store.settings.root / FAILURE_NAME)

@@ -129,9 +129,9 @@ class MessageStore:
             raise
         self._open = True
 
-    def begin_upkeep(self, verified_from: int) -> None:
-        """Recovery is done; the log was read from this offset on."""
-        self._upkeep.begin_at(verified_from)
+    def begin_upkeep(self, boundaries: Sequence[int]) -> None:
+        """Recovery is done; records begin at these offsets, ascending, from where the log was read."""
+        self._upkeep.begin_at(boundaries)
 
     def write_note(self) -> None:
         """Say in the checkpoint that all is on disk; recovery has just put it there. Raises StoreError."""

@@ -11,6 +11,7 @@ import errno
 import logging
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from saturnmq.protocol.errors import DiskFull, FlushFailed, StoreError
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 
 NOTE_BYTES: Final = 256 << 20  # so much of the log is dispatched again at most after a crash
 VERIFY_BYTES: Final = 64 << 20  # so much of the log is read at every start
-_BOUNDARY_BYTES: Final = 8 << 20
+BOUNDARY_BYTES: Final = 8 << 20
 _FORGET_BYTES: Final = 32 << 20
 _CLEAN_FIRST_S: Final = 60.0
 _RECHECK_S: Final = 1.0
@@ -43,6 +44,7 @@ class Upkeep:
         self._manual_runs = 0
         self._forgotten = 0
         self._writing = asyncio.Lock()
+        self._stopping = asyncio.Event()
         settings = store.settings
         self._policy = Policy(
             delete_hours(settings.delete_when),
@@ -57,23 +59,28 @@ class Upkeep:
         return self._task is not None
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = asyncio.get_running_loop().create_task(self._guard())
 
     async def stop(self) -> None:
-        """End the timers; a write under way is waited for."""
+        """End the timers. What they have begun is finished: a write is never left to a thread that nobody waits for."""
+        self._stopping.set()
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await self._task
             self._task = None
-        async with self._writing:
-            pass
 
     def arm(self) -> None:
         """The next runs delete expired files at any hour (DEL-08)."""
         self._manual_runs = MANUAL_RUNS
 
     # ---- the rounds
+
+    async def _guard(self) -> None:
+        """A store that nobody flushes any more takes no more messages."""
+        try:
+            await self._run()
+        except (OSError, StoreError, ValueError, RuntimeError) as error:
+            log.exception("the store's upkeep failed")
+            self._store.stop_writing(StoreError(f"the store's upkeep failed: {type(error).__name__}: {error}"))
 
     async def _run(self) -> None:
         settings, flusher = self._store.settings, self._store.flusher
@@ -84,8 +91,7 @@ class Upkeep:
         now = loop.time()
         last_flush = last_log = last_queue = last_note = last_check = now
         next_clean = now + min(_CLEAN_FIRST_S, settings.clean_interval_ms / 1000)
-        while True:
-            await asyncio.sleep(tick_s)
+        while not await self._sleep(tick_s):
             now = loop.time()
             self._store.commit()
             if (now - last_flush) * 1000 >= settings.flush_interval_ms:
@@ -108,6 +114,12 @@ class Upkeep:
                 next_clean = now + settings.clean_interval_ms / 1000
                 await self.clean()
 
+    async def _sleep(self, seconds: float) -> bool:
+        """Wait for the next turn; True when there is none."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        return self._stopping.is_set()
+
     def _far_from_note(self) -> bool:
         note = self._store.checkpoint.note
         return note is not None and self._store.dispatched - note.dispatched > NOTE_BYTES
@@ -124,7 +136,7 @@ class Upkeep:
         if end - self._forgotten >= _FORGET_BYTES:
             self._forgotten = end
             store.log.forget_pages(flusher.flushed)
-        if not self._boundaries or end - self._boundaries[-1] >= _BOUNDARY_BYTES:
+        if not self._boundaries or end - self._boundaries[-1] >= BOUNDARY_BYTES:
             self._boundaries.append(end)
 
     async def _guarded(self, least_bytes: int) -> None:
@@ -153,7 +165,7 @@ class Upkeep:
             if not todo.queues:
                 return
             try:
-                await asyncio.shield(asyncio.to_thread(todo.write, store.disk, store.queues.list_file))
+                await asyncio.to_thread(todo.write, store.disk, store.queues.list_file)
             except BaseException:
                 store.queues.untaken(todo)
                 raise
@@ -168,7 +180,7 @@ class Upkeep:
             try:
                 if store.flusher.flushed < dispatched:
                     await store.flusher.wait(dispatched, 600_000)
-                await asyncio.shield(asyncio.to_thread(todo.write, store.disk, store.queues.list_file))
+                await asyncio.to_thread(todo.write, store.disk, store.queues.list_file)
             except BaseException:
                 store.queues.untaken(todo)
                 raise
@@ -177,7 +189,7 @@ class Upkeep:
             checkpoint = store.checkpoint
             checkpoint.commit_log_ms = checkpoint.consume_queue_ms = stored_ms
             note = self.note(dispatched)
-            await asyncio.shield(asyncio.to_thread(checkpoint.write, note))
+            await asyncio.to_thread(checkpoint.write, note)
 
     async def _flush_index(self, dispatched: int) -> None:
         index = self._store.index
@@ -185,7 +197,7 @@ class Upkeep:
             return
         flush = index.begin_flush(dispatched)
         if flush is not None:
-            await asyncio.shield(asyncio.to_thread(flush.run))
+            await asyncio.to_thread(flush.run)
             index.end_flush(flush)
         self._store.checkpoint.index_ms = max(self._store.checkpoint.index_ms, index.sealed_ms)
 
@@ -200,9 +212,9 @@ class Upkeep:
         place = index or Synced(0, 0, 0, dispatched)
         return Note(synced, dispatched, place.offset, place.file, place.entries, min(verify, synced), place.end_ms)
 
-    def begin_at(self, verified_from: int) -> None:
-        """The store is open: what was read at the start is the first boundary."""
-        self._boundaries.append(verified_from)
+    def begin_at(self, boundaries: Sequence[int]) -> None:
+        """The store is open; records begin at these offsets."""
+        self._boundaries.extend(boundaries)
         self._forgotten = self._store.log.end
 
     # ---- retention
