@@ -18,7 +18,7 @@ from saturnmq.broker.saver import Saver
 from saturnmq.net import Connection, NetSettings, RemotingClient, RemotingServer
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, MessageQueue, ProducerData, SubscriptionGroupConfig
 from saturnmq.protocol.codes import SCHEDULE_TOPIC, RequestCode, SysFlag
-from saturnmq.protocol.command import Command, FrameDecoder, encode_frame
+from saturnmq.protocol.command import Command, FrameDecoder, Serialization, encode_frame
 from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.message import BatchItem, Message, encode_batch, encode_record
 from saturnmq.store import StateFile, StoreProfile, StoreSettings
@@ -663,5 +663,22 @@ def test_a_filter_that_fails_wakes_its_own_pull_and_disturbs_no_send() -> None:
             next(iter(w.broker.ctx.hold._waiting["T", 0])).accept_record = bad
             assert (await w.send()).code == 0
             assert [answer.code for answer in await asyncio.gather(held, other)] == [0, 0]
+
+    run(work)
+
+
+@pytest.mark.spec("REM-08", "SND-10")
+def test_an_empty_number_is_refused_the_second_time_as_well() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            fields = {"a": "p", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "", "h": "0", "i": "A\x01b"}
+            for _ in range(3):
+                request = Command(
+                    RequestCode.SEND_MESSAGE_V2, ext=dict(fields), body=b"x", serialization=Serialization.ROCKETMQ
+                )
+                answer = await w.client.invoke(w.server.broker_address, request, 5000)
+                assert answer.code == 1 and "g" in (answer.remark or "")
+            assert len(await w.messages()) == 1
 
     run(work)

@@ -43,7 +43,9 @@ class Plan:
         self.sys_flag = int32(ext, "f") & definition.NOT_HOSTS
         self.flag = int32(ext, "h")
         self.reconsume = int32_or(ext, "j", 0)
-        self.born_text = b""  # of the last message, and what it means: many messages share their millisecond
+        self.born_text: bytes | None = (
+            None  # of the last message, and what it means: many messages share their millisecond
+        )
         self.born_ms = 0
 
 
