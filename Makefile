@@ -54,6 +54,7 @@ interop: $(READY)  ## Java client, mqadmin and a Java broker against ours; needs
 
 bench: $(READY)  ## the same Java load against SaturnMQ and Apache 4.9.7, side by side (ARGS=--quick)
 	$(BIN)/python bench/run.py $(ARGS)
+	$(BIN)/python bench/store.py $(ARGS)
 
 spec-coverage: $(READY)  ## which requirement has a test
 	$(BIN)/python ../shared/tools/spec_coverage.py --project . $(ARGS)

@@ -119,11 +119,13 @@ class Results:
 
 
 def start(server: str, folder: Path) -> Cluster:
-    """A fresh server by name. The store files have the original's full size, both flush asynchronously."""
+    """A fresh server by name. The store files have the original's full size; it flushes asynchronously, but NAME+sync."""
     folder.mkdir(parents=True, exist_ok=True)
-    if server == "apache":
-        return ApacheCluster(folder, heap_mb=APACHE_HEAP_MB, small_store=False).start()
-    return SaturnCluster(folder, settings={"storeProfile": "standard"}).start()
+    name, _, flush = server.partition("+")
+    settings = {"flushDiskType": "SYNC_FLUSH" if flush == "sync" else "ASYNC_FLUSH"}
+    if name == "apache":
+        return ApacheCluster(folder, settings=settings, heap_mb=APACHE_HEAP_MB, small_store=False).start()
+    return SaturnCluster(folder, settings={"storeProfile": "standard", **settings}).start()
 
 
 def machine_busy_s() -> float:
@@ -201,8 +203,9 @@ class Bench:
 
     def _warm(self, say: Callable[[str], None]) -> None:
         """Both JVMs compile their hot code before anything counts."""
+        modes = sorted({row.mode for row in self.plan.workloads} - {"drain"}) or ["batch"]
         for server in self.results.servers:
-            for mode in ("sync", "async", "batch", "oneway"):
+            for mode in modes:
                 say(f"warming {server}: {mode}")
                 self._send(server, Workload(mode, 16, 128), self.plan.warm_seconds, "Warm")
 

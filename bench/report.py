@@ -19,7 +19,12 @@ from rich.table import Table
 
 from measure import APACHE_HEAP_MB, Plan, Results, Row
 
-TITLES = {"saturnmq": "SaturnMQ", "apache": "Apache 4.9.7"}
+TITLES = {
+    "saturnmq": "SaturnMQ",
+    "apache": "Apache 4.9.7",
+    "saturnmq+sync": "SaturnMQ, SYNC_FLUSH",
+    "apache+sync": "Apache 4.9.7, SYNC_FLUSH",
+}
 
 
 def _thousands(value: float) -> str:
