@@ -164,10 +164,10 @@ def test_put_writes_entry_slot_and_header(tmp_path: Path, allocate: bool) -> Non
         + ENTRY.pack(two, 300, 1, 1)
         + ENTRY.pack(one, 300, 1, 2)
     )
-    made.put("T", ["k1"], 400, 5_003_998)  # entry 0 is not used, so 3 of 4 fill the file
+    made.put("T", ["k1", "k2"], 400, 5_003_998)  # entry 0 is not used, so 3 of 4 fill the file
     assert len(made.paths) == 2
-    assert entries(made.paths[1], 1) == [(one, 400, 1, 0)]  # seconds since the end of the file before
-    assert header(made.paths[1]) == (5_003_998, 5_003_998, 400, 400, 1, 2)
+    assert entries(made.paths[1], 1) == [(one, 400, 1, 0), (two, 400, 0, 1)]  # first since the end of the file before
+    assert header(made.paths[1]) == (5_003_998, 5_003_998, 400, 400, 1, 3)
     made.close()
 
 
@@ -887,10 +887,13 @@ class World:
             if self.chance.random() < 0.05:
                 self.index.trim()
 
-    def crash(self) -> None:
+    def crash_keeping_the_log(self) -> None:
         self.disk.steps_left = 10**9
         self.index.close()
         self.disk.crash(self.chance)
+
+    def crash(self) -> None:
+        self.crash_keeping_the_log()
         if self.chance.random() < 0.4 and self.log:  # the log loses its tail
             del self.log[self.chance.randrange(len(self.log)) :]
             self.end = self.log[-1].offset + 1 if self.log else 0
@@ -1025,6 +1028,53 @@ def test_truncate_drops_what_points_behind_the_end_of_the_log(tmp_path: Path) ->
         assert [path.read_bytes() for path in made.paths] == [path.read_bytes() for path in whole.paths]
         made.close()
         whole.close()
+
+
+@pytest.mark.spec("DUR-20")
+@pytest.mark.parametrize("allocate", [True, False])
+def test_truncation_may_be_cut_at_any_operation(tmp_path: Path, allocate: bool) -> None:
+    records = [Record(number * 10, [f"k{number % 5}", "k5", f"k{number % 7}"], NOW + number) for number in range(25)]
+    operations = 0
+    for stop in itertools.count():
+        world = World(tmp_path / f"{stop}", random.Random(stop), 24, allocate)
+        for record in records:
+            world.index.put("T", record.keys, record.offset, record.ms)
+        flush(world.index, 250)
+        world.note = world.index.synced
+        world.log, world.end = records[:11], 110  # ends in the second of four files
+        world.disk.steps_left = stop
+        try:
+            world.index.truncate(110)
+        except Died:
+            operations += 1
+        world.crash_keeping_the_log()
+        world.recover()
+        world.check()
+        world.index.close()
+        if operations == stop:
+            break
+    assert operations > 8
+
+
+@pytest.mark.spec("DUR-13")
+def test_what_was_dropped_is_gone_on_disk_before_anything_is_written(tmp_path: Path) -> None:
+    disk = LoggingDisk()
+    made = index(tmp_path, disk, entries=3)
+    for offset in range(8):
+        made.put("T", ["k"], offset, NOW)
+    flush(made)
+    noted, paths = made.synced, made.paths
+    disk.log.clear()
+    made.truncate(3)  # leaves one of two entries in the second file
+    assert disk.log[: disk.log.index("folder")] == [f"close {paths[3].name}"]
+    assert disk.log.count(f"sync {paths[1].name}") == 2
+    assert noted is not None and made.synced == Synced(int(paths[1].name), 1, NOW, 2)
+    made.put("T", ["k"], 3, NOW)
+    made.put("T", ["k"], 4, NOW)
+    disk.log.clear()
+    made.repair(made.synced)
+    assert disk.log[:2] == [f"close {paths[1].name[:-1]}{int(paths[1].name[-1]) + 1}", "folder"]
+    made.close()
 
 
 @pytest.mark.spec("DUR-13")

@@ -224,10 +224,6 @@ class IndexFile:
         """Whether it takes no more entries (IX-04)."""
         return self.count >= self._shape.entries_max
 
-    @property
-    def is_open(self) -> bool:
-        return self._fd >= 0
-
     def descriptor(self) -> int:
         """The one through which it is written and synced; opens the file. Raises StoreError."""
         if self._fd < 0:
