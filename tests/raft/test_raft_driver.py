@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from saturnmq.net.client import RemotingClient
 from saturnmq.net.errors import StartError
 from saturnmq.net.settings import NetSettings
 from saturnmq.protocol.command import Command
-from saturnmq.protocol.errors import ConfigError, CorruptRecord
+from saturnmq.protocol.errors import ConfigError, CorruptRecord, DiskFull
 from saturnmq.protocol.message import decode_record
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.entry import Entry
@@ -189,6 +190,7 @@ def test_the_preferred_member_gets_the_leadership_back(tmp_path: Path) -> None:
             await made.append(b"b")
             await made.start("n2")
             await made.until(lambda: made.leader is made.members["n2"], "n2 does not lead again")
+            assert made.members["n2"].status().role is Role.LEADER
 
     asyncio.run(run())
 
@@ -296,6 +298,7 @@ def test_page_cache_mode_acknowledges_and_flushes_behind(tmp_path: Path) -> None
             await made.append(b"a")
             await made.equal()
             await made.until(lambda: not any(m.files.dirty for m in made.members.values()), "not flushed")
+            assert all(m.status().durable_index == 0 for m in made.members.values())
 
     asyncio.run(run())
 
@@ -386,5 +389,117 @@ def test_a_wrong_own_id_does_not_start(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="n1"):
             member.open()
         await member.stop()
+
+    asyncio.run(run())
+
+
+class SmallDisk(Disk):
+    """Has room for so many files."""
+
+    def __init__(self, files: int) -> None:
+        self.files = files
+
+    def create(self, path: Path, size_bytes: int, *, allocate: bool) -> int:
+        if "data" in path.parts[-2] and self.files <= 0:
+            raise DiskFull(f"no room for {path}")
+        self.files -= "data" in path.parts[-2]
+        return super().create(path, size_bytes, allocate=allocate)
+
+
+@pytest.mark.spec("DL-S10", "DL-A04", "DUR-15")
+def test_a_full_disk_refuses_appends_with_415_before_it_hurts_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    async def run() -> None:
+        disk = SmallDisk(1)
+        made = Group(tmp_path, 1, disk=disk, file_bytes=4096)
+        member = await made.start("n0")
+        for _ in range(3):
+            await made.append(b"x" * 800)
+        await made.until(lambda: member.node and member.node.state.disk_full, "the full disk is not seen")
+        assert (await member.append([b"y"])).code == Code.DISK_FULL
+        assert member.status().failed is None
+        disk.files = 10
+        await made.append(b"z" * 800)
+        for _ in range(8):
+            await made.append(b"z" * 800)
+        assert len(member.files.data.files) >= 3
+        await made.stop("n0")
+        again = await made.start("n0")
+        assert again.status().end_index == 11
+        await made.stop("n0")
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-S09", "DL-S12", "DL-P13", "DL-F08")
+def test_old_files_go_and_a_member_that_needs_them_starts_at_the_leaders_begin(tmp_path: Path) -> None:
+    """Row 17 of section 7."""
+
+    async def run() -> None:
+        async with group(tmp_path, file_bytes=4096) as made:
+            await made.append(b"first")
+            await made.equal()
+            leader = await made.a_leader()
+            late = next(n for n in made.names if n != leader.settings.self_id)
+            await made.stop(late)
+            for _ in range(40):
+                await made.append(b"x" * 700)
+            leader = await made.a_leader()
+            files = len(leader.files.data.files)
+            assert files > 5
+            year_s = 366 * 86400
+            deleted = 0
+            while leader.files.begin_index < 10:
+                deleted += leader.clean(0.1, time.time() + year_s, 4)
+                await asyncio.sleep(0)
+            assert 0 < deleted < files
+            assert leader.status().begin_index == leader.files.begin_index
+            await made.start(late)
+            await made.append(b"last")
+            await made.equal()
+            assert made.members[late].files.begin_index == leader.files.begin_index
+            assert entries_of(made, late) == entries_of(made, leader.settings.self_id)
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-M08")
+def test_a_call_without_an_answer_counts_as_network_error(tmp_path: Path) -> None:
+    """The core gives each call the timeout, the port reports None after it (VOTE: UNKNOWN, transfer: 302)."""
+
+    async def run() -> None:
+        async with group(tmp_path, rpc_timeout_ms=300) as made:
+            await made.append(b"a")
+            await made.equal()
+            leader = await made.a_leader()
+            other = next(n for n in made.names if n != leader.settings.self_id)
+            writers: list[asyncio.StreamWriter] = []
+            silent = await asyncio.start_server(lambda reader, writer: writers.append(writer), "127.0.0.1", 0)
+            host, port = silent.sockets[0].getsockname()[:2]
+            leader.readdress(other, f"{host}:{port}")
+            answer = await leader.transfer(other)
+            assert answer.code == Code.NETWORK_ERROR
+            silent.close()
+            for writer in writers:
+                writer.close()
+                await asyncio.wait([asyncio.ensure_future(writer.wait_closed())])
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-Q06", "DL-M05")
+def test_status_names_role_term_bounds_and_watermarks_of_a_static_group(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with group(tmp_path) as made:
+            await made.append(b"a")
+            await made.equal()
+            leader = await made.a_leader()
+            await made.until(lambda: set(leader.status().watermarks.values()) == {0}, "watermarks lag")
+            status = leader.status()
+            assert (status.role, status.begin_index, status.end_index, status.committed_index) == (Role.LEADER, 0, 0, 0)
+            assert set(status.watermarks) == set(
+                made.names
+            )  # those of dLegerPeers and no others, for as long as it runs
+            follower = next(m for m in made.members.values() if m is not leader)
+            assert (follower.status().leader_id, follower.status().watermarks) == (leader.settings.self_id, {})
 
     asyncio.run(run())

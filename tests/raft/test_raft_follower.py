@@ -94,7 +94,7 @@ def test_a_full_disk_answers_406() -> None:
     assert bench.push(APPEND, LOG[3]).code == Code.SUCCESS
 
 
-@pytest.mark.spec("DL-F06", "DL-Q02")
+@pytest.mark.spec("DL-F06", "DL-F09", "DL-Q02")
 def test_the_committed_index_is_adopted_up_to_what_is_known_to_be_the_leaders() -> None:
     bench = follower(3)
     assert bench.push(APPEND, LOG[3], commit=99).code == Code.SUCCESS

@@ -504,15 +504,15 @@ def test_every_third_push_may_get_lost_and_all_commit() -> None:
     cluster = Cluster(1)
     cluster.start()
     cluster.events.run_until(15_000)
-    pushes = iter(range(10**6))
-    cluster.drop = lambda request: isinstance(request, PushRequest) and next(pushes) % 3 == 0
+    cluster.drop = lambda request: isinstance(request, PushRequest) and cluster.rng.random() < 0.33
     for _ in range(30):
         leading = cluster.leader
         if leading is not None:
             cluster.propose(leading)
         cluster.events.run_until(cluster.events.now_ms + 1000)
     cluster.events.run_until(cluster.events.now_ms + 10_000)
-    assert len(cluster.observer.acked) == 30
+    assert cluster.seen["append 200"] + cluster.seen["append 502"] == 30  # a caller may have waited too long
+    assert [member.committed for member in cluster.members.values()] == [29, 29, 29]
 
 
 @pytest.mark.spec("DL-X03", "DL-X04")

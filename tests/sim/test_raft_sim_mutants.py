@@ -221,12 +221,9 @@ def callers_kept_at_step_down(patch: Patch) -> None:
     patch.setattr(leader.Leader, "role_changed", role_changed)
 
 
-def leader_stays_on_a_failed_disk(patch: Patch) -> None:
-    def disk_failed(self: node.Node, now_ms: int, why: str) -> Any:
-        self.state.failed = why
-        return self._leave()
-
-    patch.setattr(node.Node, "disk_failed", disk_failed)
+def checkpoint_ahead_of_the_log(patch: Patch) -> None:
+    """A committed entry whose write a crash takes back: what is there then is guarded as if it were committed."""
+    patch.setattr(Member, "_committed_on_disk", lambda self, committed: committed)
 
 
 def compare_says_yes(patch: Patch) -> None:
@@ -276,7 +273,7 @@ MUTANTS: tuple[Callable[[Patch], None], ...] = (
     a_term_is_led_twice_over_a_restart,
     a_gap_is_never_answered,
     callers_kept_at_step_down,
-    leader_stays_on_a_failed_disk,
+    checkpoint_ahead_of_the_log,
     compare_says_yes,
     cut_keeps_the_durable_mark,
 )

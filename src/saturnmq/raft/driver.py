@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import shutil
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from saturnmq.net.settings import NetSettings
-from saturnmq.protocol.errors import InvariantBroken, SaturnError
+from saturnmq.protocol.errors import DiskFull, InvariantBroken, SaturnError
 from saturnmq.raft.core.actions import (
     Action,
     Alarm,
@@ -45,6 +46,8 @@ from saturnmq.raft.core.state import HardState
 from saturnmq.raft.layout import LedgerCheckpoint
 from saturnmq.raft.ledger_files import BodyCheck, LedgerFiles, any_body
 from saturnmq.raft.peers import Peers
+from saturnmq.raft.retention import Disk as Fullness
+from saturnmq.raft.retention import RetentionSettings, disk_state, files_to_delete
 from saturnmq.raft.settings import RaftSettings
 from saturnmq.raft.term_file import CheckpointFile, TermFile
 from saturnmq.store.disk import Disk
@@ -52,6 +55,8 @@ from saturnmq.store.disk import Disk
 log = logging.getLogger(__name__)
 
 TICK_MS = 10  # DL-E02
+CLEAN_INTERVAL_MS = 10_000
+SLOW_SYNC_MS = 500  # DL-S04
 
 Input = Callable[[], list[Action]]
 
@@ -98,10 +103,12 @@ class RaftMember:
         start_pos: int = 0,
         listener: Listener | None = None,
         disk: Disk | None = None,
+        retention: RetentionSettings | None = None,
         clock_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
     ) -> None:
         self.settings = settings
         self.listener = listener or Listener()
+        self.retention = retention or RetentionSettings()
         self.files = LedgerFiles(
             folder,
             file_bytes=file_bytes,
@@ -130,6 +137,8 @@ class RaftMember:
         self._answers: dict[int, Callable[[Response], None]] = {}
         self._token = 0
         self._stopped = False
+        self._next_clean_ms = 0
+        self._too_full = False
         self.node: Node | None = None
         self.address = ("", 0)
 
@@ -192,7 +201,9 @@ class RaftMember:
         self._answers.clear()
         try:
             if self.node is not None and self.node.state.failed is None:
+                end = self.node.state.log.end
                 await self._in_thread(self.files.sync_job())
+                self.node.state.log.durable = end
                 await self._in_thread(self._write_checkpoint)
         finally:
             self._threads.shutdown(wait=True)
@@ -373,9 +384,12 @@ class RaftMember:
             self._sync = asyncio.get_running_loop().create_task(self._run_sync(wanted, self.files.sync_job()))
 
     async def _run_sync(self, wanted: SyncLog, job: Callable[[], None]) -> None:
-        node = self._node()
+        node, began_ms = self._node(), self._clock_ms()
         try:
             await asyncio.get_running_loop().run_in_executor(self._sync_thread, job)
+            took_ms = self._clock_ms() - began_ms
+            if took_ms > SLOW_SYNC_MS:
+                log.warning("member=%s sync took %s ms", self.settings.self_id, took_ms)
         except (SaturnError, OSError) as error:
             why = f"sync failed: {error}"
             self._feed(lambda: node.disk_failed(self._clock_ms(), why))
@@ -394,17 +408,18 @@ class RaftMember:
         written, next_checkpoint_ms = LedgerCheckpoint(), self._clock_ms()
         while True:
             await asyncio.sleep(self.settings.flush_interval_ms / 1000)
+            self._make_room()
             quiet = self._sync is None and self._blocked is None
             if not self._core.sync_before_ack and quiet and self.files.dirty:
-                self._sync = asyncio.get_running_loop().create_task(
-                    self._run_sync(SyncLog(-1, -1), self.files.sync_job())
-                )
+                known = self._node().state.log
+                behind = SyncLog(known.epoch, known.end)
+                self._sync = asyncio.get_running_loop().create_task(self._run_sync(behind, self.files.sync_job()))
             if self._clock_ms() < next_checkpoint_ms:
                 continue
             next_checkpoint_ms = self._clock_ms() + self.settings.checkpoint_interval_ms
             log.debug("%s", self.status())
             state = self._node().state
-            current = LedgerCheckpoint(state.log.end, state.committed)
+            current = self._checkpoint_now()
             if current != written and state.failed is None:
                 written = current
                 try:
@@ -412,6 +427,50 @@ class RaftMember:
                 except SaturnError as error:
                     log.warning("checkpoint not written: %s", error)
 
-    def _write_checkpoint(self) -> None:
+    def _make_room(self) -> None:
+        """The next file is made ahead; without room for it appends are refused, and go on when there is (DL-S10)."""
+        node, now_ms = self._node(), self._clock_ms()
+        if self._blocked is not None or node.state.failed is not None:
+            return
+        if now_ms >= self._next_clean_ms:
+            self._next_clean_ms = now_ms + CLEAN_INTERVAL_MS
+            usage = shutil.disk_usage(self.files.folder)
+            self.clean(usage.used / usage.total if usage.total else -1.0, time.time(), time.localtime().tm_hour)
+        try:
+            self.files.prepare()
+            full = self._too_full
+        except DiskFull as error:
+            full = True
+            if not node.state.disk_full:
+                log.error("member=%s disk is full, appends are refused: %s", self.settings.self_id, error)
+        except (SaturnError, OSError) as error:
+            why = str(error)
+            self._feed(lambda: node.disk_failed(self._clock_ms(), why))
+            return
+        if full != node.state.disk_full:
+            log.warning("member=%s disk_full=%s", self.settings.self_id, full)
+            self._feed(lambda: node.disk_full(self._clock_ms(), full))
+
+    def clean(self, used_ratio: float, now_s: float, hour: int) -> int:
+        """Delete old files (DL-S09), a few per call and none while a sync is under way. Returns how many."""
+        disk = disk_state(self.retention, used_ratio)
+        self._too_full = disk is Fullness.FULL
+        modified = [int(file.path.stat().st_mtime * 1000) for file in self.files.data.files]
+        count = files_to_delete(self.retention, modified, now_ms=int(now_s * 1000), hour=hour, disk=disk)
+        if count == 0 or self._sync is not None or self._blocked is not None:
+            return 0
+        begin = -1
+        for _ in range(count):
+            begin = self.files.delete_oldest()
+        log.info("ledger files deleted count=%s begin=%s member=%s", count, begin, self.settings.self_id)
+        node = self._node()
+        self._feed(lambda: node.trimmed(self._clock_ms(), begin))
+        return count
+
+    def _checkpoint_now(self) -> LedgerCheckpoint:
+        """Committed only as far as the log is on disk: what a crash may still take back must not count as committed after it."""
         state = self._node().state
-        self._checkpoint.write(LedgerCheckpoint(state.log.end, state.committed))
+        return LedgerCheckpoint(state.log.end, min(state.committed, state.log.durable))
+
+    def _write_checkpoint(self) -> None:
+        self._checkpoint.write(self._checkpoint_now())

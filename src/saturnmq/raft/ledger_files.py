@@ -67,6 +67,7 @@ class LedgerFiles:
         self._end_term = -1
         self._end_pos = start_pos
         self._dirty: dict[int, MappedFile] = {}
+        self._spare: MappedFile | None = None  # the next data file, made before it is needed
         self.recovered = Plan()
 
     @property
@@ -121,6 +122,7 @@ class LedgerFiles:
         self._clear_behind(made)
 
     def close(self) -> None:
+        self._drop_spare()
         self.data.close()
         self.index.close()
 
@@ -233,9 +235,31 @@ class LedgerFiles:
         start = pos - pos % self.file_bytes
         for gap in range(self.data.files[-1].end if self.data.files else start, start, self.file_bytes):
             raise StoreError(f"data file {gap} is missing before {start}")
-        made = self.data.make(start)
+        made = self._spare
+        if made is None or made.start != start:
+            self._drop_spare()
+            made = self.data.make(start)
+        self._spare = None
         self.data.files.append(made)
         return made
+
+    def prepare(self) -> None:
+        """Make the next data file while the last one still has room, so that a full disk is noticed before it hurts.
+
+        Does nothing as long as half of the last file is free. Raises DiskFull, StoreError; the ledger is as before then.
+        """
+        last = self.data.files[-1] if self.data.files else None
+        start = last.end if last is not None else self._end_pos - self._end_pos % self.file_bytes
+        if self._spare is not None and self._spare.start == start:
+            return
+        if last is None or self._end_pos - last.start > self.file_bytes // 2:
+            self._drop_spare()
+            self._spare = self.data.make(start)
+
+    def _drop_spare(self) -> None:
+        if self._spare is not None:
+            self._spare.delete()
+            self._spare = None
 
     def _write_unit(self, index: int, unit: bytes) -> None:
         offset = index * INDEX_UNIT_BYTES
@@ -251,6 +275,7 @@ class LedgerFiles:
 
     def cut(self, index: int, end_pos: int, *, restart: bool = False) -> None:
         """Remove entries from index on, durably; restart: remove all, the next entry lies at end_pos (section 3.5)."""
+        self._drop_spare()
         if restart or index <= self._begin:
             self._dirty.clear()
             self._drop(self.data)

@@ -198,9 +198,14 @@ class Member:
             cluster.observer.committed(self, action)
             self.committed = action.index
             if cluster.rng.random() < 0.1:
-                self.checkpoint = action.index
+                self.checkpoint = self._committed_on_disk(action.index)
         elif isinstance(action, RoleChanged):
             cluster.observer.role(self, action)
+
+    def _committed_on_disk(self, committed: int) -> int:
+        """What the checkpoint may say: a committed entry that a crash could still replace is not among it."""
+        assert self.node is not None
+        return min(committed, self.node.state.log.durable)
 
     def _start_sync(self) -> None:
         if self._sync is None or self._sync_running:

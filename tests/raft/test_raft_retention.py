@@ -1,0 +1,65 @@
+"""Which ledger files go: rows DL-S09 and DL-S10."""
+
+from __future__ import annotations
+
+import pytest
+
+from saturnmq.raft.retention import HOUR_MS, Disk, RetentionSettings, disk_state, files_to_delete
+
+DEFAULT = RetentionSettings()
+NOW = 1_000 * HOUR_MS
+
+
+def ages(*hours: float) -> list[int]:
+    return [int(NOW - hour * HOUR_MS) for hour in hours]
+
+
+@pytest.mark.spec("DL-S10")
+@pytest.mark.parametrize(
+    ("used", "expected"),
+    [
+        (-1.0, Disk.FINE),
+        (0.75, Disk.FINE),
+        (0.76, Disk.CHECK),
+        (0.86, Disk.CLEAN),
+        (0.90, Disk.CLEAN),
+        (0.91, Disk.FULL),
+    ],
+)
+def test_disk_states(used: float, expected: Disk) -> None:
+    assert disk_state(DEFAULT, used) is expected
+
+
+@pytest.mark.spec("DL-S10")
+def test_floors_and_caps_of_the_ratios() -> None:
+    assert RetentionSettings(force_ratio=0.2).clean_ratio == 0.50
+    assert RetentionSettings(force_ratio=0.2).full_ratio == pytest.approx(0.55)
+    assert RetentionSettings(force_ratio=0.94).full_ratio == 0.95
+
+
+@pytest.mark.spec("DL-S09")
+@pytest.mark.parametrize(
+    ("hours", "hour", "disk", "expected"),
+    [
+        ((100, 80, 74, 72, 1), 4, Disk.FINE, 3),
+        ((100, 80, 74, 72, 1), 5, Disk.FINE, 0),
+        ((100, 80, 74, 72, 1), 5, Disk.CHECK, 3),
+        ((72, 100, 100), 4, Disk.FINE, 0),  # oldest first: a young one stops it
+        ((5, 4, 3), 5, Disk.CLEAN, 2),
+        ((5, 4, 3), 5, Disk.FULL, 2),
+        ((100, 100), 4, Disk.FINE, 1),
+        ((100,), 4, Disk.FULL, 0),  # never the last
+        ((), 4, Disk.FULL, 0),
+        ((100,) * 30, 4, Disk.FINE, 10),
+    ],
+)
+def test_files_that_go(hours: tuple[float, ...], hour: int, disk: Disk, expected: int) -> None:
+    assert files_to_delete(DEFAULT, ages(*hours), now_ms=NOW, hour=hour, disk=disk) == expected
+
+
+@pytest.mark.spec("DL-S09", "DL-U03")
+def test_without_force_only_age_counts_and_while_an_old_log_is_there_nothing_goes() -> None:
+    held = RetentionSettings(force_enabled=False, reserved_hours=87_600)
+    assert files_to_delete(held, ages(100, 99, 1), now_ms=NOW, hour=4, disk=Disk.FULL) == 0
+    gentle = RetentionSettings(force_enabled=False)
+    assert files_to_delete(gentle, ages(100, 99, 1), now_ms=NOW, hour=9, disk=Disk.FULL) == 2
