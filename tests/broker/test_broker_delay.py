@@ -64,7 +64,7 @@ def test_what_is_put_aside_comes_back_to_its_topic_and_queue(level: int, queue: 
     topic, queue_id, properties = delay.scheduled("T", queue, raw, MAX)
     assert (topic, queue_id) == (SCHEDULE_TOPIC, min(level, MAX) - 1)
     message = Message(topic, b"x", properties.encode(), queue_id, reconsume_times=2, born_timestamp_ms=5)
-    copy = delay.delivered(message)
+    copy = delay.restored(message)
     assert (copy.topic, copy.queue_id, copy.reconsume_times, copy.born_timestamp_ms) == ("T", queue, 2, 5)
     expected = {"DELAY": str(min(level, MAX)), "REAL_TOPIC": "T", "REAL_QID": str(queue)}
     assert copy.properties == own | expected

@@ -25,6 +25,7 @@ from saturnmq.broker.registrar import Registrar
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.stats import SAMPLE_SECONDS, Stats
 from saturnmq.broker.topics import Topics
+from saturnmq.broker.transactions import Transactions
 from saturnmq.net import Connection, NetSettings, RemotingServer, SendFailed
 from saturnmq.net.tls import TlsSettings
 from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
@@ -82,6 +83,7 @@ class Broker:
         self.ctx.delay = DelayService(
             self.store, self._state_file(config / "delayOffset.json"), self.ctx.stats, clock_ms
         )
+        self.ctx.transactions = Transactions(self.ctx, self._state_file(config / "transactionChecks.json"))
         self.ctx.cluster_suffix = f"\x02{PropertyKey.CLUSTER}\x01{settings.cluster_name}"
         self.ctx.config_text = self._config_text
         self.ctx.clients.on_change = self._members_changed
@@ -136,6 +138,7 @@ class Broker:
             for part in (self.topics, self.ctx.groups, self.ctx.offsets, self.ctx.filters):
                 part.load()
             self.ctx.delay.load()
+            self.ctx.transactions.load()
             await self.store.start()
             self.store.on_append = self.ctx.hold.appended
             self.topics.on_change = self.registrar.topics_changed
@@ -147,9 +150,11 @@ class Broker:
                 loop.create_task(self._every(SAVE_SECONDS, self.ctx.filters.save_soon)),
                 loop.create_task(self._every(SAMPLE_SECONDS, self._sample)),
                 loop.create_task(self._every(self.settings.flush_delay_ms / 1000, self.ctx.delay.save)),
+                loop.create_task(self._every(SAMPLE_SECONDS, self.ctx.transactions.note_progress)),
             ]
             if self.settings.broker_role != "SLAVE":
                 self.ctx.delay.start()
+                self.ctx.transactions.start()
             await self.registrar.start()
         except BaseException:
             await self.stop()
@@ -186,6 +191,7 @@ class Broker:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._tasks = []
             await asyncio.gather(self._server.stop(), self._fast.stop(), self.ctx.delay.stop())
+            await self.ctx.transactions.stop()
             if self._notify is not None:
                 self._notify.cancel()
                 self._notify = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import ConsumerData, SubscriptionData
@@ -66,6 +67,7 @@ class Clients:
         self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}  # as producer, as consumer
         self.on_change: Callable[[ConsumerGroup], None] | None = None
         self.on_gone: Callable[[str], None] | None = None
+        self._turn = 0
 
     def register_producer(self, group: str, connection: Connection, info: ClientInfo) -> None:
         """A producer was heard of."""
@@ -136,5 +138,9 @@ class Clients:
             self.on_change(group)
 
     def producer_near(self, group: str) -> Connection | None:
-        """Any live producer of a group (PR-36)."""
-        return next(iter(self.producers.get(group, ())), None)
+        """A live producer of a group, another one each time (PR-36, TX-09)."""
+        members = self.producers.get(group)
+        if not members:
+            return None
+        self._turn += 1
+        return next(islice(members, self._turn % len(members), None))

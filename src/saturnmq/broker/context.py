@@ -16,6 +16,7 @@ from saturnmq.broker.processors.send_answer import SendAnswers
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.stats import Stats
 from saturnmq.broker.topics import Topics
+from saturnmq.broker.transactions import Transactions
 from saturnmq.protocol.message import Host
 from saturnmq.store import MessageStore
 
@@ -36,6 +37,7 @@ class Context:
     filters: Filters
     hold: Hold = field(init=False)
     delay: DelayService = field(init=False)
+    transactions: Transactions = field(init=False)
     store_host: Host = field(init=False)
     answers: SendAnswers = field(init=False)
     address: str = ""  # as clients are told

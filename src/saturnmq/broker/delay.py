@@ -74,8 +74,8 @@ def scheduled(topic: str, queue_id: int, properties: str, level_max: int) -> tup
     return SCHEDULE_TOPIC, level - 1, with_property(properties, PropertyKey.REAL_QID, str(queue_id))
 
 
-def delivered(message: Message) -> Message:
-    """What a waiting message becomes: the same under its real topic and queue (DLY-05). Raises MessageError."""
+def restored(message: Message) -> Message:
+    """The message that waits in a system topic, under its real topic and queue (DLY-05, TX-05). Raises MessageError."""
     topic = message.properties.get(PropertyKey.REAL_TOPIC)
     queue = message.properties.get(PropertyKey.REAL_QID, "")
     if not topic or _NUMBER.fullmatch(queue) is None or int(queue) < 0:
@@ -267,7 +267,7 @@ class DelayService:
             message = decode_record(record, check_crc=True)
             if (message.topic, message.queue_offset) != (SCHEDULE_TOPIC, offset):
                 raise CorruptRecord(f"it is {message.topic!r} {message.queue_offset}")
-            copy = delivered(message)
+            copy = restored(message)
         except (MessageError, CorruptRecord) as error:
             log.error("delay level=%s offset=%s: the record at %s cannot be delivered, skipped: %s", level.number, offset,
                       physical, error.message)  # fmt: skip

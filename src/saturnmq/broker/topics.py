@@ -40,7 +40,7 @@ class Topics:
         if found is not None:
             for name, config in found.topic_config_table.items():
                 config.topic_name = config.topic_name or name
-                if name not in self.system:
+                if name not in self.system or name not in self.table:
                     self.table[name] = config
             self.version = found.data_version
 
@@ -58,6 +58,7 @@ class Topics:
         if s.trace_topic_enable:
             self._system(s.trace_topic, 1)
         self._system(f"{s.cluster_name}_{codes.REPLY_TOPIC_SUFFIX}", 1)
+        self.system |= {codes.HALF_TOPIC, codes.OP_HALF_TOPIC, codes.CHECK_MAX_TIME_TOPIC}  # made when they are needed
 
     def _system(self, name: str, queues: int, perm: int = int(Perm.READ | Perm.WRITE)) -> None:
         self.table[name] = TopicConfig(name, queues, queues, perm)

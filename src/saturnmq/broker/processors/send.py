@@ -16,11 +16,13 @@ from saturnmq.broker.delay import scheduled
 from saturnmq.broker.names import topic_problem
 from saturnmq.broker.numbers import int32, int32_or, int64
 from saturnmq.broker.properties import find, with_property, without
+from saturnmq.broker.transactions import as_half
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from saturnmq.protocol.codes import (
     DLQ_PREFIX,
     FORBIDDEN_SEND_TOPICS,
+    HALF_TOPIC,
     RETRY_PREFIX,
     TRANSACTION_MASK,
     VERSION_MAX_RECONSUME,
@@ -170,11 +172,6 @@ def _put_one(
     if "WAIT\x01" in properties:
         wait = find(properties, "WAIT") != "false"
         properties = without(properties, "WAIT")
-    if "TRAN_MSG\x01" in properties and find(properties, "TRAN_MSG") == "true":
-        why = "this broker does not support transactional messages yet"
-        if ctx.settings.reject_transactions:
-            why = f"the broker[{ctx.store_host.ip}] sending transaction message is forbidden"
-        raise response_error(ResponseCode.NO_PERMISSION, why)
     reconsume = int32_or(ext, "j", 0)
     if topic.startswith(RETRY_PREFIX):
         topic, queue_id = _retry_target(ctx, request, ext, topic, queue_id, reconsume)
@@ -189,7 +186,11 @@ def _put_one(
     sys_flag = int32(ext, "f") & NOT_HOSTS
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= _MULTI_TAGS
-    if "DELAY\x01" in stored:
+    half = "TRAN_MSG\x01" in stored and _is_half(ctx, stored, reconsume)
+    if half:
+        stored = as_half(topic, queue_id, stored, ext["a"])
+        topic, queue_id, sys_flag = HALF_TOPIC, 0, sys_flag & ~TRANSACTION_MASK
+    elif "DELAY\x01" in stored:
         topic, queue_id, stored = _delayed(ctx, topic, queue_id, stored, sys_flag)
     body = request.body or b""
     message = Message(
@@ -209,6 +210,8 @@ def _put_one(
         stats = ctx.stats
         stats.put_messages += 1
         stats.put_bytes += result.size
+        if half:
+            ctx.transactions.prepared(message, result)
     return result, wait
 
 
@@ -250,6 +253,19 @@ def _put_batch(
         ctx.stats.put_messages += len(messages)
         ctx.stats.put_bytes += result.size
     return result, wait
+
+
+def _is_half(ctx: Context, properties: str, reconsume: int) -> bool:
+    """Whether a message is the first half of a transaction (TX-03). Old clients leave the mark in copies that they send to a
+    retry topic: those are none. Raises ResponseError where transactions are not allowed (SND-12)."""
+    if (find(properties, PropertyKey.TRAN_MSG) or "").lower() != "true":
+        return False
+    if reconsume > 0 and (find(properties, PropertyKey.DELAY) or "0") != "0":
+        return False
+    if ctx.settings.reject_transactions:
+        text = f"the broker[{ctx.store_host.ip}] sending transaction message is forbidden"
+        raise response_error(ResponseCode.NO_PERMISSION, text)
+    return True
 
 
 def _delayed(ctx: Context, topic: str, queue_id: int, properties: str, sys_flag: int) -> tuple[str, int, str]:

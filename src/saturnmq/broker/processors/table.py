@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from saturnmq.broker.processors import admin, clients, messages, offsets, pull, send_plain
+from saturnmq.broker.processors import admin, clients, messages, offsets, pull, send_plain, transactions
 from saturnmq.protocol import headers as h
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command
@@ -41,6 +41,8 @@ ROUTES: Final = (
     Route(RequestCode.SEND_BATCH_MESSAGE, None, send_plain.send),
     Route(RequestCode.PULL_MESSAGE, None, pull.pull, Ports.MAIN),
     Route(RequestCode.CONSUMER_SEND_MSG_BACK, h.ConsumerSendMsgBack, messages.send_back),
+    Route(RequestCode.END_TRANSACTION, h.EndTransaction, transactions.end),
+    Route(RequestCode.RESUME_CHECK_HALF_MESSAGE, h.ResumeCheckHalfMessage, transactions.resume),
     Route(RequestCode.QUERY_MESSAGE, h.QueryMessage, messages.query),
     Route(RequestCode.VIEW_MESSAGE_BY_ID, h.ViewMessageById, messages.view),
     Route(RequestCode.HEART_BEAT, h.NoFields, clients.heartbeat),
