@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import CorruptRecord, ResponseError
 from saturnmq.protocol.message import Message, decode_records, encode_properties, java_hash
-from saturnmq.store import StateFile, StoreProfile, StoreSettings
+from saturnmq.store import StateFile, StoreProfile, StoreSettings, reading
+from saturnmq.store.consume_queue import UNIT
 from saturnmq.testing import EmbeddedBroker
 
 SQL = {"expressionType": "SQL92"}
@@ -143,9 +145,9 @@ def test_tags_are_read_as_the_original_reads_them() -> None:
 @pytest.mark.spec("FIL-02")
 def test_everything_costs_no_question_and_tags_a_look_into_a_set() -> None:
     assert wanted_by_tags("*") is wanted_by_tags(None) is wanted_by_tags("")
-    assert wanted_by_tags("*") == (None, None)
-    by_code, by_record = wanted_by_tags("a || b")
-    assert by_code is not None and by_record is None
+    assert wanted_by_tags("*") == (None, None, None)
+    by_code, by_extension, by_record = wanted_by_tags("a || b")
+    assert by_code is not None and by_extension is by_record is None
     assert by_code.__self__ == {java_hash("a"), java_hash("b")}  # type: ignore[attr-defined]
     assert wanted_by_tags("a || b").by_code is by_code
 
@@ -328,3 +330,60 @@ def test_a_file_that_cannot_be_read_stops_the_start_and_a_backup_saves_it(tmp_pa
     assert record is not None and (record.expression, record.positions) == ("x > 1", [12, 93, 81])
     with pytest.raises(ResponseError):
         filters.for_pull("VecSql", "other", 0)
+
+
+@pytest.mark.spec("FIL-06", "CQ-14")
+@pytest.mark.parametrize("enabled", [True, False])
+def test_bit_maps_spare_reading_messages_that_nobody_wants(monkeypatch: pytest.MonkeyPatch, enabled: bool) -> None:
+    read: list[int] = []
+    inner = reading.record_properties
+
+    def counted(record: memoryview) -> bytes:
+        read.append(1)
+        return inner(record)
+
+    monkeypatch.setattr(reading, "record_properties", counted)
+
+    async def work() -> None:
+        now = [1000]
+        store = StoreSettings(profile=StoreProfile.SMALL, queue_extension_enable=True)
+        settings = BrokerSettings(property_filter_enable=True, calc_filter_bit_map=enabled)
+        async with EmbeddedBroker(settings=settings, store=store, clock_ms=lambda: now[0]) as server:
+            w = Wire(server)
+            await numbered(w, 5)
+            now[0] += 1
+            await subscribe(w, "a >= 8")
+            now[0] += 1
+            await numbered(w, 10)
+            assert read == []
+            answer = await w.pull(sysFlag=0, subVersion=1)
+            assert (bodies(answer), answer.ext["nextBeginOffset"]) == ([b"8", b"9"], "15")
+            assert len(read) == (7 if enabled else 15)  # those before the subscription have no bits to trust
+            brought = await w.pull(subscription="a >= 9", **SQL)  # its bits are nowhere
+            assert (bodies(brought), len(read)) == ([b"9"], 22 if enabled else 30)
+            await w.client.close()
+
+    run(work)
+
+
+@pytest.mark.spec("FIL-06", "CQ-13", "DUR-13")
+def test_bits_are_made_again_by_a_start_after_a_kill(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = StoreSettings(profile=StoreProfile.SMALL, queue_extension_enable=True)
+        settings = BrokerSettings(property_filter_enable=True, calc_filter_bit_map=True)
+        server = EmbeddedBroker(tmp_path, settings=settings, store=store)
+        async with server:
+            w = Wire(server)
+            await subscribe(w, "a > 1", topic="T")
+            await numbered(w, 4)
+            await w.broker.ctx.filters.saved()
+            queue = w.broker.store.queues.by_key[("T", 0)]
+            before = [queue.extension.read(code) for _, _, code in UNIT.iter_unpack(queue.read(0, 4))]
+            assert [content.bit_map != bytes(14) for content in before] == [False, False, True, True]
+            await w.client.close()
+            shutil.copytree(tmp_path, tmp_path / "killed", ignore=shutil.ignore_patterns("killed"))
+        async with EmbeddedBroker(tmp_path / "killed", settings=settings, store=store) as again:
+            queue = again.broker.store.queues.by_key[("T", 0)]
+            assert [queue.extension.read(code) for _, _, code in UNIT.iter_unpack(queue.read(0, 4))] == before
+
+    run(work)

@@ -88,6 +88,8 @@ class Broker:
         self.ctx.config_text = self._config_text
         self.ctx.clients.on_change = self._members_changed
         self.ctx.clients.on_gone = self.ctx.filters.gone
+        if settings.calc_filter_bit_map and store.queue_extension_enable:
+            self.store.bit_map = self.ctx.filters.bit_map
         self.registrar = Registrar(
             settings,
             net,
@@ -133,9 +135,10 @@ class Broker:
 
     async def start(self) -> None:
         """Open the store, listen, register. Raises StoreError, StartError; nothing stays open then."""
+        self.ctx.filters.load()  # recovery asks for bits
         self.store.open()
         try:
-            for part in (self.topics, self.ctx.groups, self.ctx.offsets, self.ctx.filters):
+            for part in (self.topics, self.ctx.groups, self.ctx.offsets):
                 part.load()
             self.ctx.delay.load()
             self.ctx.transactions.load()

@@ -33,16 +33,19 @@ SAVE_SECONDS: Final = 10.0
 _CACHED_CHARS_MAX: Final = 256
 
 ByCode = Callable[[int], bool]
+ByExtension = Callable[[int, bytes], bool]
 ByRecord = Callable[[bytes], bool]
 
 
 class Wanted(NamedTuple):
     """What is asked of a message, in this order; None: nothing.
 
-    by_code: about the tags code of its queue unit. by_record: about its encoded properties.
+    by_code: about the tags code of its queue unit. by_extension: about store time (Unix ms) and bit map of the unit's
+    extension, where there is one. by_record: about its encoded properties.
     """
 
     by_code: ByCode | None = None
+    by_extension: ByExtension | None = None
     by_record: ByRecord | None = None
 
 
@@ -70,13 +73,18 @@ def wanted_by(matcher: Matcher) -> Wanted:
     """The questions of any matcher."""
     if isinstance(matcher, TagMatcher):
         return _of_tags(matcher)
-    return Wanted(None, _by_record(matcher))
+    by_extension = matcher.by_extension if isinstance(matcher, GroupFilter) else None
+    return Wanted(None, by_extension, _by_record(matcher))
 
 
 def _by_record(matcher: Matcher) -> ByRecord:
-    """Bytes that are no UTF-8 are read as the original reads them, with a mark in their place."""
     ask = matcher.by_properties
-    return lambda raw: ask(decode_properties(raw.decode("utf-8", "replace")))
+    return lambda raw: ask(_decoded(raw))
+
+
+def _decoded(raw: bytes) -> dict[str, str]:
+    """Bytes that are no UTF-8 are read as the original reads them, with a mark in their place."""
+    return decode_properties(raw.decode("utf-8", "replace"))
 
 
 class Filters:
@@ -121,6 +129,14 @@ class Filters:
     def for_retry(self, group: str) -> ByRecord:
         """The question about messages of the group's retry topic, where filterSupportRetry is on (FIL-05)."""
         return _by_record(RetryMatcher(self.groups, group))
+
+    # ---- dispatch
+
+    def bit_map(self, topic: str, properties_raw: bytes) -> bytes | None:
+        """The bits of the filters that want a message, for its consume queue extension; None when nobody filters (FIL-06)."""
+        if not self.groups.filtered(topic):
+            return None
+        return self.groups.bit_map(topic, _decoded(properties_raw))
 
     # ---- file
 

@@ -209,6 +209,10 @@ class GroupFilters:
             raise response_error(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest")
         return record
 
+    def filtered(self, topic: str) -> bool:
+        """Whether any group, dead or alive, filters the topic."""
+        return topic in self._topics
+
     def bit_map(self, topic: str, properties: Mapping[str, str] | None) -> bytes | None:
         """The bit map of a message, for its consume queue extension; None when no group filters the topic (FIL-06)."""
         groups = self._topics.get(topic)

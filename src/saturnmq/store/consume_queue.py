@@ -22,6 +22,7 @@ from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.store.disk import Disk
 from saturnmq.store.file_cache import FileCache
 from saturnmq.store.mapped_file import file_name, numbered_files
+from saturnmq.store.queue_extension import ADDRESS_MAX, QueueExtension
 from saturnmq.store.settings import CONSUME_QUEUE_UNIT_BYTES
 
 UNIT: Final = struct.Struct(">qiq")
@@ -37,12 +38,16 @@ Unit: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What a flush writes: positions in the queue's byte sequence and their bytes, one piece per file."""
+    """What a flush writes: positions in the queue's byte sequence and their bytes, one piece per file.
+
+    extension: what goes to disk before it, because its units point there.
+    """
 
     folder: Path
     file_bytes: int
     pieces: tuple[tuple[int, bytes], ...]
     end: int
+    extension: Pending | None = None
 
 
 class ConsumeQueue:
@@ -51,6 +56,7 @@ class ConsumeQueue:
     max_offset: where readers end. next_offset: what the next message gets, ahead of it while messages wait to be confirmed.
     min_offset: the first one whose record is still in the commit log.
     max_physical: end of the last record it points to, bytes; -1 when empty.
+    extension: what its units may point to (CQ-13); None where that is switched off.
     """
 
     __slots__ = (
@@ -61,13 +67,17 @@ class ConsumeQueue:
         "_tail",
         "_tail_at",
         "_written",
+        "extension",
         "max_offset",
         "max_physical",
         "min_offset",
         "next_offset",
     )
 
-    def __init__(self, folder: Path, file_bytes: int, cache: FileCache) -> None:
+    def __init__(
+        self, folder: Path, file_bytes: int, cache: FileCache, extension: QueueExtension | None = None
+    ) -> None:
+        self.extension = extension
         self._folder = folder
         self._file_bytes = file_bytes
         self._cache = cache
@@ -105,6 +115,27 @@ class ConsumeQueue:
         last = self.unit(self.max_offset - 1)
         if last is not None and last[1] != FILLER_SIZE:
             self.max_physical = last[0] + last[1]
+
+    def load_extension(self) -> None:
+        """Find its end; the queue itself is loaded. Raises StoreError for files of another length than the setting."""
+        if self.extension is not None:
+            self.extension.load(self._last_code(), self.max_offset)
+
+    def trim_extension(self) -> None:
+        """After a crash: what the extension's files hold behind its end goes. Raises OSError, StoreError."""
+        if self.extension is not None:
+            self.extension.trim()
+
+    def extension_time(self, queue_offset: int) -> int | None:
+        """Store time (Unix ms) of a message as its extension has it; None without one."""
+        unit = self._unit(queue_offset) if self.extension is not None else None
+        content = self.extension.read(unit[2]) if self.extension is not None and unit is not None else None
+        return content.store_ms if content is not None else None
+
+    def _last_code(self) -> int | None:
+        """The tags code as it stands in the last unit."""
+        unit = self._unit(self.max_offset - 1)
+        return unit[2] if unit is not None else None
 
     def _set_written(self, end: int) -> None:
         self._tail.clear()
@@ -164,6 +195,15 @@ class ConsumeQueue:
         self.max_physical = physical + size
         return True
 
+    def append_extended(
+        self, queue_offset: int, physical: int, size: int, tags_code: int, store_ms: int, bit_map: bytes | None
+    ) -> bool:
+        """The same with the tags code, store time (Unix ms) and bit map in the extension (CQ-13)."""
+        is_new = queue_offset == self.max_offset or not self.max_offset
+        if self.extension is not None and is_new:
+            tags_code = self.extension.append(tags_code, store_ms, bit_map)
+        return self.append(queue_offset, physical, size, tags_code)
+
     def _start_at(self, queue_offset: int) -> None:
         """First unit of an empty queue is not number 0: fill up to it with units that mean nothing (CQ-08)."""
         position = queue_offset * UNIT_BYTES
@@ -192,10 +232,16 @@ class ConsumeQueue:
             stop = min(end, at - at % self._file_bytes + self._file_bytes)
             pieces.append((at, bytes(self._tail[at - self._tail_at : stop - self._tail_at])))
             at = stop
-        return Pending(self._folder, self._file_bytes, tuple(pieces), end)
+        extension = None
+        if self.extension is not None:
+            parts = self.extension.begin_flush()
+            extension = Pending(self.extension.folder, self.extension.file_bytes, parts, self.extension.end)
+        return Pending(self._folder, self._file_bytes, tuple(pieces), end, extension)
 
     def end_flush(self, pending: Pending) -> None:
         """The pieces are on disk; old units leave memory."""
+        if self.extension is not None and pending.extension is not None:
+            self.extension.end_flush(pending.extension.end)
         self._written = max(self._written, min(pending.end, self.max_offset * UNIT_BYTES))
         spare = self._written - _KEPT_UNITS * UNIT_BYTES - self._tail_at
         if spare > _KEPT_UNITS * UNIT_BYTES:
@@ -230,18 +276,26 @@ class ConsumeQueue:
         return physical, size, tags
 
     def unit(self, queue_offset: int) -> Unit | None:
-        """(physical offset, size, tags code), or None outside the queue."""
-        return self._unit(queue_offset) if queue_offset >= self.min_offset else None
+        """(physical offset, size, tags code), or None outside the queue.
+
+        The tags code is the extension's where there is one; an address that leads nowhere stays as it is.
+        """
+        unit = self._unit(queue_offset) if queue_offset >= self.min_offset else None
+        return self._with_tags(unit) if unit is not None and unit[2] <= ADDRESS_MAX else unit
+
+    def _with_tags(self, unit: Unit) -> Unit:
+        content = self.extension.read(unit[2]) if self.extension is not None else None
+        return unit if content is None else (unit[0], unit[1], content.tags_code)
 
     def units(self, queue_offset: int, count: int) -> Iterator[tuple[int, Unit]]:
-        """(queue offset, unit) from queue_offset on, over file borders."""
+        """(queue offset, unit) from queue_offset on, over file borders; tags codes as in `unit`."""
         end = min(queue_offset + count, self.max_offset)
         while queue_offset < end:
             raw = self.read(queue_offset, min(_READ_UNITS, end - queue_offset))
             if not raw:
                 return
             for unit in UNIT.iter_unpack(raw):
-                yield queue_offset, unit
+                yield queue_offset, unit if unit[2] > ADDRESS_MAX else self._with_tags(unit)
                 queue_offset += 1
 
     def next_file_offset(self, queue_offset: int) -> int:
@@ -279,6 +333,8 @@ class ConsumeQueue:
         self.max_physical = last[0] + last[1] if last is not None else -1
         if low == 0:
             self.delete()
+        elif self.extension is not None:
+            self.extension.truncate(self._last_code())
         return dropped
 
     def _zero_files(self, end: int) -> None:
@@ -330,6 +386,9 @@ class ConsumeQueue:
             count += 1
         self.min_offset = max(self.min_offset, self._first // UNIT_BYTES)
         self.correct_min_offset(physical_min)
+        first = self._unit(self.min_offset) if self.extension is not None else None
+        if self.extension is not None and first is not None:
+            self.extension.delete_before(first[2])
         return count
 
     def delete(self) -> None:
@@ -341,6 +400,8 @@ class ConsumeQueue:
         self._first = self._tail_at = self._written = 0
         self.min_offset = self.max_offset = self.next_offset = 0
         self.max_physical = -1
+        if self.extension is not None:
+            self.extension.delete()
 
 
 def write_pending(pending: Pending, disk: Disk) -> None:
@@ -348,6 +409,8 @@ def write_pending(pending: Pending, disk: Disk) -> None:
 
     Files are sparse, which is safe because nobody maps them (DUR-04).
     """
+    if pending.extension is not None:
+        write_pending(pending.extension, disk)
     for position, data in pending.pieces:
         at = position % pending.file_bytes
         path = pending.folder / file_name(position - at)

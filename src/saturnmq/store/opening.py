@@ -20,6 +20,7 @@ from saturnmq.store.delay import delivery_code
 from saturnmq.store.mapped_file import numbered_files
 from saturnmq.store.message_index import Synced, keys_of
 from saturnmq.store.property_scan import tags_code
+from saturnmq.store.queue_extension import ADDRESS_MAX
 from saturnmq.store.reading import place_of
 from saturnmq.store.recover import Facts, Plan, Scan, damage, facts_of_files, good_records, plan
 from saturnmq.store.upkeep import BOUNDARY_BYTES
@@ -178,6 +179,7 @@ class _Recovery:
         elif not clean:
             for queue in store.queues.by_key.values():
                 queue.truncate(self.queues_from)
+                queue.trim_extension()
         scan = Scan(todo.verify_from)
         if not self._read(min(todo.verify_from, self.queues_from, self.index_from), scan):
             log.warning(
@@ -233,7 +235,7 @@ class _Recovery:
             if message.queue_offset < queue.max_offset and message.physical_offset >= queue.max_physical:
                 queue.delete()  # the topic was deleted and made anew: its queues began at 0 again
             before = queue.max_offset
-            if not queue.append(message.queue_offset, *expected):
+            if not store.append_extended(queue, message, expected[2]):
                 return False
             if queue.max_offset > before:
                 store.queues.touched(key)
@@ -256,7 +258,9 @@ class _Recovery:
             )
         ):
             return True  # of a topic that was deleted and made anew
-        return unit is not None and unit[:2] == expected[:2] and (unit[2] == expected[2] or unit[2] < -(1 << 31))
+        if unit is None or unit[:2] != expected[:2] or (unit[2] != expected[2] and unit[2] > ADDRESS_MAX):
+            return False
+        return found.extension_time(message.queue_offset) in (None, message.store_timestamp_ms)
 
     def _as_expected(self, queue: ConsumeQueue, key: tuple[str, int], queue_offset: int, unit: bytes) -> bool:
         """Whether the queue has this unit, looked up in a block of its neighbours that is read once."""

@@ -17,6 +17,7 @@ from saturnmq.protocol.errors import CorruptRecord, StoreError
 from saturnmq.store.consume_queue import ConsumeQueue, Pending, write_pending
 from saturnmq.store.disk import Disk
 from saturnmq.store.file_cache import FileCache
+from saturnmq.store.queue_extension import QueueExtension
 from saturnmq.store.mapped_file import numbered_files
 from saturnmq.store.state_file import StateFile
 
@@ -47,11 +48,18 @@ class Round:
 
 
 class QueueTable:
-    """The queues by (topic, queue id)."""
+    """The queues by (topic, queue id). extension: folder and file length of their extensions (CQ-13)."""
 
     def __init__(
-        self, folder: Path, file_bytes: int, disk: Disk, list_path: Path, log_start: Callable[[], int]
+        self,
+        folder: Path,
+        file_bytes: int,
+        disk: Disk,
+        list_path: Path,
+        log_start: Callable[[], int],
+        extension: tuple[Path, int] | None = None,
     ) -> None:
+        self._extension = extension
         self._log_start = log_start
         self.folder = folder
         self.file_bytes = file_bytes
@@ -70,11 +78,12 @@ class QueueTable:
         """
         problems: list[str] = []
         lengths: set[int] = set()
-        for topic, queue_id, folder in self._folders():
-            queue = self.by_key[(topic, queue_id)] = ConsumeQueue(folder, self.file_bytes, self.cache)
+        for topic, queue_id, folder in _queue_folders(self.folder):
+            queue = self.by_key[(topic, queue_id)] = self._make(folder, topic, queue_id)
             lengths.update(path.stat().st_size for path in numbered_files(folder))
             try:
                 queue.load(linear=linear)
+                queue.load_extension()
             except CorruptRecord as error:
                 problems.append(error.message)
         if problems and len(lengths) == 1 and self.file_bytes not in lengths:
@@ -84,14 +93,23 @@ class QueueTable:
             )
         if use_list:
             problems += self._missing()
+        self._drop_extensions()
         return problems
 
-    def _folders(self) -> Iterator[tuple[str, int, Path]]:
-        if not self.folder.is_dir():
+    def _make(self, folder: Path, topic: str, queue_id: int) -> ConsumeQueue:
+        extension = None
+        if self._extension is not None:
+            extension_dir, file_bytes = self._extension
+            extension = QueueExtension(extension_dir / topic / str(queue_id), file_bytes, self.cache)
+        return ConsumeQueue(folder, self.file_bytes, self.cache, extension)
+
+    def _drop_extensions(self) -> None:
+        """Extensions whose queue was never written hold nothing that anybody points to."""
+        if self._extension is None:
             return
-        for topic_dir in sorted(path for path in self.folder.iterdir() if path.is_dir()):
-            for queue_dir in sorted(path for path in topic_dir.iterdir() if path.is_dir() and path.name.isdigit()):
-                yield topic_dir.name, int(queue_dir.name), queue_dir
+        for topic, queue_id, folder in _queue_folders(self._extension[0]):
+            if (topic, queue_id) not in self.by_key:
+                self.disk.remove_folder(folder)
 
     def _missing(self) -> Iterator[str]:
         try:
@@ -122,7 +140,7 @@ class QueueTable:
                 raise StoreError(f"topic {topic!r} cannot be a folder name")
             if queue_id < 0:
                 raise StoreError(f"queue {queue_id} of topic {topic!r} is below 0")
-            queue = ConsumeQueue(self.folder / topic / str(queue_id), self.file_bytes, self.cache)
+            queue = self._make(self.folder / topic / str(queue_id), topic, queue_id)
             self.by_key[(topic, queue_id)] = queue
         return queue
 
@@ -167,13 +185,16 @@ class QueueTable:
         if not queues:
             return
         self.list_file.write(self._listing())
+        roots = [self.folder] if self._extension is None else [self.folder, self._extension[0]]
         for key, queue in queues:
             self._dirty.discard(key)
             queue.delete()
-            self.disk.remove_folder(self.folder / key[0] / str(key[1]))
+            for root in roots:
+                self.disk.remove_folder(root / key[0] / str(key[1]))
         for topic in {key[0] for key, _ in queues}:
             if not any(key[0] == topic for key in self.by_key):
-                self.disk.remove_folder(self.folder / topic)
+                for root in roots:
+                    self.disk.remove_folder(root / topic)
 
     def clear(self) -> None:
         """Delete all files of all queues; the queues are empty then, and the log fills them again. Raises OSError."""
@@ -185,6 +206,14 @@ class QueueTable:
         self.cache.close()
         self.by_key.clear()
         self._dirty.clear()
+
+
+def _queue_folders(root: Path) -> Iterator[tuple[str, int, Path]]:
+    if not root.is_dir():
+        return
+    for topic_dir in sorted(path for path in root.iterdir() if path.is_dir()):
+        for queue_dir in sorted(path for path in topic_dir.iterdir() if path.is_dir() and path.name.isdigit()):
+            yield topic_dir.name, int(queue_dir.name), queue_dir
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import MESSAGE_MAGIC, RECORD_FIXED_BYTES, decode_record, record_properties
 from saturnmq.store.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES
+from saturnmq.store.queue_extension import ADDRESS_MAX, QueueExtension
 from saturnmq.store.results import GetResult, GetStatus, QueryResult
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def get(
     max_bytes: int | None,
     accept: Callable[[int], bool] | None,
     accept_record: Callable[[bytes], bool] | None,
+    accept_extension: Callable[[int, bytes], bool] | None,
 ) -> GetResult:
     """See MessageStore.get."""
     queue = store.queues.by_key.get((topic, queue_id))
@@ -45,8 +47,39 @@ def get(
     if not units:
         return GetResult(GetStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), low, high)
     result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, low, high)
-    _gather(store, result, units, queue_id, max_count, max_bytes, accept, accept_record)
+    by_address: Callable[[int], bool] = _passes
+    if queue.extension is not None and (accept is not None or accept_extension is not None):
+        by_address = _by_address(queue.extension, accept, accept_extension)
+        accept = accept or _is_code
+    _gather(store, result, units, queue_id, max_count, max_bytes, accept, by_address, accept_record)
     return result
+
+
+def _passes(address: int) -> bool:
+    """What a filter says of an address that leads nowhere: the client decides (CQ-13)."""
+    return True
+
+
+def _is_code(code: int) -> bool:
+    return code > ADDRESS_MAX
+
+
+def _by_address(
+    extension: QueueExtension,
+    accept: Callable[[int], bool] | None,
+    accept_extension: Callable[[int, bytes], bool] | None,
+) -> Callable[[int], bool]:
+    """What the filter says of a unit that holds an address."""
+
+    def ask(address: int) -> bool:
+        content = extension.read(address)
+        if content is None:
+            return True
+        if accept is not None and not accept(content.tags_code):
+            return False
+        return accept_extension is None or accept_extension(content.store_ms, content.bit_map)
+
+    return ask
 
 
 def _gather(
@@ -57,6 +90,7 @@ def _gather(
     max_count: int,
     max_bytes: int | None,
     accept: Callable[[int], bool] | None,
+    by_address: Callable[[int], bool],
     accept_record: Callable[[bytes], bool] | None,
 ) -> None:
     settings, log = store.settings, store.log
@@ -80,7 +114,9 @@ def _gather(
                 bytes_max = max_bytes
             if count >= max_count or count >= count_max or total + size > bytes_max:
                 break
-        if size == FILLER_SIZE or (accept is not None and not accept(code)):
+        if size == FILLER_SIZE or (
+            accept is not None and not accept(code) and (code > ADDRESS_MAX or not by_address(code))
+        ):
             scanned += 1
             continue
         if not _in_place(store, physical, size, queue_id, offset + scanned):

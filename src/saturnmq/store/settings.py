@@ -10,6 +10,7 @@ from typing import Final
 from saturnmq.protocol.settings import key
 
 CONSUME_QUEUE_UNIT_BYTES: Final = 20
+QUEUE_EXTENSION_BYTES_MIN: Final = 64  # a unit with the bit map of the default settings, and what a file keeps spare
 
 
 class FlushDiskType(Enum):
@@ -34,6 +35,7 @@ class StoreFailureAction(Enum):
 
 
 _RESERVE_BYTES: Final = {StoreProfile.STANDARD: 16 << 20, StoreProfile.SMALL: 1 << 20}
+_QUEUE_EXTENSION_BYTES: Final = {StoreProfile.STANDARD: 50_331_648, StoreProfile.SMALL: 1_048_576}
 _INDEX_SLOTS: Final = {StoreProfile.STANDARD: 5_000_000, StoreProfile.SMALL: 10_000}
 _INDEX_ENTRIES: Final = {StoreProfile.STANDARD: 20_000_000, StoreProfile.SMALL: 40_000}
 _COMMIT_LOG_BYTES: Final = {StoreProfile.STANDARD: 1_073_741_824, StoreProfile.SMALL: 16_777_216}
@@ -87,6 +89,10 @@ class StoreSettings:
     message_index_enable: bool = key("messageIndexEnable", True, spec="IX-09")
     index_slots_max: int = key("maxHashSlotNum", 0, low=0, high=100_000_000, spec="IX-01")
     index_entries_max: int = key("maxIndexNum", 0, low=0, high=400_000_000, spec="IX-01")
+    queue_extension_enable: bool = key("enableConsumeQueueExt", False, spec="CQ-13")
+    queue_extension_file_bytes: int = key(
+        "mappedFileSizeConsumeQueueExt", 0, unit="bytes", low=0, high=2_147_483_647, spec="CQ-13"
+    )
     message_delay_level: str = key(
         "messageDelayLevel", "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", spec="ST-08"
     )
@@ -138,6 +144,14 @@ class StoreSettings:
     @property
     def consume_queue_dir(self) -> Path:
         return Path(self.store_path_consume_queue) if self.store_path_consume_queue else self.root / "consumequeue"
+
+    @property
+    def queue_extension(self) -> tuple[Path, int] | None:
+        """Folder and file length of the extensions of consume queues (CQ-13); None where they are off."""
+        if not self.queue_extension_enable:
+            return None
+        size = self.queue_extension_file_bytes or _QUEUE_EXTENSION_BYTES[self.profile]
+        return self.root / "consumequeue_ext", max(size, QUEUE_EXTENSION_BYTES_MIN)
 
     @property
     def checkpoint_path(self) -> Path:

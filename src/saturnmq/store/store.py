@@ -55,7 +55,8 @@ class MessageStore:
     """See the interface in docs/decisions/0001.
 
     on_append is called when a message becomes visible (topic, queue id, next queue offset, tags code); on_failure once, when
-    the store stops taking messages because the disk failed.
+    the store stops taking messages because the disk failed. bit_map, set before `open`, gives the filter bits of a message
+    (topic, encoded properties) for the consume queue's extension, where that is on (CQ-14); None: no bits.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class MessageStore:
         self.settings = settings
         self.on_append: Callable[[str, int, int, int], None] | None = None
         self.on_failure: Callable[[SaturnError], None] | None = None
+        self.bit_map: Callable[[str, bytes], bytes | None] | None = None
         self.failure: SaturnError | None = None
         self.disk = disk or Disk()
         self.clock_ms = clock_ms
@@ -80,6 +82,7 @@ class MessageStore:
             self.disk,
             settings.root / LIST_NAME,
             lambda: self.log.start,
+            settings.queue_extension,
         )
         self.index: MessageIndex | None = None
         if settings.message_index_enable:
@@ -305,7 +308,11 @@ class MessageStore:
     def dispatch(self, queue: ConsumeQueue | None, message: Message, code: int) -> None:
         """Consume queue unit, index entries, and the word to those who wait. queue None: not for consumers (RP-02)."""
         if queue is not None:
-            if queue.append(message.queue_offset, message.physical_offset, message.store_bytes, code):
+            if (
+                queue.append(message.queue_offset, message.physical_offset, message.store_bytes, code)
+                if queue.extension is None
+                else self.append_extended(queue, message, code)
+            ):
                 self.queues.touched((message.topic, message.queue_id))
             else:
                 self.stop_writing(
@@ -317,6 +324,20 @@ class MessageStore:
             self._index(message.topic, message.properties_raw, message.physical_offset, message.store_timestamp_ms)
         if queue is not None and self.on_append is not None:
             self.on_append(message.topic, message.queue_id, message.queue_offset + 1, code)
+
+    def append_extended(self, queue: ConsumeQueue, message: Message, code: int) -> bool:
+        """The unit of a message, and what its extension holds, if it has one (CQ-13, CQ-14); see ConsumeQueue.append."""
+        if queue.extension is None:
+            return queue.append(message.queue_offset, message.physical_offset, message.store_bytes, code)
+        bits = self.bit_map(message.topic, message.properties_raw) if self.bit_map is not None else None
+        return queue.append_extended(
+            message.queue_offset,
+            message.physical_offset,
+            message.store_bytes,
+            code,
+            message.store_timestamp_ms,
+            bits,
+        )
 
     def _index(self, topic: str, properties_raw: bytes, physical_offset: int, store_ms: int) -> None:
         assert self.index is not None
@@ -410,14 +431,16 @@ class MessageStore:
         max_bytes: int | None = None,
         accept: Callable[[int], bool] | None = None,
         accept_record: Callable[[bytes], bool] | None = None,
+        accept_extension: Callable[[int, bytes], bool] | None = None,
     ) -> GetResult:
         """Records of a queue from offset on, with the original's limits and corrections (BP-02..04).
 
         accept is asked about the tags code of each unit; accept_record, of those that it takes, about the encoded properties
-        of the record. What they refuse is passed over by next_offset.
+        of the record. accept_extension is asked between them about store time (Unix ms) and bit map, where there are any.
+        What they refuse is passed over by next_offset.
         Raises CorruptRecord when the first of them is damaged (DUR-10).
         """
-        return reading.get(self, topic, queue_id, offset, max_count, max_bytes, accept, accept_record)
+        return reading.get(self, topic, queue_id, offset, max_count, max_bytes, accept, accept_record, accept_extension)
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
         """Records whose topic and key have the asked hash, stored in a time range, ascending (IX-06, IX-07)."""

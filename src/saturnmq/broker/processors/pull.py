@@ -67,7 +67,13 @@ def _pull(ctx: Context, connection: Connection, request: Command, *, may_hold: b
     if may_hold and sys_flag & _COMMIT and ext.get("commitOffset"):
         ctx.offsets.set(topic, group, queue_id, int64(ext, "commitOffset"))
     result = ctx.store.get(
-        topic, queue_id, offset, min(max(count, 1), _COUNT_MAX), accept=wanted.by_code, accept_record=wanted.by_record
+        topic,
+        queue_id,
+        offset,
+        min(max(count, 1), _COUNT_MAX),
+        accept=wanted.by_code,
+        accept_record=wanted.by_record,
+        accept_extension=wanted.by_extension,
     )
     code = _CODES.get(result.status)
     if code is None:  # no such queue yet, or nothing in it

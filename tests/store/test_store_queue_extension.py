@@ -1,0 +1,435 @@
+"""The consume queue's extension: the original's bytes both ways, crashes, settings that change, files that are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from saturnmq.filter import GroupFilters
+from saturnmq.protocol.bodies import SubscriptionData
+from saturnmq.protocol.errors import StoreError
+from saturnmq.protocol.message import Host, Message, decode_record, decode_records
+from saturnmq.store import GetStatus, MessageStore, StoreProfile, StoreSettings
+from saturnmq.store.consume_queue import UNIT
+from saturnmq.store.disk import Disk
+from saturnmq.store.file_cache import FileCache
+from saturnmq.store.mapped_file import file_name
+from saturnmq.store.queue_extension import ADDRESS_MAX, Content, QueueExtension
+
+GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "vectors" / "store" / "broker-rollover-ext"
+ZERO = -(2**63)
+FILE = 4096
+BITS = bytes(14)
+
+
+def opened(path: Path, *, bit_map: Callable[[str, bytes], bytes | None] | None = None, **more: Any) -> MessageStore:
+    values: dict[str, Any] = {
+        "profile": StoreProfile.SMALL,
+        "commit_log_file_bytes": 65_536,
+        "consume_queue_file_bytes": 4000,
+        "queue_extension_enable": True,
+        "queue_extension_file_bytes": FILE,
+    }
+    store = MessageStore(StoreSettings(store_path_root_dir=str(path), **(values | more)))
+    store.bit_map = bit_map
+    store.open()
+    return store
+
+
+def message(tag: str = "a", topic: str = "T") -> Message:
+    host = Host("127.0.0.1", 10911)
+    return Message(topic, b"body", f"TAGS\x01{tag}".encode(), born_host=host, store_host=host)
+
+
+def closed(store: MessageStore) -> None:
+    asyncio.run(store.stop())
+
+
+def flushed(store: MessageStore) -> None:
+    """The queues are written, the note is not: what a kill leaves some time after a round."""
+    todo = store.queues.round(1)
+    todo.write(store.disk, store.queues.list_file)
+    todo.done()
+
+
+def golden(tmp_path: Path) -> Path:
+    """The original's store, its files padded to the length they had."""
+    folder = tmp_path / "golden"
+    for path in GOLDEN.rglob("*"):
+        target = folder / path.relative_to(GOLDEN)
+        if path.is_file() and path.suffix != ".jsonl":
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+            if path.name.isdigit() and len(path.name) == 20:
+                kind = path.parts[-4] if "consumequeue" in path.parts[-4] else "commitlog"
+                os.truncate(target, {"consumequeue": 4000, "consumequeue_ext": 2**20, "commitlog": 16_384}[kind])
+    return folder
+
+
+def original(path: Path, **more: Any) -> MessageStore:
+    return opened(path, commit_log_file_bytes=16_384, queue_extension_file_bytes=2**20, **more)
+
+
+def contents(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[Content | None]:
+    """What the extension holds for each unit of a queue; None for a unit without content."""
+    queue = store.queues.by_key[(topic, queue_id)]
+    assert queue.extension is not None
+    found = []
+    for offset in range(queue.min_offset, queue.max_offset):
+        _, _, code = UNIT.unpack(queue.read(offset, 1))
+        found.append(queue.extension.read(code) if code <= ADDRESS_MAX else None)
+    return found
+
+
+def sub_filters() -> GroupFilters:
+    """The filter that the golden store's broker knew from the fifth message of its topic on, with the original's birth."""
+    filters = GroupFilters()
+    filters.load((GOLDEN / "config" / "consumerFilter.json").read_bytes(), 0)
+    return filters
+
+
+# ---- the original's files
+
+
+@pytest.mark.spec("CQ-13", "CQ-14", "FIL-06")
+def test_the_originals_extension_is_read_and_spares_what_its_bits_exclude(tmp_path: Path) -> None:
+    store = original(golden(tmp_path))
+    found = contents(store, "VecSql")
+    assert all(content is not None and content.tags_code == 83 for content in found)
+    bits = [content.bit_map.hex() for content in found if content is not None]
+    assert bits == [""] * 4 + ["00" * 14] + ["0010000000000000000002200000"] * 3
+    record = sub_filters().get("VecSql", "vec_sql_group")
+    assert record is not None
+    read: list[bytes] = []
+
+    def accept_record(properties: bytes) -> bool:
+        read.append(properties)
+        return record.by_properties({"x": properties.split(b"x\x01")[1][:1].decode()})
+
+    result = store.get("VecSql", 0, 0, 32, accept_record=accept_record, accept_extension=record.by_extension)
+    assert (result.count, result.next_offset) == (5, 8)
+    assert len(read) == 7  # the first four are older than the filter, of the others one has no bit
+    tagged = store.get("VecTags", 0, 0, 32, accept=frozenset((2112,)).__contains__)
+    assert (tagged.count, tagged.next_offset) == (2, 4)
+    assert [content and content.tags_code for content in contents(store, "VecPlain", 1)] == [63956762] * 3 + [0]
+    result.buffers.clear()
+    tagged.buffers.clear()
+    closed(store)
+
+
+@pytest.mark.spec("CQ-13", "CQ-14", "FIL-06", "FIL-07")
+def test_the_same_messages_give_the_same_bytes(tmp_path: Path) -> None:
+    records: list[Message] = []
+    for path in sorted((GOLDEN / "commitlog").glob("0*0*")):
+        raw, at = (path.read_bytes(), 0) if path.suffix == "" else (b"", 0)
+        while at + 8 <= len(raw) and raw[at + 4 : at + 8] == b"\xda\xa3\x20\xa7":
+            records.append(decode_record(raw, at))
+            at += records[-1].store_bytes
+    filters = sub_filters()
+    now = [0]
+
+    def bit_map(topic: str, properties: bytes) -> bytes | None:
+        known = filters.filtered(topic) and now[0] >= 1795223662324
+        text = dict(pair.split("\x01") for pair in properties.decode().split("\x02"))
+        return filters.bit_map(topic, text) if known else None
+
+    values = {"commit_log_file_bytes": 16_384, "consume_queue_file_bytes": 4000, "queue_extension_enable": True}
+    where = StoreSettings(store_path_root_dir=str(tmp_path), profile=StoreProfile.SMALL, **values)  # type: ignore[arg-type]
+    store = MessageStore(where, clock_ms=lambda: now[0])
+    store.bit_map = bit_map
+    store.open()
+    for record in records:
+        now[0] = record.store_timestamp_ms
+        store.put(record)
+    closed(store)
+    written = sorted(path for path in (GOLDEN / "consumequeue_ext").rglob("0" * 20))
+    assert len(written) == 4
+    for path in written:
+        ours = tmp_path / path.relative_to(GOLDEN)
+        assert ours.read_bytes().rstrip(b"\0") == path.read_bytes().rstrip(b"\0"), path
+        units = GOLDEN / "consumequeue" / path.relative_to(GOLDEN / "consumequeue_ext")
+        assert (tmp_path / units.relative_to(GOLDEN)).read_bytes().rstrip(b"\0") == units.read_bytes().rstrip(b"\0")
+
+
+# ---- one extension
+
+
+@pytest.mark.spec("CQ-13")
+def test_a_unit_that_does_not_fit_goes_to_the_next_file_behind_a_mark(tmp_path: Path) -> None:
+    cache = FileCache(Disk())
+    extension = QueueExtension(tmp_path, 100, cache)
+    addresses = [extension.append(n, 1000 + n, bytes([n]) * 10) for n in range(4)]
+    assert [address - ZERO for address in addresses] == [0, 30, 60, 100]  # 90 + 30 does not fit, 4 bytes stay spare
+    assert extension.append(9, 1, bytes(77)) == 9  # too long for a file: the plain code
+    assert extension.append(9, 1, bytes(76)) - ZERO == 200
+    (first_at, first), (second_at, second), (third_at, third) = extension.begin_flush()
+    assert (first_at, second_at, third_at) == (0, 100, 200)
+    assert (len(first), first[90:], len(second), len(third)) == (100, b"\xff\xff" + bytes(8), 100, 96)
+    assert [extension.read(address) for address in addresses] == [
+        Content(n, 1000 + n, bytes([n]) * 10) for n in range(4)
+    ]
+    for wrong in (ZERO + 90, ZERO + 1, ZERO + 296, ZERO + 10_000, ADDRESS_MAX, 5):
+        assert extension.read(wrong) is None
+    cache.close()
+
+
+@pytest.mark.spec("CQ-13", "RC-06")
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(-(2**31), 2**31 - 1), st.integers(0, 2**40), st.binary(max_size=70)), max_size=30),
+    st.lists(st.integers(0, 29), max_size=4),
+)
+def test_every_content_is_found_from_memory_from_files_and_after_a_load(
+    tmp_path_factory: pytest.TempPathFactory, units: list[tuple[int, int, bytes]], flushes: list[int]
+) -> None:
+    folder = tmp_path_factory.mktemp("ext") / "T" / "0"
+    folder.mkdir(parents=True)
+    cache = FileCache(Disk())
+    extension = QueueExtension(folder, 128, cache)
+
+    def flush() -> None:
+        for at, data in extension.begin_flush():
+            with (folder / file_name(at - at % 128)).open("r+b" if at % 128 else "wb") as file:
+                file.seek(at % 128)
+                file.write(data)
+                file.truncate(128)
+        extension.end_flush(extension.end)
+
+    held = []
+    for n, unit in enumerate(units):
+        if n in flushes:
+            flush()
+        held.append(extension.append(*unit))
+    expected = [Content(*unit) for unit in units]
+    assert [extension.read(address) for address in held] == expected
+    flush()
+    again = QueueExtension(folder, 128, cache)
+    again.load(held[-1] if held else None, len(held))
+    assert again.end == extension.end
+    assert [again.read(address) for address in held] == expected
+    for kept in range(len(held) - 1, 0, -1):
+        again.truncate(held[kept - 1])
+        assert [again.read(address) for address in held] == expected[:kept] + [None] * (len(held) - kept)
+    cache.close()
+
+
+# ---- in a store
+
+
+@pytest.mark.spec("CQ-13", "RC-01", "RC-12")
+def test_contents_are_there_again_after_a_stop_and_go_on(tmp_path: Path) -> None:
+    seen: list[tuple[str, bytes]] = []
+
+    def bit_map(topic: str, properties: bytes) -> bytes | None:
+        seen.append((topic, properties))
+        return bytes([len(seen)]) * 14 if len(seen) % 3 else None
+
+    store = opened(tmp_path, bit_map=bit_map)
+    for n in range(150):
+        store.put(message(f"t{n}"))
+    assert seen == [("T", f"TAGS\x01t{n}".encode()) for n in range(150)]
+    before = contents(store)
+    closed(store)
+    assert len(list((tmp_path / "consumequeue_ext" / "T" / "0").iterdir())) == 2
+    store = opened(tmp_path, bit_map=bit_map)
+    assert contents(store) == before
+    store.put(message("more"))
+    assert contents(store)[:-1] == before
+    assert contents(store)[-1] is not None
+    assert len(seen) == 151
+    closed(store)
+
+
+def pulled(store: MessageStore, **more: Any) -> list[bytes]:
+    """Properties of all that is given out, however many pulls it takes."""
+    found, offset = [], store.min_offset("T", 0)
+    while (result := store.get("T", 0, offset, 200, **more)).next_offset > offset:
+        found += [m.properties_raw for m in decode_records(b"".join(result.buffers))]
+        result.buffers.clear()
+        offset = result.next_offset
+    return found
+
+
+@pytest.mark.spec("CQ-13", "RC-08", "RC-10", "DUR-13")
+@pytest.mark.parametrize("lost", ["nothing", "queue tail", "extension file", "extension bytes", "extension folder"])
+def test_after_a_crash_contents_are_made_again_from_the_log(tmp_path: Path, lost: str) -> None:
+    def bit_map(topic: str, properties: bytes) -> bytes:
+        return properties[-1:] * 14
+
+    store = opened(tmp_path, bit_map=bit_map)
+    for n in range(200):
+        store.put(message(f"t{n}"))
+        if n in (50, 120):
+            flushed(store)
+        if n == 90:
+            asyncio.run(store.write_all())  # the note says so
+    before = contents(store)
+    store.close_files()  # killed
+    folder = tmp_path / "consumequeue_ext" / "T" / "0"
+    last = folder / file_name(FILE)
+    if lost == "queue tail":  # the extension's bytes were written, those of the queue were not
+        with (tmp_path / "consumequeue" / "T" / "0" / file_name(0)).open("r+b") as file:
+            file.seek(100 * 20)
+            file.write(bytes(2000))
+    elif lost == "extension file":
+        last.unlink(missing_ok=True)
+    elif lost == "extension bytes":
+        with (folder / file_name(0)).open("r+b") as file:
+            file.seek(95 * 34)
+            file.write(b"\xee" * 500)
+    elif lost == "extension folder":
+        shutil.rmtree(tmp_path / "consumequeue_ext")
+    store = opened(tmp_path, bit_map=bit_map)
+    after = contents(store)
+    assert len(after) == 200
+    assert [content for content in after if content is not None] == before[-sum(c is not None for c in after) :]
+    if lost != "extension folder":
+        assert after == before
+    assert len(pulled(store, accept_extension=lambda store_ms, bits: bits[0] == ord("7"), max_bytes=2**20)) >= 8
+    store.put(message("new"))
+    assert contents(store)[:-1] == after
+    closed(store)
+    assert opened_contents(tmp_path) == [*after, contents_of_new(tmp_path)]
+
+
+def opened_contents(path: Path) -> list[Content | None]:
+    store = opened(path)
+    found = contents(store)
+    closed(store)
+    return found
+
+
+def contents_of_new(path: Path) -> Content | None:
+    return opened_contents(path)[-1]
+
+
+@pytest.mark.spec("CQ-13")
+def test_what_a_crash_left_behind_the_end_is_zeros_again(tmp_path: Path) -> None:
+    store = opened(tmp_path, bit_map=lambda topic, properties: BITS)
+    for _ in range(10):
+        store.put(message())
+    asyncio.run(store.write_all())
+    store.close_files()
+    folder = tmp_path / "consumequeue_ext" / "T" / "0"
+    with (folder / file_name(0)).open("r+b") as file:
+        file.seek(340)
+        file.write(b"\x7f" * 700)
+    (folder / file_name(FILE)).write_bytes(b"\x7f" * FILE)
+    (tmp_path / "consumequeue_ext" / "never" / "0").mkdir(parents=True)
+    closed(opened(tmp_path))
+    assert (folder / file_name(0)).read_bytes()[340:] == bytes(FILE - 340)
+    assert [path.name for path in folder.iterdir()] == [file_name(0)]
+    assert not (tmp_path / "consumequeue_ext" / "never" / "0").exists()
+
+
+@pytest.mark.spec("CQ-13", "FIL-02")
+def test_an_address_that_leads_nowhere_lets_its_message_pass(tmp_path: Path) -> None:
+    store = opened(tmp_path, bit_map=lambda topic, properties: BITS)
+    for tag in ("a", "b"):
+        store.put(message(tag))
+    closed(store)
+    only_a = {"accept": frozenset((97,)).__contains__}
+    store = opened(tmp_path, queue_extension_enable=False)
+    assert len(pulled(store, **only_a)) == 2  # off: the client decides
+    store.put(message("b"))
+    assert len(pulled(store, **only_a)) == 2
+    assert len(pulled(store, accept_extension=lambda store_ms, bits: False)) == 3
+    closed(store)
+    shutil.rmtree(tmp_path / "consumequeue_ext")
+    store = opened(tmp_path)
+    assert contents(store) == [None, None, None]
+    assert len(pulled(store, **only_a)) == 2
+    store.put(message("b"))
+    assert len(pulled(store, **only_a)) == 2
+    assert contents(store)[3] is not None
+    closed(store)
+    assert [content is None for content in opened_contents(tmp_path)] == [True, True, True, False]
+
+
+@pytest.mark.spec("CQ-13")
+def test_no_address_is_used_twice_when_it_was_off_for_a_while(tmp_path: Path) -> None:
+    for n in range(6):
+        store = opened(tmp_path, queue_extension_enable=n % 2 == 0, bit_map=lambda topic, properties: BITS)
+        for _ in range(30):
+            store.put(message(f"t{n}"))
+        closed(store)
+    store = opened(tmp_path)
+    queue = store.queues.by_key[("T", 0)]
+    raw = [code for _, _, code in UNIT.iter_unpack(queue.read(0, 180))]
+    addresses = [code for code in raw if code <= ADDRESS_MAX]
+    assert len(addresses) == len(set(addresses)) == 90 and addresses == sorted(addresses)
+    assert [content is not None for content in contents(store)] == ([True] * 30 + [False] * 30) * 3
+    closed(store)
+
+
+@pytest.mark.spec("CQ-12", "DEL-09")
+def test_the_extension_goes_with_its_queue(tmp_path: Path) -> None:
+    store = opened(tmp_path, bit_map=lambda topic, properties: BITS, commit_log_file_bytes=4096)
+    for _ in range(500):
+        store.put(message())
+    store.put(message(topic="U"))
+    asyncio.run(store.write_all())
+    folder = tmp_path / "consumequeue_ext" / "T" / "0"
+    before, names = contents(store), sorted(path.name for path in folder.iterdir())
+    assert len(names) == 5
+    while len(store.log.files) > 2:
+        store.log.files.pop(0).delete()
+    queue = store.queues.by_key[("T", 0)]
+    assert queue.delete_before(store.log.start) >= 1
+    assert sorted(path.name for path in folder.iterdir()) == names[-2:]
+    kept = contents(store)
+    assert kept == before[-len(kept) :] and None not in kept
+    store.delete_topic("T")
+    assert not folder.parent.exists() and (tmp_path / "consumequeue_ext" / "U").exists()
+    store.put(message())
+    assert [content and content.bit_map for content in contents(store)] == [BITS]
+    closed(store)
+
+
+@pytest.mark.spec("CQ-13", "RC-04")
+def test_files_of_another_length_are_a_setting_to_be_corrected(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.put(message())
+    closed(store)
+    with pytest.raises(StoreError, match="mappedFileSizeConsumeQueueExt"):
+        opened(tmp_path, queue_extension_file_bytes=8192)
+    assert opened_contents(tmp_path)[0] is not None
+    assert StoreSettings().queue_extension is None
+    assert StoreSettings(queue_extension_enable=True).queue_extension == (Path("store/consumequeue_ext"), 50_331_648)
+
+
+@pytest.mark.spec("CQ-13", "CQ-02", "BP-03")
+def test_with_the_extension_tags_select_as_without_it(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for tag in ("a", "b", "a", "c"):
+        store.put(message(tag))
+    assert pulled(store, accept=frozenset((97, 99)).__contains__) == [b"TAGS\x01a", b"TAGS\x01a", b"TAGS\x01c"]
+    assert pulled(store) == [b"TAGS\x01a", b"TAGS\x01b", b"TAGS\x01a", b"TAGS\x01c"]
+    none = store.get("T", 0, 0, 32, accept=frozenset((1,)).__contains__)
+    assert (none.status, none.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 4)
+    queue = store.queues.by_key[("T", 0)]
+    assert [unit[2] for _, unit in queue.units(0, 4)] == [97, 98, 97, 99]  # readers of the queue see codes
+    unit = queue.unit(1)
+    assert unit is not None and unit[2] == 98
+    closed(store)
+
+
+@pytest.mark.spec("CQ-14")
+def test_a_subscription_after_the_message_does_not_trust_its_bits() -> None:
+    filters = GroupFilters()
+    filters.subscribe("G", [SubscriptionData("T", "a = 1", sub_version=1, expression_type="SQL92")], 1000)
+    record = filters.get("T", "G")
+    assert record is not None
+    bits = filters.bit_map("T", {"a": "2"})
+    assert bits == bytes(14)
+    assert not record.by_extension(1001, bits)
+    assert record.by_extension(1000, bits) and record.by_extension(1001, b"") and record.by_extension(1001, bytes(15))
+    assert not filters.filtered("U") and filters.filtered("T")
