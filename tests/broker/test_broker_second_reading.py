@@ -682,3 +682,23 @@ def test_an_empty_number_is_refused_the_second_time_as_well() -> None:
             assert len(await w.messages()) == 1
 
     run(work)
+
+
+@pytest.mark.spec("SND-10", "NS-08")
+@pytest.mark.parametrize("wildcard", ["0.0.0.0", "::"])
+def test_a_broker_on_all_addresses_advertises_one_that_it_listens_on(wildcard: str) -> None:
+    """An IPv6 listener takes no IPv4 connections; a host's own name often means 127.0.1.1, or nothing."""
+
+    async def work() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            settings = BrokerSettings(bind_address=wildcard, listen_port=0, fast_port_enable=False)
+            broker = Broker(settings, StoreSettings(folder, profile=StoreProfile.SMALL), NetSettings())
+            await broker.start()
+            client = RemotingClient(settings=NetSettings())
+            address = broker.advertised_address
+            assert (":" in address.rpartition(":")[0]) == (wildcard == "::") and not address.startswith("127.0.1.")
+            assert (await client.invoke(address, Command(RequestCode.GET_BROKER_CONFIG), 5000)).code == 0
+            await client.close()
+            await broker.stop()
+
+    run(work)

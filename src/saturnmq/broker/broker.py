@@ -42,6 +42,17 @@ NOTIFY_SECONDS: Final = 0.02  # changes of a group that come within it are told 
 _WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not bound
 
 
+def own_address(family: socket.AddressFamily) -> str:
+    """The address of this machine that its way out leads over; the loopback address without one. Nothing is sent."""
+    elsewhere, loopback = ("2001:db8::1", "::1") if family == socket.AF_INET6 else ("192.0.2.1", "127.0.0.1")
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((elsewhere, 9))
+        except OSError:
+            return loopback
+        return str(probe.getsockname()[0])
+
+
 class Broker:
     """One broker. `start` serves, `stop` leaves everything on disk."""
 
@@ -173,7 +184,7 @@ class Broker:
     def _set_address(self) -> None:
         host = self.settings.broker_ip1 or self._bound[0]
         if host in _WILDCARDS:
-            host = socket.gethostbyname(socket.gethostname())
+            host = own_address(socket.AF_INET6 if host == "::" else socket.AF_INET)
         self._advertised_host = host
         try:
             ip = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]
