@@ -6,10 +6,12 @@ Source: issue of the crash matrix, DUR-04, DUR-05, DUR-14.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
 import shutil
+from functools import cached_property
 from pathlib import Path
 
 from saturnmq.protocol.errors import DiskFull, StoreError
@@ -21,17 +23,31 @@ class Disk:
     A descriptor stays open from the creation of its file to its last good sync (DUR-05): its owner sees to that.
     """
 
+    @cached_property
+    def _safe_folders(self) -> set[Path]:
+        """Whose entries are on disk, as this process knows."""
+        return set()
+
     def make_folder(self, path: Path) -> None:
-        """Make a folder and what leads to it; the entries of those that are new are on disk. Raises StoreError."""
+        """Make a folder and what leads to it; their entries are on disk. Raises StoreError.
+
+        One that is there may have been made by a process that was killed before it synced the entry: that is done at its
+        first use.
+        """
         missing = []
         folder = path
         while not folder.is_dir():
             missing.append(folder)
             folder = folder.parent
         try:
+            if folder not in self._safe_folders:
+                with contextlib.suppress(PermissionError):  # then it is older than the store
+                    self.sync_folder(folder.parent)
+                self._safe_folders.add(folder)
             for made in reversed(missing):
                 self.make_one_folder(made)
                 self.sync_folder(made.parent)
+                self._safe_folders.add(made)
         except OSError as error:
             raise StoreError(f"cannot create folder {path}: {error.strerror}") from error
 
@@ -41,6 +57,7 @@ class Disk:
 
     def remove_folder(self, path: Path) -> None:
         """Remove a folder and what is left in it; no error when that cannot be done."""
+        self._safe_folders.discard(path)
         shutil.rmtree(path, ignore_errors=True)
 
     def create(self, path: Path, size_bytes: int, *, allocate: bool) -> int:
