@@ -209,7 +209,8 @@ class _Recovery:
         store = self.store
         self.boundaries.clear()
         self._blocks.clear()
-        for message in good_records(store.log, start, scan, check_crc=store.settings.check_crc_on_recover):
+        crc, durable = store.settings.check_crc_on_recover, self.todo.durable
+        for message in good_records(store.log, start, scan, check_crc=crc, durable=durable):
             store.last_store_ms = max(store.last_store_ms, message.store_timestamp_ms)
             if not self.boundaries or message.physical_offset - self.boundaries[-1] >= BOUNDARY_BYTES:
                 self.boundaries.append(message.physical_offset)

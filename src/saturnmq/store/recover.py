@@ -6,13 +6,14 @@ open (DUR-09). `dispatch_from`: from there on consume queues and index are writt
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import BLANK_MAGIC, MESSAGE_MAGIC, RECORD_FIXED_BYTES, Message, decode_record
-from saturnmq.store.checkpoint import Note
+from saturnmq.store.checkpoint import SECTOR_BYTES, Note
 from saturnmq.store.commit_log import CommitLog
 
 SCANNED_FILES: Final = 3  # a clean stop of the original is checked from the third last file on
@@ -109,8 +110,13 @@ def facts_of_files(commit_log: CommitLog) -> list[FileFacts]:
     return [FileFacts(file.start, commit_log.store_time(file.start)) for file in commit_log.files]
 
 
-def good_records(commit_log: CommitLog, start: int, scan: Scan, *, check_crc: bool) -> Iterator[Message]:
-    """Records from start on, until one is not good (DUR-08); scan.end is kept behind the last good one."""
+def good_records(
+    commit_log: CommitLog, start: int, scan: Scan, *, check_crc: bool, durable: int = sys.maxsize
+) -> Iterator[Message]:
+    """Records from start on, until one is not good (DUR-08); scan.end is kept behind the last good one.
+
+    durable: from this offset on a record may be torn.
+    """
     offset = scan.end = start
     while True:
         head = commit_log.record_at(offset)
@@ -139,9 +145,33 @@ def good_records(commit_log: CommitLog, start: int, scan: Scan, *, check_crc: bo
         if message.physical_offset != offset:
             scan.stopped_by = f"a record that says it lies at {message.physical_offset}"
             return
+        if offset >= durable and is_torn(message, offset % commit_log.file_bytes, record):
+            scan.stopped_by = "a record of which a part was not written"
+            return
         yield message
         offset += head.size
         scan.end = offset
+
+
+def is_torn(message: Message, at: int, record: bytes | memoryview) -> bool:
+    """Whether a part of a record that no checksum covers, its topic or properties, was not on disk when power was lost.
+
+    at: position in the file. What was never written reads as zeros: the rest of the record, or whole sectors of it.
+    """
+    if "\0" in message.topic:
+        return True
+    properties = message.properties_raw
+    if b"\0" not in properties:
+        return False
+    end = at + message.store_bytes
+    sector = end - len(properties)
+    sector -= sector % SECTOR_BYTES
+    while sector < end:
+        part = record[max(sector - at, 0) : sector + SECTOR_BYTES - at]
+        if not bytes(part).strip(b"\0"):
+            return True
+        sector += SECTOR_BYTES
+    return properties.endswith(b"\0")
 
 
 def damage(commit_log: CommitLog, scan: Scan, durable: int) -> CorruptRecord:
