@@ -67,9 +67,11 @@ class MappedFile:
             self.map.close()
 
     def delete(self) -> None:
-        """Close and remove the file. Raises OSError."""
+        """Close and remove the file, on disk too: one that came back after a crash would not fit those that are made later,
+        and a gap between files is damage. Raises OSError."""
         self.close()
         self._disk.unlink(self.path)
+        self._disk.sync_folder(self.path.parent)
 
 
 def file_name(offset: int) -> str:
@@ -112,10 +114,17 @@ class MappedFiles:
                 )
 
     def make(self, start: int, folder: Path | None = None) -> MappedFile:
-        """A new file that is not in the list yet. Raises DiskFull, StoreError; safe in a thread."""
+        """A new file that is not in the list yet, on disk with its name and length (DUR-04): files behind it that outlive a
+        crash would lie behind a gap else. Raises DiskFull, StoreError; safe in a thread."""
         folder = folder or self.folders[0]
         self._disk.make_folder(folder)
-        return MappedFile(folder / file_name(start), self.size_bytes, self._disk, create=True)
+        file = MappedFile(folder / file_name(start), self.size_bytes, self._disk, create=True)
+        try:
+            file.flush()
+        except OSError as error:
+            file.close()
+            raise StoreError(f"cannot sync {file.path}: {error.strerror}") from error
+        return file
 
     def find(self, offset: int) -> MappedFile | None:
         """The file that holds the offset, whose first file need not start at 0 (ST-02)."""
