@@ -97,7 +97,7 @@ class ConsumeQueue:
 
         Raises CorruptRecord when a file is missing or has another length: the log can make all of it anew.
         """
-        paths = numbered_files(self._folder)
+        paths = born_files(self._folder)
         if not paths:
             return
         starts = [int(path.name) for path in paths]
@@ -307,16 +307,17 @@ class ConsumeQueue:
 
     def truncate(self, physical_end: int) -> int:
         """Drop units that end behind physical_end (RC-10), in the files too; returns how many. Raises OSError, StoreError."""
-        if self.max_physical <= physical_end:
-            return 0
         low, high = self.min_offset, self.max_offset
+        if self.max_physical <= physical_end and self._follows(high - 1, physical_end):
+            return 0
         while low < high:
             middle = (low + high) // 2
-            unit = self._unit(middle)
-            if unit is not None and unit[0] + unit[1] <= physical_end:
+            if self._ends_before(middle, physical_end):
                 low = middle + 1
             else:
                 high = middle
+        while low > self.min_offset and not self._follows(low - 1, physical_end):
+            low -= 1
         dropped = self.max_offset - low
         if not dropped:
             return 0
@@ -336,6 +337,24 @@ class ConsumeQueue:
         elif self.extension is not None:
             self.extension.truncate(self._last_code())
         return dropped
+
+    def _ends_before(self, queue_offset: int, physical_end: int) -> bool:
+        unit = self._unit(queue_offset)
+        return unit is not None and unit[0] >= 0 and unit[1] > 0 and unit[0] + unit[1] <= physical_end
+
+    def _follows(self, queue_offset: int, physical_end: int) -> bool:
+        """Whether a unit is good and lies behind a good one. After a power loss those that were not synced may have left
+        holes, and pieces, at the end of which the search above may stop."""
+        if queue_offset <= self.min_offset:
+            return queue_offset < self.min_offset or self._ends_before(queue_offset, physical_end)
+        before, unit = self._unit(queue_offset - 1), self._unit(queue_offset)
+        return (
+            self._ends_before(queue_offset, physical_end)
+            and self._ends_before(queue_offset - 1, physical_end)
+            and before is not None
+            and unit is not None
+            and before[0] < unit[0]
+        )
 
     def _zero_files(self, end: int) -> None:
         """Nothing but zeros from byte position `end` on: a stale unit there would be taken for a good one."""
@@ -404,6 +423,12 @@ class ConsumeQueue:
             self.extension.delete()
 
 
+def born_files(folder: Path) -> list[Path]:
+    """The files of a queue, in order, without a last one that a crash left without its length: it is made again."""
+    paths = numbered_files(folder)
+    return paths[:-1] if paths and not paths[-1].stat().st_size else paths
+
+
 def write_pending(pending: Pending, disk: Disk) -> None:
     """Write the pieces and have them on disk; makes files where they are missing. Raises OSError, StoreError; for a thread.
 
@@ -414,7 +439,7 @@ def write_pending(pending: Pending, disk: Disk) -> None:
     for position, data in pending.pieces:
         at = position % pending.file_bytes
         path = pending.folder / file_name(position - at)
-        made = not path.exists()
+        made = not path.exists() or not path.stat().st_size
         if made:
             disk.make_folder(pending.folder)
             fd = disk.create(path, pending.file_bytes, allocate=False)

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from saturnmq.protocol.errors import CorruptRecord, StoreError
-from saturnmq.store.consume_queue import ConsumeQueue, Pending, write_pending
+from saturnmq.store.consume_queue import ConsumeQueue, Pending, born_files, write_pending
 from saturnmq.store.disk import Disk
 from saturnmq.store.file_cache import FileCache
 from saturnmq.store.queue_extension import QueueExtension
-from saturnmq.store.mapped_file import numbered_files
 from saturnmq.store.state_file import StateFile
 
 log = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ class QueueTable:
         lengths: set[int] = set()
         for topic, queue_id, folder in _queue_folders(self.folder):
             queue = self.by_key[(topic, queue_id)] = self._make(folder, topic, queue_id)
-            lengths.update(path.stat().st_size for path in numbered_files(folder))
+            lengths.update(path.stat().st_size for path in born_files(folder))
             try:
                 queue.load(linear=linear)
                 queue.load_extension()
@@ -172,7 +171,7 @@ class QueueTable:
 
     def _listing(self) -> bytes:
         table: dict[str, dict[str, tuple[int, int]]] = {}
-        for (topic, queue_id), queue in self.by_key.items():
+        for (topic, queue_id), queue in sorted(self.by_key.items(), key=lambda item: item[0]):
             if queue.max_offset:
                 table.setdefault(topic, {})[str(queue_id)] = (queue.first_offset, queue.max_offset)
         return json.dumps({"logStart": self._log_start(), "queues": table}, separators=(",", ":")).encode()
