@@ -224,9 +224,10 @@ class Upkeep:
         store = self._store
         usage = await asyncio.to_thread(store.disk_usage)
         modified = await asyncio.to_thread(self._modified_ms)
-        current = next(
-            (n for n, file in enumerate(store.log.files) if file.end > store.flusher.flushed), len(store.log.files) - 1
-        )
+        if any(self._queues_reach() < file.end <= store.flusher.flushed for file in store.log.files):
+            await self._guarded(0)
+        safe = min(store.flusher.flushed, self._queues_reach())
+        current = next((n for n, file in enumerate(store.log.files) if file.end > safe), len(store.log.files) - 1)
         decision = decide(
             self._policy,
             usage,
@@ -246,6 +247,11 @@ class Upkeep:
         store.recheck(await asyncio.to_thread(store.disk_usage) if decision.delete else usage)
         if not store.refusal:
             await asyncio.to_thread(store.reserve.take)
+
+    def _queues_reach(self) -> int:
+        """Before this offset nothing is dispatched again after a crash: the queues must not need the log before it."""
+        note = self._store.checkpoint.note
+        return note.dispatched if note is not None else 0
 
     def _modified_ms(self) -> list[int]:
         found = []

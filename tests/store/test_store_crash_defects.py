@@ -1,0 +1,211 @@
+"""Defects that the crash matrix found, each by its smallest case."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from saturnmq.protocol.message import Host, Message, decode_records
+from saturnmq.store import GetStatus, MessageStore, PutStatus, StoreProfile, StoreSettings
+from saturnmq.store.consume_queue import UNIT, ConsumeQueue, write_pending
+from saturnmq.store.disk import Disk
+from saturnmq.store.file_cache import FileCache
+
+CL = 2048
+CQ = 200
+BROKER = Host("127.0.0.1", 10911)
+
+
+class Told(Disk):
+    """Writes down what becomes durable, and which names change."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+
+    def create(self, path: Path, size_bytes: int, *, allocate: bool) -> int:
+        self.calls.append(("create", path.name))
+        return super().create(path, size_bytes, allocate=allocate)
+
+    def make_one_folder(self, path: Path) -> None:
+        self.calls.append(("folder", path.name))
+        super().make_one_folder(path)
+
+    def sync(self, fd: int) -> None:
+        self.calls.append(("sync", ""))
+        super().sync(fd)
+
+    def sync_folder(self, folder: Path) -> None:
+        self.calls.append(("sync folder", folder.name))
+        super().sync_folder(folder)
+
+    def unlink(self, path: Path) -> None:
+        self.calls.append(("unlink", path.name))
+        super().unlink(path)
+
+
+def message(body: bytes, topic: str = "T", queue: int = 0, properties: bytes = b"") -> Message:
+    return Message(topic, body, properties, queue, born_host=BROKER, store_host=BROKER)
+
+
+def opened(path: Path, disk: Disk | None = None, hours: int = 72) -> MessageStore:
+    store = MessageStore(
+        StoreSettings(
+            store_path_root_dir=str(path),
+            commit_log_file_bytes=CL,
+            consume_queue_file_bytes=CQ,
+            profile=StoreProfile.SMALL,
+            file_reserved_hours=hours,
+            delete_pause_ms=0,
+            disk_percent=95,
+        ),
+        disk=disk,
+    )
+    store.open()
+    return store
+
+
+def killed(store: MessageStore) -> None:
+    store.close_files()
+
+
+def bodies(store: MessageStore, topic: str = "T") -> list[bytes]:
+    result = store.get(topic, 0, store.min_offset(topic, 0), 32)
+    if result.status is not GetStatus.FOUND:
+        return []
+    return [bytes(m.body) for m in decode_records(b"".join(result.buffers))]
+
+
+@pytest.mark.spec("DUR-04")
+def test_the_entry_of_every_folder_is_on_disk_before_it_is_used(tmp_path: Path) -> None:
+    disk = Told()
+    killed(opened(tmp_path / "deep" / "store", disk))
+    for name, parent in (("deep", tmp_path.name), ("store", "deep")):
+        at = disk.calls.index(("folder", name))
+        assert disk.calls[at + 1] == ("sync folder", parent)
+    again = Told()  # the process before may have been killed between the two
+    killed(opened(tmp_path / "deep" / "store", again))
+    assert ("sync folder", "deep") in again.calls
+
+
+@pytest.mark.spec("DUR-08", "RC-07")
+@pytest.mark.parametrize("lost", ["the last byte", "the last sector", "a sector in the middle"])
+def test_a_record_whose_properties_are_torn_is_not_taken_for_one(tmp_path: Path, lost: str) -> None:
+    store = opened(tmp_path)
+    store.put(message(b"good"))
+    torn = store.put(message(b"torn", properties=b"name\x01" + b"v" * 1300))
+    killed(store)
+    end = torn.physical_offset + torn.size
+    begin, stop = {"the last byte": (end - 1, end), "the last sector": (end // 512 * 512, end)}.get(lost, (512, 1024))
+    path = tmp_path / "commitlog" / ("0" * 20)
+    data = bytearray(path.read_bytes())
+    data[begin:stop] = bytes(stop - begin)
+    path.write_bytes(data)
+    store = opened(tmp_path)
+    assert bodies(store) == [b"good"]
+    assert store.max_physical_offset == torn.physical_offset
+    killed(store)
+
+
+@pytest.mark.spec("DUR-08")
+@pytest.mark.parametrize("properties", [b"name\x01ends\0", b"name\x01" + bytes(512) + b"x"])
+def test_properties_that_look_torn_are_refused(tmp_path: Path, properties: bytes) -> None:
+    store = opened(tmp_path)
+    assert store.put(message(b"", properties=properties)).status is PutStatus.MESSAGE_ILLEGAL
+    assert store.put_batch([message(b"", properties=properties)]).status is PutStatus.MESSAGE_ILLEGAL
+    accepted = store.put(message(b"zero inside", properties=b"name\x01a\0b"))
+    killed(store)
+    store = opened(tmp_path)
+    assert accepted.status is PutStatus.PUT_OK
+    assert bodies(store) == [b"zero inside"]
+    killed(store)
+
+
+@pytest.mark.spec("DUR-13", "RC-06")
+def test_a_queue_file_that_a_crash_left_without_length_is_made_again(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.put(message(b"one"))
+    killed(store)
+    folder = tmp_path / "consumequeue" / "T" / "0"
+    folder.mkdir(parents=True)
+    (folder / ("0" * 20)).touch()
+    store = opened(tmp_path)
+    assert bodies(store) == [b"one"]
+    killed(store)
+    assert (folder / ("0" * 20)).stat().st_size == CQ
+
+
+@pytest.mark.spec("DEL-03", "DUR-09", "RC-10")
+def test_a_commit_log_file_is_gone_for_good_before_the_next_one_goes(tmp_path: Path) -> None:
+    disk = Told()
+    store = opened(tmp_path, disk, hours=0)
+    for _ in range(6):
+        store.put(message(b"x" * 900))
+    asyncio.run(store.write_all())
+    for file in store.log.files:
+        (path := file.path).touch()
+        assert path.exists()
+    store.delete_expired_files()
+    asyncio.run(store._upkeep.clean())
+    gone = [n for n, call in enumerate(disk.calls) if call[0] == "unlink" and len(call[1]) == 20]
+    assert len(gone) == 2
+    assert all(disk.calls[n + 1] == ("sync folder", "commitlog") for n in gone)
+    killed(store)
+
+
+@pytest.mark.spec("DUR-04", "ST-01")
+def test_a_commit_log_file_is_on_disk_with_its_name_before_its_first_record(tmp_path: Path) -> None:
+    disk = Told()
+    store = opened(tmp_path, disk)
+    store.put(message(b"x"))
+    at = disk.calls.index(("create", "0" * 20))
+    assert disk.calls[at + 1 : at + 3] == [("sync", ""), ("sync folder", "commitlog")]
+    killed(store)
+
+
+@pytest.mark.spec("DUR-20")
+def test_the_list_of_queues_does_not_depend_on_the_order_of_their_making(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for topic in ("b", "a"):
+        store.put(message(b"", topic))
+    asyncio.run(store.write_all())
+    killed(store)
+    assert list(json.loads((tmp_path / "queues.json").read_bytes())["queues"]) == ["a", "b"]
+
+
+@pytest.mark.spec("DUR-13", "RC-10")
+@pytest.mark.parametrize("hole", [[(0, 0, 0)], [(0, 0, 0), (10, 100, 0)], [(300, 0, 0)]])
+def test_units_behind_a_hole_are_dropped_with_it(tmp_path: Path, hole: list[tuple[int, int, int]]) -> None:
+    folder, disk = tmp_path / "T" / "0", Disk()
+    cache = FileCache(disk)
+    queue = ConsumeQueue(folder, CQ, cache)
+    units = [(0, 100, 1), (100, 100, 2), *hole, (500, 100, 6)]
+    for number, unit in enumerate(units):
+        assert queue.append(number, *unit)
+    write_pending(queue.begin_flush(), disk)
+    cache.close()
+    queue = ConsumeQueue(folder, CQ, cache)
+    queue._first, queue._tail_at = 0, len(units) * 20
+    queue._set_written(len(units) * 20)
+    queue.max_physical = 600
+    queue.truncate(200)
+    assert (queue.max_offset, queue.max_physical) == (2, 200)
+    assert (folder / ("0" * 20)).read_bytes() == UNIT.pack(0, 100, 1) + UNIT.pack(100, 100, 2) + bytes(CQ - 40)
+    cache.close()
+
+
+@pytest.mark.spec("DEL-09", "DUR-13", "CQ-07")
+def test_a_commit_log_file_stays_until_its_queues_are_on_disk(tmp_path: Path) -> None:
+    store = opened(tmp_path, hours=0)
+    store.put(message(b"first of a quiet queue", "quiet"))
+    for _ in range(6):
+        store.put(message(b"x" * 900))
+    asyncio.run(store.flusher.wait(store.log.end, 5000))
+    store.delete_expired_files()
+    asyncio.run(store._upkeep.clean())
+    killed(store)
+    store = opened(tmp_path)
+    assert store.put(message(b"second", "quiet")).queue_offset == 1
+    killed(store)
