@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -14,6 +15,8 @@ from saturnmq.store.results import GetResult, GetStatus, QueryResult
 
 if TYPE_CHECKING:
     from saturnmq.store.store import MessageStore
+
+log = logging.getLogger(__name__)
 
 QUERY_COUNT_MAX: Final = 64  # maxMsgsNumBatch
 QUERY_BYTES_MAX: Final = 8 << 20  # an answer has to fit a frame
@@ -93,14 +96,14 @@ def _gather(
     by_address: Callable[[int], bool],
     accept_record: Callable[[bytes], bool] | None,
 ) -> None:
-    settings, log = store.settings, store.log
-    on_disk = log.end - store.memory_bytes  # what lies before is not counted on to be in memory
-    first, offset = log.start, result.next_offset
+    settings, commit_log = store.settings, store.log
+    on_disk = commit_log.end - store.memory_bytes  # what lies before is not counted on to be in memory
+    first, offset = commit_log.start, result.next_offset
     ranges: list[list[int]] = []
     total = count = scanned = 0
     status = GetStatus.NO_MATCHED_MESSAGE
     for physical, size, code in UNIT.iter_unpack(units):
-        if physical < first and size != FILLER_SIZE:
+        if 0 <= physical < first and size != FILLER_SIZE:
             if not count:
                 status = GetStatus.MESSAGE_WAS_REMOVING
             scanned += 1
@@ -135,11 +138,11 @@ def _gather(
             ranges.append([physical, physical + size])
         total += size
         count += 1
-    file_bytes = log.file_bytes
+    file_bytes = commit_log.file_bytes
     for start, end in ranges:
         while start < end:
             stop = min(end, start - start % file_bytes + file_bytes)
-            view = log.view(start, stop - start)
+            view = commit_log.view(start, stop - start)
             if view is not None:
                 result.buffers.append(view)
             start = stop
@@ -236,6 +239,11 @@ def query(store: MessageStore, topic: str, key: str, max_count: int, begin_ms: i
         for offset in offsets:
             record = store.read_record(offset)
             if record is None:
+                continue
+            if not _intact(store, offset, len(record)):
+                log.warning(
+                    "the record at offset %s is damaged and not served; `saturnmq store verify` tells more", offset
+                )
                 continue
             if oldest_ms < 0:
                 oldest_ms = store.log.store_time(offset)

@@ -447,11 +447,11 @@ class MessageStore:
         return reading.query(self, topic, key, max_count, begin_ms, end_ms)
 
     def read_record(self, physical_offset: int, size: int | None = None) -> bytes | None:
-        """The record at a physical offset; None when there is none, or size is not its size (ST-18)."""
-        head = self.log.record_at(physical_offset)
-        if head is None or head.size < RECORD_FIXED_BYTES or (size is not None and size != head.size):
+        """The record at a physical offset; None when there is none, or size is not its size (ST-18, DUR-10)."""
+        place = reading.place_of(self, physical_offset)
+        if place is None or place[0] < RECORD_FIXED_BYTES or (size is not None and size != place[0]):
             return None
-        view = self.log.view(physical_offset, head.size)
+        view = self.log.view(physical_offset, place[0])
         return bytes(view) if view is not None else None
 
     # ---- offsets
