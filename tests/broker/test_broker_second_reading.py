@@ -13,6 +13,7 @@ from wire import run, wire
 
 from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.broker.clients import ClientInfo, Clients
+from saturnmq.broker.delay import restored
 from saturnmq.broker.locks import LOCK_LIVE_MS
 from saturnmq.broker.saver import Saver
 from saturnmq.net import Connection, NetSettings, RemotingClient, RemotingServer
@@ -702,3 +703,27 @@ def test_a_broker_on_all_addresses_advertises_one_that_it_listens_on(wildcard: s
             await broker.stop()
 
     run(work)
+
+
+@pytest.mark.spec("RTY-04", "BAT-06")
+def test_a_message_whose_properties_are_no_text_can_be_sent_back_and_keeps_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.heartbeat("G", "T")
+            sent = await w.send_batch([BatchItem(b"x", b"KEYS\x01\xff\xfe")], queue=0)
+            offset = int(sent.ext["msgId"][16:], 16)
+            back = await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, offset=offset, group="G", delayLevel=-1)
+            assert back.code == 0, back
+            (dead,) = await w.messages("%DLQ%G")
+            assert dead.properties_raw.startswith(b"KEYS\x01\xff\xfe\x02")
+
+    run(work)
+
+
+@pytest.mark.spec("DLY-05", "RTY-04")
+def test_a_waiting_message_whose_properties_are_no_text_is_delivered_as_it_is() -> None:
+    raw = b"KEYS\x01\xff\xfe\x02REAL_TOPIC\x01other\x02REAL_TOPIC\x01T\x02REAL_QID\x013"
+    message = restored(Message("SCHEDULE_TOPIC_XXXX", b"body", raw))
+    assert (message.topic, message.queue_id, message.properties_raw) == ("T", 3, raw)

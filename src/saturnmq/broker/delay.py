@@ -20,7 +20,7 @@ from saturnmq.broker.stats import Stats
 from saturnmq.protocol.bodies import DelayOffsetTable
 from saturnmq.protocol.codes import HALF_TOPIC, SCHEDULE_TOPIC, PropertyKey, ResponseCode
 from saturnmq.protocol.errors import ConfigError, CorruptRecord, MessageError, StoreError, response_error
-from saturnmq.protocol.message import Message, decode_record
+from saturnmq.protocol.message import Message, decode_properties, decode_record
 from saturnmq.store import MessageStore, PutStatus, StateFile
 from saturnmq.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from saturnmq.store.delay import delay_levels
@@ -76,8 +76,8 @@ def scheduled(topic: str, queue_id: int, properties: str, level_max: int) -> tup
 
 def restored(message: Message) -> Message:
     """The message that waits in a system topic, under its real topic and queue (DLY-05, TX-05). Raises MessageError."""
-    topic = message.properties.get(PropertyKey.REAL_TOPIC)
-    queue = message.properties.get(PropertyKey.REAL_QID, "")
+    properties = decode_properties(message.properties_raw.decode(errors="replace"))  # a batch may bring what is no text
+    topic, queue = properties.get(PropertyKey.REAL_TOPIC), properties.get(PropertyKey.REAL_QID, "")
     if not topic or _NUMBER.fullmatch(queue) is None or int(queue) < 0:
         raise MessageError(f"REAL_TOPIC={topic!r:.150} REAL_QID={queue!r:.20} are no topic and queue")
     if topic in (HALF_TOPIC, SCHEDULE_TOPIC):

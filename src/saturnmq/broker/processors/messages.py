@@ -89,7 +89,7 @@ def _record_at(ctx: Context, offset: int) -> bytes | None:
 
 def _copy(ctx: Context, original: Message, topic: str, queue_id: int, level: int) -> Message:
     """The message once more, one failure older, under its delay level; level 0: as it is (RTY-04)."""
-    properties = original.properties_raw.decode()
+    properties = original.properties_raw.decode(errors="surrogateescape")  # a batch may bring bytes that are no text
     if find(properties, PropertyKey.RETRY_TOPIC) is None:
         properties = with_property(properties, PropertyKey.RETRY_TOPIC, original.topic)
     if find(properties, PropertyKey.ORIGIN_MESSAGE_ID) is None:
@@ -100,7 +100,7 @@ def _copy(ctx: Context, original: Message, topic: str, queue_id: int, level: int
     return Message(
         topic,
         original.body,
-        properties.encode(),
+        properties.encode(errors="surrogateescape"),
         queue_id,
         original.flag,
         original.sys_flag,
