@@ -299,15 +299,20 @@ class Connection(asyncio.Protocol):
 
     # ---- writing
 
-    def send(self, command: Command) -> None:
-        """Queue a command; all that is queued in one turn of the loop leaves in one write. A closed connection drops it."""
+    def send(self, command: Command | bytes) -> None:
+        """Queue a command, or a frame: all that is queued in one turn of the loop leaves in one write.
+
+        A closed connection drops it.
+        """
         if self.closed:
             return
-        body = command.body
-        if body is not None and len(body) >= _SEPARATE_BODY_BYTES:
-            self._out.append(encode_head(command, len(body)))
-            self._out.append(body)
-            self._out_bytes += len(body) + 512
+        if isinstance(command, bytes):
+            self._out.append(command)
+            self._out_bytes += len(command)
+        elif command.body is not None and len(command.body) >= _SEPARATE_BODY_BYTES:
+            self._out.append(encode_head(command, len(command.body)))
+            self._out.append(command.body)
+            self._out_bytes += len(command.body) + 512
         else:
             frame = encode_frame(command)
             self._out.append(frame)

@@ -11,6 +11,7 @@ from saturnmq.broker.filters import EVERYTHING, Wanted, wanted_by, wanted_by_tag
 from saturnmq.broker.hold import Held
 from saturnmq.broker.names import group_problem, topic_problem
 from saturnmq.broker.numbers import int32, int64, int64_or
+from saturnmq.broker.processors.pull_answer import frame
 from saturnmq.filter import is_tag_kind, matcher_of, require_property_filter, subscribed_tags
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import SubscriptionData, SubscriptionGroupConfig
@@ -19,6 +20,7 @@ from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import MissingField, ResponseError, response_error
 from saturnmq.store import GetResult, GetStatus
 
+_READ: Final = int(Perm.READ)
 _FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 _COMMIT: Final = int(PullSysFlag.COMMIT_OFFSET)
 _SUSPEND: Final = int(PullSysFlag.SUSPEND)
@@ -40,13 +42,14 @@ _CODES: Final = {
 }
 
 
-def pull(ctx: Context, connection: Connection, request: Command) -> Command | None:
+def pull(ctx: Context, connection: Connection, request: Command) -> bytes | None:
     """11. None when the request is held; it is answered later."""
     return _pull(ctx, connection, request, may_hold=True)
 
 
 def resume(ctx: Context, held: Held) -> None:
     """Answer a held pull; it is not held again (LP-04)."""
+    reply: Command | bytes | None
     try:
         reply = _pull(ctx, held.connection, held.request, may_hold=False)
     except Exception as error:
@@ -55,7 +58,7 @@ def resume(ctx: Context, held: Held) -> None:
         held.connection.send(reply)
 
 
-def _pull(ctx: Context, connection: Connection, request: Command, *, may_hold: bool) -> Command | None:
+def _pull(ctx: Context, connection: Connection, request: Command, *, may_hold: bool) -> bytes | None:
     ext = request.ext
     try:
         group, topic = ext["consumerGroup"], ext["topic"]
@@ -84,24 +87,16 @@ def _pull(ctx: Context, connection: Connection, request: Command, *, may_hold: b
     return _answer(ctx, request, result, code)
 
 
-def _answer(ctx: Context, request: Command, result: GetResult, code: ResponseCode) -> Command:
+def _answer(ctx: Context, request: Command, result: GetResult, code: ResponseCode) -> bytes:
     stats = ctx.stats
-    body = None
     if code == ResponseCode.SUCCESS:
-        buffers = result.buffers
-        body = bytes(buffers[0]) if len(buffers) == 1 else b"".join(buffers)
         stats.get_messages += result.count
         stats.get_bytes += result.total_bytes
         stats.get_found += 1
     else:
         stats.get_miss += 1
-    ext = {
-        "suggestWhichBrokerId": "0",
-        "nextBeginOffset": str(result.next_offset),
-        "minOffset": str(result.min_offset),
-        "maxOffset": str(result.max_offset),
-    }
-    return request.reply(code, result.status.value, ext, body)
+    offsets = (result.next_offset, result.min_offset, result.max_offset)
+    return frame(request, code, result.status.value, 0, offsets, result.buffers if code == ResponseCode.SUCCESS else ())
 
 
 def _held(
@@ -129,7 +124,7 @@ def _checked(
     ctx: Context, connection: Connection, group: str, topic: str, queue_id: int, sys_flag: int, ext: dict[str, str]
 ) -> Wanted:
     """The filter of an allowed pull. Raises ResponseError in the order of BP-01."""
-    if not ctx.settings.broker_permission & Perm.READ:
+    if not ctx.settings.broker_permission & _READ:
         text = f"the broker[{ctx.store_host.ip}] pulling message is forbidden"
         raise response_error(ResponseCode.NO_PERMISSION, text)
     config = ctx.groups.table.get(group) or _group(ctx, group)
@@ -138,7 +133,7 @@ def _checked(
     topic_config = ctx.topics.table.get(topic)
     if topic_config is None:
         raise _no_topic(ctx, connection, topic)
-    if not topic_config.perm & Perm.READ:
+    if not topic_config.perm & _READ:
         raise response_error(ResponseCode.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden")
     if not 0 <= queue_id < topic_config.read_queue_nums:
         text = (
