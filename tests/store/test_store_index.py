@@ -989,7 +989,7 @@ def test_files_of_another_broker_that_are_not_on_disk_for_sure_are_dropped(tmp_p
     assert made.paths == [] and not any(path.exists() for path in first)
     made.close()
     made = written("all")
-    assert made.repair(None, NOW + 10**9) == 1000  # the last is not full, so it was not forced
+    assert made.repair(None, NOW + 10**9) == 1000 and len(made.paths) == 7  # the last is not full: it was not forced
     dispatch(made, 800)
 
 
@@ -1028,6 +1028,25 @@ def test_truncate_drops_what_points_behind_the_end_of_the_log(tmp_path: Path) ->
         assert [path.read_bytes() for path in made.paths] == [path.read_bytes() for path in whole.paths]
         made.close()
         whole.close()
+
+
+@pytest.mark.spec("DUR-13")
+def test_what_was_noted_is_not_done_again(tmp_path: Path) -> None:
+    made = index(tmp_path, entries=12)
+    for number in range(27):
+        made.put("T", ["k"], number, NOW + number)
+    flush(made, 27)
+    noted, path = made.synced, made.paths[-1]
+    for number in range(27, 45):
+        made.put("T", ["k"], number, NOW + number)
+    made.close()  # killed: nothing is lost, but nobody knows
+    made = index(tmp_path, entries=12)
+    assert made.load(unclean=True) == []
+    assert made.repair(noted) == 27 and made.synced == noted
+    assert made.paths[-1] == path and header(path) == (NOW + 22, NOW + 26, 22, 26, 1, 6)
+    assert made.truncate(45) == 45 and made.synced == noted
+    assert made.query("T", "k", 64, 0, FOREVER) == list(range(27))
+    made.close()
 
 
 @pytest.mark.spec("DUR-20")
@@ -1078,7 +1097,7 @@ def test_what_was_dropped_is_gone_on_disk_before_anything_is_written(tmp_path: P
 
 
 @pytest.mark.spec("DUR-13")
-@pytest.mark.parametrize("change", ["file", "entries", "header"])
+@pytest.mark.parametrize("change", ["file", "gone", "entries", "header"])
 def test_note_that_does_not_fit_the_files_costs_work_but_no_record(tmp_path: Path, change: str) -> None:
     made = index(tmp_path, entries=12)
     for number in range(40):
@@ -1089,6 +1108,8 @@ def test_note_that_does_not_fit_the_files_costs_work_but_no_record(tmp_path: Pat
     made.close()
     if change == "file":
         noted = noted._replace(file=1)
+    elif change == "gone":
+        last.unlink()
     elif change == "entries":
         noted = noted._replace(entries=10**6)
     else:
