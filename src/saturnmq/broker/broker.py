@@ -12,8 +12,8 @@ from typing import Final
 
 from saturnmq.broker.clients import Clients, ConsumerGroup
 from saturnmq.broker.context import Context
-from saturnmq.broker.filters import SAVE_SECONDS, Filters
 from saturnmq.broker.delay import DelayService
+from saturnmq.broker.filters import SAVE_SECONDS, Filters
 from saturnmq.broker.groups import Groups
 from saturnmq.broker.hold import Hold
 from saturnmq.broker.locks import QueueLocks

@@ -67,11 +67,13 @@ class Clients:
         self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}  # as producer, as consumer
         self.on_change: Callable[[ConsumerGroup], None] | None = None
         self.on_gone: Callable[[str], None] | None = None
+        self._producer_ids: dict[str, Connection] = {}
         self._turn = 0
 
     def register_producer(self, group: str, connection: Connection, info: ClientInfo) -> None:
         """A producer was heard of."""
         self.producers.setdefault(group, {})[connection] = info
+        self._producer_ids[info.client_id] = connection
         self._groups_of.setdefault(connection, (set(), set()))[0].add(group)
 
     def register_consumer(self, data: ConsumerData, connection: Connection, info: ClientInfo, *, notify: bool) -> None:
@@ -98,7 +100,9 @@ class Clients:
         if producer_group:
             members = self.producers.get(producer_group)
             if members is not None:
-                members.pop(connection, None)
+                info = members.pop(connection, None)
+                if info is not None and not as_producer and self._producer_ids.get(info.client_id) is connection:
+                    del self._producer_ids[info.client_id]
                 if not members:
                     del self.producers[producer_group]
         if consumer_group:
@@ -136,6 +140,10 @@ class Clients:
     def _changed(self, group: ConsumerGroup) -> None:
         if self.on_change is not None:
             self.on_change(group)
+
+    def producer_of_id(self, client_id: str) -> Connection | None:
+        """The connection of a producer by its client id (RR-03)."""
+        return self._producer_ids.get(client_id)
 
     def producer_near(self, group: str) -> Connection | None:
         """A live producer of a group, another one each time (PR-36, TX-09)."""

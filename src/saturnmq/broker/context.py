@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from saturnmq.broker.clients import Clients
-from saturnmq.broker.filters import Filters
 from saturnmq.broker.delay import DelayService
+from saturnmq.broker.filters import Filters
 from saturnmq.broker.groups import Groups
 from saturnmq.broker.hold import Hold
 from saturnmq.broker.locks import QueueLocks
@@ -44,4 +44,5 @@ class Context:
     id_prefix: str = ""  # of offset message ids: host and port, hex
     cluster_suffix: str = ""  # the CLUSTER property, encoded
     waiting_sends: int = 0  # sends whose durability is not confirmed yet
+    waiting_replies: int = 0  # replies whose requester has not confirmed yet
     config_text: Callable[[], str] = str

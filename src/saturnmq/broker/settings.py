@@ -39,6 +39,8 @@ class BrokerSettings:
     transaction_timeout_ms: int = key("transactionTimeOut", 6000, unit="ms", low=0, spec="TX-07")
     transaction_check_max: int = key("transactionCheckMax", 15, low=1, spec="TX-08")
     transaction_interval_ms: int = key("transactionCheckInterval", 60_000, unit="ms", low=1, spec="TX-07")
+    store_replies: bool = key("storeReplyMessageEnable", True, spec="RR-04")
+    reply_queue_max: int = key("replyThreadPoolQueueCapacity", 10_000, low=1, spec="REM-14")
     reject_transactions: bool = key("rejectTransactionMessage", False, spec="SND-12")
     long_polling: bool = key("longPollingEnable", True, spec="LP-01")
     short_polling_ms: int = key("shortPollingTimeMills", 1000, unit="ms", low=1, spec="LP-01")

@@ -49,6 +49,8 @@ V1: Final = {
     "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes", "k": "unitMode",
     "l": "maxReconsumeTimes", "m": "batch", "n": "bname",
 }  # fmt: skip
+_LONG_NAMES: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
+REFUSALS: Final = (KeyError, HeaderError, UnicodeEncodeError, ResponseError)
 V1_SHORT: Final = {name: short for short, name in V1.items()}
 _STATUS_CODES: Final = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -63,46 +65,64 @@ _STATUS_CODES: Final = {
 
 def send(ctx: Context, connection: Connection, request: Command) -> Command | Coroutine[Any, Any, Command]:
     """10, 310, 320. With ASYNC_FLUSH the answer is made at once, else when the message is durable (SND-15)."""
-    ext = request.ext
-    if request.code == RequestCode.SEND_MESSAGE:
-        ext = {short: ext[name] for short, name in V1.items() if name in ext}
+    ext = short_fields(request)
     base = ctx.answers.base()
     try:
-        refused = _refused_at_arrival(ctx, request, base)
+        refused = refused_at_arrival(ctx, request, base)
         if refused is not None:
             return refused
-        topic = ext["b"]
-        queue_id = int32(ext, "e")
-        config = ctx.topics.table.get(topic)
-        if config is None or topic in FORBIDDEN_SEND_TOPICS:
-            config = _topic_for(ctx, topic, ext)
-        width = max(config.write_queue_nums, config.read_queue_nums)
-        if queue_id >= width:
-            text = f"request queueId[{queue_id}] is illegal, {describe(config)} Producer: {connection.remote_address}"
-            raise response_error(ResponseCode.SYSTEM_ERROR, text)
-        if config.order and not ctx.settings.broker_permission & Perm.WRITE:
-            text = f"the broker[{ctx.store_host.ip}] sending message is forbidden"
-            raise response_error(ResponseCode.NO_PERMISSION, text)
-        if queue_id < 0:
-            queue_id = ctx.stats.put_messages % max(config.write_queue_nums, 1)
+        config, queue_id = place_of(ctx, connection, ext)
         if request.code == RequestCode.SEND_BATCH_MESSAGE or ext.get("m") == "true":
             result, wait = _put_batch(ctx, connection, request, ext, config, queue_id)
         else:
-            result, wait = _put_one(ctx, connection, request, ext, config, queue_id)
-    except KeyError as error:
-        name = error.args[0]
-        text = MissingField(V1[name] if request.code == RequestCode.SEND_MESSAGE else name).message
-        return request.reply(ResponseCode.SYSTEM_ERROR, text, base)
-    except HeaderError as error:
-        return request.reply(ResponseCode.SYSTEM_ERROR, error.message, base)
-    except UnicodeEncodeError as error:
-        return request.reply(ResponseCode.SYSTEM_ERROR, f"the properties are no text: {error}", base)
-    except ResponseError as error:
-        return request.reply(error.code or ResponseCode.SYSTEM_ERROR, error.remark, base)
+            result, wait = put_one(ctx, connection, request, ext, config, queue_id)
+    except REFUSALS as error:
+        return refusal(request, error, base)
     at_once = ctx.store.confirms_at_once or not wait or result.status is not PutStatus.PUT_OK
     if at_once and not ctx.topics.saver.writing:
         return answer(ctx, request, result, result.status, queue_id)
     return _answer_when_durable(ctx, request, result, queue_id, at_once=at_once)
+
+
+def short_fields(request: Command) -> dict[str, str]:
+    """extFields by the one-letter names of the second version."""
+    ext = request.ext
+    if request.code in _LONG_NAMES:
+        return {short: ext[name] for short, name in V1.items() if name in ext}
+    return ext
+
+
+def refusal(request: Command, error: Exception, base: dict[str, str]) -> Command:
+    """The answer to a send that is not taken."""
+    if isinstance(error, ResponseError):
+        return request.reply(error.code or ResponseCode.SYSTEM_ERROR, error.remark, base)
+    if isinstance(error, KeyError):
+        name = error.args[0]
+        text = MissingField(V1[name] if request.code in _LONG_NAMES else name).message
+    elif isinstance(error, HeaderError):
+        text = error.message
+    else:
+        text = f"the properties are no text: {error}"
+    return request.reply(ResponseCode.SYSTEM_ERROR, text, base)
+
+
+def place_of(ctx: Context, connection: Connection, ext: dict[str, str]) -> tuple[TopicConfig, int]:
+    """Settings of the topic, and the queue, that a send goes to. Raises one of REFUSALS (SND-03..07)."""
+    topic = ext["b"]
+    queue_id = int32(ext, "e")
+    config = ctx.topics.table.get(topic)
+    if config is None or topic in FORBIDDEN_SEND_TOPICS:
+        config = _topic_for(ctx, topic, ext)
+    width = max(config.write_queue_nums, config.read_queue_nums)
+    if queue_id >= width:
+        text = f"request queueId[{queue_id}] is illegal, {describe(config)} Producer: {connection.remote_address}"
+        raise response_error(ResponseCode.SYSTEM_ERROR, text)
+    if config.order and not ctx.settings.broker_permission & Perm.WRITE:
+        text = f"the broker[{ctx.store_host.ip}] sending message is forbidden"
+        raise response_error(ResponseCode.NO_PERMISSION, text)
+    if queue_id < 0:
+        queue_id = ctx.stats.put_messages % max(config.write_queue_nums, 1)
+    return config, queue_id
 
 
 def describe(config: TopicConfig) -> str:
@@ -120,7 +140,7 @@ def perm_text(perm: int) -> str:
     return f"{'R' if perm & Perm.READ else '-'}{'W' if perm & Perm.WRITE else '-'}{'X' if perm & Perm.INHERIT else '-'}"
 
 
-def _refused_at_arrival(ctx: Context, request: Command, base: dict[str, str]) -> Command | None:
+def refused_at_arrival(ctx: Context, request: Command, base: dict[str, str]) -> Command | None:
     """Not yet in service, store busy, or too many sends under way (SND-02, REM-13, REM-14)."""
     settings = ctx.settings
     if settings.accept_send_from_ms and ctx.clock_ms() < settings.accept_send_from_ms:
@@ -162,7 +182,7 @@ def _topic_for(ctx: Context, topic: str, ext: dict[str, str]) -> TopicConfig:
     return config
 
 
-def _put_one(
+def put_one(
     ctx: Context, connection: Connection, request: Command, ext: dict[str, str], config: TopicConfig, queue_id: int
 ) -> tuple[PutResult, bool]:
     """Store a single message; its result, and whether the sender waits for durability."""

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from saturnmq.broker.processors import admin, clients, messages, offsets, pull, send_plain, transactions
+from saturnmq.broker.processors import admin, clients, messages, offsets, pull, replies, send_plain, transactions
 from saturnmq.protocol import headers as h
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command
@@ -43,6 +43,8 @@ ROUTES: Final = (
     Route(RequestCode.CONSUMER_SEND_MSG_BACK, h.ConsumerSendMsgBack, messages.send_back),
     Route(RequestCode.END_TRANSACTION, h.EndTransaction, transactions.end),
     Route(RequestCode.RESUME_CHECK_HALF_MESSAGE, h.ResumeCheckHalfMessage, transactions.resume),
+    Route(RequestCode.SEND_REPLY_MESSAGE, None, replies.send_reply),
+    Route(RequestCode.SEND_REPLY_MESSAGE_V2, None, replies.send_reply),
     Route(RequestCode.QUERY_MESSAGE, h.QueryMessage, messages.query),
     Route(RequestCode.VIEW_MESSAGE_BY_ID, h.ViewMessageById, messages.view),
     Route(RequestCode.HEART_BEAT, h.NoFields, clients.heartbeat),
