@@ -134,6 +134,7 @@ class RaftMember:
         self._sync_wanted: SyncLog | None = None
         self._background: asyncio.Task[None] | None = None
         self._ticker: asyncio.TimerHandle | None = None
+        self._proposals: list[tuple[int, Sequence[bytes]]] = []
         self._answers: dict[int, Callable[[Response], None]] = {}
         self._token = 0
         self._stopped = False
@@ -218,9 +219,24 @@ class RaftMember:
 
     async def append(self, bodies: Sequence[bytes]) -> AppendResponse:
         """Append on the leader; returns when a quorum holds the entries, or with the code that says why not."""
-        response = await self._ask_core(lambda now, token, node: node.propose(now, token, bodies))
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Response] = loop.create_future()
+        token = self._answer_with(lambda response: None if future.done() else future.set_result(response))
+        if self._stopped:
+            self._answers.pop(token)
+            return AppendResponse(code=Code.TERM_CHANGED)
+        if not self._proposals:
+            loop.call_soon(self._propose)
+        self._proposals.append((token, bodies))
+        response = await future
         assert isinstance(response, AppendResponse)
         return response
+
+    def _propose(self) -> None:
+        """What callers proposed in one turn of the loop goes together: one write, one sync, full batches."""
+        proposals, self._proposals = self._proposals, []
+        node = self._node()
+        self._feed(lambda: node.propose_all(self._clock_ms(), proposals))
 
     async def transfer(self, transferee: str) -> TransferResponse:
         """Hand the leadership over (DL-L01)."""

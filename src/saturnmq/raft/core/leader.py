@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from saturnmq.raft.core.actions import AppendEntries, Role
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, Entry, entry_bytes_max
@@ -14,6 +15,7 @@ from saturnmq.raft.core.progress import Event, PeerState, Progress, Pushed, Sear
 from saturnmq.raft.core.state import State
 from saturnmq.raft.core.voting import quorum_index
 
+BATCHES_UNDER_WAY: Final = 2
 Stamp = Callable[[bytes, int], bytes]  # (body, pos of its entry) -> the body as it is stored (DL-B03)
 
 
@@ -52,7 +54,10 @@ class Leader:
     # append
 
     def propose(self, token: int, bodies: Sequence[bytes]) -> None:
-        """Append bodies as consecutive entries; the answer comes when the last of them is committed (DL-A01..04)."""
+        """Append bodies as consecutive entries; the answer comes when the last of them is committed (DL-A01..04).
+
+        `advance` and `push_all` are to follow, once for all that is proposed together.
+        """
         state = self.state
         refusal = self.refusal()
         if refusal is None and not (bodies and all(bodies)):
@@ -74,8 +79,6 @@ class Leader:
         self.proposals.append(
             Proposal(entries[-1].index, token, state.now_ms + state.settings.append_wait_ms, response)
         )
-        self.advance()
-        self.push_all()
 
     def refusal(self) -> Code | None:
         """Why nothing can be appended now; None: it can."""
@@ -215,7 +218,7 @@ class Leader:
             progress.clean(now_ms)
         while progress.next_index <= log.end and len(progress.pending) < settings.push_pending_max:
             entries = self._slice(progress.next_index, log.end)
-            if not entries or not self._within_quota(progress, entries):
+            if not entries or self._may_grow(progress, entries) or not self._within_quota(progress, entries):
                 break
             self._send_append(progress, entries)
             progress.next_index = entries[-1].index + 1
@@ -241,6 +244,16 @@ class Leader:
             if not settings.batch_push or size >= settings.batch_push_bytes:
                 break
         return tuple(entries)
+
+    def _may_grow(self, progress: Progress, entries: tuple[Entry, ...]) -> bool:
+        """A batch that is not full waits while others are under way: their answers send it, with what came meanwhile."""
+        settings = self.state.settings
+        return (
+            settings.batch_push
+            and len(progress.pending) >= BATCHES_UNDER_WAY
+            and entries[-1].index == self.state.log.end
+            and sum(entry.size for entry in entries) < settings.batch_push_bytes
+        )
 
     def _within_quota(self, progress: Progress, entries: tuple[Entry, ...]) -> bool:
         """False: this peer lags far behind and had its bytes of this second (DL-P14, DL-X14)."""

@@ -125,9 +125,20 @@ class Node:
 
     def propose(self, now_ms: int, token: int, bodies: Sequence[bytes]) -> list[Action]:
         """Append bodies on the leader; Reply(token, AppendResponse) follows, at once or when they are committed."""
+        return self.propose_all(now_ms, [(token, bodies)])
+
+    def propose_all(self, now_ms: int, proposals: Sequence[tuple[int, Sequence[bytes]]]) -> list[Action]:
+        """Several proposals, pushed and synced together."""
         self._enter(now_ms)
-        self.leader.propose(token, bodies)
+        for token, bodies in proposals:
+            self.leader.propose(token, bodies)
+        self._proposed()
         return self._leave()
+
+    def _proposed(self) -> None:
+        if self.state.role is Role.LEADER:
+            self.leader.advance()
+            self.leader.push_all()
 
     def synced(self, now_ms: int, epoch: int, end_index: int) -> list[Action]:
         """The sync asked for by SyncLog(epoch, end_index) is done."""
@@ -183,6 +194,7 @@ class Node:
             state.reply(token, self.heartbeats.heard(request))
         elif isinstance(request, AppendRequest):
             self.leader.propose(token, [request.body or b""])
+            self._proposed()
         elif isinstance(request, TransferRequest):
             self.transfers.request(token, request)
         elif isinstance(request, GetRequest):
