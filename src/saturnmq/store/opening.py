@@ -17,6 +17,7 @@ from saturnmq.protocol.message import Message
 from saturnmq.store.checkpoint import Note
 from saturnmq.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from saturnmq.store.delay import delivery_code
+from saturnmq.store.index_file import NAME_DIGITS
 from saturnmq.store.mapped_file import numbered_files
 from saturnmq.store.message_index import Synced, keys_of
 from saturnmq.store.property_scan import tags_code
@@ -32,6 +33,9 @@ log = logging.getLogger(__name__)
 
 FAILURE_NAME = "flush-failed.json"
 _PROGRESS_BYTES = 1 << 20
+_CUT = (
+    "Restore the file from a copy, or cut the log there with `saturnmq store repair --at {}` and lose what lies behind."
+)
 _BLOCK_UNITS = 1024
 _BLOCKS_MAX = 4096
 _PREPARED = int(SysFlag.PREPARED)
@@ -50,21 +54,25 @@ def open_store(store: MessageStore, rebuild: Callable[[int, int], None] | None =
     failed_at = _failed_at(store)
     _drop_unborn_file(store, clean=clean)
     store.log.load()
-    problems = store.queues.load(linear=checkpoint.note is None and not clean, use_list=checkpoint.note is not None)
+    problems = store.queues.load(linear=checkpoint.note is None and not clean, use_list=True)
     for problem in problems:
         log.warning("%s: all consume queues are made anew from the commit log", problem)
     index_from = _load_index(store, clean=clean)
-    todo = plan(
-        Facts(
-            facts_of_files(store.log),
-            store.log.file_bytes,
-            clean,
-            checkpoint.safe_ms,
-            checkpoint.note,
-            store.queues.max_physical,
-            failed_at,
+    try:
+        todo = plan(
+            Facts(
+                facts_of_files(store.log),
+                store.log.file_bytes,
+                clean,
+                checkpoint.safe_ms,
+                checkpoint.note,
+                store.queues.max_physical,
+                failed_at,
+                store.queues.min_physical,
+            )
         )
-    )
+    except CorruptRecord as error:
+        raise CorruptRecord(f"{settings.commit_log_dirs[0]}: {error.message}") from error
     if not settings.abort_path.exists():
         store.disk.make_folder(settings.abort_path.parent)
         store.disk.write_file(settings.abort_path, b"")
@@ -125,18 +133,26 @@ def _load_index(store: MessageStore, *, clean: bool) -> int | None:
     """Load the index; from which offset the log must be indexed again, None: nothing."""
     if store.index is None:
         return None
-    damaged = store.index.load()
+    damaged = store.index.load(unclean=not clean)
+    note = store.checkpoint.note
+    synced = Synced(note.index_file, note.index_entries, note.index_end_ms, note.indexed) if note is not None else None
     if not clean:
-        note = store.checkpoint.note
-        synced = (
-            Synced(note.index_file, note.index_entries, note.index_end_ms, note.indexed) if note is not None else None
-        )
         return store.index.repair(synced, store.checkpoint.index_ms)
+    if synced is not None and synced.file:
+        newest = store.index.paths[-1].name if store.index.paths else ""
+        if newest != f"{synced.file:0{NAME_DIGITS}d}":
+            log.warning("the newest index file in %s is missing: what it had is indexed again", store.index.folder)
+            return store.index.repair(synced)
     return store.index.dispatch_from if damaged else None
 
 
 def _empty(store: MessageStore) -> None:
     """No commit log: nothing may point into it (RC-11)."""
+    if store.queues.max_physical > 0:
+        log.warning(
+            "the log ends at offset 0 (it has no files), but consume queues point to records up to offset %s: all are gone",
+            store.queues.max_physical,
+        )
     store.queues.remove(list(store.queues.by_key))
     if store.index is not None:
         store.index.clear()
@@ -168,6 +184,10 @@ class _Recovery:
         self.written = 0
         self.progress: Callable[[int, int], None] | None = None
         self._told = 0
+        self.reach = store.queues.max_physical
+        self.read_from = min(todo.verify_from, self.queues_from, self.index_from)
+        self._misfit: Message | None = None
+        self._absent: dict[str, tuple[int, int]] = {}  # topics without a queue: first record's offset, how many
         self.boundaries: list[int] = []  # where some of the records begin
         self._blocks: dict[tuple[str, int], tuple[int, bytes]] = {}
 
@@ -181,22 +201,23 @@ class _Recovery:
                 queue.truncate(self.queues_from)
                 queue.trim_extension()
         scan = Scan(todo.verify_from)
-        if not self._read(min(todo.verify_from, self.queues_from, self.index_from), scan):
+        if not self._read(self.read_from, scan):
             log.warning(
                 "consume queues do not fit the commit log: all of them are made anew from offset %s", store.log.start
             )
             store.queues.clear()
-            self.rebuild, self.queues_from = True, store.log.start
+            self.rebuild, self.queues_from, self.read_from = True, store.log.start, store.log.start
             if not self._read(store.log.start, scan):
-                raise CorruptRecord(f"commit log from offset {store.log.start} on: queue offsets are not consecutive")
+                raise self._misfit_error()
         if scan.end < todo.durable:
             raise damage(store.log, scan, todo.durable)
         cut = store.log.set_end(scan.end)
-        if not clean or cut:
+        dropped = sum(queue.truncate(scan.end) for queue in store.queues.by_key.values())
+        if not clean or cut or dropped or self.reach > scan.end:
             log.warning(
                 "the log ends at offset %s (%s), %s bytes behind it were dropped", scan.end, scan.stopped_by, cut
             )
-        dropped = sum(queue.truncate(scan.end) for queue in store.queues.by_key.values())
+        self._tell_what_is_not_known()
         for queue in store.queues.by_key.values():
             queue.correct_min_offset(store.log.start)
         if store.index is not None:
@@ -208,6 +229,7 @@ class _Recovery:
         """Check every record, write again what is due; False when a queue has a gap or a unit that is not its record's."""
         store = self.store
         self.boundaries.clear()
+        self._absent.clear()
         self._blocks.clear()
         crc, durable = store.settings.check_crc_on_recover, self.todo.durable
         for message in good_records(store.log, start, scan, check_crc=crc, durable=durable):
@@ -219,6 +241,7 @@ class _Recovery:
                 self.progress(message.physical_offset - store.log.start, len(store.log.files) * store.log.file_bytes)
             transaction = message.sys_flag & TRANSACTION_MASK
             if transaction not in (_PREPARED, _ROLLBACK) and not self._queue_unit(message):
+                self._misfit = message
                 return False
             if message.physical_offset >= self.index_from and store.index is not None and transaction != _ROLLBACK:
                 keys = keys_of(message.properties_raw)
@@ -232,10 +255,21 @@ class _Recovery:
         key = (message.topic, message.queue_id)
         expected = (message.physical_offset, message.store_bytes, self._code(message))
         if message.physical_offset >= self.queues_from:
-            queue = store.queues.get_or_make(*key)
-            if message.queue_offset < queue.max_offset and message.physical_offset >= queue.max_physical:
-                queue.delete()  # the topic was deleted and made anew: its queues began at 0 again
+            try:
+                queue = store.queues.get_or_make(*key)
+            except StoreError as error:
+                raise CorruptRecord(
+                    f"{self._place(message.physical_offset)}: {error.message}",
+                    hint=_CUT.format(message.physical_offset),
+                ) from error
+            if message.queue_offset == 0 < queue.max_offset and message.physical_offset >= queue.max_physical:
+                log.warning(
+                    "queue %s/%s begins anew at offset %s: the topic was deleted", *key, message.physical_offset
+                )
+                queue.delete()
             before = queue.max_offset
+            if not before and message.queue_offset and self.queues_from > store.log.start:
+                return False  # what it had before is missing
             if not store.append_extended(queue, message, expected[2]):
                 return False
             if queue.max_offset > before:
@@ -244,7 +278,7 @@ class _Recovery:
                 return True
         found = store.queues.get(key)
         if found is None:
-            return self._may_be_deleted(message.topic)
+            return self._may_be_deleted(message)
         if self._as_expected(found, key, message.queue_offset, UNIT.pack(*expected)):
             return True
         unit = found.unit(message.queue_offset)
@@ -274,9 +308,46 @@ class _Recovery:
             at = 0
         return queue_offset >= queue.min_offset and block[at : at + UNIT_BYTES] == unit
 
-    def _may_be_deleted(self, topic: str) -> bool:
-        """A record whose topic was deleted has no queue: that is no damage."""
-        return not any(key[0] == topic for key in self.store.queues.by_key)
+    def _may_be_deleted(self, message: Message) -> bool:
+        """A record whose topic was deleted has no queue: that is no damage. Without our list it may be lost all the same."""
+        topic = message.topic
+        if any(key[0] == topic for key in self.store.queues.by_key):
+            return False
+        first, count = self._absent.get(topic, (message.physical_offset, 0))
+        self._absent[topic] = (first, count + 1)
+        return True
+
+    def _tell_what_is_not_known(self) -> None:
+        """A store that another broker left behind has no note that tells damage from intent."""
+        store = self.store
+        if store.checkpoint.note is not None:
+            return
+        for topic, (first, count) in self._absent.items():
+            log.warning(
+                "topic %r has no consume queue, but %s records from offset %s on: right if it was deleted, else make the "
+                "queues anew with `saturnmq store rebuild`", topic, count, first
+            )  # fmt: skip
+        if self.read_from > store.log.start:
+            log.warning(
+                "another broker wrote this store: its log before offset %s is taken as it is; `saturnmq store verify` "
+                "reads all of it", self.read_from
+            )  # fmt: skip
+
+    def _place(self, offset: int) -> str:
+        """File and byte of an offset, for people."""
+        file = next((file for file in self.store.log.files if file.start <= offset < file.end), None)
+        return f"{file.path} at byte {offset - file.start} (offset {offset})" if file else f"offset {offset}"
+
+    def _misfit_error(self) -> CorruptRecord:
+        """For a record that has no place in its queue, though the queue was made from the log alone."""
+        message = self._misfit
+        assert message is not None
+        queue = self.store.queues.get((message.topic, message.queue_id))
+        return CorruptRecord(
+            f"{self._place(message.physical_offset)}: the record says it is number {message.queue_offset} of queue "
+            f"{message.topic}/{message.queue_id}, where number {queue.max_offset if queue else 0} must follow",
+            hint=_CUT.format(message.physical_offset),
+        )
 
     def _code(self, message: Message) -> int:
         due = delivery_code(message, self.store.settings.message_delay_level)

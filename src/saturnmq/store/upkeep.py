@@ -136,6 +136,8 @@ class Upkeep:
         if end - self._forgotten >= _FORGET_BYTES:
             self._forgotten = end
             store.log.forget_pages(flusher.flushed)
+            if store.index is not None:
+                store.index.trim()
         if not self._boundaries or end - self._boundaries[-1] >= BOUNDARY_BYTES:
             self._boundaries.append(end)
 
