@@ -11,7 +11,7 @@ import pytest
 from raftgroup import FAST, Group, group
 
 from saturnmq.net.client import RemotingClient
-from saturnmq.net.errors import StartError
+from saturnmq.net.errors import CallTimeout, StartError
 from saturnmq.net.settings import NetSettings
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError, CorruptRecord, DiskFull
@@ -501,5 +501,56 @@ def test_status_names_role_term_bounds_and_watermarks_of_a_static_group(tmp_path
             )  # those of dLegerPeers and no others, for as long as it runs
             follower = next(m for m in made.members.values() if m is not leader)
             assert (follower.status().leader_id, follower.status().watermarks) == (leader.settings.self_id, {})
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-X17")
+def test_votes_and_pushes_from_other_addresses_are_refused_where_a_list_is_set(tmp_path: Path) -> None:
+    async def run() -> None:
+        made = Group(tmp_path, 3, allowed_text="127.0.0.9, 10.0.0.1")
+        member = await made.start("n0")
+        client = RemotingClient(settings=NetSettings())
+        try:
+            address = member.settings.peers["n0"]
+            vote = VoteRequest(group="g", remote_id="n0", local_id="n1", leader_id="n1", term=50)
+            reply = await client.invoke(address, Command(code_of(vote), body=encode(vote)), 5000)
+            assert reply.code == 1
+            assert "allowedAddresses" in (reply.remark or "")
+            meta = MetadataRequest(group="g", remote_id="n0")
+            assert (await client.invoke(address, Command(code_of(meta), body=encode(meta)), 5000)).code == 200
+        finally:
+            await client.close()
+        assert member.status().term < 50
+        await made.stop("n0")
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-X15", "DUR-10")
+def test_a_leader_that_reads_damage_steps_down_and_serves_none_of_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with group(tmp_path) as made:
+            for number in range(5):
+                await made.append(b"body%d" % number)
+            await made.equal()
+            leader = await made.a_leader()
+            assert leader.leads
+            assert leader.node is not None
+            leader.node.state.log._cache.clear()
+            leader.files.index.files[0].map[2 * 32 + 4 : 2 * 32 + 12] = (1).to_bytes(8, "big")
+            name = leader.settings.self_id
+            client = RemotingClient(settings=NetSettings())
+            try:
+                request = GetRequest(group="g", remote_id=name, begin_index=2)
+                with pytest.raises(CallTimeout):
+                    await client.invoke(
+                        leader.settings.peers[name], Command(code_of(request), body=encode(request)), 300
+                    )
+            finally:
+                await client.close()
+            assert leader.status().failed
+            assert not leader.leads
+            await made.until(lambda: made.leader not in (None, leader), "no other leader")
 
     asyncio.run(run())

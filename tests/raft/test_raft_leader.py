@@ -537,3 +537,50 @@ def test_an_entry_never_splits_a_file() -> None:
     bench = Bench(file_bytes=1024, log=[Entry(0, 0, 0, b"x" * 800)], term=1).lead()
     bench.propose(b"y" * 200)
     assert bench.ledger.entries[-1].pos == 1024
+
+
+@pytest.mark.spec("DL-P12", "DL-P01")
+def test_a_peer_that_refuses_again_and_again_is_asked_with_pauses() -> None:
+    bench = leader()
+    bench.propose(b"x")
+
+    def compare() -> None:
+        bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.INCONSISTENT_STATE, 0, 3)
+        bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.SUCCESS, 0, 3)
+
+    acked(bench, "n1", Code.INCONSISTENT_STATE)
+    assert kinds(bench)[-1] is PushKind.COMPARE  # the first time at once
+    compare()
+    assert pushed(bench)[-1] == [4]
+    acked(bench, "n1", Code.INCONSISTENT_STATE)
+    bench.tick(499)
+    assert kinds(bench)[-1] is PushKind.APPEND
+    bench.tick(1)
+    assert kinds(bench)[-1] is PushKind.COMPARE
+    compare()
+    acked(bench, "n1")
+    assert bench.commits == [4]
+
+
+@pytest.mark.spec("DL-P07")
+def test_bytes_under_way_to_a_peer_are_bounded() -> None:
+    bench = leader()
+    for _ in range(20):
+        bench.propose(b"x" * 4_000_000)
+    assert len(pushed(bench)) == 8
+    bench.push_answer(bench.sends("n1", PushRequest)[0], Code.SUCCESS, 0, 4)
+    assert len(pushed(bench)) == 9
+
+
+@pytest.mark.spec("DL-X08")
+def test_a_process_that_was_stopped_takes_no_append_before_its_first_tick() -> None:
+    bench = leader()
+    bench.now_ms += 60_000
+    assert bench.reply(bench.propose(b"x")).code == Code.NOT_LEADER
+    assert bench.state.role is Role.CANDIDATE
+    assert leader_is_silent(leader())
+
+
+def leader_is_silent(bench: Bench) -> bool:
+    bench.now_ms += 60_000
+    return bool(bench.ask(GetRequest(begin_index=0)).code == Code.NOT_LEADER)

@@ -123,7 +123,13 @@ class RaftMember:
         self._clock_ms = clock_ms
         self._term_file = TermFile(folder, disk)
         self._checkpoint = CheckpointFile(folder, disk)
-        self._peers = Peers(settings.peers, net, self._asked, may_append=lambda body: body_is_good(memoryview(body)))
+        self._peers = Peers(
+            settings.peers,
+            net,
+            self._asked,
+            may_append=lambda body: body_is_good(memoryview(body)),
+            allowed=settings.allowed_addresses,
+        )
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"raft-{settings.self_id}")
         self._sync_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"raft-sync-{settings.self_id}")
         self._inputs: deque[Input] = deque()
@@ -252,6 +258,12 @@ class RaftMember:
         assert isinstance(response, TransferResponse)
         return response
 
+    @property
+    def leads(self) -> bool:
+        """Whether this member leads and a quorum said so within the lease: what is not in the log may change (DL-X08)."""
+        node = self._node()
+        return node.state.is_leader and self._clock_ms() < node.heartbeats.lease_ends_ms
+
     def status(self) -> MemberStatus:
         state = self._node().state
         return MemberStatus(
@@ -310,7 +322,7 @@ class RaftMember:
         try:
             while (self._actions or self._inputs) and not self._stopped:
                 if not self._actions:
-                    self._actions.extend(self._inputs.popleft()())
+                    self._actions.extend(self._decide(self._inputs.popleft()))
                     continue
                 waits = self._execute(self._actions.popleft())
                 if waits is not None:
@@ -318,6 +330,17 @@ class RaftMember:
                     return
         finally:
             self._running = False
+
+    def _decide(self, given: Input) -> list[Action]:
+        """The core's answer to an input. One that raises (damage on disk, a broken invariant) ends this member's part."""
+        node = self._node()
+        try:
+            return given()
+        except Exception as error:
+            log.exception("member=%s the core failed", self.settings.self_id)
+            if node.state.failed is None:
+                self._failed(error)
+            return []
 
     async def _wait_for(self, work: Awaitable[None]) -> None:
         try:

@@ -16,7 +16,7 @@ from saturnmq.net.settings import NetSettings
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import BodyError, SaturnError
-from saturnmq.raft.core.messages import AppendRequest, Request, Response
+from saturnmq.raft.core.messages import AppendRequest, HeartBeatRequest, PushRequest, Request, Response, VoteRequest
 from saturnmq.raft.wire import (
     RESPONSE_HEADER_CODE,
     UnsupportedRequest,
@@ -42,7 +42,9 @@ class Peers:
         ask: Ask,
         *,
         may_append: Callable[[bytes], bool] = bool,
+        allowed: frozenset[str] = frozenset(),
     ) -> None:
+        self._allowed = allowed
         self._addresses = dict(addresses)
         self._ask = ask
         self._may_append = may_append
@@ -75,6 +77,13 @@ class Peers:
             return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, str(error))
         except BodyError as error:
             return command.reply(ResponseCode.SYSTEM_ERROR, f"BodyError: {error}")
+        if self._allowed and isinstance(request, VoteRequest | HeartBeatRequest | PushRequest):
+            address = connection.remote_address.rpartition(":")[0].strip("[]")
+            if address not in self._allowed:
+                log.warning("peer=%s is not among dledger.allowedAddresses", connection.remote_address)
+                return command.reply(
+                    ResponseCode.SYSTEM_ERROR, f"{address} is not among dledger.allowedAddresses (DL-X17)"
+                )
         if isinstance(request, AppendRequest) and not self._may_append(request.body or b""):
             return command.reply(ResponseCode.SYSTEM_ERROR, "the body is not a message (DL-X17)")
 

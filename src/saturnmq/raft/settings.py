@@ -68,6 +68,7 @@ class RaftSettings:
     batch_push: bool = key("enableBatchPush", False, spec="DL-P15")
     batch_push_java: bool = key("isEnableBatchPush", False, spec="DL-P15")
     bind_address: str = key("dledger.bindAddress", "", spec="DL-X17")
+    allowed_text: str = key("dledger.allowedAddresses", "", spec="DL-X17")
     profile: RaftProfile = key("dledger.profile", RaftProfile.STANDARD, spec="CHA-07")
     heartbeat_interval_ms: int = key("dledger.heartBeatTimeIntervalMs", 0, unit="ms", low=0, spec="DL-H01")
     heartbeat_leak_max: int = key("dledger.maxHeartBeatLeak", 3, low=2, spec="DL-H03")
@@ -101,6 +102,11 @@ class RaftSettings:
     @property
     def preferred_leaders(self) -> tuple[str, ...]:
         return tuple(filter(None, (name.strip() for name in self.preferred_leader_id.split(";"))))
+
+    @property
+    def allowed_addresses(self) -> frozenset[str]:
+        """Addresses from which votes, heartbeats and pushes are taken, without port; empty: from everywhere."""
+        return frozenset(filter(None, (part.strip() for part in self.allowed_text.split(","))))
 
     @property
     def listen_address(self) -> tuple[str, int]:

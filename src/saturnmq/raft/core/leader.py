@@ -16,6 +16,7 @@ from saturnmq.raft.core.state import State
 from saturnmq.raft.core.voting import quorum_index
 
 BATCHES_UNDER_WAY: Final = 2
+PUSH_PENDING_BYTES_MAX: Final = 33_554_432
 Stamp = Callable[[bytes, int], bytes]  # (body, pos of its entry) -> the body as it is stored (DL-B03)
 
 
@@ -218,7 +219,12 @@ class Leader:
             progress.clean(now_ms)
         while progress.next_index <= log.end and len(progress.pending) < settings.push_pending_max:
             entries = self._slice(progress.next_index, log.end)
-            if not entries or self._may_grow(progress, entries) or not self._within_quota(progress, entries):
+            if (
+                not entries
+                or self._too_much(progress, entries)
+                or self._may_grow(progress, entries)
+                or not self._within_quota(progress, entries)
+            ):
                 break
             self._send_append(progress, entries)
             progress.next_index = entries[-1].index + 1
@@ -244,6 +250,11 @@ class Leader:
             if not settings.batch_push or size >= settings.batch_push_bytes:
                 break
         return tuple(entries)
+
+    def _too_much(self, progress: Progress, entries: tuple[Entry, ...]) -> bool:
+        """Bytes under way to one peer are bounded too: a thousand large entries would fill the memory."""
+        first = self.state.log.entry(next(iter(progress.pending))) if progress.pending else None
+        return first is not None and entries[-1].end_pos - first.pos > PUSH_PENDING_BYTES_MAX
 
     def _may_grow(self, progress: Progress, entries: tuple[Entry, ...]) -> bool:
         """A batch that is not full waits while others are under way: their answers send it, with what came meanwhile."""
@@ -307,8 +318,17 @@ class Leader:
             and progress.state is PeerState.APPEND
             and first in progress.pending
         ):
-            progress.on(Event.LOST)
-            self.push(progress)
+            self._refused(progress)
+
+    def _refused(self, progress: Progress) -> None:
+        """Compare at once; but a peer that refuses again and again, a full one for instance, is asked with pauses."""
+        state = self.state
+        again = state.now_ms - progress.refused_ms < state.settings.push_error_pause_ms
+        progress.refused_ms = state.now_ms
+        progress.on(Event.LOST)
+        if again:
+            progress.pause_until_ms = state.now_ms + state.settings.push_error_pause_ms
+        self.push(progress)
 
     def _committed(self, progress: Progress, term: int, watermark: int, response: Response | None) -> None:
         """A peer that refuses the committed index, or ends before what it was known to hold then, lost its log or its place.

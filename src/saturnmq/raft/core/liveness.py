@@ -61,13 +61,21 @@ class Heartbeats:
     def tick(self) -> None:
         state = self.state
         if state.role is Role.LEADER:
-            if state.now_ms >= self.lease_ends_ms:
-                state.alarm(f"no quorum answered for {state.now_ms - self.quorum_seen_ms} ms, leadership is given up")
-                state.become_candidate(state.term)  # DL-H03, DL-X08
-            elif self.sent_ms < 0 or state.now_ms - self.sent_ms > state.settings.heartbeat_interval_ms:
+            if self.lease_is_good() and (
+                self.sent_ms < 0 or state.now_ms - self.sent_ms > state.settings.heartbeat_interval_ms
+            ):
                 self._beat()
         elif state.role is Role.FOLLOWER and state.now_ms - self.heard_ms > state.settings.election_timeout_ms:
             state.become_candidate(state.term)  # DL-H07: in the same term
+
+    def lease_is_good(self) -> bool:
+        """A leader whose lease is over is none any more (DL-H03, DL-X08)."""
+        state = self.state
+        if state.now_ms < self.lease_ends_ms:
+            return True
+        state.alarm(f"no quorum answered for {state.now_ms - self.quorum_seen_ms} ms, leadership is given up")
+        state.become_candidate(state.term)
+        return False
 
     def _beat(self) -> None:
         """DL-H01."""

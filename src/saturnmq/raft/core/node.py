@@ -130,10 +130,16 @@ class Node:
     def propose_all(self, now_ms: int, proposals: Sequence[tuple[int, Sequence[bytes]]]) -> list[Action]:
         """Several proposals, pushed and synced together."""
         self._enter(now_ms)
+        self._check_lease()
         for token, bodies in proposals:
             self.leader.propose(token, bodies)
         self._proposed()
         return self._leave()
+
+    def _check_lease(self) -> None:
+        """Also between two ticks: the process may have been stopped since the last one."""
+        if self.state.role is Role.LEADER and self.state.settings.elector_enabled:
+            self.heartbeats.lease_is_good()
 
     def _proposed(self) -> None:
         if self.state.role is Role.LEADER:
@@ -193,11 +199,13 @@ class Node:
         elif isinstance(request, HeartBeatRequest):
             state.reply(token, self.heartbeats.heard(request))
         elif isinstance(request, AppendRequest):
+            self._check_lease()
             self.leader.propose(token, [request.body or b""])
             self._proposed()
         elif isinstance(request, TransferRequest):
             self.transfers.request(token, request)
         elif isinstance(request, GetRequest):
+            self._check_lease()
             state.reply(token, self._get(request))
         else:
             state.reply(token, self._metadata(request))

@@ -98,6 +98,7 @@ class Progress:
     next_index: int = -1
     asking: bool = False  # a COMPARE or TRUNCATE is under way
     pause_until_ms: int = -1
+    refused_ms: int = -(10**9)
     last_push_ms: int = -1
     pending: dict[int, Pushed] = field(default_factory=dict)
     cleaned_ms: int = -1
