@@ -332,3 +332,21 @@ def test_a_broken_tls_stream_with_answers_still_queued_only_closes_its_connectio
             assert (await p.call(Command(QUICK))).code == 0
 
     run(work)
+
+
+@pytest.mark.spec("REM-02")
+def test_a_request_may_have_a_smaller_header_than_the_answer_to_a_large_batch() -> None:
+    """The longest answers have 4 MiB of message ids; requests are remembered by their headers, so theirs must be bounded."""
+
+    async def work() -> None:
+        def ids(connection: Connection, request: Command) -> Command:
+            return request.reply(ext={"msgId": "0" * 2_000_000})
+
+        async with pair(ids) as p:
+            assert len((await p.call(Command(QUICK, ext={"i": "x" * 200_000}))).ext["msgId"]) == 2_000_000
+            with pytest.raises(SendFailed):
+                await p.call(Command(QUICK, ext={"i": "x" * 300_000}))
+        async with pair(ids, NetSettings(request_header_bytes_max=1_000_000)) as p:
+            assert (await p.call(Command(QUICK, ext={"i": "x" * 300_000}))).code == 0
+
+    run(work)

@@ -41,6 +41,7 @@ class RemotingServer(Endpoint):
             async_permits=settings.server_async_permits,
             oneway_permits=settings.server_oneway_permits,
         )
+        self.frame_limits = settings.request_limits
         self._tls = ContextHolder(tls or TlsSettings())
         self._mode = self._tls.settings.server_mode
         self._server: asyncio.Server | None = None

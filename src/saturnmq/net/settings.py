@@ -18,6 +18,9 @@ class NetSettings:
     header_bytes_max: int = key(
         "headerMaxLength", HEADER_BYTES_MAX, unit="bytes", low=256, high=0xFFFFFF, spec="REM-02"
     )
+    request_header_bytes_max: int = key(
+        "requestHeaderMaxLength", 262_144, unit="bytes", low=256, high=0xFFFFFF, spec="REM-02"
+    )
     server_idle_seconds: int = key("serverChannelMaxIdleTimeSeconds", 120, unit="s", low=0, spec="REM-23")
     client_idle_seconds: int = key("clientChannelMaxIdleTimeSeconds", 120, unit="s", low=0, spec="REM-23")
     slow_frame_ms: int = key("slowFrameTimeoutMillis", 60_000, unit="ms", low=1, spec="REM-03")
@@ -47,6 +50,12 @@ class NetSettings:
     @property
     def frame_limits(self) -> FrameLimits:
         return FrameLimits(self.frame_bytes_max, min(self.header_bytes_max, self.frame_bytes_max))
+
+    @property
+    def request_limits(self) -> FrameLimits:
+        """The limits of a server: 32 KiB of properties, escaped at their worst, fit a header well."""
+        limits = self.frame_limits
+        return FrameLimits(limits.frame_bytes_max, min(self.request_header_bytes_max, limits.header_bytes_max))
 
     @property
     def write_high_bytes(self) -> int:
