@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import struct
 from pathlib import Path
 
 import pytest
 
-from saturnmq.protocol.errors import CorruptRecord
+from saturnmq.protocol.errors import CorruptRecord, StoreError
 from saturnmq.protocol.message import Host, Message, decode_records
 from saturnmq.store import GetStatus, MessageStore, StoreProfile, StoreSettings
 
@@ -49,7 +50,8 @@ def filled(path: Path, count: int = 40, topics: str = "TU", *, clean: bool = Tru
     if foreign:
         checkpoint = path / "checkpoint"
         checkpoint.write_bytes(checkpoint.read_bytes()[:24].ljust(4096, b"\0"))
-        (path / "queues.json").unlink()
+        for name in ("queues.json", "queues.json.bak"):
+            (path / name).unlink(missing_ok=True)
     return offsets
 
 
@@ -96,3 +98,139 @@ def test_a_damaged_record_is_not_found_by_key_nor_by_offset(tmp_path: Path, capl
     assert store.read_record(offsets[8] + 1) is None
     assert store.read_record(offsets[8]) is not None
     store.close_files()
+
+
+@pytest.mark.spec("FUZ-07", "DUR-09")
+def test_a_record_that_does_not_fit_its_queue_is_refused_with_file_byte_and_offset(tmp_path: Path) -> None:
+    offsets = filled(tmp_path)
+    at = offsets[20]
+    file = log_file(tmp_path, at)
+    changed(file, at % LOG_BYTES + 20, struct.pack(">q", 500))  # says it is number 500 of its queue
+    with pytest.raises(
+        CorruptRecord, match=rf"{file} at byte {at % LOG_BYTES} .offset {at}.: .*number 500.*repair --at {at}"
+    ):
+        opened(tmp_path)
+
+
+@pytest.mark.spec("FUZ-07", "DUR-09")
+def test_a_topic_that_cannot_be_a_folder_is_refused_with_its_place(tmp_path: Path) -> None:
+    filled(tmp_path, 20, clean=False)
+    store = opened(tmp_path)
+    at = store.put(message(100)).physical_offset
+    store.close_files()
+    file = log_file(tmp_path, at)
+    changed(file, at % LOG_BYTES + 88 + 150 + 1, b"/")
+    with pytest.raises(CorruptRecord, match=rf"{file} at byte {at % LOG_BYTES} .offset {at}.: topic '/'"):
+        opened(tmp_path)
+
+
+@pytest.mark.spec("FUZ-07", "DUR-13")
+def test_a_number_that_went_back_does_not_take_the_queue_with_it(tmp_path: Path) -> None:
+    """A changed number of a record behind the last note was taken for a topic that was deleted and made anew."""
+    offsets = filled(tmp_path, 20, clean=False)
+    store = opened(tmp_path)
+    last = store.put(message(100)).physical_offset
+    store.close_files()
+    changed(log_file(tmp_path, last), last % LOG_BYTES + 20, struct.pack(">q", 3))
+    with pytest.raises(StoreError, match=f"offset {last}"):
+        opened(tmp_path)
+    assert len(offsets) == 20
+
+
+@pytest.mark.spec("FUZ-07", "DUR-13")
+def test_a_topic_made_anew_is_told_with_its_offset(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    filled(tmp_path, 10)
+    store = opened(tmp_path)
+    store.delete_topic("T")
+    anew = store.put(message(50)).physical_offset
+    store.close_files()
+    (tmp_path / "checkpoint").unlink()
+    shutil.rmtree(tmp_path / "consumequeue")
+    store = opened(tmp_path)
+    assert f"queue T/0 begins anew at offset {anew}" in caplog.text
+    assert bodies(store, "T") == [message(50).body]
+    store.close_files()
+
+
+@pytest.mark.spec("FUZ-07", "DUR-13")
+@pytest.mark.parametrize("harm", ["lost", "first unit zero", "idle"])
+def test_after_a_kill_of_another_broker_a_queue_that_is_behind_is_made_anew(tmp_path: Path, harm: str) -> None:
+    """Recovery begins at the last file there: what a queue had before it must be on disk, or all is read."""
+    filled(
+        tmp_path, 40, "TTTTTTTTTTTTTTTTTTTTTTTTTTUUUUUUUUUUUUUU" if harm == "idle" else "TU", clean=False, foreign=True
+    )
+    queue = tmp_path / "consumequeue" / "T" / "0"
+    if harm == "lost":
+        shutil.rmtree(queue)
+        queue.mkdir()
+    else:
+        changed(queue / f"{0:020d}", 0, bytes(20))
+    store = opened(tmp_path)
+    expected = 26 if harm == "idle" else 20
+    assert store.min_offset("T", 0) == 0
+    assert len(bodies(store, "T")) == expected
+    store.close_files()
+
+
+@pytest.mark.spec("FUZ-07", "DUR-09")
+@pytest.mark.parametrize("harm", ["last file", "all files", "zeros"])
+def test_messages_that_another_broker_had_are_not_lost_in_silence(
+    tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A clean stop, but the log ends before the queues do."""
+    offsets = filled(tmp_path, foreign=True)
+    last = log_file(tmp_path, offsets[-1])
+    if harm == "zeros":
+        last.write_bytes(bytes(LOG_BYTES))
+        shutil.rmtree(tmp_path / "consumequeue" / "T")
+        end = int(last.name)
+    elif harm == "last file":
+        last.unlink()
+        end = int(last.name)
+    else:
+        shutil.rmtree(tmp_path / "commitlog")
+        end = 0
+    store = opened(tmp_path)
+    assert f"the log ends at offset {end}" in caplog.text
+    store.close_files()
+
+
+@pytest.mark.spec("FUZ-07", "DUR-13")
+def test_a_lost_topic_of_another_broker_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    offsets = filled(tmp_path, foreign=True)
+    shutil.rmtree(tmp_path / "consumequeue" / "T")
+    store = opened(tmp_path)
+    begin = int(log_file(tmp_path, offsets[-1]).name) - 2 * LOG_BYTES
+    assert f"its log before offset {begin} is taken as it is" in caplog.text
+    first = next(offset for number, offset in enumerate(offsets) if offset >= begin and number % 2 == 0)
+    assert "topic 'T' has no consume queue" in caplog.text and f"from offset {first} on" in caplog.text
+    store.close_files()
+
+
+@pytest.mark.spec("FUZ-07", "DUR-13")
+def test_a_lost_note_does_not_hide_a_lost_queue(tmp_path: Path) -> None:
+    filled(tmp_path)
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:24].ljust(4096, b"\0"))
+    shutil.rmtree(tmp_path / "consumequeue" / "T")
+    store = opened(tmp_path)
+    assert len(bodies(store, "T")) == 20
+    store.close_files()
+
+
+@pytest.mark.spec("FUZ-07", "IX-08", "DUR-13")
+def test_a_lost_index_is_made_anew_after_a_clean_stop(tmp_path: Path) -> None:
+    filled(tmp_path)
+    for path in (tmp_path / "index").iterdir():
+        path.unlink()
+    store = opened(tmp_path)
+    assert [len(store.query("TU"[n % 2], f"u{n}", 10, 0, 1 << 60).records) for n in range(40)] == [1] * 40
+    store.close_files()
+
+
+@pytest.mark.spec("FUZ-07", "DUR-09")
+def test_missing_log_files_are_told_with_their_folder(tmp_path: Path) -> None:
+    offsets = filled(tmp_path)
+    log_file(tmp_path, offsets[-1]).unlink()
+    with pytest.raises(CorruptRecord, match=rf"{tmp_path}/commitlog: the commit log ends at offset"):
+        opened(tmp_path)

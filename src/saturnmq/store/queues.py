@@ -151,6 +151,11 @@ class QueueTable:
         """End of the last record that any queue points to; -1 without any."""
         return max((queue.max_physical for queue in self.by_key.values()), default=-1)
 
+    @property
+    def min_physical(self) -> int:
+        """Up to where in the log every queue that is there has its units; -1 without any."""
+        return min((queue.max_physical for queue in self.by_key.values()), default=-1)
+
     # ---- write
 
     def round(self, least_bytes: int) -> Round:

@@ -29,7 +29,10 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What recovery knows before it reads. queues_reach: end of the last record that a consume queue points to, else -1."""
+    """What recovery knows before it reads. queues_reach: end of the last record that a consume queue points to, else -1.
+
+    queues_low: the same of the queue that lags most.
+    """
 
     files: Sequence[FileFacts]
     file_bytes: int
@@ -38,6 +41,7 @@ class Facts:
     note: Note | None
     queues_reach: int
     failed_at: int | None = None  # a flush failed in the life before: nothing behind it can be trusted (DUR-07)
+    queues_low: int = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,8 @@ def plan(facts: Facts) -> Plan | None:
         verify = files[max(len(files) - SCANNED_FILES, 0)].start
         durable, dispatch = _last_begun(files), facts.queues_reach
     else:
-        verify = dispatch = _begin_by_time(files, facts.checkpoint_ms)
+        verify = _begin_by_time(files, facts.checkpoint_ms)
+        dispatch = min(verify, facts.queues_low)
         durable = _last_begun(files)
     if facts.failed_at is not None:
         durable = facts.failed_at
