@@ -204,6 +204,28 @@ def test_a_held_pull_is_woken_by_the_properties_it_waits_for() -> None:
     run(work)
 
 
+@pytest.mark.spec("LP-03", "LP-04")
+@pytest.mark.parametrize(("kind", "old", "new"), [("SQL92", "a = 1", "a = 2"), ("TAG", "one", "two")])
+def test_a_held_pull_does_not_wait_for_what_its_group_no_longer_wants(kind: str, old: str, new: str) -> None:
+    async def work() -> None:
+        async with wire(property_filter_enable=True) as w:
+            await w.send(body=b"before", properties={"a": "2", "TAGS": "two"})
+            await subscribe(w, old, 1, kind=kind, code_set=[java_hash(old)])
+            await subscribe(w, "*", 1, kind="TAG", group="H")
+            held = await held_pull(w, sysFlag=2, offset=1, subVersion=1)
+            other = await held_pull(w, sysFlag=2, offset=1, subVersion=1, group="H")
+            await subscribe(w, old, 2, kind=kind, code_set=[java_hash(old)])  # another version of the same
+            assert w.broker.ctx.hold.count == 2
+            await subscribe(w, new, 3, kind=kind, code_set=[java_hash(new)])
+            assert (await held).code == 19
+            assert w.broker.ctx.hold.count == 1
+            again = await held_pull(w, sysFlag=2, offset=1, subVersion=3)
+            await w.send(body=b"after", properties={"a": "2", "TAGS": "two"})
+            assert bodies(await again) == bodies(await other) == [b"after"]
+
+    run(work)
+
+
 @pytest.mark.spec("LP-03")
 def test_properties_are_read_only_where_a_waiting_pull_asks_for_them() -> None:
     async def work() -> None:

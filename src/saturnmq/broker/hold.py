@@ -97,6 +97,16 @@ class Hold:
             asyncio.get_running_loop().call_soon(self._run_woken)
         self._woken += woken
 
+    def wake(self, topic: str, group: str) -> None:
+        """Have the pulls of a group for a topic answered in this turn of the loop, whatever they wait for."""
+        found = [(key, held) for key, waiting in self._waiting.items() if key[0] == topic for held in waiting]
+        woken = [(key, held) for key, held in found if held.request.ext.get("consumerGroup") == group]
+        for key, held in woken:
+            self._drop(key, held)
+        if woken and not self._woken:
+            asyncio.get_running_loop().call_soon(self._run_woken)
+        self._woken += [held for _, held in woken]
+
     def _run_woken(self) -> None:
         woken, self._woken = self._woken, []
         for held in woken:

@@ -64,8 +64,18 @@ def _consumer(
         if len(RETRY_PREFIX + data.group_name) <= 127:
             ctx.topics.ensure(RETRY_PREFIX + data.group_name, group.retry_queue_nums)
     info = ClientInfo(client_id, request.language, request.version, now_ms)
+    before = _expressions(ctx, data.group_name)
     ctx.clients.register_consumer(data, connection, info, notify=notify)
     ctx.filters.subscribe(data.group_name, data.subscription_data_set, now_ms)
+    for topic, expression in _expressions(ctx, data.group_name).items():
+        if before.get(topic, expression) != expression:
+            ctx.hold.wake(topic, data.group_name)  # they wait for what nobody wants any more
+
+
+def _expressions(ctx: Context, group: str) -> dict[str, tuple[str, str]]:
+    """By topic the filters of a group that is online: text and type."""
+    live = ctx.clients.consumers.get(group)
+    return {t: (s.sub_string, s.expression_type) for t, s in live.subscriptions.items()} if live is not None else {}
 
 
 def unregister(ctx: Context, connection: Connection, request: Command, header: h.UnregisterClient) -> Command:
