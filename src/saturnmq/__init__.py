@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from saturnmq.client.puller import PullResult as PullResult
     from saturnmq.client.puller import PullStatus as PullStatus
     from saturnmq.client.subscription import Filter as Filter
+    from saturnmq.client.subscription import sql as sql
     from saturnmq.client.subscription import tag as tag
     from saturnmq.protocol.bodies import MessageQueue as MessageQueue
     from saturnmq.protocol.errors import ConfigError as ConfigError
@@ -76,7 +77,7 @@ _HOME: Final = {
     "saturnmq.client.message": ("Ack", "Message", "Outgoing", "Receipt", "SendStatus"),
     "saturnmq.client.producer": ("Producer",),
     "saturnmq.client.puller": ("PullResult", "PullStatus", "Puller"),
-    "saturnmq.client.subscription": ("Filter", "tag"),
+    "saturnmq.client.subscription": ("Filter", "sql", "tag"),
     "saturnmq.protocol.bodies": ("MessageQueue",),
     "saturnmq.protocol.errors": ("ConfigError", "ResponseError", "SaturnError"),
 }

@@ -565,7 +565,7 @@ class Puller:
         offset: int,
         *,
         max_count: int = 32,
-        expression: str = "*",
+        expression: Filter | str = "*",
         wait: float = 0.0,
         timeout: float | None = None,
     ) -> PullResult:

@@ -35,7 +35,12 @@ FLOW_CONTROL_DELAY_S: Final = 0.02
 IDLE_DELAY_S: Final = 0.05
 _IDLE: Final = frozenset({PullStatus.NO_NEW_MESSAGE, PullStatus.OFFSET_ILLEGAL})
 _SUBSCRIPTION_CODES: Final = frozenset(
-    {int(ResponseCode.SUBSCRIPTION_NOT_EXIST), int(ResponseCode.SUBSCRIPTION_NOT_LATEST)}
+    {
+        int(ResponseCode.SUBSCRIPTION_NOT_EXIST),
+        int(ResponseCode.SUBSCRIPTION_NOT_LATEST),
+        int(ResponseCode.FILTER_DATA_NOT_EXIST),
+        int(ResponseCode.FILTER_DATA_NOT_LATEST),
+    }
 )
 
 

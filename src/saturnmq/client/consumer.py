@@ -29,8 +29,15 @@ from saturnmq.client.offsets import ClusterOffsets
 from saturnmq.client.rebalance import Strategy, average
 from saturnmq.client.routes import Route
 from saturnmq.client.send_back import ACK_TIMEOUT_LEVEL, SendBack
-from saturnmq.client.subscription import ALL, Filter, subscription_data, tag
-from saturnmq.protocol.bodies import ConsumerData, ConsumerIdList, MessageQueue, ResetOffsetBody, SubscriptionData
+from saturnmq.client.subscription import ALL, TAG, Filter, subscription_data, tag
+from saturnmq.protocol.bodies import (
+    CheckClientRequest,
+    ConsumerData,
+    ConsumerIdList,
+    MessageQueue,
+    ResetOffsetBody,
+    SubscriptionData,
+)
 from saturnmq.protocol.codes import RETRY_PREFIX, RequestCode, ResponseCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError
@@ -174,13 +181,21 @@ class Consumer(Generic[T]):
     # subscriptions
 
     async def subscribe(self, topic: str, wanted: Filter | str = ALL) -> None:
-        """Receive this topic, all of it or what the filter lets through. Also while running; again replaces the filter."""
+        """Receive this topic, all of it or what the filter lets through. Also while running; again replaces the filter.
+
+        wanted: tags as text, or what `tag` or `sql` made. The brokers are asked about an SQL filter, now or at the start;
+        one that they refuse raises the error of their answer and changes nothing.
+        """
         check_topic(topic, sending=False)
         wire = namespaces.wrap(self.core.settings.namespace, topic)
-        self._set_subscription(wire, tag(wanted) if isinstance(wanted, str) else wanted)
+        wanted = tag(wanted) if isinstance(wanted, str) else wanted
         if self.state is State.RUNNING:
             self._check()
-            await self._announce([wire])
+            await self._find([wire])
+            await self._ask_about(subscription_data(wire, wanted, now_ms()))
+        self._set_subscription(wire, wanted)
+        if self.state is State.RUNNING:
+            await self._beat()
             self.wake_rebalance()
 
     async def unsubscribe(self, topic: str) -> None:
@@ -195,18 +210,47 @@ class Consumer(Generic[T]):
             await self._beat()
 
     def _set_subscription(self, wire: str, wanted: Filter) -> None:
-        self._subscriptions[wire] = subscription_data(wire, wanted, now_ms())
+        self._subscriptions[wire] = subscription_data(wire, wanted, self._next_version(wire))
         self._tags[wire] = wanted.tags
+
+    def _next_version(self, wire: str) -> int:
+        """Unix ms, but above the topic's last version: what is not newer, a broker ignores."""
+        known = self._subscriptions.get(wire)
+        return max(now_ms(), known.sub_version + 1 if known is not None else 0)
 
     def _topics(self) -> list[str]:
         return list(self._subscriptions)
 
     async def _announce(self, topics: Iterable[str]) -> None:
         """Know the routes, then tell every broker about the group: a pull needs both."""
+        await self._find(topics)
+        for data in list(self._subscriptions.values()):
+            await self._ask_about(data)
+        await self._beat()
+
+    async def _find(self, topics: Iterable[str]) -> None:
         for topic in topics:
             self.core.routes.use(topic)
             await self.core.routes.refresh(topic)
-        await self._beat()
+
+    async def _ask_about(self, data: SubscriptionData) -> None:
+        """Have the brokers of a topic look at a filter that is no tag filter (FIL-03). Raises the error of a refusal."""
+        route = self.core.routes.known(data.topic)
+        if data.expression_type == TAG or route is None:
+            return
+        body = CheckClientRequest(self.core.client_id, self.group, data).encode()
+        for name, ids in route.addresses.items():
+            if not ids:
+                continue
+            address = ids[min(ids)]
+            command = Command(RequestCode.CHECK_CLIENT_CONFIG, body=body)
+            try:
+                answer = await self.core.remote.call(address, command, self.core.settings.api_timeout_ms)
+            except SaturnError as error:  # it will say so when it is pulled from
+                logger.warning("filter not checked group=%s topic=%s error=%s", self.group, data.topic, error)
+                continue
+            if answer.code != ResponseCode.SUCCESS:
+                raise self.core.answer_error(answer, f"{name}@{address}", topic=data.topic, group=self.group)
 
     async def _beat(self) -> None:
         """Tell every broker about the group; then pulls may name these versions."""
@@ -404,7 +448,7 @@ class Consumer(Generic[T]):
             if queue not in self._assigned:
                 changed |= await self._acquire(queue)
         if changed and topic in self._subscriptions:
-            self._subscriptions[topic].sub_version = now_ms()  # RB-06
+            self._subscriptions[topic].sub_version = self._next_version(topic)  # RB-06
         return changed
 
     async def _members(self, route: Route) -> list[str]:

@@ -18,6 +18,7 @@ _STAGES: Final = (
     ("[FLUSH", "flush"),
     ("[REPLICA", "replica"),
 )
+_NO_FILTER: Final = "does not support consumer to filter message by"
 _PERIOD: Final = re.compile(r"(?:period in queue|stage time)\D{0,3}(\d+)\s*ms")
 _NAMED_STAGE: Final = re.compile(r"stage: (queue|append lock|flush|replica)")
 _POSITION: Final = re.compile(r"line (\d+), column (\d+)|position (\d+)")
@@ -82,6 +83,8 @@ def for_response(
     if code == ResponseCode.NO_PERMISSION:
         names = f"topic {topic or '?'} or group {group or '?'}"
         return f"The permission of the broker, {names} forbids it; saturnmq admin updateTopic -p 6 allows both."
+    if code == ResponseCode.SYSTEM_ERROR and _NO_FILTER in remark:
+        return "Set enablePropertyFilter=true in the broker's configuration, or filter by tags."
     if code == ResponseCode.SUBSCRIPTION_PARSE_FAILED:
         return position(remark)
     if code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:

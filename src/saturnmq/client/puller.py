@@ -19,7 +19,7 @@ from saturnmq.client.deadline import Deadline
 from saturnmq.client.errors import BrokerNotExist, CallTimeout, ConnectFailed
 from saturnmq.client.hints import unreachable_broker
 from saturnmq.client.message import Message
-from saturnmq.client.subscription import tag
+from saturnmq.client.subscription import Filter, tag
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from saturnmq.protocol.command import Command
@@ -197,23 +197,20 @@ class Puller:
         offset: int,
         *,
         max_count: int = 32,
-        expression: str = "*",
+        expression: Filter | str = "*",
         wait: float = 0.0,
         timeout: float | None = None,
     ) -> PullResult:
         """Messages of one queue from offset on; the broker may give fewer than max_count.
 
-        expression: a tag filter. wait: seconds the broker may hold the request until something arrives. timeout:
-        seconds
-        for all attempts together, default the client's (plus wait). A broker that is gone is looked for again: the
-        route is
-        asked anew, and a slave of the same name may answer. Raises the error of a final answer, ConnectFailed,
-        CallTimeout,
-        BrokerNotExist.
+        expression: a tag filter, or what `sql` made. wait: seconds the broker may hold the request until something
+        arrives. timeout: seconds for all attempts together, default the client's (plus wait). A broker that is gone is
+        looked for again: the route is asked anew, and a slave of the same name may answer. Raises the error of a final
+        answer, ConnectFailed, CallTimeout, BrokerNotExist.
         """
         core = self._core
         core.check_running("puller")
-        wanted = tag(expression)
+        wanted = tag(expression) if isinstance(expression, str) else expression
         suspend_ms = int(min(wait, BROKER_SUSPEND_MS / 1000) * 1000)
         budget_ms = (core.settings.timeout if timeout is None else timeout) * 1000
         wire = self._wire(queue)
@@ -227,6 +224,7 @@ class Puller:
                 sys_flag=int(PullSysFlag.SUBSCRIPTION) | (int(PullSysFlag.SUSPEND) if held_ms else 0),
                 suspend_ms=held_ms,
                 expression=wanted.expression,
+                kind=wanted.kind,
             )
 
         answer = await self._held(wire, ask(suspend_ms), budget_ms, suspend_ms) if suspend_ms else None

@@ -1,6 +1,6 @@
-"""What a consumer wants of a topic: tag filters, as the broker and the client check them. Pure.
+"""What a consumer wants of a topic: tag and SQL filters, as the broker and the client check them. Pure.
 
-Source: PRC-05, HB rows, PL-06.
+Source: PRC-05, HB rows, PL-06, FIL-01, FIL-03.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from saturnmq.filter import SQL92, FilterError, compile_sql
 from saturnmq.protocol.bodies import SubscriptionData
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message import java_hash
@@ -37,6 +38,21 @@ def tag(expression: str = ALL) -> Filter:
     if expression != ALL and not split_tags(expression):
         raise ConfigError(f"tag filter {expression!r:.80} names no tag; write 'paid || refunded' or '*'")
     return Filter(expression)
+
+
+def sql(expression: str) -> Filter:
+    """Messages whose properties make the expression true: `region = 'EU' AND total > 5`. Raises ConfigError saying where.
+
+    The brokers evaluate it, those of the original only with enablePropertyFilter=true. Refused here is also what a broker
+    would not look at: text behind the condition, such as LIKE, which is not part of the language (FIL-14).
+    """
+    if not isinstance(expression, str):
+        raise ConfigError(f"an SQL filter is text like 'total > 5', not {type(expression).__name__}")
+    try:
+        compile_sql(expression, strict=True)
+    except FilterError as error:
+        raise ConfigError(error.message) from error
+    return Filter(expression, SQL92)
 
 
 def split_tags(expression: str) -> list[str]:

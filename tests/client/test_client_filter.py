@@ -1,0 +1,187 @@
+"""Consumers and pullers with SQL filters against our own broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import saturnmq.sync
+from saturnmq import Ack, Client, ConfigError, Consumer, Filter, Message, PullStatus, ResponseError, sql, tag
+from saturnmq.broker import BrokerSettings
+from saturnmq.client.subscription import subscription_data
+from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
+
+Run = Callable[[Callable[[], Any]], Any]
+ON = BrokerSettings(property_filter_enable=True)
+
+
+async def send(client: Client, count: int, topic: str = "T", start: int = 0) -> None:
+    async with client.producer("p") as out:
+        for n in range(start, start + count):
+            await out.send(topic, b"%d" % n, tag="even" if n % 2 == 0 else "odd", properties={"n": str(n)})
+
+
+async def received(inbox: Consumer[bytes], count: int) -> list[bytes]:
+    found = []
+    for _ in range(count):
+        message = await inbox.recv(10)
+        found.append(message.body)
+        await message.ack()
+    return sorted(found)
+
+
+@pytest.mark.spec("FIL-03", "FIL-14", "API-01")
+def test_an_expression_is_checked_before_anything_is_sent() -> None:
+    assert sql("region = 'EU' AND total > 5") == Filter("region = 'EU' AND total > 5", "SQL92")
+    for bad, said in (
+        ("total >", "line 1, column 8"),
+        ("", "empty"),
+        ("name LIKE 'x%'", "found \"LIKE 'x%'\" behind the condition"),
+        ("a = NULL", "IS NULL"),
+        ("x" * 40_000, "longer than"),
+    ):
+        with pytest.raises(ConfigError) as error:
+            sql(bad)
+        assert said in str(error.value)
+    with pytest.raises(ConfigError, match="not int"):
+        sql(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.spec("HB-01", "FIL-04")
+def test_a_heartbeat_says_expression_and_type() -> None:
+    data = subscription_data("T", sql("a > 1"), 7)
+    assert (data.sub_string, data.expression_type, data.tags_set, data.code_set, data.sub_version) == (
+        "a > 1",
+        "SQL92",
+        [],
+        [],
+        7,
+    )
+    assert sql("a > 1").tags == frozenset()
+
+
+@pytest.mark.spec("FIL-03", "FIL-04", "FIL-09", "API-15")
+def test_a_consumer_gets_what_its_expression_selects_and_can_change_it(run: Run) -> None:
+    async def work() -> None:
+        async with EmbeddedBroker(settings=ON) as server, Client.from_url(server.url) as client:
+            await send(client, 10)
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T", sql("n BETWEEN 3 AND 4 OR (TAGS = 'even' AND n > 7)"))
+                assert await received(inbox, 3) == [b"3", b"4", b"8"]
+                known = server.broker.ctx.clients.consumers["g"].subscriptions["T"]
+                assert (known.expression_type, known.sub_string[:5]) == ("SQL92", "n BET")
+                await inbox.subscribe("T", sql("n = 12"))
+                await send(client, 5, start=10)
+                assert await received(inbox, 1) == [b"12"]
+                await inbox.subscribe("T", tag("odd"))
+                await send(client, 4, start=20)
+                assert await received(inbox, 2) == [b"21", b"23"]
+
+    run(work)
+
+
+@pytest.mark.spec("FIL-03", "UX-08", "API-30")
+def test_a_refused_expression_raises_and_leaves_the_subscription_as_it_was(run: Run) -> None:
+    async def work() -> None:
+        async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
+            await send(client, 2)
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T", "even")
+                with pytest.raises(ResponseError) as error:
+                    await inbox.subscribe("T", sql("n > 1"))
+                assert error.value.code == 1 and "enablePropertyFilter=true" in (error.value.hint or "")
+                assert await received(inbox, 1) == [b"0"]
+            late = client.consumer("late", start="first")
+            await late.subscribe("T", sql("n > 1"))
+            with pytest.raises(ResponseError, match="does not support consumer to filter message by SQL92"):
+                await late.start()
+            assert "late" not in server.broker.ctx.clients.consumers
+        async with EmbeddedBroker(settings=ON) as server, Client.from_url(server.url) as client:
+            await send(client, 2)
+            async with client.consumer("g") as inbox:
+                with pytest.raises(ResponseError) as error:
+                    await inbox.subscribe("T", Filter("n >", "SQL92"))
+                assert error.value.code == 23 and error.value.hint == "Look at line 1, column 4 of the expression."
+
+    run(work)
+
+
+@pytest.mark.spec("BP-01", "PL-05")
+def test_a_broker_that_lost_the_expression_is_told_again(run: Run) -> None:
+    async def work() -> None:
+        async with EmbeddedBroker(settings=ON) as server, Client.from_url(server.url) as client:
+            await send(client, 3)
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T", sql("n > 1"))
+                assert await received(inbox, 1) == [b"2"]
+                server.broker.ctx.filters.groups.load(b'{"filterDataByTopic":{}}', 0)
+                await send(client, 2, start=1)
+                assert await received(inbox, 1) == [b"2"]
+                assert server.broker.ctx.filters.groups.get("T", "g") is not None
+
+    run(work)
+
+
+@pytest.mark.spec("FIL-03", "FIL-09", "CA-13")
+def test_a_puller_reads_with_an_expression(run: Run) -> None:
+    async def work() -> None:
+        async with EmbeddedBroker(settings=ON) as server, Client.from_url(server.url) as client:
+            async with client.producer("p") as out:
+                for n in range(6):
+                    await out.send("T", b"%d" % n, shard_by="one queue", properties={"n": str(n)})
+            puller = client.puller()
+            found = {}
+            for queue in await puller.queues("T"):
+                if await puller.max_offset(queue):
+                    found[queue] = await puller.pull(queue, 0, expression=sql("n > 3"))
+                    none = await puller.pull(queue, 0, expression=sql("n > 9"))
+                    assert (none.status, none.next_offset) == (PullStatus.NO_MATCHED_MESSAGE, 6)
+            (result,) = found.values()
+            assert [message.body for message in result.messages()] == [b"4", b"5"]
+
+    run(work)
+
+
+@pytest.mark.spec("API-16", "FIL-03")
+def test_a_listener_takes_an_expression(run: Run) -> None:
+    async def work() -> None:
+        async with EmbeddedBroker(settings=ON) as server, Client.from_url(server.url) as client:
+            await send(client, 4)
+            seen: list[bytes] = []
+            done = asyncio.Event()
+
+            @client.listener("T", group="heard", filter=sql("n >= 2"))
+            async def handle(message: Message[bytes]) -> Ack:
+                seen.append(message.body)
+                if b"3" in seen and b"2" in seen:
+                    done.set()
+                return Ack.SUCCESS
+
+            task = asyncio.create_task(client.run())
+            try:
+                while "heard" not in server.broker.ctx.clients.consumers:
+                    await asyncio.sleep(0)
+                await send(client, 4)
+                await done.wait()
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            assert set(seen) == {b"2", b"3"}
+
+    run(work)
+
+
+@pytest.mark.spec("API-31")
+def test_the_facade_without_asyncio_takes_the_same_filters() -> None:
+    with SyncEmbeddedBroker(settings=ON) as server, saturnmq.sync.Client.from_url(server.url) as client:
+        with client.producer("p") as out:
+            for n in range(3):
+                out.send("T", b"%d" % n, properties={"n": str(n)})
+        with client.consumer("g", start="first") as inbox:
+            inbox.subscribe("T", sql("n = 1"))
+            message = inbox.recv(10)
+            assert message.body == b"1"
+            message.ack()
