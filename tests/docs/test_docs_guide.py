@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 import saturnmq.sync
-from saturnmq import Client, json_codec
+from saturnmq import Client, json_codec, sql, tag
+from saturnmq.broker import BrokerSettings
 from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
 
 GUIDE = (Path(__file__).resolve().parent.parent.parent / "docs" / "guide.md").read_text(encoding="utf-8")
+SETTINGS = BrokerSettings(property_filter_enable=True)
 BLOCKS = re.findall(r"```python( sync)?\n(.*?)```", GUIDE, re.S)
 
 
@@ -23,10 +25,10 @@ BLOCKS = re.findall(r"```python( sync)?\n(.*?)```", GUIDE, re.S)
 @pytest.mark.parametrize("code", [body for kind, body in BLOCKS if not kind])
 def test_an_example_of_the_guide_runs(code: str, capsys: pytest.CaptureFixture[str]) -> None:
     async def work() -> None:
-        async with asyncio.timeout(60), EmbeddedBroker() as server:
+        async with asyncio.timeout(60), EmbeddedBroker(settings=SETTINGS) as server:
             names: dict[str, Any] = {
                 "Client": Client, "EmbeddedBroker": EmbeddedBroker, "URL": server.url, "dataclass": dataclass,
-                "json_codec": json_codec, "__name__": __name__,
+                "json_codec": json_codec, "sql": sql, "tag": tag, "__name__": __name__,
             }  # fmt: skip
             exec("async def example():\n" + textwrap.indent(code, "    "), names)
             await names["example"]()
