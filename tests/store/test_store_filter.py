@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from saturnmq.protocol.message import Host, Message, decode_records
-from saturnmq.store import GetResult, GetStatus, MessageStore, StoreProfile, StoreSettings
+from saturnmq.store import GetResult, GetStatus, MessageStore, StoreProfile, StoreSettings, reading
 
 BROKER = Host("127.0.0.1", 10911)
 
@@ -51,6 +51,35 @@ def test_properties_are_asked_behind_the_tags_and_refused_messages_are_passed(tm
     assert (none.status, none.count, none.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 0, 5)
     assert store.properties("T", 0, 2) == b"a\x012"
     assert store.properties("T", 0, 5) is store.properties("T", 1, 0) is None
+    asyncio.run(store.stop())
+
+
+@pytest.mark.spec("BP-03", "LIM-12")
+def test_a_slow_filter_ends_its_pull_early_and_goes_on_in_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(reading, "thread_time", lambda: now[0])
+    store = opened(tmp_path)
+    for n in range(70):
+        store.put(message(properties=b"n\x01%d" % n))
+
+    def accept(properties: bytes) -> bool:
+        now[0] += reading.FILTER_SECONDS_MAX / 20
+        return properties == b"n\x0133"
+
+    ends, offset, status = [], 0, GetStatus.NO_MATCHED_MESSAGE
+    while status is not GetStatus.OFFSET_OVERFLOW_ONE:
+        result = store.get("T", 0, offset, 32, accept_record=accept)
+        status, offset = result.status, result.next_offset
+        ends.append((status.value, result.count, offset))
+    assert ends == [
+        ("NO_MATCHED_MESSAGE", 0, 32),
+        ("FOUND", 1, 64),
+        ("NO_MATCHED_MESSAGE", 0, 70),
+        ("OFFSET_OVERFLOW_ONE", 0, 70),
+    ]
+    result.buffers.clear()
     asyncio.run(store.stop())
 
 

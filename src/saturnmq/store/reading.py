@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable
+from time import thread_time
 from typing import TYPE_CHECKING, Final
 
 from saturnmq.protocol.errors import CorruptRecord, MessageError
@@ -22,6 +23,8 @@ QUERY_COUNT_MAX: Final = 64  # maxMsgsNumBatch
 QUERY_BYTES_MAX: Final = 8 << 20  # an answer has to fit a frame
 _QUERY_TRIES: Final = 3
 _SCAN_BYTES_MIN: Final = 16_000  # index bytes looked at for one pull (BP-03)
+FILTER_SECONDS_MAX: Final = 0.02  # a costly filter's share of one turn of the loop; the next pull goes on from there
+_FILTER_STEP: Final = 16  # messages between two looks at the clock
 _PLACE: Final = struct.Struct(">ii4xi4xqq")  # size, magic, queue id, queue offset, physical offset of a record
 
 
@@ -102,6 +105,7 @@ def _gather(
     ranges: list[list[int]] = []
     total = count = scanned = 0
     status = GetStatus.NO_MATCHED_MESSAGE
+    until = thread_time() + FILTER_SECONDS_MAX if accept_record is not None else 0.0
     for physical, size, code in UNIT.iter_unpack(units):
         if 0 <= physical < first and size != FILLER_SIZE:
             if not count:
@@ -131,6 +135,8 @@ def _gather(
             break
         scanned += 1
         if accept_record is not None and not _wanted(store, physical, size, accept_record):
+            if not scanned % _FILTER_STEP and thread_time() > until:
+                break
             continue
         if ranges and ranges[-1][1] == physical:
             ranges[-1][1] = physical + size
