@@ -68,6 +68,7 @@ _I64: Final = struct.Struct(">q")
 _I32: Final = struct.Struct(">i")
 _I16: Final = struct.Struct(">h")
 _BATCH: Final = struct.Struct(">iiiii")
+_BATCH_ENTRY: Final = struct.Struct(">i8xii")  # total_size, flag, body length
 RECORD_V4: Final = struct.Struct(">iiiiiqqiq4siq4siiqi")  # the first 88 bytes of a record with two IPv4 hosts
 
 _BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
@@ -320,8 +321,7 @@ def decode_properties(raw: Buffer | str) -> dict[str, str]:
     return properties
 
 
-@dataclass(frozen=True, slots=True)
-class BatchItem:
+class BatchItem(NamedTuple):
     """One message of a batch body: the user's flag, the body, and its property string."""
 
     body: bytes
@@ -347,26 +347,25 @@ def decode_batch(raw: bytes) -> list[BatchItem]:
     """The messages of a batch body. Raises MessageError when any length in it lies."""
     items: list[BatchItem] = []
     at, end = 0, len(raw)
-    while at < end:
-        try:
-            total, _magic, _crc, flag, body_bytes = _BATCH.unpack_from(raw, at)
-            body_at = at + 20
-            if not 0 <= body_bytes <= end - body_at - 2:
-                raise MessageError(f"batch entry at {at} claims a body of {body_bytes} bytes, {end - body_at} are left")
-            properties_at = body_at + body_bytes + 2
-            (properties_bytes,) = _I16.unpack_from(raw, properties_at - 2)
-        except struct.error as error:
-            raise MessageError(f"batch entry at {at} is cut: {error}") from error
-        if not 0 <= properties_bytes <= end - properties_at:
-            raise MessageError(
-                f"batch entry at {at} claims {properties_bytes} property bytes, {end - properties_at} are left"
-            )
-        if total != BATCH_FIXED_BYTES + body_bytes + properties_bytes:
-            raise MessageError(f"batch entry at {at} claims {total} bytes but its parts add up to something else")
-        items.append(
-            BatchItem(raw[body_at : body_at + body_bytes], raw[properties_at : properties_at + properties_bytes], flag)
-        )
-        at += total
+    entry, new = _BATCH_ENTRY.unpack_from, tuple.__new__
+    try:
+        while at < end:
+            total, flag, body_bytes = entry(raw, at)
+            body_end = at + 20 + body_bytes
+            if body_bytes < 0 or body_end + 2 > end:
+                raise MessageError(f"batch entry at {at} claims a body of {body_bytes} bytes, {end - at - 20} are left")
+            properties_bytes = raw[body_end] << 8 | raw[body_end + 1]
+            stop = body_end + 2 + properties_bytes
+            if properties_bytes > PROPERTIES_BYTES_MAX or stop > end:
+                raise MessageError(
+                    f"batch entry at {at} claims {properties_bytes} property bytes, {end - body_end - 2} are left"
+                )
+            if total != stop - at:
+                raise MessageError(f"batch entry at {at} claims {total} bytes but its parts add up to something else")
+            items.append(new(BatchItem, (raw[at + 20 : body_end], raw[body_end + 2 : stop], flag)))
+            at = stop
+    except struct.error as error:
+        raise MessageError(f"batch entry at {at} is cut: {error}") from error
     return items
 
 

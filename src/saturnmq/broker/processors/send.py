@@ -240,34 +240,35 @@ def _put_batch(
 ) -> tuple[PutResult, bool]:
     """Store all messages of a batch, or none (BAT-04..06)."""
     limit = ctx.store.settings.message_bytes_max
-    if len(request.body or b"") > limit:
-        text = f"the batch of {len(request.body or b'')} bytes is illegal, the limit is {limit} bytes"
+    raw = request.body or b""
+    if len(raw) > limit:
+        text = f"the batch of {len(raw)} bytes is illegal, the limit is {limit} bytes"
         raise response_error(ResponseCode.MESSAGE_ILLEGAL, text)
     try:
-        items = decode_batch(request.body or b"")
+        items = decode_batch(raw)
     except MessageError as error:
         raise response_error(ResponseCode.MESSAGE_ILLEGAL, f"the batch body is malformed: {error.message}") from error
     topic = config.topic_name
     if topic.startswith(RETRY_PREFIX):
         raise response_error(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + topic)
     common = ext.get("i") or ""
-    delays = (property_value(raw, b"DELAY\x01") for raw in (common.encode(), *(item.properties_raw for item in items)))
-    if any(delay not in (b"", b"0") for delay in delays):
-        raise response_error(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be delayed, and property DELAY is set in it")
+    if b"DELAY\x01" in raw or "DELAY\x01" in common:
+        strings = [common.encode(), *(item.properties_raw for item in items)]
+        if any(property_value(own, b"DELAY\x01") not in (b"", b"0") for own in strings):
+            text = "a batch cannot be delayed, and property DELAY is set in it"
+            raise response_error(ResponseCode.MESSAGE_ILLEGAL, text)
     wait = find(common, "WAIT") != "false"
     common = with_property(common, "CLUSTER", ctx.settings.cluster_name)
     tail = common.encode()
     sys_flag = int32(ext, "f") & NOT_HOSTS
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= _MULTI_TAGS
-    born, born_ms = born_host(connection), int64(ext, "g")
+    born, born_ms, store_host = born_host(connection), int64(ext, "g"), ctx.store_host
+    joined = b"\x02" + tail
     messages = []
-    for item in items:
-        own = item.properties_raw
-        properties = own + (b"" if not own or own.endswith(b"\x02") else b"\x02") + tail
-        messages.append(
-            Message(topic, item.body, properties, queue_id, item.flag, sys_flag, born_ms, born, ctx.store_host)
-        )
+    for body, own, flag in items:
+        properties = own + (joined if own and own[-1] != 2 else tail)
+        messages.append(Message(topic, body, properties, queue_id, flag, sys_flag, born_ms, born, store_host))
     result = ctx.store.put_batch(messages)
     if result.status is PutStatus.PUT_OK:
         ctx.stats.put_messages += len(messages)

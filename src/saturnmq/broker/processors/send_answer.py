@@ -25,11 +25,12 @@ _PLACE: Final = 8 + 5  # of the opaque in a frame with a binary header
 class SendAnswers:
     """Answers of one broker: its region, whether it traces, and the first half of its message ids."""
 
-    __slots__ = ("_base", "_binary", "_id_prefix", "_json")
+    __slots__ = ("_base", "_binary", "_id_prefix", "_ids", "_json")
 
     def __init__(self, region_id: str, trace_on: bool, id_prefix: str) -> None:
         self._base = {"MSG_REGION": region_id, "TRACE_ON": "true" if trace_on else "false"}
         self._id_prefix = id_prefix
+        self._ids = (1, id_prefix + "%016X")  # how many ids the last answer had, and their pattern
         self._binary: dict[int, tuple[int, int, bytes]] = {}  # queue id -> queue offsets from, below; pattern
         self._json: dict[int, bytes] = {}
 
@@ -39,7 +40,10 @@ class SendAnswers:
 
     def fields(self, queue_id: int, queue_offset: int, physical_offsets: Sequence[int]) -> dict[str, str]:
         """extFields of the answer; a batch's message ids are joined by commas (BAT-05)."""
-        ids = ",".join([f"{self._id_prefix}{offset:016X}" for offset in physical_offsets])
+        count = len(physical_offsets)
+        if count != self._ids[0]:
+            self._ids = count, ",".join([self._id_prefix + "%016X"] * count)
+        ids = self._ids[1] % tuple(physical_offsets)
         return self._base | {"msgId": ids, "queueId": str(queue_id), "queueOffset": str(queue_offset)}
 
     def one(
