@@ -209,3 +209,56 @@ def test_a_commit_log_file_stays_until_its_queues_are_on_disk(tmp_path: Path) ->
     store = opened(tmp_path)
     assert store.put(message(b"second", "quiet")).queue_offset == 1
     killed(store)
+
+
+def quiet_queue(path: Path) -> None:
+    """A store whose queue `quiet` has two messages, none of them in the log any more, and is on disk."""
+    store = opened(path, hours=0)
+    for _ in range(2):
+        store.put(message(b"", "quiet"))
+    for _ in range(6):
+        store.put(message(b"x" * 900))
+    asyncio.run(store.write_all())
+    store.delete_expired_files()
+    asyncio.run(store._upkeep.clean())
+    assert store.min_physical_offset > 0
+    killed(store)
+
+
+@pytest.mark.spec("DUR-13", "CQ-07", "CQ-08")
+def test_queues_made_anew_go_on_where_they_ended_though_their_records_are_gone(tmp_path: Path) -> None:
+    quiet_queue(tmp_path)
+    for path in (tmp_path / "consumequeue").rglob("0" * 20):
+        path.unlink()
+    for _ in range(2):  # the second start finds what the first one wrote
+        store = opened(tmp_path)
+        assert (store.min_offset("quiet", 0), store.max_offset("quiet", 0)) == (2, 2)
+        killed(store)
+    store = opened(tmp_path)
+    assert store.put(message(b"third", "quiet")).queue_offset == 2
+    killed(store)
+    store = opened(tmp_path)
+    assert bodies(store, "quiet") == [b"third"]
+    killed(store)
+
+
+@pytest.mark.spec("DUR-13", "CQ-12")
+def test_a_topic_that_was_deleted_in_part_harms_no_other_queue(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    quiet_queue(tmp_path)
+    store = opened(tmp_path)
+    for queue in range(2):
+        store.put(message(b"", "gone", queue))
+    asyncio.run(store.write_all())
+    kept = (tmp_path / "consumequeue" / "gone" / "1" / ("0" * 20)).read_bytes()
+    store.delete_topic("gone")
+    killed(store)
+    folder = tmp_path / "consumequeue" / "gone" / "1"
+    folder.mkdir(parents=True)
+    (folder / ("0" * 20)).write_bytes(kept)
+    caplog.clear()
+    store = opened(tmp_path)
+    assert "made anew" not in caplog.text
+    assert (store.max_offset("quiet", 0), store.max_offset("gone", 1)) == (2, 0)
+    killed(store)

@@ -211,6 +211,12 @@ class ConsumeQueue:
         self._tail[:] = _FILLER * ((position - self._first) // UNIT_BYTES)
         self.min_offset = self.max_offset = queue_offset
 
+    def begin_at(self, queue_offset: int) -> None:
+        """An empty queue goes on at this offset, not 0: the unit before it means nothing."""
+        self._start_at(queue_offset - 1)
+        self._tail += _FILLER
+        self.min_offset = self.max_offset = self.next_offset = queue_offset
+
     # ---- write
 
     @property

@@ -202,6 +202,8 @@ class _Recovery:
                 queue.trim_extension()
         scan = Scan(todo.verify_from)
         if not self._read(self.read_from, scan):
+            if store.checkpoint.note is not None:
+                store.queues.drop_unlisted()
             log.warning(
                 "consume queues do not fit the commit log: all of them are made anew from offset %s", store.log.start
             )
@@ -214,6 +216,8 @@ class _Recovery:
         cut = store.log.set_end(scan.end)
         dropped = sum(queue.truncate(scan.end) for queue in store.queues.by_key.values())
         if not clean or cut or dropped or self.reach > scan.end:
+        if self.rebuild:
+            store.queues.restore_ends()
             log.warning(
                 "the log ends at offset %s (%s), %s bytes behind it were dropped", scan.end, scan.stopped_by, cut
             )
@@ -268,7 +272,9 @@ class _Recovery:
                 )
                 queue.delete()
             before = queue.max_offset
-            if not before and message.queue_offset and self.queues_from > store.log.start:
+            # With note and list nothing is missing here: a queue that is not there was deleted.
+            known = store.checkpoint.note is not None and store.queues.has_list
+            if not before and message.queue_offset and self.queues_from > store.log.start and not known:
                 return False  # what it had before is missing
             if not store.append_extended(queue, message, expected[2]):
                 return False

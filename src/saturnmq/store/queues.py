@@ -67,6 +67,8 @@ class QueueTable:
         self.list_file = StateFile(list_path, disk)
         self.by_key: dict[Key, ConsumeQueue] = {}
         self._dirty: set[Key] = set()
+        self.has_list = False
+        self._ends: dict[Key, int] = {}  # next offsets at least, from the list and from queues that are cleared
 
     # ---- load
 
@@ -118,6 +120,8 @@ class QueueTable:
             return
         if listed is None:
             return
+        self.has_list = True
+        self._ends = {key: reached for key, (_, reached) in listed.queues.items()}
         for (topic, queue_id), (first, reached) in listed.queues.items():
             queue = self.by_key.get((topic, queue_id))
             if queue is not None and queue.first_offset > first and listed.log_start == self._log_start():
@@ -189,6 +193,10 @@ class QueueTable:
         if not queues:
             return
         self.list_file.write(self._listing())
+        self._delete(queues)
+
+    def _delete(self, queues: list[tuple[Key, ConsumeQueue]]) -> None:
+        """Remove the files and folders of queues that are not in the table any more."""
         roots = [self.folder] if self._extension is None else [self.folder, self._extension[0]]
         for key, queue in queues:
             self._dirty.discard(key)
@@ -201,10 +209,30 @@ class QueueTable:
                     self.disk.remove_folder(root / topic)
 
     def clear(self) -> None:
-        """Delete all files of all queues; the queues are empty then, and the log fills them again. Raises OSError."""
-        for queue in self.by_key.values():
+        """Delete all files of all queues; the queues are empty then, and the log fills them again. Raises OSError.
+
+        Those whose records all left the log get nothing from it: `restore_ends` lets them go on where they ended.
+        """
+        start = self._log_start()
+        for key, queue in self.by_key.items():
+            if 0 <= queue.max_physical <= start:
+                self._ends[key] = max(self._ends.get(key, 0), queue.max_offset)
             queue.delete()
         self._dirty.clear()
+
+    def restore_ends(self) -> None:
+        """After `clear` and what the log had: no queue begins anew at 0 because its records are gone."""
+        for key, end in self._ends.items():
+            queue = self.get_or_make(*key)
+            if queue.max_offset == 0 < end:
+                queue.begin_at(end)
+                self.touched(key)
+
+    def drop_unlisted(self) -> None:
+        """After a crash: queues that the list does not know were deleted, in part perhaps, or the log has all of them
+        behind the note. Nothing happens without a list. Raises OSError."""
+        if self.has_list:
+            self._delete([(key, self.by_key.pop(key)) for key in list(self.by_key) if key not in self._ends])
 
     def close(self) -> None:
         self.cache.close()
