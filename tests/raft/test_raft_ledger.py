@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from raftbench import entries
 
-from saturnmq.protocol.errors import CorruptRecord, StoreError
+from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError
 from saturnmq.raft.core.entry import Entry, place
 from saturnmq.raft.core.state import HardState
 from saturnmq.raft.layout import (
@@ -382,3 +382,34 @@ def test_checkpoint_is_a_hint(tmp_path: Path) -> None:
     assert file.read() == LedgerCheckpoint(9, 7)
     (tmp_path / "checkpoint").write_bytes(b"junk")
     assert file.read() == LedgerCheckpoint()
+
+
+@pytest.mark.spec("DL-S13")
+def test_data_files_take_turns_over_the_folders_that_take_files_and_all_are_loaded(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("c", "a", "b")]
+    closed: set[Path] = set()
+    several = {"data_folders": folders, "may_grow": lambda folder: folder not in closed}
+    files = ledger(tmp_path, **several)
+    made = grow(files, 1, 17, body_bytes=152)
+    assert [file.path.parent.name for file in files.data.files] == ["a", "b", "c", "a"]
+    closed.add(tmp_path / "b")
+    made += grow(files, 1, 10, body_bytes=152)
+    assert [file.path.parent.name for file in files.data.files][4:] == ["a", "c"]
+    closed.update(folders)
+    with pytest.raises(DiskFull, match="takes new files"):
+        grow(files, 1, 10, body_bytes=152)
+    end = files.end_index
+    files.close()
+    again = ledger(tmp_path, **several)
+    assert contents(again)[: len(made)] == made
+    assert again.end_index == end
+    again.close()
+
+
+@pytest.mark.spec("DL-S13")
+def test_folders_from_the_settings() -> None:
+    from saturnmq.raft.settings import RaftSettings
+
+    settings = RaftSettings(data_folders_text="/d1, /d2,", read_only_text="/d2")
+    assert settings.data_folders == (Path("/d1"), Path("/d2"))
+    assert settings.read_only_folders == {Path("/d2")}

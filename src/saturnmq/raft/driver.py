@@ -116,6 +116,8 @@ class RaftMember:
             start_pos=start_pos,
             body_is_good=body_is_good,
             disk=disk,
+            data_folders=settings.data_folders,
+            may_grow=self._may_grow,
         )
         self._core = settings.core(file_bytes, sync_before_ack=sync_before_ack)
         self._stamp = stamp
@@ -489,6 +491,15 @@ class RaftMember:
         if full != node.state.disk_full:
             log.warning("member=%s disk_full=%s", self.settings.self_id, full)
             self._feed(lambda: node.disk_full(self._clock_ms(), full))
+
+    def _may_grow(self, folder: Path) -> bool:
+        """Whether new data files go there (DL-S13). One folder among several that is nearly full is passed over."""
+        if folder in self.settings.read_only_folders:
+            return False
+        if len(self.settings.data_folders) < 2 or not folder.is_dir():
+            return True
+        usage = shutil.disk_usage(folder)
+        return usage.used <= self.retention.clean_ratio * usage.total
 
     def clean(self, used_ratio: float, now_s: float, hour: int) -> int:
         """Delete old files (DL-S09), a few per call and none while a sync is under way. Returns how many."""

@@ -8,11 +8,11 @@ Source: spec 04 sections 2.9, 3.5 and 5.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from saturnmq.protocol.errors import CorruptRecord, StoreError, invariant
+from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError, invariant
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC, Entry, place
 from saturnmq.raft.layout import (
     INDEX_FILE_UNITS,
@@ -43,7 +43,8 @@ class LedgerFiles:
     """folder holds `data` and `index`. It is a LedgerReader.
 
     file_bytes: length of a data file, equal on all members (DL-S03). start_pos: where an empty ledger begins (DL-U01).
-    body_is_good looks at a message at recovery (DL-X16).
+    body_is_good looks at a message at recovery (DL-X16). data_folders: where data files lie, instead of folder/data; may_grow:
+    whether a folder takes new files, which the read-only and the full ones do not (DL-S13).
     """
 
     def __init__(
@@ -55,11 +56,14 @@ class LedgerFiles:
         start_pos: int = 0,
         body_is_good: BodyCheck = any_body,
         disk: Disk | None = None,
+        data_folders: Sequence[Path] = (),
+        may_grow: Callable[[Path], bool] = lambda folder: True,
     ) -> None:
         self.folder = folder
+        self._may_grow = may_grow
         self.file_bytes = file_bytes
         self.disk = disk or Disk()
-        self.data = MappedFiles([folder / "data"], file_bytes, self.disk)
+        self.data = MappedFiles(list(data_folders) or [folder / "data"], file_bytes, self.disk)
         self.index = MappedFiles([folder / "index"], index_file_units * INDEX_UNIT_BYTES, self.disk)
         self._body_is_good = body_is_good
         self._begin = -1
@@ -159,7 +163,7 @@ class LedgerFiles:
         self._cut_index(self._end + 1)
         for file in self.index.files[-2:]:
             file.flush()
-        self.disk.sync_folder(self.data.folders[0])
+        _sync_folders(self.disk, self.data.folders)
 
     # read
 
@@ -238,10 +242,17 @@ class LedgerFiles:
         made = self._spare
         if made is None or made.start != start:
             self._drop_spare()
-            made = self.data.make(start)
+            made = self._make(start)
         self._spare = None
         self.data.files.append(made)
         return made
+
+    def _make(self, start: int) -> MappedFile:
+        """A data file in the folder whose turn it is: by the file's number, over the sorted folders that take files."""
+        folders = sorted(folder for folder in self.data.folders if self._may_grow(folder))
+        if not folders:
+            raise DiskFull(f"none of the folders {', '.join(map(str, self.data.folders))} takes new files")
+        return self.data.make(start, folders[start // self.file_bytes % len(folders)])
 
     def prepare(self) -> None:
         """Make the next data file while the last one still has room, so that a full disk is noticed before it hurts.
@@ -254,7 +265,7 @@ class LedgerFiles:
             return
         if last is None or self._end_pos - last.start > self.file_bytes // 2:
             self._drop_spare()
-            self._spare = self.data.make(start)
+            self._spare = self._make(start)
 
     def _drop_spare(self) -> None:
         if self._spare is not None:
@@ -300,7 +311,7 @@ class LedgerFiles:
         keep.flush()
         self._cut_index(index)
         self._end, self._end_term, self._end_pos = index - 1, before.term, end_pos
-        self.disk.sync_folder(self.data.folders[0])
+        _sync_folders(self.disk, self.data.folders)
 
     def _cut_index(self, index: int) -> None:
         """Units from index on are zero."""
@@ -318,7 +329,7 @@ class LedgerFiles:
     def _drop(self, files: MappedFiles) -> None:
         if files.files:
             files.delete()
-            self.disk.sync_folder(files.folders[0])
+            _sync_folders(self.disk, files.folders)
 
     def sync_job(self) -> Callable[[], None]:
         """A call that brings everything written so far to disk, for another thread. Raises OSError.
@@ -348,6 +359,12 @@ class LedgerFiles:
             self._dirty.pop(id(self.index.files[0]), None)
             self.index.files.pop(0).delete()
         return self._begin
+
+
+def _sync_folders(disk: Disk, folders: Sequence[Path]) -> None:
+    for folder in folders:
+        if folder.is_dir():
+            disk.sync_folder(folder)
 
 
 def _clear(file: MappedFile, at: int, end: int) -> None:

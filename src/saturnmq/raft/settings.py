@@ -67,6 +67,8 @@ class RaftSettings:
     preferred_leader_id: str = key("preferredLeaderId", "", spec="DL-L09")
     batch_push: bool = key("enableBatchPush", False, spec="DL-P15")
     batch_push_java: bool = key("isEnableBatchPush", False, spec="DL-P15")
+    data_folders_text: str = key("storePathDLedgerCommitLog", "", spec="DL-S13")
+    read_only_text: str = key("readOnlyCommitLogStorePaths", "", spec="DL-S13")
     bind_address: str = key("dledger.bindAddress", "", spec="DL-X17")
     allowed_text: str = key("dledger.allowedAddresses", "", spec="DL-X17")
     profile: RaftProfile = key("dledger.profile", RaftProfile.STANDARD, spec="CHA-07")
@@ -107,6 +109,16 @@ class RaftSettings:
     def allowed_addresses(self) -> frozenset[str]:
         """Addresses from which votes, heartbeats and pushes are taken, without port; empty: from everywhere."""
         return frozenset(filter(None, (part.strip() for part in self.allowed_text.split(","))))
+
+    @property
+    def data_folders(self) -> tuple[Path, ...]:
+        """Where data files lie; empty: the member's own folder."""
+        return tuple(Path(part.strip()) for part in self.data_folders_text.split(",") if part.strip())
+
+    @property
+    def read_only_folders(self) -> frozenset[Path]:
+        """Those of them that take no new files."""
+        return frozenset(Path(part.strip()) for part in self.read_only_text.split(",") if part.strip())
 
     @property
     def listen_address(self) -> tuple[str, int]:
