@@ -89,11 +89,11 @@ class Base:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
 
-    def store(self, folder: Path) -> MessageStore:
-        return MessageStore(
-            StoreSettings(store_path_root_dir=str(folder), check_crc_on_read=not self.noted, **self.settings),
-            disk=QuickDisk(),
-        )
+    def store(self, folder: Path, harmed: set[str]) -> MessageStore:
+        """A store whose start does not read all of the log checks what it reads later."""
+        foreign = not self.noted or {name.split(".")[0] for name in harmed} >= {"checkpoint", "queues"}
+        settings = StoreSettings(store_path_root_dir=str(folder), check_crc_on_read=foreign, **self.settings)
+        return MessageStore(settings, disk=QuickDisk())
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -372,7 +372,7 @@ def check_keys(base: Base, store: MessageStore, heard: Heard, harmed: set[str], 
 
 def opened(base: Base, folder: Path, files: dict[str, bytes], harmed: set[str]) -> bool:
     """Open, read, write, close, open again. False when it was refused, in the right way."""
-    store = base.store(folder)
+    store = base.store(folder, harmed)
     with Heard() as heard:
         try:
             store.open()
@@ -386,7 +386,7 @@ def opened(base: Base, folder: Path, files: dict[str, bytes], harmed: set[str]) 
             asyncio.run(store.stop())
         finally:
             store.close_files()
-        store = base.store(folder)
+        store = base.store(folder, harmed)
         store.open()
         try:
             place = ("bills", 0, new.queue_offset)

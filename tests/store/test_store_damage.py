@@ -234,3 +234,21 @@ def test_missing_log_files_are_told_with_their_folder(tmp_path: Path) -> None:
     log_file(tmp_path, offsets[-1]).unlink()
     with pytest.raises(CorruptRecord, match=rf"{tmp_path}/commitlog: the commit log ends at offset"):
         opened(tmp_path)
+
+
+@pytest.mark.spec("FUZ-07", "DUR-13", "DUR-10")
+@pytest.mark.parametrize("harm", ["shifted", "zeroed", "removed"])
+def test_a_lost_note_means_reading_all_of_the_log(tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture) -> None:
+    offsets = filled(tmp_path)
+    checkpoint = tmp_path / "checkpoint"
+    raw = checkpoint.read_bytes()
+    if harm == "shifted":
+        checkpoint.write_bytes(raw[:30] + b"?" + raw[30:])
+    elif harm == "zeroed":
+        checkpoint.write_bytes(raw[:24].ljust(4096, b"\0"))
+    else:
+        checkpoint.unlink()
+    changed(log_file(tmp_path, offsets[2]), offsets[2] % LOG_BYTES + 100, b"?")
+    with pytest.raises(CorruptRecord, match=f"offset {offsets[2]}: "):
+        opened(tmp_path)
+    assert f"{checkpoint} is damaged or missing: the whole commit log is read" in caplog.text

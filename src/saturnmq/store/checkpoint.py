@@ -67,6 +67,8 @@ class Checkpoint:
         self.consume_queue_ms = 0
         self.index_ms = 0
         self.note: Note | None = None
+        self.marked = False  # there is something of a note of ours
+        self.stale = False  # there is a note, but another broker wrote the file after it
         self._disk = disk
         self._written = b""  # the newest note that is on disk
 
@@ -78,13 +80,15 @@ class Checkpoint:
             return
         except OSError as error:
             raise StoreError(f"cannot read {self.path}: {error.strerror}") from error
+        self.marked = _MARK in data
         if len(data) < _TIMES.size:
             return
         times = _TIMES.unpack_from(data)
         self.commit_log_ms, self.consume_queue_ms, self.index_ms = times
         first = _parse(data[_TIMES.size :])
         if first is not None:
-            if first[0] == times:
+            self.stale = first[0] != times
+            if not self.stale:
                 self.note, self._written = first[1], data[_TIMES.size : _TIMES.size + _NOTE_BYTES]
             return
         second = _parse(data[SECTOR_BYTES:])

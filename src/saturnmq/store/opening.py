@@ -58,6 +58,10 @@ def open_store(store: MessageStore, rebuild: Callable[[int, int], None] | None =
     for problem in problems:
         log.warning("%s: all consume queues are made anew from the commit log", problem)
     index_from = _load_index(store, clean=clean)
+    ours = checkpoint.marked or store.queues.list_file.path.exists()
+    note_lost = ours and checkpoint.note is None and not checkpoint.stale
+    if note_lost:
+        log.warning("%s is damaged or missing: the whole commit log is read", checkpoint.path)
     try:
         todo = plan(
             Facts(
@@ -69,6 +73,7 @@ def open_store(store: MessageStore, rebuild: Callable[[int, int], None] | None =
                 store.queues.max_physical,
                 failed_at,
                 store.queues.min_physical,
+                note_lost,
             )
         )
     except CorruptRecord as error:
@@ -197,13 +202,13 @@ class _Recovery:
         if self.rebuild:
             store.queues.clear()
         elif not clean:
+            if store.checkpoint.note is not None:
+                store.queues.drop_unlisted()
             for queue in store.queues.by_key.values():
                 queue.truncate(self.queues_from)
                 queue.trim_extension()
         scan = Scan(todo.verify_from)
         if not self._read(self.read_from, scan):
-            if store.checkpoint.note is not None:
-                store.queues.drop_unlisted()
             log.warning(
                 "consume queues do not fit the commit log: all of them are made anew from offset %s", store.log.start
             )
@@ -211,13 +216,14 @@ class _Recovery:
             self.rebuild, self.queues_from, self.read_from = True, store.log.start, store.log.start
             if not self._read(store.log.start, scan):
                 raise self._misfit_error()
+        if self.rebuild:
+            store.queues.restore_ends()
         if scan.end < todo.durable:
             raise damage(store.log, scan, todo.durable)
         cut = store.log.set_end(scan.end)
         dropped = sum(queue.truncate(scan.end) for queue in store.queues.by_key.values())
-        if not clean or cut or dropped or self.reach > scan.end:
-        if self.rebuild:
-            store.queues.restore_ends()
+        foreign = store.checkpoint.note is None
+        if not clean or foreign or cut or dropped or self.reach > scan.end:
             log.warning(
                 "the log ends at offset %s (%s), %s bytes behind it were dropped", scan.end, scan.stopped_by, cut
             )

@@ -42,6 +42,7 @@ class Facts:
     queues_reach: int
     failed_at: int | None = None  # a flush failed in the life before: nothing behind it can be trusted (DUR-07)
     queues_low: int = 1 << 62
+    note_lost: bool = False  # ours was there: then all is read, whatever else the checkpoint says
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,8 @@ def plan(facts: Facts) -> Plan | None:
             )
         verify, durable = note.verify_from, note.log_synced
         dispatch = min(note.dispatched, note.indexed)
+    elif facts.note_lost:
+        verify, durable, dispatch = start, _last_begun(files), start
     elif facts.clean:
         verify = files[max(len(files) - SCANNED_FILES, 0)].start
         durable, dispatch = _last_begun(files), facts.queues_reach
