@@ -75,6 +75,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "cut the commit log at its first bad record; what is cut off is kept in a folder",
         "saturnmq store repair --data ./data --yes",
     )
+    cuts.add_argument(
+        "--at", type=int, metavar="OFFSET", help="cut here, where a good record begins, not at the first bad one"
+    )
     cuts.add_argument("--yes", action="store_true", help="do it; without it only the loss is shown")
 
 
@@ -253,7 +256,10 @@ def run_repair(args: argparse.Namespace, settings: StoreSettings) -> int:
     from saturnmq.store import repair
 
     with Watched(args, "read, bytes") as progress:
-        loss = repair.find_loss(settings, progress)
+        if args.at is not None:
+            loss: Loss | None = repair.loss_at(settings, args.at, progress)
+        else:
+            loss = repair.find_loss(settings, progress)
     if loss is None:
         if args.json:
             emit(args, [], whole=True)

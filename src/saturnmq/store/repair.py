@@ -1,8 +1,8 @@
 """Rebuilding queues and index from the log, and cutting the log where it is damaged. Both under the store's lock.
 
-A cut destroys nothing: what it takes away is moved to a folder in the store's root. It is one-way in its order: first the bytes
-are safe there, then later files are moved, then the checkpoint says the log ends earlier, then the store is opened, which
-zeroes the rest and makes queues and index follow. Cut off anywhere, the same command goes on. Source: DUR-09, DUR-13, DUR-20.
+A cut destroys nothing: what it takes away is moved to a folder in the store's root. Its order goes one way: first the bytes are
+safe there, then the file ends earlier, then the checkpoint says so, then the store is opened, which makes queues and index
+follow. Cut off anywhere, the same command goes on. Source: DUR-09, DUR-13, DUR-20.
 """
 
 from __future__ import annotations
@@ -106,7 +106,37 @@ def find_loss(settings: StoreSettings, progress: Progress = no_progress) -> Loss
         path = files[-1].path if files else settings.commit_log_dirs[0]
         what = f"the log ends at offset {fault}, but it was on disk up to {synced}: files or their ends are missing"
         return Loss(fault, path, fault - files[-1].start if files else 0, what, 0, 0, synced - fault)
-    file, bad = fault
+    return _loss(files, *fault, synced)
+
+
+def loss_at(settings: StoreSettings, offset: int, progress: Progress = no_progress) -> Loss:
+    """What a cut at an offset takes away, where a good record begins. Raises StoreError naming what is there instead."""
+    files = log_files(settings)
+    checkpoint = Checkpoint(settings.checkpoint_path, Disk())
+    checkpoint.load()
+    fault = _first_fault(files, progress)
+    end = fault if isinstance(fault, int) else fault[0].start + fault[1].at
+    start = files[0].start if files else 0
+    if not start <= offset < end:
+        raise StoreError(
+            f"offset {offset} is not among the good records, which lie from {start} to {end}",
+            hint="Name one of them, or leave --at out to cut at the first damage.",
+        )
+    file = file_of(files, offset)
+    assert file is not None
+    at = before = 0
+    while at < offset - file.start and isinstance(found := file.record(at), Message):
+        before, at = at, at + found.store_bytes
+    if file.start + at != offset:
+        raise StoreError(
+            f"no record begins at offset {offset} ({file.path} at byte {offset - file.start})",
+            hint=f"The record that holds it begins at offset {file.start + before}.",
+        )
+    synced = checkpoint.note.log_synced if checkpoint.note is not None else 0
+    return _loss(files, file, Bad(at, "asked for"), synced)
+
+
+def _loss(files: list[LogFile], file: LogFile, bad: Bad, synced: int) -> Loss:
     offset = file.start + bad.at
     cut = records = 0
     for later in files:
@@ -224,10 +254,11 @@ def _shorten(settings: StoreSettings, loss: Loss, disk: Disk) -> None:
     for file in files:
         if file.start >= loss.offset and file.start > files[0].start:
             disk.unlink(file.path)
+    files = [file for file in files if file.path.exists()]
     holder = file_of(files, loss.offset)
     for file in files:
-        if file.length != file.file_bytes and (file is holder or file.end == loss.offset):
-            _set_length(file, loss.offset - file.start, disk)
+        if file is holder or (file.end == loss.offset and file.length != file.file_bytes):
+            _end_file(file, min(loss.offset - file.start, file.file_bytes), disk)
     if not settings.abort_path.exists():
         disk.write_file(settings.abort_path, b"")
         disk.sync_folder(settings.abort_path.parent)
@@ -242,11 +273,16 @@ def _shorten(settings: StoreSettings, loss: Loss, disk: Disk) -> None:
     disk.sync_folder(settings.root)
 
 
-def _set_length(file: LogFile, good: int, disk: Disk) -> None:
+def _end_file(file: LogFile, good: int, disk: Disk) -> None:
+    """Nothing but zeros behind its first `good` bytes, and the length that it must have."""
+    end = min(file.written_end(), file.file_bytes)
     fd = disk.open(file.path)
     try:
-        os.ftruncate(fd, min(good, file.file_bytes))
-        os.posix_fallocate(fd, 0, file.file_bytes)
+        for at in range(good, end, _COPY_BYTES):
+            disk.write(fd, at, bytes(min(_COPY_BYTES, end - at)))
+        if file.length != file.file_bytes:
+            os.ftruncate(fd, min(file.length, file.file_bytes))
+            os.posix_fallocate(fd, 0, file.file_bytes)
         disk.sync(fd)
     finally:
         disk.close(fd)
