@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 CODE := $(wildcard src tests bench demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-pure check format lint types contracts tidy interop bench spec-coverage clean
+.PHONY: help setup demo test test-pure check format lint types contracts tidy interop bench crash spec-coverage clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -54,6 +54,10 @@ interop: $(READY)  ## Java client, mqadmin and a Java broker against ours; needs
 
 bench: $(READY)  ## the same Java load against SaturnMQ and Apache 4.9.7, side by side (ARGS=--quick)
 	$(BIN)/python bench/run.py $(ARGS)
+
+crash: $(READY)  ## 100,000 crash states of the store, then 50 times kill -9 under load (ARGS=--seed=N)
+	$(BIN)/python -m saturnmq.testing.crash $(ARGS)
+	KILLS=50 $(PYTEST) tests/chaos
 	$(BIN)/python bench/store.py $(ARGS)
 
 spec-coverage: $(READY)  ## which requirement has a test

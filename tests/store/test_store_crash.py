@@ -1,0 +1,151 @@
+"""A sample of the crash matrix, and that it finds defects which are planted. All of it: `make crash`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from saturnmq.store import MessageStore, flush, mapped_file, opening, recover, state_file, upkeep
+from saturnmq.store.checkpoint import Checkpoint, Note
+from saturnmq.testing import crash
+
+LIVES = [(seed, number) for seed in range(4) for number in range(crash.LIVES)] + [(15, 1), (15, 2)]
+STATES_OF_LIFE = 150
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def outcome_of(seed: int, number: int, states: int, *, first_only: bool = False) -> crash.Outcome:
+    """A share of about so many states of a life, checked."""
+    with crash.scratch_folder() as top:
+        (top / "lives").mkdir()
+        life = crash.life_of(seed, number, top / "lives")
+        failed: list[bool] = []
+        share = min(states / (12 * len(life.operations)), 1.0)
+        return crash.check_life(life, top, share=share, told=failed.append, stop=lambda: first_only and any(failed))
+
+
+@pytest.mark.spec("DUR-01", "DUR-03", "DUR-04", "DUR-08", "DUR-09", "DUR-13", "DUR-14", "DUR-18", "DUR-20")
+@pytest.mark.spec("FLU-01", "RC-02", "RC-10", "RC-13", "IX-08", "CQ-07", "DEL-09")
+@pytest.mark.parametrize(("seed", "number"), LIVES)
+def test_a_store_keeps_its_promises_after_any_crash(seed: int, number: int) -> None:
+    outcome = outcome_of(seed, number, STATES_OF_LIFE)
+    assert outcome.checked > STATES_OF_LIFE // 3
+    if outcome.failures:
+        shortest = min(outcome.failures, key=lambda failure: len(failure.lost))
+        pytest.fail(
+            f"{len(outcome.failures)} of {outcome.checked} states are wrong, for example\n{shortest}", pytrace=False
+        )
+
+
+# ---- planted defects
+
+
+def no_sync_of_the_log(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(mapped_file.MappedFile, "flush", lambda self: None)
+
+
+def acknowledged_before_the_sync(patch: pytest.MonkeyPatch) -> None:
+    async def wait(self: flush.Flusher, end: int, timeout_ms: int) -> bool:
+        self.flushed = max(self.flushed, end)
+        self._on_flushed(end)
+        return True
+
+    patch.setattr(flush.Flusher, "wait", wait)
+
+
+def note_ahead_of_the_queues(patch: pytest.MonkeyPatch) -> None:
+    original = upkeep.Upkeep.write_all
+
+    async def write_all(self: upkeep.Upkeep) -> None:
+        store = self._store
+        await store.flusher.wait(store.dispatched, 1000)
+        store.checkpoint.write(self.note(store.dispatched))
+        await original(self)
+
+    patch.setattr(upkeep.Upkeep, "write_all", write_all)
+
+
+def note_overwritten_without_a_copy(patch: pytest.MonkeyPatch) -> None:
+    def write(self: Checkpoint, note: Note) -> None:
+        self.path.unlink(missing_ok=True)
+
+    patch.setattr(Checkpoint, "write", write)
+
+
+def state_file_renamed_without_a_sync(patch: pytest.MonkeyPatch) -> None:
+    def write(self: state_file.StateFile, data: bytes) -> None:
+        disk: Any = self._disk
+        disk.make_folder(self.path.parent)
+        temporary = self.path.with_name(self.path.name + ".tmp")
+        disk.write_file(temporary, data)
+        disk.replace(temporary, self.path)
+
+    patch.setattr(state_file.StateFile, "write", write)
+
+
+def bad_record_passed_over(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recover, "is_torn", lambda *_: False)
+
+
+def old_bytes_left_behind_the_end(patch: pytest.MonkeyPatch) -> None:
+    from saturnmq.store.commit_log import CommitLog
+
+    def set_end(self: CommitLog, end: int) -> int:
+        self._files.truncate(end)
+        self.end = self.committed = end
+        self._current = self._files.find(end) if self.files else None
+        return 0
+
+    patch.setattr(CommitLog, "set_end", set_end)
+
+
+def recovery_not_synced(patch: pytest.MonkeyPatch) -> None:
+    def settle(store: MessageStore, todo: recover.Plan, boundaries: list[int], *, changed: bool) -> None:
+        store.begin_upkeep(boundaries)
+
+    patch.setattr(opening, "_settle", settle)
+
+
+def removed_files_come_back(patch: pytest.MonkeyPatch) -> None:
+    def delete(self: mapped_file.MappedFile) -> None:
+        self.close()
+        self._disk.unlink(self.path)
+
+    patch.setattr(mapped_file.MappedFile, "delete", delete)
+
+
+PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], list[tuple[int, int]]]] = [
+    (no_sync_of_the_log, [(0, 0)]),
+    (acknowledged_before_the_sync, [(0, 0)]),
+    (note_ahead_of_the_queues, [(1, 0), (1, 1)]),
+    (note_overwritten_without_a_copy, [(1, 0), (1, 1), (0, 1)]),
+    (state_file_renamed_without_a_sync, [(0, 0), (1, 0), (2, 0)]),
+    (bad_record_passed_over, [(1, 0), (3, 0)]),
+    (old_bytes_left_behind_the_end, [(1, 1), (3, 1), (3, 2)]),
+    (recovery_not_synced, [(1, 1), (3, 1), (1, 2)]),
+    (removed_files_come_back, [(1, 0), (1, 1), (3, 1)]),
+]
+
+
+@pytest.mark.spec("DUR-13", "SIM-11")
+@pytest.mark.parametrize(("plant", "places"), PLANTED, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_planted_defect_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], places: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    for seed, number in places:
+        try:
+            if outcome_of(seed, number, 2000, first_only=True).failures:
+                return
+        except AssertionError:  # already the recorded life does not begin with a good store
+            return
+    pytest.fail("no state shows it")
