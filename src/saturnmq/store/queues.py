@@ -165,7 +165,7 @@ class QueueTable:
     def round(self, least_bytes: int) -> Round:
         """What a flush has to write: queues with at least so many bytes waiting. least_bytes 0: all, and the list."""
         taken = []
-        for key in list(self._dirty):
+        for key in sorted(self._dirty):
             queue = self.by_key.get(key)
             if queue is None:
                 self._dirty.discard(key)
@@ -203,7 +203,7 @@ class QueueTable:
             queue.delete()
             for root in roots:
                 self.disk.remove_folder(root / key[0] / str(key[1]))
-        for topic in {key[0] for key, _ in queues}:
+        for topic in sorted({key[0] for key, _ in queues}):
             if not any(key[0] == topic for key in self.by_key):
                 for root in roots:
                     self.disk.remove_folder(root / topic)
