@@ -1,0 +1,166 @@
+"""`saturnmq store`, as real processes: results on stdout, words on stderr, exit codes. Source: CLI-01..04, CLI-07, CLI-08."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from saturnmq.protocol.message import Host, Message
+from saturnmq.store import MessageStore, StoreProfile, StoreSettings
+
+Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+LOG_BYTES = 4096
+HOST = Host("127.0.0.1", 10911)
+
+
+def opened(path: Path) -> MessageStore:
+    settings = StoreSettings(
+        store_path_root_dir=str(path),
+        profile=StoreProfile.SMALL,
+        commit_log_file_bytes=LOG_BYTES,
+        consume_queue_file_bytes=200,
+    )
+    store = MessageStore(settings)
+    store.open()
+    return store
+
+
+@pytest.fixture
+def offsets(tmp_path: Path) -> list[int]:
+    """A store with 40 messages in tmp_path/data; their physical offsets."""
+    store = opened(tmp_path / "data")
+    found = []
+    for number in range(40):
+        raw = b"UNIQ_KEY\x01u%d\x02city\x01K\xc3\xb6ln" % number
+        body = bytes(range(200)) if number == 1 else b"hello %03d " % number * 15
+        found.append(store.put(Message("T", body, raw, 0, born_host=HOST, store_host=HOST)).physical_offset)
+    asyncio.run(store.stop())
+    return found
+
+
+def harmed(path: Path, offset: int) -> Path:
+    """One byte of a record's body is another one; its file."""
+    file = path / "commitlog" / f"{offset // LOG_BYTES * LOG_BYTES:020d}"
+    raw = bytearray(file.read_bytes())
+    raw[offset % LOG_BYTES + 100] ^= 1
+    file.write_bytes(raw)
+    return file
+
+
+@pytest.mark.spec("CLI-01", "CLI-02", "CLI-03", "CLI-04", "DUR-08")
+def test_verify_gives_a_table_or_json_and_exits_with_3_for_damage(cli: Cli, tmp_path: Path, offsets: list[int]) -> None:
+    data = str(tmp_path / "data")
+    sound = cli("store", "verify", "--data", data)
+    assert sound.returncode == 0, sound.stderr
+    assert (
+        f"{data}: sound; offsets 0 to" in sound.stdout
+        and "40 records, 40 queue units, 40 index entries" in sound.stdout
+    )
+    assert "commitlog/00000000000000004096" in sound.stdout and "verify, bytes:" in sound.stderr
+    file = harmed(tmp_path / "data", offsets[20])
+    damaged = cli("store", "verify", "--data", data, "--quiet")
+    assert damaged.returncode == 3
+    place = f"damage: {file} byte {offsets[20] % LOG_BYTES} (offset {offsets[20]}): "
+    assert place in damaged.stdout and "next: restore the file from a copy" in damaged.stdout
+    assert "DAMAGED, 1 problems" in damaged.stdout and damaged.stderr == ""
+    as_json = cli("store", "verify", "--data", data, "--json")
+    assert as_json.returncode == 3 and as_json.stderr == ""
+    document = json.loads(as_json.stdout)
+    assert (document["schema"], document["command"], document["sound"]) == (1, "store verify", False)
+    (row,) = document["rows"]
+    assert (row["file"], row["byte"], row["offset"]) == (str(file), offsets[20] % LOG_BYTES, offsets[20])
+    assert next(f["first"] for f in document["files"] if f["kind"] == "commit log") == 0
+
+
+@pytest.mark.spec("UX-09", "CLI-03", "DUR-16")
+def test_a_store_in_use_is_refused_and_forced_only_to_be_read(cli: Cli, tmp_path: Path, offsets: list[int]) -> None:
+    store = opened(tmp_path / "data")
+    try:
+        for action in ("verify", "rebuild", "repair"):
+            done = cli("store", action, "--data", str(tmp_path / "data"))
+            assert done.returncode == 1 and "is in use by process" in done.stderr and "next: Stop" in done.stderr
+            assert done.stdout == ""
+        forced = cli("store", "verify", "--data", str(tmp_path / "data"), "--force")
+        assert forced.returncode == 0 and "sound" in forced.stdout
+        assert "warning: " in forced.stderr and "may look damaged" in forced.stderr
+        assert cli("store", "dump", str(offsets[3]), "--data", str(tmp_path / "data")).returncode == 0
+    finally:
+        store.close_files()
+
+
+@pytest.mark.spec("CLI-08", "CLI-04", "DUR-09")
+def test_repair_shows_the_loss_and_needs_a_yes(cli: Cli, tmp_path: Path, offsets: list[int]) -> None:
+    data = tmp_path / "data"
+    whole = cli("store", "repair", "--data", str(data))
+    assert whole.returncode == 0 and "the commit log is whole" in whole.stdout
+    file = harmed(data, offsets[20])
+    asked = cli("store", "repair", "--data", str(data))
+    assert asked.returncode == 1 and "--yes" in asked.stderr
+    assert f"{file} at byte {offsets[20] % LOG_BYTES} (offset {offsets[20]})" in asked.stdout
+    assert "in which 19 records can still be read" in asked.stdout
+    before = json.loads(cli("store", "repair", "--data", str(data), "--json").stdout)["rows"][0]
+    assert (before["offset"], before["records"], before["done"]) == (offsets[20], 19, False)
+    done = cli("store", "repair", "--data", str(data), "--yes")
+    assert done.returncode == 0, done.stderr
+    (kept,) = data.glob("cut-*")
+    assert f"what was cut off is in {kept}" in done.stdout and "1 consume queues with 20 units" in done.stdout
+    piece = kept / f"{offsets[20]:020d}"
+    shown = cli("store", "dump", "--file", str(piece), "--at", str(offsets[21] - offsets[20]), "--data", str(data))
+    assert shown.returncode == 0 and "hello 021" in shown.stdout, "what was cut off can be read"
+    assert cli("store", "verify", "--data", str(data)).returncode == 0
+
+
+@pytest.mark.spec("CLI-02", "CLI-04")
+def test_rebuild_makes_lost_queues_again(cli: Cli, tmp_path: Path, offsets: list[int]) -> None:
+    data = tmp_path / "data"
+    for path in (data / "consumequeue" / "T" / "0").iterdir():
+        path.write_bytes(bytes(200))
+    assert cli("store", "verify", "--data", str(data)).returncode == 3
+    done = cli("store", "rebuild", "--data", str(data), "--json", "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"][0] | {"log_end": 0} == {
+        "log_end": 0,
+        "queues": 1,
+        "units": 40,
+        "index_files": 1,
+    }
+    assert cli("store", "verify", "--data", str(data)).returncode == 0
+
+
+@pytest.mark.spec("CLI-02", "CLI-03", "CLI-04", "UX-09")
+def test_dump_shows_fields_properties_and_body(cli: Cli, tmp_path: Path, offsets: list[int]) -> None:
+    data = str(tmp_path / "data")
+    shown = cli("store", "dump", str(offsets[3]), "--data", data)
+    assert shown.returncode == 0 and "Köln" in shown.stdout and "hello 003" in shown.stdout
+    assert "physical_offset" in shown.stdout and str(offsets[3]) in shown.stdout
+    by_queue = ("store", "dump", "--topic", "T", "--queue", "0", "--queue-offset", "1", "--data", data)
+    binary = cli(*by_queue)
+    assert "00000010  10 11 12 13" in binary.stdout
+    raw = subprocess.run(
+        [*binary.args[:3], *by_queue, "--raw"], capture_output=True, timeout=60, check=True
+    )  # fmt: skip - bytes, not text
+    assert raw.stdout == bytes(range(200))
+    row = json.loads(cli(*by_queue, "--json").stdout)["rows"][0]
+    assert row["body_hex"] == bytes(range(200)).hex() and row["body_text"] is None
+    assert row["properties"] == {"UNIQ_KEY": "u1", "city": "Köln"}
+    for wrong in ((), ("5", "--topic", "T"), ("--topic", "T", "--queue", "0"), ("--at", "3")):
+        done = cli("store", "dump", *wrong, "--data", data)
+        assert done.returncode == 2 and "name one record" in done.stderr
+    missed = cli("store", "dump", str(offsets[3] + 1), "--data", data)
+    assert missed.returncode == 1 and f"byte {offsets[3] + 1}" in missed.stderr and "next: " in missed.stderr
+    assert "Traceback" not in missed.stderr
+
+
+@pytest.mark.spec("CLI-03", "CLI-04", "UX-05")
+def test_a_missing_store_is_named(cli: Cli, tmp_path: Path) -> None:
+    done = cli("store", "verify", "--data", str(tmp_path / "none"))
+    assert done.returncode == 1 and str(tmp_path / "none") in done.stderr and "next: " in done.stderr
+    assert not (tmp_path / "none").exists()
+    unnamed = cli("store", "verify")
+    assert unnamed.returncode == 2 and "--data DIR" in unnamed.stderr
+    assert cli("store").returncode == 2
