@@ -27,8 +27,11 @@ if TYPE_CHECKING:
     from saturnmq.client.errors import NoNameServer as NoNameServer
     from saturnmq.client.errors import PartialSend as PartialSend
     from saturnmq.client.errors import ProducerStopped as ProducerStopped
+    from saturnmq.client.errors import ReplyTimeout as ReplyTimeout
     from saturnmq.client.errors import RouteNotFound as RouteNotFound
     from saturnmq.client.errors import SendFailed as SendFailed
+    from saturnmq.client.errors import TransactionRolledBack as TransactionRolledBack
+    from saturnmq.client.errors import Unsupported as Unsupported
     from saturnmq.client.errors import WrongLoop as WrongLoop
     from saturnmq.client.hooks import SendHook as SendHook
     from saturnmq.client.listener import Retry as Retry
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
     from saturnmq.client.subscription import Filter as Filter
     from saturnmq.client.subscription import sql as sql
     from saturnmq.client.subscription import tag as tag
+    from saturnmq.client.transactions import Transaction as Transaction
+    from saturnmq.client.transactions import TransactionState as TransactionState
     from saturnmq.protocol.bodies import MessageQueue as MessageQueue
     from saturnmq.protocol.errors import ConfigError as ConfigError
     from saturnmq.protocol.errors import ResponseError as ResponseError
@@ -68,8 +73,11 @@ _HOME: Final = {
         "NoNameServer",
         "PartialSend",
         "ProducerStopped",
+        "ReplyTimeout",
         "RouteNotFound",
         "SendFailed",
+        "TransactionRolledBack",
+        "Unsupported",
         "WrongLoop",
     ),
     "saturnmq.client.hooks": ("SendHook",),
@@ -78,6 +86,7 @@ _HOME: Final = {
     "saturnmq.client.producer": ("Producer",),
     "saturnmq.client.puller": ("PullResult", "PullStatus", "Puller"),
     "saturnmq.client.subscription": ("Filter", "sql", "tag"),
+    "saturnmq.client.transactions": ("Transaction", "TransactionState"),
     "saturnmq.protocol.bodies": ("MessageQueue",),
     "saturnmq.protocol.errors": ("ConfigError", "ResponseError", "SaturnError"),
 }

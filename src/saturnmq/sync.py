@@ -8,96 +8,35 @@ it and raises KeyboardInterrupt. Inside a running event loop every call raises W
 
 from __future__ import annotations
 
-import asyncio
-import atexit
-import concurrent.futures
 import os
-import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, overload
 
+from saturnmq.client.attempts import RETRY_CODES, Selector
 from saturnmq.client.client import Client as AsyncClient
 from saturnmq.client.codecs import Codec
 from saturnmq.client.consumer import Consumer as AsyncConsumer
-from saturnmq.client.errors import Closed, WrongLoop
+from saturnmq.client.errors import Closed
 from saturnmq.client.hooks import SendHook
 from saturnmq.client.message import Message as AsyncMessage
 from saturnmq.client.message import Outgoing, Receipt
-from saturnmq.client.producer import RETRY_CODES, Selector
+from saturnmq.client.portal import portal as _portal
 from saturnmq.client.producer import Producer as AsyncProducer
-from saturnmq.client.puller import PULLER_GROUP, PullResult
-from saturnmq.client.puller import Puller as AsyncPuller
+from saturnmq.client.puller import PULLER_GROUP
 from saturnmq.client.rebalance import Strategy, average
 from saturnmq.client.subscription import ALL, Filter
+from saturnmq.client.sync_puller import Puller
+from saturnmq.client.transactions import Check
+from saturnmq.client.transactions import Transaction as AsyncTransaction
 from saturnmq.client.url import ClientSettings, from_environment, parse_url
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import AUTO_CREATE_TOPIC
 
-__all__ = ["Client", "Consumer", "Message", "Producer", "Puller"]
+__all__ = ["Client", "Consumer", "Message", "Producer", "Puller", "Transaction"]
 
 T = TypeVar("T")
-R = TypeVar("R")
-
-
-class _Portal:
-    """One loop in one daemon thread, made on first use."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-
-    def loop(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="saturnmq-sync", daemon=True)
-                self._thread.start()
-                atexit.register(self.close)
-            return self._loop
-
-    def run(self, name: str, start: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        """The result of a coroutine that `start` makes.
-
-        Cancelled and awaited when the waiting thread is interrupted.
-        """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
-            raise WrongLoop(f"saturnmq.sync would block this event loop; use `await {name}(...)` of saturnmq instead")
-        future = asyncio.run_coroutine_threadsafe(start(), self.loop())
-        try:
-            return future.result()
-        except BaseException:
-            if not future.done():
-                future.cancel()
-                concurrent.futures.wait([future], timeout=5.0)
-            raise
-
-    def forget(self) -> None:
-        """In a forked child: the parent's thread is not here. Its sockets stay untouched; new objects get a new loop."""
-        self._lock = threading.Lock()
-        self._loop = None
-        self._thread = None
-
-    def close(self) -> None:
-        """Stop the loop and its thread; objects made from it are of no use afterwards."""
-        with self._lock:
-            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
-        if loop is not None and thread is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(timeout=5.0)
-            if not thread.is_alive():
-                loop.close()
-
-
-_portal: Final = _Portal()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_portal.forget)
 
 
 class Client:
@@ -153,6 +92,7 @@ class Client:
         max_in_flight: int = ...,
         hooks: Sequence[SendHook] = ...,
         retry_codes: Iterable[int] = ...,
+        check: Check | None = ...,
     ) -> Producer[bytes]: ...
     @overload
     def producer(
@@ -163,6 +103,7 @@ class Client:
         max_in_flight: int = ...,
         hooks: Sequence[SendHook] = ...,
         retry_codes: Iterable[int] = ...,
+        check: Check | None = ...,
     ) -> Producer[T]: ...
     def producer(
         self,
@@ -172,9 +113,11 @@ class Client:
         max_in_flight: int = 1024,
         hooks: Sequence[SendHook] = (),
         retry_codes: Iterable[int] = RETRY_CODES,
+        check: Check | None = None,
     ) -> Producer[Any]:
         """See saturnmq.Client.producer."""
-        options: dict[str, Any] = {"max_in_flight": max_in_flight, "hooks": hooks, "retry_codes": retry_codes}
+        options: dict[str, Any] = {"max_in_flight": max_in_flight, "hooks": hooks, "retry_codes": retry_codes,
+                                   "check": check}  # fmt: skip
         if codec is not None:
             options["codec"] = codec
         return Producer(self._inner.producer(group, **options))
@@ -310,6 +253,9 @@ class Producer(Generic[T]):
         selector_arg: Any = None,
         flag: int = 0,
         wait_stored: bool = True,
+        delay: timedelta | float | None = None,
+        deliver_at: datetime | None = None,
+        delay_level: int = 0,
         timeout: float | None = None,
     ) -> Receipt:
         """See saturnmq.Producer.send."""
@@ -327,6 +273,9 @@ class Producer(Generic[T]):
                 selector_arg=selector_arg,
                 flag=flag,
                 wait_stored=wait_stored,
+                delay=delay,
+                deliver_at=deliver_at,
+                delay_level=delay_level,
                 timeout=timeout,
             ),
         )
@@ -345,6 +294,9 @@ class Producer(Generic[T]):
         selector_arg: Any = None,
         flag: int = 0,
         wait_stored: bool = True,
+        delay: timedelta | float | None = None,
+        deliver_at: datetime | None = None,
+        delay_level: int = 0,
         timeout: float | None = None,
     ) -> str:
         """See saturnmq.Producer.send_oneway."""
@@ -362,6 +314,9 @@ class Producer(Generic[T]):
                 selector_arg=selector_arg,
                 flag=flag,
                 wait_stored=wait_stored,
+                delay=delay,
+                deliver_at=deliver_at,
+                delay_level=delay_level,
                 timeout=timeout,
             ),
         )
@@ -396,9 +351,109 @@ class Producer(Generic[T]):
             ),
         )
 
+    def transaction(
+        self,
+        topic: str,
+        value: T,
+        *,
+        tag: str | None = None,
+        keys: Sequence[str] | str = (),
+        properties: Mapping[str, str] | None = None,
+        shard_by: str | int | None = None,
+        queue: MessageQueue | None = None,
+        flag: int = 0,
+        timeout: float | None = None,
+    ) -> Transaction[T]:
+        """See saturnmq.Producer.transaction."""
+
+        async def make() -> AsyncTransaction[T]:
+            return self._inner.transaction(
+                topic,
+                value,
+                tag=tag,
+                keys=keys,
+                properties=properties,
+                shard_by=shard_by,
+                queue=queue,
+                flag=flag,
+                timeout=timeout,
+            )
+
+        return Transaction(_portal.run("Producer.transaction", make))
+
+    def request(
+        self,
+        topic: str,
+        value: T,
+        *,
+        tag: str | None = None,
+        keys: Sequence[str] | str = (),
+        properties: Mapping[str, str] | None = None,
+        shard_by: str | int | None = None,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        selector_arg: Any = None,
+        flag: int = 0,
+        timeout: float | None = None,
+    ) -> AsyncMessage[T]:
+        """See saturnmq.Producer.request."""
+        return _portal.run(
+            "Producer.request",
+            lambda: self._inner.request(
+                topic,
+                value,
+                tag=tag,
+                keys=keys,
+                properties=properties,
+                shard_by=shard_by,
+                queue=queue,
+                selector=selector,
+                selector_arg=selector_arg,
+                flag=flag,
+                timeout=timeout,
+            ),
+        )
+
+    def reply(self, message: Message[Any] | AsyncMessage[Any], value: T, *, timeout: float | None = None) -> Receipt:
+        """See saturnmq.Producer.reply."""
+        inner = message._inner if isinstance(message, Message) else message
+        return _portal.run("Producer.reply", lambda: self._inner.reply(inner, value, timeout=timeout))
+
     def queues(self, topic: str) -> list[MessageQueue]:
         """See saturnmq.Producer.queues."""
         return _portal.run("Producer.queues", lambda: self._inner.queues(topic))
+
+
+class Transaction(Generic[T]):
+    """saturnmq.Transaction without await: `with out.transaction(topic, value) as half:`."""
+
+    def __init__(self, inner: AsyncTransaction[T]) -> None:
+        self._inner = inner
+
+    def __enter__(self) -> Self:
+        _portal.run("Transaction.__enter__", self._inner.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _portal.run("Transaction.__exit__", lambda: self._inner.__aexit__(kind, error, trace))
+
+    @property
+    def message_id(self) -> str:
+        return self._inner.message_id
+
+    @property
+    def receipt(self) -> Receipt:
+        return self._inner.receipt
+
+    def rollback(self) -> None:
+        """See saturnmq.Transaction.rollback."""
+        self._inner.rollback()
+
+    def leave_open(self) -> None:
+        """See saturnmq.Transaction.leave_open."""
+        self._inner.leave_open()
 
 
 class Message(Generic[T]):
@@ -513,66 +568,3 @@ class Consumer(Generic[T]):
     def commit(self) -> None:
         """See saturnmq.Consumer.commit."""
         _portal.run("Consumer.commit", self._inner.commit)
-
-
-class Puller:
-    """saturnmq.Puller without await."""
-
-    def __init__(self, inner: AsyncPuller) -> None:
-        self._inner = inner
-
-    @property
-    def group(self) -> str:
-        return self._inner.group
-
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """See saturnmq.Puller.queues."""
-        return _portal.run("Puller.queues", lambda: self._inner.queues(topic))
-
-    def refresh(self, topic: str) -> list[MessageQueue]:
-        """See saturnmq.Puller.refresh."""
-        return _portal.run("Puller.refresh", lambda: self._inner.refresh(topic))
-
-    def min_offset(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
-        """See saturnmq.Puller.min_offset."""
-        return _portal.run("Puller.min_offset", lambda: self._inner.min_offset(queue, timeout=timeout))
-
-    def max_offset(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
-        """See saturnmq.Puller.max_offset."""
-        return _portal.run("Puller.max_offset", lambda: self._inner.max_offset(queue, timeout=timeout))
-
-    def offset_by_time(self, queue: MessageQueue, when: int | datetime, *, timeout: float | None = None) -> int:
-        """See saturnmq.Puller.offset_by_time."""
-        return _portal.run("Puller.offset_by_time", lambda: self._inner.offset_by_time(queue, when, timeout=timeout))
-
-    def earliest_store_time(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
-        """See saturnmq.Puller.earliest_store_time."""
-        return _portal.run(
-            "Puller.earliest_store_time", lambda: self._inner.earliest_store_time(queue, timeout=timeout)
-        )
-
-    def committed(self, group: str, queue: MessageQueue, *, timeout: float | None = None) -> int | None:
-        """See saturnmq.Puller.committed."""
-        return _portal.run("Puller.committed", lambda: self._inner.committed(group, queue, timeout=timeout))
-
-    def commit(self, group: str, queue: MessageQueue, offset: int, *, timeout: float | None = None) -> None:
-        """See saturnmq.Puller.commit."""
-        _portal.run("Puller.commit", lambda: self._inner.commit(group, queue, offset, timeout=timeout))
-
-    def pull(
-        self,
-        queue: MessageQueue,
-        offset: int,
-        *,
-        max_count: int = 32,
-        expression: Filter | str = "*",
-        wait: float = 0.0,
-        timeout: float | None = None,
-    ) -> PullResult:
-        """See saturnmq.Puller.pull."""
-        return _portal.run(
-            "Puller.pull",
-            lambda: self._inner.pull(
-                queue, offset, max_count=max_count, expression=expression, wait=wait, timeout=timeout
-            ),
-        )

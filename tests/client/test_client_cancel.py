@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from saturnmq import Client, MessageQueue, Outgoing, SendStatus
+from saturnmq import Client, Message, MessageQueue, Outgoing, SendStatus, TransactionState, bytes_codec
 from saturnmq.client.gate import Gate
 from saturnmq.client.inbox import Inbox
+from saturnmq.protocol.message import Message as Record
 
 Run = Callable[[Callable[[], Any]], Any]
 QUEUE = MessageQueue("T", "b0", 0)
@@ -24,7 +25,7 @@ class World:
     def __init__(self, cluster: Any, client: Client) -> None:
         self.cluster = cluster
         self.client = client
-        self.producer = client.producer("p")
+        self.producer = client.producer("p", check=lambda message: TransactionState.UNKNOWN)
         self.consumer = client.consumer("g", start="first")
         self.puller = client.puller()
 
@@ -37,6 +38,9 @@ CALLS: dict[str, Callable[[World], Coroutine[Any, Any, Any]]] = {
     "producer.send_oneway": lambda w: w.producer.send_oneway("T", b"x"),
     "producer.send_many": lambda w: w.producer.send_many("T", [b"a", Outgoing(value=b"b", topic="U")]),
     "producer.queues": lambda w: w.producer.queues("T"),
+    "producer.request": lambda w: w.producer.request("T", b"x", timeout=0.02),
+    "producer.reply": lambda w: reply_of(w),
+    "producer.transaction": lambda w: transaction_of(w),
     "consumer.start": lambda w: w.client.consumer("other").start(),
     "consumer.stop": lambda w: w.consumer.stop(),
     "consumer.subscribe": lambda w: w.consumer.subscribe("U"),
@@ -64,6 +68,17 @@ CALLS: dict[str, Callable[[World], Coroutine[Any, Any, Any]]] = {
     "client.create_topic": lambda w: w.client.create_topic("NEW"),
     "client.query_messages": lambda w: w.client.query_messages("T", "k"),
 }
+
+
+async def reply_of(world: World) -> Any:
+    world.cluster.add("c_REPLY_TOPIC")
+    record = Record("T", b"x", b"CLUSTER\x01c\x02REPLY_TO_CLIENT\x01somebody\x02CORRELATION_ID\x011")
+    return await world.producer.reply(Message(record, QUEUE, bytes_codec()), b"answer")
+
+
+async def transaction_of(world: World) -> Any:
+    async with world.producer.transaction("T", b"x", queue=QUEUE):
+        await asyncio.sleep(0)
 
 
 async def anext_of(world: World) -> Any:
@@ -234,6 +249,7 @@ def test_every_public_coroutine_is_in_the_list() -> None:
         "client.run",  # tests of listeners
         "client.view_message",  # query_messages and one call more
         "producer.send_prepared",  # the client's own
+        "producer.answer",  # reply, without the codec
         "consumer.persist_offsets",  # the client's own
         "consumer.recv",
     }

@@ -38,6 +38,7 @@ LEFT_OUT = {
     ("Client", "listener"),  # handlers run on a loop: they belong to the asyncio client
     ("Client", "run"),
     ("Producer", "send_prepared"),  # the client's own
+    ("Producer", "answer"),
     *(
         (("Consumer", name))
         for name in ("bytes_left", "deliver", "handle", "heartbeat_data", "persist_offsets", "redeliver_later")

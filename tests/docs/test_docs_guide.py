@@ -6,13 +6,14 @@ import asyncio
 import re
 import textwrap
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import saturnmq.sync
-from saturnmq import Client, json_codec, sql, tag
+from saturnmq import Client, TransactionState, json_codec, sql, tag
 from saturnmq.broker import BrokerSettings
 from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
 
@@ -29,6 +30,7 @@ def test_an_example_of_the_guide_runs(code: str, capsys: pytest.CaptureFixture[s
             names: dict[str, Any] = {
                 "Client": Client, "EmbeddedBroker": EmbeddedBroker, "URL": server.url, "dataclass": dataclass,
                 "json_codec": json_codec, "sql": sql, "tag": tag, "__name__": __name__,
+                "TransactionState": TransactionState, "timedelta": timedelta, "asyncio": asyncio,
             }  # fmt: skip
             exec("async def example():\n" + textwrap.indent(code, "    "), names)
             await names["example"]()

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from saturnmq.client import namespaces, queries
+from saturnmq.client.attempts import RETRY_CODES
 from saturnmq.client.checks import check_topic, consumer_group_problem, producer_group_problem
 from saturnmq.client.codecs import BytesCodec, Codec
 from saturnmq.client.consumer import Consumer
@@ -29,12 +30,13 @@ from saturnmq.client.listener import (
     run_feeders,
 )
 from saturnmq.client.message import Message
-from saturnmq.client.producer import RETRY_CODES, Producer
+from saturnmq.client.producer import Producer
 from saturnmq.client.puller import PULLER_GROUP, Puller
 from saturnmq.client.rebalance import Strategy, average
 from saturnmq.client.subscription import ALL, Filter, tag
+from saturnmq.client.transactions import Check
 from saturnmq.client.url import ClientSettings, from_environment, make_settings, parse_url
-from saturnmq.protocol.codes import AUTO_CREATE_TOPIC
+from saturnmq.protocol.codes import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP
 from saturnmq.protocol.errors import ConfigError
 
 T = TypeVar("T")
@@ -108,6 +110,7 @@ class Client:
         max_in_flight: int = ...,
         hooks: Sequence[SendHook] = ...,
         retry_codes: Iterable[int] = ...,
+        check: Check | None = ...,
     ) -> Producer[bytes]: ...
     @overload
     def producer(
@@ -118,6 +121,7 @@ class Client:
         max_in_flight: int = ...,
         hooks: Sequence[SendHook] = ...,
         retry_codes: Iterable[int] = ...,
+        check: Check | None = ...,
     ) -> Producer[T]: ...
     def producer(
         self,
@@ -127,8 +131,10 @@ class Client:
         max_in_flight: int = 1024,
         hooks: Sequence[SendHook] = (),
         retry_codes: Iterable[int] = RETRY_CODES,
+        check: Check | None = None,
     ) -> Producer[Any]:
-        """A producer of this group. max_in_flight: sends under way at a time; more of them wait.
+        """A producer of this group. max_in_flight: sends under way at a time; more of them wait. check: says what became of a
+        transaction when the broker asks; async, or plain and then run in a thread. Transactions need it.
 
         Raises ConfigError naming every bad value.
         """
@@ -144,6 +150,7 @@ class Client:
             max_in_flight=max_in_flight,
             hooks=hooks,
             retry_codes=retry_codes,
+            check=check,
         )
 
     def puller(self, group: str = PULLER_GROUP) -> Puller:
@@ -265,6 +272,7 @@ class Client:
         feeders = [
             Feeder(
                 spec,
+                Producer(self._core, INNER_PRODUCER_GROUP, BytesCodec(), max_in_flight=spec.concurrency),
                 self.consumer(
                     spec.group,
                     codec=spec.codec,

@@ -30,7 +30,9 @@ from saturnmq.client.heartbeat import heartbeat_addresses, heartbeat_body
 from saturnmq.client.identity import MessageIds, client_id, local_ip
 from saturnmq.client.name_servers import NameServers
 from saturnmq.client.remote import Remote
+from saturnmq.client.requests import Replies
 from saturnmq.client.routes import Route, RouteCache
+from saturnmq.client.transactions import Checks
 from saturnmq.client.url import ClientSettings
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import ConsumerData, TopicRouteData
@@ -96,6 +98,8 @@ class Core:
         self.broker_versions: dict[str, int] = {}
         self.producers: set[str] = set()
         self.consumers: dict[str, GroupMember] = {}
+        self.checks = Checks(self)
+        self.replies = Replies()
         self.failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -152,6 +156,7 @@ class Core:
         for group in list(self.producers):
             await self.remove_producer(group)
         self.state = State.STOPPED
+        self.replies.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -393,6 +398,11 @@ class Core:
     # requests of brokers
 
     def _on_request(self, connection: Connection, command: Command) -> Command | None:
+        if command.code == RequestCode.CHECK_TRANSACTION_STATE:
+            self.checks.asked(connection, command)
+            return None
+        if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            return self.replies.pushed(connection, command, now_ms())
         group = command.ext.get("consumerGroup") or command.ext.get("group")
         consumer = self.consumers.get(group or "")
         if consumer is not None:

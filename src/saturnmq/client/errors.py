@@ -8,7 +8,9 @@ ClientError
   BrokerNotExist (10003), NoNameServer (10004)   nobody to ask
   RouteNotFound (10005)                          the topic is nowhere
   SendFailed, PartialSend                        what is left after the retries
+  TransactionRolledBack, ReplyTimeout (10006)    a transaction that cannot begin, a request that nobody answers
   MessageRefused (13), EncodeError, DecodeError  the message itself
+  Unsupported                                    what these brokers cannot do
   ConsumerStopped, ProducerStopped               a background task died
   AlreadySettled                                 a message settled twice, differently
 """
@@ -143,6 +145,21 @@ class PartialSend(ClientError):
         self.failed = failed
         self.code = first.code
         self.retryable = any(error.retryable for _, error in failed)
+
+
+class TransactionRolledBack(ClientError):
+    """The first half of a transaction is stored without the wanted durability, so its work is not begun (TX-02)."""
+
+
+class ReplyTimeout(ClientError):
+    """The request is stored, but nobody answered it in time (RR-06)."""
+
+    code = int(ResponseCode.REQUEST_TIMEOUT)
+    retryable = True
+
+
+class Unsupported(LocalProtocolError):
+    """The brokers cannot do what is asked; found before any I/O (API-13)."""
 
 
 class MessageRefused(LocalProtocolError):

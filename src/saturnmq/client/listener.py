@@ -19,6 +19,8 @@ from saturnmq.client.codecs import Codec, codec_for
 from saturnmq.client.consumer import Consumer
 from saturnmq.client.errors import Closed
 from saturnmq.client.message import Ack, Message
+from saturnmq.client.producer import Producer
+from saturnmq.client.requests import wants_reply
 from saturnmq.client.subscription import Filter
 from saturnmq.protocol.errors import ConfigError, SaturnError
 
@@ -92,8 +94,9 @@ def make_spec(
 class Feeder:
     """Runs one handler on what its consumer receives, `concurrency` at a time."""
 
-    def __init__(self, spec: ListenerSpec, consumer: Consumer[Any]) -> None:
+    def __init__(self, spec: ListenerSpec, replier: Producer[bytes], consumer: Consumer[Any]) -> None:
         self.spec = spec
+        self._replier = replier
         self.consumer = consumer
         self._stopping = False
         self._workers: list[asyncio.Task[None]] = []
@@ -160,6 +163,8 @@ class Feeder:
                 await message.retry(spec.retry.after)
             elif outcome is Ack.REJECT:
                 await message.reject()
+            elif wants_reply(message):
+                await self._reply(message, outcome)
             else:
                 logger.warning("handler of group %s returned %r, must be an Ack or None", spec.group, outcome)
                 await message.retry(spec.retry.after)
@@ -168,6 +173,14 @@ class Feeder:
                 "message not settled, it comes again group=%s message=%r error=%s", spec.group, message, error
             )
             self.consumer.redeliver_later(message)
+
+    async def _reply(self, message: Message[Any], value: Any) -> None:
+        """What the handler of a request returns is the answer (API-11). Who asked may be gone: that is no reason to do it again."""
+        try:
+            await self._replier.answer(message, codec_for(type(value)).encode(value))
+        except SaturnError as error:
+            logger.warning("reply not delivered group=%s message=%r error=%s", self.spec.group, message, error)
+        await message.ack()
 
     async def _call(self, message: Message[Any]) -> Any:
         handler = self.spec.handler

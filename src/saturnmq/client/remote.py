@@ -10,7 +10,7 @@ import os
 from saturnmq.client.errors import CallTimeout, ConnectFailed
 from saturnmq.client.signing import Signer
 from saturnmq.client.url import ClientSettings
-from saturnmq.net import NetSettings, RemotingClient, TlsSettings
+from saturnmq.net import Connection, NetSettings, RemotingClient, TlsSettings
 from saturnmq.net import errors as net_errors
 from saturnmq.net.connection import Handler
 from saturnmq.protocol.command import Command
@@ -50,6 +50,15 @@ class Remote:
             raise CallTimeout(f"{address} did not take the request in {timeout_ms} ms", broker=address) from error
         except (net_errors.ConnectFailed, net_errors.SendFailed) as error:
             raise _failed(address, error) from error
+
+    def answer_oneway(self, connection: Connection, command: Command) -> None:
+        """Write a request that gets no answer to a peer that asked something. Raises ConnectFailed."""
+        if self._signer is not None:
+            self._signer.sign(command)
+        try:
+            connection.invoke_oneway(command)
+        except net_errors.SendFailed as error:
+            raise _failed(connection.remote_address, error) from error
 
     async def close(self) -> None:
         await self._client.close()

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from saturnmq.client.codecs import BytesCodec
 from saturnmq.client.core import Core
+from saturnmq.client.delays import LEVEL_SECONDS
 from saturnmq.client.message import Message
 from saturnmq.client.producer import Producer
 from saturnmq.client.send_request import Prepared
@@ -20,8 +21,6 @@ from saturnmq.protocol.errors import SaturnError
 
 logger = logging.getLogger(__name__)
 
-# Delay of level 1..18 in seconds, the broker's default `messageDelayLevel` (DLY-01).
-LEVEL_SECONDS: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 BROKER_DECIDES: Final = 0
 DEAD_LETTER: Final = -1
 ACK_TIMEOUT_LEVEL: Final = 3  # PL-14

@@ -1,0 +1,74 @@
+"""The background loop of `saturnmq.sync`: one thread for all objects of a process. Source: spec 08 API-31, API-32."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from saturnmq.client.errors import WrongLoop
+
+R = TypeVar("R")
+
+
+class Portal:
+    """One loop in one daemon thread, made on first use."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="saturnmq-sync", daemon=True)
+                self._thread.start()
+                atexit.register(self.close)
+            return self._loop
+
+    def run(self, name: str, start: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        """The result of a coroutine that `start` makes.
+
+        Cancelled and awaited when the waiting thread is interrupted.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise WrongLoop(f"saturnmq.sync would block this event loop; use `await {name}(...)` of saturnmq instead")
+        future = asyncio.run_coroutine_threadsafe(start(), self.loop())
+        try:
+            return future.result()
+        except BaseException:
+            if not future.done():
+                future.cancel()
+                concurrent.futures.wait([future], timeout=5.0)
+            raise
+
+    def forget(self) -> None:
+        """In a forked child: the parent's thread is not here. Its sockets stay untouched; new objects get a new loop."""
+        self._lock = threading.Lock()
+        self._loop = None
+        self._thread = None
+
+    def close(self) -> None:
+        """Stop the loop and its thread; objects made from it are of no use afterwards."""
+        with self._lock:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is not None and thread is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(timeout=5.0)
+            if not thread.is_alive():
+                loop.close()
+
+
+portal: Final = Portal()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=portal.forget)

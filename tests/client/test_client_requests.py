@@ -1,0 +1,162 @@
+"""Requests that wait for a reply, against a scripted broker and a real one."""
+# ruff: noqa: SIM117 - the cluster, the client and what is made from it are three steps
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from saturnmq import Ack, Client, Closed, Message, MessageQueue, MessageRefused, SaturnError, bytes_codec, str_codec
+from saturnmq.client.errors import ReplyTimeout
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.headers import PushReplyMessage
+from saturnmq.protocol.message import Message as Record
+from saturnmq.protocol.message import decode_properties, encode_properties
+from saturnmq.testing import EmbeddedBroker
+
+Run = Callable[[Callable[[], Any]], Any]
+
+
+def push(correlation_id: str, body: bytes = b"answer", sys_flag: int = 0) -> Command:
+    properties = encode_properties({"CORRELATION_ID": correlation_id, "PUSH_REPLY_TIME": "5"}).decode()
+    header = PushReplyMessage(
+        producer_group="r", topic="c_REPLY_TOPIC", default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
+        sys_flag=sys_flag, born_timestamp=1000, flag=3, properties=properties, born_host="/10.0.0.1:5", store_host="10.0.0.2:6",
+        store_timestamp=2000,
+    )  # fmt: skip
+    return Command(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext=header.to_ext(), body=body)
+
+
+@pytest.mark.spec("RR-01", "RR-05", "API-11")
+def test_a_request_says_who_asks_and_gets_the_reply_with_its_id(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            async with client.producer("g", codec=str_codec()) as out:
+                task = asyncio.create_task(out.request("T", "question", timeout=10, keys="k"))
+                (sent,) = await c.broker.wait_for(310)
+                assert c.broker.requests.index(c.broker.of(34)[0]) < c.broker.requests.index(
+                    sent
+                )  # known before it asks
+                properties = decode_properties(sent.ext["i"])
+                assert properties["REPLY_TO_CLIENT"] == client.client_id and properties["KEYS"] == "k"
+                assert 9000 < int(properties["TTL"]) <= 10_000
+                other = await c.broker.connections[0].invoke(push("somebody else's"), 5000)
+                assert other.code == 0 and not task.done()
+                body = zlib.compress("answer ä".encode())
+                answer = await c.broker.connections[0].invoke(push(properties["CORRELATION_ID"], body, 1), 5000)
+                assert answer.code == 0
+                reply = await task
+                assert (reply.value, reply.topic, reply.flag) == ("answer ä", "c_REPLY_TOPIC", 3)
+                assert int(reply.properties["ARRIVE_TIME"]) > 0
+                again = await c.broker.connections[0].invoke(push(properties["CORRELATION_ID"]), 5000)
+                assert again.code == 0 and len(client._core.replies) == 0
+
+    run(work)
+
+
+@pytest.mark.spec("RR-06")
+def test_no_reply_in_time_and_no_send_are_told_apart(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            async with client.producer("g") as out:
+                with pytest.raises(ReplyTimeout, match="OK, but wait reply message timeout") as caught:
+                    await out.request("T", b"x", timeout=0.1)
+                assert (caught.value.code, caught.value.retryable) == (10006, True)
+                c.broker.script[310] = lambda command: command.reply(13, "the message is illegal")
+                with pytest.raises(SaturnError, match="illegal"):
+                    await out.request("T", b"x", timeout=5)
+                assert len(client._core.replies) == 0
+
+    run(work)
+
+
+@pytest.mark.spec("RR-06", "API-04")
+def test_a_client_that_stops_leaves_no_request_waiting(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            async with client.producer("g") as out:
+                task = asyncio.create_task(out.request("T", b"x", timeout=10))
+                await c.broker.wait_for(310)
+                while not len(client._core.replies):
+                    await asyncio.sleep(0)
+                await c.broker.connections[0].invoke(push("nobody's"), 5000)  # comes after the answer to the send
+                await client.stop()
+                with pytest.raises(Closed):
+                    await task
+
+    run(work)
+
+
+@pytest.mark.spec("RR-02", "PR-28")
+def test_a_reply_goes_back_through_the_broker_of_the_request(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(brokers=3) as c, Client(name_servers=c.name_servers) as client:
+            async with client.producer("g", codec=str_codec()) as out:
+                c.add("C_REPLY_TOPIC", write=1, read=1)
+                asked = {
+                    "CLUSTER": "C",
+                    "REPLY_TO_CLIENT": "asker",
+                    "CORRELATION_ID": "7",
+                    "TTL": "3000",
+                    "KEYS": "own",
+                }
+                record = Record("T", b"x", encode_properties(asked))
+                for name in ("b2", "b0", "b2"):
+                    await out.reply(Message(record, MessageQueue("T", name, 0), bytes_codec()), "answer")
+                assert [len(broker.of(325)) for broker in c.brokers.values()] == [1, 0, 2]
+                (sent,) = c.broker.of(325)
+                assert (sent.ext["b"], sent.body) == ("C_REPLY_TOPIC", b"answer")
+                properties = decode_properties(sent.ext["i"])
+                expected = {"MSG_TYPE": "reply", "CORRELATION_ID": "7", "REPLY_TO_CLIENT": "asker", "TTL": "3000"}
+                assert expected.items() <= properties.items() and "KEYS" not in properties
+                for missing, words in (("CLUSTER", "property.CLUSTER. is null"), ("REPLY_TO_CLIENT", "no request")):
+                    kept = {name: value for name, value in asked.items() if name != missing}
+                    with pytest.raises(MessageRefused, match=words):
+                        await out.reply(
+                            Message(
+                                Record("T", b"x", encode_properties(kept)), MessageQueue("T", "b0", 0), bytes_codec()
+                            ),
+                            "a",
+                        )
+
+    run(work)
+
+
+@pytest.mark.spec("RR-01", "RR-03", "API-11", "API-16")
+def test_what_a_listener_returns_to_a_request_is_the_reply(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with (
+            EmbeddedBroker() as server,
+            Client.from_url(server.url) as client,
+            Client.from_url(server.url) as asker,
+        ):
+            seen: list[str] = []
+
+            @client.listener("Ask", group="answerers", codec=str_codec())
+            async def answer(message: Message[str]) -> Any:
+                seen.append(message.value)
+                return Ack.SUCCESS if message.value == "quiet" else f"{message.value} pong"
+
+            async with asker.producer("askers", codec=str_codec()) as out:
+                await out.send("Ask", "quiet")
+                running = asyncio.create_task(client.run())
+                replies = await asyncio.gather(*(out.request("Ask", f"ping {n}", timeout=15) for n in range(20)))
+                assert [reply.value for reply in replies] == [f"ping {n} pong" for n in range(20)]
+                gone = asyncio.create_task(out.request("Ask", "gone", timeout=15))
+                gone.cancel()
+                await asyncio.gather(gone, return_exceptions=True)
+                with pytest.raises(ReplyTimeout):
+                    await out.request("Ask", "quiet", timeout=0.3)
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+            assert set(seen) >= {"quiet", "ping 0"}
+
+    with caplog.at_level(logging.ERROR):
+        run(work)
+    assert caplog.text == ""
