@@ -533,6 +533,24 @@ def test_levels_are_configurable(tmp_path: Path) -> None:
     run(work)
 
 
+@pytest.mark.spec("DLY-03", "CQ-13")
+def test_with_a_queue_extension_the_time_of_delivery_is_read_from_there(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Bench(tmp_path, queue_extension_enable=True) as b:
+            b.add(2, b"a")
+            b.clock.ms += 4999
+            assert b.service.turn() == 1 and b.bodies() == []
+        again = Bench(tmp_path)  # switched off: computed from the record
+        again.clock.ms = b.clock.ms
+        async with again:
+            assert again.service.turn() == 1 and again.bodies() == []
+            again.clock.ms += 1
+            again.service.turn()
+            assert again.bodies() == [b"a"]
+
+    run(work)
+
+
 @pytest.mark.spec("DLY-06", "FLU-01")
 def test_with_synchronous_flush_a_message_is_delivered_once_it_is_visible(tmp_path: Path) -> None:
     async def work() -> None:

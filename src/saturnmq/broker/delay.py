@@ -8,7 +8,6 @@ written when the delivered copies are on disk, so that a crash repeats and never
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import re
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Final
 
 from saturnmq.broker.properties import find, with_property
 from saturnmq.broker.stats import Stats
+from saturnmq.broker.turns import Turns
 from saturnmq.protocol.bodies import DelayOffsetTable
 from saturnmq.protocol.codes import HALF_TOPIC, SCHEDULE_TOPIC, PropertyKey, ResponseCode
 from saturnmq.protocol.errors import ConfigError, CorruptRecord, MessageError, StoreError, response_error
@@ -24,6 +24,7 @@ from saturnmq.protocol.message import Message, decode_properties, decode_record
 from saturnmq.store import MessageStore, PutStatus, StateFile
 from saturnmq.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from saturnmq.store.delay import delay_levels
+from saturnmq.store.queue_extension import ADDRESS_MAX
 
 log = logging.getLogger(__name__)
 
@@ -144,8 +145,7 @@ class DelayService:
         self._stats = stats
         self._clock_ms = clock_ms
         self._dirty = False
-        self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._turns = Turns(self.turn)
         self._saving = asyncio.Lock()
         self._first = 0  # the level that a turn begins with
         self._unknown: dict[int, int] = {}  # progress of levels that are not configured now
@@ -163,31 +163,16 @@ class DelayService:
 
     def start(self) -> None:
         """Deliver from now on; the store serves already."""
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+        self._turns.start()
 
     async def stop(self) -> None:
         """Deliver nothing more; the progress is on disk then."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await self._turns.stop()
         await self.save()
 
     def wake(self) -> None:
         """Look at the clock now: somebody has set it."""
-        self._wake.set()
-
-    async def _run(self) -> None:
-        while True:
-            wait_ms = self.turn()
-            if wait_ms <= 0:
-                await asyncio.sleep(0)
-                continue
-            self._wake.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_ms / 1000):
-                    await self._wake.wait()
+        self._turns.wake()
 
     # ---- delivery
 
@@ -225,6 +210,8 @@ class DelayService:
                 if budget.spent:
                     return 0
                 if size != FILLER_SIZE:
+                    if due_ms <= ADDRESS_MAX:
+                        due_ms = self._due_behind(level, queue, due_ms, physical)
                     wait_ms = self._wait_ms(level, due_ms, now_ms)
                     if wait_ms > 0:
                         return wait_ms
@@ -240,6 +227,11 @@ class DelayService:
                     "delay level=%s: queue offsets %s..%s are missing, skipped", level.number, start, level.offset - 1
                 )
         return self._idle_ms
+
+    def _due_behind(self, level: Level, queue: ConsumeQueue, address: int, physical: int) -> int:
+        """The time of delivery where the unit points to the queue's extension (CQ-13), or what it must have been."""
+        content = queue.extension.read(address) if queue.extension is not None else None
+        return content.tags_code if content is not None else self._store.log.store_time(physical) + level.delay_ms
 
     @staticmethod
     def _wait_ms(level: Level, due_ms: int, now_ms: int) -> int:
