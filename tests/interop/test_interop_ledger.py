@@ -220,7 +220,7 @@ class MixedGroup:
         await self.until(f"{to} does not take the leadership", once)
 
 
-@pytest.mark.spec("DL-M06", "DL-S06", "DL-L03", "DL-L05", "DL-F08", "DL-X04")
+@pytest.mark.spec("DL-M06", "DL-S06", "DL-L03", "DL-L05", "DL-F08")
 @pytest.mark.parametrize(("kinds", "batch_push"), [("jjs", False), ("jss", False), ("jss", True)])
 def test_a_mixed_group_elects_replicates_transfers_truncates_and_ends_with_equal_files(
     kinds: str, batch_push: bool, tmp_path: Path

@@ -17,11 +17,11 @@ from saturnmq.raft.settings import RaftSettings
 
 DEADLINE_SECONDS = 20.0
 FAST: dict[str, Any] = {
-    "heartbeat_interval_ms": 100,
+    "heartbeat_interval_ms": 300,
     "vote_interval_min_ms": 30,
-    "vote_interval_max_ms": 120,
+    "vote_interval_max_ms": 200,
     "commit_idle_ms": 20,
-    "rpc_timeout_ms": 500,
+    "rpc_timeout_ms": 1000,
     "push_timeout_ms": 200,
     "checkpoint_interval_ms": 50,
 }

@@ -1,0 +1,180 @@
+"""Two brokers of the original and one bare member of ours in one DLedger group: what our leader writes does not hurt theirs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import apache
+import pytest
+from processes import ServerProcess, free_ports
+
+from saturnmq import Client
+from saturnmq.net.client import RemotingClient
+from saturnmq.net.settings import NetSettings
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.message import decode_record
+from saturnmq.raft.core.actions import Role
+from saturnmq.raft.core.messages import MetadataRequest, Request, TransferRequest
+from saturnmq.raft.driver import RaftMember
+from saturnmq.raft.message_entries import message_is_good, noop_message, stamp_message
+from saturnmq.raft.settings import RaftSettings
+from saturnmq.raft.wire import code_of, decode_response, encode
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+GROUP = "RaftNode00"
+FILE_BYTES = 64 * 1024 * 1024
+TOPIC = "LedgerTopic"
+
+
+class Group:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.addresses = {f"n{number}": f"127.0.0.1:{free_ports()}" for number in range(3)}
+        self.peers = ";".join(f"{name}-{address}" for name, address in self.addresses.items())
+        self.namesrv_port = free_ports()
+        self.servers: list[ServerProcess] = []
+        self.ours: RaftMember | None = None
+        self.client = RemotingClient(settings=NetSettings())
+
+    @property
+    def name_servers(self) -> str:
+        return f"127.0.0.1:{self.namesrv_port}"
+
+    def start_brokers(self) -> None:
+        self.servers.append(apache.start_namesrv(self.folder, self.namesrv_port))
+        for name in ("n0", "n1"):
+            settings = {
+                "enableDLegerCommitLog": "true",
+                "dLegerGroup": GROUP,
+                "dLegerPeers": self.peers,
+                "dLegerSelfId": name,
+                "mappedFileSizeCommitLog": str(FILE_BYTES),
+                "registerNameServerPeriod": "10000",
+            }
+            port = free_ports(apache.BROKER_PORT_OFFSETS)
+            self.servers.append(
+                apache.start_broker(
+                    self.folder / name, port, self.name_servers, name=GROUP, settings=settings, heap_mb=512
+                )
+            )
+
+    def home(self, name: str) -> Path:
+        return self.folder / name / GROUP
+
+    async def start_ours(self) -> RaftMember:
+        settings = RaftSettings(enabled=True, group=GROUP, peers_text=self.peers, self_id="n2")
+        self.ours = RaftMember(
+            settings,
+            settings.folder(self.folder),
+            NetSettings(),
+            file_bytes=FILE_BYTES,
+            sync_before_ack=True,
+            stamp=stamp_message,
+            noop=noop_message(("127.0.0.1", 10911), 1),
+            body_is_good=message_is_good,
+        )
+        await self.ours.start()
+        return self.ours
+
+    async def ask(self, name: str, request: Request) -> Any:
+        command = Command(code_of(request), body=encode(request))
+        return decode_response(code_of(request), (await self.client.invoke(self.addresses[name], command, 5000)).body)
+
+    async def leader(self, among: tuple[str, ...] = ("n0", "n1", "n2")) -> str:
+        async with asyncio.timeout(60):
+            while True:
+                for name in among:
+                    try:
+                        said = await self.ask(name, MetadataRequest(group=GROUP, remote_id=name))
+                    except SaturnError:
+                        continue
+                    if said.leader_id == name:
+                        return name
+                await asyncio.sleep(0.05)  # poll
+
+    async def transfer(self, to: str, term: int) -> None:
+        name = await self.leader()
+        request = TransferRequest(group=GROUP, remote_id=name, transfer_id=name, transferee_id=to, term=term)
+        await self.ask(name, request)
+
+    async def stop(self) -> None:
+        await self.client.close()
+        if self.ours is not None:
+            await self.ours.stop()
+        for server in reversed(self.servers):
+            await asyncio.to_thread(server.stop)
+
+
+async def send_until_taken(group: Group, bodies: list[bytes]) -> None:
+    """Send each body until it is acknowledged; a master has to be registered first."""
+    async with Client(name_servers=group.name_servers) as client, client.producer("ledger-p") as out:
+        async with asyncio.timeout(90):
+            for body in bodies:
+                while True:
+                    try:
+                        await out.send(TOPIC, body)
+                        break
+                    except SaturnError:
+                        await asyncio.sleep(0.3)  # poll
+
+
+@pytest.mark.spec("DL-X04", "DL-B03", "DL-M06")
+def test_the_noop_of_our_leader_is_no_message_for_brokers_of_the_original(tmp_path: Path) -> None:
+    async def run() -> None:
+        group = Group(tmp_path)
+        sent = [b"message %d" % number for number in range(20)]
+        try:
+            await asyncio.to_thread(group.start_brokers)
+            await group.leader(("n0", "n1"))
+            ours = await group.start_ours()
+            await send_until_taken(group, sent[:10])
+            noops = 0
+            for attempt in range(12):  # until a no-op is needed: the last message is not known to be committed here
+                await send_until_taken(group, [b"extra %d" % attempt])
+                sent.append(b"extra %d" % attempt)
+                before = ours.files.end_index
+                await group.transfer("n2", ours.status().term)
+                async with asyncio.timeout(60):
+                    while ours.status().role is not Role.LEADER:
+                        await asyncio.sleep(0.05)  # poll
+                        if (await group.leader()) != "n2":
+                            await group.transfer("n2", ours.status().term)
+                async with asyncio.timeout(30):
+                    while ours.status().committed_index < ours.status().end_index:
+                        await asyncio.sleep(0.05)  # poll
+                for index in range(max(before, 0), ours.files.end_index + 1):
+                    entry = ours.files.entry(index)
+                    assert entry is not None
+                    noops += decode_record(entry.body).sys_flag & 0xC == 0xC
+                async with asyncio.timeout(60):
+                    while ours.status().role is Role.LEADER:
+                        await ours.transfer("n0")
+                        await asyncio.sleep(0.05)  # poll
+                if noops:
+                    break
+            assert noops > 0
+            await send_until_taken(group, sent[10:20])
+            async with Client(name_servers=group.name_servers) as client:
+                puller = client.puller()
+                found: list[bytes] = []
+                for queue in await puller.queues(TOPIC):
+                    at, end = await puller.min_offset(queue), await puller.max_offset(queue)
+                    while at < end:
+                        result = await puller.pull(queue, at)
+                        assert result.next_offset > at, f"{queue} stands still at {at}"
+                        found += [message.body for message in result.messages()]
+                        at = result.next_offset
+                assert set(found) == set(sent)
+            for name in ("n0", "n1"):
+                home = group.home(name)
+                assert not (home / "store" / "consumequeue" / "SELF_TEST_TOPIC").exists()
+                logs = "".join(path.read_text(errors="replace") for path in home.rglob("*.log"))
+                assert "[BUG]" not in logs
+        finally:
+            await group.stop()
+
+    asyncio.run(run())
