@@ -12,6 +12,7 @@ import pytest
 from saturnmq.protocol.errors import CorruptRecord, StoreError
 from saturnmq.protocol.message import Host, Message, decode_records
 from saturnmq.store import GetStatus, MessageStore, StoreProfile, StoreSettings
+from saturnmq.store.verify import Weight, verify
 
 LOG_BYTES = 2048
 QUEUE_BYTES = 200
@@ -252,3 +253,32 @@ def test_a_lost_note_means_reading_all_of_the_log(tmp_path: Path, harm: str, cap
     with pytest.raises(CorruptRecord, match=f"offset {offsets[2]}: "):
         opened(tmp_path)
     assert f"{checkpoint} is damaged or missing: the whole commit log is read" in caplog.text
+
+
+@pytest.mark.spec("FUZ-07", "DUR-13", "DUR-18")
+def test_a_checkpoint_of_another_length_or_with_impossible_times_is_written_anew(tmp_path: Path) -> None:
+    filled(tmp_path)
+    checkpoint = tmp_path / "checkpoint"
+    raw = checkpoint.read_bytes()
+    checkpoint.write_bytes(
+        raw[:16] + b"\x7f" * 8 + raw[24:] + bytes(100)
+    )  # the index time ends in the year 292277026596
+    store = opened(tmp_path)
+    assert len(bodies(store, "T")) == 20
+    asyncio.run(store.stop())
+    raw = checkpoint.read_bytes()
+    assert len(raw) == 4096 and 0 <= struct.unpack_from(">q", raw, 16)[0] < 1 << 43
+
+
+@pytest.mark.spec("FUZ-07", "DUR-08")
+def test_verify_sees_a_number_that_does_not_follow_behind_the_last_note(tmp_path: Path) -> None:
+    """What the start refuses, verify must not take for work that the start does."""
+    filled(tmp_path, 20, clean=False)
+    store = opened(tmp_path)
+    last = store.put(message(100)).physical_offset
+    store.close_files()
+    changed(log_file(tmp_path, last), last % LOG_BYTES + 20, struct.pack(">q", 1 << 40))
+    report = verify(store.settings)
+    assert [(p.offset, p.at) for p in report.problems if p.weight is Weight.DAMAGE] == [(last, last % LOG_BYTES + 20)]
+    with pytest.raises(CorruptRecord, match=f"repair --at {last}"):
+        opened(tmp_path)

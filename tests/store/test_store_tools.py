@@ -228,7 +228,7 @@ def test_verify_reads_state_files_and_the_checkpoint(tmp_path: Path) -> None:
     report = verify(settings_of(tmp_path), GIVEN)
     found = {(problem.path.name, problem.weight) for problem in report.problems}
     assert ("topics.json", Weight.DAMAGE) in found and ("offsets.json", Weight.REMARK) in found
-    assert ("checkpoint", Weight.DAMAGE) in found
+    assert ("checkpoint", Weight.PENDING) in found
     assert not any(name == "delayOffset.json" for name, _ in found)
 
 

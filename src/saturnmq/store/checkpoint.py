@@ -38,6 +38,7 @@ from saturnmq.store.disk import Disk
 CHECKPOINT_BYTES: Final = 4096
 SECTOR_BYTES: Final = 512
 SAFETY_MS: Final = 3000
+TIME_END_MS: Final = 1 << 43  # in the year 2248
 _TIMES: Final = struct.Struct(">qqq")
 _NOTE: Final = struct.Struct(">8sqqqqqqqiqq")
 _CRC: Final = struct.Struct(">I")
@@ -73,7 +74,7 @@ class Checkpoint:
         self._written = b""  # the newest note that is on disk
 
     def load(self) -> None:
-        """Read the file if it is there. Raises StoreError."""
+        """Read the file if it is there; a time that can be none counts as 0, so that more is read. Raises StoreError."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -84,7 +85,7 @@ class Checkpoint:
         if len(data) < _TIMES.size:
             return
         times = _TIMES.unpack_from(data)
-        self.commit_log_ms, self.consume_queue_ms, self.index_ms = times
+        self.commit_log_ms, self.consume_queue_ms, self.index_ms = (ms if 0 <= ms < TIME_END_MS else 0 for ms in times)
         first = _parse(data[_TIMES.size :])
         if first is not None:
             self.stale = first[0] != times
@@ -117,7 +118,7 @@ class Checkpoint:
         body += _CRC.pack(zlib.crc32(body))
         head = (_TIMES.pack(*times) + body).ljust(SECTOR_BYTES, b"\0")
         try:
-            if self.path.exists() and self.path.stat().st_size >= CHECKPOINT_BYTES:
+            if self.path.exists() and self.path.stat().st_size == CHECKPOINT_BYTES:
                 self._overwrite(head)
             else:
                 self._disk.make_folder(self.path.parent)

@@ -41,7 +41,7 @@ class Rebuilt:
     index_files: int
 
 
-def rebuild(settings: StoreSettings, progress: Progress = no_progress) -> Rebuilt:
+def rebuild(settings: StoreSettings, progress: Progress = no_progress, *, disk: Disk | None = None) -> Rebuilt:
     """Make all consume queues and the index anew from the log; the store is left as after a clean stop.
 
     Raises StoreLocked when it is in use, CorruptRecord when the log is damaged, and nothing was touched then; StoreError.
@@ -52,11 +52,11 @@ def rebuild(settings: StoreSettings, progress: Progress = no_progress) -> Rebuil
             f"{loss.path} at byte {loss.byte} (offset {loss.offset}): {loss.what}; queues and index are left as they are",
             hint="Restore the file from a copy, or cut the log there: saturnmq store repair",
         )
-    return _make_anew(settings, progress)
+    return _make_anew(settings, progress, disk or Disk())
 
 
-def _make_anew(settings: StoreSettings, progress: Progress) -> Rebuilt:
-    store = MessageStore(settings)
+def _make_anew(settings: StoreSettings, progress: Progress, disk: Disk) -> Rebuilt:
+    store = MessageStore(settings, disk=disk)
     store.open(progress)
     queues = [queue for queue in store.queues.by_key.values() if queue.max_offset]
     done = Rebuilt(
@@ -197,12 +197,14 @@ def _read(file: LogFile, progress: Callable[[int], None]) -> tuple[int, Bad | No
     return at, None
 
 
-def cut(settings: StoreSettings, loss: Loss, progress: Progress = no_progress) -> tuple[Path | None, Rebuilt]:
+def cut(
+    settings: StoreSettings, loss: Loss, progress: Progress = no_progress, *, disk: Disk | None = None
+) -> tuple[Path | None, Rebuilt]:
     """Cut the log at loss.offset. Returns the folder that keeps what was cut off (None: nothing was), and what was made.
 
     Raises StoreLocked, DiskFull, StoreError; what was cut off is in the folder then too.
     """
-    disk = Disk()
+    disk = disk or Disk()
     lock = LockFile(settings.root / "lock")
     lock.acquire()
     try:
@@ -213,7 +215,7 @@ def cut(settings: StoreSettings, loss: Loss, progress: Progress = no_progress) -
         raise kind(f"cannot cut the log at offset {loss.offset}: {error}") from error
     finally:
         lock.release()
-    return kept, _make_anew(settings, progress)
+    return kept, _make_anew(settings, progress, disk)
 
 
 def _move_away(settings: StoreSettings, loss: Loss, disk: Disk) -> Path | None:

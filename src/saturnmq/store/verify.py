@@ -16,7 +16,7 @@ from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
 from saturnmq.protocol.json_dialect import loads
 from saturnmq.protocol.message import Message
-from saturnmq.store.checkpoint import CHECKPOINT_BYTES, Checkpoint, Note
+from saturnmq.store.checkpoint import CHECKPOINT_BYTES, TIME_END_MS, Checkpoint, Note
 from saturnmq.store.delay import delivery_code
 from saturnmq.store.opening import FAILURE_NAME
 from saturnmq.store.property_scan import tags_code
@@ -112,7 +112,7 @@ class _Verifier:
                 )
             else:
                 self.index = IndexCheck(settings.index_dir, shape, self.report.add)
-        self.queues = QueueCheck(settings, self.report.add)
+        self.queues = QueueCheck(settings, self.files, self.report.add)
         self._store_ms = 0
         self._earlier = 0
         self._bounds: set[int] = set()
@@ -130,7 +130,7 @@ class _Verifier:
         if self.files:
             self.report.log_start = self.files[0].start
         self._read_log(durable, total)
-        self.queues.finish(self.files, self._bad, pending_from, self.report.log_end)
+        self.queues.finish(self._bad, pending_from, self.report.log_end)
         self.report.queue_units = self.queues.units
         self.report.files += [FileReport("consume queue", *row) for row in self.queues.rows]
         if self.index is not None:
@@ -172,17 +172,19 @@ class _Verifier:
             self._problem(
                 path,
                 f"is {length} bytes long, must be {CHECKPOINT_BYTES}",
-                "remove it: the next start makes it anew from the log",
+                "the next start writes it anew",
                 at=min(length, CHECKPOINT_BYTES),
+                weight=Weight.PENDING,
             )
-        times = (checkpoint.commit_log_ms, checkpoint.consume_queue_ms, checkpoint.index_ms)
-        for at, (name, value) in enumerate(zip(("commit log", "consume queue", "index"), times, strict=True)):
-            if not 0 <= value < 1 << 43:
+        for at, name in enumerate(("commit log", "consume queue", "index")):
+            value = int.from_bytes(path.read_bytes()[8 * at : 8 * at + 8], "big", signed=True)
+            if not 0 <= value < TIME_END_MS:
                 self._problem(
                     path,
-                    f"the {name} time is {value}, must be Unix ms from 0 to {(1 << 43) - 1}",
-                    "remove it",
+                    f"the {name} time is {value}, must be Unix ms from 0 to {TIME_END_MS - 1}",
+                    "the next start takes it as 0",
                     at=8 * at,
+                    weight=Weight.PENDING,
                 )
         return checkpoint
 

@@ -20,6 +20,7 @@ _BLOCK_UNITS: Final = 128
 _READ_BYTES: Final = UNIT_BYTES * 50_000
 _EXTENSION_MAX: Final = -(1 << 31)  # a tags code below it is an address in the queue's extension
 _REBUILD: Final = "make it anew from the log: saturnmq store rebuild"
+_CUT: Final = "restore the file from a copy, or cut the log there: saturnmq store repair --at {}"
 _BY_ITSELF: Final = "the next start makes it anew from the log"
 
 
@@ -29,6 +30,7 @@ class _Lack:
     def __init__(self) -> None:
         self.count = 0
         self.first: Message | None = None
+        self.following: int | None = None  # number that the next one must have
 
     def add(self, message: Message) -> None:
         self.count += 1
@@ -72,8 +74,9 @@ class _Queue:
 class QueueCheck:
     """All queues. units: those that mean a record. reach: end of the last record that one points to, -1 without any."""
 
-    def __init__(self, settings: StoreSettings, add: Callable[[Problem], None]) -> None:
+    def __init__(self, settings: StoreSettings, files: list[LogFile], add: Callable[[Problem], None]) -> None:
         self.settings = settings
+        self._files = files
         self.units = 0
         self.reach = -1
         self._add = add
@@ -164,7 +167,9 @@ class QueueCheck:
         key = (message.topic, message.queue_id)
         queue = self._queues.get(key)
         if queue is None:
-            self._absent.setdefault(key, _Lack()).add(message)
+            lack = self._absent.setdefault(key, _Lack())
+            self._follows(lack, message, message.queue_offset)
+            lack.add(message)
             return
         unit = queue.unit(message.queue_offset)
         if unit is not None and unit[:2] == (message.physical_offset, message.store_bytes):
@@ -180,14 +185,31 @@ class QueueCheck:
                 offset=message.physical_offset,
             )
         elif unit is None:
+            if message.queue_offset * UNIT_BYTES >= queue.end:
+                self._follows(queue.missing, message, queue.end // UNIT_BYTES or message.queue_offset)
             queue.missing.add(message)
         elif unit[0] <= message.physical_offset or unit[1] == FILLER_SIZE:
             queue.wrong.add(message)
         # else the unit is of a later record: its topic was deleted and made anew, which finish() looks at
 
+    def _follows(self, lack: _Lack, message: Message, first: int) -> None:
+        """Units that are missing can be made from the log only when its records are numbered one by one."""
+        must = first if lack.following is None else lack.following
+        lack.following = must + 1
+        if message.queue_offset == 0:
+            lack.following = 1  # the topic was deleted and made anew
+        elif message.queue_offset != must:
+            offset = message.physical_offset
+            file = file_of(self._files, offset)
+            what = f"the record says it is number {message.queue_offset} of queue {message.topic}/{message.queue_id}"
+            path, at = (file.path, offset - file.start + 20) if file is not None else (self.settings.root, -1)
+            self._add(
+                Problem(Weight.DAMAGE, path, at, offset, f"{what}, where {must} must follow", _CUT.format(offset))
+            )
+
     # ---- behind the log
 
-    def finish(self, files: list[LogFile], bad: list[tuple[int, int]], pending_from: int, log_end: int) -> None:
+    def finish(self, bad: list[tuple[int, int]], pending_from: int, log_end: int) -> None:
         """The log was read. bad: ranges that hold no good record. pending_from: from there on units may be missing."""
         for (topic, queue_id), queue in self._queues.items():
             for lack, what in ((queue.missing, "no unit for"), (queue.wrong, "another unit than that of")):
@@ -199,13 +221,14 @@ class QueueCheck:
                         start_does=lack.first.physical_offset >= pending_from,
                     )
             if queue.matched != queue.live:
-                self._units_without_record((topic, queue_id), queue, files, bad, pending_from, log_end)
+                self._units_without_record((topic, queue_id), queue, bad, pending_from, log_end)
         self._listed(pending_from)
         self._cache.close()
 
     def _units_without_record(
-        self, key: Key, queue: _Queue, files: list[LogFile], bad: list[tuple[int, int]], pending_from: int, log_end: int
+        self, key: Key, queue: _Queue, bad: list[tuple[int, int]], pending_from: int, log_end: int
     ) -> None:
+        files = self._files
         start = files[0].start if files else 0
         for queue_offset in range(queue.first // UNIT_BYTES, queue.end // UNIT_BYTES):
             unit = queue.unit(queue_offset)
