@@ -262,3 +262,22 @@ def test_a_topic_that_was_deleted_in_part_harms_no_other_queue(
     assert "made anew" not in caplog.text
     assert (store.max_offset("quiet", 0), store.max_offset("gone", 1)) == (2, 0)
     killed(store)
+
+
+@pytest.mark.spec("DUR-20", "DUR-13", "CQ-12")
+def test_a_deleted_topic_that_was_dispatched_again_in_part_is_no_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = opened(tmp_path)
+    for queue in (0, 1, 0):
+        store.put(message(b"", "gone", queue))
+    asyncio.run(store.write_all())
+    store.put(message(b"", "gone", 0))
+    store.delete_topic("gone")
+    killed(store)
+    for _ in range(3):
+        caplog.clear()
+        store = opened(tmp_path)
+        assert "made anew" not in caplog.text
+        assert (store.min_offset("gone", 0), store.max_offset("gone", 0), store.max_offset("gone", 1)) == (2, 3, 0)
+        killed(store)

@@ -187,6 +187,8 @@ class _Recovery:
         self.index_from = todo.dispatch_from if index_from is None else max(min(index_from, todo.dispatch_from), start)
         self.rebuild = rebuild
         self.written = 0
+        # With note and list no queue is missing, nor its beginning: what is not there was deleted.
+        self.known = store.checkpoint.note is not None and store.queues.list_start == start
         self.progress: Callable[[int, int], None] | None = None
         self._told = 0
         self.reach = store.queues.max_physical
@@ -278,9 +280,7 @@ class _Recovery:
                 )
                 queue.delete()
             before = queue.max_offset
-            # With note and list nothing is missing here: a queue that is not there was deleted.
-            known = store.checkpoint.note is not None and store.queues.has_list
-            if not before and message.queue_offset and self.queues_from > store.log.start and not known:
+            if not before and message.queue_offset and self.queues_from > store.log.start and not self.known:
                 return False  # what it had before is missing
             if not store.append_extended(queue, message, expected[2]):
                 return False
@@ -290,7 +290,9 @@ class _Recovery:
                 return True
         found = store.queues.get(key)
         if found is None:
-            return self._may_be_deleted(message)
+            return self.known or self._may_be_deleted(message)
+        if self.known and message.queue_offset < found.min_offset:
+            return True  # the topic was deleted, and only what came behind the note was dispatched again after a crash
         if self._as_expected(found, key, message.queue_offset, UNIT.pack(*expected)):
             return True
         unit = found.unit(message.queue_offset)

@@ -67,7 +67,7 @@ class QueueTable:
         self.list_file = StateFile(list_path, disk)
         self.by_key: dict[Key, ConsumeQueue] = {}
         self._dirty: set[Key] = set()
-        self.has_list = False
+        self.list_start: int | None = None  # start of the log when the list was written; None: there is no list
         self._ends: dict[Key, int] = {}  # next offsets at least, from the list and from queues that are cleared
 
     # ---- load
@@ -120,7 +120,7 @@ class QueueTable:
             return
         if listed is None:
             return
-        self.has_list = True
+        self.list_start = listed.log_start
         self._ends = {key: reached for key, (_, reached) in listed.queues.items()}
         for (topic, queue_id), (first, reached) in listed.queues.items():
             queue = self.by_key.get((topic, queue_id))
@@ -231,7 +231,7 @@ class QueueTable:
     def drop_unlisted(self) -> None:
         """After a crash: queues that the list does not know were deleted, in part perhaps, or the log has all of them
         behind the note. Nothing happens without a list. Raises OSError."""
-        if self.has_list:
+        if self.list_start is not None:
             self._delete([(key, self.by_key.pop(key)) for key in list(self.by_key) if key not in self._ends])
 
     def close(self) -> None:
