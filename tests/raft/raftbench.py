@@ -63,6 +63,7 @@ class Bench:
         committed: int = -1,
         auto_sync: bool = True,
         noop: bytes | None = None,
+        must_hold: int = -1,
         chance: int = 0,
         now_ms: int = 1_000_000,
         **settings: Any,
@@ -83,6 +84,7 @@ class Bench:
             committed=committed,
             chance=lambda n: chance % n,
             noop=noop,
+            must_hold=must_hold,
         )
 
     @property

@@ -554,3 +554,48 @@ def test_a_leader_that_reads_damage_steps_down_and_serves_none_of_it(tmp_path: P
             await made.until(lambda: made.leader not in (None, leader), "no other leader")
 
     asyncio.run(run())
+
+
+@pytest.mark.spec("DUR-10")
+def test_a_member_that_comes_back_with_a_shorter_log_does_not_vote_until_it_was_refilled(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with group(tmp_path) as made:
+            for number in range(8):
+                await made.append(b"body%d" % number)
+            await made.equal()
+            leader = await made.a_leader()
+            hurt = next(n for n in made.names if n != leader.settings.self_id)
+            await made.stop(hurt)
+            data = next((tmp_path / f"dledger-{hurt}" / "data").iterdir())
+            content = bytearray(data.read_bytes())
+            content[5 * 53 : 5 * 53 + 4] = bytes(4)  # entries of 53 bytes: the sixth is gone
+            data.write_bytes(content)
+            for name in list(made.members):
+                await made.stop(name)
+            back = await made.start(hurt)
+            assert back.status().end_index == 4
+            address = back.settings.peers[hurt]
+            other = next(n for n in made.names if n != hurt)
+            ask = VoteRequest(
+                group="g",
+                remote_id=hurt,
+                local_id=other,
+                leader_id=other,
+                term=back.status().term + 1,
+                ledger_end_index=4,
+                ledger_end_term=9,
+            )
+            assert (await call(address, ask)).vote_result is VoteResult.REJECT_TERM_NOT_READY
+            await made.until(lambda: back.status().term == ask.term, "the term is not taken")
+            answer = await call(address, ask)
+            assert (answer.code, answer.vote_result) == (Code.DISK_ERROR, VoteResult.UNKNOWN)
+            for name in made.names:
+                if name != hurt:
+                    await made.start(name)
+            await made.append(b"after")
+            await made.equal()
+            assert back.node is not None
+            await made.until(lambda: back.node and not back.node.state.lacking, "still lacking")
+            assert [entry.body for entry in entries_of(made, hurt)][:8] == [b"body%d" % number for number in range(8)]
+
+    asyncio.run(run())

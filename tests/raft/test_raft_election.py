@@ -378,3 +378,35 @@ def test_a_member_whose_disk_failed_neither_votes_nor_stands() -> None:
     bench.forget()
     bench.tick(60_000)
     assert [action for action in bench.actions if isinstance(action, Send | PersistTerm)] == []
+
+
+@pytest.mark.spec("DUR-10")
+def test_a_log_that_damage_shortened_gives_no_vote_and_asks_for_none_until_it_is_whole_again() -> None:
+    from saturnmq.raft.core.messages import PushKind
+
+    log = entries(1, 1, 1, 1, 1, 2)
+    for repaired_by in ("length", "commit"):
+        bench = Bench(log=log[:3], term=1, must_hold=4)
+        bench.tick(60_000)
+        assert bench.sends() == []
+        assert bench.vote("n2", 1, end_index=2, end_term=1).code == Code.DISK_ERROR
+        assert bench.vote("n2", 1, end_index=9, end_term=1).vote_result is V.UNKNOWN
+        assert bench.vote("n2", 2, end_index=9, end_term=1).vote_result is V.REJECT_TERM_NOT_READY
+        bench.tick()
+        assert bench.state.term == 2  # it follows a new leader all the same
+        bench.follow("n1").verified(*log[:3])
+        assert bench.push(PushKind.APPEND, log[3]).code == Code.SUCCESS
+        assert bench.state.lacking
+        if repaired_by == "length":
+            assert bench.push(PushKind.APPEND, log[4]).code == Code.SUCCESS
+        else:  # what this member had beyond was never committed: the leader of term 2 goes on from there
+            mine = entries(2, first=4, pos=log[3].end_pos)
+            bench.state.must_hold = 50
+            assert bench.push(PushKind.APPEND, *mine).code == Code.SUCCESS
+            assert bench.state.lacking
+            assert bench.push(PushKind.COMMIT, commit=4).code == Code.SUCCESS
+        assert not bench.state.lacking
+        bench.forget()
+        bench.tick(60_000)
+        bench.tick(10)
+        assert len(bench.sends(kind=VoteRequest)) >= 2

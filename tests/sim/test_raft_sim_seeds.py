@@ -119,3 +119,20 @@ def test_the_seed_that_found_the_checkpoint_ahead_of_the_log_stays_clean() -> No
         cluster.harsh("isolate leader", "isolate leader", "crash leader", "heal", "transfer", "transfer, isolate")
         cluster.run(faulty_ms=20_000, calm_ms=15_000, load_every_ms=60, fault_every_ms=900)
         assert len(cluster.observer.acked) > 0
+
+
+@pytest.mark.spec("SIM-04", "DUR-10")
+def test_a_disk_that_loses_synced_entries_loses_no_acknowledged_one() -> None:
+    """One member's log comes back shorter than what it had acknowledged; the others still have all of it."""
+    rotten = 0
+    for seed in seeds(0.2, 7000):
+        cluster = Cluster(seed)
+        cluster.members["n1"].rots = True
+        if seed % 2:
+            cluster.harsh("crash", "crash", "crash leader", "isolate leader", "heal")
+            cluster.crash_after_cut = 0.0
+            cluster.run(faulty_ms=20_000, calm_ms=15_000, load_every_ms=100, fault_every_ms=900)
+        else:
+            cluster.run(faulty_ms=FAULTY_MS, calm_ms=CALM_MS)
+        rotten += cluster.seen["rot"]
+    assert rotten > 0 or ONLY

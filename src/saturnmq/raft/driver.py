@@ -159,6 +159,7 @@ class RaftMember:
         hard_state = self._term_file.read(
             ledger_is_empty=self.files.end_index < 0, force=self.settings.force_without_term
         )
+        checkpoint = self._checkpoint.read()
         self.node = Node(
             group=self.settings.group,
             self_id=self.settings.self_id,
@@ -166,7 +167,8 @@ class RaftMember:
             settings=self._core,
             reader=self.files,
             hard_state=hard_state,
-            committed=self._checkpoint.read().committed_index,
+            committed=checkpoint.committed_index,
+            must_hold=-1 if self.settings.force_vote_damaged else checkpoint.end_index,
             chance=random.SystemRandom().randrange,
             stamp=self._stamp,
             noop=self._noop,
@@ -414,6 +416,10 @@ class RaftMember:
         """No sync may be under way: a cut closes files."""
         if self._sync is not None:
             await asyncio.gather(self._sync, return_exceptions=True)
+        kept = -1 if action.restart else action.index - 1
+        now = self._checkpoint_now()
+        before = LedgerCheckpoint(min(now.end_index, kept), min(now.committed_index, kept))
+        await self._in_thread(lambda: self._checkpoint.write(before))  # a cut is no damage
         self.files.cut(action.index, action.end_pos, restart=action.restart)
 
     # disk
@@ -518,9 +524,9 @@ class RaftMember:
         return count
 
     def _checkpoint_now(self) -> LedgerCheckpoint:
-        """Committed only as far as the log is on disk: what a crash may still take back must not count as committed after it."""
+        """Both only as far as the log is on disk: what a crash may take back must not count as committed, or missed, after it."""
         state = self._node().state
-        return LedgerCheckpoint(state.log.end, min(state.committed, state.log.durable))
+        return LedgerCheckpoint(state.log.durable, min(state.committed, state.log.durable))
 
     def _write_checkpoint(self) -> None:
         self._checkpoint.write(self._checkpoint_now())

@@ -129,9 +129,16 @@ class Observer:
         """A client was told that its message is safe: durable on a majority (DUR-12)."""
         self.acked[index] = body
         if self.cluster.settings.sync_before_ack:
-            entries = [(m.log.durable.entry(index), m.log.durable.begin) for m in self.cluster.members.values()]
-            held = sum(begin > index or (e is not None and e.body == body) for e, begin in entries)
-            self.check(held > len(entries) // 2, f"entry {index} was acknowledged, durable on {held} only")
+            members = self.cluster.members.values()
+            held = sum(self._holds(member, index, body) for member in members)
+            self.check(held > len(members) // 2, f"entry {index} was acknowledged, durable on {held} only")
+
+    def _holds(self, member: Member, index: int, body: bytes) -> bool:
+        """On disk, or deleted since with what is old, or lost to damage of which the member knows."""
+        log = member.log.durable
+        entry = log.entry(index)
+        known_lost = member.rots and log.end_index < index <= member.must_hold
+        return log.begin > index or known_lost or (entry is not None and entry.body == body)
 
     def match_logs(self) -> None:
         """Equal index and term mean equal logs up to there."""

@@ -64,6 +64,9 @@ class Member:
         self.log: Journal[Ledger] = Journal(Ledger(), Ledger.apply, Ledger.copy)
         self.hard = HardState()
         self.checkpoint = -1
+        self.rots = False  # its disk loses synced entries at crashes; one member of a group at most
+        self.must_hold = -1
+        self.lacking = False
         self.committed = -1
         self.incarnation = 0
         self.node: Node | None = None
@@ -103,6 +106,7 @@ class Member:
             committed=self.checkpoint,
             chance=cluster.rng.randrange,
             noop=cluster.noop,
+            must_hold=self.must_hold,
         )
         cluster.trace.add(f"{cluster.events.now_ms:.3f} {self.name} start {self.incarnation}")
         self._tick(self.incarnation)
@@ -110,11 +114,19 @@ class Member:
     def crash(self) -> None:
         if self.node is None:
             return
+        self.lacking = self.node.state.lacking
         self.node = None
         if self.keeps_writes:
             self.log.sync(self.log.mark())
         lost = self.log.crash(self.cluster.rng)
         self.cluster.seen["crash"] += 1
+        self.must_hold = max(self.must_hold, self.log.live.end_index) if self.lacking else self.log.live.end_index
+        if self.rots and self.log.live.entries and self.cluster.rng.random() < 0.7:
+            ledger = self.log.live
+            first_gone = self.cluster.rng.randrange(ledger.begin, ledger.end_index + 1)
+            before = ledger.entry(first_gone - 1)
+            self.log.damage(CutLog(first_gone, before.end_pos if before is not None else ledger.entries[0].pos))
+            self.cluster.seen["rot"] += 1
         if lost:
             self.cluster.seen["lost unsynced"] += 1
         self.cluster.trace.add(f"{self.cluster.events.now_ms:.3f} {self.name} crash, {lost} lost")

@@ -148,6 +148,11 @@ class Journal(Generic[T]):
             self._apply(self._durable, operation)
         del self._unsynced[:done]
 
+    def damage(self, operation: object) -> None:
+        """What is on the disk changes by itself; between a crash and the next start."""
+        self._apply(self._durable, operation)
+        self.live = self._copy(self._durable)
+
     def crash(self, rng: random.Random) -> int:
         """Power loss: any number of the last operations is gone. Returns how many."""
         kept = rng.randint(0, len(self._unsynced))

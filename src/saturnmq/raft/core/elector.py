@@ -56,6 +56,9 @@ class Elector:
             self.next_vote_ms = self._jitter()
             self.raise_now = False
             return
+        if state.lacking:
+            self.next_vote_ms = self._jitter()
+            return
         self._ask()
 
     def _jitter(self) -> int:
@@ -139,6 +142,8 @@ class Elector:
         result, term, code = judge(voter, request), state.term, Code.SUCCESS
         if state.failed is not None:
             result, code = VoteResult.UNKNOWN, Code.DISK_ERROR  # DL-X15
+        elif result is VoteResult.ACCEPT and state.lacking:
+            result, code = VoteResult.UNKNOWN, Code.DISK_ERROR  # DUR-10
         elif result is VoteResult.REJECT_TERM_NOT_READY:
             self.see_higher_term(request.term)
         elif result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER:

@@ -179,7 +179,18 @@ class Follower:
     # COMMIT, COMPARE, TRUNCATE
 
     def _commit(self, request: PushRequest) -> None:
-        self.state.commit(min(request.commit_index, self.verified))
+        state = self.state
+        state.commit(min(request.commit_index, self.verified))
+        if state.lacking and self._is_whole(request.commit_index):
+            state.must_hold = -1
+            state.alarm(f"what damage took is here again, up to {self.verified}")
+
+    def _is_whole(self, commit_index: int) -> bool:
+        """All that was ever acknowledged is here: what this member had, or what a leader of this term knows to be committed."""
+        if self.verified >= self.state.must_hold:
+            return True
+        entry = self.state.log.entry(commit_index) if 0 <= commit_index <= self.verified else None
+        return entry is not None and entry.term == self.state.term
 
     def _compare(self, token: int, request: PushRequest) -> None:
         """DL-F07: equal in everything but the CRC fields."""

@@ -46,7 +46,8 @@ class Node:
     """One member of a group. Every method takes the time and returns what is to be done, in order.
 
     group, self_id and peers (id -> host:port) name it; reader reads what is stored; chance(n) gives a number in 0..n-1;
-    committed is the index that the checkpoint remembers; stamp and noop: see Leader. Raises ConfigError.
+    committed is the index that the checkpoint remembers; must_hold the last index that was synced, as far as it remembers: a log
+    that ends before it was damaged (DUR-10). stamp and noop: see Leader. Raises ConfigError.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Node:
         chance: Chance,
         stamp: Stamp = keep_body,
         noop: bytes | None = None,
+        must_hold: int = -1,
     ) -> None:
         problems = settings.validate()
         if self_id not in peers:
@@ -82,6 +84,11 @@ class Node:
             committed=min(committed, log.end),
             known_max_term=hard_state.term,
         )
+        if must_hold > log.end:
+            self.state.must_hold = must_hold
+            self.state.alarm(
+                f"the log ends at {log.end}, it was synced up to {must_hold}: no votes until that is here again"
+            )
         if log.end_term > hard_state.term:  # DL-X01
             self.state.term, self.state.voted_for = log.end_term, None
             self.state.known_max_term = log.end_term

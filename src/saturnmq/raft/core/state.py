@@ -56,6 +56,7 @@ class State:
     term_to_take: int = -1
     failed: str | None = None  # the log or the term file cannot be written any more (DL-X15)
     disk_full: bool = False
+    must_hold: int = -1  # damage took entries up to here that this member had acknowledged; -1: none (DUR-10)
     out: list[Action] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     calls: dict[int, Answered] = field(default_factory=dict)
@@ -77,6 +78,11 @@ class State:
     def durable(self) -> int:
         """Highest index that this member may say it holds (DL-X02)."""
         return self.log.durable if self.settings.sync_before_ack else self.log.end
+
+    @property
+    def lacking(self) -> bool:
+        """Neither vote nor stand: the log is shorter than what others may count on (DUR-10)."""
+        return self.must_hold >= 0
 
     @property
     def taking_leadership(self) -> bool:

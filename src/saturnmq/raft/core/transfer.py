@@ -152,7 +152,7 @@ class Transfers:
             self._reply(token, Code.INCONSISTENT_LEADER)  # DL-L04
         elif self.taking is not None:
             self._reply(token, Code.REPEATED_REQUEST)
-        elif state.failed is not None:
+        elif state.failed is not None or state.lacking:
             self._reply(token, Code.DISK_ERROR)
         else:
             self.taking = Taking(token, request, state.now_ms + state.settings.transfer_wait_ms)
