@@ -51,3 +51,12 @@ class Sender:
 @pytest.fixture
 def send(server: SyncEmbeddedBroker) -> Sender:
     return Sender(server)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def closed_connections() -> Iterator[None]:
+    """The clients of this process, closed at the end: an open socket is a warning, and a warning an error."""
+    yield
+    from saturnmq.spark.connect import close_all
+
+    close_all()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
@@ -10,21 +9,20 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from saturnmq.protocol.bodies import MessageQueue
-from saturnmq.protocol.errors import ConfigError, MessageError
-from saturnmq.protocol.message import Host, Message, encode_record
+from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark import java_home
-from saturnmq.spark.decode import TYPES, BatchBuilder, arrow_schema
-from saturnmq.spark.options import COLUMNS, DEFAULT_COLUMNS, OPTION_NAMES, parse_options
+from saturnmq.spark.fetch import DataLossError
+from saturnmq.spark.options import OPTION_NAMES, parse_options
+from saturnmq.spark.planning import checked
 from saturnmq.spark.progress import Report
-from saturnmq.spark.ranges import Bounds, QueueRange, checked, from_offset, limited, place, split, to_offset
+from saturnmq.spark.ranges import Bounds, QueueRange, from_offset, limited, place, split, to_offset
+from saturnmq.spark.sink_options import OPTION_NAMES as SINK_OPTION_NAMES
 
 GIVEN = {"nameServer": "127.0.0.1:9876", "topic": "T"}
 
@@ -39,7 +37,7 @@ def test_all_wrong_options_are_named_at_once_with_what_is_allowed(monkeypatch: p
     with pytest.raises(ConfigError) as caught:
         parse_options(wrong)
     text = str(caught.value)
-    for words in ("did you mean 'topic'", "earliest, latest or JSON", "at least 1", "nothing: allowed are topic",
+    for words in ("did you mean 'topic'", "earliest, latest, group or JSON", "at least 1", "nothing: allowed are topic",
                   "true or false", "endingOffsets must be JSON", "nameServer is missing"):  # fmt: skip
         assert words in text
     assert len(caught.value.problems) >= 7
@@ -57,7 +55,7 @@ def test_names_ignore_case_and_sparks_own_options_pass() -> None:
 @pytest.mark.spec("SPK-10")
 def test_every_option_stands_in_the_documentation() -> None:
     page = (Path(__file__).resolve().parent.parent.parent / "docs" / "spark.md").read_text()
-    assert [name for name in OPTION_NAMES if f"`{name}`" not in page] == []
+    assert [name for name in (*OPTION_NAMES, *SINK_OPTION_NAMES) if f"`{name}`" not in page] == []
 
 
 QUEUES = {MessageQueue("T", "b", n): Bounds(10 * n, 100) for n in range(3)}
@@ -75,7 +73,7 @@ def test_json_offsets_must_name_every_queue_and_no_other() -> None:
 @pytest.mark.spec("SRC-15")
 def test_offsets_outside_the_queue_are_an_error_or_moved() -> None:
     asked = dict.fromkeys(QUEUES, 5)
-    with pytest.raises(ConfigError, match=r"offset 5 of T/b/1 is outside 10\.\.100"):
+    with pytest.raises(DataLossError, match=r"offset 5 of T/b/1 is outside 10\.\.100"):
         checked(QUEUES, asked, parse_options(GIVEN), "startingOffsets")
     tolerant = parse_options(GIVEN | {"failOnDataLoss": "false"})
     assert list(checked(QUEUES, asked, tolerant, "startingOffsets").values()) == [5, 10, 20]
@@ -120,49 +118,6 @@ def test_a_limited_trigger_moves_every_queue_and_never_too_far(backlog: list[tup
     assert taken == total if total <= most else 0 < taken <= most + len(backlog)
     assert all(start[k] <= reached[k] <= latest[k] for k in start)
     assert all(reached[k] > start[k] for k in start if latest[k] > start[k])
-
-
-def record(n: int, **more: Any) -> bytes:
-    properties = b"KEYS\x01k%d\x02TAGS\x01%s\x02UNIQ_KEY\x01U%d" % (n, b"ab"[n % 2 : n % 2 + 1], n)
-    message = Message("T", b"body%d" % n, properties, 3, 9, born_timestamp_ms=1000 + n, born_host=Host("1.2.3.4", 5),
-                      store_host=Host("5.6.7.8", 9), queue_offset=n, physical_offset=n * 100,
-                      store_timestamp_ms=2000 + n, **more)  # fmt: skip
-    return encode_record(message)
-
-
-@pytest.mark.spec("SRC-08", "SRC-09", "SPK-12")
-def test_records_become_arrow_columns_in_the_order_asked_for() -> None:
-    builder = BatchBuilder(COLUMNS, "broker-x", 3)
-    body = b"".join(record(n) for n in range(10))
-    assert builder.add(body, begin=1, end=9, tags=frozenset(), start_ms=None) == 10
-    batches = [*builder.full(), *builder.rest()]
-    assert [b.num_rows for b in batches] == [3, 3, 2]
-    assert all(b.schema.equals(arrow_schema(COLUMNS)) for b in batches)
-    assert all(f.nullable for f in batches[0].schema)
-    row = pa.Table.from_batches(batches).to_pylist()[0]
-    assert row["body"] == b"body1" and row["queueOffset"] == 1 and row["brokerName"] == "broker-x"
-    assert (row["tags"], row["keys"], row["uniqKey"]) == ("b", "k1", "U1")
-    assert row["storeTimestamp"].timestamp() == 2.001 and row["storeTimestamp"].tzinfo is not None
-    assert (row["bornHost"], row["storeHost"], row["queueId"], row["flag"]) == ("1.2.3.4:5", "5.6.7.8:9", 3, 9)
-    assert set(TYPES) == set(COLUMNS) and set(DEFAULT_COLUMNS) < set(COLUMNS)
-
-
-@pytest.mark.spec("SRC-03", "SRC-12")
-def test_tags_and_times_select_rows() -> None:
-    builder = BatchBuilder(("keys",), "b", 100)
-    builder.add(b"".join(record(n) for n in range(10)), begin=0, end=10, tags=frozenset("a"), start_ms=2004)
-    (batch,) = builder.rest()
-    assert batch.column(0).to_pylist() == ["k4", "k6", "k8"]
-
-
-@pytest.mark.spec("SRC-09")
-@given(st.binary(max_size=200), st.integers(0, 300))
-def test_any_bytes_decode_or_raise_the_one_error(junk: bytes, cut: int) -> None:
-    body = (record(1) + record(2))[:cut] + junk
-    builder = BatchBuilder(COLUMNS, "b", 10)
-    with contextlib.suppress(MessageError):
-        builder.add(body, begin=0, end=10, tags=frozenset())
-    assert all(batch.num_rows <= 2 for batch in builder.rest())
 
 
 @pytest.mark.spec("SPK-05")

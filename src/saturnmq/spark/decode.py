@@ -1,31 +1,43 @@
-"""Pull answers to Arrow: records that lie back to back become the columns that were asked for. No pyspark needed.
+"""Stored records to Arrow: records that lie back to back become the columns that were asked for. No pyspark needed.
 
-The layout is the one of protocol/message.py. No length in a record is trusted. Source: spec 06 SRC-08, SRC-09, section 3.2.
+numpy gathers the fixed part of all records at once and Arrow cuts texts and bodies out of the same buffer. Blocks with IPv6 hosts
+or with anything unusual go record by record through `decode_record`, which names what is wrong. No length in a record is trusted.
+The layout is the one of protocol/message.py. Source: spec 06 SRC-08, SRC-09, section 3.2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from saturnmq.client.compress import decompress
+from saturnmq.protocol.codes import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from saturnmq.protocol.errors import MessageError
 from saturnmq.protocol.ids import offset_message_id
-from saturnmq.protocol.message import Message, decode_record
+from saturnmq.protocol.message import (
+    MESSAGE_MAGIC,
+    NAME_SEPARATOR,
+    PAIR_SEPARATOR,
+    RECORD_FIXED_BYTES,
+    Host,
+    Message,
+    body_crc,
+    decode_record,
+    java_hash,
+)
+from saturnmq.spark.options import COLUMNS
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
-TYPES: Final[dict[str, pa.DataType]] = {
-    "topic": pa.string(),
-    "brokerName": pa.string(),
+_BY_NAME: Final[dict[str, pa.DataType]] = {
     "queueId": pa.int32(),
     "queueOffset": pa.int64(),
     "flag": pa.int32(),
-    "tags": pa.string(),
-    "keys": pa.string(),
-    "uniqKey": pa.string(),
-    "properties": pa.string(),
     "bornTimestamp": _TIME,
     "storeTimestamp": _TIME,
     "body": pa.binary(),
@@ -33,12 +45,40 @@ TYPES: Final[dict[str, pa.DataType]] = {
     "storeSize": pa.int32(),
     "sysFlag": pa.int32(),
     "reconsumeTimes": pa.int32(),
-    "bornHost": pa.string(),
-    "storeHost": pa.string(),
     "preparedTransactionOffset": pa.int64(),
     "bodyCrc": pa.int32(),
-    "offsetMsgId": pa.string(),
+    "tagsCode": pa.int64(),
+    "propertiesMap": pa.map_(pa.string(), pa.string()),
 }
+TYPES: Final[dict[str, pa.DataType]] = {name: _BY_NAME.get(name, pa.string()) for name in COLUMNS}
+
+_HEAD: Final = np.dtype(
+    [
+        ("total", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("queue_id", ">i4"), ("flag", ">i4"), ("queue_offset", ">i8"),
+        ("physical", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"), ("born_host", "V8"), ("store_ms", ">i8"),
+        ("store_host", "V8"), ("reconsume", ">i4"), ("prepared", ">i8"), ("body_bytes", ">i4"),
+    ]
+)  # fmt: skip
+_HEAD_BYTES: Final = _HEAD.itemsize
+_V6: Final = 0x30  # the two bits for IPv6 hosts
+_TRANSACTION: Final = 0xC
+_VISIBLE: Final = (0, 8)  # not transactional, committed
+HIDDEN_TOPICS: Final = frozenset({HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC})
+_TOTAL: Final = struct.Struct(">i")
+_PLAIN: Final = {  # column -> field of the head
+    "queueId": "queue_id",
+    "queueOffset": "queue_offset",
+    "flag": "flag",
+    "physicalOffset": "physical",
+    "storeSize": "total",
+    "sysFlag": "sys_flag",
+    "reconsumeTimes": "reconsume",
+    "preparedTransactionOffset": "prepared",
+    "bodyCrc": "crc",
+}
+_PROPERTY: Final = {"tags": "TAGS", "keys": "KEYS", "uniqKey": "UNIQ_KEY"}
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
@@ -46,17 +86,321 @@ def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
     return pa.schema([pa.field(name, TYPES[name], nullable=True) for name in columns])
 
 
-def property_value(raw: bytes, name: bytes) -> str | None:
-    """One property of an encoded string without decoding the others; None when absent or empty."""
-    mark = name + b"\x01"
-    at = raw.find(mark)
-    while at > 0 and raw[at - 1] != 2:
-        at = raw.find(mark, at + 1)
-    if at < 0:
-        return None
-    start = at + len(mark)
-    end = raw.find(b"\x02", start)
-    return (raw[start:end] if end >= 0 else raw[start:]).decode("utf-8", "replace") or None
+@dataclass(frozen=True)
+class Selection:
+    """Which records become rows: queue offsets [begin, end), store times [start_ms, end_ms), one of the tags, of the topics.
+
+    None or an empty set of texts selects all. consumer_view leaves out what consumers never see: prepared and rolled back messages
+    and what brokers keep for transactions and delays.
+    """
+
+    begin: int = 0
+    end: int = 2**63 - 1
+    tags: frozenset[str] = frozenset()
+    start_ms: int | None = None
+    end_ms: int | None = None
+    topics: frozenset[str] = frozenset()
+    keys: frozenset[str] = frozenset()
+    uniq_keys: frozenset[str] = frozenset()
+    queue_ids: frozenset[int] | None = None
+    consumer_view: bool = False
+
+
+def record_positions(buffer: bytes | memoryview) -> Ints:
+    """Where each of the records starts that fill the buffer. Raises MessageError when one does not end where the next begins."""
+    at, end, found = 0, len(buffer), []
+    unpack = _TOTAL.unpack_from
+    while at < end:
+        if end - at < RECORD_FIXED_BYTES:
+            raise MessageError(f"a block of records ends inside a record at {at}")
+        found.append(at)
+        (total,) = unpack(buffer, at)
+        if total < RECORD_FIXED_BYTES:
+            raise MessageError(f"record at {at} claims {total} bytes")
+        at += total
+    if at != end:
+        raise MessageError(f"record at {found[-1]} claims {at - found[-1]} bytes, {end - found[-1]} are there")
+    return np.array(found, dtype=np.int64)
+
+
+def decode_block(
+    buffer: bytes | memoryview,
+    columns: tuple[str, ...],
+    broker: str | None,
+    select: Selection,
+    *,
+    positions: Ints | None = None,
+    check_crc: bool = False,
+    decompressed: bool = True,
+) -> pa.RecordBatch:
+    """One record batch of the records of a block that the selection wants, in their order.
+
+    positions: where the records start, if known. Raises MessageError for records that do not parse, or for a wrong CRC if asked.
+    """
+    at = record_positions(buffer) if positions is None else positions
+    block: _Fast | _Slow
+    fast = _Fast.of(buffer, at) if len(at) else None
+    block = fast if fast is not None else _Slow([decode_record(buffer, int(p)) for p in at])
+    if check_crc:
+        block.check_crc()
+    block.select(select)
+    arrays = []
+    for name in columns:
+        if name == "brokerName":
+            arrays.append(pa.array([broker] * block.rows, type=pa.string()))
+        else:
+            arrays.append(block.column(name, decompressed))
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
+
+
+class _Fast:
+    """Records with IPv4 hosts whose lengths add up: columns without a loop over records."""
+
+    def __init__(self, buffer: bytes | memoryview, at: Ints, head: Any, ends: tuple[Ints, Ints, Ints]) -> None:
+        self._buffer = buffer
+        self._at = at
+        self._head = head
+        self._body_end, self._topic_end, self._end = ends
+        self._pairs: _Pairs | None = None
+
+    @classmethod
+    def of(cls, buffer: bytes | memoryview, at: Ints) -> _Fast | None:
+        """The records, None when any of them is unusual or damaged."""
+        raw = np.frombuffer(buffer, dtype=np.uint8)
+        if int(at[-1]) + RECORD_FIXED_BYTES > len(raw):
+            return None
+        head = raw[at[:, None] + np.arange(_HEAD_BYTES)].view(_HEAD)[:, 0]
+        end = at + head["total"]
+        body_end = at + _HEAD_BYTES + head["body_bytes"]
+        if (
+            np.any(head["magic"] != MESSAGE_MAGIC)
+            or np.any(head["sys_flag"] & _V6)
+            or np.any(head["total"] < RECORD_FIXED_BYTES)
+            or int(end.max()) > len(raw)
+            or np.any(head["body_bytes"] < 0)
+            or np.any(body_end + 3 > end)
+        ):
+            return None
+        topic_end = body_end + 1 + raw[body_end]
+        if np.any(raw[body_end] > 127) or np.any(topic_end + 2 > end):
+            return None
+        properties = (raw[topic_end].astype(np.int64) << 8) + raw[topic_end + 1]
+        if np.any(topic_end + 2 + properties != end):
+            return None
+        return cls(buffer, at, head, (body_end, topic_end, end))
+
+    @property
+    def rows(self) -> int:
+        return len(self._at)
+
+    def check_crc(self) -> None:
+        view = memoryview(self._buffer)
+        for at, end, crc in zip(self._at.tolist(), self._body_end.tolist(), self._head["crc"].tolist(), strict=True):
+            found = body_crc(view[at + _HEAD_BYTES : end])
+            if found != crc:
+                raise MessageError(f"record at {at}: body CRC is {found}, the record says {crc}")
+
+    def select(self, want: Selection) -> None:
+        offsets, times = self._head["queue_offset"], self._head["store_ms"]
+        keep = (offsets >= want.begin) & (offsets < want.end)
+        if want.start_ms is not None:
+            keep &= times >= want.start_ms
+        if want.end_ms is not None:
+            keep &= times < want.end_ms
+        if want.queue_ids is not None:
+            keep &= np.isin(self._head["queue_id"], sorted(want.queue_ids))
+        if want.consumer_view:
+            keep &= np.isin(self._head["sys_flag"] & _TRANSACTION, _VISIBLE)
+        self._keep(keep)
+        if want.consumer_view:
+            self._keep(~_is_in(self.column("topic", False), HIDDEN_TOPICS))
+        for column, wanted in (("topic", want.topics), ("tags", want.tags), ("uniqKey", want.uniq_keys)):
+            if wanted:
+                self._keep(_is_in(self.column(column, False), wanted))
+        if want.keys:
+            texts = self.column("keys", False).to_pylist()
+            self._keep(np.array([_has_key(text, want.keys) for text in texts], dtype=np.bool_))
+
+    def _keep(self, mask: Mask) -> None:
+        if mask.all():
+            return
+        self._at, self._head, self._end = self._at[mask], self._head[mask], self._end[mask]
+        self._body_end, self._topic_end = self._body_end[mask], self._topic_end[mask]
+        self._pairs = None
+
+    def column(self, name: str, decompressed: bool) -> pa.Array:
+        head = self._head
+        plain = _PLAIN.get(name)
+        if plain is not None:
+            values = head[plain]
+            return pa.array(values.astype(values.dtype.newbyteorder("=")))
+        if name in ("bornTimestamp", "storeTimestamp"):
+            times = head["born_ms" if name == "bornTimestamp" else "store_ms"].astype(np.int64) * 1000
+            return pa.array(times).cast(_TIME)
+        if name in ("bornHost", "storeHost"):
+            return self._hosts(head["born_host" if name == "bornHost" else "store_host"])
+        if name == "body":
+            return self._bodies(decompressed)
+        if name == "topic":
+            return _texts(_cut(self._buffer, self._body_end + 1, self._topic_end))
+        if name == "offsetMsgId":
+            pairs = zip(head["store_host"].tolist(), head["physical"].tolist(), strict=True)
+            return pa.array([offset_message_id(_host(host), offset) for host, offset in pairs], type=pa.string())
+        if name == "tagsCode":
+            return _hashes(self.column("tags", False).to_pylist())
+        if self._pairs is None:
+            self._pairs = _Pairs(_cut(self._buffer, self._topic_end + 2, self._end))
+        if name == "properties":
+            return _texts(self._pairs.raw)
+        if name == "propertiesMap":
+            return _maps(self._pairs.raw)
+        return self._pairs.value(_PROPERTY[name])
+
+    def _hosts(self, packed: Any) -> pa.Array:
+        distinct, which = np.unique(np.frombuffer(packed.tobytes(), dtype=">u8"), return_inverse=True)
+        names = [_host_text(_host(int(value).to_bytes(8, "big"))) for value in distinct]
+        return pa.array(names, type=pa.string()).take(pa.array(which.astype(np.int64)))
+
+    def _bodies(self, decompressed: bool) -> pa.Array:
+        bodies = _cut(self._buffer, self._at + _HEAD_BYTES, self._body_end)
+        flags = self._head["sys_flag"]
+        if not decompressed or not np.any(flags & 1):
+            return bodies
+        pairs = zip(bodies.to_pylist(), flags.tolist(), strict=True)
+        return pa.array([decompress(body, flag) if flag & 1 else body for body, flag in pairs], type=pa.binary())
+
+
+class _Pairs:
+    """The property strings of a block; single properties are found without a loop over records."""
+
+    def __init__(self, raw: pa.Array) -> None:
+        self.raw = raw
+        rows = len(raw)
+        _, offsets, data = raw.buffers()
+        bounds = np.frombuffer(offsets, dtype=np.int32)[: rows + 1] if rows else np.zeros(1, dtype=np.int32)
+        self._bounds = bounds.astype(np.int64)
+        self._data = np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, dtype=np.uint8)
+        self._data = self._data[: int(self._bounds[-1])]
+        self._breaks: Ints = np.flatnonzero(self._data == ord(PAIR_SEPARATOR)).astype(np.int64)
+        self._starts = np.concatenate([self._bounds[:-1], self._breaks + 1])
+
+    def value(self, name: str) -> pa.Array:
+        """The property of each record, null when it has none or an empty one; the last of several wins, as in Java."""
+        mark = name.encode() + NAME_SEPARATOR.encode()
+        at = self._starts[self._starts + len(mark) < len(self._data)]
+        for n, byte in enumerate(mark):
+            at = at[self._data[at + n] == byte]
+        at = np.sort(at)
+        row = np.searchsorted(self._bounds, at, side="right") - 1
+        begin = at + len(mark)
+        after = np.append(self._breaks, len(self._data))
+        end = np.minimum(after[np.searchsorted(self._breaks, begin)], self._bounds[row + 1])
+        some = end > begin
+        row, begin, end = row[some], begin[some], end[some]
+        rows = len(self._bounds) - 1
+        first, last = self._bounds[:-1].copy(), self._bounds[:-1].copy()
+        first[row], last[row] = begin, end
+        absent = np.ones(rows, dtype=np.bool_)
+        absent[row] = False
+        return _texts(_cut(self._data, first, last, absent))
+
+
+class _Slow:
+    """Records one by one, as the protocol room decodes them."""
+
+    def __init__(self, messages: list[Message]) -> None:
+        self._messages = messages
+
+    @property
+    def rows(self) -> int:
+        return len(self._messages)
+
+    def check_crc(self) -> None:
+        for m in self._messages:
+            if body_crc(m.body) != m.body_crc:
+                raise MessageError(f"message at {m.physical_offset}: body CRC does not fit")
+
+    def select(self, want: Selection) -> None:
+        self._messages = [
+            m
+            for m in self._messages
+            if want.begin <= m.queue_offset < want.end
+            and (want.start_ms is None or m.store_timestamp_ms >= want.start_ms)
+            and (want.end_ms is None or m.store_timestamp_ms < want.end_ms)
+            and (want.queue_ids is None or m.queue_id in want.queue_ids)
+            and (not want.consumer_view or (m.sys_flag & _TRANSACTION in _VISIBLE and m.topic not in HIDDEN_TOPICS))
+            and (not want.topics or m.topic in want.topics)
+            and (not want.tags or _property(m, "TAGS") in want.tags)
+            and (not want.uniq_keys or _property(m, "UNIQ_KEY") in want.uniq_keys)
+            and (not want.keys or _has_key(_property(m, "KEYS"), want.keys))
+        ]
+
+    def column(self, name: str, decompressed: bool) -> pa.Array:
+        if name == "body" and not decompressed:
+            return pa.array([bytes(m.body) for m in self._messages], type=pa.binary())
+        getter = _GETTERS[name]
+        return pa.array([getter(m) for m in self._messages], type=TYPES[name])
+
+
+def _cut(buffer: Any, begin: Ints, end: Ints, absent: Mask | None = None) -> pa.Array:
+    """Slices of a buffer as a binary array; begin and end ascend together."""
+    rows = len(begin)
+    if not rows:
+        return pa.array([], type=pa.binary())
+    edges = np.empty(2 * rows, dtype=np.int32)
+    edges[0::2], edges[1::2] = begin, end
+    whole = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, [None, pa.py_buffer(edges), pa.py_buffer(buffer)])
+    return whole.take(pa.array(np.arange(0, 2 * rows, 2, dtype=np.int64), mask=absent))
+
+
+def _texts(raw: pa.Array) -> pa.Array:
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        values = [None if value is None else value.decode("utf-8", "replace") for value in raw.to_pylist()]
+        return pa.array(values, type=pa.string())
+
+
+def _hashes(tags: list[str | None]) -> pa.Array:
+    """The tags code that consume queues keep, 0 without a tag; a topic has few different tags."""
+    known = {tag: java_hash(tag or "") for tag in set(tags)}
+    return pa.array([known[tag] for tag in tags], type=pa.int64())
+
+
+def _maps(raw: pa.Array) -> pa.Array:
+    return pa.array([list(pairs_of(value).items()) for value in raw.to_pylist()], type=TYPES["propertiesMap"])
+
+
+def _is_in(column: pa.Array, wanted: frozenset[str]) -> Mask:
+    found = pc.is_in(column, value_set=pa.array(sorted(wanted), type=pa.string()))
+    mask: Mask = found.to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _host(packed: bytes) -> Host:
+    return Host(".".join(map(str, packed[:4])), int.from_bytes(packed[4:8], "big"))
+
+
+def _host_text(host: Host) -> str:
+    return f"[{host.ip}]:{host.port}" if ":" in host.ip else f"{host.ip}:{host.port}"
+
+
+def _has_key(text: str | None, wanted: frozenset[str]) -> bool:
+    return text is not None and text in wanted
+
+
+def pairs_of(raw: bytes) -> dict[str, str]:
+    """Properties by name, undecodable bytes replaced; entries without a name or value are dropped."""
+    found = {}
+    for pair in raw.decode("utf-8", "replace").split(PAIR_SEPARATOR):
+        name, separator, value = pair.partition(NAME_SEPARATOR)
+        if name and separator and value:
+            found[name] = value
+    return found
+
+
+def _property(message: Message, name: str) -> str | None:
+    return pairs_of(message.properties_raw).get(name)
 
 
 def _plain_body(message: Message) -> bytes:
@@ -64,14 +408,14 @@ def _plain_body(message: Message) -> bytes:
     return decompress(body, message.sys_flag) if message.sys_flag & 1 else body
 
 
-_GETTERS: Final[dict[str, Any]] = {
+_GETTERS: Final[dict[str, Callable[[Message], Any]]] = {
     "topic": lambda m: m.topic,
     "queueId": lambda m: m.queue_id,
     "queueOffset": lambda m: m.queue_offset,
     "flag": lambda m: m.flag,
-    "tags": lambda m: property_value(m.properties_raw, b"TAGS"),
-    "keys": lambda m: property_value(m.properties_raw, b"KEYS"),
-    "uniqKey": lambda m: property_value(m.properties_raw, b"UNIQ_KEY"),
+    "tags": lambda m: _property(m, "TAGS"),
+    "keys": lambda m: _property(m, "KEYS"),
+    "uniqKey": lambda m: _property(m, "UNIQ_KEY"),
     "properties": lambda m: m.properties_raw.decode("utf-8", "replace"),
     "bornTimestamp": lambda m: m.born_timestamp_ms * 1000,
     "storeTimestamp": lambda m: m.store_timestamp_ms * 1000,
@@ -80,64 +424,23 @@ _GETTERS: Final[dict[str, Any]] = {
     "storeSize": lambda m: m.store_bytes,
     "sysFlag": lambda m: m.sys_flag,
     "reconsumeTimes": lambda m: m.reconsume_times,
-    "bornHost": lambda m: f"{m.born_host.ip}:{m.born_host.port}",
-    "storeHost": lambda m: f"{m.store_host.ip}:{m.store_host.port}",
+    "bornHost": lambda m: _host_text(m.born_host),
+    "storeHost": lambda m: _host_text(m.store_host),
     "preparedTransactionOffset": lambda m: m.prepared_transaction_offset,
     "bodyCrc": lambda m: m.body_crc,
     "offsetMsgId": lambda m: offset_message_id(m.store_host, m.physical_offset),
+    "tagsCode": lambda m: java_hash(_property(m, "TAGS") or ""),
+    "propertiesMap": lambda m: list(pairs_of(m.properties_raw).items()),
 }
 
 
-class BatchBuilder:
-    """Collects messages of one queue and makes record batches of at most `rows` rows."""
+def rebatched(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Batches of at most so many rows; empty ones are left out."""
+    for batch in batches:
+        for at in range(0, batch.num_rows, rows):
+            yield batch.slice(at, rows)
 
-    def __init__(self, columns: tuple[str, ...], broker_name: str, rows: int) -> None:
-        self._schema = arrow_schema(columns)
-        self._columns = columns
-        self._broker = broker_name
-        self._rows = rows
-        self._messages: list[Message] = []
 
-    def add(self, body: bytes, *, begin: int, end: int, tags: frozenset[str], start_ms: int | None = None) -> int:
-        """Take the records with a queue offset in [begin, end), a wanted tag and a store time from start_ms on.
-
-        Returns how many records were looked at. Raises MessageError.
-        """
-        at, size, seen = 0, len(body), 0
-        while at < size:
-            if size - at < 4:
-                raise MessageError(f"a pull answer ends inside a record at {at}")
-            message = decode_record(body, at)
-            at += message.store_bytes
-            seen += 1
-            if not begin <= message.queue_offset < end:
-                continue
-            if tags and property_value(message.properties_raw, b"TAGS") not in tags:
-                continue
-            if start_ms is not None and message.store_timestamp_ms < start_ms:
-                continue
-            self._messages.append(message)
-        return seen
-
-    def full(self) -> Iterator[pa.RecordBatch]:
-        """Batches that have all their rows."""
-        while len(self._messages) >= self._rows:
-            yield self._make(self._messages[: self._rows])
-            del self._messages[: self._rows]
-
-    def rest(self) -> Iterator[pa.RecordBatch]:
-        """What is left."""
-        if self._messages:
-            yield self._make(self._messages)
-            self._messages = []
-
-    def _make(self, messages: list[Message]) -> pa.RecordBatch:
-        arrays = []
-        for name in self._columns:
-            if name == "brokerName":
-                values: list[Any] = [self._broker] * len(messages)
-            else:
-                getter = _GETTERS[name]
-                values = [getter(message) for message in messages]
-            arrays.append(pa.array(values, type=TYPES[name]))
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+def joined(blocks: Sequence[bytes]) -> bytes:
+    """Blocks of whole records as one."""
+    return blocks[0] if len(blocks) == 1 else b"".join(blocks)

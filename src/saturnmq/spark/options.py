@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
+from saturnmq.client.subscription import ALL, TAG, Filter, sql, tag
+from saturnmq.filter import SQL92
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.spark import option_table as table
+from saturnmq.spark.connect import Connection
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -20,59 +22,112 @@ DEFAULT_COLUMNS: Final = (
 )  # fmt: skip
 MORE_COLUMNS: Final = (
     "physicalOffset", "storeSize", "sysFlag", "reconsumeTimes", "bornHost", "storeHost", "preparedTransactionOffset", "bodyCrc",
-    "offsetMsgId",
+    "offsetMsgId", "tagsCode", "propertiesMap",
 )  # fmt: skip
 COLUMNS: Final = DEFAULT_COLUMNS + MORE_COLUMNS
-_SPARKS_OWN: Final = ("path", "checkpointlocation", "queryname")
 
 # topic -> broker name -> queue id -> offset
 Positions = dict[str, dict[str, dict[int, int]]]
+Queues = dict[str, dict[str, list[int]]]
 
 
 @dataclass(frozen=True)
-class SourceOptions:
-    """The options of one query. Offsets are a word, or positions for every queue; times are Unix ms."""
+class SourceOptions(Connection):
+    """The options of one query. Offsets are a word, or positions for every queue; times are Unix ms, or JSON per queue."""
 
-    name_server: str
-    topics: tuple[str, ...]
+    mode: str = "broker"
+    path: str = ""
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assign: Queues | None = None
     starting: str | Positions = "earliest"
     ending: str | Positions = "latest"
     starting_ms: int | None = None
-    expression: str = "*"
+    ending_ms: int | None = None
+    starting_times: Positions | None = None
+    ending_times: Positions | None = None
+    time_strategy: str = "error"
+    group: str | None = None
+    group_fallback: str = "error"
+    expression: str = ALL
+    expression_type: str = TAG
     columns: tuple[str, ...] = DEFAULT_COLUMNS
+    pushdown: bool = False
     min_partitions: int = 0
     records_per_partition: int = 0
+    bytes_per_partition: int = 0
     offsets_per_trigger: int = 0
+    bytes_per_trigger: int = 0
+    min_offsets_per_trigger: int = 0
+    trigger_delay_ms: int = 900_000
     batch_rows: int = 10_000
     pull_batch: int = 1024
-    pull_timeout_ms: int = 3000
+    pull_depth: int = 4
     read_timeout_ms: int = 120_000
     refresh_ms: int = 1000
     fail_on_data_loss: bool = True
-    extra: dict[str, str] = field(default_factory=dict)
+    data_loss_log: str | None = None
+    verify_crc: bool | None = None
+    decompress: bool = True
+    map_arrow: str | None = None
+    include_system: bool = False
+    corrupt: str = "fail"
+    split: str = "walk"
+    uncommitted: bool = False
+    broker_name: str | None = None
+
+    @property
+    def filter(self) -> Filter:
+        """What the broker is asked for."""
+        return sql(self.expression) if self.expression_type == SQL92 else tag(self.expression)
 
 
-def positions_of(text: str, name: str) -> Positions:
-    """Offsets from JSON such as {"T":{"broker-a":{"0":12}}}; -2 earliest, -1 latest. Raises ValueError."""
-    shape = f'{name} must be JSON like {{"topic":{{"broker-a":{{"0":12,"1":-1}}}}}} (-2 earliest, -1 latest)'
+def _tree(text: str, name: str, example: str, leaf: Callable[[str, Any], Any]) -> dict[str, dict[str, Any]]:
+    """JSON of topic -> broker -> what leaf makes. Raises ValueError."""
+    shape = f"{name} must be JSON like {example}"
     try:
         value = json.loads(text)
     except ValueError as error:
         raise ValueError(f"{shape}; it does not parse: {error}") from None
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or not value:
         raise ValueError(shape)
-    found: Positions = {}
+    found: dict[str, dict[str, Any]] = {}
     for topic, brokers in value.items():
         if not isinstance(brokers, dict):
             raise ValueError(shape)
         for broker, queues in brokers.items():
-            if not isinstance(queues, dict):
-                raise ValueError(shape)
-            for queue, offset in queues.items():
-                if not queue.isdigit() or type(offset) is not int or offset < EARLIEST:
-                    raise ValueError(f"{shape}; {topic}/{broker}/{queue}: {offset!r} is no offset")
-                found.setdefault(topic, {}).setdefault(broker, {})[int(queue)] = offset
+            try:
+                found.setdefault(topic, {})[broker] = leaf(f"{topic}/{broker}", queues)
+            except TypeError as error:
+                raise ValueError(f"{shape}{f'; {error}' if str(error) else ''}") from None
     return found
+
+
+def positions_of(text: str, name: str, low: int = EARLIEST) -> Positions:
+    """Offsets from JSON such as {"T":{"broker-a":{"0":12}}}; -2 earliest, -1 latest. Raises ValueError."""
+
+    def leaf(where: str, queues: Any) -> dict[int, int]:
+        if not isinstance(queues, dict):
+            raise TypeError
+        for queue, offset in queues.items():
+            if not queue.isdigit() or type(offset) is not int or not low <= offset < 2**63:
+                raise TypeError(f"{where}/{queue}: {offset!r} is no {'offset' if low < 0 else 'time in ms'}")
+        return {int(queue): offset for queue, offset in queues.items()}
+
+    example = '{"topic":{"broker-a":{"0":12,"1":-1}}} (-2 earliest, -1 latest)' if low < 0 else (
+        '{"topic":{"broker-a":{"0":1700000000000}}}')  # fmt: skip
+    return _tree(text, name, example, leaf)
+
+
+def queues_of(text: str) -> Queues:
+    """Queues from JSON such as {"T":{"broker-a":[0,1]}}. Raises ValueError."""
+
+    def leaf(where: str, queues: Any) -> list[int]:
+        if not isinstance(queues, list) or not all(type(q) is int and q >= 0 for q in queues):
+            raise TypeError(f"{where}: {queues!r} is no list of queue ids")
+        return sorted(set(queues))
+
+    return _tree(text, "assign", '{"topic":{"broker-a":[0,1]}}', leaf)
 
 
 def _offsets(name: str, words: tuple[str, ...]) -> Callable[[str], str | Positions]:
@@ -86,93 +141,134 @@ def _offsets(name: str, words: tuple[str, ...]) -> Callable[[str], str | Positio
     return parse
 
 
-def _number(low: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise ValueError(f"must be a whole number of at least {low}") from None
-        if value < low:
-            raise ValueError(f"must be at least {low}")
-        return value
-
-    return parse
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not names:
-        raise ValueError("must name at least one")
-    return names
-
-
 def _columns(text: str) -> tuple[str, ...]:
-    names = _names(text)
-    unknown = [name for name in names if name not in COLUMNS]
+    given = table.names(text)
+    unknown = [name for name in given if name not in COLUMNS]
     if unknown:
         raise ValueError(f"{', '.join(unknown)}: allowed are {', '.join(COLUMNS)}")
-    return names
+    return given
 
 
-def _flag(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError("must be true or false")
-    return text.lower() == "true"
+def _times(name: str) -> Callable[[str], Positions]:
+    return lambda text: positions_of(text, name, low=0)
+
+
+def _function(text: str) -> str:
+    module, colon, function = text.partition(":")
+    if not colon or not all(part.isidentifier() for part in [*module.split("."), function]):
+        raise ValueError("must be MODULE:FUNCTION, importable in the workers")
+    return text
 
 
 # option -> (attribute, parser)
-_TABLE: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "nameServer": ("name_server", str),
-    "subscribe": ("topics", _names),
-    "topic": ("topics", _names),
-    "startingOffsets": ("starting", _offsets("startingOffsets", ("earliest", "latest"))),
+_TABLE: Final[table.OptionTable] = {
+    **table.CONNECTION,
+    "mode": ("mode", table.one_of("broker", "files")),
+    "path": ("path", table.text),
+    "subscribe": ("topics", table.names),
+    "topic": ("topics", table.names),
+    "subscribePattern": ("pattern", table.pattern),
+    "assign": ("assign", queues_of),
+    "startingOffsets": ("starting", _offsets("startingOffsets", ("earliest", "latest", "group"))),
     "endingOffsets": ("ending", _offsets("endingOffsets", ("latest",))),
-    "startingTimestamp": ("starting_ms", _number(0)),
+    "startingTimestamp": ("starting_ms", table.number(0)),
+    "endingTimestamp": ("ending_ms", table.number(0)),
+    "startingOffsetsByTimestamp": ("starting_times", _times("startingOffsetsByTimestamp")),
+    "endingOffsetsByTimestamp": ("ending_times", _times("endingOffsetsByTimestamp")),
+    "startingOffsetsByTimestampStrategy": ("time_strategy", table.one_of("error", "latest")),
+    "group": ("group", table.text),
+    "groupOffsetFallback": ("group_fallback", table.one_of("error", "earliest", "latest")),
     "subExpression": ("expression", str),
+    "expressionType": ("expression_type", table.one_of(TAG, SQL92)),
     "columns": ("columns", _columns),
-    "minPartitions": ("min_partitions", _number(0)),
-    "maxRecordsPerPartition": ("records_per_partition", _number(0)),
-    "maxOffsetsPerTrigger": ("offsets_per_trigger", _number(1)),
-    "batchRows": ("batch_rows", _number(1)),
-    "pullBatchSize": ("pull_batch", _number(1)),
-    "pullTimeoutMs": ("pull_timeout_ms", _number(1)),
-    "readTimeoutMs": ("read_timeout_ms", _number(1)),
-    "metadataRefreshMs": ("refresh_ms", _number(0)),
-    "failOnDataLoss": ("fail_on_data_loss", _flag),
+    "pushdown": ("pushdown", table.flag),
+    "minPartitions": ("min_partitions", table.number(0)),
+    "maxRecordsPerPartition": ("records_per_partition", table.number(0)),
+    "maxBytesPerPartition": ("bytes_per_partition", table.size),
+    "maxOffsetsPerTrigger": ("offsets_per_trigger", table.number(1)),
+    "maxBytesPerTrigger": ("bytes_per_trigger", table.size),
+    "minOffsetsPerTrigger": ("min_offsets_per_trigger", table.number(1)),
+    "maxTriggerDelay": ("trigger_delay_ms", table.duration_ms),
+    "batchRows": ("batch_rows", table.number(1)),
+    "pullBatchSize": ("pull_batch", table.number(1)),
+    "pullDepth": ("pull_depth", table.number(1, 64)),
+    "pullTimeoutMs": ("pull_timeout_ms", table.number(1)),
+    "readTimeoutMs": ("read_timeout_ms", table.number(1)),
+    "metadataRefreshMs": ("refresh_ms", table.number(0)),
+    "failOnDataLoss": ("fail_on_data_loss", table.flag),
+    "dataLossLog": ("data_loss_log", table.text),
+    "verifyCrc": ("verify_crc", table.flag),
+    "decompress": ("decompress", table.flag),
+    "mapArrow": ("map_arrow", _function),
+    "includeSystem": ("include_system", table.flag),
+    "corrupt": ("corrupt", table.one_of("fail", "skip", "report")),
+    "uncommitted": ("uncommitted", table.flag),
+    "brokerName": ("broker_name", table.text),
+    "split": ("split", table.one_of("walk", "file")),
 }
 OPTION_NAMES: Final = tuple(_TABLE)
+_ALIKE: Final = {"topics": "subscribe and topic"}
+_BATCH_ONLY: Final = {
+    "ending": "endingOffsets",
+    "ending_ms": "endingTimestamp",
+    "ending_times": "endingOffsetsByTimestamp",
+}
+_STREAM_ONLY: Final = {
+    "offsets_per_trigger": "maxOffsetsPerTrigger",
+    "bytes_per_trigger": "maxBytesPerTrigger",
+    "min_offsets_per_trigger": "minOffsetsPerTrigger",
+}
 
 
-def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
-    """The options, checked. Raises ConfigError with every problem at once; an unknown name comes with the nearest."""
-    known = {name.lower(): name for name in _TABLE}
-    values: dict[str, Any] = {}
-    problems: list[str] = []
-    for lowered, text in {key.lower(): str(value) for key, value in given.items()}.items():
-        name = known.get(lowered)
-        if name is None:
-            if lowered not in _SPARKS_OWN:
-                near = difflib.get_close_matches(lowered, known, n=1)
-                hint = f", did you mean {known[near[0]]!r}?" if near else f"; allowed are {', '.join(OPTION_NAMES)}"
-                problems.append(f"unknown option {lowered!r}{hint}")
-            continue
-        attribute, parse = _TABLE[name]
-        if attribute in values:
-            problems.append(f"option {name!r}: give only one of subscribe and topic")
-            continue
-        try:
-            values[attribute] = parse(text)
-        except ValueError as error:
-            problems.append(f"option {name}={text!r}: {error}")
-    values.setdefault("name_server", os.environ.get("NAMESRV_ADDR", ""))
-    if not values["name_server"]:
+def parse_options(given: Mapping[str, str], *, streaming: bool | None = False, pushdown: bool = False) -> SourceOptions:
+    """The options, checked. Raises ConfigError with every problem at once; an unknown name comes with the nearest.
+
+    streaming None: it is not known yet; pushdown: what stands when the option does not.
+    """
+    values, problems = table.read_options(_TABLE, given, _ALIKE)
+    files = values.get("mode") == "files"
+    table.connection_values(values, problems)
+    if not values.get("name_server") and not files:
         problems.append("option nameServer is missing: host:port;host:port of the name servers, or set NAMESRV_ADDR")
-    if "topics" not in values and not any("option subscribe" in p or "option topic" in p for p in problems):
+    if files and not values.get("path"):
+        problems.append("option path is missing: the store folder, or its commitlog folder")
+    ways = [name for name in ("topics", "pattern", "assign") if name in values]
+    spoken = any(p.startswith(("option subscribe", "option topic", "option assign")) for p in problems)
+    if len(ways) > 1:
+        problems.append("give exactly one of subscribe (or topic), subscribePattern and assign")
+    elif not ways and not spoken and not files:
         problems.append("option topic (or subscribe) is missing: the topics to read, separated by commas")
-    if streaming and "ending" in values:
-        problems.append("option endingOffsets is for batch reads; a stream has no end")
+    _check_together(values, problems, files=files)
     if streaming:
+        problems += [f"option {name} is for batch reads; a stream has no end" for key, name in _BATCH_ONLY.items()
+                     if key in values]  # fmt: skip
+        if files:
+            problems.append("option mode=files is for batch reads")
         values.setdefault("starting", "latest")
+    elif streaming is False:
+        problems += [f"option {name} is for streams" for key, name in _STREAM_ONLY.items() if key in values]
+    values.setdefault("pushdown", pushdown)
     if problems:
         raise ConfigError(problems)
     return SourceOptions(**values)
+
+
+def _check_together(values: dict[str, Any], problems: list[str], *, files: bool) -> None:
+    """What single options cannot say."""
+    if values.get("starting") == "group" and "group" not in values:
+        problems.append("option startingOffsets=group needs option group")
+    least, most = values.get("min_offsets_per_trigger", 0), values.get("offsets_per_trigger", 0)
+    if least and most and least > most:
+        problems.append(f"option minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}")
+    kind, expression = values.get("expression_type", TAG), values.get("expression", ALL)
+    try:
+        if kind == SQL92:
+            sql(expression)
+        else:
+            tag(expression)
+    except ConfigError as error:
+        problems.append(f"option subExpression={expression!r}: {error}")
+    if files and kind == SQL92:
+        problems.append("option expressionType=SQL92 needs a broker; with mode=files filter in Spark")
+    if not files and "path" in values:
+        values.pop("path")  # Spark's own name for load(PATH); it says nothing to a broker

@@ -1,29 +1,31 @@
-"""Which queue ranges a query reads: asked of the brokers once, split into partitions. No pyspark needed.
+"""Which queue ranges a query reads, split into partitions, and positions of a stream. Pure but for what `planning` asks.
 
-Source: SRC-02..07, STR-01.
+Source: SRC-02..07, STR-01, STR-04..06.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from saturnmq.protocol.bodies import MessageQueue
-from saturnmq.protocol.errors import ConfigError, SaturnError
-from saturnmq.spark.options import EARLIEST, LATEST, Positions, SourceOptions
-from saturnmq.sync import Client, Puller
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.spark.options import EARLIEST, LATEST, Positions
+
+Key = tuple[str, str, int]  # topic, broker name, queue id
 
 
 class QueueRange(NamedTuple):
-    """Messages of one queue: queue offsets [begin, end)."""
+    """Messages of one queue: queue offsets [begin, end), of them those stored in [start_ms, end_ms)."""
 
     topic: str
     broker: str
     queue_id: int
     begin: int
     end: int
+    start_ms: int | None = None
+    end_ms: int | None = None
 
 
 class Bounds(NamedTuple):
@@ -33,90 +35,52 @@ class Bounds(NamedTuple):
     high: int
 
 
-@contextmanager
-def pulling(options: SourceOptions) -> Iterator[Puller]:
-    """A puller for the options' name servers, closed at the end."""
-    servers = [part.strip() for part in options.name_server.replace(",", ";").split(";") if part.strip()]
-    with Client(name_servers=servers, timeout=options.pull_timeout_ms / 1000) as client:
-        yield client.puller()
+def key_of(queue: MessageQueue) -> Key:
+    """A queue as a key of positions."""
+    return (queue.topic, queue.broker_name, queue.queue_id)
 
 
-def bounds(puller: Puller, options: SourceOptions) -> dict[MessageQueue, Bounds]:
-    """Every readable queue of the topics with its bounds. Raises ConfigError for a topic without a route."""
-    found: dict[MessageQueue, Bounds] = {}
-    for topic in options.topics:
-        try:
-            queues = puller.queues(topic)
-        except SaturnError as error:
-            raise ConfigError(f"option topic: {topic!r} cannot be read from {options.name_server}: {error}") from error
-        for queue in queues:
-            found[queue] = Bounds(puller.min_offset(queue), puller.max_offset(queue))
-    return found
-
-
-def place(known: dict[MessageQueue, Bounds], wanted: str | Positions, name: str) -> dict[MessageQueue, int]:
-    """An offset for every queue from a word or from JSON, which must name them all. Raises ConfigError."""
-    if isinstance(wanted, str):
-        return {queue: b.low if wanted == "earliest" else b.high for queue, b in known.items()}
-    offsets: dict[MessageQueue, int] = {}
+def named_queues(known: Iterable[MessageQueue], wanted: Positions, name: str) -> dict[MessageQueue, int]:
+    """The number that JSON gives each queue; it must name them all and no other. Raises ConfigError."""
+    found: dict[MessageQueue, int] = {}
     missing = []
-    for queue, limits in known.items():
-        offset = wanted.get(queue.topic, {}).get(queue.broker_name, {}).get(queue.queue_id)
-        if offset is None:
+    for queue in known:
+        number = wanted.get(queue.topic, {}).get(queue.broker_name, {}).get(queue.queue_id)
+        if number is None:
             missing.append(f"{queue.topic}/{queue.broker_name}/{queue.queue_id}")
         else:
-            offsets[queue] = limits.low if offset == EARLIEST else limits.high if offset == LATEST else offset
+            found[queue] = number
     named = {(t, b, q) for t, brokers in wanted.items() for b, queues in brokers.items() for q in queues}
-    foreign = named - {(q.topic, q.broker_name, q.queue_id) for q in known}
+    foreign = named - {key_of(queue) for queue in found}
     if missing or foreign:
         strange = [f"{t}/{b}/{q}" for t, b, q in sorted(foreign)]
         parts = [f"does not name {', '.join(missing)}"] if missing else []
         parts += [f"names {', '.join(strange)}, which the topics do not have"] if strange else []
         raise ConfigError(f"option {name} {' and '.join(parts)}")
-    return offsets
+    return found
 
 
-def checked(
-    known: dict[MessageQueue, Bounds], offsets: dict[MessageQueue, int], options: SourceOptions, name: str
-) -> dict[MessageQueue, int]:
-    """Offsets inside the bounds; those outside are data loss: an error, or moved to the bound. Raises ConfigError (SRC-15)."""
-    moved = {}
-    for queue, offset in offsets.items():
-        limits = known[queue]
-        inside = min(max(offset, limits.low), limits.high)
-        if inside != offset and options.fail_on_data_loss:
-            raise ConfigError(
-                f"option {name}: offset {offset} of {queue.topic}/{queue.broker_name}/{queue.queue_id} is outside "
-                f"{limits.low}..{limits.high}; set failOnDataLoss=false to go on at the nearest one"
-            )
-        moved[queue] = inside
-    return moved
+def place(known: dict[MessageQueue, Bounds], wanted: str | Positions, name: str) -> dict[MessageQueue, int]:
+    """An offset for every queue from earliest, latest or JSON, which must name them all. Raises ConfigError."""
+    if isinstance(wanted, str):
+        return {queue: b.low if wanted == "earliest" else b.high for queue, b in known.items()}
+    return {
+        queue: known[queue].low if offset == EARLIEST else known[queue].high if offset == LATEST else offset
+        for queue, offset in named_queues(known, wanted, name).items()
+    }
 
 
-def batch_ranges(options: SourceOptions) -> list[QueueRange]:
-    """The ranges of a batch read, split (SRC-02, SRC-06)."""
-    with pulling(options) as puller:
-        known = bounds(puller, options)
-        if options.starting_ms is not None:
-            begin = {queue: _by_time(puller, queue, limits, options.starting_ms) for queue, limits in known.items()}
-        else:
-            begin = checked(known, place(known, options.starting, "startingOffsets"), options, "startingOffsets")
-        end = checked(known, place(known, options.ending, "endingOffsets"), options, "endingOffsets")
-    whole = [
-        QueueRange(q.topic, q.broker_name, q.queue_id, begin[q], end[q]) for q in sorted(known) if begin[q] < end[q]
-    ]
-    return split(whole, options.min_partitions, options.records_per_partition)
+def split(
+    ranges: Iterable[QueueRange],
+    at_least: int,
+    most_records: int,
+    most_bytes: int = 0,
+    sizes: Mapping[Key, float] | None = None,
+) -> list[QueueRange]:
+    """Contiguous, near-equal pieces: at least so many in all, none longer than most_records (0: no limit), none empty.
 
-
-def _by_time(puller: Puller, queue: MessageQueue, limits: Bounds, start_ms: int) -> int:
-    """A safe offset at or before the first message stored at start_ms or later; earlier rows are dropped on reading (SRC-03)."""
-    if limits.low == limits.high:
-        return limits.low
-    return min(max(puller.offset_by_time(queue, start_ms - 1), limits.low), limits.high)
-
-
-def split(ranges: Iterable[QueueRange], at_least: int, most_records: int) -> list[QueueRange]:
-    """Contiguous, near-equal pieces: at least so many in all, none longer than most_records (0: no limit), none empty."""
+    most_bytes limits a piece's estimated bytes; sizes: average bytes of a record by queue.
+    """
     whole = [r for r in ranges if r.end > r.begin]
     total = sum(r.end - r.begin for r in whole)
     pieces: list[QueueRange] = []
@@ -125,6 +89,9 @@ def split(ranges: Iterable[QueueRange], at_least: int, most_records: int) -> lis
         parts = max(1, -(-length * at_least // total) if total else 1)
         if most_records:
             parts = max(parts, -(-length // most_records))
+        size = (sizes or {}).get((r.topic, r.broker, r.queue_id), 0.0)
+        if most_bytes and size > 0:
+            parts = max(parts, -(-length // max(1, int(most_bytes / size))))
         parts = min(parts, length)
         edges = [r.begin + length * n // parts for n in range(parts + 1)]
         pieces += [r._replace(begin=a, end=b) for a, b in itertools.pairwise(edges)]
@@ -134,36 +101,92 @@ def split(ranges: Iterable[QueueRange], at_least: int, most_records: int) -> lis
 # ---- positions of a stream
 
 
-def to_offset(positions: dict[tuple[str, str, int], int]) -> dict[str, object]:
+def to_offset(positions: Mapping[Key, int], group: str | None = None) -> dict[str, object]:
     """Positions as Spark keeps them; the same positions always give the same text (STR-01)."""
     table: dict[str, dict[str, dict[str, int]]] = {}
     for topic, broker, queue in sorted(positions):
         table.setdefault(topic, {}).setdefault(broker, {})[str(queue)] = positions[(topic, broker, queue)]
-    return {"q": table, "v": 1}
+    return ({"g": group} if group else {}) | {"q": table, "v": 1}
 
 
-def from_offset(offset: dict[str, object]) -> dict[tuple[str, str, int], int]:
+def from_offset(offset: Mapping[str, object]) -> dict[Key, int]:
     """Positions of an offset. Raises ConfigError for one that is not this source's."""
     table = offset.get("q")
-    if offset.get("v") != 1 or not isinstance(table, dict):
-        raise ConfigError(f"the checkpoint holds {str(offset)[:120]}, which is no offset of this source (version 1)")
-    return {
-        (topic, broker, int(queue)): position
-        for topic, brokers in table.items()
-        for broker, queues in brokers.items()
-        for queue, position in queues.items()
-    }
+    try:
+        if offset.get("v") != 1 or not isinstance(table, dict):
+            raise ValueError
+        return {
+            (topic, broker, int(queue)): int(position)
+            for topic, brokers in table.items()
+            for broker, queues in brokers.items()
+            for queue, position in queues.items()
+        }
+    except (ValueError, AttributeError, TypeError):
+        raise ConfigError(
+            f"the checkpoint holds {str(offset)[:120]}, which is no offset of this source (version 1)"
+        ) from None
 
 
 def limited(
-    start: dict[tuple[str, str, int], int], latest: dict[tuple[str, str, int], int], most: int
-) -> dict[tuple[str, str, int], int]:
-    """How far a trigger goes when at most so many messages may come: shared by backlog, at least one a queue (STR-04)."""
+    start: Mapping[Key, int], latest: Mapping[Key, int], most: float, weight: Mapping[Key, float] | None = None
+) -> dict[Key, int]:
+    """How far a trigger goes when at most so many messages may come: shared by backlog, at least one a queue (STR-04).
+
+    weight: what a message of a queue counts, default 1; its average bytes for a limit in bytes (STR-05).
+    """
     backlog = {key: latest[key] - start[key] for key in latest if latest[key] > start[key]}
-    total = sum(backlog.values())
+    heavy = {key: max((weight or {}).get(key, 1.0), 1e-9) for key in backlog}
+    total = sum(behind * heavy[key] for key, behind in backlog.items())
     if total <= most:
-        return latest
+        return dict(latest)
     reached = dict(start)
     for key, behind in backlog.items():
-        reached[key] = start[key] + min(behind, max(1, behind * most // total))
+        reached[key] = start[key] + min(behind, max(1, int(behind * most / total)))
     return reached
+
+
+class Admission:
+    """How far the next micro-batch goes: the limits of one stream. now_ms: any steady clock (STR-04..06)."""
+
+    def __init__(self, most: int, most_bytes: int, least: int, delay_ms: int) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._least = least
+        self._delay_ms = delay_ms
+        self._last_ms: float | None = None
+
+    @property
+    def needs_sizes(self) -> bool:
+        """Whether the average size of records must be known."""
+        return bool(self._most_bytes)
+
+    def reach(
+        self,
+        start: Mapping[Key, int],
+        latest: Mapping[Key, int],
+        now_ms: float,
+        sizes: Mapping[Key, float],
+        *,
+        unlimited: bool = False,
+        no_minimum: bool = False,
+    ) -> dict[Key, int]:
+        """The end of the next batch; `start` when it should wait for more."""
+        if self._last_ms is None:
+            self._last_ms = now_ms
+        waiting = sum(max(0, latest[key] - start.get(key, 0)) for key in latest)
+        if (
+            self._least
+            and not (no_minimum or unlimited)
+            and waiting < self._least
+            and now_ms - self._last_ms < self._delay_ms
+        ):
+            return dict(start)
+        end = dict(latest)
+        if not unlimited:
+            if self._most:
+                end = limited(start, end, self._most)
+            if self._most_bytes:
+                end = limited(start, end, self._most_bytes, sizes)
+        if waiting:
+            self._last_ms = now_ms
+        return end

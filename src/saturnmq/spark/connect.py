@@ -1,0 +1,197 @@
+"""Connections of a planner, worker or driver process: one client per cluster and account, on a loop in a thread of its own.
+
+Nothing is opened at import: Spark forks its workers. A forked child starts anew. A client that nobody used for 60 s is closed.
+Source: SRC-21, SPK-11.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from saturnmq.client.client import Client
+from saturnmq.client.core import Core
+from saturnmq.client.puller import Puller
+
+IDLE_SECONDS: Final = 60.0
+READ_GROUP: Final = "CID_RMQ_SYS_SPARK"  # groups with this prefix exist on every broker (SRC-11)
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Connection:
+    """What makes two clients different. The secret is in no repr."""
+
+    name_server: str = ""
+    pull_timeout_ms: int = 3000
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+    tls: bool = False
+    tls_ca: str | None = None
+    tls_verify: bool = True
+
+    @property
+    def connection(self) -> Connection:
+        """Only these fields, of whatever options they are part."""
+        return Connection(
+            self.name_server,
+            self.pull_timeout_ms,
+            self.access_key,
+            self.secret_key,
+            self.tls,
+            self.tls_ca,
+            self.tls_verify,
+        )
+
+    def make_client(self) -> Client:
+        """A client that is not started. Raises ConfigError."""
+        servers = [part.strip() for part in self.name_server.replace(",", ";").split(";") if part.strip()]
+        return Client(
+            name_servers=servers,
+            timeout=self.pull_timeout_ms / 1000,
+            access_key=self.access_key,
+            secret_key=self.secret_key,
+            tls=self.tls,
+            tls_ca=self.tls_ca,
+            tls_verify=self.tls_verify,
+        )
+
+
+class _LoopThread:
+    """One event loop in one daemon thread, made on first use."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, work: Coroutine[Any, Any, R]) -> R:
+        """The result of a coroutine. Cancelled when the waiting thread is interrupted."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="saturnmq-spark", daemon=True)
+                self._thread.start()
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        with self._lock:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(5.0)
+            if not thread.is_alive():
+                loop.close()
+
+
+class Link:
+    """A started client and its reader."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.puller: Puller = client.puller(READ_GROUP)
+        self.users = 0
+        self.idle: asyncio.TimerHandle | None = None
+
+    @property
+    def core(self) -> Core:
+        """Routes and raw requests, for what the reader has no call for."""
+        return self.client._core
+
+    def run(self, work: Coroutine[Any, Any, R]) -> R:
+        """The result of a coroutine on the clients' loop."""
+        return _state.thread.run(work)
+
+
+class _State:
+    def __init__(self) -> None:
+        self.thread = _LoopThread()
+        self.lock = threading.Lock()
+        self.links: dict[Connection, Link] = {}
+
+    def close(self) -> None:
+        """Close every client and end the thread."""
+        with self.lock:
+            links, self.links = list(self.links.values()), {}
+
+        async def stop() -> None:
+            for link in links:
+                if link.idle is not None:
+                    link.idle.cancel()
+                await link.client.stop()
+
+        if links:
+            self.thread.run(stop())
+        self.thread.stop()
+
+
+_state = _State()
+atexit.register(lambda: _state.close())
+
+
+def _forget() -> None:
+    global _state
+    _state = _State()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def close_all() -> None:
+    """Close this process's clients; the next use opens new ones."""
+    _state.close()
+
+
+@contextmanager
+def linked(options: Connection) -> Iterator[Link]:
+    """A client for these options, shared inside the process. Raises ConfigError for addresses that are none."""
+    state, key = _state, options.connection
+    with state.lock:
+        link = state.links.get(key)
+        if link is None:
+            link = Link(key.make_client())
+            state.thread.run(link.client.start())
+            state.links[key] = link
+        link.users += 1
+        if link.idle is not None:
+            link.idle.cancel()
+            link.idle = None
+    try:
+        yield link
+    finally:
+        with state.lock:
+            link.users -= 1
+            if not link.users and state.links.get(key) is link:
+                state.thread.run(_close_later(state, key, link))
+
+
+async def _close_later(state: _State, key: Connection, link: Link) -> None:
+    loop = asyncio.get_running_loop()
+
+    def close() -> None:
+        if state.lock.acquire(blocking=False):
+            try:
+                if link.users or state.links.get(key) is not link:
+                    return
+                del state.links[key]
+            finally:
+                state.lock.release()
+            _closing.add(task := loop.create_task(link.client.stop()))
+            task.add_done_callback(_closing.discard)
+
+    link.idle = loop.call_later(IDLE_SECONDS, close)
+
+
+_closing: set[asyncio.Task[None]] = set()

@@ -1,0 +1,220 @@
+"""Rows of a frame as requests to send: batches of messages per topic and queue. No pyspark needed.
+
+Batch bodies have the layout of protocol/message.py, written here row by row without objects in between.
+Source: SNK-01, SNK-02, SNK-05, SNK-07, SNK-09.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from saturnmq.client.compress import ZLIB_FLAGS
+from saturnmq.client.errors import MessageRefused
+from saturnmq.client.send_request import Prepared
+from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.codes import RESERVED_PROPERTIES
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.message import BATCH_FIXED_BYTES, PROPERTIES_BYTES_MAX
+from saturnmq.spark.sink_options import BODY_BYTES_MAX, SinkOptions
+
+_HEAD: Final = struct.Struct(">iiiii")
+_LENGTH: Final = struct.Struct(">h")
+DELAY_LEVEL_MAX: Final = 18
+TIMER_PROPERTY: Final = "TIMER_DELIVER_MS"
+ROW_PROPERTY: Final = "SPARK_ROW"
+
+
+class BadRowError(SaturnError):
+    """A row that is no message: which, and why."""
+
+
+class Target(NamedTuple):
+    """Where a request goes; an empty broker name leaves the queue to the sender."""
+
+    topic: str
+    broker: str = ""
+    queue_id: int = -1
+
+
+@dataclass
+class Request:
+    """One request and what it holds. ordered: one at a time for its target."""
+
+    target: Target
+    prepared: Prepared
+    rows: int
+    size: int
+
+    @property
+    def ordered(self) -> bool:
+        return bool(self.target.broker)
+
+
+@dataclass
+class _Open:
+    parts: list[bytes] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    size: int = 0
+
+
+def _clean(name: str, value: str) -> str:
+    if "\x01" in value or "\x02" in value:
+        raise MessageRefused(f"column {name} holds a separator character 0x01 or 0x02")
+    return value
+
+
+class Encoder:
+    """Collects rows of one task into requests.
+
+    next_id: a new unique message id. row_name: the beginning of property SPARK_ROW, with option dedupe. shard_target: topic and key
+    to the queue they mean, so that keys of one queue share requests.
+    """
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        next_id: Callable[[], str],
+        row_name: str,
+        shard_target: Callable[[str, str], Target],
+    ) -> None:
+        self._options = options
+        self._next_id = next_id
+        self._row_name = row_name
+        self._shard_target = shard_target
+        self._open: dict[Target, _Open] = {}
+        self._tail = f"\x02WAIT\x01{'false' if options.ack == 'none' else 'true'}"
+        self.rows = 0
+        self.skipped = 0
+        self.last_id = ""
+
+    def add(self, columns: dict[str, list[Any]], rows: int) -> Iterator[Request]:
+        """Requests that are full after these rows. Raises BadRowError naming row, column and limit."""
+        topic = self._options.topic
+        bodies = columns["body"]
+        empty: list[Any] = [None] * rows
+        get = columns.get
+        topics, tags, keys = get("topic", empty), get("tags", empty), get("keys", empty)
+        extras, flags, shards = get("properties", empty), get("flag", empty), get("shardingKey", empty)
+        brokers, queues = get("brokerName", empty), get("queueId", empty)
+        delays, times = get("delayLevel", empty), get("deliverAt", empty)
+        for n in range(rows):
+            row = self.rows
+            self.rows += 1
+            try:
+                target = self._target(topic or topics[n], brokers[n], queues[n], shards[n])
+                body = self._body(bodies[n])
+                made = self._one(
+                    target, body, (tags[n], keys[n], extras[n], flags[n] or 0, shards[n], delays[n], times[n]), row
+                )
+            except MessageRefused as error:
+                if self._options.bad_rows == "fail":
+                    raise BadRowError(f"row {row} of the task: {error}; badRows=skip leaves such rows out") from error
+                self.skipped += 1
+                continue
+            if made is not None:
+                yield made
+
+    def rest(self) -> Iterator[Request]:
+        """Requests that are not full."""
+        for target in list(self._open):
+            yield self._close(target)
+
+    def _target(self, topic: str | None, broker: str | None, queue: int | None, key: str | None) -> Target:
+        if not topic:
+            raise MessageRefused("column topic is null, and there is no option topic")
+        if broker and queue is not None:
+            return Target(topic, broker, queue)
+        return self._shard_target(topic, key) if key is not None else Target(topic)
+
+    @staticmethod
+    def _body(value: Any) -> bytes:
+        if value is None:
+            raise MessageRefused("column body is null")
+        body: bytes = value.encode() if isinstance(value, str) else value
+        if not body:
+            raise MessageRefused("column body is empty, a message has at least 1 byte")
+        if len(body) > BODY_BYTES_MAX:
+            raise MessageRefused(f"column body has {len(body)} bytes, at most {BODY_BYTES_MAX} fit")
+        return body
+
+    def _one(self, target: Target, body: bytes, fields: tuple[Any, ...], row: int) -> Request | None:
+        tags, keys, extra, flag, shard, delay, deliver_at = fields
+        unique = self._next_id()
+        text = self._extra(extra) if extra else ""
+        if shard is not None:
+            text += f"__SHARDINGKEY\x01{_clean('shardingKey', shard)}\x02"
+        if deliver_at is not None:
+            text += f"{TIMER_PROPERTY}\x01{_epoch_ms(deliver_at)}\x02"
+        if self._options.dedupe:
+            text += f"{ROW_PROPERTY}\x01{self._row_name}/{row}\x02"
+        if keys:
+            text += f"KEYS\x01{_clean('keys', keys)}\x02"
+        text += f"UNIQ_KEY\x01{unique}{self._tail}"
+        if tags:
+            text += f"\x02TAGS\x01{_clean('tags', tags)}"
+        single = False
+        if delay:
+            if not 0 < delay <= DELAY_LEVEL_MAX:
+                raise MessageRefused(f"column delayLevel is {delay}, must be 1..{DELAY_LEVEL_MAX}")
+            text += f"\x02DELAY\x01{delay}"
+            single = True
+        properties = text.encode()
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            raise MessageRefused(f"the properties have {len(properties)} bytes, at most {PROPERTIES_BYTES_MAX} fit")
+        self.last_id = unique
+        options = self._options
+        if options.compress == "zlib" and len(body) > options.compress_above:
+            return self._single(target, zlib.compress(body, 5), unique, text, flag, ZLIB_FLAGS)
+        size = BATCH_FIXED_BYTES + len(body) + len(properties)
+        if single or size > BODY_BYTES_MAX:
+            return self._single(target, body, unique, text, flag, 0)
+        made = None
+        batch = self._open.get(target)
+        if batch is not None and batch.size + size > options.batch_bytes:
+            made, batch = self._close(target), None
+        if batch is None:
+            batch = self._open[target] = _Open()
+        batch.parts += (_HEAD.pack(size, 0, 0, flag, len(body)), body, _LENGTH.pack(len(properties)), properties)
+        batch.ids.append(unique)
+        batch.size += size
+        if made is None and len(batch.ids) >= options.batch_messages:
+            made = self._close(target)
+        return made
+
+    def _single(self, target: Target, body: bytes, unique: str, text: str, flag: int, sys_flag: int) -> Request:
+        return Request(target, Prepared(target.topic, body, (unique,), text, flag, sys_flag), 1, len(body))
+
+    def _close(self, target: Target) -> Request:
+        batch = self._open.pop(target)
+        wait = self._tail[1:]
+        prepared = Prepared(target.topic, b"".join(batch.parts), tuple(batch.ids), wait, batch=True)
+        return Request(target, prepared, len(batch.ids), batch.size)
+
+    @staticmethod
+    def _extra(value: Any) -> str:
+        raw = isinstance(value, str)
+        pairs = [part.partition("\x01")[::2] for part in value.split("\x02") if part] if raw else list(value)
+        text = []
+        for name, content in pairs:
+            if not name or content is None:
+                raise MessageRefused(f"column properties: {name!r} has no name or no value")
+            if name in RESERVED_PROPERTIES:
+                raise MessageRefused(f"column properties: {name} is reserved for brokers and clients")
+            text.append(f"{_clean('properties', name)}\x01{_clean('properties', content)}\x02")
+        return "".join(text)
+
+
+def _epoch_ms(value: Any) -> int:
+    if isinstance(value, datetime):
+        return int((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000)
+    return int(value)
+
+
+def queue_of(target: Target) -> MessageQueue | None:
+    """The queue that a target fixes, if any."""
+    return MessageQueue(target.topic, target.broker, target.queue_id) if target.broker else None

@@ -1,0 +1,195 @@
+"""One queue range read from a broker, as blocks of whole records. Runs on the loop of `connect`. No pyspark needed.
+
+Without a filter queue offsets are dense, so several pulls are in flight at offsets known beforehand; brokers give 32 messages an
+answer whatever is asked. With a filter each pull begins where the last one ended. Source: SRC-11..15, SRC-22.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from saturnmq.client.puller import Puller, PullResult, PullStatus
+from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.errors import ResponseError, SaturnError, StoreError
+from saturnmq.spark.options import SourceOptions
+from saturnmq.spark.ranges import QueueRange
+
+logger = logging.getLogger(__name__)
+
+BLOCK_BYTES: Final = 8 * 1024 * 1024
+SEGMENT_ANSWERS: Final = 8  # answers of one task; so many that a task costs little beside them
+FILTERED_COUNT: Final = 32_768
+BACKOFF_S: Final = (0.1, 5.0)
+
+
+class DataLossError(StoreError):
+    """Messages that a query was to read are not there (SRC-15)."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A hole: the broker no longer has queue offsets [begin, end)."""
+
+    topic: str
+    broker: str
+    queue_id: int
+    begin: int
+    end: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"data loss: topic {self.topic}, broker {self.broker}, queue {self.queue_id}, offsets {self.begin}..{self.end}: "
+            f"{self.reason}; set failOnDataLoss=false to go on behind it"
+        )
+
+
+def met_loss(options: SourceOptions, loss: Loss) -> None:
+    """Raises DataLossError, or with failOnDataLoss=false warns and writes one JSON file to dataLossLog."""
+    if options.fail_on_data_loss:
+        raise DataLossError(str(loss))
+    logger.warning("%s", loss)
+    if options.data_loss_log:
+        from pyarrow import fs
+
+        system, folder = fs.FileSystem.from_uri(_uri(options.data_loss_log))
+        system.create_dir(folder, recursive=True)
+        name = f"loss-{time.time_ns()}-{random.getrandbits(32):08x}.json"
+        with system.open_output_stream(f"{folder}/{name}") as out:
+            out.write(json.dumps(loss.__dict__ | {"ts_ms": int(time.time() * 1000)}).encode())
+
+
+def _uri(text: str) -> str:
+    from pathlib import Path
+
+    return text if "://" in text else Path(text).absolute().as_uri()
+
+
+def where(queue: MessageQueue) -> str:
+    """A queue in words."""
+    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
+
+
+class RangeFetcher:
+    """Blocks of one range, in order. Not shared between tasks; `close` cancels what is in flight."""
+
+    def __init__(self, puller: Puller, piece: QueueRange, options: SourceOptions) -> None:
+        self._puller = puller
+        self._options = options
+        self._queue = MessageQueue(piece.topic, piece.broker, piece.queue_id)
+        self._end = piece.end
+        self._next = piece.begin
+        self._filter = options.filter
+        self._filtered = options.expression.strip() not in ("", "*")
+        self._span = 0
+        self._flying: deque[asyncio.Task[list[bytes]]] = deque()
+
+    async def block(self) -> list[bytes] | None:
+        """Records of some thousand messages, None at the end. Raises DataLossError, StoreError, errors of final answers."""
+        bodies: list[bytes] = []
+        size = count = 0
+        while size < BLOCK_BYTES and count < self._options.batch_rows:
+            before = self._next
+            part = await self._filtered_part() if self._filtered else await self._part()
+            if part is None:
+                break
+            bodies += part
+            size += sum(map(len, part))
+            count += max(self._next - before, len(part)) if not self._flying else self._span
+        return bodies or None
+
+    async def close(self) -> None:
+        """Cancel and await every pull in flight."""
+        tasks, self._flying = list(self._flying), deque()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _filtered_part(self) -> list[bytes] | None:
+        if self._next >= self._end:
+            return None
+        result = await self._pull(self._next, FILTERED_COUNT)
+        self._next = max(result.next_offset, self._next)
+        return [result.body] if result.body else []
+
+    async def _part(self) -> list[bytes] | None:
+        """The records of the next segment. The first answer says how many messages the broker gives at once."""
+        if not self._span:
+            if self._next >= self._end:
+                return None
+            result = await self._pull(self._next, min(self._options.pull_batch, self._end - self._next))
+            self._span = max(1, result.next_offset - self._next) * SEGMENT_ANSWERS
+            self._next = result.next_offset
+            return [result.body] if result.body else []
+        while self._next < self._end and len(self._flying) < self._options.pull_depth:
+            end = min(self._next + self._span, self._end)
+            self._flying.append(asyncio.ensure_future(self._segment(self._next, end)))
+            self._next = end
+        if not self._flying:
+            return None
+        task = self._flying.popleft()
+        try:
+            return await task
+        except BaseException:
+            task.cancel()
+            raise
+
+    async def _segment(self, begin: int, end: int) -> list[bytes]:
+        bodies = []
+        while begin < end:
+            result = await self._pull(begin, min(self._options.pull_batch, end - begin))
+            if result.body:
+                bodies.append(result.body)
+            begin = result.next_offset
+        return bodies
+
+    async def _pull(self, offset: int, count: int) -> PullResult:
+        """One answer that gets on: its next offset is beyond `offset`. Waits and retries until readTimeoutMs (SRC-13, SRC-14)."""
+        began, pause = time.monotonic(), BACKOFF_S[0]
+        while True:
+            cause: str
+            try:
+                result = await self._puller.pull(self._queue, offset, max_count=count, expression=self._filter)
+                if result.next_offset > offset and result.status is not PullStatus.OFFSET_ILLEGAL:
+                    if result.status is not PullStatus.FOUND and not self._filtered:
+                        self._lost(offset, min(result.next_offset, self._end), "the broker skipped them")
+                    return result
+                if result.min_offset > offset:
+                    self._lost(offset, min(result.min_offset, self._end), f"the queue begins at {result.min_offset}")
+                    return _skipped(result, result.min_offset)
+                cause = f"the broker has offsets {result.min_offset}..{result.max_offset} ({result.status.value})"
+                behind = True
+            except ResponseError as error:
+                if not error.retryable and not error.refresh_route:
+                    raise
+                cause, behind = str(error), False
+            except SaturnError as error:
+                if not error.retryable:
+                    raise
+                cause, behind = str(error), False
+            waited_ms = (time.monotonic() - began) * 1000
+            if waited_ms + pause * 1000 > self._options.read_timeout_ms:
+                if behind:  # not a slave that will catch up: what was planned is not there any more
+                    self._lost(offset, self._end, cause)
+                    return PullResult(PullStatus.NO_NEW_MESSAGE, self._end, 0, 0, queue=self._queue)
+                raise StoreError(
+                    f"{where(self._queue)}: no progress at offset {offset} for {self._options.read_timeout_ms} ms: {cause}"
+                )
+            await asyncio.sleep(pause * (0.5 + random.random() / 2))
+            pause = min(pause * 2, BACKOFF_S[1])
+
+    def _lost(self, begin: int, end: int, reason: str) -> None:
+        met_loss(
+            self._options, Loss(self._queue.topic, self._queue.broker_name, self._queue.queue_id, begin, end, reason)
+        )
+
+
+def _skipped(result: PullResult, to: int) -> PullResult:
+    return PullResult(PullStatus.NO_MATCHED_MESSAGE, to, result.min_offset, result.max_offset, queue=result.queue)

@@ -1,0 +1,112 @@
+"""mode=files: commit logs of stopped, running or crashed brokers as rows, without a broker. Source: spec 06 section 6."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from saturnmq.protocol.errors import CorruptRecord, MessageError
+from saturnmq.spark.decode import Selection, decode_block, rebatched
+from saturnmq.spark.fetch import Loss, met_loss
+from saturnmq.spark.log_scan import Chunk, FilePiece, chunks, log_files, pieces_of
+from saturnmq.spark.options import SourceOptions
+from saturnmq.spark.pushdown import Predicates
+from saturnmq.spark.reading import mapper_of, narrowed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+
+def plan_files(options: SourceOptions) -> list[FilePiece]:
+    """Tasks of a read, the end fixed now. Raises ConfigError for a path that holds no log."""
+    found: list[FilePiece] = []
+    for file in log_files(options.path, uncommitted=options.uncommitted):
+        try:
+            found += pieces_of(file, walk=options.split == "walk")
+        except FileNotFoundError:
+            _gone(options, file.path, file.base, file.base)
+    return found
+
+
+def files_selection(options: SourceOptions) -> Selection:
+    """Rows that a consumer would see, unless includeSystem."""
+    times = (options.starting_ms, options.ending_ms)
+    return Selection(
+        tags=options.filter.tags,
+        start_ms=times[0],
+        end_ms=times[1],
+        topics=frozenset(options.topics),
+        consumer_view=not options.include_system,
+    )
+
+
+def read_files(
+    options: SourceOptions, columns: tuple[str, ...], given: tuple[object, ...], wanted: Predicates
+) -> Iterator[pa.RecordBatch]:
+    """Rows of one piece; runs in a worker. Raises CorruptRecord naming file and byte, unless corrupt says otherwise."""
+    piece = FilePiece(*given)  # type: ignore[arg-type]
+    mapper = mapper_of(options)
+    select = narrowed(files_selection(options), wanted)
+    if wanted.queue_ids is not None:
+        select = replace(select, queue_ids=wanted.queue_ids)
+    for batch in rebatched(_batches(options, columns, piece, select), options.batch_rows):
+        yield batch if mapper is None else mapper(batch)
+
+
+def _batches(
+    options: SourceOptions, columns: tuple[str, ...], piece: FilePiece, select: Selection
+) -> Iterator[pa.RecordBatch]:
+    try:
+        for chunk in chunks(piece):
+            for bad in chunk.bad:
+                if not bad.torn:
+                    _damaged(options, piece, bad.begin, bad.end, bad.reason)
+            if len(chunk.positions):
+                yield from _decoded(options, columns, piece, select, chunk)
+    except FileNotFoundError:
+        _gone(options, piece.path, piece.base + piece.begin, piece.base + piece.end)
+
+
+def _decoded(
+    options: SourceOptions, columns: tuple[str, ...], piece: FilePiece, select: Selection, chunk: Chunk
+) -> Iterator[pa.RecordBatch]:
+    """The chunk's rows; when a record of it is damaged, record by record around it."""
+
+    def decode(part: Chunk) -> pa.RecordBatch:
+        return decode_block(
+            part.data,
+            columns,
+            options.broker_name,
+            select,
+            positions=part.positions,
+            check_crc=options.verify_crc is not False,
+            decompressed=options.decompress,
+        )
+
+    try:
+        yield decode(chunk)
+    except MessageError as error:
+        if len(chunk.positions) == 1:
+            begin = chunk.at + int(chunk.positions[0])
+            _damaged(options, piece, begin, chunk.at + len(chunk.data), str(error))
+            return
+        half = len(chunk.positions) // 2
+        for positions in (chunk.positions[:half], chunk.positions[half:]):
+            yield from _decoded(options, columns, piece, select, replace(chunk, positions=positions))
+
+
+def _damaged(options: SourceOptions, piece: FilePiece, begin: int, end: int, reason: str) -> None:
+    if options.corrupt == "fail":
+        raise CorruptRecord(f"{piece.path}: damaged at byte {begin}: {reason}; corrupt=skip goes on behind it")
+    logger.warning("damage file=%s from=%d to=%d reason=%s", piece.path, begin, end, reason)
+    if options.corrupt == "report":
+        tolerant = replace(options, fail_on_data_loss=False)
+        met_loss(tolerant, Loss("", piece.path, 0, begin, end, reason))
+
+
+def _gone(options: SourceOptions, path: str, begin: int, end: int) -> None:
+    met_loss(options, Loss("", path, 0, begin, end, "the file is gone, retention removed it"))

@@ -1,0 +1,254 @@
+"""Commit log files read without a broker: where records start, what is damaged, where to go on. Nothing is ever written.
+
+A file begins with a record, and each record says where the next one is. A record is taken for one only when its magic and its own
+position fit; after damage also its lengths and its CRC must, since a body can hold anything. Files of DLedger have an entry header
+before each record. Source: FMD-01, FMD-03..07; layouts: protocol/message.py, raft/layout.py.
+"""
+
+# Frame heads, big-endian.
+#   commit log                          DLedger data file
+#    0  i32   total                      0  i32   1, -1 for the blank at the end
+#    4  i32   0xDAA320A7, the blank's    4  i32   48 + record
+#             is 0xCBD43194              8  i64   index
+#   28  i64   own position              48  record, with its own position
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from saturnmq.protocol.errors import ConfigError, MessageError
+from saturnmq.protocol.message import BLANK_MAGIC, MESSAGE_MAGIC, RECORD_FIXED_BYTES, decode_record
+from saturnmq.spark.decode import Ints
+
+CHUNK_BYTES: Final = 8 * 1024 * 1024
+RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
+PIECE_BYTES: Final = 64 * 1024 * 1024
+ENTRY_BYTES: Final = 48
+_RECORD: Final = struct.Struct(">ii20xq")
+_ENTRY: Final = struct.Struct(">iiq")
+_MAGIC: Final = struct.pack(">i", MESSAGE_MAGIC)
+NO_LIMIT: Final = 2**63 - 1
+
+
+class LogFile(NamedTuple):
+    """One file of a log: its first byte has physical offset base. last: the one that is written to."""
+
+    path: str
+    base: int
+    ledger: bool = False
+    last: bool = False
+    committed: int = NO_LIMIT
+
+
+class FilePiece(NamedTuple):
+    """Bytes [begin, end) of a file; begin is where a frame starts."""
+
+    path: str
+    base: int
+    begin: int
+    end: int
+    ledger: bool
+    last: bool
+    committed: int
+
+
+class Bad(NamedTuple):
+    """Bytes [begin, end) of a file that are no records. torn: nothing valid comes behind them in the last file."""
+
+    begin: int
+    end: int
+    reason: str
+    torn: bool
+
+
+@dataclass
+class Chunk:
+    """Whole frames: bytes, where records start in them, and the place of the first byte in the file."""
+
+    data: bytes
+    positions: Ints
+    at: int
+    bad: list[Bad] = field(default_factory=list)
+
+
+def log_files(path: str, *, uncommitted: bool = False) -> list[LogFile]:
+    """The files of a store root, a commitlog folder, a DLedger folder or one file, in order. Raises ConfigError."""
+    root = Path(path.removeprefix("file://"))
+    if root.is_file():
+        return [_named(root, ledger=False, last=True)]
+    if not root.is_dir():
+        raise ConfigError(f"option path={path!r}: no such folder")
+    ledgers = sorted(p for p in root.glob("dledger-*") if (p / "data").is_dir())
+    ledger = ledgers[0] if ledgers else root if (root / "data").is_dir() else None
+    plain = root / "commitlog" if (root / "commitlog").is_dir() else root
+    files: list[LogFile] = []
+    if ledger is not None:
+        committed = NO_LIMIT if uncommitted else _committed(ledger / "checkpoint")
+        found = [_named(p, ledger=True, last=False) for p in _numbered(ledger / "data")]
+        files = [f._replace(committed=committed) for f in found]
+        divide = files[0].base if files else NO_LIMIT
+        files = [f for f in (_named(p, ledger=False, last=False) for p in _numbered(plain)) if f.base < divide] + files
+    else:
+        files = [_named(p, ledger=False, last=False) for p in _numbered(plain)]
+    if not files and plain == root and ledger is None:
+        raise ConfigError(
+            f"option path={path!r}: it holds no commit log: a store folder, its commitlog, or a DLedger folder"
+        )
+    return [*files[:-1], files[-1]._replace(last=True)] if files else []
+
+
+def _numbered(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(p for p in folder.iterdir() if re.fullmatch(r"\d{20}", p.name))
+
+
+def _named(path: Path, *, ledger: bool, last: bool) -> LogFile:
+    if not re.fullmatch(r"\d{20}", path.name):
+        raise ConfigError(
+            f"option path: {path.name!r} is no file of a log; such names are 20 digits, the file's first offset"
+        )
+    return LogFile(str(path), int(path.name), ledger, last)
+
+
+def _committed(checkpoint: Path) -> int:
+    for name in (checkpoint, checkpoint.with_name("checkpoint.bak")):
+        if name.is_file():
+            match = re.search(r"^committedIndex=(-?\d+)", name.read_text(), re.MULTILINE)
+            if match:
+                return int(match[1])
+    return NO_LIMIT
+
+
+def pieces_of(file: LogFile, *, walk: bool = True) -> list[FilePiece]:
+    """Tasks of about 64 MiB with exact ends; the file as one without walk, the last one excepted: its end must be found."""
+    size = Path(file.path).stat().st_size
+    if not walk and not file.last:
+        return [FilePiece(file.path, file.base, 0, size, file.ledger, file.last, file.committed)]
+    cuts, begin, end, damaged = [], 0, 0, False
+    for chunk in chunks(
+        FilePiece(file.path, file.base, 0, size, file.ledger, file.last, file.committed), stop_at_bad=True
+    ):
+        if chunk.bad:
+            damaged = not chunk.bad[0].torn
+            end = chunk.at
+            break
+        end = chunk.at + len(chunk.data)
+        if walk and end - begin >= PIECE_BYTES:
+            cuts.append((begin, end))
+            begin = end
+    if damaged:
+        end = size
+    if end > begin:
+        cuts.append((begin, end))
+    return [FilePiece(file.path, file.base, a, b, file.ledger, file.last, file.committed) for a, b in cuts]
+
+
+def chunks(piece: FilePiece, *, stop_at_bad: bool = False) -> Iterator[Chunk]:
+    """Whole frames of a piece, in order; damage as a chunk with `bad` and no records. Raises OSError when the file is gone."""
+    handle = os.open(piece.path, os.O_RDONLY)
+    try:
+        at, want = piece.begin, CHUNK_BYTES
+        while at < piece.end:
+            data = os.pread(handle, min(want, piece.end - at), at)
+            if not data:
+                return
+            found, used, state = _frames(data, at, piece)
+            if found:
+                yield Chunk(data[:used], np.array(found, dtype=np.int64), at)
+                at, want = at + used, CHUNK_BYTES
+                continue
+            if state == "end":
+                return
+            if state == "more" and len(data) == want and want < RECORD_BYTES_MAX and at + want < piece.end:
+                want *= 4
+                continue
+            next_at = _resync(handle, at + 1, piece)
+            torn = next_at is None and piece.last
+            stop = piece.end if next_at is None else next_at
+            yield Chunk(b"", np.zeros(0, dtype=np.int64), at, [Bad(at, stop, "no record begins here", torn)])
+            if stop_at_bad or next_at is None:
+                return
+            at = next_at
+    finally:
+        os.close(handle)
+
+
+def _frames(data: bytes, at: int, piece: FilePiece) -> tuple[list[int], int, str]:
+    """(where records start, bytes of whole frames, why it stopped: more, end or bad)."""
+    found: list[int] = []
+    here, size, base = 0, len(data), piece.base + at
+    if piece.ledger:
+        while size - here >= ENTRY_BYTES + RECORD_FIXED_BYTES:
+            magic, total, index = _ENTRY.unpack_from(data, here)
+            if magic == -1 or (magic == 1 and index > piece.committed):
+                return found, here, "end"
+            if magic != 1 or total < ENTRY_BYTES + RECORD_FIXED_BYTES:
+                return found, here, "bad"
+            record = here + ENTRY_BYTES
+            inner, kind, position = _RECORD.unpack_from(data, record)
+            if inner != total - ENTRY_BYTES or kind != MESSAGE_MAGIC or position != base + record:
+                return found, here, "bad"
+            if here + total > size:
+                return found, here, "more"
+            found.append(record)
+            here += total
+        return found, here, "more"
+    unpack = _RECORD.unpack_from
+    while size - here >= 36:
+        total, magic, position = unpack(data, here)
+        if magic == MESSAGE_MAGIC and total >= RECORD_FIXED_BYTES and position == base + here:
+            if here + total > size:
+                return found, here, "more"
+            found.append(here)
+            here += total
+        else:
+            return found, here, "end" if magic == BLANK_MAGIC else "bad"
+    if size - here >= 8 and struct.unpack_from(">i", data, here + 4)[0] == BLANK_MAGIC:
+        return found, here, "end"
+    return found, here, "more"
+
+
+def _resync(handle: int, begin: int, piece: FilePiece) -> int | None:
+    """Where the next frame starts that is surely one: magic, own position, lengths and body CRC fit."""
+    at, before = begin, ENTRY_BYTES if piece.ledger else 0
+    while at < piece.end:
+        data = os.pread(handle, CHUNK_BYTES, at)
+        if not data:
+            return None
+        found = data.find(_MAGIC)
+        while found >= 0:
+            start = at + found - 4
+            if start - before >= begin and _surely(handle, start, piece):
+                return start - before
+            found = data.find(_MAGIC, found + 1)
+        if len(data) < CHUNK_BYTES:
+            return None
+        at += len(data) - 8  # a magic may lie across the border
+    return None
+
+
+def _surely(handle: int, start: int, piece: FilePiece) -> bool:
+    head = os.pread(handle, 36, start)
+    if len(head) < 36:
+        return False
+    total, _magic, position = _RECORD.unpack(head)
+    if (
+        position != piece.base + start
+        or not RECORD_FIXED_BYTES <= total <= RECORD_BYTES_MAX
+        or start + total > piece.end
+    ):
+        return False
+    try:
+        decode_record(os.pread(handle, total, start), check_crc=True)
+    except MessageError:
+        return False
+    return True

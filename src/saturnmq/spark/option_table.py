@@ -1,0 +1,141 @@
+"""Options as a table: name -> attribute and parser. All problems are told at once, an unknown name with the nearest (SPK-10)."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+Parser = Callable[[str], Any]
+OptionTable = Mapping[str, tuple[str, Parser]]
+SPARKS_OWN: Final = ("path", "checkpointlocation", "queryname")
+_SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_TIMES: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+
+
+def number(low: int, high: int | None = None) -> Parser:
+    """A whole number in a range."""
+    allowed = f"a whole number of at least {low}" if high is None else f"a whole number of {low}..{high}"
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError(f"must be {allowed}") from None
+        if value < low or (high is not None and value > high):
+            raise ValueError(f"must be {'at least ' + str(low) if high is None else allowed}")
+        return value
+
+    return parse
+
+
+def names(text: str) -> tuple[str, ...]:
+    """A list separated by commas, without repetitions."""
+    found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not found:
+        raise ValueError("must name at least one")
+    return found
+
+
+def flag(text: str) -> bool:
+    """true or false."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError("must be true or false")
+    return text.lower() == "true"
+
+
+def one_of(*words: str) -> Parser:
+    """One of some words, in any case."""
+
+    def parse(text: str) -> str:
+        for word in words:
+            if word.lower() == text.lower():
+                return word
+        raise ValueError(f"must be {' or '.join(words)}")
+
+    return parse
+
+
+def size(text: str) -> int:
+    """Bytes: 1048576, 64k, 64m, 1g."""
+    match = re.fullmatch(r"(\d+)([kmg]?)b?", text.strip().lower())
+    if match is None or int(match[1]) < 1:
+        raise ValueError("must be a size of at least 1 byte, such as 1048576 or 64m")
+    return int(match[1]) * _SIZES[match[2]]
+
+
+def duration_ms(text: str) -> int:
+    """Milliseconds: 1500, 1500ms, 30s, 15m, 1h."""
+    match = re.fullmatch(r"(\d+)\s*(ms|s|m|h|)", text.strip().lower())
+    if match is None:
+        raise ValueError("must be a time such as 1500ms, 30s or 15m")
+    return int(match[1]) * _TIMES[match[2]]
+
+
+def text(value: str) -> str:
+    """Any text but none."""
+    if not value.strip():
+        raise ValueError("must not be empty")
+    return value.strip()
+
+
+def pattern(value: str) -> str:
+    """A regular expression."""
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"must be a regular expression: {error}") from None
+    return value
+
+
+CONNECTION: Final[OptionTable] = {
+    "nameServer": ("name_server", text),
+    "accessKey": ("access_key", text),
+    "secretKey": ("secret_key", text),
+    "tls": ("tls", flag),
+    "tlsCa": ("tls_ca", text),
+    "tlsVerify": ("tls_verify", flag),
+}
+
+
+def read_options(
+    table: OptionTable, given: Mapping[str, str], alike: Mapping[str, str]
+) -> tuple[dict[str, Any], list[str]]:
+    """(values by attribute, problems). alike: attribute -> the words to say when two options set it."""
+    known = {name.lower(): name for name in table}
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for lowered, value in {key.lower(): str(value) for key, value in given.items()}.items():
+        name = known.get(lowered)
+        if name is None:
+            if lowered not in SPARKS_OWN:
+                near = difflib.get_close_matches(lowered, known, n=1)
+                hint = f", did you mean {known[near[0]]!r}?" if near else f"; allowed are {', '.join(table)}"
+                problems.append(f"unknown option {lowered!r}{hint}")
+            continue
+        attribute, parse = table[name]
+        if attribute in values:
+            problems.append(f"option {name!r}: give only one of {alike.get(attribute, attribute)}")
+            continue
+        try:
+            values[attribute] = parse(value)
+        except ValueError as error:
+            shown = "***" if attribute == "secret_key" else repr(value)
+            problems.append(f"option {name}={shown}: {error}")
+    return values, problems
+
+
+def connection_values(values: dict[str, Any], problems: list[str]) -> None:
+    """Fill in what the environment says and check what belongs together (SPK-11)."""
+    for attribute, variable in (
+        ("name_server", "NAMESRV_ADDR"),
+        ("access_key", "SATURNMQ_ACCESS_KEY"),
+        ("secret_key", "SATURNMQ_SECRET_KEY"),
+    ):
+        found = os.environ.get(variable)
+        if attribute not in values and found:
+            values[attribute] = found
+    if ("access_key" in values) != ("secret_key" in values):
+        problems.append("options accessKey and secretKey belong together, one of them is missing")

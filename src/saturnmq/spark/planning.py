@@ -1,0 +1,242 @@
+"""What planners ask brokers: queues, bounds, positions of times and groups, sizes. No pyspark needed.
+
+Everything of one plan is asked in parallel; nothing here changes anything on a broker. Source: SRC-02..06, SRC-15, SRC-16.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from saturnmq.protocol.bodies import MessageQueue, TopicList
+from saturnmq.protocol.codes import AUTO_CREATE_TOPIC, DLQ_PREFIX, FORBIDDEN_SEND_TOPICS, RETRY_PREFIX, RequestCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.protocol.message import decode_record
+from saturnmq.spark.connect import Link, linked
+from saturnmq.spark.fetch import Loss, met_loss, where
+from saturnmq.spark.options import Positions, SourceOptions
+from saturnmq.spark.pushdown import EVER, Predicates
+from saturnmq.spark.ranges import Bounds, Key, QueueRange, key_of, named_queues, place, split
+
+SIZE_SAMPLES: Final = 4
+EVERYTHING: Final = Predicates()
+Known = dict[MessageQueue, Bounds]
+
+
+def is_system_topic(topic: str) -> bool:
+    """Topics that brokers make for themselves and for groups."""
+    return (
+        topic in FORBIDDEN_SEND_TOPICS
+        or topic in (AUTO_CREATE_TOPIC, "BenchmarkTest")
+        or topic.upper().startswith(("RMQ_SYS_", RETRY_PREFIX, DLQ_PREFIX))
+    )
+
+
+async def _topic_list(link: Link, code: RequestCode) -> list[str]:
+    answer = await link.core.name_servers.call(Command(code), link.core.settings.api_timeout_ms)
+    return TopicList.decode(answer.body or b"{}").topic_list
+
+
+async def topics_of(link: Link, options: SourceOptions) -> list[str]:
+    """The topics that the options name. A pattern matches no system, retry or dead letter topic. Raises ConfigError."""
+    if options.assign is not None:
+        return sorted(options.assign)
+    if options.pattern is None:
+        return list(options.topics)
+    names, system = await asyncio.gather(
+        _topic_list(link, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER),
+        _topic_list(link, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS),  # cluster and broker names
+    )
+    found = sorted(
+        name
+        for name in names
+        if re.fullmatch(options.pattern, name) and name not in system and not is_system_topic(name)
+    )
+    if not found:
+        raise ConfigError(f"option subscribePattern={options.pattern!r} matches none of {len(names)} topics")
+    return found
+
+
+async def queues_of(link: Link, options: SourceOptions) -> list[MessageQueue]:
+    """Every readable queue that the options want. Raises ConfigError for an unknown topic or queue."""
+    found: list[MessageQueue] = []
+    for topic in await topics_of(link, options):
+        try:
+            queues = await link.puller.queues(topic)
+        except SaturnError as error:
+            raise ConfigError(f"option topic: {topic!r} cannot be read from {options.name_server}: {error}") from error
+        if options.assign is not None:
+            wanted = {(broker, queue) for broker, ids in options.assign[topic].items() for queue in ids}
+            strange = sorted(wanted - {(q.broker_name, q.queue_id) for q in queues})
+            if strange:
+                raise ConfigError(f"option assign: topic {topic!r} has no queue {strange[0][1]} on {strange[0][0]!r}")
+            queues = [q for q in queues if (q.broker_name, q.queue_id) in wanted]
+        found += queues
+    return sorted(found, key=key_of)
+
+
+async def bounds_of(link: Link, queues: Iterable[MessageQueue]) -> Known:
+    """First and next offset of each queue, asked in parallel. Raises the error of the first broker that does not answer."""
+    listed = list(queues)
+    numbers = await asyncio.gather(
+        *(ask(q) for q in listed for ask in (link.puller.min_offset, link.puller.max_offset))
+    )
+    return {q: Bounds(numbers[2 * n], max(numbers[2 * n : 2 * n + 2])) for n, q in enumerate(listed)}
+
+
+async def bounds(link: Link, options: SourceOptions) -> Known:
+    """Every wanted queue with its bounds."""
+    return await bounds_of(link, await queues_of(link, options))
+
+
+def checked(
+    known: Known, offsets: dict[MessageQueue, int], options: SourceOptions, name: str
+) -> dict[MessageQueue, int]:
+    """Offsets inside the bounds; those outside are data loss: an error, or recorded and moved to the bound (SRC-15)."""
+    moved = {}
+    for queue, offset in offsets.items():
+        limits = known[queue]
+        inside = min(max(offset, limits.low), limits.high)
+        if inside != offset:
+            reason = f"option {name}: offset {offset} of {where(queue)} is outside {limits.low}..{limits.high}"
+            low, high = sorted((offset, inside))
+            met_loss(options, Loss(queue.topic, queue.broker_name, queue.queue_id, low, high, reason))
+        moved[queue] = inside
+    return moved
+
+
+async def _committed(link: Link, known: Known, options: SourceOptions) -> dict[MessageQueue, int]:
+    """The group's stored offsets as they are; groupOffsetFallback for queues without one (SRC-05)."""
+    group = options.group or ""
+    listed = list(known)
+    stored = await asyncio.gather(*(link.puller.committed(group, queue) for queue in listed))
+    missing = [queue for queue, offset in zip(listed, stored, strict=True) if offset is None]
+    if missing and options.group_fallback == "error":
+        raise ConfigError(
+            f"option startingOffsets=group: group {group!r} has no offset for {', '.join(map(where, missing))}; "
+            "set groupOffsetFallback to earliest or latest"
+        )
+    fallback = place(known, options.group_fallback, "groupOffsetFallback") if missing else {}
+    return {q: fallback[q] if offset is None else offset for q, offset in zip(listed, stored, strict=True)}
+
+
+async def _store_ms(link: Link, queue: MessageQueue, offset: int) -> int | None:
+    """When the message was stored, None if it cannot be read."""
+    result = await link.puller.pull(queue, offset, max_count=1)
+    return decode_record(result.body).store_timestamp_ms if result.body else None
+
+
+async def offset_of_time(link: Link, queue: MessageQueue, limits: Bounds, time_ms: int) -> int:
+    """The first offset stored at time_ms or later, the queue's end if there is none (SRC-03, SRC-04).
+
+    A broker's answer is only a hint: it may be any of several equal times, and a broker whose files were copied picks the wrong
+    file. Its neighbours are read; when they contradict it the queue is searched by single reads.
+    """
+    low, high = limits
+    if low >= high:
+        return low
+    hint = min(max(await link.puller.offset_by_time(queue, time_ms), low), high)
+    for guess in (hint, min(hint + 1, high)):
+        before = await _store_ms(link, queue, guess - 1) if guess > low else None
+        after = await _store_ms(link, queue, guess) if guess < high else None
+        if (guess == low or (before is not None and before < time_ms)) and (
+            guess == high or (after is not None and after >= time_ms)
+        ):
+            return guess
+    while low < high:
+        middle = (low + high) // 2
+        stored = await _store_ms(link, queue, middle)
+        if stored is not None and stored >= time_ms:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+async def _by_times(
+    link: Link, known: Known, times: Positions | int, name: str
+) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
+    """(offsets, times) by queue."""
+    wanted = dict.fromkeys(known, times) if isinstance(times, int) else named_queues(known, times, name)
+    found = await asyncio.gather(*(offset_of_time(link, q, known[q], when) for q, when in wanted.items()))
+    return dict(zip(wanted, found, strict=True)), wanted
+
+
+async def starts(
+    link: Link, known: Known, options: SourceOptions
+) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
+    """(where each queue begins, from which store time on). Times win over offsets. Raises ConfigError, DataLossError."""
+    times = options.starting_times if options.starting_times is not None else options.starting_ms
+    if times is not None:
+        name = "startingOffsetsByTimestamp" if options.starting_times is not None else "startingTimestamp"
+        offsets, wanted = await _by_times(link, known, times, name)
+        empty = [q for q, offset in offsets.items() if offset >= known[q].high > known[q].low]
+        if empty and options.starting_times is not None and options.time_strategy == "error":
+            raise ConfigError(
+                f"option {name}: nothing was stored at {wanted[empty[0]]} or later in {', '.join(map(where, empty))}; "
+                "set startingOffsetsByTimestampStrategy=latest to begin at the end"
+            )
+        return offsets, wanted
+    if options.starting == "group":
+        return checked(known, await _committed(link, known, options), options, "startingOffsets=group"), {}
+    return checked(known, place(known, options.starting, "startingOffsets"), options, "startingOffsets"), {}
+
+
+async def _ends(
+    link: Link, known: Known, options: SourceOptions
+) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
+    times = options.ending_times if options.ending_times is not None else options.ending_ms
+    if times is not None:
+        name = "endingOffsetsByTimestamp" if options.ending_times is not None else "endingTimestamp"
+        return await _by_times(link, known, times, name)
+    return checked(known, place(known, options.ending, "endingOffsets"), options, "endingOffsets"), {}
+
+
+async def record_bytes(link: Link, known: Known) -> dict[Key, float]:
+    """Average bytes of a record by queue, of a few that lie apart; queues that are empty are left out (SRC-06)."""
+
+    async def one(queue: MessageQueue, limits: Bounds) -> float:
+        length = limits.high - limits.low
+        places = sorted({limits.low + length * n // SIZE_SAMPLES for n in range(SIZE_SAMPLES)})
+        results = await asyncio.gather(*(link.puller.pull(queue, at, max_count=1) for at in places))
+        sizes = [int.from_bytes(result.body[:4], "big") for result in results if result.body]
+        return sum(sizes) / len(sizes) if sizes else 0.0
+
+    wanted = {q: b for q, b in known.items() if b.high > b.low}
+    found = await asyncio.gather(*(one(q, b) for q, b in wanted.items()))
+    return {key_of(q): size for q, size in zip(wanted, found, strict=True) if size}
+
+
+async def _plan(link: Link, options: SourceOptions, wanted: Predicates) -> list[QueueRange]:
+    known = await bounds(link, options)
+    begin, since = await starts(link, known, options)
+    end, until = await _ends(link, known, options)
+    whole = [
+        QueueRange(*key_of(q), max(begin[q], wanted.begin), min(end[q], wanted.end), since.get(q), until.get(q))
+        for q in sorted(known, key=key_of)
+    ]
+    if wanted.start_ms > 0 or wanted.end_ms < EVER:
+        whole = list(await asyncio.gather(*(_narrowed(link, known, r, wanted) for r in whole)))
+    whole = [r for r in whole if wanted.wants(r.topic, r.broker, r.queue_id)]
+    sizes = await record_bytes(link, known) if options.bytes_per_partition else {}
+    return split(whole, options.min_partitions, options.records_per_partition, options.bytes_per_partition, sizes)
+
+
+async def _narrowed(link: Link, known: Known, r: QueueRange, wanted: Predicates) -> QueueRange:
+    """The range without what was stored at other times; rows are compared again when they are read."""
+    queue = MessageQueue(r.topic, r.broker, r.queue_id)
+    begin, end = r.begin, r.end
+    if wanted.start_ms > 0:
+        begin = max(begin, await offset_of_time(link, queue, known[queue], wanted.start_ms))
+    if wanted.end_ms < EVER:
+        end = min(end, await offset_of_time(link, queue, known[queue], wanted.end_ms))
+    return r._replace(begin=begin, end=end)
+
+
+def batch_ranges(options: SourceOptions, wanted: Predicates = EVERYTHING) -> list[QueueRange]:
+    """The ranges of a batch read, fixed and split (SRC-02, SRC-06). Raises ConfigError, DataLossError."""
+    with linked(options) as link:
+        return link.run(_plan(link, options, wanted))

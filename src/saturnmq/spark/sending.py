@@ -1,0 +1,118 @@
+"""Requests to brokers: so many in flight, one at a time for a fixed queue, again after what may pass. No pyspark needed.
+
+Nothing is pending when `send` returns or raises. Source: SNK-04, SNK-05, SNK-08.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from saturnmq.client.deadline import Deadline
+from saturnmq.client.errors import CallTimeout, SendFailed
+from saturnmq.client.message import Receipt, SendStatus
+from saturnmq.client.producer import Producer
+from saturnmq.client.selection import shard
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.errors import ResponseError, SaturnError, StoreError
+from saturnmq.spark.connect import Link
+from saturnmq.spark.encode import Request, Target, queue_of
+from saturnmq.spark.sink_options import SinkOptions
+
+BUDGET_S: Final = 120.0
+PAUSE_S: Final = (0.1, 5.0)
+_PASSING: Final = frozenset(
+    {int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.SERVICE_NOT_AVAILABLE), int(ResponseCode.FLOW_CONTROL)}
+)
+
+
+@dataclass
+class Sender:
+    """The sends of one task."""
+
+    link: Link
+    options: SinkOptions
+    producer: Producer[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.producer = self.link.client.producer(self.options.producer_group, retry_codes=_PASSING)
+
+    async def shard_target(self, topic: str, key: str) -> Target:
+        """The queue of a key, as Java's producers choose it; it stays for the task, also when brokers fail (SNK-05)."""
+        route = await self.link.core.write_route(topic)
+        queue = shard(route.write_queues, key)
+        return Target(topic, queue.broker_name, queue.queue_id)
+
+    async def send(self, requests: Iterable[Request]) -> None:
+        """Every request acknowledged as option ack says. Raises StoreError naming the topic and the broker's remark."""
+        gate = asyncio.Semaphore(self.options.in_flight)
+        chains: dict[Target, list[Request]] = {}
+        free: list[Request] = []
+        for request in requests:
+            if request.ordered:
+                chains.setdefault(request.target, []).append(request)
+            else:
+                free.append(request)
+
+        async def chain(items: list[Request]) -> None:
+            for item in items:
+                async with gate:
+                    await self._one(item)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for items in chains.values():
+                    group.create_task(chain(items))
+                for item in free:
+                    group.create_task(chain([item]))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def _one(self, request: Request) -> None:
+        options, began, pause = self.options, time.monotonic(), PAUSE_S[0]
+        for attempt in range(options.retries + 1):
+            try:
+                if options.ack == "none":
+                    await self._oneway(request)
+                    return
+                receipts = await self._deliver(request)
+                if options.ack == "stored" or all(r.status is SendStatus.SEND_OK for r in receipts):
+                    return
+                cause = f"stored, but not durably: {receipts[0].status.name}"
+            except SaturnError as error:
+                if not _may_pass(error):
+                    raise StoreError(f"topic {request.target.topic}: the broker refused a message: {error}") from error
+                cause = str(error)
+            if time.monotonic() - began > BUDGET_S or attempt == options.retries:
+                raise StoreError(f"topic {request.target.topic}: not sent after {attempt + 1} attempts: {cause}")
+            await asyncio.sleep(pause * (0.5 + random.random() / 2))
+            pause = min(pause * 2, PAUSE_S[1])
+
+    async def _deliver(self, request: Request) -> list[Receipt]:
+        """All receipts of one delivery; the producer looks for another broker when the queue is free."""
+        if request.ordered and self.link.core.routes.known(request.target.topic) is None:
+            await self.link.core.write_route(request.target.topic)
+        return await self.producer._deliver(
+            request.prepared, queue_of(request.target), Deadline(self.options.send_timeout_ms)
+        )
+
+    async def _oneway(self, request: Request) -> None:
+        producer, prepared = self.producer, request.prepared
+        deadline = Deadline(self.options.send_timeout_ms)
+        route = await producer._route(prepared.topic, deadline)
+        queue = queue_of(request.target) or producer._pick(route, None)
+        address = await producer._address(queue)
+        command = producer._command(prepared, queue)
+        await self.link.core.remote.call_oneway(address, command, max(deadline.remaining_ms, 1))
+
+
+def _may_pass(error: SaturnError) -> bool:
+    """Busy, stopping, unreachable: worth another attempt. An answer of refusal is not (SNK-08)."""
+    cause: BaseException | None = error.__cause__ if isinstance(error, SendFailed) else error
+    if isinstance(cause, ResponseError):
+        return cause.code in _PASSING
+    return isinstance(cause, CallTimeout) or error.retryable

@@ -1,0 +1,150 @@
+"""The sink: `df.write.format("rocketmq").mode("append")` and `df.writeStream`. Source: spec 06 section 5.
+
+Delivery is at least once: a task that fails is run again and sends its rows again, and messages of a failed job cannot be called
+back. With `dedupe` every message carries where it came from, so that repeats can be found.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from saturnmq.spark.connect import linked
+from saturnmq.spark.encode import Encoder, Request, Target
+from saturnmq.spark.sending import Sender
+from saturnmq.spark.sink_options import SinkOptions, parse_sink_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+REQUESTS_AT_ONCE: Final = 64
+
+
+@dataclass
+class Sent(WriterCommitMessage):
+    """What one task sent."""
+
+    partition: int
+    attempt: int
+    rows: int
+    bytes: int
+    skipped: int
+    last_message_id: str
+
+
+def task_name() -> tuple[int, int, str]:
+    """(partition, attempt, query/batch/partition) of the running task; a batch write has no query and no batch."""
+    context = TaskContext.get()
+    if context is None:
+        return 0, 0, "-/-/0"
+    query = context.getLocalProperty("sql.streaming.queryId") or "-"
+    batch = context.getLocalProperty("streaming.sql.batchId") or "-"
+    partition = context.partitionId()
+    return partition, context.attemptNumber(), f"{query}/{batch}/{partition}"
+
+
+def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Sent:
+    """Send the rows of one task; returns when all are acknowledged. Raises BadRowError, StoreError."""
+    partition, attempt, name = task_name()
+    size = 0
+    with linked(options) as link:
+        sender = Sender(link, options)
+        known: dict[tuple[str, str], Target] = {}
+
+        def shard_target(topic: str, key: str) -> Target:
+            found = known.get((topic, key))
+            if found is None:
+                if len(known) > 100_000:
+                    known.clear()
+                found = known[(topic, key)] = link.run(sender.shard_target(topic, key))
+            return found
+
+        ids = link.core.ids
+        encoder = Encoder(options, lambda: ids.next(time.time()), name, shard_target)
+        waiting: list[Request] = []
+        for batch in batches:
+            columns = {field.name: batch.column(n).to_pylist() for n, field in enumerate(batch.schema)}
+            for request in encoder.add(columns, batch.num_rows):
+                waiting.append(request)
+                size += request.size
+                if len(waiting) >= REQUESTS_AT_ONCE:
+                    link.run(sender.send(waiting))
+                    waiting = []
+        for request in encoder.rest():
+            waiting.append(request)
+            size += request.size
+        link.run(sender.send(waiting))
+    if encoder.skipped:
+        logger.warning("rows left out partition=%d count=%d", partition, encoder.skipped)
+    return Sent(partition, attempt, encoder.rows - encoder.skipped, size, encoder.skipped, encoder.last_id)
+
+
+def for_ordered_write(frame: DataFrame, key: str, *order: str) -> DataFrame:
+    """The frame so that messages of one key are sent in order: one task has all rows of a key, sorted (SNK-06).
+
+    The key column must be shardingKey, or the rows must fix brokerName and queueId.
+    """
+    return frame.repartition(key).sortWithinPartitions(key, *order)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Made in the planner, pickled to the tasks."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task."""
+        return write_batches(self._options, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Everything was acknowledged in the tasks."""
+        _say("written", messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What was sent stays sent: the caller is told by Spark, here it is counted."""
+        _say("aborted, these stay in the topic", messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """One object per task and one per commit, in different processes."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task of a micro-batch."""
+        return write_batches(self._options, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Everything was acknowledged in the tasks."""
+        _say(f"batch {batchId} written", messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What was sent stays sent; the batch is run again."""
+        _say(f"batch {batchId} aborted, these stay in the topic", messages)
+
+
+W = TypeVar("W", BatchWriter, StreamWriter)
+
+
+def make_writer(kind: type[W], given: MutableMapping[str, str], schema: StructType, overwrite: bool) -> W:
+    """A writer whose options and columns fit. Raises ConfigError with every problem."""
+    columns: Mapping[str, str] = {item.name: item.dataType.simpleString() for item in schema.fields}
+    return kind(parse_sink_options(given, columns, overwrite=overwrite))
+
+
+def _say(what: str, messages: list[WriterCommitMessage | None]) -> None:
+    sent = [m for m in messages if isinstance(m, Sent)]
+    logger.info(
+        "%s tasks=%d rows=%d bytes=%d", what, len(messages), sum(m.rows for m in sent), sum(m.bytes for m in sent)
+    )

@@ -1,0 +1,114 @@
+"""Options and columns of the sink. No pyspark needed. Source: spec 06 section 5, SNK-02, SNK-03."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.spark import option_table as table
+from saturnmq.spark.connect import Connection
+
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+
+# column -> Spark types it may have (simpleString)
+COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    "body": ("binary", "string"),
+    "topic": ("string",),
+    "tags": ("string",),
+    "keys": ("string",),
+    "properties": ("map<string,string>", "string"),
+    "flag": ("int",),
+    "shardingKey": ("string",),
+    "brokerName": ("string",),
+    "queueId": ("int",),
+    "delayLevel": ("int",),
+    "deliverAt": ("bigint", "timestamp"),
+}
+
+
+@dataclass(frozen=True)
+class SinkOptions(Connection):
+    """The options of one write."""
+
+    topic: str | None = None
+    delivery: str = "at_least_once"
+    ack: str = "stored"
+    batch_bytes: int = 1024 * 1024
+    batch_messages: int = 512
+    in_flight: int = 16
+    send_timeout_ms: int = 3000
+    retries: int = 8
+    compress: str = "none"
+    compress_above: int = 4096
+    bad_rows: str = "fail"
+    dedupe: bool = False
+    allow_timer: bool = False
+    producer_group: str = "SPARK_SINK"
+
+
+_TABLE: Final[table.OptionTable] = {
+    **table.CONNECTION,
+    "topic": ("topic", table.text),
+    "delivery": ("delivery", table.one_of("at_least_once", "transactional")),
+    "ack": ("ack", table.one_of("stored", "durable", "none")),
+    "batchBytes": ("batch_bytes", table.size),
+    "batchMessages": ("batch_messages", table.number(1)),
+    "inFlight": ("in_flight", table.number(1, 1024)),
+    "sendTimeoutMs": ("send_timeout_ms", table.number(1)),
+    "retries": ("retries", table.number(0)),
+    "compress": ("compress", table.one_of("none", "zlib")),
+    "compressAbove": ("compress_above", table.number(1)),
+    "badRows": ("bad_rows", table.one_of("fail", "skip")),
+    "dedupe": ("dedupe", table.flag),
+    "allowTimer": ("allow_timer", table.flag),
+    "producerGroup": ("producer_group", table.text),
+}
+OPTION_NAMES: Final = tuple(_TABLE)
+
+
+def parse_sink_options(given: Mapping[str, str], columns: Mapping[str, str], *, overwrite: bool = False) -> SinkOptions:
+    """The options, checked against the columns of the frame (name -> Spark type).
+
+    Raises ConfigError with every problem at once (SNK-02, SNK-03).
+    """
+    values, problems = table.read_options(_TABLE, given, {})
+    table.connection_values(values, problems)
+    if not values.get("name_server"):
+        problems.append("option nameServer is missing: host:port;host:port of the name servers, or set NAMESRV_ADDR")
+    if overwrite:
+        problems.append('messages cannot be overwritten: use .mode("append"), on a stream outputMode append or update')
+    if values.get("batch_bytes", 1) > BODY_BYTES_MAX:
+        problems.append(f"option batchBytes={values['batch_bytes']}: must be at most 4m, brokers refuse more")
+    if values.get("delivery") == "transactional":
+        problems.append(
+            "option delivery=transactional is not there yet; use at_least_once, with dedupe=true to find repeats"
+        )
+    problems += column_problems(columns)
+    if "topic" not in values and "topic" not in columns:
+        problems.append("option topic is missing, and so is a column topic: one of them must say where to")
+    if "deliverAt" in columns and not values.get("allow_timer"):
+        problems.append(
+            "column deliverAt: only SaturnMQ brokers hold such messages back, others deliver them at once; "
+            "set allowTimer=true to send them all the same"
+        )
+    if problems:
+        raise ConfigError(problems)
+    return SinkOptions(**values)
+
+
+def column_problems(columns: Mapping[str, str]) -> list[str]:
+    """What is wrong with a frame's columns."""
+    problems = []
+    if "body" not in columns:
+        problems.append("column body is missing: binary or string, the content of the message")
+    for name, kind in columns.items():
+        allowed = COLUMNS.get(name)
+        if allowed is None:
+            problems.append(f"column {name!r} is unknown; allowed are {', '.join(COLUMNS)}")
+        elif kind not in allowed:
+            problems.append(f"column {name} is {kind}, must be {' or '.join(allowed)}")
+    if ("brokerName" in columns) != ("queueId" in columns):
+        problems.append("columns brokerName and queueId belong together, one of them is missing")
+    return problems

@@ -1,0 +1,167 @@
+"""The stream source: offsets, limits and partitions of micro-batches. Source: spec 06 section 4.
+
+It lives in the planner process of a query; `read` runs on pickled copies in workers. Spark's checkpoint decides where a query goes
+on; what it commits to a consumer group, `track` does in the driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.spark import planning, ranges
+from saturnmq.spark.connect import Link, linked
+from saturnmq.spark.fetch import Loss, met_loss
+from saturnmq.spark.options import SourceOptions
+from saturnmq.spark.ranges import Bounds, Key
+from saturnmq.spark.source import RangePartition, read_partition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One per query, in the planner process."""
+
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._cached: tuple[float, dict[Key, Bounds], dict[Key, float]] | None = None
+        self._target: dict[Key, int] | None = None
+        self._missing: frozenset[Key] = frozenset()
+        self._admission = ranges.Admission(
+            options.offsets_per_trigger,
+            options.bytes_per_trigger,
+            options.min_offsets_per_trigger,
+            options.trigger_delay_ms,
+        )
+
+    def _ask(self) -> tuple[dict[Key, Bounds], dict[Key, float]]:
+        async def ask(link: Link) -> tuple[dict[Key, Bounds], dict[Key, float]]:
+            known = await planning.bounds(link, self._options)
+            sizes = await planning.record_bytes(link, known) if self._needs_sizes else {}
+            return {ranges.key_of(queue): limits for queue, limits in known.items()}, sizes
+
+        with linked(self._options) as link:
+            return link.run(ask(link))
+
+    @property
+    def _needs_sizes(self) -> bool:
+        return self._admission.needs_sizes or bool(self._options.bytes_per_partition)
+
+    def _state(self) -> tuple[dict[Key, Bounds], dict[Key, float]]:
+        """Bounds and sizes of every queue, asked at most once per metadataRefreshMs: Spark polls every 10 ms when idle (STR-09).
+
+        A broker that does not answer leaves what is known, so that the query waits for it.
+        """
+        now = time.monotonic()
+        if self._cached is None or (now - self._cached[0]) * 1000 >= self._options.refresh_ms:
+            try:
+                self._cached = (now, *self._ask())
+            except SaturnError as error:
+                if self._cached is None or not error.retryable:
+                    raise
+                logger.warning("no new offsets: %s", error)
+                self._cached = (now, *self._cached[1:])
+        return self._cached[1], self._cached[2]
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a query without checkpoint starts."""
+        options = self._options
+
+        async def ask(link: Link) -> dict[Key, int]:
+            known = await planning.bounds(link, options)
+            placed, _times = await planning.starts(link, known, options)
+            return {ranges.key_of(queue): offset for queue, offset in placed.items()}
+
+        with linked(options) as link:
+            return ranges.to_offset(link.run(ask(link)), options.group)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Everything: the limits of the options are applied in latestOffset, Spark knows no combination of them."""
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the ends of this run (STR-07)."""
+        self._cached = None
+        self._target = {key: limits.high for key, limits in self._state()[0].items()}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """How far the next micro-batch goes; `start` itself when nothing is new."""
+        begin = ranges.from_offset(start)
+        known, sizes = self._state()
+        self._say_missing(begin, known)
+        latest = dict(begin)  # a queue that is gone from the route keeps its offset
+        for key, limits in known.items():
+            if self._target is not None and key not in self._target:
+                continue  # made after the run began: waits for the next one
+            begin.setdefault(key, limits.low)  # a queue that appeared later starts at its beginning (STR-03)
+            high = limits.high if self._target is None else min(self._target[key], limits.high)
+            latest[key] = max(high, begin[key])
+        reached = self._admission.reach(
+            begin, latest, time.monotonic() * 1000, sizes, no_minimum=self._target is not None
+        )
+        made = ranges.to_offset(reached, self._options.group)
+        return start if made == start else made
+
+    def _say_missing(self, begin: dict[Key, int], known: dict[Key, Bounds]) -> None:
+        missing = frozenset(begin) - frozenset(known)
+        if missing - self._missing:
+            logger.warning("queues of the checkpoint are not in the route: %s", sorted(missing - self._missing))
+        self._missing = missing
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The ends of the queues, for the query's progress."""
+        return ranges.to_offset({key: limits.high for key, limits in self._state()[0].items()}, self._options.group)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """A task per range between two offsets. Raises DataLossError for positions that the brokers no longer have."""
+        begin, reached = ranges.from_offset(start), ranges.from_offset(end)
+        options = self._options
+        if begin == reached:
+            return []
+        self._cached = None
+        known, sizes = self._state()
+        whole = []
+        for key in sorted(reached):
+            limits = known.get(key)
+            first = begin.get(key, limits.low if limits else 0)
+            last = reached[key]
+            if last < first:
+                met_loss(options, Loss(*key, last, first, f"the next offset went back from {first} to {last}"))
+                continue
+            if first == last:
+                continue
+            if limits is None:
+                met_loss(options, Loss(*key, first, last, "the queue is gone"))
+                continue
+            whole.append(ranges.QueueRange(*key, *self._inside(key, first, last, limits)))
+        pieces = ranges.split(
+            whole, options.min_partitions, options.records_per_partition, options.bytes_per_partition, sizes
+        )
+        return [RangePartition(piece) for piece in pieces]
+
+    def _inside(self, key: Key, first: int, last: int, limits: Bounds) -> tuple[int, int]:
+        if first < limits.low:
+            gone = min(last, limits.low)
+            met_loss(self._options, Loss(*key, first, gone, f"the queue begins at {limits.low}"))
+            first = gone
+        if last > limits.high:
+            met_loss(self._options, Loss(*key, max(first, limits.high), last, f"the queue ends at {limits.high}"))
+            last = max(limits.high, first)
+        return min(first, last), last
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Record batches of one range."""
+        return read_partition(self._options, self._columns, None, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: the checkpoint decides."""

@@ -1,0 +1,274 @@
+"""What a stream's driver tells brokers and operators: committed offsets of the consumer group, and the lag.
+
+Spark's progress does not name the source; ours is known by the shape of its offset, and the group by its `g`. Callbacks only put
+work into a queue, one thread does the network: a broker's fault is logged and neither fails nor slows a query. The checkpoint alone
+decides where a query goes on. Source: STR-11..14.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import queue
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, MessageQueue
+from saturnmq.protocol.codes import RETRY_PREFIX, RequestCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.spark.connect import Connection, Link, linked
+from saturnmq.spark.ranges import Key, from_offset
+
+logger = logging.getLogger(__name__)
+
+COMMIT_INTERVAL_MS: Final = 5000
+STOP_SECONDS: Final = 30.0
+
+
+@dataclass
+class Lag:
+    """How far one query is behind: messages by queue, and in all."""
+
+    query: str
+    run: str
+    batch: int
+    rows: int
+    batch_ms: int
+    end: dict[Key, int]
+    latest: dict[Key, int]
+
+    @property
+    def by_queue(self) -> dict[Key, int]:
+        """Messages behind, by queue."""
+        return {key: max(0, high - self.end.get(key, 0)) for key, high in self.latest.items()}
+
+    @property
+    def messages(self) -> int:
+        """Messages behind in all."""
+        return sum(self.by_queue.values())
+
+
+@dataclass
+class _Group:
+    wanted: dict[Key, int] = field(default_factory=dict)
+    done: dict[Key, int] = field(default_factory=dict)
+    at_ms: float = -1e18
+
+
+def positions_of(offset: Any) -> tuple[str | None, dict[Key, int]] | None:
+    """(group, positions) of a progress offset, None for one of another source."""
+    try:
+        value = json.loads(offset) if isinstance(offset, str) else offset
+        if not isinstance(value, dict):
+            return None
+        group = value.get("g")
+        return group if isinstance(group, str) else None, from_offset(value)
+    except (ValueError, ConfigError):
+        return None
+
+
+class OffsetCommitter:
+    """Commits group offsets, at most every interval and never backwards (STR-12). Used by one thread."""
+
+    def __init__(self, options: Connection, interval_ms: int = COMMIT_INTERVAL_MS) -> None:
+        self._options = options
+        self._interval_ms = interval_ms
+        self._groups: dict[str, _Group] = {}
+
+    def reached(self, group: str, positions: dict[Key, int]) -> None:
+        """A batch of the group ended here."""
+        self._groups.setdefault(group, _Group()).wanted.update(positions)
+
+    def flush(self, now_ms: float, *, all_of_it: bool = False) -> None:
+        """Commit what is due; a broker's fault is logged and tried again later."""
+        for name, group in self._groups.items():
+            due = {key: n for key, n in group.wanted.items() if group.done.get(key) != n}
+            if not due or (not all_of_it and now_ms - group.at_ms < self._interval_ms):
+                continue
+            group.at_ms = now_ms
+            try:
+                with linked(self._options) as link:
+                    group.done.update(link.run(_commit(link, name, due)))
+            except SaturnError as error:
+                logger.warning("offsets of group %s not committed: %s", name, error)
+
+
+async def _commit(link: Link, group: str, due: dict[Key, int]) -> dict[Key, int]:
+    async def one(key: Key, offset: int) -> None:
+        target = MessageQueue(*key)
+        await link.puller.queues(key[0])  # its route
+        stored = await link.puller.committed(group, target)
+        if stored is None or stored < offset:
+            await link.puller.commit(group, target, offset)
+        elif stored > offset:
+            logger.warning(
+                "group %s has offset %d of %s, beyond the stream's %d: left alone", group, stored, key, offset
+            )
+
+    await asyncio.gather(*(one(key, offset) for key, offset in due.items()))
+    await _make_retry_topic(link, group, sorted({key[0] for key in due}))
+    return due
+
+
+async def _make_retry_topic(link: Link, group: str, topics: list[str]) -> None:
+    """mqadmin consumerProgress asks for the route of %RETRY%group: one heartbeat and a goodbye make it (STR-13)."""
+    core = link.core
+    if await core.routes.refresh(RETRY_PREFIX + group) is not None:
+        return
+    consumer = ConsumerData(
+        group_name=group,
+        consume_type="CONSUME_PASSIVELY",
+        message_model="CLUSTERING",
+        consume_from_where="CONSUME_FROM_LAST_OFFSET",
+        unit_mode=False,
+    )
+    client_id = f"{core.client_id}@spark"
+    body = HeartbeatData(client_id=client_id, consumer_data_set=[consumer]).encode()
+    addresses = set()
+    for topic in topics:
+        route = await core.read_route(topic)
+        addresses |= {a for name in route.addresses if (a := route.master(name)) is not None}
+    for address in sorted(addresses):
+        await core.call_broker(address, Command(RequestCode.HEART_BEAT, body=body), core.settings.api_timeout_ms)
+        goodbye = Command(RequestCode.UNREGISTER_CLIENT, ext={"clientID": client_id, "consumerGroup": group})
+        await core.call_broker(address, goodbye, core.settings.api_timeout_ms)
+
+
+class Tracker(StreamingQueryListener):
+    """Listens to every query of a session. `lags` has the newest lag by query id."""
+
+    def __init__(
+        self, options: Connection, *, interval_ms: int = COMMIT_INTERVAL_MS, lag_table: str | None = None
+    ) -> None:
+        self._committer = OffsetCommitter(options, interval_ms)
+        self._lag_table = lag_table
+        self._events: queue.Queue[Lag | tuple[str, dict[Key, int]] | threading.Event | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._work, name="saturnmq-track", daemon=True)
+        self._thread.start()
+        self.lags: dict[str, Lag] = {}
+
+    # callbacks of Spark; they only put something into the queue
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Nothing to do."""
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Nothing new."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """A batch ended: its end is what the group has consumed."""
+        progress = event.progress
+        for source in progress.sources:
+            end, latest = positions_of(source.endOffset), positions_of(source.latestOffset)
+            if end is None:
+                continue
+            if end[0] is not None:
+                self._events.put((end[0], end[1]))
+            self._events.put(
+                Lag(
+                    str(progress.id),
+                    str(progress.runId),
+                    int(progress.batchId),
+                    int(source.numInputRows),
+                    int(progress.batchDuration),
+                    end[1],
+                    latest[1] if latest is not None else {},
+                )
+            )
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Commit what is left."""
+        self._events.put(threading.Event())
+
+    # the thread
+
+    def _work(self) -> None:
+        while True:
+            try:
+                item = self._events.get(timeout=1.0)
+            except queue.Empty:
+                self._committer.flush(time.monotonic() * 1000)
+                continue
+            if item is None:
+                return
+            if isinstance(item, Lag):
+                self.lags[item.query] = item
+                if self._lag_table:
+                    self._write(item)
+                self._committer.flush(time.monotonic() * 1000)
+            elif isinstance(item, threading.Event):
+                self._committer.flush(time.monotonic() * 1000, all_of_it=True)
+                item.set()
+            else:
+                self._committer.reached(*item)
+
+    def _write(self, lag: Lag) -> None:
+        """One Parquet file of rows, without a Spark job (STR-14)."""
+        try:
+            write_lag(lag, self._lag_table or "")
+        except OSError as error:
+            logger.warning("lag table %s: %s", self._lag_table, error)
+
+    def flush(self, timeout_s: float = STOP_SECONDS) -> bool:
+        """Commit everything reported so far; whether that was done in time."""
+        done = threading.Event()
+        self._events.put(done)
+        return done.wait(timeout_s)
+
+    def stop(self) -> None:
+        """Commit what is left and end the thread."""
+        self.flush()
+        self._events.put(None)
+        self._thread.join(STOP_SECONDS)
+
+
+def write_lag(lag: Lag, uri: str) -> None:
+    """The lag's rows as one Parquet file in a folder."""
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyarrow import fs
+    from pyarrow import parquet as pq
+
+    now = pa.scalar(int(time.time() * 1_000_000), type=pa.timestamp("us", tz="UTC")).as_py()
+    rows = [
+        {
+            "ts": now, "query": lag.query, "run": lag.run, "batch": lag.batch, "topic": key[0], "broker": key[1],
+            "queue": key[2], "end_offset": lag.end.get(key, 0), "max_offset": lag.latest[key], "lag": behind,
+            "rows": lag.rows, "batch_ms": lag.batch_ms,
+        }
+        for key, behind in lag.by_queue.items()
+    ]  # fmt: skip
+    if rows:
+        system, folder = fs.FileSystem.from_uri(uri if "://" in uri else Path(uri).absolute().as_uri())
+        system.create_dir(folder, recursive=True)
+        pq.write_table(pa.Table.from_pylist(rows), f"{folder}/lag-{lag.run}-{lag.batch}.parquet", filesystem=system)
+
+
+def track(
+    spark: SparkSession,
+    name_server: str,
+    *,
+    interval_ms: int = COMMIT_INTERVAL_MS,
+    lag_table: str | None = None,
+    access_key: str | None = None,
+    secret_key: str | None = None,
+) -> Tracker:
+    """Commit group offsets and keep the lag of this session's streams from now on. `stop()` it, or the queries first."""
+    options = Connection(name_server, access_key=access_key, secret_key=secret_key)
+    tracker = Tracker(options, interval_ms=interval_ms, lag_table=lag_table)
+    spark.streams.addListener(tracker)
+    return tracker

@@ -1,0 +1,228 @@
+"""The sink in a real session, and its parts without one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as f
+
+from saturnmq.client.message import Receipt, SendStatus
+from saturnmq.client.send_request import Prepared
+from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.errors import ConfigError, StoreError
+from saturnmq.protocol.message import decode_batch, decode_properties, java_hash
+from saturnmq.spark import encode, sending
+from saturnmq.spark.connect import linked
+from saturnmq.spark.encode import BadRowError, Encoder, Request, Target
+from saturnmq.spark.sink import for_ordered_write
+from saturnmq.spark.sink_options import SinkOptions, parse_sink_options
+from saturnmq.sync import Client
+from saturnmq.testing import SyncEmbeddedBroker
+
+GIVEN = {"nameServer": "127.0.0.1:9876", "topic": "T"}
+
+
+def encoder(**options: Any) -> Encoder:
+    ids = iter(f"ID{n}" for n in range(10_000))
+    return Encoder(SinkOptions(**({"topic": "T"} | options)), lambda: next(ids), "q/1/0",
+                   lambda topic, key: Target(topic, "b", abs(java_hash(key)) % 4))  # fmt: skip
+
+
+@pytest.mark.spec("SNK-02", "SNK-03", "SNK-07")
+def test_wrong_columns_and_options_are_told_all_at_once() -> None:
+    columns = {"boddy": "string", "flag": "string", "queueId": "int", "deliverAt": "bigint"}
+    with pytest.raises(ConfigError) as caught:
+        parse_sink_options({"nameServer": "h:1", "acks": "all", "batchBytes": "5m"}, columns, overwrite=True)
+    text = str(caught.value)
+    for words in ("column body is missing", "column 'boddy' is unknown; allowed are body, topic", "flag is string, must be int",
+                  "brokerName and queueId belong together", "option topic is missing", "did you mean 'ack'",
+                  "batchBytes=5242880: must be at most 4m", "allowTimer=true", '.mode("append")'):  # fmt: skip
+        assert words in text, words
+    assert parse_sink_options(GIVEN, {"body": "string"}).topic == "T"
+
+
+@pytest.mark.spec("SNK-01", "SNK-02", "SNK-07", "SNK-09")
+def test_rows_become_batches_with_their_properties() -> None:
+    made = encoder(batch_messages=3, dedupe=True)
+    columns = {"body": [b"a", "b", b"c", b"d", b"e"], "tags": ["t", None, "t", "t", "t"], "keys": ["k1 k2", None, "", "x", "y"],
+               "properties": [[("p", "1")], "q\x012", None, None, None], "flag": [7, None, 0, 0, 0],
+               "delayLevel": [None, None, None, 3, None]}  # fmt: skip
+    full = list(made.add(columns, 5))
+    rest = list(made.rest())
+    assert [(r.rows, r.prepared.batch) for r in full + rest] == [(1, False), (3, True), (1, True)] or [
+        (r.rows, r.prepared.batch) for r in full + rest
+    ] == [(3, True), (1, False), (1, True)]
+    batch = next(r for r in full if r.prepared.batch)
+    items = decode_batch(batch.prepared.body)
+    assert [i.body for i in items] == [b"a", b"b", b"c"] and items[0].flag == 7
+    assert decode_properties(items[0].properties_raw) == {
+        "p": "1", "SPARK_ROW": "q/1/0/0", "KEYS": "k1 k2", "UNIQ_KEY": "ID0", "WAIT": "true", "TAGS": "t"}  # fmt: skip
+    assert decode_properties(items[1].properties_raw)["q"] == "2"
+    single = next(r for r in full if not r.prepared.batch)
+    assert "DELAY\x013" in single.prepared.properties and single.prepared.body == b"d"
+
+
+@pytest.mark.spec("SNK-02")
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"body": [None]}, "column body is null"),
+        ({"body": [b""]}, "at least 1 byte"),
+        ({"body": [b"x" * (4 * 1024 * 1024 + 1)]}, "4194305 bytes, at most 4194304"),
+        ({"body": [b"x"], "properties": [[("UNIQ_KEY", "1")]]}, "UNIQ_KEY is reserved"),
+        ({"body": [b"x"], "tags": ["a\x01b"]}, "column tags holds a separator"),
+        ({"body": [b"x"], "properties": [[("p", "a" * 40_000)]]}, "at most 32767 fit"),
+        ({"body": [b"x"], "delayLevel": [19]}, "delayLevel is 19, must be 1..18"),
+    ],
+)
+def test_a_bad_row_is_named_or_left_out(columns: dict[str, list[Any]], words: str) -> None:
+    with pytest.raises(BadRowError, match="row 0 of the task") as caught:
+        list(encoder().add(columns, 1))
+    assert words in str(caught.value) and "badRows=skip" in str(caught.value)
+    tolerant = encoder(bad_rows="skip")
+    assert list(tolerant.add(columns, 1)) == [] and tolerant.skipped == 1
+
+
+@pytest.mark.spec("SNK-04", "SNK-08")
+def test_what_may_pass_is_sent_again_and_a_refusal_is_not(
+    server: SyncEmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not durable yet, then durable; and a topic that must not be written fails at its first answer."""
+    monkeypatch.setattr(sending, "PAUSE_S", (0.001, 0.001))
+    options = SinkOptions(name_server=server.name_servers, ack="durable", retries=3)
+    request = Request(Target("T"), Prepared("T", b"x", ("1",), ""), 1, 1)
+    answers = [SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.SEND_OK]
+
+    with linked(options) as link:
+        sender = sending.Sender(link, options)
+
+        async def deliver(_request: Request) -> list[Receipt]:
+            return [Receipt(answers.pop(0), "1", "", MessageQueue("T", "b", 0), 0)]
+
+        sender._deliver = deliver  # type: ignore[method-assign]
+        link.run(sender.send([request]))
+        assert answers == []
+        answers += [SendStatus.FLUSH_DISK_TIMEOUT] * 9
+        with pytest.raises(StoreError, match="topic T: not sent after 4 attempts: stored, but not durably"):
+            link.run(sender.send([request]))
+        assert len(answers) == 5
+        strict = sending.Sender(link, options)
+        began = time.monotonic()
+        bad = Request(Target("T", "broker-a", 99), Prepared("T", b"x", ("1",), "WAIT\x01true"), 1, 1)
+        with pytest.raises(StoreError, match="refused a message"):
+            link.run(strict.send([bad]))
+        assert time.monotonic() - began < 2
+
+
+def read(spark: Any, server: SyncEmbeddedBroker, topic: str) -> Any:
+    return spark.read.format("rocketmq").option("nameServer", server.name_servers).option("topic", topic)
+
+
+@pytest.mark.spark
+@pytest.mark.spec("SNK-01", "SNK-04", "SNK-05")
+def test_a_frame_is_written_and_read_back(spark: Any, server: SyncEmbeddedBroker) -> None:
+    with Client(name_servers=server.name_servers) as client:
+        client.create_topic("sunk", queues=4)
+    frame = spark.range(3000).select(
+        f.concat(f.lit("body "), "id").alias("body"),
+        f.when(f.col("id") % 2 == 0, "even").otherwise("odd").alias("tags"),
+        f.col("id").cast("string").alias("keys"),
+        f.create_map(f.lit("region"), f.lit("EU")).alias("properties"),
+        f.lit("sunk").alias("topic"),
+    )
+    sink = frame.write.format("rocketmq").option("nameServer", server.name_servers).option("batchMessages", "50")
+    sink.mode("append").save()
+    rows = read(spark, server, "sunk").option("columns", "body,tags,keys,propertiesMap,queueId").load().collect()
+    assert Counter(r["body"].decode() for r in rows) == Counter(f"body {n}" for n in range(3000))
+    assert all(r["tags"] == ("odd" if int(r["keys"]) % 2 else "even") for r in rows)
+    assert all(r["propertiesMap"]["region"] == "EU" for r in rows)
+    assert len({r["queueId"] for r in rows}) == 4
+    with pytest.raises(Exception, match=r'use .mode\("append"\)'):
+        frame.write.format("rocketmq").option("nameServer", server.name_servers).mode("overwrite").save()
+
+
+@pytest.mark.spark
+@pytest.mark.spec("SNK-05", "SNK-06")
+def test_rows_of_a_key_go_in_order_to_javas_queue(spark: Any, server: SyncEmbeddedBroker) -> None:
+    with Client(name_servers=server.name_servers) as client:
+        client.create_topic("ordered", queues=4)
+    frame = spark.range(2000).select(
+        f.concat(f.lit("key"), f.col("id") % 7).alias("shardingKey"),
+        f.col("id").cast("string").alias("body"),
+        f.col("id").cast("int").alias("flag"),
+    )
+    made = for_ordered_write(frame, "shardingKey", "flag").select("shardingKey", "body", "flag")
+    made.write.format("rocketmq").option("nameServer", server.name_servers).option("topic", "ordered").mode(
+        "append"
+    ).save()
+    columns = "queueId,queueOffset,flag,propertiesMap"
+    rows = read(spark, server, "ordered").option("columns", columns).load().orderBy("queueId", "queueOffset").collect()
+    assert len(rows) == 2000
+    seen: dict[str, list[int]] = {}
+    for row in rows:
+        key = row["propertiesMap"]["__SHARDINGKEY"]
+        assert row["queueId"] == abs(java_hash(key)) % 4
+        seen.setdefault(key, []).append(row["flag"])
+    assert len(seen) == 7 and all(flags == sorted(flags) for flags in seen.values())
+
+
+@pytest.mark.spark
+@pytest.mark.spec("SNK-04", "SNK-09", "SNK-12", "STR-16")
+def test_a_stream_goes_from_topic_to_topic_and_repeats_can_be_found(
+    spark: Any, server: SyncEmbeddedBroker, send: Any, tmp_path: Path
+) -> None:
+    send("from", 500)
+    source = (
+        spark.readStream.format("rocketmq").option("nameServer", server.name_servers).option("topic", "from")
+        .option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "300").load()
+    )  # fmt: skip
+    query = (
+        source.select("body", "tags", "keys").writeStream.format("rocketmq").option("nameServer", server.name_servers)
+        .option("topic", "to").option("dedupe", "true").option("checkpointLocation", str(tmp_path / "c"))
+        .trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination(60)
+    rows = read(spark, server, "to").option("columns", "keys,propertiesMap").load().collect()
+    assert sorted(int(r["keys"]) for r in rows) == list(range(500))
+    names = [r["propertiesMap"]["SPARK_ROW"] for r in rows]
+    assert len(set(names)) == 500 and {n.split("/")[0] for n in names} == {str(query.id)}
+    assert {n.split("/")[1] for n in names} == {"0", "1"}
+
+
+@pytest.mark.spec("SNK-08")
+def test_nothing_is_pending_when_a_cancelled_task_ends(server: SyncEmbeddedBroker) -> None:
+    options = SinkOptions(name_server=server.name_servers, in_flight=2)
+    started, ended = threading.Event(), []
+    with linked(options) as link:
+        sender = sending.Sender(link, options)
+
+        async def deliver(_request: Request) -> list[Receipt]:
+            import asyncio
+
+            started.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                ended.append(1)
+            return []
+
+        sender._deliver = deliver  # type: ignore[method-assign]
+
+        async def cancelled() -> None:
+            import asyncio
+
+            requests = [Request(Target("T"), Prepared("T", b"x", ("1",), ""), 1, 1) for _ in range(5)]
+            task = asyncio.create_task(sender.send(requests))
+            while not started.is_set():
+                await asyncio.sleep(0.001)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        link.run(cancelled())
+    assert len(ended) == 2 and encode.queue_of(Target("T")) is None
