@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from saturnmq.client.errors import EncodeError as EncodeError
     from saturnmq.client.errors import MessageRefused as MessageRefused
     from saturnmq.client.errors import NoNameServer as NoNameServer
+    from saturnmq.client.errors import OffsetOutOfRange as OffsetOutOfRange
     from saturnmq.client.errors import PartialSend as PartialSend
     from saturnmq.client.errors import ProducerStopped as ProducerStopped
     from saturnmq.client.errors import ReplyTimeout as ReplyTimeout
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from saturnmq.client.errors import TransactionRolledBack as TransactionRolledBack
     from saturnmq.client.errors import Unsupported as Unsupported
     from saturnmq.client.errors import WrongLoop as WrongLoop
+    from saturnmq.client.hooks import ConsumeContext as ConsumeContext
+    from saturnmq.client.hooks import ConsumeHook as ConsumeHook
+    from saturnmq.client.hooks import SendContext as SendContext
     from saturnmq.client.hooks import SendHook as SendHook
     from saturnmq.client.listener import Retry as Retry
     from saturnmq.client.message import Ack as Ack
@@ -71,6 +75,7 @@ _HOME: Final = {
         "EncodeError",
         "MessageRefused",
         "NoNameServer",
+        "OffsetOutOfRange",
         "PartialSend",
         "ProducerStopped",
         "ReplyTimeout",
@@ -80,7 +85,7 @@ _HOME: Final = {
         "Unsupported",
         "WrongLoop",
     ),
-    "saturnmq.client.hooks": ("SendHook",),
+    "saturnmq.client.hooks": ("ConsumeContext", "ConsumeHook", "SendContext", "SendHook"),
     "saturnmq.client.listener": ("Retry",),
     "saturnmq.client.message": ("Ack", "Message", "Outgoing", "Receipt", "SendStatus"),
     "saturnmq.client.producer": ("Producer",),

@@ -9,24 +9,22 @@ it and raises KeyboardInterrupt. Inside a running event loop every call raises W
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from saturnmq.client.attempts import RETRY_CODES, Selector
 from saturnmq.client.client import Client as AsyncClient
 from saturnmq.client.codecs import Codec
-from saturnmq.client.consumer import Consumer as AsyncConsumer
-from saturnmq.client.errors import Closed
+from saturnmq.client.consumer_settings import ConsumerOptions
 from saturnmq.client.hooks import SendHook
 from saturnmq.client.message import Message as AsyncMessage
 from saturnmq.client.message import Outgoing, Receipt
 from saturnmq.client.portal import portal as _portal
 from saturnmq.client.producer import Producer as AsyncProducer
 from saturnmq.client.puller import PULLER_GROUP
-from saturnmq.client.rebalance import Strategy, average
-from saturnmq.client.subscription import ALL, Filter
+from saturnmq.client.sync_consumer import Consumer, Message
 from saturnmq.client.sync_puller import Puller
 from saturnmq.client.transactions import Check
 from saturnmq.client.transactions import Transaction as AsyncTransaction
@@ -127,58 +125,16 @@ class Client:
         return Puller(self._inner.puller(group))
 
     @overload
-    def consumer(
-        self,
-        group: str,
-        *,
-        prefetch: int = ...,
-        prefetch_bytes: int = ...,
-        start: str | datetime = ...,
-        pull_batch: int = ...,
-        max_times: int = ...,
-        ack_timeout: float = ...,
-        strategy: Strategy = ...,
-    ) -> Consumer[bytes]: ...
+    def consumer(self, group: str, **options: Unpack[ConsumerOptions]) -> Consumer[bytes]: ...
     @overload
+    def consumer(self, group: str, *, codec: Codec[T], **options: Unpack[ConsumerOptions]) -> Consumer[T]: ...
     def consumer(
-        self,
-        group: str,
-        *,
-        codec: Codec[T],
-        prefetch: int = ...,
-        prefetch_bytes: int = ...,
-        start: str | datetime = ...,
-        pull_batch: int = ...,
-        max_times: int = ...,
-        ack_timeout: float = ...,
-        strategy: Strategy = ...,
-    ) -> Consumer[T]: ...
-    def consumer(
-        self,
-        group: str,
-        *,
-        codec: Codec[Any] | None = None,
-        prefetch: int = 256,
-        prefetch_bytes: int = 64 * 1024 * 1024,
-        start: str | datetime = "last",
-        pull_batch: int = 32,
-        max_times: int = 16,
-        ack_timeout: float = 900.0,
-        strategy: Strategy = average,
+        self, group: str, *, codec: Codec[Any] | None = None, **options: Unpack[ConsumerOptions]
     ) -> Consumer[Any]:
         """See saturnmq.Client.consumer."""
-        options: dict[str, Any] = {
-            "prefetch": prefetch,
-            "prefetch_bytes": prefetch_bytes,
-            "start": start,
-            "pull_batch": pull_batch,
-            "max_times": max_times,
-            "ack_timeout": ack_timeout,
-            "strategy": strategy,
-        }
-        if codec is not None:
-            options["codec"] = codec
-        return Consumer(self._inner.consumer(group, **options))
+        if codec is None:
+            return Consumer(self._inner.consumer(group, **options))
+        return Consumer(self._inner.consumer(group, codec=codec, **options))
 
     def create_topic(
         self, topic: str, *, queues: int = 4, key: str = AUTO_CREATE_TOPIC, sys_flag: int = 0
@@ -454,117 +410,3 @@ class Transaction(Generic[T]):
     def leave_open(self) -> None:
         """See saturnmq.Transaction.leave_open."""
         self._inner.leave_open()
-
-
-class Message(Generic[T]):
-    """A received message, with ack, retry and reject that wait. Everything else is saturnmq.Message's."""
-
-    __slots__ = ("_inner",)
-
-    def __init__(self, inner: AsyncMessage[T]) -> None:
-        self._inner = inner
-
-    def __repr__(self) -> str:
-        return repr(self._inner)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    @property
-    def value(self) -> T:
-        """The body through the codec."""
-        return self._inner.value
-
-    def ack(self) -> None:
-        """See saturnmq.Message.ack."""
-        _portal.run("Message.ack", self._inner.ack)
-
-    def retry(self, after: timedelta | None = None, *, reason: str = "") -> None:
-        """See saturnmq.Message.retry."""
-        _portal.run("Message.retry", lambda: self._inner.retry(after, reason=reason))
-
-    def reject(self, reason: str = "") -> None:
-        """See saturnmq.Message.reject."""
-        _portal.run("Message.reject", lambda: self._inner.reject(reason))
-
-
-class Consumer(Generic[T]):
-    """saturnmq.Consumer without await: `for message in consumer`."""
-
-    def __init__(self, inner: AsyncConsumer[T]) -> None:
-        self._inner = inner
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def __iter__(self) -> Iterator[Message[T]]:
-        while True:
-            try:
-                message = self.recv()
-            except Closed:
-                return
-            yield message
-
-    @property
-    def group(self) -> str:
-        return self._inner.group
-
-    @property
-    def assigned(self) -> list[MessageQueue]:
-        """See saturnmq.Consumer.assigned."""
-        return self._inner.assigned
-
-    def start(self) -> None:
-        """See saturnmq.Consumer.start."""
-        _portal.run("Consumer.start", self._inner.start)
-
-    def stop(self) -> None:
-        """See saturnmq.Consumer.stop."""
-        _portal.run("Consumer.stop", self._inner.stop)
-
-    def subscribe(self, topic: str, wanted: Filter | str = ALL) -> None:
-        """See saturnmq.Consumer.subscribe."""
-        _portal.run("Consumer.subscribe", lambda: self._inner.subscribe(topic, wanted))
-
-    def unsubscribe(self, topic: str) -> None:
-        """See saturnmq.Consumer.unsubscribe."""
-        _portal.run("Consumer.unsubscribe", lambda: self._inner.unsubscribe(topic))
-
-    def recv(self, timeout: float | None = None) -> Message[T]:
-        """See saturnmq.Consumer.recv."""
-        return Message(_portal.run("Consumer.recv", lambda: self._inner.recv(timeout)))
-
-    def batches(self, max_count: int, wait: float = 1.0) -> Iterator[list[Message[T]]]:
-        """See saturnmq.Consumer.batches."""
-        source = self._inner.batches(max_count, wait)
-
-        async def next_batch() -> list[AsyncMessage[T]] | None:
-            return await anext(source, None)
-
-        try:
-            while (batch := _portal.run("Consumer.batches", next_batch)) is not None:
-                yield [Message(message) for message in batch]
-        finally:
-            _portal.run("Consumer.batches", source.aclose)
-
-    def wait_assigned(self, timeout: float = 10.0) -> list[MessageQueue]:
-        """See saturnmq.Consumer.wait_assigned."""
-        return _portal.run("Consumer.wait_assigned", lambda: self._inner.wait_assigned(timeout))
-
-    def committed(self) -> dict[MessageQueue, int]:
-        """See saturnmq.Consumer.committed."""
-
-        async def read() -> dict[MessageQueue, int]:
-            return self._inner.committed()
-
-        return _portal.run("Consumer.committed", read)
-
-    def commit(self) -> None:
-        """See saturnmq.Consumer.commit."""
-        _portal.run("Consumer.commit", self._inner.commit)

@@ -50,6 +50,9 @@ CALLS: dict[str, Callable[[World], Coroutine[Any, Any, Any]]] = {
     "consumer.anext": lambda w: anext_of(w),
     "consumer.batches": lambda w: batch_of(w),
     "consumer.commit": lambda w: w.consumer.commit(),
+    "consumer.assign": lambda w: assign_of(w),
+    "consumer.seek": lambda w: w.consumer.seek(0, QUEUE),
+    "consumer.lag": lambda w: w.consumer.lag(),
     "consumer.wait_assigned": lambda w: w.consumer.wait_assigned(),
     "message.ack": lambda w: settle(w, "ack"),
     "message.retry": lambda w: settle(w, "retry"),
@@ -79,6 +82,11 @@ async def reply_of(world: World) -> Any:
 async def transaction_of(world: World) -> Any:
     async with world.producer.transaction("T", b"x", queue=QUEUE):
         await asyncio.sleep(0)
+
+
+async def assign_of(world: World) -> None:
+    async with world.client.consumer("other") as inbox:
+        await inbox.assign([QUEUE])
 
 
 async def anext_of(world: World) -> Any:

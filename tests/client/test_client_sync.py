@@ -47,7 +47,7 @@ LEFT_OUT = {
         (("Consumer", name))
         for name in ("room_made", "subscription_type", "subscription_version", "task_ended", "wake_rebalance")
     ),
-    ("Consumer", "wanted_tags"),
+    *((("Consumer", name)) for name in ("deliver_first", "reset_offsets", "subscription_expression", "wanted_tags")),
 }
 
 

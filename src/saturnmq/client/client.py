@@ -10,13 +10,14 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from saturnmq.client import namespaces, queries
 from saturnmq.client.attempts import RETRY_CODES
-from saturnmq.client.checks import check_topic, consumer_group_problem, producer_group_problem
+from saturnmq.client.checks import check_topic, producer_group_problem
 from saturnmq.client.codecs import BytesCodec, Codec
 from saturnmq.client.consumer import Consumer
+from saturnmq.client.consumer_settings import ConsumerOptions, consumer_settings
 from saturnmq.client.core import Core, State, check_state
 from saturnmq.client.hooks import SendHook
 from saturnmq.client.listener import (
@@ -32,7 +33,6 @@ from saturnmq.client.listener import (
 from saturnmq.client.message import Message
 from saturnmq.client.producer import Producer
 from saturnmq.client.puller import PULLER_GROUP, Puller
-from saturnmq.client.rebalance import Strategy, average
 from saturnmq.client.subscription import ALL, Filter, tag
 from saturnmq.client.transactions import Check
 from saturnmq.client.url import ClientSettings, from_environment, make_settings, parse_url
@@ -158,81 +158,18 @@ class Client:
         return Puller(self._core, group)
 
     @overload
-    def consumer(
-        self,
-        group: str,
-        *,
-        prefetch: int = ...,
-        prefetch_bytes: int = ...,
-        start: str | datetime = ...,
-        pull_batch: int = ...,
-        max_times: int = ...,
-        ack_timeout: float = ...,
-        strategy: Strategy = ...,
-    ) -> Consumer[bytes]: ...
+    def consumer(self, group: str, **options: Unpack[ConsumerOptions]) -> Consumer[bytes]: ...
     @overload
+    def consumer(self, group: str, *, codec: Codec[T], **options: Unpack[ConsumerOptions]) -> Consumer[T]: ...
     def consumer(
-        self,
-        group: str,
-        *,
-        codec: Codec[T],
-        prefetch: int = ...,
-        prefetch_bytes: int = ...,
-        start: str | datetime = ...,
-        pull_batch: int = ...,
-        max_times: int = ...,
-        ack_timeout: float = ...,
-        strategy: Strategy = ...,
-    ) -> Consumer[T]: ...
-    def consumer(
-        self,
-        group: str,
-        *,
-        codec: Codec[Any] | None = None,
-        prefetch: int = 256,
-        prefetch_bytes: int = 64 * 1024 * 1024,
-        start: str | datetime = "last",
-        pull_batch: int = 32,
-        max_times: int = 16,
-        ack_timeout: float = 900.0,
-        strategy: Strategy = average,
+        self, group: str, *, codec: Codec[Any] | None = None, **options: Unpack[ConsumerOptions]
     ) -> Consumer[Any]:
-        """A member of this consumer group.
+        """A member of this consumer group; ConsumerSettings tells the options.
 
-        prefetch: unsettled messages per queue, prefetch_bytes: of all queues; pulling pauses there. start: "last", "first"
-        or an aware datetime, for queues of which the group has no stored offset. max_times: redeliveries before the dead
-        letters. ack_timeout: seconds after which a message that was handed out and not settled comes again.
         Raises ConfigError naming every bad value.
         """
-        problems = [problem] if (problem := consumer_group_problem(group)) else []
-        for name, value, low, high in (
-            ("prefetch", prefetch, 1, 65_535),
-            ("prefetch_bytes", prefetch_bytes, 1, 2**40),
-            ("pull_batch", pull_batch, 1, 1024),
-            ("max_times", max_times, 0, 2**31 - 1),
-            ("ack_timeout", ack_timeout, 0.01, 86_400.0),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-                problems.append(f"{name} is {value!r}, must be {low}..{high}")
-        if isinstance(start, datetime):
-            if start.tzinfo is None:
-                problems.append("start is a datetime without time zone, must be aware")
-        elif start not in ("last", "first"):
-            problems.append(f"start is {start!r:.60}, must be 'last', 'first' or an aware datetime")
-        if problems:
-            raise ConfigError(problems)
-        return Consumer(
-            self._core,
-            group,
-            codec or BytesCodec(),
-            prefetch=prefetch,
-            prefetch_bytes=prefetch_bytes,
-            start=start,
-            pull_batch=pull_batch,
-            max_times=max_times,
-            ack_timeout=ack_timeout,
-            strategy=strategy,
-        )
+        settings = consumer_settings(group, options, self._settings.instance)
+        return Consumer(self._core, group, codec or BytesCodec(), settings)
 
     def listener(
         self,
@@ -244,19 +181,21 @@ class Client:
         retry: Retry = DEFAULT_RETRY,
         time_limit: float = TIME_LIMIT_S,
         codec: Codec[Any] | None = None,
+        **options: Unpack[ConsumerOptions],
     ) -> Callable[[H], H]:
         """Decorator of a handler, async or plain (then it runs in a thread), fed while `run` runs (API-16).
 
         None or Ack.SUCCESS acks; Ack.RETRY, an exception or more than time_limit seconds send the message back; Ack.REJECT
-        makes a dead letter. The codec follows the annotation Message[T]. Raises ConfigError.
+        makes a dead letter. The codec follows the annotation Message[T]. options: those of `consumer`, such as
+        ordered=True; they beat what the listener would choose. Raises ConfigError.
         """
         check_topic(topic, sending=False)
         wanted = tag(filter) if isinstance(filter, str) else filter
-        if problem := consumer_group_problem(group):
-            raise ConfigError(problem)
+        consumer_settings(group, options, self._settings.instance)
 
         def decorate(handler: H) -> H:
-            self._listeners.append(make_spec(handler, topic, group, wanted, concurrency, retry, time_limit, codec))
+            spec = make_spec(handler, topic, group, wanted, concurrency, retry, time_limit, codec, options)
+            self._listeners.append(spec)
             return handler
 
         return decorate
@@ -273,13 +212,7 @@ class Client:
             Feeder(
                 spec,
                 Producer(self._core, INNER_PRODUCER_GROUP, BytesCodec(), max_in_flight=spec.concurrency),
-                self.consumer(
-                    spec.group,
-                    codec=spec.codec,
-                    max_times=spec.retry.max_times,
-                    prefetch=max(256, 2 * spec.concurrency),
-                    ack_timeout=max(2 * spec.time_limit, 60.0),
-                ),
+                self.consumer(spec.group, codec=spec.codec, **spec.consumer_options),
             )
             for spec in self._listeners
         ]

@@ -62,11 +62,11 @@ class GroupMember(Protocol):
 
     group: str
 
-    def heartbeat_data(self) -> ConsumerData: ...
+    def heartbeat_data(self) -> ConsumerData | None: ...
     def stop(self) -> Awaitable[None]: ...
     def wake_rebalance(self) -> None: ...
     def persist_offsets(self) -> Awaitable[None]: ...
-    def handle(self, command: Command) -> Command | None: ...
+    def handle(self, command: Command) -> Command | Awaitable[Command | None] | None: ...
 
 
 def check_state(what: str, state: State) -> None:
@@ -365,7 +365,7 @@ class Core:
         body = heartbeat_body(
             self.client_id,
             sorted(self.producers),
-            [consumer.heartbeat_data() for consumer in self.consumers.values()],
+            [data for consumer in self.consumers.values() if (data := consumer.heartbeat_data()) is not None],
         )
         await asyncio.gather(*(self._beat(address, body) for address in addresses))
 
@@ -397,7 +397,7 @@ class Core:
 
     # requests of brokers
 
-    def _on_request(self, connection: Connection, command: Command) -> Command | None:
+    def _on_request(self, connection: Connection, command: Command) -> Command | Awaitable[Command | None] | None:
         if command.code == RequestCode.CHECK_TRANSACTION_STATE:
             self.checks.asked(connection, command)
             return None

@@ -10,6 +10,7 @@ ClientError
   SendFailed, PartialSend                        what is left after the retries
   TransactionRolledBack, ReplyTimeout (10006)    a transaction that cannot begin, a request that nobody answers
   MessageRefused (13), EncodeError, DecodeError  the message itself
+  OffsetOutOfRange                               a seek to where the broker has nothing
   Unsupported                                    what these brokers cannot do
   ConsumerStopped, ProducerStopped               a background task died
   AlreadySettled                                 a message settled twice, differently
@@ -156,6 +157,12 @@ class ReplyTimeout(ClientError):
 
     code = int(ResponseCode.REQUEST_TIMEOUT)
     retryable = True
+
+
+class OffsetOutOfRange(ClientError):
+    """A seek to an offset that the broker does not have; nothing was moved (CA-12)."""
+
+    code = int(ResponseCode.PULL_OFFSET_MOVED)
 
 
 class Unsupported(LocalProtocolError):

@@ -1,11 +1,14 @@
-"""Hooks around a send. Source: PR-26."""
+"""Hooks around a send and around the handling of a received message. Source: PR-26, CC-02, TR-03, TR-05."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from saturnmq.client.message import Receipt
+from saturnmq.client.message import Ack, Message, Receipt
 from saturnmq.protocol.bodies import MessageQueue
 
 logger = logging.getLogger(__name__)
@@ -13,7 +16,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class SendContext:
-    """One attempt of a send, as a hook sees it. receipt or error is set when `after` is called."""
+    """One attempt of a send, as a hook sees it. receipt or error is set when `after` is called.
+
+    properties: the property string of the message; of a batch only what counts for all of it. body_bytes: as it travels.
+    """
 
     group: str
     topic: str
@@ -22,6 +28,8 @@ class SendContext:
     message_ids: tuple[str, ...]
     receipt: Receipt | None = None
     error: BaseException | None = None
+    properties: str = ""
+    body_bytes: int = 0
 
 
 class SendHook:
@@ -44,3 +52,46 @@ def run_quietly(hooks: tuple[SendHook, ...], name: str, context: SendContext) ->
             getattr(hook, name)(context)
         except Exception:
             logger.exception("send hook failed hook=%s stage=%s", type(hook).__name__, name)
+
+
+@dataclass(slots=True)
+class ConsumeContext:
+    """One delivery of a message, as a hook sees it. The last three are set when `after` is called.
+
+    verdict: what was said about the message. reason: why it failed, as far as was told. timed_out: nobody said anything
+    within ack_timeout. started: monotonic seconds.
+    """
+
+    group: str
+    message: Message[Any]
+    started: float = field(default_factory=time.monotonic)
+    verdict: Ack | None = None
+    reason: str = ""
+    timed_out: bool = False
+
+    @property
+    def elapsed_ms(self) -> int:
+        """Since the message was handed out."""
+        return int((time.monotonic() - self.started) * 1000)
+
+
+class ConsumeHook:
+    """Base with two empty methods; what they raise is logged only.
+
+    A delivery that ends without a verdict, because the queue moved away or the consumer stopped, has no `after`.
+    """
+
+    def before(self, context: ConsumeContext) -> None:
+        """A message is handed out."""
+
+    def after(self, context: ConsumeContext) -> None:
+        """It was settled, or nobody settled it in time."""
+
+
+def run_consume_hooks(hooks: Sequence[ConsumeHook], name: str, context: ConsumeContext) -> None:
+    """Call `before` or `after` of all; what they raise is logged."""
+    for hook in hooks:
+        try:
+            getattr(hook, name)(context)
+        except Exception:
+            logger.exception("consume hook failed hook=%s stage=%s", type(hook).__name__, name)

@@ -17,10 +17,12 @@ from typing import Any, Final
 
 from saturnmq.client.codecs import Codec, codec_for
 from saturnmq.client.consumer import Consumer
+from saturnmq.client.consumer_settings import ConsumerOptions
 from saturnmq.client.errors import Closed
 from saturnmq.client.message import Ack, Message
 from saturnmq.client.producer import Producer
 from saturnmq.client.requests import wants_reply
+from saturnmq.client.running_info import FAILED_PREFIX
 from saturnmq.client.subscription import Filter
 from saturnmq.protocol.errors import ConfigError, SaturnError
 
@@ -32,9 +34,12 @@ TIME_LIMIT_S: Final = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often a failed message comes again, and after how long; None lets the broker choose."""
+    """How often a failed message comes again, and after how long; None lets the broker choose.
 
-    max_times: int = 16
+    max_times: None for 16 times, without limit for an ordered listener, whose queue waits for the message.
+    """
+
+    max_times: int | None = None
     after: timedelta | None = None
 
 
@@ -53,6 +58,17 @@ class ListenerSpec:
     retry: Retry
     time_limit: float
     codec: Codec[Any]
+    options: ConsumerOptions
+
+    @property
+    def consumer_options(self) -> ConsumerOptions:
+        """What its consumer is told: what was asked for, else what fits the handler."""
+        own: ConsumerOptions = {
+            "max_times": self.retry.max_times,
+            "prefetch": max(256, 2 * self.concurrency),
+            "ack_timeout": max(2 * self.time_limit, 60.0),
+        }
+        return {**own, **self.options}
 
 
 def value_type(handler: Handler) -> Any:
@@ -78,6 +94,7 @@ def make_spec(
     retry: Retry,
     time_limit: float,
     codec: Codec[Any] | None,
+    options: ConsumerOptions,
 ) -> ListenerSpec:
     """A checked spec. Raises ConfigError."""
     problems = []
@@ -88,7 +105,7 @@ def make_spec(
     if problems:
         raise ConfigError(problems)
     chosen = codec or codec_for(value_type(handler))
-    return ListenerSpec(topic, group, handler, wanted, concurrency, retry, time_limit, chosen)
+    return ListenerSpec(topic, group, handler, wanted, concurrency, retry, time_limit, chosen, options)
 
 
 class Feeder:
@@ -146,7 +163,7 @@ class Feeder:
 
     async def _handle(self, message: Message[Any]) -> None:
         """AUTO of table 1.1: what the handler returns or raises settles the message; cancelled settles nothing."""
-        spec = self.spec
+        spec, reason = self.spec, ""
         try:
             message.value  # noqa: B018 - an undecodable message counts as "handler raises" (API-08)
             async with asyncio.timeout(spec.time_limit):
@@ -155,12 +172,12 @@ class Feeder:
             logger.warning(
                 "handler failed group=%s message=%r error=%s: %s", spec.group, message, type(error).__name__, error
             )
-            outcome = Ack.RETRY
+            outcome, reason = Ack.RETRY, f"{FAILED_PREFIX}{type(error).__name__}: {error}"
         try:
             if outcome is None or outcome is Ack.SUCCESS:
                 await message.ack()
             elif outcome is Ack.RETRY:
-                await message.retry(spec.retry.after)
+                await message.retry(spec.retry.after, reason=reason)
             elif outcome is Ack.REJECT:
                 await message.reject()
             elif wants_reply(message):

@@ -43,7 +43,7 @@ class SendBack:
     def __init__(self, core: Core, group: str, max_times: int) -> None:
         self._core = core
         self._group = group
-        self._max_times = max_times
+        self.max_times = max_times
         self._inner: Producer[bytes] = Producer(core, INNER_PRODUCER_GROUP, BytesCodec(), max_in_flight=64)
 
     async def send(self, message: Message[Any], level: int, reason: str = "") -> None:
@@ -57,6 +57,10 @@ class SendBack:
             logger.warning("send back failed, a copy is sent group=%s message=%r error=%s", self._group, message, error)
             await self._send_copy(message, level, reason)
 
+    async def dead_letter(self, message: Message[Any], reason: str = "") -> None:
+        """A copy with its count of attempts to the dead letters (OR-08). Raises what the send raised."""
+        await self._send_copy(message, DEAD_LETTER, reason)
+
     async def _request(self, message: Message[Any], level: int) -> None:
         core, queue, record = self._core, message.queue, message.record
         address = await core.master_address(queue.topic, queue.broker_name)
@@ -67,7 +71,7 @@ class SendBack:
             "originMsgId": message.message_id,
             "originTopic": record.properties.get(PropertyKey.RETRY_TOPIC) or record.topic,
             "unitMode": "false",
-            "maxReconsumeTimes": str(self._max_times),
+            "maxReconsumeTimes": str(self.max_times),
             "bname": queue.broker_name,
         }
         command = Command(RequestCode.CONSUMER_SEND_MSG_BACK, ext=ext)
@@ -88,7 +92,7 @@ class SendBack:
             if reason:
                 properties[REASON_PROPERTY] = reason.translate({1: " ", 2: " "})[:1024]
         else:
-            properties[PropertyKey.MAX_RECONSUME_TIMES] = str(self._max_times)
+            properties[PropertyKey.MAX_RECONSUME_TIMES] = str(self.max_times)
             properties[PropertyKey.DELAY] = str(level or 3 + times)
         text = "\x02".join(f"{name}\x01{value}" for name, value in properties.items())
         prepared = Prepared(

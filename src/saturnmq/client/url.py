@@ -69,6 +69,9 @@ class ClientSettings:
     persist_offsets_ms: int = 5_000  # PR-03 persistConsumerOffsetInterval
     rebalance_ms: int = 20_000  # RB-01
     api_timeout_ms: int = 3_000  # PR-03 mqClientApiTimeout
+    offsets_dir: str = "~/.rocketmq_offsets"  # OF-02 rocketmq.client.localOffsetStoreDir, of broadcast consumers
+    trace: bool = False  # TR-02 enableMsgTrace, for producers and consumers that do not say otherwise
+    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"  # TR-02 customizedTraceTopic
 
     def validate(self) -> list[str]:
         """Every problem, one sentence with the allowed range each."""

@@ -1,0 +1,84 @@
+"""Rates of one consumer by topic, over the last minute; failures over the last hour. Source: spec 05 RT-09, RT-10."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from saturnmq.protocol.bodies import ConsumeStatus
+
+BUCKET_S: Final = 10
+MINUTE_BUCKETS: Final = 6
+HOUR_BUCKETS: Final = 360
+
+
+class _Bucket:
+    __slots__ = ("consume_s", "failed", "fetched", "ok", "pull_s", "pulls")
+
+    def __init__(self) -> None:
+        self.pulls = self.fetched = self.ok = self.failed = 0
+        self.pull_s = self.consume_s = 0.0
+
+
+class ConsumeStats:
+    """Counters in ten-second buckets; at most an hour of them per topic, none where nothing happened."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._topics: dict[str, dict[int, _Bucket]] = {}
+
+    def _bucket(self, topic: str) -> _Bucket:
+        number = int(self._clock()) // BUCKET_S
+        buckets = self._topics.setdefault(topic, {})
+        bucket = buckets.get(number)
+        if bucket is None:
+            bucket = buckets[number] = _Bucket()
+            for old in [known for known in buckets if known <= number - HOUR_BUCKETS]:
+                del buckets[old]
+        return bucket
+
+    def pulled(self, topic: str, took_s: float) -> None:
+        """A pull that found something took so many seconds."""
+        bucket = self._bucket(topic)
+        bucket.pulls += 1
+        bucket.pull_s += took_s
+
+    def fetched(self, topic: str, count: int) -> None:
+        """So many messages came."""
+        self._bucket(topic).fetched += count
+
+    def consumed(self, topic: str, took_s: float, *, failed: bool) -> None:
+        """A message was settled so many seconds after it was handed out."""
+        bucket = self._bucket(topic)
+        bucket.consume_s += took_s
+        if failed:
+            bucket.failed += 1
+        else:
+            bucket.ok += 1
+
+    def status(self, topic: str) -> ConsumeStatus:
+        """What mqadmin shows of a topic: ms per pull and message, messages per second."""
+        number = int(self._clock()) // BUCKET_S
+        buckets = self._topics.get(topic, {})
+        hour = [bucket for known, bucket in buckets.items() if known > number - HOUR_BUCKETS]
+        last = [bucket for known, bucket in buckets.items() if known > number - MINUTE_BUCKETS]
+        window_s = BUCKET_S * MINUTE_BUCKETS
+        return ConsumeStatus(
+            pull_rt=_mean_ms(last, hour, lambda b: (b.pull_s, b.pulls)),
+            pull_tps=sum(bucket.fetched for bucket in last) / window_s,
+            consume_rt=_mean_ms(last, hour, lambda b: (b.consume_s, b.ok + b.failed)),
+            consume_ok_tps=sum(bucket.ok for bucket in last) / window_s,
+            consume_failed_tps=sum(bucket.failed for bucket in last) / window_s,
+            consume_failed_msgs=sum(bucket.failed for bucket in hour),
+        )
+
+
+def _mean_ms(last: list[_Bucket], hour: list[_Bucket], of: Callable[[_Bucket], tuple[float, int]]) -> float:
+    """The mean of the minute, of the hour when the minute is empty, else 0."""
+    for buckets in (last, hour):
+        pairs = [of(bucket) for bucket in buckets]
+        count = sum(n for _, n in pairs)
+        if count:
+            return sum(seconds for seconds, _ in pairs) * 1000 / count
+    return 0.0

@@ -1,0 +1,219 @@
+"""Trace records as text: who sent a message, who consumed it, how it went. Pure.
+
+Fields are joined by 0x01, every record ends with 0x02; None is the text `null`. Source: spec 03 section 14.
+"""
+
+# Record          Fields in order
+#   Pub             Pub, timestamp, region, group, topic, msgId, tags, keys, storeHost, bodyLength, cost, msgType,
+#                   offsetMsgId, success
+#   SubBefore       SubBefore, timestamp, region, group, requestId, msgId, retryTimes, keys
+#   SubAfter        SubAfter, requestId, msgId, cost, success, keys, contextCode, timestamp, group
+#   EndTransaction  EndTransaction, timestamp, region, group, topic, msgId, tags, keys, storeHost, msgType,
+#                   transactionId, state name, fromCheck
+# timestamp: Unix ms; cost: ms; msgType and contextCode: numbers below; success and fromCheck: true or false.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, TypeAlias
+
+from saturnmq.client.checks import check_topic
+from saturnmq.protocol.errors import LocalProtocolError, RemoteProtocolError
+
+FIELD_END: Final = "\x01"
+RECORD_END: Final = "\x02"
+
+
+class MessageType(IntEnum):
+    """What kind of message was sent."""
+
+    NORMAL = 0
+    HALF = 1
+    COMMIT = 2
+    DELAY = 3
+
+
+class Outcome(IntEnum):
+    """How a delivery ended: the context code."""
+
+    SUCCESS = 0
+    TIME_OUT = 1
+    EXCEPTION = 2
+    RETURN_NULL = 3
+    FAILED = 4
+
+
+class TraceError(RemoteProtocolError):
+    """A trace text that is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pub:
+    """A send. message_id of a batch: its ids joined by commas."""
+
+    timestamp_ms: int
+    region: str | None
+    group: str
+    topic: str
+    message_id: str
+    tags: str | None
+    keys: str | None
+    store_host: str
+    body_bytes: int
+    cost_ms: int
+    message_type: MessageType
+    offset_message_id: str | None
+    success: bool
+
+    def encode(self) -> str:
+        return _join(
+            "Pub", self.timestamp_ms, self.region, self.group, self.topic, self.message_id, self.tags, self.keys,
+            self.store_host, self.body_bytes, self.cost_ms, int(self.message_type), self.offset_message_id, self.success,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SubBefore:
+    """A message was handed to a consumer. request_id joins it with its SubAfter."""
+
+    timestamp_ms: int
+    region: str | None
+    group: str
+    request_id: str
+    message_id: str
+    retry_times: int
+    keys: str | None
+
+    def encode(self) -> str:
+        return _join(
+            "SubBefore", self.timestamp_ms, self.region, self.group, self.request_id, self.message_id, self.retry_times,
+            self.keys,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SubAfter:
+    """A consumer was done with a message. Old records have no time and no group."""
+
+    request_id: str
+    message_id: str
+    cost_ms: int
+    success: bool
+    keys: str | None
+    outcome: Outcome = Outcome.SUCCESS
+    timestamp_ms: int = 0
+    group: str | None = None
+
+    def encode(self) -> str:
+        return _join(
+            "SubAfter", self.request_id, self.message_id, self.cost_ms, self.success, self.keys, int(self.outcome),
+            self.timestamp_ms, self.group,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransaction:
+    """A transaction was decided. state: COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW."""
+
+    timestamp_ms: int
+    region: str | None
+    group: str
+    topic: str
+    message_id: str
+    tags: str | None
+    keys: str | None
+    store_host: str
+    message_type: MessageType
+    transaction_id: str | None
+    state: str
+    from_check: bool
+
+    def encode(self) -> str:
+        return _join(
+            "EndTransaction", self.timestamp_ms, self.region, self.group, self.topic, self.message_id, self.tags, self.keys,
+            self.store_host, int(self.message_type), self.transaction_id, self.state, self.from_check,
+        )  # fmt: skip
+
+
+TraceRecord: TypeAlias = Pub | SubBefore | SubAfter | EndTransaction
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _join(*fields: object) -> str:
+    return FIELD_END.join(map(_text, fields)) + RECORD_END
+
+
+def index_keys(record: TraceRecord) -> list[str]:
+    """What a trace message is found by: every message id, and the keys of the message (TR-09)."""
+    ids = record.message_id.split(",") if record.message_id else []
+    if len(ids) > 1:
+        ids.insert(0, record.message_id)  # the original indexes a batch under all of its ids at once
+    return [*ids, *(record.keys or "").split()]
+
+
+def decode_records(text: str) -> Iterator[TraceRecord]:
+    """The records of one trace message; a kind that is not known is passed over. Raises TraceError.
+
+    Also takes Pub without offsetMsgId or with clientHost, and SubAfter without time or context code.
+    """
+    for part in text.split(RECORD_END):
+        fields = part.split(FIELD_END)
+        decode = _DECODERS.get(fields[0])
+        if decode is None:
+            continue
+        try:
+            yield decode(fields)
+        except (IndexError, ValueError) as error:
+            raise TraceError(f"a {fields[0]} trace record of {len(fields)} fields cannot be read: {error}") from error
+
+
+def _pub(f: list[str]) -> Pub:
+    with_id = len(f) >= 14
+    return Pub(
+        int(f[1]), f[2], f[3], f[4], f[5], f[6], f[7], f[8], int(f[9]), int(f[10]), MessageType(int(f[11])),
+        f[12] if with_id else None, f[13 if with_id else 12] == "true",
+    )  # fmt: skip
+
+
+def _sub_before(f: list[str]) -> SubBefore:
+    return SubBefore(int(f[1]), f[2], f[3], f[4], f[5], int(f[6]), f[7])
+
+
+def _sub_after(f: list[str]) -> SubAfter:
+    outcome = Outcome(int(f[6])) if len(f) >= 7 else Outcome.SUCCESS
+    time_ms, group = (int(f[7]), f[8]) if len(f) >= 9 else (0, None)
+    return SubAfter(f[1], f[2], int(f[3]), f[4] == "true", f[5], outcome, time_ms, group)
+
+
+def _end_transaction(f: list[str]) -> EndTransaction:
+    return EndTransaction(
+        int(f[1]), f[2], f[3], f[4], f[5], f[6], f[7], f[8], MessageType(int(f[9])), f[10], f[11], f[12] == "true"
+    )
+
+
+_DECODERS: Final[dict[str, Callable[[list[str]], TraceRecord]]] = {
+    "Pub": _pub,
+    "SubBefore": _sub_before,
+    "SubAfter": _sub_after,
+    "EndTransaction": _end_transaction,
+}
+
+
+def trace_topic_problem(trace: bool | str | None) -> str | None:
+    """Why this cannot be said of tracing: on, off, or a topic's name."""
+    if trace is None or isinstance(trace, bool):
+        return None
+    try:
+        check_topic(trace)
+    except LocalProtocolError as error:
+        return f"trace is {trace!r:.60}, must be True, False or the name of a topic: {error.message}"
+    return None
