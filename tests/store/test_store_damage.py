@@ -11,7 +11,9 @@ import pytest
 
 from saturnmq.protocol.errors import CorruptRecord, StoreError
 from saturnmq.protocol.message import Host, Message, decode_records
-from saturnmq.store import GetStatus, MessageStore, StoreProfile, StoreSettings
+from saturnmq.store import GetStatus, MessageStore, StoreProfile, StoreSettings, opening, queues
+from saturnmq.store.consume_queue import Pending
+from saturnmq.store.disk import Disk
 from saturnmq.store.verify import Weight, verify
 
 LOG_BYTES = 2048
@@ -282,3 +284,54 @@ def test_verify_sees_a_number_that_does_not_follow_behind_the_last_note(tmp_path
     assert [(p.offset, p.at) for p in report.problems if p.weight is Weight.DAMAGE] == [(last, last % LOG_BYTES + 20)]
     with pytest.raises(CorruptRecord, match=f"repair --at {last}"):
         opened(tmp_path)
+
+
+@pytest.mark.spec("DUR-13", "RC-08")
+@pytest.mark.parametrize("foreign", [True, False])
+def test_recovery_writes_queues_on_the_way_so_that_memory_does_not_grow_with_the_log(
+    tmp_path: Path, foreign: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path, 60, clean=False, foreign=foreign)
+    shutil.rmtree(tmp_path / "consumequeue")
+    most = 0
+    real = opening._Recovery._queue_unit
+
+    def watched(self: opening._Recovery, one: Message) -> bool:
+        nonlocal most
+        done = real(self, one)
+        most = max(most, sum(queue.dirty_bytes for queue in self.store.queues.by_key.values()))
+        return done
+
+    monkeypatch.setattr(opening, "UNITS_KEPT", 7)
+    monkeypatch.setattr(opening._Recovery, "_queue_unit", watched)
+    store = opened(tmp_path)
+    assert most <= 7 * 20
+    assert len(bodies(store, "T")) == 30
+    asyncio.run(store.stop())
+    assert verify(store.settings).problems == []
+
+
+@pytest.mark.spec("DUR-20", "DUR-13")
+def test_taking_over_another_brokers_store_can_be_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One queue is written, the other is not yet, and no list tells: the next start must not believe them."""
+    filled(tmp_path, 60, "U" * 5 + "T" * 55, clean=False, foreign=True)
+    changed(
+        tmp_path / "checkpoint", 0, struct.pack(">qq", 1 << 42, 1 << 42)
+    )  # recovery by time begins at the last file
+    shutil.rmtree(tmp_path / "consumequeue")
+    real = queues.write_pending
+
+    def dies(pending: Pending, disk: Disk) -> None:
+        if pending.folder.parent.name == "T":
+            real(pending, disk)
+            raise StoreError("the process is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(queues, "write_pending", dies)
+        with pytest.raises(StoreError, match="gone"):
+            opened(tmp_path)
+    assert (tmp_path / "consumequeue" / "T").exists() and not (tmp_path / "consumequeue" / "U").exists()
+    store = opened(tmp_path)
+    assert [len(bodies(store, topic)) for topic in "TU"] == [55, 5]
+    assert all(len(store.query("UT"[n > 4], f"u{n}", 9, 0, 1 << 60).records) == 1 for n in range(60))
+    store.close_files()

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 FAILURE_NAME = "flush-failed.json"
 _PROGRESS_BYTES = 1 << 20
+UNITS_KEPT = 1_000_000  # of 20 bytes, in memory until they are written
 _CUT = (
     "Restore the file from a copy, or cut the log there with `saturnmq store repair --at {}` and lose what lies behind."
 )
@@ -91,7 +92,9 @@ def open_store(store: MessageStore, rebuild: Callable[[int, int], None] | None =
         recovery = _Recovery(store, todo, rebuild=bool(problems), index_from=index_from)
         if rebuild is not None:
             recovery.progress = rebuild
-        changed = recovery.run(clean=clean)
+        if recovery.foreign:  # cut off from here on, the next start makes queues and index anew (DUR-20)
+            checkpoint.write(Note(todo.durable, store.log.start, store.log.start, 0, 0, store.log.start))
+        changed = recovery.run(clean=clean) or recovery.foreign
         _settle(store, todo, recovery.boundaries or [todo.verify_from], changed=changed or failed_at is not None)
     store.reserve.take()
 
@@ -186,7 +189,8 @@ class _Recovery:
         self.queues_from = start if rebuild else todo.dispatch_from
         self.index_from = todo.dispatch_from if index_from is None else max(min(index_from, todo.dispatch_from), start)
         self.rebuild = rebuild
-        self.written = 0
+        self.written = self._saved = 0
+        self.foreign = store.checkpoint.note is None
         # With note and list no queue is missing, nor its beginning: what is not there was deleted.
         self.known = store.checkpoint.note is not None and store.queues.list_start == start
         self.progress: Callable[[int, int], None] | None = None
@@ -204,7 +208,7 @@ class _Recovery:
         if self.rebuild:
             store.queues.clear()
         elif not clean:
-            if store.checkpoint.note is not None:
+            if not self.foreign:
                 store.queues.drop_unlisted()
             for queue in store.queues.by_key.values():
                 queue.truncate(self.queues_from)
@@ -224,8 +228,7 @@ class _Recovery:
             raise damage(store.log, scan, todo.durable)
         cut = store.log.set_end(scan.end)
         dropped = sum(queue.truncate(scan.end) for queue in store.queues.by_key.values())
-        foreign = store.checkpoint.note is None
-        if not clean or foreign or cut or dropped or self.reach > scan.end:
+        if not clean or self.foreign or cut or dropped or self.reach > scan.end:
             log.warning(
                 "the log ends at offset %s (%s), %s bytes behind it were dropped", scan.end, scan.stopped_by, cut
             )
@@ -287,6 +290,8 @@ class _Recovery:
             if queue.max_offset > before:
                 store.queues.touched(key)
                 self.written += 1
+                if self.written - self._saved >= UNITS_KEPT:
+                    self._write_queues()
                 return True
         found = store.queues.get(key)
         if found is None:
@@ -311,6 +316,13 @@ class _Recovery:
             return False
         return found.extension_time(message.queue_offset) in (None, message.store_timestamp_ms)
 
+    def _write_queues(self) -> None:
+        """Have units on disk, so that memory does not grow with the log. The note still says that they are to be made."""
+        self._saved = self.written
+        todo = self.store.queues.round(1)
+        todo.write(self.store.disk, self.store.queues.list_file)
+        todo.done()
+
     def _as_expected(self, queue: ConsumeQueue, key: tuple[str, int], queue_offset: int, unit: bytes) -> bool:
         """Whether the queue has this unit, looked up in a block of its neighbours that is read once."""
         start, block = self._blocks.get(key, (0, b""))
@@ -333,15 +345,14 @@ class _Recovery:
 
     def _tell_what_is_not_known(self) -> None:
         """A store that another broker left behind has no note that tells damage from intent."""
-        store = self.store
-        if store.checkpoint.note is not None:
+        if not self.foreign:
             return
         for topic, (first, count) in self._absent.items():
             log.warning(
                 "topic %r has no consume queue, but %s records from offset %s on: right if it was deleted, else make the "
                 "queues anew with `saturnmq store rebuild`", topic, count, first
             )  # fmt: skip
-        if self.read_from > store.log.start:
+        if self.read_from > self.store.log.start:
             log.warning(
                 "another broker wrote this store: its log before offset %s is taken as it is; `saturnmq store verify` "
                 "reads all of it", self.read_from
