@@ -64,6 +64,8 @@ class ConsumeQueue:
         "_file_bytes",
         "_first",
         "_folder",
+        "_read_path",
+        "_read_start",
         "_tail",
         "_tail_at",
         "_written",
@@ -81,6 +83,8 @@ class ConsumeQueue:
         self._folder = folder
         self._file_bytes = file_bytes
         self._cache = cache
+        self._read_start = -1  # of the file read last, with its path: a start reads the same one again and again
+        self._read_path: Path | None = None
         self._first = 0  # start of the first file, bytes
         self._tail = bytearray()  # units from byte position _tail_at on
         self._tail_at = 0
@@ -259,8 +263,9 @@ class ConsumeQueue:
     def _from_file(self, position: int, size_bytes: int) -> bytes:
         """Bytes of one file from a position on, up to its end. Raises OSError, StoreError."""
         at = position % self._file_bytes
-        path = self._folder / file_name(position - at)
-        return self._cache.read(path, at, min(size_bytes, self._file_bytes - at))
+        if position - at != self._read_start or self._read_path is None:
+            self._read_start, self._read_path = position - at, self._folder / file_name(position - at)
+        return self._cache.read(self._read_path, at, min(size_bytes, self._file_bytes - at))
 
     def read(self, queue_offset: int, units_max: int) -> bytes:
         """Units from queue_offset on inside its file (CQ-04), at most units_max; b"" when there are none."""
@@ -345,22 +350,18 @@ class ConsumeQueue:
         return dropped
 
     def _ends_before(self, queue_offset: int, physical_end: int) -> bool:
-        unit = self._unit(queue_offset)
-        return unit is not None and unit[0] >= 0 and unit[1] > 0 and unit[0] + unit[1] <= physical_end
+        return _is_good(self._unit(queue_offset), physical_end)
 
     def _follows(self, queue_offset: int, physical_end: int) -> bool:
         """Whether a unit is good and lies behind a good one. After a power loss those that were not synced may have left
         holes, and pieces, at the end of which the search above may stop."""
-        if queue_offset <= self.min_offset:
-            return queue_offset < self.min_offset or self._ends_before(queue_offset, physical_end)
-        before, unit = self._unit(queue_offset - 1), self._unit(queue_offset)
-        return (
-            self._ends_before(queue_offset, physical_end)
-            and self._ends_before(queue_offset - 1, physical_end)
-            and before is not None
-            and unit is not None
-            and before[0] < unit[0]
-        )
+        if queue_offset < self.min_offset:
+            return True
+        unit = self._unit(queue_offset)
+        if queue_offset == self.min_offset or not _is_good(unit, physical_end):
+            return _is_good(unit, physical_end)
+        before = self._unit(queue_offset - 1)
+        return unit is not None and _is_good(before, unit[0])
 
     def _zero_files(self, end: int) -> None:
         """Nothing but zeros from byte position `end` on: a stale unit there would be taken for a good one."""
@@ -427,6 +428,11 @@ class ConsumeQueue:
         self.max_physical = -1
         if self.extension is not None:
             self.extension.delete()
+
+
+def _is_good(unit: Unit | None, physical_end: int) -> bool:
+    """Whether a unit points to a record that ends at physical_end or before."""
+    return unit is not None and unit[0] >= 0 and unit[1] > 0 and unit[0] + unit[1] <= physical_end
 
 
 def born_files(folder: Path) -> list[Path]:
