@@ -219,7 +219,7 @@ class OrderedAssignment(Assignment):
         stored = await self.host.offsets.read(self.queue)
         if stored is not None and stored > self.generation.process_queue.commit_offset:
             logger.info("queue was consumed elsewhere group=%s queue=%s to=%d", self.host.group, self.queue, stored)
-            self.restart_at(stored)
+            self.reset(stored)
         self._trusted = True
         logger.info("lock regained group=%s queue=%s", self.host.group, self.queue)
         self.resume_handing_out()
