@@ -286,7 +286,9 @@ def test_a_stored_message_has_its_place_in_the_answer_also_without_confirmation(
 
 
 @pytest.mark.spec("REM-13", "REM-14", "SND-16")
-def test_a_busy_store_and_too_many_waiting_sends_are_said_with_the_originals_words() -> None:
+def test_a_busy_store_and_too_many_waiting_sends_are_said_with_the_originals_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def work() -> None:
         async with wire(send_queue_max=1) as w:
             w.broker.ctx.waiting_sends = 1
@@ -297,11 +299,8 @@ def test_a_busy_store_and_too_many_waiting_sends_are_said_with_the_originals_wor
             assert "at most 1 may" in remark(answer)
             w.broker.ctx.waiting_sends = 0
             assert (await w.send()).code == 0
-            type(w.broker.store).busy = property(lambda self: True)  # type: ignore[assignment,method-assign]
-            try:
-                answer = await w.send()
-            finally:
-                type(w.broker.store).busy = property(lambda self: False)  # type: ignore[assignment,method-assign]
+            monkeypatch.setattr(type(w.broker.store), "busy", property(lambda self: True))
+            answer = await w.send()
             assert (answer.code, answer.remark) == (2, "[REJECTREQUEST]system busy, start flow control for a while")
 
     run(work)

@@ -24,6 +24,7 @@ from saturnmq.broker.processors.table import FAST_TABLE, TABLE, Answer, Route
 from saturnmq.broker.registrar import Registrar
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.stats import SAMPLE_SECONDS, Stats
+from saturnmq.broker.timer import TimerService
 from saturnmq.broker.topics import Topics
 from saturnmq.broker.transactions import Transactions
 from saturnmq.net import Connection, NetSettings, RemotingServer, SendFailed
@@ -94,6 +95,7 @@ class Broker:
         self.ctx.delay = DelayService(
             self.store, self._state_file(config / "delayOffset.json"), self.ctx.stats, clock_ms
         )
+        self.ctx.timer = TimerService(self.store, self._state_file(config / "timer.json"), self.ctx.stats, clock_ms)
         self.ctx.transactions = Transactions(self.ctx, self._state_file(config / "transactionChecks.json"))
         self.ctx.cluster_suffix = f"\x02{PropertyKey.CLUSTER}\x01{settings.cluster_name}"
         self.ctx.config_text = self._config_text
@@ -152,6 +154,7 @@ class Broker:
             for part in (self.topics, self.ctx.groups, self.ctx.offsets):
                 part.load()
             self.ctx.delay.load()
+            self.ctx.timer.load()
             self.ctx.transactions.load()
             await self.store.start()
             self.store.on_append = self.ctx.hold.appended
@@ -164,10 +167,12 @@ class Broker:
                 loop.create_task(self._every(SAVE_SECONDS, self.ctx.filters.save_soon)),
                 loop.create_task(self._every(SAMPLE_SECONDS, self._sample)),
                 loop.create_task(self._every(self.settings.flush_delay_ms / 1000, self.ctx.delay.save)),
+                loop.create_task(self._every(self.settings.flush_delay_ms / 1000, self.ctx.timer.save)),
                 loop.create_task(self._every(SAMPLE_SECONDS, self.ctx.transactions.note_progress)),
             ]
             if self.settings.broker_role != "SLAVE":
                 self.ctx.delay.start()
+                self.ctx.timer.start()
                 self.ctx.transactions.start()
             await self.registrar.start()
         except BaseException:
@@ -205,7 +210,7 @@ class Broker:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._tasks = []
             await asyncio.gather(self._server.stop(), self._fast.stop(), self.ctx.delay.stop())
-            await self.ctx.transactions.stop()
+            await asyncio.gather(self.ctx.timer.stop(), self.ctx.transactions.stop())
             if self._notify is not None:
                 self._notify.cancel()
                 self._notify = None

@@ -15,6 +15,7 @@ from saturnmq.broker.offsets import Offsets
 from saturnmq.broker.processors.send_answer import SendAnswers
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.stats import Stats
+from saturnmq.broker.timer import TimerService
 from saturnmq.broker.topics import Topics
 from saturnmq.broker.transactions import Transactions
 from saturnmq.protocol.message import Host
@@ -37,6 +38,7 @@ class Context:
     filters: Filters
     hold: Hold = field(init=False)
     delay: DelayService = field(init=False)
+    timer: TimerService = field(init=False)
     transactions: Transactions = field(init=False)
     store_host: Host = field(init=False)
     answers: SendAnswers = field(init=False)

@@ -18,7 +18,7 @@ from saturnmq.broker.properties import find, with_property
 from saturnmq.broker.stats import Stats
 from saturnmq.broker.turns import Turns
 from saturnmq.protocol.bodies import DelayOffsetTable
-from saturnmq.protocol.codes import HALF_TOPIC, SCHEDULE_TOPIC, PropertyKey, ResponseCode
+from saturnmq.protocol.codes import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyKey, ResponseCode
 from saturnmq.protocol.errors import ConfigError, CorruptRecord, MessageError, StoreError, response_error
 from saturnmq.protocol.message import Message, decode_properties, decode_record
 from saturnmq.store import MessageStore, PutStatus, StateFile
@@ -81,7 +81,7 @@ def restored(message: Message) -> Message:
     topic, queue = properties.get(PropertyKey.REAL_TOPIC), properties.get(PropertyKey.REAL_QID, "")
     if not topic or _NUMBER.fullmatch(queue) is None or int(queue) < 0:
         raise MessageError(f"REAL_TOPIC={topic!r:.150} REAL_QID={queue!r:.20} are no topic and queue")
-    if topic in (HALF_TOPIC, SCHEDULE_TOPIC):
+    if topic in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC):
         raise MessageError(f"REAL_TOPIC is {topic}, where nothing is delivered to")
     return Message(
         topic,

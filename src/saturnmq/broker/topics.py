@@ -58,7 +58,8 @@ class Topics:
         if s.trace_topic_enable:
             self._system(s.trace_topic, 1)
         self._system(f"{s.cluster_name}_{codes.REPLY_TOPIC_SUFFIX}", 1)
-        self.system |= {codes.HALF_TOPIC, codes.OP_HALF_TOPIC, codes.CHECK_MAX_TIME_TOPIC}  # made when they are needed
+        # made when they are needed
+        self.system |= {codes.HALF_TOPIC, codes.OP_HALF_TOPIC, codes.CHECK_MAX_TIME_TOPIC, codes.TIMER_TOPIC}
 
     def _system(self, name: str, queues: int, perm: int = int(Perm.READ | Perm.WRITE)) -> None:
         self.table[name] = TopicConfig(name, queues, queues, perm)

@@ -51,6 +51,12 @@ log = logging.getLogger(__name__)
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 REMOVE_TAG: Final = "d"
 QUEUE: Final = 0
+_DELAYS: Final = (
+    PropertyKey.DELAY,
+    PropertyKey.TIMER_DELIVER_MS,
+    PropertyKey.TIMER_DELAY_MS,
+    PropertyKey.TIMER_DELAY_SEC,
+)
 _TRIES: Final = 3
 _STEP: Final = 64  # records handled before the loop gets to serve others
 _RETRY_SECONDS: Final = 10
@@ -62,10 +68,11 @@ Answer = tuple[int, str | None]
 
 def as_half(topic: str, queue_id: int, properties: str, group: str) -> str:
     """The properties under which a transactional message waits in the half topic (TX-03). Raises ResponseError 13."""
-    delay = find(properties, PropertyKey.DELAY)
-    if delay not in (None, "0"):
-        text = f"delay and transaction do not combine, and property DELAY is {delay!r:.20}; send it without"
-        raise response_error(ResponseCode.MESSAGE_ILLEGAL, text)
+    for name in _DELAYS:
+        delay = find(properties, name)
+        if delay not in (None, "0"):
+            text = f"delay and transaction do not combine, and property {name} is {delay!r:.20}; send it without"
+            raise response_error(ResponseCode.MESSAGE_ILLEGAL, text)
     if find(properties, PropertyKey.PGROUP) is None:
         properties = with_property(properties, PropertyKey.PGROUP, group)
     properties = with_property(properties, PropertyKey.REAL_TOPIC, topic)

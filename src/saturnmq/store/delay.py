@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from saturnmq.protocol.codes import SCHEDULE_TOPIC, PropertyKey
+from saturnmq.protocol.codes import SCHEDULE_TOPIC, TIMER_TOPIC, PropertyKey
 from saturnmq.protocol.message import Message
 
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -29,8 +29,16 @@ def due_ms(level: int, stored_ms: int, levels: tuple[int, ...]) -> int:
     return stored_ms + (levels[level - 1] if known else UNKNOWN_LEVEL_MS)
 
 
+def wake_ms(message: Message) -> int:
+    """When a message of the timer topic is to be looked at, Unix ms."""
+    text = message.properties.get(PropertyKey.TIMER_WAKE_MS, "")
+    return int(text[:15]) if text.isascii() and text.isdigit() else 0
+
+
 def delivery_code(message: Message, levels_text: str) -> int | None:
     """What stands instead of the tags code for a delayed message (CQ-03); None for any other."""
+    if message.topic == TIMER_TOPIC:
+        return wake_ms(message)
     if message.topic != SCHEDULE_TOPIC:
         return None
     text = message.properties.get(PropertyKey.DELAY, "")

@@ -24,7 +24,7 @@ from saturnmq.protocol.bodies import (
     TopicOffset,
     TopicStatsTable,
 )
-from saturnmq.protocol.codes import LMQ_PREFIX, OP_HALF_TOPIC, SCHEDULE_TOPIC, VERSION, ResponseCode
+from saturnmq.protocol.codes import LMQ_PREFIX, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, VERSION, ResponseCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import response_error
 
@@ -220,14 +220,14 @@ def groups_of_topic(ctx: Context, connection: Connection, request: Command, head
 
 def clean_expired_queues(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
     """306: consume queues whose last message left the log go (DEL-10)."""
-    removed = ctx.store.delete_expired_queues(keep=(SCHEDULE_TOPIC,))
+    removed = ctx.store.delete_expired_queues(keep=(SCHEDULE_TOPIC, TIMER_TOPIC))
     log.info("asked to clean expired consume queues by=%s removed=%s", connection.remote_address, removed)
     return request.reply()
 
 
 def clean_unused_topics(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
     """316: consume queues of topics that are not configured any more go (DEL-10)."""
-    known = {SCHEDULE_TOPIC, OP_HALF_TOPIC, *ctx.topics.names()}
+    known = {SCHEDULE_TOPIC, TIMER_TOPIC, OP_HALF_TOPIC, *ctx.topics.names()}
     unused = {topic for topic, _ in ctx.store.topic_queues() if topic not in known and not topic.startswith(LMQ_PREFIX)}
     log.info("asked to clean unused topics by=%s topics=%s", connection.remote_address, sorted(unused))
     for topic in unused:

@@ -10,6 +10,7 @@ from typing import Final
 from saturnmq.broker.clients import ClientInfo
 from saturnmq.broker.context import Context
 from saturnmq.broker.names import group_problem
+from saturnmq.broker.timer import LIMIT_MS
 from saturnmq.filter import check_subscription
 from saturnmq.net import Connection
 from saturnmq.protocol import headers as h
@@ -30,6 +31,7 @@ from saturnmq.protocol.codes import RETRY_PREFIX, Language, ResponseCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import response_error
 
+TIMER_CAPABILITY: Final = "timerMaxDelayMs"  # tells our clients that delays need not be a level's (API-13)
 _GROUPS_MAX: Final = 4096  # of one client in one heartbeat
 
 
@@ -48,7 +50,7 @@ def heartbeat(ctx: Context, connection: Connection, request: Command, header: ob
     for producer in data.producer_data_set:
         info = ClientInfo(data.client_id, request.language, request.version, now)
         ctx.clients.register_producer(producer.group_name, connection, info)
-    return request.reply()
+    return request.reply(ext={TIMER_CAPABILITY: str(LIMIT_MS)})
 
 
 def _consumer(

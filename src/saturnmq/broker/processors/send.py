@@ -16,6 +16,7 @@ from saturnmq.broker.delay import scheduled
 from saturnmq.broker.names import topic_problem
 from saturnmq.broker.numbers import int32, int32_or, int64
 from saturnmq.broker.properties import find, with_property, without
+from saturnmq.broker.timer import deliver_ms_of
 from saturnmq.broker.transactions import as_half
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
@@ -49,6 +50,7 @@ V1: Final = {
     "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes", "k": "unitMode",
     "l": "maxReconsumeTimes", "m": "batch", "n": "bname",
 }  # fmt: skip
+_DELAYS: Final = (b"DELAY\x01", b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_MS\x01", b"TIMER_DELAY_SEC\x01")
 _LONG_NAMES: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
 REFUSALS: Final = (KeyError, HeaderError, UnicodeEncodeError, ResponseError)
 V1_SHORT: Final = {name: short for short, name in V1.items()}
@@ -206,12 +208,13 @@ def put_one(
     sys_flag = int32(ext, "f") & NOT_HOSTS
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= _MULTI_TAGS
+    deliver_ms = None
     half = "TRAN_MSG\x01" in stored and _is_half(ctx, stored, reconsume)
     if half:
         stored = as_half(topic, queue_id, stored, ext["a"])
         topic, queue_id, sys_flag = HALF_TOPIC, 0, sys_flag & ~TRANSACTION_MASK
-    elif "DELAY\x01" in stored:
-        topic, queue_id, stored = _delayed(ctx, topic, queue_id, stored, sys_flag)
+    elif "DEL" in stored:  # DELAY, TIMER_DELAY_SEC and their like
+        topic, queue_id, stored, deliver_ms = _delayed(ctx, topic, queue_id, stored, sys_flag)
     body = request.body or b""
     message = Message(
         topic,
@@ -225,7 +228,7 @@ def put_one(
         ctx.store_host,
         reconsume,
     )
-    result = ctx.store.put(message)
+    result = ctx.store.put(message) if deliver_ms is None else ctx.timer.put(message, deliver_ms)
     if result.status is PutStatus.PUT_OK:
         stats = ctx.stats
         stats.put_messages += 1
@@ -252,10 +255,10 @@ def _put_batch(
     if topic.startswith(RETRY_PREFIX):
         raise response_error(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + topic)
     common = ext.get("i") or ""
-    if b"DELAY\x01" in raw or "DELAY\x01" in common:
+    if b"DEL" in raw or "DEL" in common:
         strings = [common.encode(), *(item.properties_raw for item in items)]
-        if any(property_value(own, b"DELAY\x01") not in (b"", b"0") for own in strings):
-            text = "a batch cannot be delayed, and property DELAY is set in it"
+        if any(property_value(own, name) not in (b"", b"0") for own in strings for name in _DELAYS):
+            text = "a batch cannot be delayed, and property DELAY or one of TIMER_... is set in it"
             raise response_error(ResponseCode.MESSAGE_ILLEGAL, text)
     wait = find(common, "WAIT") != "false"
     common = with_property(common, "CLUSTER", ctx.settings.cluster_name)
@@ -289,14 +292,18 @@ def _is_half(ctx: Context, properties: str, reconsume: int) -> bool:
     return True
 
 
-def _delayed(ctx: Context, topic: str, queue_id: int, properties: str, sys_flag: int) -> tuple[str, int, str]:
+def _delayed(
+    ctx: Context, topic: str, queue_id: int, properties: str, sys_flag: int
+) -> tuple[str, int, str, int | None]:
     """Where a message with the property DELAY is stored: under its level, but for dead letters, and for the prepared and
-    rolled back parts of a transaction (ST-08, DLY-02)."""
+    rolled back parts of a transaction (ST-08, DLY-02). And until when (Unix ms), if it is for a time and no level."""
     if topic.startswith(DLQ_PREFIX):
-        return topic, queue_id, without(properties, PropertyKey.DELAY)
+        return topic, queue_id, without(properties, PropertyKey.DELAY), None
     if sys_flag & TRANSACTION_MASK not in (0, _COMMIT):
-        return topic, queue_id, properties
-    return scheduled(topic, queue_id, properties, ctx.delay.level_max)
+        return topic, queue_id, properties, None
+    place = scheduled(topic, queue_id, properties, ctx.delay.level_max)
+    timed = place[0] == topic and not topic.startswith(RETRY_PREFIX)  # a copy for a retry had its time
+    return *place, deliver_ms_of(properties, ctx.clock_ms()) if timed else None
 
 
 def _retry_target(

@@ -113,7 +113,7 @@ def _send(ctx: Context, connection: Connection, request: ShapedCommand, plan: Pl
     if (
         "WAIT\x01" in properties
         or "CLUSTER\x01" in properties
-        or "DELAY\x01" in properties
+        or "DEL" in properties  # DELAY, TIMER_DELAY_SEC and their like
         or "TRAN_MSG\x01" in properties
     ):
         return None
