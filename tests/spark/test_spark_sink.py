@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import Counter
@@ -197,16 +198,16 @@ def test_a_stream_goes_from_topic_to_topic_and_repeats_can_be_found(
 @pytest.mark.spec("SNK-08")
 def test_nothing_is_pending_when_a_cancelled_task_ends(server: SyncEmbeddedBroker) -> None:
     options = SinkOptions(name_server=server.name_servers, in_flight=2)
-    started, ended = threading.Event(), []
+    both, started, ended = threading.Event(), [], []
     with linked(options) as link:
         sender = sending.Sender(link, options)
 
         async def deliver(_request: Request) -> list[Receipt]:
-            import asyncio
-
-            started.set()
+            started.append(1)
+            if len(started) == 2:
+                both.set()
             try:
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()  # an answer that never comes
             finally:
                 ended.append(1)
             return []
@@ -214,12 +215,9 @@ def test_nothing_is_pending_when_a_cancelled_task_ends(server: SyncEmbeddedBroke
         sender._deliver = deliver  # type: ignore[method-assign]
 
         async def cancelled() -> None:
-            import asyncio
-
             requests = [Request(Target("T"), Prepared("T", b"x", ("1",), ""), 1, 1) for _ in range(5)]
             task = asyncio.create_task(sender.send(requests))
-            while not started.is_set():
-                await asyncio.sleep(0.001)
+            assert await asyncio.to_thread(both.wait, 10)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

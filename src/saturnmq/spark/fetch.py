@@ -17,6 +17,7 @@ from typing import Final
 
 from saturnmq.client.puller import Puller, PullResult, PullStatus
 from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ResponseError, SaturnError, StoreError
 from saturnmq.spark.options import SourceOptions
 from saturnmq.spark.ranges import QueueRange
@@ -27,6 +28,9 @@ BLOCK_BYTES: Final = 8 * 1024 * 1024
 SEGMENT_ANSWERS: Final = 8  # answers of one task; so many that a task costs little beside them
 FILTERED_COUNT: Final = 32_768
 BACKOFF_S: Final = (0.1, 5.0)
+_PASSING: Final = frozenset(
+    {int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.SERVICE_NOT_AVAILABLE), int(ResponseCode.FLOW_CONTROL)}
+)
 
 
 class DataLossError(StoreError):
@@ -167,7 +171,7 @@ class RangeFetcher:
                 cause = f"the broker has offsets {result.min_offset}..{result.max_offset} ({result.status.value})"
                 behind = True
             except ResponseError as error:
-                if not error.retryable and not error.refresh_route:
+                if error.code not in _PASSING:
                     raise
                 cause, behind = str(error), False
             except SaturnError as error:

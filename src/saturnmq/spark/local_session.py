@@ -18,8 +18,11 @@ from pyspark.sql import SparkSession
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark import register
 from saturnmq.spark.java_home import java_home
+from saturnmq.spark.track import track
 
 SUPPORTED: Final = ("4.2", "4.3")
+PUSHDOWN_CONF: Final = "spark.sql.python.filterPushdown.enabled"
+PUSHDOWN_ENVIRONMENT: Final = "SATURNMQ_SPARK_PUSHDOWN"  # read by the planner, which the JVM starts
 LOCAL: Final = {
     "spark.master": "local[2]",
     "spark.driver.memory": "2g",
@@ -31,6 +34,7 @@ LOCAL: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.log.level": "ERROR",
+    PUSHDOWN_CONF: "true",
 }
 NAME_SERVER_CONF: Final = "spark.saturnmq.nameServer"
 
@@ -45,6 +49,7 @@ def make_session(app: str, *, name_server: str | None = None, conf: Mapping[str,
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     warehouse = str(Path(tempfile.gettempdir()) / "saturnmq-spark-warehouse")
     settings = LOCAL | {"spark.sql.warehouse.dir": warehouse} | dict(conf or {})
+    os.environ[PUSHDOWN_ENVIRONMENT] = settings[PUSHDOWN_CONF].lower()
     if name_server:
         settings[NAME_SERVER_CONF] = name_server
     builder = SparkSession.builder.appName(app)
@@ -52,4 +57,6 @@ def make_session(app: str, *, name_server: str | None = None, conf: Mapping[str,
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     register(spark)
+    if name_server:
+        track(spark, name_server)
     return spark

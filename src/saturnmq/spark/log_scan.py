@@ -35,6 +35,7 @@ ENTRY_BYTES: Final = 48
 _RECORD: Final = struct.Struct(">ii20xq")
 _ENTRY: Final = struct.Struct(">iiq")
 _MAGIC: Final = struct.pack(">i", MESSAGE_MAGIC)
+_LEDGER_BLANK: Final = b"\xff\xff\xff\xff"
 NO_LIMIT: Final = 2**63 - 1
 
 
@@ -134,6 +135,7 @@ def pieces_of(file: LogFile, *, walk: bool = True) -> list[FilePiece]:
     if not walk and not file.last:
         return [FilePiece(file.path, file.base, 0, size, file.ledger, file.last, file.committed)]
     cuts, begin, end, damaged = [], 0, 0, False
+    tail: Chunk | None = None
     for chunk in chunks(
         FilePiece(file.path, file.base, 0, size, file.ledger, file.last, file.committed), stop_at_bad=True
     ):
@@ -142,14 +144,28 @@ def pieces_of(file: LogFile, *, walk: bool = True) -> list[FilePiece]:
             end = chunk.at
             break
         end = chunk.at + len(chunk.data)
+        tail = chunk
         if walk and end - begin >= PIECE_BYTES:
             cuts.append((begin, end))
             begin = end
     if damaged:
         end = size
+    elif file.last and tail is not None:
+        end = tail.at + _whole(tail, ENTRY_BYTES if file.ledger else 0)
+        cuts = [(a, min(b, end)) for a, b in cuts if a < end]
     if end > begin:
         cuts.append((begin, end))
     return [FilePiece(file.path, file.base, a, b, file.ledger, file.last, file.committed) for a, b in cuts]
+
+
+def _whole(chunk: Chunk, head_bytes: int) -> int:
+    """Bytes of the chunk without a last record that is still being written, or was torn: its CRC fits, no NUL in its properties."""
+    last = int(chunk.positions[-1])
+    try:
+        record = decode_record(chunk.data, last, check_crc=True)
+    except MessageError:
+        return last - head_bytes
+    return last - head_bytes if b"\0" in record.properties_raw else len(chunk.data)
 
 
 def chunks(piece: FilePiece, *, stop_at_bad: bool = False) -> Iterator[Chunk]:
@@ -187,9 +203,13 @@ def _frames(data: bytes, at: int, piece: FilePiece) -> tuple[list[int], int, str
     found: list[int] = []
     here, size, base = 0, len(data), piece.base + at
     if piece.ledger:
-        while size - here >= ENTRY_BYTES + RECORD_FIXED_BYTES:
+        while size - here >= 8:
+            if data[here : here + 4] == _LEDGER_BLANK:
+                return found, here, "end"
+            if size - here < ENTRY_BYTES + 36:
+                break
             magic, total, index = _ENTRY.unpack_from(data, here)
-            if magic == -1 or (magic == 1 and index > piece.committed):
+            if magic == 1 and index > piece.committed:
                 return found, here, "end"
             if magic != 1 or total < ENTRY_BYTES + RECORD_FIXED_BYTES:
                 return found, here, "bad"

@@ -34,6 +34,7 @@ from pyspark.sql.types import (
 
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark import planning, pushdown
+from saturnmq.spark.local_session import PUSHDOWN_ENVIRONMENT
 from saturnmq.spark.options import COLUMNS, SourceOptions, parse_options
 from saturnmq.spark.ranges import QueueRange
 
@@ -48,7 +49,6 @@ _SPARK_TYPES: Final[dict[str, DataType]] = {
     "timestamp[us, tz=UTC]": TimestampType(),
     "map<string, string>": MapType(StringType(), StringType(), True),
 }
-PUSHDOWN_ENVIRONMENT: Final = "SATURNMQ_SPARK_PUSHDOWN"
 
 
 class RangePartition(InputPartition):

@@ -1,0 +1,246 @@
+"""mode=files: the same rows as from a broker, from folders that nobody may write to, whole and damaged ones."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import datasource as ds
+
+from saturnmq import Outgoing
+from saturnmq.client.client import Client
+from saturnmq.protocol.codes import HALF_TOPIC
+from saturnmq.protocol.errors import ConfigError, CorruptRecord
+from saturnmq.protocol.message import BLANK_MAGIC, Host, Message, encode_record
+from saturnmq.spark import log_scan
+from saturnmq.spark.log_scan import chunks, log_files, pieces_of
+from saturnmq.spark.source import RocketMQDataSource
+from saturnmq.store import StoreProfile, StoreSettings
+from saturnmq.testing import EmbeddedBroker
+
+FILE_BYTES = 65_536
+
+
+def read(path: Path, **options: Any) -> list[dict[str, Any]]:
+    given_options = {
+        "mode": "files",
+        "path": str(path),
+        "columns": "topic,queueId,queueOffset,physicalOffset,tags,keys,body",
+    }
+    source = RocketMQDataSource(given_options | {k: str(v) for k, v in options.items()})
+    made = source.reader(source.schema())
+    return [row for p in made.partitions() for batch in made.read(p) for row in batch.to_pylist()]
+
+
+def tree(folder: Path) -> dict[str, tuple[int, float]]:
+    return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(folder.rglob("*"))}
+
+
+@pytest.mark.spec("FMD-01", "FMD-08")
+def test_files_of_a_running_broker_hold_what_the_broker_gives(tmp_path: Path) -> None:
+    """Several files, read while the broker writes on; every row that the broker had is there, nothing else, nothing changed."""
+
+    async def main() -> None:
+        small = StoreSettings(profile=StoreProfile.SMALL, commit_log_file_bytes=FILE_BYTES)
+        async with (
+            EmbeddedBroker(tmp_path, store=small) as server,
+            Client(name_servers=server.name_servers) as client,
+            client.producer("files-tests") as out,
+        ):
+            await client.create_topic("filed", queues=3)
+
+            async def send(first: int, count: int) -> None:
+                messages = [
+                    Outgoing(value=b"%d" % n * 20, tag="ab"[n % 2], keys=[str(n)]) for n in range(first, first + count)
+                ]
+                for at in range(0, count, 50):
+                    await out.send_many("filed", messages[at : at + 50])
+
+            await send(0, 1000)
+            writing = asyncio.create_task(send(1000, 500))
+            await asyncio.to_thread(read, tmp_path / "store")  # while it writes: no error
+            await writing
+            source = RocketMQDataSource({"nameServer": server.name_servers, "topic": "filed"})
+            made = source.reader(source.schema())
+            files_source = RocketMQDataSource(
+                {"mode": "files", "path": str(tmp_path / "store"), "topic": "filed", "brokerName": "broker-a"}
+            )
+            files_made = files_source.reader(files_source.schema())
+
+            def rows(reader: Any) -> list[dict[str, Any]]:
+                return [r for p in reader.partitions() for b in reader.read(p) for r in b.to_pylist()]
+
+            from_broker = await asyncio.to_thread(rows, made)
+            before = tree(tmp_path / "store" / "commitlog")
+            from_files = await asyncio.to_thread(rows, files_made)
+            assert tree(tmp_path / "store" / "commitlog") == before and len(before) > 3
+
+            def order(row: dict[str, Any]) -> tuple[int, int]:
+                return (row["queueId"], row["queueOffset"])
+
+            assert len(from_broker) == 1500
+            assert sorted(from_files, key=order) == sorted(from_broker, key=order)
+            tagged = await asyncio.to_thread(lambda: read(tmp_path / "store", topic="filed", subExpression="a"))
+            assert len(tagged) == 750 and {r["tags"] for r in tagged} == {"a"}
+
+    asyncio.run(main())
+    log = tmp_path / "store" / "commitlog"
+    for path in [*log.iterdir(), log]:
+        path.chmod(0o500 if path.is_dir() else 0o400)
+    try:
+        assert len(read(tmp_path / "store", topic="filed")) == 1500
+    finally:
+        log.chmod(0o700)
+
+
+def record(n: int, at: int, **more: Any) -> bytes:
+    fields: dict[str, Any] = {"topic": "T", "body": b"body %d" % n, "properties_raw": b"KEYS\x01%d" % n, "queue_offset": n,
+                              "physical_offset": at, "store_host": Host("1.2.3.4", 5), "store_timestamp_ms": 1000 + n}  # fmt: skip
+    return encode_record(Message(**(fields | more)))
+
+
+def make_log(folder: Path, bodies: list[bytes], file_bytes: int = 2000, ledger: bool = False) -> int:
+    """Records in files as a broker lays them out, filler at the ends, zeros behind the last. Returns the bytes used of the last."""
+    folder.mkdir(parents=True)
+    head = 48 if ledger else 0
+    base, content = 0, b""
+
+    def finish(blank: bool) -> None:
+        left = file_bytes - len(content)
+        magic = struct.pack(">ii", -1, left) if ledger else struct.pack(">ii", left, BLANK_MAGIC)
+        tail = magic.ljust(left, b"\0") if blank else bytes(left)
+        (folder / f"{base:020d}").write_bytes(content + tail)
+
+    for n, body in enumerate(bodies):
+        made = record(n, base + len(content) + head, body=body)
+        if len(content) + head + len(made) + 8 > file_bytes:
+            finish(True)
+            base, content = base + file_bytes, b""
+            made = record(n, base + head, body=body)
+        if ledger:
+            content += struct.pack(">iiqqqiiii", 1, 48 + len(made), n, 1, base + len(content), 0, 0, 0, len(made))
+        content += made
+    finish(False)
+    return len(content)
+
+
+def nested(n: int) -> bytes:
+    """A body that holds a whole record, a filler and a magic."""
+    return record(n, 12345) + struct.pack(">ii", 100, BLANK_MAGIC) + record(n, 0)[:40]
+
+
+@pytest.mark.spec("FMD-03", "FMD-04", "FMD-05", "FMD-08")
+@settings(deadline=None, max_examples=25)
+@given(
+    st.lists(st.sampled_from([b"x", b"y" * 300, nested(1), nested(2)]), max_size=25),
+    st.integers(1, 4000),
+    st.booleans(),
+)
+def test_each_record_comes_once_at_any_split(bodies: list[bytes], piece_bytes: int, walk: bool) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_scan, "PIECE_BYTES", piece_bytes)
+        patch.setattr(log_scan, "CHUNK_BYTES", 700)
+        make_log(Path(folder) / "commitlog", bodies)
+        found = read(Path(folder), split="walk" if walk else "file")
+        assert [(r["queueOffset"], r["body"]) for r in found] == list(enumerate(bodies))
+
+
+@pytest.mark.spec("FMD-06", "PIP-14")
+def test_damage_fails_or_is_skipped_with_a_note_of_the_hole(tmp_path: Path) -> None:
+    bodies = [b"m%d" % n * 10 for n in range(40)]
+    make_log(tmp_path / "commitlog", bodies)
+    second = sorted((tmp_path / "commitlog").iterdir())[1]
+    whole = bytearray(second.read_bytes())
+    (chunk,) = chunks(pieces_of(log_files(str(tmp_path))[1])[0])
+    third = int(chunk.positions[2])
+    fourth, fifth = int(chunk.positions[3]), int(chunk.positions[4])
+    lost = read(tmp_path, split="file")[:]
+    assert len(lost) == 40
+    broken = bytearray(whole)
+    broken[third : third + 8] = b"garbage!"
+    second.write_bytes(broken)
+    with pytest.raises(CorruptRecord, match=rf"{second.name}: damaged at byte {third}"):
+        read(tmp_path)
+    assert len(read(tmp_path, corrupt="skip")) == 39
+    log = tmp_path / "holes"
+    assert len(read(tmp_path, corrupt="report", dataLossLog=log, split="file")) == 39
+    (note,) = log.iterdir()
+    assert f'"begin": {third}, "end": {fourth}' in note.read_text()
+    broken = bytearray(whole)
+    broken[fifth - 20] ^= 1  # a byte of the fourth record, its body or properties
+    body_at = whole.index(b"m", fourth + 84)
+    broken = bytearray(whole)
+    broken[body_at] ^= 1
+    second.write_bytes(broken)
+    with pytest.raises(CorruptRecord, match="body CRC"):
+        read(tmp_path)
+    assert len(read(tmp_path, corrupt="skip")) == 39
+    assert len(read(tmp_path, verifyCrc="false")) == 40
+
+
+@pytest.mark.spec("FMD-05")
+def test_a_torn_tail_is_the_end_and_damage_before_valid_records_is_not(tmp_path: Path) -> None:
+    bodies = [b"m%d" % n * 10 for n in range(10)]
+    used = make_log(tmp_path / "commitlog", bodies, file_bytes=8000)
+    (path,) = (tmp_path / "commitlog").iterdir()
+    whole = path.read_bytes()
+    for cut in (used - 1, used - 60, used - 110):
+        path.write_bytes(whole[:cut] + bytes(len(whole) - cut))
+        assert len(read(tmp_path, corrupt="fail", verifyCrc="true")) in (8, 9)
+        path.write_bytes(whole[:cut])
+        assert len(read(tmp_path)) in (8, 9)
+    path.write_bytes(bytes(8000))
+    assert read(tmp_path) == []
+    shutil.rmtree(tmp_path / "commitlog")
+    (tmp_path / "commitlog").mkdir()
+    assert read(tmp_path) == []
+
+
+@pytest.mark.spec("FMD-07")
+def test_a_ledger_is_read_up_to_its_committed_index(tmp_path: Path) -> None:
+    bodies = [b"m%d" % n for n in range(30)]
+    make_log(tmp_path / "dledger-n0" / "data", bodies, ledger=True)
+    assert [r["body"] for r in read(tmp_path)] == bodies
+    (tmp_path / "dledger-n0" / "checkpoint").write_text("endIndex=29\ncommittedIndex=21\n")
+    assert [r["body"] for r in read(tmp_path)] == bodies[:22]
+    assert [r["body"] for r in read(tmp_path / "dledger-n0", uncommitted="true")] == bodies
+
+
+@pytest.mark.spec("FMD-08")
+def test_what_consumers_never_see_is_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "commitlog"
+    folder.mkdir()
+    content = b""
+    kinds = [("T", 0), ("T", 4), ("T", 8), ("T", 12), (HALF_TOPIC, 0), ("SCHEDULE_TOPIC_XXXX", 0)]
+    for n, (topic, flag) in enumerate(kinds):
+        content += record(
+            n, len(content), topic=topic, sys_flag=flag, born_host=Host("::1", 9) if n == 2 else Host("1.1.1.1", 9)
+        )
+    (folder / f"{0:020d}").write_bytes(content)
+    assert [r["queueOffset"] for r in read(tmp_path)] == [0, 2]
+    assert [r["queueOffset"] for r in read(tmp_path, includeSystem="true")] == list(range(6))
+    source = RocketMQDataSource({"mode": "files", "path": str(tmp_path), "columns": "queueOffset", "pushdown": "true"})
+    made: Any = source.reader(source.schema())
+    assert list(made.pushFilters([ds.EqualTo(("queueId",), 0), ds.GreaterThan(("queueOffset",), 0)])) == []
+    assert [r for p in made.partitions() for b in made.read(p) for r in b.to_pylist()] == [{"queueOffset": 2}]
+
+
+@pytest.mark.spec("FMD-01", "FMD-09")
+def test_wrong_folders_and_names_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such folder"):
+        read(tmp_path / "missing")
+    with pytest.raises(ConfigError, match="holds no commit log"):
+        read(tmp_path)
+    (tmp_path / "odd").write_bytes(b"")
+    with pytest.raises(ConfigError, match="20 digits"):
+        read(tmp_path / "odd")
+    with pytest.raises(ConfigError, match="option path is missing"):
+        RocketMQDataSource({"mode": "files"}).schema()

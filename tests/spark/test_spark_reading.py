@@ -1,0 +1,429 @@
+"""Planning and reading against a broker, as Spark's planner and workers call them; no JVM."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import datasource as ds
+from pyspark.sql.types import LongType, StructField, StructType
+
+from saturnmq import Outgoing
+from saturnmq.client.errors import CallTimeout
+from saturnmq.client.puller import PullResult, PullStatus
+from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.errors import ConfigError, StoreError, response_error
+from saturnmq.protocol.message import Message, encode_record
+from saturnmq.spark import connect, fetch, planning, pushdown
+from saturnmq.spark.connect import linked
+from saturnmq.spark.fetch import DataLossError, RangeFetcher
+from saturnmq.spark.options import SourceOptions
+from saturnmq.spark.planning import offset_of_time
+from saturnmq.spark.ranges import Bounds, QueueRange
+from saturnmq.spark.source import BatchReader, PushdownReader, RangePartition, RocketMQDataSource
+from saturnmq.sync import Client
+from saturnmq.testing import SyncEmbeddedBroker
+
+QUEUES = 4
+
+
+@pytest.fixture(scope="module")
+def topic(server: SyncEmbeddedBroker) -> str:
+    """Topic "many": 400 messages in 4 queues; tag a or b, key the number, a pause in the middle of each queue."""
+    with Client(name_servers=server.name_servers) as client, client.producer("reading-tests") as out:
+        client.create_topic("many", queues=QUEUES)
+        for half in range(2):
+            for queue in out.queues("many"):
+                first = half * 200 + queue.queue_id * 50
+                out.send_many("many", [Outgoing(value=b"%d" % n, tag="ab"[n % 2], keys=[str(n)], properties={"n": str(n)})
+                                       for n in range(first, first + 50)], queue=queue)  # fmt: skip
+            sent = time.time_ns()
+            while time.time_ns() - sent < 3_000_000:  # the halves differ in store time: it counts milliseconds
+                pass
+    return "many"
+
+
+def reader(server: SyncEmbeddedBroker, schema: StructType | None = None, **options: Any) -> BatchReader:
+    given_options = {"nameServer": server.name_servers, "topic": "many", **{k: str(v) for k, v in options.items()}}
+    source = RocketMQDataSource({k: v for k, v in given_options.items() if v})
+    made = source.reader(schema or source.schema())
+    assert isinstance(made, BatchReader)
+    return made
+
+
+def rows(made: BatchReader, filters: list[Any] | None = None) -> list[dict[str, Any]]:
+    if filters is not None:
+        assert isinstance(made, PushdownReader)
+        list(made.pushFilters(filters))
+    found = []
+    for partition in made.partitions():
+        copied = pickle.loads(pickle.dumps(made))  # as a worker gets it
+        for batch in copied.read(partition):
+            assert isinstance(batch, pa.RecordBatch)
+            found += batch.to_pylist()
+    return found
+
+
+def numbers(made: BatchReader) -> list[int]:
+    return sorted(int(r["body"]) for r in rows(made))
+
+
+def queue_json(value: Any) -> str:
+    return json.dumps({"many": {"broker-a": {str(q): value for q in range(QUEUES)}}})
+
+
+@pytest.mark.spec("SRC-01", "SRC-06", "SRC-07", "SRC-12")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"pullDepth": 1, "pullBatchSize": 7},
+        {"minPartitions": 13, "batchRows": 9},
+        {"maxRecordsPerPartition": 30, "pullDepth": 16},
+        {"maxBytesPerPartition": "4k"},
+        {"subscribePattern": "m.ny", "topic": ""},
+        {"assign": '{"many":{"broker-a":[0,1,2,3]}}', "topic": ""},
+    ],
+)
+def test_every_message_comes_once_however_it_is_split(
+    server: SyncEmbeddedBroker, topic: str, options: dict[str, Any]
+) -> None:
+    made = reader(server, **options)
+    assert numbers(made) == list(range(400))
+    pieces = made.partitions()
+    assert isinstance(pieces, list) and all(len(pickle.dumps(p)) < 1024 for p in pieces)
+    if "maxBytesPerPartition" in options:
+        assert len(pieces) >= 8
+    assert len(pieces) >= options.get("minPartitions", 1)
+
+
+@pytest.mark.spec("SRC-02", "SRC-07")
+def test_queues_patterns_and_empty_ranges(server: SyncEmbeddedBroker, topic: str) -> None:
+    assert numbers(reader(server, topic="", assign='{"many":{"broker-a":[1]}}')) == [*range(50, 100), *range(250, 300)]
+    with pytest.raises(ConfigError, match="option assign: topic 'many' has no queue 9 on 'broker-a'"):
+        reader(server, topic="", assign='{"many":{"broker-a":[9]}}').partitions()
+    with pytest.raises(ConfigError, match=r"subscribePattern='RMQ_SYS.\*\|TBW102' matches none"):
+        reader(server, topic="", subscribePattern="RMQ_SYS.*|TBW102").partitions()
+    empty = reader(server, startingOffsets="latest").partitions()
+    assert [p.piece for p in empty] == [None]
+    assert rows(reader(server, startingOffsets="latest")) == []
+
+
+@pytest.mark.spec("SRC-03")
+def test_times_select_exactly_what_was_stored_between_them(server: SyncEmbeddedBroker, topic: str) -> None:
+    everything = rows(reader(server))
+    times = sorted({int(r["storeTimestamp"].timestamp() * 1000 + 0.5) for r in everything})
+    for begin, end in (
+        (times[0], times[-1]),
+        (times[len(times) // 2], times[-1] + 1),
+        (times[1], times[1] + 1),
+        (0, times[0]),
+    ):
+        wanted = Counter(
+            int(r["body"]) for r in everything if begin <= int(r["storeTimestamp"].timestamp() * 1000 + 0.5) < end
+        )
+        assert Counter(numbers(reader(server, startingTimestamp=begin, endingTimestamp=end))) == wanted
+        per_queue = reader(
+            server, startingOffsetsByTimestamp=queue_json(begin), endingOffsetsByTimestamp=queue_json(end)
+        )
+        assert Counter(numbers(per_queue)) == wanted
+    late = times[-1] + 1000
+    with pytest.raises(ConfigError, match="startingOffsetsByTimestampStrategy=latest"):
+        reader(server, startingOffsetsByTimestamp=queue_json(late)).partitions()
+    options = {"startingOffsetsByTimestamp": queue_json(late), "startingOffsetsByTimestampStrategy": "latest"}
+    assert rows(reader(server, **options)) == []
+
+
+@pytest.mark.spec("SRC-03", "SRC-04")
+@given(st.lists(st.integers(0, 20), max_size=30), st.integers(-1, 22), st.integers(0, 40))
+def test_an_offset_by_time_is_right_whatever_the_broker_hints(stored: list[int], when: int, hint: int) -> None:
+    """Store times in order, a broker that answers any offset: the first message at or after the time is found."""
+    stored.sort()
+
+    class Liar:
+        async def offset_by_time(self, _queue: MessageQueue, _when: int) -> int:
+            return hint
+
+        async def pull(self, queue: MessageQueue, offset: int, *, max_count: int) -> PullResult:
+            record = Message("T", b"x", store_timestamp_ms=stored[offset], queue_offset=offset)
+            return PullResult(PullStatus.FOUND, offset + 1, 5, 5 + len(stored), encode_record(record))
+
+    class Link:
+        puller: Any = Liar()
+
+    found = asyncio.run(offset_of_time(Link(), MessageQueue("T", "b", 0), Bounds(0, len(stored)), when))  # type: ignore[arg-type]
+    assert found == sum(1 for time_ms in stored if time_ms < when)
+
+
+@pytest.mark.spec("SRC-05", "SRC-16", "SRC-11")
+def test_a_groups_offsets_are_the_start_and_reading_changes_nothing(server: SyncEmbeddedBroker, topic: str) -> None:
+    broker = server._inner.broker
+    with Client(name_servers=server.name_servers) as client:
+        puller = client.puller()
+        for queue in puller.queues("many"):
+            if queue.queue_id != 3:
+                puller.commit("committed-group", queue, 40)
+    before = broker.ctx.offsets.encode()
+    found = rows(reader(server, startingOffsets="group", group="committed-group"))
+    wanted = Counter(
+        (q, o) for q in range(4) for o in range(0 if q == 3 else 40, 100)
+    )  # brokers say 0 for a young queue
+    assert Counter((r["queueId"], r["queueOffset"]) for r in found) == wanted
+    assert broker.ctx.offsets.encode() == before
+    assert not broker.ctx.clients.consumers and not broker.ctx.clients.producers
+    assert connect.READ_GROUP.startswith("CID_RMQ_SYS_")
+
+
+@pytest.mark.spec("SRC-05")
+def test_a_queue_without_a_committed_offset_takes_the_fallback() -> None:
+    queues = {MessageQueue("T", "b", n): Bounds(10, 100) for n in range(2)}
+
+    class Link:
+        class puller:
+            @staticmethod
+            async def committed(group: str, queue: MessageQueue) -> int | None:
+                return 55 if queue.queue_id == 0 else None
+
+    def start(**options: Any) -> list[int]:
+        made = SourceOptions(name_server="x:1", topics=("T",), starting="group", group="g", **options)
+        return list(asyncio.run(planning.starts(Link(), queues, made))[0].values())  # type: ignore[arg-type]
+
+    with pytest.raises(ConfigError, match=r"group 'g' has no offset for T/b/1; set groupOffsetFallback"):
+        start()
+    assert start(group_fallback="earliest") == [55, 10] and start(group_fallback="latest") == [55, 100]
+
+
+@pytest.mark.spec("SRC-01", "SRC-11", "SRC-12")
+def test_a_filter_is_the_brokers_work(server: SyncEmbeddedBroker, topic: str) -> None:
+    assert numbers(reader(server, subExpression="a || none")) == list(range(0, 400, 2))
+    assert numbers(reader(server, subExpression="a", startingOffsets=queue_json(98))) == [248, 298, 348, 398]
+    with pytest.raises(ConfigError, match="subExpression='n >'"):
+        reader(server, subExpression="n >", expressionType="SQL92")
+
+
+def by_offset(server: SyncEmbeddedBroker, filters: list[Any], **options: Any) -> set[tuple[int, int]]:
+    return {(r["queueId"], r["queueOffset"]) for r in rows(reader(server, pushdown="true", **options), filters)}
+
+
+@pytest.mark.spec("SRC-18", "SRC-17")
+def test_pushed_predicates_leave_the_rows_that_spark_would_leave(server: SyncEmbeddedBroker, topic: str) -> None:
+    everything = rows(reader(server))
+    middle = everything[len(everything) // 2]
+    id_, stored = middle["uniqKey"], middle["storeTimestamp"]
+    cases: list[tuple[list[Any], Any]] = [
+        ([ds.EqualTo(("queueId",), 2)], lambda r: r["queueId"] == 2),
+        (
+            [ds.In(("queueId",), (1, 3)), ds.GreaterThan(("queueOffset",), 90)],
+            lambda r: r["queueId"] in (1, 3) and r["queueOffset"] > 90,
+        ),
+        (
+            [ds.LessThanOrEqual(("queueOffset",), 3), ds.EqualTo(("tags",), "a")],
+            lambda r: r["queueOffset"] <= 3 and r["tags"] == "a",
+        ),
+        ([ds.In(("tags",), ("b", "c"))], lambda r: r["tags"] == "b"),
+        ([ds.EqualTo(("tags",), "a"), ds.EqualTo(("tags",), "b")], lambda r: False),
+        ([ds.EqualTo(("topic",), "other")], lambda r: False),
+        ([ds.EqualTo(("brokerName",), "broker-a"), ds.EqualTo(("keys",), "77")], lambda r: r["keys"] == "77"),
+        ([ds.EqualTo(("uniqKey",), id_)], lambda r: r["uniqKey"] == id_),
+        ([ds.GreaterThan(("storeTimestamp",), stored)], lambda r: r["storeTimestamp"] > stored),
+        ([ds.LessThanOrEqual(("storeTimestamp",), stored)], lambda r: r["storeTimestamp"] <= stored),
+        ([ds.EqualTo(("queueOffset",), 5), ds.StringContains(("keys",), "1")], lambda r: r["queueOffset"] == 5),
+    ]
+    for filters, wanted in cases:
+        expected = {(r["queueId"], r["queueOffset"]) for r in everything if wanted(r)}
+        assert by_offset(server, filters) == expected, filters
+    assert reader(server).pushFilters.__func__ is ds.DataSourceReader.pushFilters  # the plain reader overrides nothing
+
+
+@pytest.mark.spec("SRC-18")
+def test_what_is_taken_off_spark_and_what_is_not() -> None:
+    exact = [ds.EqualTo(("topic",), "T"), ds.In(("queueId",), (1,)), ds.LessThan(("queueOffset",), 9)]
+    rough = [ds.EqualTo(("tags",), "a"), ds.EqualTo(("keys",), "k"), ds.StringStartsWith(("topic",), "T"),
+             ds.Not(ds.EqualTo(("queueId",), 1)), ds.EqualTo(("a", "b"), 1), ds.EqualTo(("tags",), None)]  # fmt: skip
+    predicates, left = pushdown.apply(exact + rough)
+    assert left == rough
+    assert predicates.queue_ids == frozenset([1]) and predicates.end == 9 and predicates.tags == frozenset("a")
+
+
+def upper_numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    values = [int(v) for v in batch.column(batch.schema.get_field_index("body")).to_pylist()]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(values, pa.int64())], schema=pa.schema([pa.field("n", pa.int64(), True)])
+    )
+
+
+@pytest.mark.spec("SRC-10", "SRC-08")
+def test_map_arrow_runs_in_the_reader(server: SyncEmbeddedBroker, topic: str) -> None:
+    schema = StructType([StructField("n", LongType(), True)])
+    options = {"mapArrow": f"{__name__}:upper_numbers"}
+    assert sorted(r["n"] for r in rows(reader(server, schema, **options))) == list(range(400))
+    with pytest.raises(ConfigError, match="announced was"):
+        rows(reader(server, StructType([StructField("m", LongType(), True)]), **options))
+    with pytest.raises(ConfigError, match="cannot be imported"):
+        rows(reader(server, schema, mapArrow="nowhere.at:all"))
+
+
+@pytest.mark.spec("SPK-10", "SPK-11")
+def test_the_secret_is_shown_nowhere(server: SyncEmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SATURNMQ_ACCESS_KEY", "me")
+    monkeypatch.setenv("SATURNMQ_SECRET_KEY", "hush-hush")
+    made = reader(server)
+    assert made._options.access_key == "me" and made._options.secret_key == "hush-hush"
+    assert "hush-hush" not in repr(made._options) + repr(made.partitions())
+    assert all(b"hush-hush" not in pickle.dumps(p) for p in made.partitions())
+    monkeypatch.delenv("SATURNMQ_SECRET_KEY")
+    with pytest.raises(ConfigError, match="accessKey and secretKey belong together"):
+        reader(server)
+
+
+@pytest.mark.spec("SRC-21")
+def test_one_connection_serves_all_tasks_of_a_worker(server: SyncEmbeddedBroker, topic: str) -> None:
+    options = SourceOptions(name_server=server.name_servers, topics=("many",))
+    with linked(options) as one, linked(SourceOptions(name_server=server.name_servers, topics=("else",))) as two:
+        assert one is two and one.users >= 2
+    with linked(SourceOptions(name_server=server.name_servers, access_key="a", secret_key="b")) as other:
+        assert other is not one
+    assert one.idle is not None and not one.users
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:  # a forked worker: the parent's connections are not its own
+        os.write(write, b"%d" % len(connect._state.links))
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 10) == b"0"
+    os.close(read)
+    os.close(write)
+
+
+# ---- a broker that fails, in scripts
+
+
+class Script:
+    """A puller that plays answers: an error, or how many messages from the offset on; queue [low, high)."""
+
+    def __init__(self, low: int, high: int, answers: Iterable[Any] = ()) -> None:
+        self.low, self.high, self.answers = low, high, iter(answers)
+        self.asked: list[int] = []
+        self.flying = self.most = 0
+
+    async def pull(self, queue: MessageQueue, offset: int, *, max_count: int, expression: Any = "*") -> PullResult:
+        self.asked.append(offset)
+        self.flying += 1
+        self.most = max(self.most, self.flying)
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self.flying -= 1
+        answer = next(self.answers, None)
+        if isinstance(answer, Exception):
+            raise answer
+        if offset < self.low:
+            return PullResult(PullStatus.OFFSET_ILLEGAL, self.low, self.low, self.high)
+        if offset >= self.high:
+            return PullResult(PullStatus.NO_NEW_MESSAGE, offset, self.low, self.high)
+        count = min(answer or 8, max_count, self.high - offset)
+        body = b"".join(encode_record(Message("T", b"x", queue_offset=n)) for n in range(offset, offset + count))
+        return PullResult(PullStatus.FOUND, offset + count, self.low, self.high, body)
+
+
+def fetched(script: Script, begin: int, end: int, **options: Any) -> list[int]:
+    made = SourceOptions(name_server="x:1", topics=("T",), **({"batch_rows": 50, "read_timeout_ms": 300} | options))
+
+    async def run() -> list[bytes]:
+        fetcher = RangeFetcher(script, QueueRange("T", "broker-x", 7, begin, end), made)  # type: ignore[arg-type]
+        found: list[bytes] = []
+        try:
+            async with asyncio.timeout(20):
+                while (bodies := await fetcher.block()) is not None:
+                    found += bodies
+        finally:
+            await fetcher.close()
+        return found
+
+    from saturnmq.protocol.message import decode_records
+
+    return [m.queue_offset for body in asyncio.run(run()) for m in decode_records(body)]
+
+
+@pytest.mark.spec("SRC-12")
+@given(st.integers(0, 300), st.integers(1, 16), st.lists(st.integers(1, 9), max_size=20))
+def test_short_answers_are_refilled_in_order(length: int, depth: int, sizes: list[int]) -> None:
+    script = Script(10, 10 + length, iter(sizes))
+    assert fetched(script, 10, 10 + length, pull_depth=depth) == list(range(10, 10 + length))
+    assert script.most <= depth and all(offset < 10 + length for offset in script.asked)  # never asked beyond the end
+
+
+@pytest.mark.spec("SRC-13", "SRC-14")
+def test_what_passes_is_waited_for_and_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "BACKOFF_S", (0.001, 0.002))
+    busy = response_error(ResponseCode.SYSTEM_BUSY, "busy")
+    script = Script(0, 40, iter([busy, CallTimeout("late"), 3, busy]))
+    assert fetched(script, 0, 40) == list(range(40))
+    behind = Script(0, 20)
+
+    class CatchesUp(Script):
+        async def pull(self, queue: MessageQueue, offset: int, **more: Any) -> PullResult:
+            result = await super().pull(queue, offset, **more)
+            if offset >= self.high:
+                self.high = 40
+            return result
+
+    slave = CatchesUp(0, 20)
+    assert fetched(slave, 0, 40) == list(range(40)) and behind.high == 20
+    dead = Script(0, 40, iter([CallTimeout("silence")] * 10_000))
+    with pytest.raises(StoreError, match=r"T/broker-x/7: no progress at offset 0 for 300 ms: silence"):
+        fetched(dead, 0, 40)
+
+
+@pytest.mark.spec("SRC-15")
+def test_lost_messages_fail_the_query_or_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "BACKOFF_S", (0.001, 0.002))
+    with pytest.raises(
+        DataLossError, match=r"topic T, broker broker-x, queue 7, offsets 0\.\.12: the queue begins at 12"
+    ):
+        fetched(Script(12, 40), 0, 40)
+    log = tmp_path / "loss"
+    tolerant = {"fail_on_data_loss": False, "data_loss_log": str(log), "read_timeout_ms": 20}
+    assert fetched(Script(12, 40), 0, 40, **tolerant) == list(range(12, 40))
+    assert fetched(Script(0, 30), 0, 40, **tolerant) == list(range(30))
+    events = sorted((json.loads(p.read_text()) for p in log.iterdir()), key=lambda e: e["begin"])
+    assert {(e["topic"], e["broker"], e["queue_id"], e["begin"], e["end"]) for e in events} >= {
+        ("T", "broker-x", 7, 0, 12)
+    }
+    assert any(e["end"] == 40 and e["begin"] >= 30 for e in events)
+
+
+@pytest.mark.spec("SRC-22")
+def test_a_cancelled_task_leaves_nothing_behind(server: SyncEmbeddedBroker, topic: str) -> None:
+    made = reader(server, batchRows=5, pullBatchSize=3, pullDepth=8)
+    batches = made.read(made.partitions()[0])
+    next(batches)
+    batches.close()  # as Spark does with a task that is not needed any more
+    with linked(made._options) as link:
+
+        async def pulling() -> list[str]:
+            return [t.get_name() for t in asyncio.all_tasks() if "_segment" in str(t.get_coro())]
+
+        assert link.run(pulling()) == []
+    assert numbers(reader(server)) == list(range(400))  # and another attempt returns the same rows
+
+
+@pytest.mark.spec("SRC-20")
+def test_a_refusal_names_what_is_refused() -> None:
+    refused = response_error(ResponseCode.SYSTEM_ERROR, "No default permission for topic T")
+    with pytest.raises(Exception, match="No default permission for topic T"):
+        fetched(Script(0, 10, iter([refused])), 0, 10)
+    assert RangePartition(("T", "b", 0, 1, 2, None, None)).piece == ("T", "b", 0, 1, 2, None, None)
+    assert planning.is_system_topic("%RETRY%g") and not planning.is_system_topic("orders")

@@ -1,0 +1,288 @@
+"""The stream source as its planner process runs it, and what the driver commits; no JVM."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from saturnmq import Outgoing
+from saturnmq.client.client import Client as AsyncClient
+from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.spark.connect import Connection, linked
+from saturnmq.spark.fetch import DataLossError
+from saturnmq.spark.ranges import Admission, Bounds, from_offset, to_offset
+from saturnmq.spark.source import RocketMQDataSource
+from saturnmq.spark.stream import StreamReader
+from saturnmq.spark.track import OffsetCommitter, Tracker, positions_of
+from saturnmq.sync import Client
+from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
+
+ALL = ReadAllAvailable()
+Key = tuple[str, str, int]
+
+
+def fill(server: SyncEmbeddedBroker, topic: str, counts: list[int]) -> None:
+    """So many messages into the queues 0, 1, ..."""
+    with Client(name_servers=server.name_servers) as client, client.producer("stream-tests") as out:
+        client.create_topic(topic, queues=len(counts))
+        for queue in out.queues(topic):
+            if counts[queue.queue_id]:
+                messages = [Outgoing(value=b"%d" % n) for n in range(counts[queue.queue_id])]
+                out.send_many(topic, messages, queue=queue)
+
+
+def stream(server: SyncEmbeddedBroker, topic: str, **options: Any) -> StreamReader:
+    given = {"nameServer": server.name_servers, "topic": topic, "startingOffsets": "earliest", "metadataRefreshMs": "0"}
+    source = RocketMQDataSource(given | {k: str(v) for k, v in options.items()})
+    made = source.streamReader(source.schema())
+    assert isinstance(made, StreamReader)
+    return made
+
+
+def counts(offset: dict[str, Any]) -> list[int]:
+    return list(from_offset(offset).values())
+
+
+def read(made: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, int]]:
+    found = []
+    for partition in made.partitions(start, end):
+        for batch in made.read(partition):
+            found += [(r["queueId"], r["queueOffset"]) for r in batch.to_pylist()]
+    return sorted(found)
+
+
+@pytest.mark.spec("STR-01", "STR-03", "STR-10")
+def test_offsets_grow_with_the_queues_and_stay_themselves_when_idle(server: SyncEmbeddedBroker) -> None:
+    fill(server, "grow", [30, 0])
+    made = stream(server, "grow", group="grow-group")
+    start = made.initialOffset()
+    assert start == {"g": "grow-group", "q": {"grow": {"broker-a": {"0": 0, "1": 0}}}, "v": 1}
+    end = made.latestOffset(start, ALL)
+    assert counts(end) == [30, 0]
+    assert made.latestOffset(end, ALL) is end
+    assert read(made, start, end) == [(0, n) for n in range(30)] and made.partitions(end, end) == []
+    fill(server, "grow", [5, 7, 9])  # a third queue, full of messages, while the stream runs
+    with linked(made._options) as link:
+
+        async def refresh() -> None:
+            await link.puller.refresh("grow")
+
+        link.run(refresh())
+    later = made.latestOffset(end, ALL)
+    assert counts(later) == [35, 7, 9]
+    assert read(made, end, later) == [(0, n) for n in range(30, 35)] + [(1, n) for n in range(7)] + [
+        (2, n) for n in range(9)
+    ]
+    assert read(made, end, later) == read(made, end, later)  # a replayed batch has the same rows
+    latest = stream(server, "grow", startingOffsets="latest").initialOffset()
+    assert counts(latest) == [35, 7, 9]
+
+
+@pytest.mark.spec("STR-04", "STR-05", "STR-07", "STR-06")
+def test_limits_hold_and_available_now_ends(server: SyncEmbeddedBroker) -> None:
+    fill(server, "limited", [900, 100])
+    made = stream(server, "limited", maxOffsetsPerTrigger=250, minOffsetsPerTrigger=200)
+    made.prepareForTriggerAvailableNow()
+    fill(server, "limited", [50, 50])  # comes after the run began
+    position, batches = made.initialOffset(), []
+    while (reached := made.latestOffset(position, ALL)) is not position:
+        batches.append(sum(counts(reached)) - sum(counts(position)))
+        position = reached
+        assert len(batches) < 20
+    assert counts(position) == [900, 100] and all(0 < n <= 252 for n in batches)
+    by_bytes = stream(server, "limited", maxBytesPerTrigger="8k")
+    step = sum(counts(by_bytes.latestOffset(by_bytes.initialOffset(), ALL)))
+    assert 20 <= step <= 100
+
+
+@pytest.mark.spec("STR-06")
+def test_a_batch_waits_for_enough_messages_but_not_for_ever() -> None:
+    admission = Admission(0, 0, 100, 900_000)
+    start = {("T", "b", 0): 0}
+
+    def reach(waiting: int, now_ms: float, **more: bool) -> int:
+        return admission.reach(start, {("T", "b", 0): waiting}, now_ms, {}, **more)[("T", "b", 0)]
+
+    assert reach(99, 0) == 0 and reach(100, 1000) == 100
+    assert reach(99, 900_999) == 0 and reach(99, 901_000) == 99
+    assert reach(5, 901_001) == 0 and reach(5, 901_002, no_minimum=True) == 5
+    sized = Admission(50, 1000, 0, 0)
+    assert sized.needs_sizes
+    assert sized.reach(start, {("T", "b", 0): 200}, 0, {("T", "b", 0): 100.0}) == {("T", "b", 0): 10}
+    assert sized.reach(start, {("T", "b", 0): 200}, 0, {("T", "b", 0): 1.0}) == {("T", "b", 0): 50}
+
+
+@pytest.mark.spec("STR-06", "STR-17")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"minOffsetsPerTrigger": 9, "maxOffsetsPerTrigger": 3},
+            "minOffsetsPerTrigger=9 is more than maxOffsetsPerTrigger=3",
+        ),
+        ({"endingTimestamp": 5}, "endingTimestamp is for batch reads"),
+        ({"maxTriggerDelay": "soon"}, "must be a time such as"),
+        ({"maxBytesPerTrigger": "0"}, "must be a size"),
+        ({"startingOffsets": "group"}, "startingOffsets=group needs option group"),
+    ],
+)
+def test_wrong_stream_options_are_named(server: SyncEmbeddedBroker, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        stream(server, "T", **options)
+
+
+@pytest.mark.spec("STR-09")
+def test_an_idle_stream_asks_at_most_once_a_refresh(
+    server: SyncEmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(server, "idle", [3])
+    made = stream(server, "idle", metadataRefreshMs=1000)
+    now, asked = [100.0], [0]
+    whole = StreamReader._ask
+
+    def ask(self: StreamReader) -> Any:
+        asked[0] += 1
+        return whole(self)
+
+    monkeypatch.setattr(StreamReader, "_ask", ask)
+    monkeypatch.setattr("saturnmq.spark.stream.time.monotonic", lambda: now[0])
+    position = made.latestOffset(made.initialOffset(), ALL)
+    for _ in range(1000):  # ten seconds of Spark's polling
+        now[0] += 0.01
+        assert made.latestOffset(position, ALL) is position
+        made.reportLatestOffset()
+    assert 9 <= asked[0] <= 12
+
+
+@pytest.mark.spec("STR-15", "STR-10")
+def test_positions_that_brokers_no_longer_have_are_data_loss(
+    server: SyncEmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(server, "old", [50])
+    known: dict[Key, Bounds] = {("old", "broker-a", 0): Bounds(20, 50)}
+    monkeypatch.setattr(StreamReader, "_ask", lambda _self: (known, {}))
+    at = [to_offset({("old", "broker-a", 0): n}) for n in range(80)]
+    strict = stream(server, "old")
+    with pytest.raises(DataLossError, match=r"offsets 10\.\.20: the queue begins at 20"):
+        strict.partitions(at[10], at[40])
+    with pytest.raises(DataLossError, match="the next offset went back from 40 to 30"):
+        strict.partitions(at[40], at[30])
+    with pytest.raises(DataLossError, match=r"offsets 50\.\.70: the queue ends at 50"):
+        strict.partitions(at[45], at[70])
+    tolerant = stream(server, "old", failOnDataLoss="false", dataLossLog=tmp_path)
+    assert [p.piece[3:5] for p in tolerant.partitions(at[10], at[40])] == [(20, 40)]
+    assert [p.piece[3:5] for p in tolerant.partitions(at[45], at[70])] == [(45, 50)]
+    assert tolerant.partitions(at[60], at[70]) == []
+    lost = to_offset({("old", "broker-a", 0): 30, ("gone", "broker-a", 0): 5})
+    more = to_offset({("old", "broker-a", 0): 40, ("gone", "broker-a", 0): 5})
+    assert [p.piece[3:5] for p in strict.partitions(lost, more)] == [(30, 40)]  # a topic without news harms nobody
+    assert len(list(tmp_path.iterdir())) >= 3
+    with pytest.raises(ConfigError, match="no offset of this source"):
+        strict.latestOffset({"other": 1}, ALL)
+
+
+@pytest.mark.spec("STR-02", "STR-09")
+def test_positions_survive_a_broker_that_comes_back_elsewhere(tmp_path: Path) -> None:
+    """The same store behind another NameServer and another port: the checkpoint names the broker, not its address."""
+
+    async def send(server: EmbeddedBroker, first: int) -> None:
+        async with AsyncClient(name_servers=server.name_servers) as client, client.producer("again") as out:
+            await out.send_many("moved", [Outgoing(value=b"%d" % n) for n in range(first, first + 40)])
+
+    def plan(name_servers: str, start: dict[str, Any] | None) -> tuple[dict[str, Any], int]:
+        source = RocketMQDataSource({"nameServer": name_servers, "topic": "moved", "startingOffsets": "earliest"})
+        made = source.streamReader(source.schema())
+        begin = start or made.initialOffset()
+        end = made.latestOffset(begin, ALL)
+        return end, sum(b.num_rows for p in made.partitions(begin, end) for b in made.read(p))
+
+    async def main() -> None:
+        async with EmbeddedBroker(tmp_path) as server:
+            await send(server, 0)
+            end, rows = await asyncio.to_thread(plan, server.name_servers, None)
+            first = server.name_servers, server.broker_address
+        assert rows == 40 and "127.0.0.1" not in json.dumps(end)
+        async with EmbeddedBroker(tmp_path) as server:
+            assert (server.name_servers, server.broker_address) != first
+            await send(server, 40)
+            _, rows = await asyncio.to_thread(plan, server.name_servers, end)
+        assert rows == 40
+
+    asyncio.run(main())
+
+
+# ---- what the driver commits
+
+
+def progress(group: str | None, end: int, latest: int, batch: int = 0) -> Any:
+    offset = to_offset({("tracked", "broker-a", 0): end}, group)
+    high = to_offset({("tracked", "broker-a", 0): latest}, group)
+    source = SimpleNamespace(endOffset=json.dumps(offset), latestOffset=json.dumps(high), numInputRows=end)
+    return SimpleNamespace(
+        progress=SimpleNamespace(id="query-1", runId="run-1", batchId=batch, batchDuration=7, sources=[source])
+    )
+
+
+def committed(server: SyncEmbeddedBroker, group: str) -> int | None:
+    with Client(name_servers=server.name_servers) as client:
+        return client.puller().committed(group, MessageQueue("tracked", "broker-a", 0))
+
+
+@pytest.mark.spec("STR-11", "STR-12", "STR-13", "STR-14")
+def test_a_tracker_commits_what_ended_and_keeps_the_lag(server: SyncEmbeddedBroker, tmp_path: Path) -> None:
+    fill(server, "tracked", [100])
+    tracker = Tracker(Connection(server.name_servers), interval_ms=60_000, lag_table=str(tmp_path))
+    try:
+        other = SimpleNamespace(endOffset='{"topic":{"0":5}}', latestOffset=None, numInputRows=5)
+        tracker.onQueryProgress(SimpleNamespace(progress=SimpleNamespace(id="k", sources=[other])))  # Kafka's: not ours
+        tracker.onQueryProgress(progress("tracked-group", 30, 100))
+        tracker.onQueryProgress(progress("tracked-group", 60, 100, 1))
+        tracker.onQueryTerminated(SimpleNamespace())
+        assert tracker.flush()
+        assert committed(server, "tracked-group") == 60
+        assert tracker.lags["query-1"].messages == 40 and list(tracker.lags) == ["query-1"]
+        broker = server._inner.broker
+        assert broker.ctx.topics.get("%RETRY%tracked-group") is not None  # what mqadmin consumerProgress asks for
+        assert "tracked-group" not in broker.ctx.clients.consumers
+        tracker.onQueryProgress(progress(None, 90, 100, 2))  # without a group nothing is committed
+        assert tracker.flush() and committed(server, "tracked-group") == 60
+    finally:
+        tracker.stop()
+    table = pq.read_table(tmp_path).to_pylist()
+    assert [(r["batch"], r["end_offset"], r["max_offset"], r["lag"]) for r in sorted(table, key=lambda r: r["batch"])] == [
+        (0, 30, 100, 70), (1, 60, 100, 40), (2, 90, 100, 10)]  # fmt: skip
+    assert positions_of("nonsense") is None and positions_of('{"v":1,"q":5}') is None
+
+
+@pytest.mark.spec("STR-12")
+def test_offsets_are_committed_rarely_and_never_backwards(server: SyncEmbeddedBroker) -> None:
+    fill(server, "tracked", [100])
+    made = OffsetCommitter(Connection(server.name_servers), 5000)
+    key = ("tracked", "broker-a", 0)
+    for now_ms, offset, expected in ((0, 10, 10), (4999, 20, 10), (5000, 30, 30), (20_000, 5, 30)):
+        made.reached("slow-group", {key: offset})
+        made.flush(now_ms)
+        assert committed(server, "slow-group") == expected
+    made.reached("slow-group", {key: 80})
+    made.flush(20_001, all_of_it=True)
+    assert committed(server, "slow-group") == 80
+
+
+@pytest.mark.spec("STR-11", "STR-12")
+def test_a_broker_that_is_away_slows_no_query() -> None:
+    tracker = Tracker(Connection("127.0.0.1:1", pull_timeout_ms=200), interval_ms=0)
+    began = time.monotonic()
+    for n in range(100):
+        tracker.onQueryProgress(progress("g", n, 100, n))
+    assert time.monotonic() - began < 0.5
+    tracker._committer._groups.clear()
+    tracker.stop()
