@@ -57,11 +57,11 @@ sim: $(READY)  ## the simulation of the replicated log, long: 500 seeds and ever
 
 bench: $(READY)  ## the same Java load against SaturnMQ and Apache 4.9.7, side by side (ARGS=--quick)
 	$(BIN)/python bench/run.py $(ARGS)
+	$(BIN)/python bench/store.py $(ARGS)
 
 crash: $(READY)  ## 100,000 crash states of the store, then 50 times kill -9 under load (ARGS=--seed=N)
 	$(BIN)/python -m saturnmq.testing.crash $(ARGS)
 	KILLS=50 $(PYTEST) tests/chaos
-	$(BIN)/python bench/store.py $(ARGS)
 
 spec-coverage: $(READY)  ## which requirement has a test
 	$(BIN)/python ../shared/tools/spec_coverage.py --project . $(ARGS)
