@@ -16,8 +16,7 @@ HERE = Path(__file__).resolve().parent
 SETTINGS = {"enablePropertyFilter": "true", "transactionCheckInterval": "1000", "transactionTimeOut": "1000"}
 
 # What our broker refuses, in words, because it is not built yet; a row that starts to work fails until it is struck out here.
-NOT_YET = {
-}
+NOT_YET = {}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

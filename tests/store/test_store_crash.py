@@ -126,13 +126,13 @@ def removed_files_come_back(patch: pytest.MonkeyPatch) -> None:
 PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], list[tuple[int, int]]]] = [
     (no_sync_of_the_log, [(0, 0)]),
     (acknowledged_before_the_sync, [(0, 0)]),
-    (note_ahead_of_the_queues, [(1, 0), (1, 1)]),
+    (note_ahead_of_the_queues, [(3, 0), (0, 2)]),
     (note_overwritten_without_a_copy, [(1, 0), (1, 1), (0, 1)]),
     (state_file_renamed_without_a_sync, [(0, 0), (1, 0), (2, 0)]),
     (bad_record_passed_over, [(1, 0), (3, 0)]),
-    (old_bytes_left_behind_the_end, [(1, 1), (3, 1), (3, 2)]),
+    (old_bytes_left_behind_the_end, [(9, 0), (13, 0), (14, 2)]),
     (recovery_not_synced, [(1, 1), (3, 1), (1, 2)]),
-    (removed_files_come_back, [(1, 0), (1, 1), (3, 1)]),
+    (removed_files_come_back, [(3, 0), (0, 1)]),
 ]
 
 

@@ -281,3 +281,61 @@ def test_a_deleted_topic_that_was_dispatched_again_in_part_is_no_damage(
         assert "made anew" not in caplog.text
         assert (store.min_offset("gone", 0), store.max_offset("gone", 0), store.max_offset("gone", 1)) == (2, 3, 0)
         killed(store)
+
+
+@pytest.mark.spec("DUR-20", "DUR-13", "CQ-12")
+def test_a_topic_that_was_deleted_and_made_anew_is_the_same_at_every_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = opened(tmp_path)
+    store.put(message(b"kept", "kept"))
+    asyncio.run(store.write_all())
+    for _ in range(3):
+        store.put(message(b"old", "anew"))
+    store.delete_topic("anew")
+    store.put(message(b"new", "anew"))
+    killed(store)
+    for _ in range(3):
+        caplog.clear()
+        store = opened(tmp_path)
+        assert "all of them" not in caplog.text
+        assert bodies(store, "anew") == [b"new"]
+        killed(store)
+
+
+@pytest.mark.spec("DUR-13")
+def test_the_list_of_queues_says_nothing_that_is_not_on_disk_when_a_topic_is_deleted(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for topic in ("kept", "gone"):
+        store.put(message(b"", topic))
+    asyncio.run(store.write_all())
+    store.put(message(b"in memory only", "kept"))
+    store.delete_topic("gone")
+    assert json.loads((tmp_path / "queues.json").read_bytes())["queues"] == {"kept": {"0": [0, 1]}}
+    killed(store)
+
+
+@pytest.mark.spec("DUR-13", "CQ-12")
+def test_a_topic_that_is_deleted_while_queues_are_written_stays_deleted(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for topic in ("kept", "gone"):
+        store.put(message(b"", topic))
+    todo = store.queues.round(0)
+    store.delete_topic("gone")
+    todo.write(store.disk, store.queues.list_file)
+    todo.done()
+    killed(store)
+    assert json.loads((tmp_path / "queues.json").read_bytes())["queues"] == {"kept": {"0": [0, 1]}}
+    assert not (tmp_path / "consumequeue" / "gone").exists()
+
+
+@pytest.mark.spec("DUR-20")
+def test_a_queue_that_reached_the_disk_before_its_records_leaves_nothing_behind(tmp_path: Path) -> None:
+    killed(opened(tmp_path))
+    folder = tmp_path / "consumequeue" / "T" / "0"
+    folder.mkdir(parents=True)
+    (folder / ("0" * 20)).write_bytes(bytes(CQ))
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / ("0" * 20)).write_bytes(bytes(CL))
+    killed(opened(tmp_path))
+    assert not list((tmp_path / "consumequeue").iterdir())

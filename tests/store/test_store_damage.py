@@ -335,3 +335,30 @@ def test_taking_over_another_brokers_store_can_be_cut_off(tmp_path: Path, monkey
     assert [len(bodies(store, topic)) for topic in "TU"] == [55, 5]
     assert all(len(store.query("UT"[n > 4], f"u{n}", 9, 0, 1 << 60).records) == 1 for n in range(60))
     store.close_files()
+
+
+@pytest.mark.spec("FUZ-07", "DUR-09", "DUR-13")
+@pytest.mark.parametrize(("number", "says"), [(0, 1 << 62), (2, 1 << 62), (6, 0), (8, 0)])
+def test_a_changed_number_does_not_hide_its_queue(tmp_path: Path, number: int, says: int) -> None:
+    """The first record of a queue with a number far ahead hid all behind it; one with 0 hid all before it."""
+    offsets = filled(tmp_path, 40)
+    at = offsets[number]
+    changed(log_file(tmp_path, at), at % LOG_BYTES + 20, struct.pack(">q", says))
+    shutil.rmtree(tmp_path / "consumequeue")
+    with pytest.raises(
+        CorruptRecord, match=rf"offset {at}.: the record says it is number {says} .*number {number // 2} must"
+    ):
+        opened(tmp_path)
+
+
+@pytest.mark.spec("FUZ-07", "ST-10", "IX-06")
+def test_an_impossible_store_time_spoils_no_other_message(tmp_path: Path) -> None:
+    offsets = filled(tmp_path, 10, clean=False)
+    changed(log_file(tmp_path, 0), 56, struct.pack(">q", -(1 << 60)))
+    changed(log_file(tmp_path, offsets[9]), offsets[9] % LOG_BYTES + 56, struct.pack(">q", 1 << 60))
+    shutil.rmtree(tmp_path / "index")
+    (tmp_path / "checkpoint").unlink()
+    store = opened(tmp_path)
+    assert store.put(message(77)).store_timestamp_ms < 1 << 43
+    assert [len(store.query("TU"[n % 2], f"u{n}", 9, 0, 1 << 60).records) for n in range(10)] == [1] * 10
+    store.close_files()

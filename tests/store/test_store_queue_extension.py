@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from saturnmq.store.disk import Disk
 from saturnmq.store.file_cache import FileCache
 from saturnmq.store.mapped_file import file_name
 from saturnmq.store.queue_extension import ADDRESS_MAX, Content, QueueExtension
+from saturnmq.testing import crash, crash_run
 
 GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "vectors" / "store" / "broker-rollover-ext"
 ZERO = -(2**63)
@@ -433,3 +436,32 @@ def test_a_subscription_after_the_message_does_not_trust_its_bits() -> None:
     assert not record.by_extension(1001, bits)
     assert record.by_extension(1000, bits) and record.by_extension(1001, b"") and record.by_extension(1001, bytes(15))
     assert not filters.filtered("U") and filters.filtered("T")
+
+
+@pytest.mark.spec("CQ-13", "CQ-14", "DUR-13", "DUR-20")
+@pytest.mark.parametrize(("seed", "number"), [(0, 1), (1, 2), (2, 0), (5, 1)])
+def test_contents_are_right_after_any_crash(seed: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The crash matrix with extensions: readers of a queue see the tags codes through them, so a wrong one is a wrong unit."""
+    plain, opening = crash_run.settings_of, MessageStore.open
+
+    def settings_of(seed: int, top: Path) -> StoreSettings:
+        return replace(plain(seed, top), queue_extension_enable=True, queue_extension_file_bytes=100)
+
+    def opened_with_bits(store: MessageStore) -> None:
+        store.bit_map = lambda topic, raw: bytes([len(raw) % 251]) * 14 if len(raw) % 3 else None
+        opening(store)
+
+    monkeypatch.setattr(crash, "settings_of", settings_of)
+    monkeypatch.setattr(crash_run, "settings_of", settings_of)
+    monkeypatch.setattr(MessageStore, "open", opened_with_bits)
+    logging.disable(logging.CRITICAL)
+    try:
+        with crash.scratch_folder() as top:
+            (top / "lives").mkdir()
+            life = crash.life_of(seed, number, top / "lives")
+            assert any("consumequeue_ext" in str(operation) for operation in life.operations)
+            outcome = crash.check_life(life, top, share=min(100 / (12 * len(life.operations)), 1.0))
+    finally:
+        logging.disable(logging.NOTSET)
+    assert outcome.checked > 30
+    assert [str(failure) for failure in outcome.failures] == []

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
-from saturnmq.protocol.message import Message
-from saturnmq.store.checkpoint import Note
+from saturnmq.protocol.message import RECORD_FIXED_BYTES, Message
+from saturnmq.store.checkpoint import TIME_END_MS, Note
 from saturnmq.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from saturnmq.store.delay import delivery_code
 from saturnmq.store.index_file import NAME_DIGITS
@@ -192,12 +192,15 @@ class _Recovery:
         self.written = self._saved = 0
         self.foreign = store.checkpoint.note is None
         # With note and list no queue is missing, nor its beginning: what is not there was deleted.
-        self.known = store.checkpoint.note is not None and store.queues.list_start == start
+        listed = store.queues.listed
+        self.known = store.checkpoint.note is not None and listed is not None and listed.log_start == start
         self.progress: Callable[[int, int], None] | None = None
         self._told = 0
         self.reach = store.queues.max_physical
         self.read_from = min(todo.verify_from, self.queues_from, self.index_from)
         self._misfit: Message | None = None
+        # Records that begin a queue anew, and its end before.
+        self._anew: dict[tuple[str, int], tuple[Message, int]] = {}
         self._absent: dict[str, tuple[int, int]] = {}  # topics without a queue: first record's offset, how many
         self.boundaries: list[int] = []  # where some of the records begin
         self._blocks: dict[tuple[str, int], tuple[int, bytes]] = {}
@@ -232,6 +235,8 @@ class _Recovery:
             log.warning(
                 "the log ends at offset %s (%s), %s bytes behind it were dropped", scan.end, scan.stopped_by, cut
             )
+        if not clean:
+            store.queues.drop_empty()
         self._tell_what_is_not_known()
         for queue in store.queues.by_key.values():
             queue.correct_min_offset(store.log.start)
@@ -245,9 +250,12 @@ class _Recovery:
         store = self.store
         self.boundaries.clear()
         self._absent.clear()
+        self._anew.clear()
         self._blocks.clear()
         crc, durable = store.settings.check_crc_on_recover, self.todo.durable
         for message in good_records(store.log, start, scan, check_crc=crc, durable=durable):
+            if not 0 <= message.store_timestamp_ms < TIME_END_MS:
+                message.store_timestamp_ms = store.last_store_ms  # no checksum covers it, and later ones follow it
             store.last_store_ms = max(store.last_store_ms, message.store_timestamp_ms)
             if not self.boundaries or message.physical_offset - self.boundaries[-1] >= BOUNDARY_BYTES:
                 self.boundaries.append(message.physical_offset)
@@ -269,52 +277,53 @@ class _Recovery:
         store = self.store
         key = (message.topic, message.queue_id)
         expected = (message.physical_offset, message.store_bytes, self._code(message))
-        if message.physical_offset >= self.queues_from:
-            try:
-                queue = store.queues.get_or_make(*key)
-            except StoreError as error:
-                raise CorruptRecord(
-                    f"{self._place(message.physical_offset)}: {error.message}",
-                    hint=_CUT.format(message.physical_offset),
-                ) from error
-            if message.queue_offset == 0 < queue.max_offset and message.physical_offset >= queue.max_physical:
-                log.warning(
-                    "queue %s/%s begins anew at offset %s: the topic was deleted", *key, message.physical_offset
-                )
-                queue.delete()
-            before = queue.max_offset
-            if not before and message.queue_offset and self.queues_from > store.log.start and not self.known:
-                return False  # what it had before is missing
-            if not store.append_extended(queue, message, expected[2]):
-                return False
-            if queue.max_offset > before:
-                store.queues.touched(key)
-                self.written += 1
-                if self.written - self._saved >= UNITS_KEPT:
-                    self._write_queues()
-                return True
+        due = message.physical_offset >= self.queues_from
+        appended = self._append(key, message, expected[2]) if due else None
+        if appended is not None:
+            return appended
         found = store.queues.get(key)
-        if found is None:
-            return self.known or self._may_be_deleted(message)
-        if self.known and message.queue_offset < found.min_offset:
+        if not due and self.known and _of_a_former_life(found, message):
             return True  # the topic was deleted, and only what came behind the note was dispatched again after a crash
+        if found is None:
+            return self._may_be_deleted(message)
         if self._as_expected(found, key, message.queue_offset, UNIT.pack(*expected)):
             return True
         unit = found.unit(message.queue_offset)
-        if (
-            unit is not None
-            and unit[0] > message.physical_offset
-            and place_of(store, unit[0])
-            == (
-                unit[1],
-                message.queue_id,
-                message.queue_offset,
-            )
-        ):
+        newer = unit is not None and unit[0] > message.physical_offset
+        if newer and unit and place_of(store, unit[0]) == (unit[1], message.queue_id, message.queue_offset):
             return True  # of a topic that was deleted and made anew
         if unit is None or unit[:2] != expected[:2] or (unit[2] != expected[2] and unit[2] > ADDRESS_MAX):
             return False
         return found.extension_time(message.queue_offset) in (None, message.store_timestamp_ms)
+
+    def _append(self, key: tuple[str, int], message: Message, code: int) -> bool | None:
+        """Whether the record got its place in its queue, False if it cannot have it; None when there is a unit already."""
+        store, number = self.store, message.queue_offset
+        try:
+            queue = store.queues.get_or_make(*key)
+        except StoreError as error:
+            place = self._place(message.physical_offset)
+            raise CorruptRecord(f"{place}: {error.message}", hint=_CUT.format(message.physical_offset)) from error
+        if number == 0 < queue.max_offset and message.physical_offset >= queue.max_physical:
+            log.warning("queue %s/%s begins anew at offset %s: the topic was deleted", *key, message.physical_offset)
+            self._anew[key] = (message, queue.max_offset)
+            queue.delete()
+        before = queue.max_offset
+        if not before and number:
+            start = store.log.start
+            if self.queues_from > start and not self.known:
+                return False  # what it had before is missing
+            if self.queues_from <= start and number > (message.physical_offset // RECORD_FIXED_BYTES if start else 0):
+                return False  # so many records cannot lie before it
+        if not store.append_extended(queue, message, code):
+            return False
+        if queue.max_offset == before:
+            return None
+        store.queues.touched(key)
+        self.written += 1
+        if self.written - self._saved >= UNITS_KEPT:
+            self._write_queues()
+        return True
 
     def _write_queues(self) -> None:
         """Have units on disk, so that memory does not grow with the log. The note still says that they are to be made."""
@@ -367,16 +376,28 @@ class _Recovery:
         """For a record that has no place in its queue, though the queue was made from the log alone."""
         message = self._misfit
         assert message is not None
-        queue = self.store.queues.get((message.topic, message.queue_id))
+        key = (message.topic, message.queue_id)
+        queue = self.store.queues.get(key)
+        must = queue.max_offset if queue else 0
+        if key in self._anew:  # no topic made anew: what follows does not begin at 1
+            message, must = self._anew[key]
         return CorruptRecord(
             f"{self._place(message.physical_offset)}: the record says it is number {message.queue_offset} of queue "
-            f"{message.topic}/{message.queue_id}, where number {queue.max_offset if queue else 0} must follow",
+            f"{message.topic}/{message.queue_id}, where number {must} must follow",
             hint=_CUT.format(message.physical_offset),
         )
 
     def _code(self, message: Message) -> int:
         due = delivery_code(message, self.store.settings.message_delay_level)
         return tags_code(message.properties_raw) if due is None else due
+
+
+def _of_a_former_life(queue: ConsumeQueue | None, message: Message) -> bool:
+    """Whether what the queue holds is all newer than a record without a unit, so that its topic was deleted since."""
+    if queue is None or message.queue_offset < queue.min_offset:
+        return True
+    first = queue.unit(queue.min_offset)
+    return message.queue_offset >= queue.max_offset and (first is None or first[0] > message.physical_offset)
 
 
 def _settle(store: MessageStore, todo: Plan, boundaries: list[int], *, changed: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,18 +29,58 @@ TOPIC_BYTES_MAX: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """One round of writing: taken on the loop, written in a thread, noted on the loop."""
+class Listed:
+    """What queues.json says: first queue offset in files and next queue offset, when the log began at log_start."""
 
-    queues: tuple[tuple[Key, ConsumeQueue, Pending], ...]
-    listing: bytes | None
+    log_start: int
+    queues: dict[Key, tuple[int, int]]
+
+    def encode(self) -> bytes:
+        table: dict[str, dict[str, tuple[int, int]]] = {}
+        for (topic, queue_id), reach in sorted(self.queues.items()):
+            table.setdefault(topic, {})[str(queue_id)] = reach
+        return json.dumps({"logStart": self.log_start, "queues": table}, separators=(",", ":")).encode()
+
+    def without(self, keys: Iterable[Key]) -> Listed:
+        gone = set(keys)
+        return Listed(self.log_start, {key: reach for key, reach in self.queues.items() if key not in gone})
+
+
+def parse_list(data: bytes) -> Listed:
+    """The contents of queues.json. Raises ValueError, KeyError, TypeError, AttributeError for what is none."""
+    table = json.loads(data)
+    queues = {
+        (str(topic), int(queue_id)): (int(first), int(reached))
+        for topic, ids in table["queues"].items()
+        for queue_id, (first, reached) in ids.items()
+    }
+    return Listed(int(table["logStart"]), queues)
+
+
+class Round:
+    """One round of writing: taken on the loop, written in a thread, noted on the loop.
+
+    listing: what the list will say. Queues that are removed meanwhile are left out of both.
+    """
+
+    def __init__(
+        self, table: QueueTable, queues: Iterable[tuple[Key, ConsumeQueue, Pending]], listing: Listed | None
+    ) -> None:
+        self.queues = tuple(queues)
+        self._table = table
+        self._listing = listing
 
     def write(self, disk: Disk, list_file: StateFile) -> None:
         """Raises OSError, StoreError."""
-        for _, _, pending in self.queues:
-            write_pending(pending, disk)
-        if self.listing is not None:
-            list_file.write(self.listing)
+        table = self._table
+        for key, queue, pending in self.queues:
+            with table.lock:
+                if table.by_key.get(key) is queue:
+                    write_pending(pending, disk)
+        if self._listing is not None:
+            with table.lock:
+                table.listed = self._listing.without(table.removed)
+                list_file.write(table.listed.encode())
 
     def done(self) -> None:
         for _, queue, pending in self.queues:
@@ -67,7 +108,9 @@ class QueueTable:
         self.list_file = StateFile(list_path, disk)
         self.by_key: dict[Key, ConsumeQueue] = {}
         self._dirty: set[Key] = set()
-        self.list_start: int | None = None  # start of the log when the list was written; None: there is no list
+        self.listed: Listed | None = None  # what the list on disk says; None: there is none
+        self.removed: set[Key] = set()  # since the last round of all queues was taken
+        self.lock = threading.Lock()  # held while a file of a queue, or the list, is written or removed
         self._ends: dict[Key, int] = {}  # next offsets at least, from the list and from queues that are cleared
 
     # ---- load
@@ -120,7 +163,7 @@ class QueueTable:
             return
         if listed is None:
             return
-        self.list_start = listed.log_start
+        self.listed = listed
         self._ends = {key: reached for key, (_, reached) in listed.queues.items()}
         for (topic, queue_id), (first, reached) in listed.queues.items():
             queue = self.by_key.get((topic, queue_id))
@@ -172,28 +215,35 @@ class QueueTable:
             elif queue.dirty_bytes >= least_bytes:
                 self._dirty.discard(key)
                 taken.append((key, queue, queue.begin_flush()))
-        return Round(tuple(taken), self._listing() if least_bytes == 0 else None)
+        listing = None
+        if least_bytes == 0:
+            reaches = {key: (q.first_offset, q.max_offset) for key, q in self.by_key.items() if q.max_offset}
+            listing = Listed(self._log_start(), reaches)
+            with self.lock:
+                self.removed = set()
+        return Round(self, taken, listing)
 
     def untaken(self, todo: Round) -> None:
         """A round was not written: its queues wait again."""
         self._dirty.update(key for key, _, _ in todo.queues)
 
-    def _listing(self) -> bytes:
-        table: dict[str, dict[str, tuple[int, int]]] = {}
-        for (topic, queue_id), queue in sorted(self.by_key.items(), key=lambda item: item[0]):
-            if queue.max_offset:
-                table.setdefault(topic, {})[str(queue_id)] = (queue.first_offset, queue.max_offset)
-        return json.dumps({"logStart": self._log_start(), "queues": table}, separators=(",", ":")).encode()
-
     # ---- remove
 
     def remove(self, keys: Iterable[Key]) -> None:
-        """Delete queues and their files; the list first, so that nobody misses them. Raises OSError, StoreError."""
-        queues = [(key, self.by_key.pop(key)) for key in keys if key in self.by_key]
-        if not queues:
-            return
-        self.list_file.write(self._listing())
-        self._delete(queues)
+        """Delete queues and their files; the list first, so that nobody misses them. Raises OSError, StoreError.
+
+        The list says of the others what it said before: how far they are now may not be on disk yet. Waits for a file that
+        is being written in a thread.
+        """
+        with self.lock:
+            queues = [(key, self.by_key.pop(key)) for key in keys if key in self.by_key]
+            if not queues:
+                return
+            self.removed.update(key for key, _ in queues)
+            if self.listed is not None:
+                self.listed = self.listed.without(self.removed)
+                self.list_file.write(self.listed.encode())
+            self._delete(queues)
 
     def _delete(self, queues: list[tuple[Key, ConsumeQueue]]) -> None:
         """Remove the files and folders of queues that are not in the table any more."""
@@ -231,8 +281,12 @@ class QueueTable:
     def drop_unlisted(self) -> None:
         """After a crash: queues that the list does not know were deleted, in part perhaps, or the log has all of them
         behind the note. Nothing happens without a list. Raises OSError."""
-        if self.list_start is not None:
+        if self.listed is not None:
             self._delete([(key, self.by_key.pop(key)) for key in list(self.by_key) if key not in self._ends])
+
+    def drop_empty(self) -> None:
+        """After a crash: queues that reached the disk before their records leave nothing behind. Raises OSError."""
+        self._delete([(key, self.by_key.pop(key)) for key, queue in list(self.by_key.items()) if not queue.max_offset])
 
     def close(self) -> None:
         self.cache.close()
@@ -246,22 +300,3 @@ def _queue_folders(root: Path) -> Iterator[tuple[str, int, Path]]:
     for topic_dir in sorted(path for path in root.iterdir() if path.is_dir()):
         for queue_dir in sorted(path for path in topic_dir.iterdir() if path.is_dir() and path.name.isdigit()):
             yield topic_dir.name, int(queue_dir.name), queue_dir
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """What queues.json says: first queue offset in files and next queue offset, when the log began at log_start."""
-
-    log_start: int
-    queues: dict[Key, tuple[int, int]]
-
-
-def parse_list(data: bytes) -> Listed:
-    """The contents of queues.json. Raises ValueError, KeyError, TypeError, AttributeError for what is none."""
-    table = json.loads(data)
-    queues = {
-        (str(topic), int(queue_id)): (int(first), int(reached))
-        for topic, ids in table["queues"].items()
-        for queue_id, (first, reached) in ids.items()
-    }
-    return Listed(int(table["logStart"]), queues)

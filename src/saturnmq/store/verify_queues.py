@@ -171,6 +171,8 @@ class QueueCheck:
             self._follows(lack, message, message.queue_offset)
             lack.add(message)
             return
+        if message.queue_offset == 0:
+            self._begins_anew(queue, message)
         unit = queue.unit(message.queue_offset)
         if unit is not None and unit[:2] == (message.physical_offset, message.store_bytes):
             if unit[2] == code or unit[2] < _EXTENSION_MAX:
@@ -191,6 +193,14 @@ class QueueCheck:
         elif unit[0] <= message.physical_offset or unit[1] == FILLER_SIZE:
             queue.wrong.add(message)
         # else the unit is of a later record: its topic was deleted and made anew, which finish() looks at
+
+    def _begins_anew(self, queue: _Queue, message: Message) -> None:
+        """Number 0: records before it that have no unit are those of a topic that was deleted since."""
+        if queue.missing.first is None:
+            return
+        what = f"queue begins anew here: {queue.missing.count} records before it have no unit, right if the topic was deleted"
+        self._add(Problem(Weight.REMARK, queue.folder, -1, message.physical_offset, what))
+        queue.missing = _Lack()
 
     def _follows(self, lack: _Lack, message: Message, first: int) -> None:
         """Units that are missing can be made from the log only when its records are numbered one by one."""

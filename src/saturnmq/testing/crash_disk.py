@@ -44,13 +44,16 @@ class RecordingDisk(Disk):
         return path.relative_to(self.top).as_posix()
 
     def _record(self, operation: Operation) -> None:
+        self._meanwhile()
+        self.operations.append(operation)
+
+    def _meanwhile(self) -> None:
         if self.threaded and self.between is not None:
             self.threaded = False
             try:
                 self.between()
             finally:
                 self.threaded = True
-        self.operations.append(operation)
 
     def _rename(self, path: Path, *changes: tuple[str, int | None]) -> None:
         folder = self._path(path.parent)
@@ -66,12 +69,17 @@ class RecordingDisk(Disk):
     def _inode(self, path: Path) -> int:
         """Inode of a file, which is made when it is not there."""
         name = self._path(path)
+        if name not in self._names:
+            self._meanwhile()  # somebody else may make it first: two that make a file get the same one
         found = self._names.get(name)
         if found is None:
             found = self._next_inode
             self._next_inode += 1
             self._sizes[found] = 0
-            self._rename(path, (name, found))
+            folder = self._path(path.parent)
+            assert folder == "." or folder in self._names, f"folder {folder} was not made by the disk"
+            self.operations.append(Names(folder, ((name, found),)))
+            apply_names(self._names, ((name, found),))
         return found
 
     def make_one_folder(self, path: Path) -> None:

@@ -184,9 +184,13 @@ class _Run:
         self.store.close_files()
 
     def _meanwhile(self) -> None:
-        """Another thread is writing: the loop goes on taking messages."""
-        if self.rng.random() < 0.1 and self.store.writable:
+        """Another thread is writing: the loop goes on taking messages, and now and then a topic is deleted."""
+        chance = self.rng.random()
+        if chance < 0.1 and self.store.writable:
             self._send()
+            self.mark()
+        elif chance > 0.995 and not self.store.queues.lock.locked():
+            self._delete_topic()
             self.mark()
 
     async def _step(self) -> None:
