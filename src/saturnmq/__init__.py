@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from saturnmq.client.errors import WrongLoop as WrongLoop
     from saturnmq.client.hooks import ConsumeContext as ConsumeContext
     from saturnmq.client.hooks import ConsumeHook as ConsumeHook
+    from saturnmq.client.hooks import EndContext as EndContext
     from saturnmq.client.hooks import SendContext as SendContext
     from saturnmq.client.hooks import SendHook as SendHook
     from saturnmq.client.listener import Retry as Retry
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from saturnmq.client.subscription import Filter as Filter
     from saturnmq.client.subscription import sql as sql
     from saturnmq.client.subscription import tag as tag
+    from saturnmq.client.trace_records import TraceStats as TraceStats
     from saturnmq.client.transactions import Transaction as Transaction
     from saturnmq.client.transactions import TransactionState as TransactionState
     from saturnmq.protocol.bodies import MessageQueue as MessageQueue
@@ -85,12 +87,13 @@ _HOME: Final = {
         "Unsupported",
         "WrongLoop",
     ),
-    "saturnmq.client.hooks": ("ConsumeContext", "ConsumeHook", "SendContext", "SendHook"),
+    "saturnmq.client.hooks": ("ConsumeContext", "ConsumeHook", "EndContext", "SendContext", "SendHook"),
     "saturnmq.client.listener": ("Retry",),
     "saturnmq.client.message": ("Ack", "Message", "Outgoing", "Receipt", "SendStatus"),
     "saturnmq.client.producer": ("Producer",),
     "saturnmq.client.puller": ("PullResult", "PullStatus", "Puller"),
     "saturnmq.client.subscription": ("Filter", "sql", "tag"),
+    "saturnmq.client.trace_records": ("TraceStats",),
     "saturnmq.client.transactions": ("Transaction", "TransactionState"),
     "saturnmq.protocol.bodies": ("MessageQueue",),
     "saturnmq.protocol.errors": ("ConfigError", "ResponseError", "SaturnError"),

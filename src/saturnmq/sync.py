@@ -26,6 +26,7 @@ from saturnmq.client.producer import Producer as AsyncProducer
 from saturnmq.client.puller import PULLER_GROUP
 from saturnmq.client.sync_consumer import Consumer, Message
 from saturnmq.client.sync_puller import Puller
+from saturnmq.client.trace_records import TraceStats
 from saturnmq.client.transactions import Check
 from saturnmq.client.transactions import Transaction as AsyncTransaction
 from saturnmq.client.url import ClientSettings, from_environment, parse_url
@@ -91,6 +92,7 @@ class Client:
         hooks: Sequence[SendHook] = ...,
         retry_codes: Iterable[int] = ...,
         check: Check | None = ...,
+        trace: bool | str | None = ...,
     ) -> Producer[bytes]: ...
     @overload
     def producer(
@@ -102,6 +104,7 @@ class Client:
         hooks: Sequence[SendHook] = ...,
         retry_codes: Iterable[int] = ...,
         check: Check | None = ...,
+        trace: bool | str | None = ...,
     ) -> Producer[T]: ...
     def producer(
         self,
@@ -112,10 +115,11 @@ class Client:
         hooks: Sequence[SendHook] = (),
         retry_codes: Iterable[int] = RETRY_CODES,
         check: Check | None = None,
+        trace: bool | str | None = None,
     ) -> Producer[Any]:
         """See saturnmq.Client.producer."""
         options: dict[str, Any] = {"max_in_flight": max_in_flight, "hooks": hooks, "retry_codes": retry_codes,
-                                   "check": check}  # fmt: skip
+                                   "check": check, "trace": trace}  # fmt: skip
         if codec is not None:
             options["codec"] = codec
         return Producer(self._inner.producer(group, **options))
@@ -186,6 +190,11 @@ class Producer(Generic[T]):
     @property
     def group(self) -> str:
         return self._inner.group
+
+    @property
+    def trace_stats(self) -> TraceStats:
+        """See saturnmq.Producer.trace_stats."""
+        return self._inner.trace_stats
 
     def start(self) -> None:
         """See saturnmq.Producer.start."""

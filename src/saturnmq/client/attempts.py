@@ -61,7 +61,7 @@ class Attempts:
         self._core = core
         self.group = namespaces.wrap(core.settings.namespace, group)
         self._gate = Gate(max_in_flight, IN_FLIGHT_BYTES)
-        self._hooks = tuple(hooks)
+        self._hooks: tuple[SendHook, ...] = tuple(hooks)
         self._retry_codes = frozenset(retry_codes)
         self._counter = RoundRobin(random.randrange(1 << 16))
         self._default_queues = str(core.settings.default_queues)
@@ -235,13 +235,21 @@ class Attempts:
         self, prepared: Prepared, queue: MessageQueue, address: str, timeout_ms: int
     ) -> list[Receipt]:
         topic = namespaces.strip(self._core.settings.namespace, prepared.topic)
-        context = SendContext(self.group, topic, queue, address, prepared.ids)
+        context = SendContext(
+            self.group,
+            topic,
+            queue,
+            address,
+            prepared.ids,
+            properties=prepared.properties,
+            body_bytes=len(prepared.body),
+        )
         for hook in self._hooks:
             hook.check(context)
         run_quietly(self._hooks, "before", context)
         try:
             outcome = await self._exchange(prepared, queue, address, timeout_ms)
-            context.receipt = outcome[0]
+            context.receipts, context.receipt = outcome, outcome[0]
         except BaseException as error:
             context.error = error
             raise

@@ -34,6 +34,8 @@ from saturnmq.client.message import Message
 from saturnmq.client.producer import Producer
 from saturnmq.client.puller import PULLER_GROUP, Puller
 from saturnmq.client.subscription import ALL, Filter, tag
+from saturnmq.client.trace import Tracing
+from saturnmq.client.trace_records import trace_topic_problem
 from saturnmq.client.transactions import Check
 from saturnmq.client.url import ClientSettings, from_environment, make_settings, parse_url
 from saturnmq.protocol.codes import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP
@@ -52,6 +54,7 @@ class Client:
     def __init__(self, *, name_servers: str | Sequence[str] = (), timeout: float = 3.0, **settings: Any) -> None:
         self._settings = make_settings({"name_servers": name_servers, "timeout": timeout, **settings})
         self._core = Core(self._settings)
+        self._core.tracing = Tracing(self._core)
         self._listeners: list[ListenerSpec] = []
         self._lock = asyncio.Lock()
 
@@ -111,6 +114,7 @@ class Client:
         hooks: Sequence[SendHook] = ...,
         retry_codes: Iterable[int] = ...,
         check: Check | None = ...,
+        trace: bool | str | None = ...,
     ) -> Producer[bytes]: ...
     @overload
     def producer(
@@ -122,6 +126,7 @@ class Client:
         hooks: Sequence[SendHook] = ...,
         retry_codes: Iterable[int] = ...,
         check: Check | None = ...,
+        trace: bool | str | None = ...,
     ) -> Producer[T]: ...
     def producer(
         self,
@@ -132,15 +137,19 @@ class Client:
         hooks: Sequence[SendHook] = (),
         retry_codes: Iterable[int] = RETRY_CODES,
         check: Check | None = None,
+        trace: bool | str | None = None,
     ) -> Producer[Any]:
         """A producer of this group. max_in_flight: sends under way at a time; more of them wait. check: says what became of a
-        transaction when the broker asks; async, or plain and then run in a thread. Transactions need it.
+        transaction when the broker asks; async, or plain and then run in a thread. Transactions need it. trace: whether, or to
+        which topic, sends are traced; None takes the client's setting (TR-02).
 
         Raises ConfigError naming every bad value.
         """
         problems = [problem] if (problem := producer_group_problem(group)) else []
         if isinstance(max_in_flight, bool) or not isinstance(max_in_flight, int) or not 1 <= max_in_flight <= 65_535:
             problems.append(f"max_in_flight is {max_in_flight!r}, must be 1..65535")
+        if problem := trace_topic_problem(trace):
+            problems.append(problem)
         if problems:
             raise ConfigError(problems)
         return Producer(
@@ -151,6 +160,7 @@ class Client:
             hooks=hooks,
             retry_codes=retry_codes,
             check=check,
+            trace=trace,
         )
 
     def puller(self, group: str = PULLER_GROUP) -> Puller:

@@ -11,8 +11,9 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from saturnmq.client.assignment import Assignment, mark_delivered
 from saturnmq.client.codecs import Codec
@@ -25,9 +26,13 @@ from saturnmq.client.message import Message
 from saturnmq.client.ordered import OrderedAssignment
 from saturnmq.client.positions import Positioned
 from saturnmq.client.running_info import answer_broker
+from saturnmq.client.trace_records import CONSUME, TraceStats, trace_topic
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError
+
+if TYPE_CHECKING:
+    from saturnmq.client.trace import Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +48,7 @@ class Consumer(Positioned, Generic[T]):
         self.codec = codec
         self.hooks: Sequence[ConsumeHook] = tuple(settings.hooks)
         self.started_ms = 0
+        self._tracer: Tracer | None = None
         self._inbox: Inbox[Message[T]] = Inbox(mark_delivered)
         self._tasks: list[asyncio.Task[Any]] = []
         self._starved = False
@@ -77,6 +83,10 @@ class Consumer(Positioned, Generic[T]):
                 raise
             self.state = State.RUNNING
             self.started_ms = now_ms()
+            wanted = trace_topic(self.settings.trace, self.core.settings.trace)
+            if wanted is not None and self.core.tracing is not None:
+                self._tracer = self.core.tracing.open(self.group, CONSUME, wanted)
+                self.hooks = (*self.hooks, self._tracer.consume_hook)
             loops = {"rebalance": self._rebalance_loop, "ack timeout": self._ack_timeout_loop}
             if self._locks is not None:
                 loops["locks"] = self._lock_loop
@@ -86,7 +96,7 @@ class Consumer(Positioned, Generic[T]):
             self.wake_rebalance()
 
     async def stop(self) -> None:
-        """Leave the group: stop pulling, store offsets, give up locks, unregister (CA-09). Idempotent.
+        """Leave the group: stop pulling, store offsets, give up locks, unregister (CA-09), tell the trace. Idempotent.
 
         What is not settled is delivered again, to whoever owns the queue then. A caller that is cancelled does not stop
         the stopping.
@@ -114,6 +124,8 @@ class Consumer(Positioned, Generic[T]):
             if self.core.state is State.RUNNING:
                 await self._leave()
             self._assigned.clear()
+            if self._tracer is not None:
+                await self._tracer.close()
 
     async def _leave(self) -> None:
         """Offsets first, for certain where a lock guards the order; then the locks; then the membership."""
@@ -136,6 +148,11 @@ class Consumer(Positioned, Generic[T]):
         if self.settings.ordered:
             return OrderedAssignment(self, queue, offset, self._locks, self.settings.suspend)
         return Assignment(self, queue, offset)
+
+    @property
+    def trace_stats(self) -> TraceStats:
+        """How many records of its message trace were made, sent and lost; all 0 where nothing is traced."""
+        return TraceStats() if self._tracer is None else replace(self._tracer.stats)
 
     # receiving
 

@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from saturnmq.client import hints
 from saturnmq.client.address_server import FIRST_REFRESH_MS, REFRESH_MS, fetch_addresses
@@ -39,6 +39,9 @@ from saturnmq.protocol.bodies import ConsumerData, TopicRouteData
 from saturnmq.protocol.codes import MASTER_ID, RequestCode, ResponseCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError, response_error
+
+if TYPE_CHECKING:
+    from saturnmq.client.trace import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +103,7 @@ class Core:
         self.consumers: dict[str, GroupMember] = {}
         self.checks = Checks(self)
         self.replies = Replies()
+        self.tracing: Tracing | None = None  # set by a Client; what tells the trace is not traced itself
         self.failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -151,10 +155,14 @@ class Core:
         await asyncio.shield(self._stopping)
 
     async def _stop(self) -> None:
+        if self.tracing is not None:
+            self.tracing.hurry()
         for consumer in list(self.consumers.values()):
             await consumer.stop()
         for group in list(self.producers):
             await self.remove_producer(group)
+        if self.tracing is not None:
+            await self.tracing.close()
         self.state = State.STOPPED
         self.replies.close()
         tasks = list(self._tasks)

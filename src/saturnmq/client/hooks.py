@@ -1,15 +1,18 @@
-"""Hooks around a send and around the handling of a received message. Source: PR-26, CC-02, TR-03, TR-05."""
+"""Hooks around a send, the end of a transaction and the handling of a message. Source: PR-26, CC-02, TR-03, TR-05, TR-06."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from saturnmq.client.message import Ack, Message, Receipt
 from saturnmq.protocol.bodies import MessageQueue
+
+if TYPE_CHECKING:
+    from saturnmq.client.transactions import TransactionState
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +21,8 @@ logger = logging.getLogger(__name__)
 class SendContext:
     """One attempt of a send, as a hook sees it. receipt or error is set when `after` is called.
 
-    properties: the property string of the message; of a batch only what counts for all of it. body_bytes: as it travels.
+    receipts: one for each message; receipt is the first. properties: the property string of the message; of a batch only
+    what counts for all of it. body_bytes: as it travels. started: monotonic seconds.
     """
 
     group: str
@@ -30,10 +34,34 @@ class SendContext:
     error: BaseException | None = None
     properties: str = ""
     body_bytes: int = 0
+    receipts: Sequence[Receipt] = ()
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed_ms(self) -> int:
+        """Since the request was about to be written."""
+        return int((time.monotonic() - self.started) * 1000)
+
+
+@dataclass(slots=True)
+class EndContext:
+    """The end of a transaction, as a hook sees it. asked: the broker asked for it, there is no receipt then.
+
+    topic: the user's name of it. message_id: of the half message. address: of the broker that is told.
+    """
+
+    group: str
+    topic: str
+    message_id: str
+    properties: Mapping[str, str]
+    address: str
+    state: TransactionState
+    asked: bool
+    receipt: Receipt | None = None
 
 
 class SendHook:
-    """Base with three empty methods. `check` may veto by raising; errors of the others are logged only."""
+    """Base with four empty methods. `check` may veto by raising; errors of the others are logged only."""
 
     def check(self, context: SendContext) -> None:
         """Raise to forbid the send."""
@@ -44,9 +72,12 @@ class SendHook:
     def after(self, context: SendContext) -> None:
         """After the answer or any exception."""
 
+    def ended(self, context: EndContext) -> None:
+        """A transaction was decided, or left for `check` to decide; the broker is about to be told."""
 
-def run_quietly(hooks: tuple[SendHook, ...], name: str, context: SendContext) -> None:
-    """Call `before` or `after` of all; what they raise is logged."""
+
+def run_quietly(hooks: Sequence[SendHook], name: str, context: SendContext | EndContext) -> None:
+    """Call `before`, `after` or `ended` of all; what they raise is logged."""
     for hook in hooks:
         try:
             getattr(hook, name)(context)
@@ -59,12 +90,13 @@ class ConsumeContext:
     """One delivery of a message, as a hook sees it. The last three are set when `after` is called.
 
     verdict: what was said about the message. reason: why it failed, as far as was told. timed_out: nobody said anything
-    within ack_timeout. started: monotonic seconds.
+    within ack_timeout. started: monotonic seconds. notes: what a hook wants to find again in `after`, under a key of its own.
     """
 
     group: str
     message: Message[Any]
     started: float = field(default_factory=time.monotonic)
+    notes: dict[object, Any] = field(default_factory=dict)
     verdict: Ack | None = None
     reason: str = ""
     timed_out: bool = False

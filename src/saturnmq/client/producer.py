@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from saturnmq.client import namespaces
 from saturnmq.client.attempts import RETRY_CODES, Attempts, Selector
@@ -43,10 +44,14 @@ from saturnmq.client.send_request import (
     split_batches,
     transaction_flag,
 )
+from saturnmq.client.trace_records import PRODUCE, TraceStats, trace_topic
 from saturnmq.client.transactions import Check, Checker, Transaction
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.message import PROPERTIES_BYTES_MAX, BatchItem, encode_properties
+
+if TYPE_CHECKING:
+    from saturnmq.client.trace import Tracer
 
 T = TypeVar("T")
 
@@ -64,9 +69,12 @@ class Producer(Attempts, Generic[T]):
         hooks: Sequence[SendHook] = (),
         retry_codes: Iterable[int] = RETRY_CODES,
         check: Check | None = None,
+        trace: bool | str | None = False,
     ) -> None:
         super().__init__(core, group, max_in_flight=max_in_flight, hooks=hooks, retry_codes=retry_codes)
         self._codec = codec
+        self._trace_topic = trace_topic(trace, core.settings.trace)
+        self._tracer: Tracer | None = None
         self._checker = Checker(check, codec) if check is not None else None
         self._topics: dict[str, str] = {}  # names that were checked -> names on the wire
         self._lock = asyncio.Lock()
@@ -92,18 +100,29 @@ class Producer(Attempts, Generic[T]):
                 check_state("producer", self.state)
             self._core.check_running("client")
             self._core.add_producer(self.group)
+            if self._trace_topic is not None and self._core.tracing is not None:
+                self._tracer = self._core.tracing.open(self.group, PRODUCE, self._trace_topic)
+                self._hooks += (self._tracer.send_hook,)
             if self._checker is not None:
+                self._checker.hooks = self._hooks
                 self._core.checks.add(self.group, self._checker)
             self.state = State.RUNNING
 
     async def stop(self) -> None:
-        """Tell the brokers that the group left. Idempotent."""
+        """Tell the brokers that the group left, and what is still to be traced, for half a second at most. Idempotent."""
         async with self._lock:
             running = self.state is State.RUNNING
             self.state = State.STOPPED
             self._core.checks.remove(self.group)
             if running and self._core.state is State.RUNNING:
                 await self._core.remove_producer(self.group)
+            if self._tracer is not None:
+                await self._tracer.close()
+
+    @property
+    def trace_stats(self) -> TraceStats:
+        """How many records of its message trace were made, sent and lost; all 0 where nothing is traced."""
+        return TraceStats() if self._tracer is None else replace(self._tracer.stats)
 
     def _check(self) -> None:
         if self.state is not State.RUNNING:
@@ -261,7 +280,7 @@ class Producer(Attempts, Generic[T]):
             self._check()
             return await self._send_one(half, self._deadline(timeout), shard_by, queue, None, None)
 
-        return Transaction(self._core, self.group, prepared, send, checker.open_ids)
+        return Transaction(self._core, self.group, prepared, send, checker.open_ids, self._hooks)
 
     async def request(
         self,

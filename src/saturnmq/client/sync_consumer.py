@@ -13,6 +13,7 @@ from saturnmq.client.message import Message as AsyncMessage
 from saturnmq.client.portal import portal as _portal
 from saturnmq.client.positions import Place, Where
 from saturnmq.client.subscription import ALL, Filter
+from saturnmq.client.trace_records import TraceStats
 from saturnmq.protocol.bodies import MessageQueue
 
 T = TypeVar("T")
@@ -126,6 +127,11 @@ class Consumer(Generic[T]):
             return self._inner.committed()
 
         return _portal.run("Consumer.committed", read)
+
+    @property
+    def trace_stats(self) -> TraceStats:
+        """See saturnmq.Consumer.trace_stats."""
+        return self._inner.trace_stats
 
     def commit(self) -> None:
         """See saturnmq.Consumer.commit."""

@@ -20,8 +20,11 @@ from enum import IntEnum
 from typing import Final, TypeAlias
 
 from saturnmq.client.checks import check_topic
+from saturnmq.protocol.codes import TRACE_TOPIC
 from saturnmq.protocol.errors import LocalProtocolError, RemoteProtocolError
 
+PRODUCE: Final = "PRODUCE"  # who traces, as in the group name of TR-08
+CONSUME: Final = "CONSUME"
 FIELD_END: Final = "\x01"
 RECORD_END: Final = "\x02"
 
@@ -137,6 +140,20 @@ class EndTransaction:
         )  # fmt: skip
 
 
+@dataclass(slots=True)
+class TraceStats:
+    """What became of the records of one producer or consumer.
+
+    sent: a broker stored them. failed: no broker took them. dropped: too many waited already, or it was too late.
+    Those that are missing from made are on their way.
+    """
+
+    made: int = 0
+    sent: int = 0
+    failed: int = 0
+    dropped: int = 0
+
+
 TraceRecord: TypeAlias = Pub | SubBefore | SubAfter | EndTransaction
 
 
@@ -206,6 +223,15 @@ _DECODERS: Final[dict[str, Callable[[list[str]], TraceRecord]]] = {
     "SubAfter": _sub_after,
     "EndTransaction": _end_transaction,
 }
+
+
+def trace_topic(wanted: bool | str | None, default: bool | str) -> str | None:
+    """The topic to trace to, None for no trace. wanted: of one producer or consumer; default: of its client (TR-02)."""
+    if wanted is None:
+        wanted = default
+    if wanted is True:
+        return default if isinstance(default, str) else TRACE_TOPIC
+    return wanted or None
 
 
 def trace_topic_problem(trace: bool | str | None) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from saturnmq.client import namespaces
 from saturnmq.client.codecs import Codec
 from saturnmq.client.errors import ClientError, TransactionRolledBack
+from saturnmq.client.hooks import EndContext, SendHook, run_quietly
 from saturnmq.client.message import Message, Receipt, SendStatus
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import MessageQueue
@@ -26,7 +27,7 @@ from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.headers import CheckTransactionState, EndTransaction, decode_header
 from saturnmq.protocol.ids import parse_offset_message_id
-from saturnmq.protocol.message import decode_record
+from saturnmq.protocol.message import decode_properties, decode_record
 
 if TYPE_CHECKING:
     from saturnmq.client.core import Core
@@ -59,12 +60,21 @@ class Transaction(Generic[T]):
     broker asks `check`. message_id: known from the start, to be kept with the work so that `check` can find it.
     """
 
-    def __init__(self, core: Core, group: str, prepared: Prepared, send: SendHalf, open_ids: set[str]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        group: str,
+        prepared: Prepared,
+        send: SendHalf,
+        open_ids: set[str],
+        hooks: Sequence[SendHook] = (),
+    ) -> None:
         self._core = core
         self._group = group
         self._prepared = prepared
         self._send = send
         self._open_ids = open_ids
+        self._hooks = hooks
         self._receipt: Receipt | None = None
         self.state = TransactionState.COMMIT  # how a normal end of the block ends it
 
@@ -119,20 +129,34 @@ class Transaction(Generic[T]):
         """Tell the broker; a failure is only logged, it asks then."""
         self._open_ids.discard(self.message_id)
         receipt, core = self.receipt, self._core
-        if state is TransactionState.UNKNOWN:
+        if state is TransactionState.UNKNOWN and not self._hooks:
             return
         try:
+            topic = self._prepared.topic
+            address = await core.master_address(topic, receipt.queue.broker_name)
+            self._told(state, address)
+            if state is TransactionState.UNKNOWN:
+                return
             _, physical = parse_offset_message_id(receipt.offset_message_id or self.message_id)
             command = end_command(self._group, receipt.offset, physical, state, self.message_id, asked=False)
             command.ext["bname"] = receipt.queue.broker_name
             command.remark = remark[:1024] if remark else None
-            topic = self._prepared.topic
-            address = await core.master_address(topic, receipt.queue.broker_name)
             await core.remote.call_oneway(address, command, END_TIMEOUT_MS)
         except SaturnError as problem:
             logger.warning(
                 "end of transaction not delivered, the broker will ask id=%s error=%s", self.message_id, problem
             )
+
+    def _told(self, state: TransactionState, address: str) -> None:
+        """Hooks learn how it ends."""
+        if not self._hooks:
+            return
+        topic = namespaces.strip(self._core.settings.namespace, self._prepared.topic)
+        properties = decode_properties(self._prepared.properties)
+        context = EndContext(
+            self._group, topic, self.message_id, properties, address, state, asked=False, receipt=self._receipt
+        )
+        run_quietly(self._hooks, "ended", context)
 
 
 def end_command(
@@ -157,6 +181,7 @@ class Checker:
     def __init__(self, check: Check, codec: Codec[Any]) -> None:
         self.check = check
         self.codec = codec
+        self.hooks: Sequence[SendHook] = ()
         self.open_ids: set[str] = set()  # whose block has not ended here
 
     async def state_of(self, message: Message[Any]) -> tuple[TransactionState, str | None]:
@@ -225,6 +250,16 @@ class Checks:
                 group, header.tran_state_table_offset, header.commit_log_offset, state, key, asked=True
             )
             command.remark = remark
+            told = EndContext(
+                group,
+                message.topic,
+                message.message_id,
+                message.properties,
+                connection.remote_address,
+                state,
+                asked=True,
+            )
+            run_quietly(checker.hooks, "ended", told)
             self._core.remote.answer_oneway(connection, command)
         except SaturnError as error:
             logger.warning("answer about a transaction not delivered id=%s error=%s", message.message_id, error)

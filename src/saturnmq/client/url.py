@@ -20,6 +20,7 @@ from dataclasses import fields as dataclass_fields
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
+from saturnmq.client.trace_records import trace_topic_problem
 from saturnmq.protocol.errors import ConfigError
 
 DEFAULT_PORT: Final = 9876
@@ -70,8 +71,9 @@ class ClientSettings:
     rebalance_ms: int = 20_000  # RB-01
     api_timeout_ms: int = 3_000  # PR-03 mqClientApiTimeout
     offsets_dir: str = "~/.rocketmq_offsets"  # OF-02 rocketmq.client.localOffsetStoreDir, of broadcast consumers
-    trace: bool = False  # TR-02 enableMsgTrace, for producers and consumers that do not say otherwise
-    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"  # TR-02 customizedTraceTopic
+    trace: bool | str = (
+        False  # TR-02 enableMsgTrace, or customizedTraceTopic; producers and consumers may say otherwise
+    )
 
     def validate(self) -> list[str]:
         """Every problem, one sentence with the allowed range each."""
@@ -95,6 +97,8 @@ class ClientSettings:
             value = getattr(self, name)
             if value is not None and not re.fullmatch(r"[%|a-zA-Z0-9_.#-]{1,127}", value):
                 problems.append(f"{name} is {value!r:.60}, must be 1..127 characters of %|a-zA-Z0-9_.#-")
+        if problem := trace_topic_problem(self.trace):
+            problems.append(problem)
         return problems
 
     def check(self) -> ClientSettings:
@@ -230,6 +234,13 @@ def _boolean(text: str) -> bool:
     raise ValueError(text)
 
 
+def _switch_or_name(text: str) -> bool | str:
+    try:
+        return _boolean(text)
+    except ValueError:
+        return text.strip()
+
+
 _KINDS: Final[dict[Callable[[str], Any], str]] = {
     float: "a number",
     int: "a whole number",
@@ -241,6 +252,7 @@ _BY_TYPE: Final[dict[str, Callable[[str], Any]]] = {
     "bool": _boolean,
     "str": str,
     "str | None": str,
+    "bool | str": _switch_or_name,
 }
 _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
     item.name: _BY_TYPE[str(item.type)] for item in dataclass_fields(ClientSettings) if item.name != "name_servers"

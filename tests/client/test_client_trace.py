@@ -1,0 +1,685 @@
+"""Message trace: what is told, how it is written, and that nobody who works waits for it or fails by it."""
+# ruff: noqa: SIM117 - the cluster, the client and what is made from it are three steps
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import saturnmq.sync
+from saturnmq import Ack, Client, ConfigError, Message, ResponseError, TransactionState
+from saturnmq.broker import BrokerSettings
+from saturnmq.client import trace
+from saturnmq.client.compress import decompress
+from saturnmq.client.trace_records import (
+    EndTransaction,
+    MessageType,
+    Outcome,
+    Pub,
+    SubAfter,
+    SubBefore,
+    TraceError,
+    TraceRecord,
+    TraceStats,
+    decode_records,
+    trace_topic,
+)
+from saturnmq.protocol.bodies import HeartbeatData, MessageQueue
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.headers import CheckTransactionState
+from saturnmq.protocol.message import Host, decode_properties, encode_record
+from saturnmq.protocol.message import Message as Record
+from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
+
+Run = Callable[[Callable[[], Any]], Any]
+TRACE = "RMQ_SYS_TRACE_TOPIC"
+QUEUE = MessageQueue("T", "b0", 1)
+
+
+def traces(c: Any, topic: str = TRACE) -> list[Any]:
+    """The trace messages that all brokers got so far, in each broker's order."""
+    return [command for broker in c.brokers.values() for command in broker.of(310) if command.ext["b"] == topic]
+
+
+def text_of(command: Any) -> str:
+    flags = int(command.ext["f"])
+    return (decompress(command.body, flags) if flags else command.body).decode()
+
+
+def told(c: Any, topic: str = TRACE) -> list[TraceRecord]:
+    return [record for command in traces(c, topic) for record in decode_records(text_of(command))]
+
+
+def keys_of(command: Any) -> list[str]:
+    return decode_properties(command.ext["i"])["KEYS"].split(" ")
+
+
+async def eventually(check: Callable[[], object], timeout: float = 8.0) -> None:
+    async with asyncio.timeout(timeout):
+        while not check():
+            await asyncio.sleep(0.01)  # poll
+
+
+# the text
+
+
+TEXTS = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=8)
+MAYBE = st.none() | TEXTS.filter(lambda text: text != "null")
+NUMBERS = st.integers(0, 2**40)
+RECORDS = st.one_of(
+    st.builds(
+        Pub, NUMBERS, MAYBE, TEXTS, TEXTS, TEXTS, MAYBE, MAYBE, TEXTS, NUMBERS, NUMBERS,
+        st.sampled_from(MessageType), MAYBE, st.booleans(),
+    ),
+    st.builds(SubBefore, NUMBERS, MAYBE, TEXTS, TEXTS, TEXTS, st.integers(0, 16), MAYBE),
+    st.builds(SubAfter, TEXTS, TEXTS, NUMBERS, st.booleans(), MAYBE, st.sampled_from(Outcome), NUMBERS, MAYBE),
+    st.builds(
+        EndTransaction, NUMBERS, MAYBE, TEXTS, TEXTS, TEXTS, MAYBE, MAYBE, TEXTS, st.sampled_from(MessageType), MAYBE,
+        TEXTS, st.booleans(),
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.spec("TR-03", "TR-05", "TR-06")
+@given(st.lists(RECORDS, max_size=5))
+def test_what_is_written_can_be_read(records: list[TraceRecord]) -> None:
+    text = "".join(record.encode() for record in records)
+    again = list(decode_records(text))
+    assert "".join(record.encode() for record in again) == text
+    assert [type(record) for record in again] == [type(record) for record in records]
+
+
+def written(words: str) -> str:
+    return words.replace(" ", "\x01") + "\x02"
+
+
+@pytest.mark.spec("TR-03", "TR-05", "TR-06")
+def test_fields_stand_in_the_order_of_the_table() -> None:
+    pub = Pub(1, "R", "g", "T", "id", None, "k", "h:1", 5, 7, MessageType.DELAY, "place", True)
+    assert pub.encode() == written("Pub 1 R g T id null k h:1 5 7 3 place true")
+    before = SubBefore(2, None, "g", "req", "id", 3, None)
+    assert before.encode() == written("SubBefore 2 null g req id 3 null")
+    after = SubAfter("req", "id", 9, False, "k", Outcome.FAILED, 4, "g")
+    assert after.encode() == written("SubAfter req id 9 false k 4 4 g")
+    end = EndTransaction(5, "R", "g", "T", "id", "A", None, "h:1", MessageType.COMMIT, "tx", "UNKNOW", True)
+    assert end.encode() == written("EndTransaction 5 R g T id A null h:1 2 tx UNKNOW true")
+
+
+@pytest.mark.spec("TR-03", "TR-05")
+def test_records_of_other_versions_are_read_and_torn_ones_are_refused() -> None:
+    old = "Pub\x011\x01R\x01g\x01T\x01id\x01A\x01k\x01h\x015\x017\x010"
+    assert next(decode_records(old + "\x01true\x02")) == Pub(
+        1, "R", "g", "T", "id", "A", "k", "h", 5, 7, MessageType.NORMAL, None, True
+    )
+    for tail in ("\x01place\x01false\x02", "\x01place\x01false\x01client\x02"):
+        (record,) = decode_records(old + tail)
+        assert isinstance(record, Pub) and (record.offset_message_id, record.success) == ("place", False)
+    after = "SubAfter\x01req\x01id\x019\x01true\x01k"
+    assert next(decode_records(after)) == SubAfter("req", "id", 9, True, "k")
+    assert next(decode_records(after + "\x014\x02")) == SubAfter("req", "id", 9, True, "k", Outcome.FAILED)
+    assert list(decode_records("Later\x01x\x02" + "\x02")) == []
+    with pytest.raises(TraceError, match="SubBefore"):
+        list(decode_records("SubBefore\x01soon\x02"))
+
+
+@pytest.mark.spec("TR-03", "TR-08", "TR-09")
+def test_a_send_is_told_as_the_java_client_tells_it(run: Run, cluster: Any, vectors: Path) -> None:
+    recorded = json.loads((vectors / "frames" / "trace.producer_consumer.json").read_text())
+    requests = [f for f in recorded["frames"] if f["request_code"] == 310 and f["type"] == "request"]
+    java = next(f for f in requests if f["header"]["extFields"]["b"] == TRACE)
+    fields, frame = java["header"]["extFields"], bytes.fromhex(java["hex"])
+    body = frame[8 + (int.from_bytes(frame[4:8], "big") & 0xFFFFFF) :].decode()
+    (theirs,) = decode_records(body)
+    assert isinstance(theirs, Pub) and theirs.encode() == body
+
+    async def work() -> None:
+        async with cluster() as c:
+            c.add(TRACE)
+            async with Client(name_servers=c.name_servers, trace=True) as client:
+                async with client.producer(theirs.group) as out:
+                    await out.send("T", b"traced", tag=theirs.tags, keys=[str(theirs.keys)])
+            (command,) = traces(c)
+            (ours,) = told(c)
+            assert isinstance(ours, Pub)
+            assert set(command.ext) == set(fields)
+            for name in "bcdfhjkm":
+                assert command.ext[name] == fields[name], name
+            name = r"_INNER_TRACE_PRODUCER-%s-PRODUCE-\d+"
+            assert re.fullmatch(name % theirs.group, fields["a"]) and re.fullmatch(
+                name % theirs.group, command.ext["a"]
+            )
+            mine, other = decode_properties(command.ext["i"]), decode_properties(fields["i"])
+            assert list(mine) == list(other) == ["KEYS", "UNIQ_KEY", "WAIT"]
+            assert set(other["KEYS"].split(" ")) == {theirs.message_id, theirs.keys}
+            assert keys_of(command) == [ours.message_id, ours.keys]
+            same = ("region", "group", "tags", "keys", "body_bytes", "message_type", "success")
+            for name in same:
+                assert getattr(ours, name) == getattr(theirs, name), name
+            (sent,) = [one for one in c.broker.of(310) if one.ext["b"] == "T"]
+            assert (ours.topic, ours.message_id) == ("T", decode_properties(sent.ext["i"])["UNIQ_KEY"])
+            assert (ours.store_host, ours.offset_message_id) == (c.broker.address, "0" * 32)
+            assert abs(ours.timestamp_ms - time.time() * 1000) < 20_000 and 0 <= ours.cost_ms < 20_000
+
+    run(work)
+
+
+# sends
+
+
+@pytest.mark.spec("TR-03")
+def test_every_kind_of_send_is_told_once_and_what_got_no_answer_is_not(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c:
+            for topic in (TRACE, "shop%T"):
+                c.add(topic)
+            async with Client(name_servers=c.name_servers, trace=True, namespace="shop", attempts=1) as client:
+                async with client.producer("g") as out:
+                    await out.send("T", b"x" * 5000)
+                    await out.send("T", b"later", delay_level=3)
+                    receipts = await out.send_many("T", [b"a", b"b"])
+                    await out.send_oneway("T", b"nobody answers")
+                    await out.send(TRACE, b"not traced")
+                    c.broker.script[310] = [lambda command: command.reply(ResponseCode.MESSAGE_ILLEGAL, "no")]
+                    with pytest.raises(ResponseError):
+                        await out.send("T", b"refused")
+                    ext = {"msgId": "P", "queueId": "0", "queueOffset": "1"}
+                    c.broker.script[310] = [lambda command: command.reply(ResponseCode.FLUSH_DISK_TIMEOUT, None, ext)]
+                    await out.send("T", b"stored, not flushed")
+                stats = out.trace_stats
+            assert stats == TraceStats(made=4, sent=4)
+            large, later, batch, unsure = records = told(c)
+            assert all(isinstance(record, Pub) for record in records)
+            assert {(record.group, record.topic) for record in records} == {("g", "T")}  # type: ignore[union-attr]
+            sent = {one.ext["b"]: one for one in c.broker.of(310) + c.broker.of(320)}
+            assert isinstance(large, Pub) and 0 < large.body_bytes < 5000, "as it travels"
+            assert isinstance(later, Pub) and later.message_type is MessageType.DELAY
+            assert isinstance(batch, Pub) and batch.message_id == ",".join(one.message_id for one in receipts)
+            assert batch.offset_message_id == ",".join(one.offset_message_id for one in receipts)
+            assert batch.body_bytes == len(c.broker.of(320)[0].body) and batch.tags == batch.keys == "null"
+            assert isinstance(unsure, Pub) and (unsure.success, unsure.offset_message_id) == (False, "P")
+            assert all(record.success for record in (large, later, batch))
+            assert sent["shop%T"].ext["a"] == "shop%g"
+
+    run(work)
+
+
+@pytest.mark.spec("TR-04", "TR-03")
+def test_a_broker_that_says_so_is_not_traced_and_its_region_is_told(run: Run, cluster: Any) -> None:
+    def says(**ext: str) -> Callable[[Any], Any]:
+        place = {"msgId": "P", "queueId": "0", "queueOffset": "1"}
+        return lambda command: command.reply(ext={**place, **ext})
+
+    async def work() -> None:
+        async with cluster() as c:
+            c.add(TRACE)
+            async with Client(name_servers=c.name_servers, trace=True) as client:
+                async with client.producer("g", check=lambda message: TransactionState.COMMIT) as out:
+                    c.broker.script[310] = [
+                        says(TRACE_ON="false"),
+                        says(TRACE_ON="true", MSG_REGION="North"),
+                        says(),
+                        says(TRACE_ON="false", msgId="7F00000100002A9F0000000000000001"),
+                    ]
+                    receipt = await out.send("T", b"off")
+                    assert not receipt.trace_on
+                    assert (await out.send("T", b"on")).region == "North"
+                    await out.send("T", b"nothing said")
+                    async with out.transaction("T", b"off too"):
+                        pass
+            assert [record.region for record in told(c)] == ["North", "DefaultRegion"]  # type: ignore[union-attr]
+
+    run(work)
+
+
+# deliveries
+
+
+@pytest.mark.spec("TR-05", "TR-02")
+def test_a_delivery_is_told_when_it_begins_and_when_it_ends(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c:
+            for topic in (TRACE, "%RETRY%c"):
+                c.add(topic)
+            c.broker.put("T", 0, b"ok", "UNIQ_KEY\x01A\x02KEYS\x01k1 k2\x02MSG_REGION\x01North")
+            c.broker.put("T", 0, b"fails", "UNIQ_KEY\x01B", reconsume_times=2)
+            c.broker.put("T", 0, b"off", "UNIQ_KEY\x01C\x02TRACE_ON\x01false")
+            c.broker.put("T", 0, b"slow", "UNIQ_KEY\x01D\x02TRACE_ON\x01true")
+            async with Client(name_servers=c.name_servers) as client:
+                async with client.consumer("c", start="first", trace=True, ack_timeout=0.2) as inbox:
+                    await inbox.subscribe("T")
+                    ok, fails, off, _slow = [await inbox.recv(5) for _ in range(4)]
+                    await ok.ack()
+                    await fails.retry(reason="no")
+                    await off.ack()
+                    await c.broker.wait_for(RequestCode.CONSUMER_SEND_MSG_BACK, 2)
+                    await eventually(lambda: inbox.trace_stats.made == 6)
+                    assert inbox.trace_stats.dropped == 0
+            records = told(c)
+            befores = {one.message_id: one for one in records if isinstance(one, SubBefore)}
+            afters = {one.message_id: one for one in records if isinstance(one, SubAfter)}
+            assert set(befores) == set(afters) == {"A", "B", "D"} and len(records) == 6
+            for name, after in afters.items():
+                before = befores[name]
+                assert after.request_id == before.request_id and after.group == before.group == "c"
+                assert after.timestamp_ms >= before.timestamp_ms
+            assert len({one.request_id for one in befores.values()}) == 3
+            assert [(befores[n].region, befores[n].keys, befores[n].retry_times) for n in "ABD"] == [
+                ("North", "k1 k2", 0), ("null", "null", 2), ("null", "null", 0),
+            ]  # fmt: skip
+            ends = [(afters[n].success, afters[n].outcome) for n in "ABD"]
+            assert ends == [(True, Outcome.SUCCESS), (False, Outcome.FAILED), (False, Outcome.TIME_OUT)]
+            assert afters["D"].cost_ms >= 200 and afters["A"].keys == "k1 k2"
+            groups = {command.ext["a"] for command in traces(c)}
+            assert len(groups) == 1 and re.fullmatch(r"_INNER_TRACE_PRODUCER-c-CONSUME-\d+", groups.pop())
+            found = {key for command in traces(c) for key in keys_of(command)}
+            assert found == {"A", "B", "D", "k1", "k2"}
+
+    run(work)
+
+
+@pytest.mark.spec("TR-05", "TR-02", "API-16")
+def test_a_handler_that_raises_is_told_as_an_exception(run: Run) -> None:
+    async def work() -> None:
+        async with EmbeddedBroker(settings=BrokerSettings(trace_topic_enable=True)) as server:
+            async with Client.from_url(server.url) as client:
+                done = asyncio.Event()
+
+                @client.listener("T", group="c", start="first", trace=True)
+                async def handle(message: Message[bytes]) -> Ack:
+                    if message.body == b"bad":
+                        raise OSError("no")
+                    done.set()
+                    return Ack.SUCCESS
+
+                async with client.producer("p") as out:
+                    bad, good = await out.send("T", b"bad"), await out.send("T", b"good")
+                running = asyncio.ensure_future(client.run())
+                await done.wait()
+                await eventually(lambda: client._core.consumers["c"].trace_stats.made == 4)  # type: ignore[attr-defined]
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+                outcomes = {}
+                for receipt in (bad, good):
+                    for message in await client.query_messages(TRACE, receipt.message_id):
+                        for record in decode_records(message.body.decode()):
+                            if isinstance(record, SubAfter):
+                                outcomes[record.message_id] = record.outcome
+            assert outcomes == {bad.message_id: Outcome.EXCEPTION, good.message_id: Outcome.SUCCESS}
+
+    run(work)
+
+
+# transactions
+
+
+@pytest.mark.spec("TR-06")
+def test_the_end_of_a_transaction_is_told_however_it_came(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c:
+            for topic in (TRACE, "T"):
+                c.add(topic)
+            ids = []
+            async with Client(name_servers=c.name_servers, trace=True) as client:
+                async with client.producer("g", check=lambda message: TransactionState.ROLLBACK) as out:
+                    for state in TransactionState:
+                        async with out.transaction("T", b"x", tag="A", keys=["k"], queue=QUEUE) as half:
+                            half.state = state
+                        ids.append(half.message_id)
+                    properties = b"UNIQ_KEY\x01ID\x02PGROUP\x01g\x02MSG_REGION\x01North"
+                    host = Host("127.0.0.1", 10911)
+                    body = encode_record(Record("T", b"x", properties, store_host=host, born_host=host))
+                    asked = CheckTransactionState(
+                        tran_state_table_offset=5,
+                        commit_log_offset=77,
+                        msg_id="ID",
+                        transaction_id="ID",
+                        offset_msg_id="P",
+                    )
+                    command = Command(RequestCode.CHECK_TRANSACTION_STATE, ext=asked.to_ext(), body=body)
+                    c.broker.connections[0].invoke_oneway(command)
+                    await c.broker.wait_for(37, 3)
+            records = told(c)
+            halves = [one for one in records if isinstance(one, Pub)]
+            assert [one.message_type for one in halves] == [MessageType.HALF] * 3
+            ends = [one for one in records if isinstance(one, EndTransaction)]
+            assert [one.message_id for one in ends] == [*ids, "ID"]
+            names = {"COMMIT": "COMMIT_MESSAGE", "ROLLBACK": "ROLLBACK_MESSAGE", "UNKNOWN": "UNKNOW"}
+            assert [one.state for one in ends] == [names[state.name] for state in TransactionState] + [
+                "ROLLBACK_MESSAGE"
+            ]
+            assert [one.from_check for one in ends] == [False, False, False, True]
+            assert [one.region for one in ends] == ["DefaultRegion"] * 3 + ["North"]
+            assert [(one.tags, one.keys) for one in ends] == [("A", "k")] * 3 + [("null", "null")]
+            for one in ends:
+                assert (one.group, one.topic, one.store_host) == ("g", "T", c.broker.address)
+                assert (one.message_type, one.transaction_id) == (MessageType.COMMIT, one.message_id)
+
+    run(work)
+
+
+# the way
+
+
+@pytest.mark.spec("TR-07")
+def test_records_travel_together_and_the_first_waits_half_a_second(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c:
+            c.add(TRACE)
+            async with Client(name_servers=c.name_servers, trace=True) as client:
+                async with client.producer("g") as out:
+                    begin = time.monotonic()
+                    for _ in range(20):
+                        await out.send("T", b"x")
+                    assert traces(c) == []
+                    await eventually(lambda: traces(c))
+                    assert time.monotonic() - begin >= trace.AGE_S
+                    assert len(told(c)) == 20 and len(traces(c)) == 1
+
+    run(work)
+
+
+def pub(number: int, keys: str | None = None) -> Pub:
+    return Pub(0, "R", "g", "T", f"{number:032X}", None, keys, "h:1", 1, 1, MessageType.NORMAL, "p", True)
+
+
+@pytest.mark.spec("TR-07", "TR-09")
+def test_a_trace_message_is_bounded_in_text_and_in_keys() -> None:
+    def filled(records: Iterator[Pub]) -> trace.Batch:
+        batch = trace.Batch()
+        while batch.add(next(records)):
+            pass
+        return batch
+
+    batch = filled(pub(n, "k" * 2000) for n in itertools.repeat(7))
+    assert trace.TEXT_BYTES_MAX - 2200 < len(batch.body) <= trace.TEXT_BYTES_MAX
+    assert batch.keys == [f"{7:032X}", "k" * 2000], "each key once"
+    batch = filled(pub(n) for n in itertools.count())
+    assert trace.KEYS_BYTES_MAX - 33 <= sum(len(key) + 1 for key in batch.keys) <= trace.KEYS_BYTES_MAX
+    assert len(list(decode_records(batch.body.decode()))) == batch.count == len(batch.keys)
+    huge = trace.Batch()
+    assert huge.add(pub(1, "ä" * 200_000)), "one record too long for all that travels alone"
+    assert not huge.add(pub(2)) and len(huge.body) > trace.TEXT_BYTES_MAX and huge.keys == [f"{1:032X}"]
+    many = trace.Batch()
+    ids = [f"{n:032X}" for n in range(2000)]
+    many.add(Pub(0, "R", "g", "T", ",".join(ids), None, None, "h", 1, 1, MessageType.NORMAL, "p", True))
+    assert many.keys == ids[: trace.KEYS_BYTES_MAX // 33], "of a batch the single ids are found"
+
+
+@pytest.mark.spec("TR-07")
+def test_full_queue_drops_and_counts_and_nobody_waits_or_fails(
+    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace, "SENDS_MAX", 1)
+    monkeypatch.setattr(trace, "QUEUE_MAX", 100)
+    monkeypatch.setattr(trace, "AGE_S", 0.0)
+
+    async def work() -> None:
+        async with cluster(brokers=2) as c:
+            c.add(TRACE, c.route("b1"))
+            c.add("T", c.route("b0"))
+            c.brokers["b1"].script[310] = lambda command: None  # it never answers
+            async with Client(name_servers=c.name_servers, trace=True) as client:
+                out = client.producer("g")
+                await out.start()
+                await out.send("T", b"x")
+                await c.brokers["b1"].wait_for(310)
+                begin = time.monotonic()
+                await out.send("T", b"x")
+                tracer = out._tracer
+                assert tracer is not None
+                await eventually(lambda: not tracer._records)  # the worker holds it and waits for the send under way
+                for _ in range(120):
+                    await out.send("T", b"x")
+                assert time.monotonic() - begin < 4, "no send waits for the trace"
+                assert out.trace_stats == TraceStats(made=122, dropped=20)
+                assert [r.message for r in caplog.records if "dropped" in r.message] == [
+                    f"trace record dropped group={tracer.group} times=1"
+                ]
+                begin = time.monotonic()
+                await out.stop()
+                assert time.monotonic() - begin < 2 * trace.FLUSH_S, "the end waits for a bounded time"
+                await eventually(lambda: out.trace_stats == TraceStats(made=122, failed=2, dropped=120))
+            assert len(c.brokers["b0"].of(310)) == 122
+
+    run(work)
+
+
+@pytest.mark.spec("TR-07")
+@pytest.mark.parametrize("how", ["no route", "refused", "gone"])
+def test_a_trace_that_cannot_be_sent_is_only_logged(
+    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    async def work() -> None:
+        async with cluster(brokers=2) as c:
+            c.add("T", c.route("b0"))
+            if how != "no route":
+                c.add(TRACE, c.route("b1"))
+            c.brokers["b1"].script[310] = lambda command: command.reply(ResponseCode.MESSAGE_ILLEGAL, "no room")
+            if how == "gone":
+                await c.brokers["b1"].stop()
+            async with Client(name_servers=c.name_servers, trace=True, attempts=1) as client:
+                async with client.producer("g") as out:
+                    await out.send("T", b"x")
+                assert out.trace_stats == TraceStats(made=1, failed=1)
+            assert len(c.brokers["b0"].of(310)) == 1
+            assert [r for r in caplog.records if r.message.startswith("trace not sent")]
+
+    run(work)
+
+
+@pytest.mark.spec("TR-07")
+def test_what_is_left_is_sent_at_the_end_also_when_only_the_client_is_stopped(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c:
+            for topic in (TRACE, "%RETRY%c"):
+                c.add(topic)
+            c.broker.put("T", 0, b"x", "UNIQ_KEY\x01A")
+            client = Client(name_servers=c.name_servers, trace=True)
+            await client.start()
+            producers = [client.producer(f"g{n}") for n in range(3)]
+            for out in producers:
+                await out.start()
+                await out.send("T", b"y", queue=QUEUE)
+            inbox = client.consumer("c", start="first")
+            await inbox.start()
+            await inbox.subscribe("T")
+            await (await inbox.recv(5)).ack()
+            assert traces(c) == []
+            begin = time.monotonic()
+            await client.stop()
+            assert time.monotonic() - begin < 3
+            assert sorted(type(record).__name__ for record in told(c)).count("Pub") == 3
+            for one in (*producers, inbox):
+                stats = one.trace_stats  # type: ignore[attr-defined]
+                assert stats.made == stats.sent > 0, one
+                await one.stop()  # type: ignore[attr-defined]
+            assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("saturnmq ")]
+
+    run(work)
+
+
+@pytest.mark.spec("TR-07", "API-24", "API-27")
+def test_stopping_that_is_cancelled_anywhere_leaves_nothing(run: Run, cluster: Any) -> None:
+    async def one(steps: int, what: str) -> bool:
+        async with cluster() as c:
+            for topic in (TRACE, "%RETRY%c"):
+                c.add(topic)
+            c.broker.put("T", 0, b"x", "UNIQ_KEY\x01A")
+            async with Client(name_servers=c.name_servers, trace=True) as client:
+                out, inbox = client.producer("g"), client.consumer("c", start="first")
+                await out.start()
+                await out.send("T", b"y", queue=QUEUE)
+                await inbox.start()
+                await inbox.subscribe("T")
+                await inbox.recv(5)
+                task = asyncio.ensure_future({"producer": out, "consumer": inbox, "client": client}[what].stop())  # type: ignore[attr-defined]
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                done: bool = task.done()
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                if what == "consumer":
+                    await out.send("T", b"still works", queue=QUEUE)
+            assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("saturnmq ")]
+            return done
+
+    async def work() -> None:
+        for what in ("producer", "consumer", "client"):
+            for steps in range(0, 40, 3):
+                if await one(steps, what):
+                    break
+
+    run(work)
+
+
+@pytest.mark.spec("TR-08", "PR-31")
+def test_the_trace_has_its_own_connections_and_goes_round_the_brokers_that_hold_its_topic(
+    run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace, "AGE_S", 0.0)
+
+    async def work() -> None:
+        async with cluster(brokers=3) as c:
+            c.add(TRACE, c.route("b1", "b2"))
+            c.add("shop%T", c.route("b0"))
+            c.add("TBW102", c.route("b0"))
+            settings: Any = {"trace": True, "namespace": "shop", "instance": "mine"}
+            async with Client(name_servers=c.name_servers, **settings) as client:
+                async with client.producer("g") as out:
+                    for n in range(1, 9):
+                        await out.send("T", b"x")
+                        await eventually(lambda n=n: out.trace_stats.sent == n)  # type: ignore[misc]
+                    await c.brokers["b1"].wait_for(RequestCode.HEART_BEAT)
+                    tracing = client._core.tracing
+                    assert tracing is not None and tracing._own is not None
+                    assert not tracing._own.settings.vip_channel
+                    mine = tracing._own.client_id
+            assert [len(c.brokers[name].of(310)) for name in ("b0", "b1", "b2")] == [8, 4, 4]
+            groups = {command.ext["a"] for command in traces(c)}
+            assert len(groups) == 1
+            group = groups.pop()
+            assert re.fullmatch(r"_INNER_TRACE_PRODUCER-g-PRODUCE-\d+", group), "without the namespace"
+            assert re.fullmatch(rf"127\.0\.0\.1@PID_CLIENT_INNER_TRACE_PRODUCER_{c.name_servers}#\d+", mine)
+            beats = [HeartbeatData.decode(beat.body) for beat in c.brokers["b1"].of(RequestCode.HEART_BEAT)]
+            theirs = [beat for beat in beats if beat.client_id == mine]
+            assert group in {data.group_name for beat in theirs for data in beat.producer_data_set}
+            assert "127.0.0.1@mine" not in {beat.client_id for beat in beats}
+            left = [one.ext for name in ("b1", "b2") for one in c.brokers[name].of(RequestCode.UNREGISTER_CLIENT)]
+            assert {"clientID": mine, "producerGroup": group} in left
+
+    run(work)
+
+
+@pytest.mark.spec("TR-08")
+def test_the_fast_port_is_not_for_the_trace() -> None:
+    async def work() -> None:
+        client = Client(
+            name_servers="127.0.0.1:1;127.0.0.1:2", vip_channel=True, namespace="n", access_key="a", secret_key="s"
+        )
+        settings = trace.trace_settings(client._core)
+        assert (settings.vip_channel, settings.namespace, settings.trace) == (False, None, False)
+        assert (settings.access_key, settings.secret_key, settings.name_servers) == (
+            "a",
+            "s",
+            client.settings.name_servers,
+        )
+        assert settings.instance is not None
+        assert settings.instance.startswith("PID_CLIENT_INNER_TRACE_PRODUCER_127.0.0.1:1;127.0.0.1:2#")
+        assert settings.instance != trace.trace_settings(client._core).instance, "ids are never equal"
+
+    asyncio.run(work())
+
+
+# the switch
+
+
+@pytest.mark.spec("TR-02", "API-02", "API-01")
+def test_the_switch_is_the_clients_unless_one_says_otherwise() -> None:
+    for wanted, default, topic in [
+        (None, False, None), (None, True, TRACE), (None, "Mine", "Mine"),
+        (True, False, TRACE), (True, "Mine", "Mine"), ("Own", "Mine", "Own"), (False, "Mine", None), ("Own", False, "Own"),
+    ]:  # fmt: skip
+        assert trace_topic(wanted, default) == topic  # type: ignore[arg-type]
+    assert Client.from_url("rmq://h?trace=true").settings.trace is True
+    assert Client.from_url("rmq://h?trace=off").settings.trace is False
+    assert Client.from_url("rmq://h?trace=Mine").settings.trace == "Mine"
+    assert Client.from_url("rmq://h").settings.trace is False, "nothing is traced unless it is asked for"
+    client = Client(name_servers="h")
+    for make in (
+        lambda bad: Client(name_servers="h", trace=bad),
+        lambda bad: client.producer("g", trace=bad),
+        lambda bad: client.consumer("g", trace=bad),
+    ):
+        for bad in ("", "no blanks", "x" * 300, "SCHEDULE_TOPIC_XXXX"):
+            with pytest.raises(ConfigError, match="trace is"):
+                make(bad)
+
+
+@pytest.mark.spec("TR-02")
+def test_a_topic_of_ones_own_and_a_consumer_of_given_queues(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c:
+            for topic in ("Mine", "Other"):
+                c.add(topic)
+            async with Client(name_servers=c.name_servers, trace="Mine") as client:
+                async with client.producer("g") as out, client.producer("h", trace=False) as quiet:
+                    await out.send("T", b"x", queue=QUEUE)
+                    await quiet.send("T", b"x", queue=QUEUE)
+                    assert quiet.trace_stats == TraceStats()
+                async with client.consumer("c", start="first", trace="Other") as inbox:
+                    await inbox.assign([QUEUE])
+                    await (await inbox.recv(5)).ack()
+            assert [type(record) for record in told(c, "Mine")] == [Pub]
+            assert [type(record) for record in told(c, "Other")] == [SubBefore, SubAfter]
+            assert traces(c) == []
+
+    run(work)
+
+
+@pytest.mark.spec("TR-05", "TR-03")
+def test_reading_and_writing_the_trace_topic_makes_no_trace(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c:
+            for topic in (TRACE, "%RETRY%c"):
+                c.add(topic)
+            c.broker.put(TRACE, 0, b"x")
+            async with Client(name_servers=c.name_servers, trace=True) as client:
+                async with client.consumer("c", start="first") as inbox:
+                    await inbox.subscribe(TRACE)
+                    await (await inbox.recv(5)).ack()
+                assert inbox.trace_stats == TraceStats()
+            assert traces(c) == []
+
+    run(work)
+
+
+@pytest.mark.spec("TR-09", "TR-02", "API-31")
+def test_a_trace_is_found_by_any_id_and_key_without_await() -> None:
+    with SyncEmbeddedBroker(settings=BrokerSettings(trace_topic_enable=True)) as server:
+        with saturnmq.sync.Client.from_url(server.url, trace=True) as client:
+            with client.producer("p") as out, client.consumer("c", start="first") as inbox:
+                one = out.send("T", b"one", keys=["order-1", "order-2"])
+                many = out.send_many("T", [b"two", b"three"])
+                inbox.subscribe("T")
+                for _ in range(3):
+                    inbox.recv(5).ack()
+            assert out.trace_stats == TraceStats(made=2, sent=2) and inbox.trace_stats == TraceStats(made=6, sent=6)
+            for key in (one.message_id, "order-1", "order-2", many[0].message_id, many[1].message_id):
+                kinds = {
+                    type(record).__name__
+                    for message in client.query_messages(TRACE, key)
+                    for record in decode_records(message.body.decode())
+                    if key in record.message_id or key in (record.keys or "")
+                }
+                assert kinds == {"Pub", "SubBefore", "SubAfter"}, key
