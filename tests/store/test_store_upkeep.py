@@ -312,7 +312,7 @@ def test_an_index_that_cannot_grow_refuses_messages_and_indexes_all_later(tmp_pa
         store.put(message())
         disk.create_error = errno.ENOSPC
         first = store.put(message(properties=b"KEYS\x01one"))
-        assert first.status is PutStatus.PUT_OK
+        assert first.status is PutStatus.PUT_OK and not store.put_in_index()
         refused = store.put(message(properties=b"KEYS\x01two"))
         assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE and "index cannot grow" in refused.reason
         store.recheck(Usage(10, 10, 10))

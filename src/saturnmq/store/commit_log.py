@@ -22,6 +22,7 @@ from saturnmq.protocol.message import (
     MESSAGE_MAGIC,
     RECORD_FIXED_BYTES,
     RECORD_V4,
+    Buffer,
     Message,
     encode_record,
     pack_host,
@@ -264,6 +265,49 @@ class CommitLog:
         message.queue_offset, message.physical_offset, message.store_timestamp_ms = queue_offset, end, store_ms
         message.store_bytes, message.body_crc = size, crc
         return size
+
+    def append_entries(
+        self, common: Message, entries: Sequence[tuple[Buffer, bytes, int]], queue_offset: int, store_ms: int
+    ) -> list[tuple[int, int]] | None:
+        """Write a record for each body, properties and flag, one behind the other; the rest is as in `common`.
+
+        Physical offset and size in bytes of each; None when they need more room than the file has, or are none of
+        IPv4. The caller has checked all lengths. Raises DiskFull, StoreError.
+        """
+        born, store = self._host(common.born_host), self._host(common.store_host)
+        if len(born) != 8 or len(store) != 8:
+            return None
+        raw_topic = common.topic.encode()
+        topic = bytes((len(raw_topic),)) + raw_topic
+        fixed = RECORD_FIXED_BYTES + len(raw_topic)
+        total = sum([len(body) + len(properties) for body, properties, _ in entries]) + fixed * len(entries)
+        if total + END_BLANK_BYTES > self.file_bytes:
+            return None
+        file = self.room(total)
+        start = end = self.end
+        queue_id, sys_flag, born_ms = common.queue_id, common.sys_flag, common.born_timestamp_ms
+        born_ip, born_port, store_ip, store_port = born[:4], common.born_host[1], store[:4], common.store_host[1]
+        times, prepared = common.reconsume_times, common.prepared_transaction_offset
+        parts: list[Buffer] = []
+        places = []
+        head, short, crc32 = RECORD_V4.pack, _I16.pack, zlib.crc32
+        for body, properties, flag in entries:
+            body_bytes, properties_bytes = len(body), len(properties)
+            size = fixed + body_bytes + properties_bytes
+            parts += (
+                head(
+                    size, MESSAGE_MAGIC, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, end, sys_flag, born_ms,
+                    born_ip, born_port, store_ms, store_ip, store_port, times, prepared, body_bytes,
+                ),
+                body, topic, short(properties_bytes), properties,
+            )  # fmt: skip
+            places.append((end, size))
+            end += size
+            queue_offset += 1
+        at = start - file.start
+        file.target[at : at + total] = b"".join(parts)
+        self.end = end
+        return places
 
     def _append_v6(self, message: Message, queue_offset: int, store_ms: int) -> int:
         message.queue_offset, message.store_timestamp_ms = queue_offset, store_ms

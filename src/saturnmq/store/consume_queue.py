@@ -199,6 +199,18 @@ class ConsumeQueue:
         self.max_physical = physical + size
         return True
 
+    def append_units(self, queue_offset: int, units: list[tuple[int, int, int]]) -> bool:
+        """Add units, each physical offset, size and tags code, from this queue offset on; False when it is not the next."""
+        if queue_offset != self.max_offset:
+            return False
+        pack = UNIT.pack
+        self._tail += b"".join([pack(*unit) for unit in units])
+        self.max_offset = queue_offset = queue_offset + len(units)
+        if self.next_offset < queue_offset:
+            self.next_offset = queue_offset
+        self.max_physical = units[-1][0] + units[-1][1]
+        return True
+
     def append_extended(
         self, queue_offset: int, physical: int, size: int, tags_code: int, store_ms: int, bit_map: bytes | None
     ) -> bool:

@@ -70,25 +70,33 @@ def key_hash(prefix: int, key: str) -> int:
     The hash is a polynomial in 31. Of 32 characters it is summed up in a long number with a lane for each: neighbours are
     joined, all pairs in one step, in lanes that double, where the exact value always fits.
     """
-    if key.isascii():
-        while True:
-            piece = key[:_PIECE]
-            value = int.from_bytes(piece.encode())
-            value = (value & _M1) + 31 * (value >> 8 & _M1)
-            value = (value & _M2) + _P2 * (value >> 16 & _M2)
-            value = (value & _M4) + _P4 * (value >> 32 & _M4)
-            value = (value & _M8) + _P8 * (value >> 64 & _M8)
-            value = (value & _M16) + _P16 * (value >> 128)
-            prefix = (prefix * _POWERS[len(piece)] + value) & _U32
-            if len(key) <= _PIECE:
-                break
-            key = key[_PIECE:]
-    else:
+    return absolute(raw_hash(prefix, key))
+
+
+def raw_hash(prefix: int, key: str) -> int:
+    """The same before the absolute value is taken: 0 <= hash < 2**32, so that a text can be hashed in parts."""
+    if not key.isascii():
         units = len(key.encode("utf-16-be", "surrogatepass")) // 2
-        prefix = (prefix * pow(31, units, 1 << 32) + java_hash(key)) & _U32
-    if prefix < _SIGN:
-        return prefix
-    return 0 if prefix == _SIGN else 0x100000000 - prefix
+        return (prefix * pow(31, units, 1 << 32) + java_hash(key)) & _U32
+    while True:
+        piece = key[:_PIECE]
+        value = int.from_bytes(piece.encode())
+        value = (value & _M1) + 31 * (value >> 8 & _M1)
+        value = (value & _M2) + _P2 * (value >> 16 & _M2)
+        value = (value & _M4) + _P4 * (value >> 32 & _M4)
+        value = (value & _M8) + _P8 * (value >> 64 & _M8)
+        value = (value & _M16) + _P16 * (value >> 128)
+        prefix = (prefix * _POWERS[len(piece)] + value) & _U32
+        if len(key) <= _PIECE:
+            return prefix
+        key = key[_PIECE:]
+
+
+def absolute(value: int) -> int:
+    """Java's absolute value of a hash modulo 2**32; 0 for the one number that has none (IX-03)."""
+    if value < _SIGN:
+        return value
+    return 0 if value == _SIGN else 0x100000000 - value
 
 
 class IndexShape(NamedTuple):
@@ -342,6 +350,44 @@ class IndexFile:
         finally:
             self.write_header()
         return start
+
+    @property
+    def takes_many(self) -> bool:
+        """Whether `put_many` may be called: the blocks are reserved, and there is an entry to count the time from."""
+        if self._map is None:
+            self._attach()
+        return self._direct and self.count > 1
+
+    def put_many(self, items: list[tuple[int, int, int]], start: int) -> int:
+        """Append items[start:], each hash, physical offset and store time (Unix ms), until the file is full.
+
+        Returns the index of the first one left. They follow what is there, in the order of their offsets.
+        """
+        mapping = self._map or self._attach()
+        slots, entries_max = self._shape
+        count, used, begin_ms = self.count, 0, self.begin_ms
+        at = self._entries_at + count * ENTRY_BYTES
+        stop = min(len(items), start + entries_max - count)
+        read_slot, write_slot, write_entry = _SLOT.unpack_from, _SLOT.pack_into, ENTRY.pack_into
+        for value, physical_offset, store_ms in items[start:stop]:
+            slot_at = HEADER_BYTES + value % slots * SLOT_BYTES
+            previous = read_slot(mapping, slot_at)[0]
+            if not 0 < previous < count:
+                previous = 0
+                used += 1
+            seconds = (store_ms - begin_ms) // 1000 if 0 < begin_ms < store_ms else 0
+            if seconds > _SECONDS_MAX:
+                seconds = _SECONDS_MAX
+            write_entry(mapping, at, value, physical_offset, seconds, previous)
+            write_slot(mapping, slot_at, count)
+            at += ENTRY_BYTES
+            count += 1
+        if stop > start:
+            _, self.end_offset, self.end_ms = items[stop - 1]
+            self.count = count
+            self.used_slots += used
+            self.write_header()
+        return stop
 
     # ---- reading
 

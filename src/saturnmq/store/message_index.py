@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError, invariant
 from saturnmq.store.disk import Disk
-from saturnmq.store.index_file import NAME_DIGITS, IndexFile, IndexShape, key_hash, topic_hash
+from saturnmq.store.index_file import NAME_DIGITS, IndexFile, IndexShape, absolute, key_hash, raw_hash, topic_hash
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +26,17 @@ _YEARS: Final = range(1970, 9999)  # of a name; the one after the last must stil
 _ROLLBACK: Final = int(SysFlag.ROLLBACK)
 _UNIQUE_KEY: Final = b"UNIQ_KEY\x01"
 _KEYS: Final = b"KEYS\x01"
+
+# A client's unique key is 32 hex digits, of which the first 28 stay the same for a millisecond: their part of the hash is kept.
+_HEAD: Final = 28
+_HEADS_MAX: Final = 4096
+_HEX: Final = b"0123456789ABCDEF"
+_LOW: Final = {bytes((a, b)): a * 31 + b for a in _HEX for b in _HEX}
+_HIGH: Final = {pair: value * 31**2 for pair, value in _LOW.items()}
+_ENDS: Final = (b"", b"\x02")
+_U32: Final = 0xFFFFFFFF
+
+Record = tuple[str, bytes, int, int]  # topic, properties, physical offset, store time in Unix ms
 
 
 class Synced(NamedTuple):
@@ -135,6 +146,7 @@ class MessageIndex:
         self._new_name = False  # a file was made that the folder's entries on disk may lack
         self._flush: IndexFlush | None = None
         self._prefixes: dict[str, int] = {}
+        self._heads: dict[tuple[str, bytes], int] = {}
 
     # ---- life
 
@@ -231,8 +243,10 @@ class MessageIndex:
         if prefix is None:
             prefix = self._new_prefix(topic)
         hashes = [key_hash(prefix, key) for key in keys if key]
-        if not hashes:
-            return
+        if hashes:
+            self._put_hashes(hashes, physical_offset, store_ms)
+
+    def _put_hashes(self, hashes: list[int], physical_offset: int, store_ms: int) -> None:
         file = self._files[-1] if self._files else None
         start = 0
         try:
@@ -247,6 +261,59 @@ class MessageIndex:
         except OSError as error:
             kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
             raise kind(f"cannot index offset {physical_offset}: {error.strerror}") from error
+
+    def put_many(self, records: Iterable[Record]) -> None:
+        """Index records in the order of their offsets, each as `put` would under `keys_of` its properties.
+
+        Raises DiskFull and StoreError; the same records may be given again then, what was written is not written twice.
+        """
+        heads, low, high = self._heads, _LOW, _HIGH
+        plain: list[tuple[int, int, int]] = []
+        for topic, raw, physical_offset, store_ms in records:
+            at = raw.rfind(_UNIQUE_KEY) + 9
+            if (at == 9 or (at > 9 and raw[at - 10] == 2)) and raw[at + 32 : at + 33] in _ENDS and _KEYS not in raw:
+                try:
+                    value = (
+                        heads[topic, raw[at : at + _HEAD]]
+                        + high[raw[at + _HEAD : at + 30]]
+                        + low[raw[at + 30 : at + 32]]
+                    ) & _U32
+                except KeyError:
+                    pass
+                else:
+                    plain.append((value if value < 0x80000000 else absolute(value), physical_offset, store_ms))
+                    continue
+                self._keep_head(topic, raw[at : at + _HEAD])
+            if plain:
+                self._put_plain(plain)
+                plain = []
+            keys = keys_of(raw)
+            if keys:
+                self.put(topic, keys, physical_offset, store_ms)
+        if plain:
+            self._put_plain(plain)
+
+    def _put_plain(self, items: list[tuple[int, int, int]]) -> None:
+        """Records with one key each. Raises DiskFull, StoreError."""
+        at = 0
+        while at < len(items):
+            file = self._files[-1] if self._files else None
+            value, physical_offset, store_ms = items[at]
+            if file is None or file.full or file.stale or physical_offset <= file.end_offset or not file.takes_many:
+                self._put_hashes([value], physical_offset, store_ms)
+                at += 1
+            else:
+                at = file.put_many(items, at)
+
+    def _keep_head(self, topic: str, head: bytes) -> None:
+        if not head.isascii() or b"\x02" in head:
+            return
+        if len(self._heads) >= _HEADS_MAX:
+            self._heads.clear()
+        prefix = self._prefixes.get(topic)
+        if prefix is None:
+            prefix = self._new_prefix(topic)
+        self._heads[topic, head] = raw_hash(prefix, head.decode()) * 31**4 & _U32
 
     def _new_prefix(self, topic: str) -> int:
         if len(self._prefixes) >= _PREFIXES_MAX:

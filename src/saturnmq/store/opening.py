@@ -58,7 +58,7 @@ def open_store(store: MessageStore, rebuild: Callable[[int, int], None] | None =
     problems = store.queues.load(linear=checkpoint.note is None and not clean, use_list=True)
     for problem in problems:
         log.warning("%s: all consume queues are made anew from the commit log", problem)
-    index_from = _load_index(store, clean=clean)
+    index_from = load_index(store, clean=clean)
     ours = checkpoint.marked or store.queues.list_file.path.exists()
     note_lost = ours and checkpoint.note is None and not checkpoint.stale
     if note_lost:
@@ -137,7 +137,7 @@ def _drop_unborn_file(store: MessageStore, *, clean: bool) -> None:
         store.disk.unlink(paths[-1])
 
 
-def _load_index(store: MessageStore, *, clean: bool) -> int | None:
+def load_index(store: MessageStore, *, clean: bool) -> int | None:
     """Load the index; from which offset the log must be indexed again, None: nothing."""
     if store.index is None:
         return None

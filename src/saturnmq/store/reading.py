@@ -234,6 +234,7 @@ def query(store: MessageStore, topic: str, key: str, max_count: int, begin_ms: i
     result = QueryResult()
     if store.index is None:
         return result
+    store.put_in_index()
     result.last_update_ms, result.last_update_offset = store.index.last_update
     asked = max(1, min(max_count, QUERY_COUNT_MAX))
     for _ in range(_QUERY_TRIES):

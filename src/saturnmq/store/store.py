@@ -13,21 +13,24 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from saturnmq.protocol.codes import NAME_LENGTH_MAX, SCHEDULE_TOPIC, TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import DiskFull, FlushFailed, SaturnError, StoreError
 from saturnmq.protocol.message import PROPERTIES_BYTES_MAX, RECORD_FIXED_BYTES, Message
-from saturnmq.store import opening, reading
+from saturnmq.store import batch, opening, reading
+from saturnmq.store.batch import Entry
 from saturnmq.store.checkpoint import Checkpoint
 from saturnmq.store.commit_log import END_BLANK_BYTES, CommitLog
 from saturnmq.store.consume_queue import ConsumeQueue
 from saturnmq.store.delay import delivery_code
 from saturnmq.store.disk import Disk
 from saturnmq.store.flush import Flusher
+from saturnmq.store.index_queue import IndexQueue
 from saturnmq.store.lock_file import LockFile
-from saturnmq.store.message_index import MessageIndex, keys_of
+from saturnmq.store.message_index import MessageIndex
 from saturnmq.store.property_scan import tags_code
 from saturnmq.store.queues import LIST_NAME, QueueTable
 from saturnmq.store.reserve import Reserve
@@ -107,7 +110,7 @@ class MessageStore:
         self._open = False
         self._direct = settings.flush_disk_type is FlushDiskType.ASYNC_FLUSH and not self.log.pooled
         self._pending: deque[tuple[int, ConsumeQueue | None, Message, int]] = deque()
-        self._index_backlog: deque[tuple[str, bytes, int, int]] = deque()
+        self.index_queue = IndexQueue(self.index) if self.index is not None else None
         self.memory_bytes = _memory_bytes() * settings.memory_percent_max // 100
 
     # ---- life
@@ -162,10 +165,10 @@ class MessageStore:
         try:
             self.commit()
             await self.flusher.stop()
-            self._work_off_index()
+            indexed = self.put_in_index()
             await self._upkeep.write_all()
             self.log.drop_spare()
-            if self.failure is None and not self._index_backlog:
+            if self.failure is None and indexed:
                 self.disk.unlink(self.settings.abort_path)
                 self.disk.sync_folder(self.settings.abort_path.parent)
         finally:
@@ -203,10 +206,10 @@ class MessageStore:
                 message.topic, message.queue_id
             )
             queue_offset = queue.next_offset if in_queue else 0
-            store_ms = self._store_time()
+            store_ms = self.next_store_ms()
             size = self.log.append(message, queue_offset, store_ms)
         except StoreError as error:
-            return self._put_failed(error)
+            return self.put_failed(error)
         if code is None:
             code = tags_code(message.properties_raw)
         if message.topic == SCHEDULE_TOPIC:
@@ -245,7 +248,7 @@ class MessageStore:
         try:
             queue = self.queues.get_or_make(first.topic, first.queue_id)
             self.log.room(size)
-            start, store_ms = queue.next_offset, self._store_time()
+            start, store_ms = queue.next_offset, self.next_store_ms()
             total = 0
             for index, message in enumerate(messages):
                 total += self.log.append(message, start + index, store_ms)
@@ -259,9 +262,19 @@ class MessageStore:
                     self._pending.append((self.log.end, queue, message, code))
             self.wake_flusher()
         except StoreError as error:
-            return self._put_failed(error)
+            return self.put_failed(error)
         return PutResult(
             PutStatus.PUT_OK, offsets[0], total, start, store_ms, tuple(offsets), first.store_host, self.log.end
+        )
+
+    def put_entries(self, common: Message, entries: Sequence[Entry]) -> PutResult:
+        """The same for messages that differ in body, properties and flag, which stand in the entries; the rest is in common."""
+        if self._direct and entries and not common.sys_flag & TRANSACTION_MASK:
+            result = batch.put_entries(self, common, entries)
+            if result is not None:
+                return result
+        return self.put_batch(
+            [replace(common, body=body, properties_raw=own, flag=flag) for body, own, flag in entries]
         )
 
     def _refuse(self, message: Message) -> PutResult | None:
@@ -288,14 +301,14 @@ class MessageStore:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=f"body of {body} bytes, at most {limit}")
         return None
 
-    def _put_failed(self, error: StoreError) -> PutResult:
+    def put_failed(self, error: StoreError) -> PutResult:
         log.error("put failed: %s", error)
         status = PutStatus.CREATE_MAPPED_FILE_FAILED
         if isinstance(error, DiskFull):
             status = PutStatus.SERVICE_NOT_AVAILABLE
         return PutResult(status, reason=error.message)
 
-    def _store_time(self) -> int:
+    def next_store_ms(self) -> int:
         """Now, but never before the last record's time (ST-10)."""
         now = self.clock_ms()
         if now < self.last_store_ms:
@@ -320,8 +333,10 @@ class MessageStore:
                         f"consume queue {message.topic}/{message.queue_id} lacks units before {message.queue_offset}"
                     )
                 )
-        if self.index is not None and (message.sys_flag & TRANSACTION_MASK) != _ROLLBACK:
-            self._index(message.topic, message.properties_raw, message.physical_offset, message.store_timestamp_ms)
+        if self.index_queue is not None and (message.sys_flag & TRANSACTION_MASK) != _ROLLBACK:
+            record = (message.topic, message.properties_raw, message.physical_offset, message.store_timestamp_ms)
+            if not self.index_queue.add(record):
+                self.refusal = self.index_queue.refusal
         if queue is not None and self.on_append is not None:
             self.on_append(message.topic, message.queue_id, message.queue_offset + 1, code)
 
@@ -339,29 +354,12 @@ class MessageStore:
             bits,
         )
 
-    def _index(self, topic: str, properties_raw: bytes, physical_offset: int, store_ms: int) -> None:
-        assert self.index is not None
-        if self._index_backlog:
-            self._index_backlog.append((topic, properties_raw, physical_offset, store_ms))
-            return
-        keys = keys_of(properties_raw)
-        if keys:
-            try:
-                self.index.put(topic, keys, physical_offset, store_ms)
-            except (StoreError, OSError) as error:
-                log.error("index cannot grow: %s; no messages are taken until it can", error)
-                self._index_backlog.append((topic, properties_raw, physical_offset, store_ms))
-                self.refusal = f"the message index cannot grow: {error}"
-
-    def _work_off_index(self) -> bool:
-        """Index what waits; False when it still cannot be done (IX-09)."""
-        backlog, self._index_backlog = self._index_backlog, deque()
-        while backlog:
-            self._index(*backlog.popleft())
-            if self._index_backlog:
-                self._index_backlog.extend(backlog)
-                return False
-        return True
+    def put_in_index(self) -> bool:
+        """Have in the index what waits for it; False, and no messages are taken, when that cannot be done (IX-09)."""
+        if self.index_queue is None or self.index_queue.put_in():
+            return True
+        self.refusal = self.index_queue.refusal
+        return False
 
     def _flushed(self, end: int) -> None:
         if self.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
@@ -416,8 +414,8 @@ class MessageStore:
         worst = max(usage.commit_log, usage.consume_queue)
         if worst > FULL_PERCENT:
             self.refusal = f"the disk is full: CL: {usage.commit_log}% CQ: {usage.consume_queue}% INDEX: {usage.index}%"
-        elif self._index_backlog:
-            self._work_off_index()
+        else:
+            self.put_in_index()
 
     # ---- get
 

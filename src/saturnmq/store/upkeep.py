@@ -194,10 +194,11 @@ class Upkeep:
             await asyncio.to_thread(checkpoint.write, note)
 
     async def _flush_index(self, dispatched: int) -> None:
-        index = self._store.index
-        if index is None:
+        index, waiting = self._store.index, self._store.index_queue
+        if index is None or waiting is None:
             return
-        flush = index.begin_flush(dispatched)
+        self._store.put_in_index()
+        flush = index.begin_flush(waiting.covered(dispatched))
         if flush is not None:
             await asyncio.to_thread(flush.run)
             index.end_flush(flush)

@@ -35,7 +35,7 @@ from saturnmq.store.tools import (
     log_files,
     no_progress,
 )
-from saturnmq.store.verify_index import IndexCheck
+from saturnmq.store.verify_index import UNKNOWN_MS, IndexCheck
 from saturnmq.store.verify_queues import QueueCheck
 
 PROBLEMS_MAX: Final = 1000
@@ -345,18 +345,21 @@ class _Verifier:
         offset = message.physical_offset
         if self.note is not None and offset == self.note.verify_from:
             self._bounds.add(offset)
-        if message.store_timestamp_ms < self._store_ms:
+        store_ms = message.store_timestamp_ms
+        what = ""
+        if not 0 <= store_ms < TIME_END_MS:  # no checksum covers it; recovery takes the time of the record before
+            what = f"store time {store_ms} cannot be, must be Unix ms from 0 to {TIME_END_MS - 1}"
+            message.store_timestamp_ms = UNKNOWN_MS
+        elif store_ms < self._store_ms:
+            what = f"store time {store_ms} is before that of a record before it, {self._store_ms}: the clock went back"
+        else:
+            self._store_ms = store_ms
+        if what:
             self._earlier += 1
             if self._earlier <= 10:
-                self._problem(
-                    file.path,
-                    f"store time {message.store_timestamp_ms} is before that of a record before it, {self._store_ms}: the "
-                    "clock went back; a search by time may miss by as much",
-                    at=offset - file.start + 56,
-                    offset=offset,
-                    weight=Weight.REMARK,
-                )
-        self._store_ms = max(self._store_ms, message.store_timestamp_ms)
+                what += "; a search by time may miss by as much"
+                at = offset - file.start + 56
+                self._problem(file.path, what, at=at, offset=offset, weight=Weight.REMARK)
         if message.sys_flag & TRANSACTION_MASK not in _NOT_IN_QUEUE:
             due = delivery_code(message, self.settings.message_delay_level)
             self.queues.record(message, tags_code(message.properties_raw) if due is None else due)

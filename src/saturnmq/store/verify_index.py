@@ -28,6 +28,7 @@ from saturnmq.store.tools import Problem, ReadOnlyDisk, Weight
 _CHUNK_ENTRIES: Final = 16_384
 _KEPT_MAX: Final = 100
 _SECONDS_MAX: Final = 2**31 - 1
+UNKNOWN_MS: Final = -1  # store time of a record whose own cannot be
 _PREFIXES_MAX: Final = 50_000
 _REBUILD: Final = "make the index anew from the log: saturnmq store rebuild"
 _BY_ITSELF: Final = "the next start makes it whole"
@@ -152,7 +153,7 @@ class IndexCheck:
             elif entry.hash != expected[len(found) - 1]:
                 what = f"entry {entry.number} has hash {entry.hash}, must be {expected[len(found) - 1]}"
                 self._problem(entry.path, what, at=entry.at, offset=offset)
-            elif entry.number > 1:
+            elif entry.number > 1 and message.store_timestamp_ms != UNKNOWN_MS:
                 self._time(entry, message.store_timestamp_ms)
             self.entries += 1
             self._advance()

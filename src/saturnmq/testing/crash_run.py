@@ -248,7 +248,17 @@ class _Run:
         topic, queue_id = self.rng.choice(TOPICS[:3]), self.rng.randrange(2)
         items = [self._message(topic, queue_id) for _ in range(self.rng.randrange(1, 4))]
         if sum(len(m.body) + len(m.properties_raw) + 200 for m, _ in items) < self.settings.commit_log_bytes:
-            self._taken(self.store.put_batch([message for message, _ in items]), items)
+            self._taken(self._put_batch([message for message, _ in items]), items)
+
+    def _put_batch(self, messages: list[Message]) -> PutResult:
+        if self.store.log.pooled:
+            return self.store.put_batch(messages)
+        result = self.store.put_entries(messages[0], [(bytes(m.body), m.properties_raw, m.flag) for m in messages])
+        ends = (*result.physical_offsets[1:], result.end_offset)
+        for number, (message, at, end) in enumerate(zip(messages, result.physical_offsets, ends, strict=False)):
+            message.physical_offset, message.store_bytes = at, end - at
+            message.queue_offset, message.store_timestamp_ms = result.queue_offset + number, result.store_timestamp_ms
+        return result
 
     def _taken(self, result: PutResult, items: list[tuple[Message, tuple[str, ...]]]) -> None:
         if self.store.log.pooled and result.status is PutStatus.CREATE_MAPPED_FILE_FAILED:

@@ -268,13 +268,11 @@ def _put_batch(
         sys_flag |= _MULTI_TAGS
     born, born_ms, store_host = born_host(connection), int64(ext, "g"), ctx.store_host
     joined = b"\x02" + tail
-    messages = []
-    for body, own, flag in items:
-        properties = own + (joined if own and own[-1] != 2 else tail)
-        messages.append(Message(topic, body, properties, queue_id, flag, sys_flag, born_ms, born, store_host))
-    result = ctx.store.put_batch(messages)
+    entries = [(body, own + (joined if own and own[-1] != 2 else tail), flag) for body, own, flag in items]
+    shared = Message(topic, b"", b"", queue_id, 0, sys_flag, born_ms, born, store_host)
+    result = ctx.store.put_entries(shared, entries)
     if result.status is PutStatus.PUT_OK:
-        ctx.stats.put_messages += len(messages)
+        ctx.stats.put_messages += len(entries)
         ctx.stats.put_bytes += result.size
     return result, wait
 

@@ -1,0 +1,54 @@
+"""A batch put in one step: its messages share all but body, properties and flag, and what they share is worked out once.
+
+`MessageStore.put_batch` does the same message by message, and stays the definition. Source: ST-16, BAT-04.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from saturnmq.protocol.codes import NAME_LENGTH_MAX, SCHEDULE_TOPIC
+from saturnmq.protocol.errors import StoreError
+from saturnmq.protocol.message import PROPERTIES_BYTES_MAX, Message
+from saturnmq.store.property_scan import tags_code
+from saturnmq.store.results import PutResult, PutStatus
+
+if TYPE_CHECKING:
+    from saturnmq.store.store import MessageStore
+
+Entry = tuple[bytes, bytes, int]  # body, properties, flag
+
+
+def put_entries(store: MessageStore, common: Message, entries: Sequence[Entry]) -> PutResult | None:
+    """Append all or none; None for what has to go message by message. Errors come as a status."""
+    topic, limit = common.topic, store.settings.message_bytes_max
+    if not store.writable or topic == SCHEDULE_TOPIC or not topic.isascii() or len(topic) > NAME_LENGTH_MAX:
+        return None
+    for body, own, _ in entries:
+        if len(body) > limit or len(own) > PROPERTIES_BYTES_MAX or b"\0" in own:
+            return None
+    try:
+        queue = store.queues.by_key.get((topic, common.queue_id)) or store.queues.get_or_make(topic, common.queue_id)
+        start = queue.next_offset
+        if queue.extension is not None or start != queue.max_offset:
+            return None
+        store_ms = store.next_store_ms()
+        places = store.log.append_entries(common, entries, start, store_ms)
+    except StoreError as error:
+        return store.put_failed(error)
+    if places is None:
+        return None
+    codes = [tags_code(own) for _, own, _ in entries]
+    queue.append_units(start, [(at, size, code) for (at, size), code in zip(places, codes, strict=True)])
+    store.queues.touched((topic, common.queue_id))
+    if store.index_queue is not None:
+        records = [(topic, own, at, store_ms) for (_, own, _), (at, _) in zip(entries, places, strict=True)]
+        if not store.index_queue.add_all(records):
+            store.refusal = store.index_queue.refusal
+    end = store.dispatched = store.log.end
+    if store.on_append is not None:
+        for next_offset, code in enumerate(codes, start + 1):
+            store.on_append(topic, common.queue_id, next_offset, code)
+    offsets = tuple([at for at, _ in places])
+    return PutResult(PutStatus.PUT_OK, offsets[0], end - offsets[0], start, store_ms, offsets, common.store_host, end)

@@ -1,0 +1,157 @@
+"""Many at once gives what one by one gives: entries of a batch, and records on their way into the index."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from saturnmq.protocol.errors import StoreError
+from saturnmq.protocol.message import Message
+from saturnmq.store import MessageStore, PutStatus, StoreProfile, StoreSettings, index_queue
+from saturnmq.store.disk import Disk
+from saturnmq.store.index_file import absolute, key_hash, raw_hash, topic_hash
+from saturnmq.store.message_index import MessageIndex, Record, keys_of
+
+HEX = "0123456789ABCDEF"
+LOOPBACK = ("127.0.0.1", 10911)
+
+
+def opened(root: Path, **more: Any) -> MessageStore:
+    given_settings: dict[str, Any] = {"commit_log_file_bytes": 8192, "profile": StoreProfile.SMALL} | more
+    store = MessageStore(StoreSettings(str(root), **given_settings), clock_ms=lambda: 1_700_000_000_000)
+    store.open()
+    return store
+
+
+unique = st.text(HEX, min_size=32, max_size=32) | st.text(min_size=1, max_size=40).filter(
+    lambda text: not set(text) & {"\x01", "\x02", "\0"}
+)
+ids = st.sampled_from(["7F0000010ABC18B4AAC2000000%02X%04X" % (n // 4, n) for n in range(40)])  # noqa: UP031 - hex of fixed width
+tails = st.sampled_from(
+    ["", "\x02", "\x02TAGS\x01a", "\x02KEYS\x01k1 k2", "\x02X_UNIQ_KEY\x01no", "\x02UNIQ_KEY\x01again"]
+)
+heads = st.sampled_from(["", "A\x01b\x02", "XUNIQ_KEY\x01odd\x02", "KEYS\x01w\x02"])
+properties = st.builds(lambda head, key, tail: f"{head}UNIQ_KEY\x01{key}{tail}".encode(), heads, ids | unique, tails)
+records = st.lists(st.tuples(st.sampled_from(["T", "Über"]), properties | st.just(b"TAGS\x01a")), max_size=40)
+
+
+@pytest.mark.spec("IX-02", "IX-03", "IX-04", "IX-05", "IX-08")
+@settings(max_examples=150, deadline=None)
+@given(records, st.integers(2, 30))
+def test_many_records_leave_the_index_that_single_ones_leave(
+    tmp_path_factory: pytest.TempPathFactory, drawn: list[tuple[str, bytes]], entries_max: int
+) -> None:
+    root = tmp_path_factory.mktemp("bulk")
+    given_records: list[Record] = [(topic, raw, 100 * n, 10**12 + 700 * n) for n, (topic, raw) in enumerate(drawn)]
+    clock = iter(range(10**12, 10**12 + 10**6)).__next__
+    single = MessageIndex(root / "single", 7, entries_max, Disk(), clock)
+    clock = iter(range(10**12, 10**12 + 10**6)).__next__
+    many = MessageIndex(root / "many", 7, entries_max, Disk(), clock)
+    for topic, raw, offset, store_ms in given_records:
+        single.put(topic, keys_of(raw), offset, store_ms)
+    cut = len(given_records) // 2
+    many.put_many(given_records[:cut])
+    many.put_many(given_records[: cut + 1])  # again: what is there already is not written twice
+    many.put_many(given_records[cut:])
+    assert [p.name for p in single.paths] == [p.name for p in many.paths]
+    single.close()
+    many.close()
+    for one in (root / "single").glob("*"):
+        assert one.read_bytes() == (root / "many" / one.name).read_bytes()
+
+
+@pytest.mark.spec("IX-03")
+@given(st.text(max_size=80), st.text(max_size=80))
+def test_a_text_is_hashed_in_parts_as_it_is_whole(first: str, second: str) -> None:
+    prefix = topic_hash("T")
+    assert absolute(raw_hash(raw_hash(prefix, first), second)) == key_hash(prefix, first + second)
+
+
+bodies_of_batch = st.lists(
+    st.tuples(st.binary(max_size=300), st.sampled_from([b"", b"TAGS\x01a\x02", b"UNIQ_KEY\x01u1"]), st.integers(-9, 9)),
+    min_size=1, max_size=12,
+)  # fmt: skip
+
+
+@pytest.mark.spec("ST-15", "ST-16", "BAT-04", "BAT-05", "CQ-02")
+@settings(max_examples=60, deadline=None)
+@given(st.lists(bodies_of_batch, min_size=1, max_size=6), st.booleans())
+def test_entries_are_stored_as_messages_of_a_batch_are(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[tuple[bytes, bytes, int]]], six: bool
+) -> None:
+    root = tmp_path_factory.mktemp("entries")
+    host = ("::1", 5) if six else ("1.2.3.4", 5)
+    common = Message("T", b"", b"", 1, 0, 0, 77, host, LOOPBACK, 3)
+    by_entry, by_message = opened(root / "e"), opened(root / "m")
+    seen: list[tuple[object, ...]] = []
+    by_entry.on_append = lambda *event: seen.append(event)
+    wanted: list[tuple[object, ...]] = []
+    by_message.on_append = lambda *event: wanted.append(event)
+    for entries in batches:
+        got = by_entry.put_entries(common, entries)
+        messages = [replace(common, body=body, properties_raw=own, flag=flag) for body, own, flag in entries]
+        assert got == by_message.put_batch(messages)
+    assert seen == wanted and by_entry.dispatched == by_message.dispatched == by_entry.log.end
+    for store in (by_entry, by_message):
+        asyncio.run(store.stop())
+    for name in ("commitlog", "consumequeue", "index"):
+        found = {p.relative_to(root / "e"): p.read_bytes() for p in (root / "e" / name).rglob("*") if p.is_file()}
+        assert found == {
+            p.relative_to(root / "m"): p.read_bytes() for p in (root / "m" / name).rglob("*") if p.is_file()
+        }
+
+
+@pytest.mark.spec("ST-03", "ST-05", "ST-06", "BAT-04")
+def test_entries_that_cannot_be_stored_are_refused_as_messages_are(tmp_path: Path) -> None:
+    store = opened(tmp_path, message_bytes_max=3000)
+    common = Message("T", b"", b"", 0, 0, 0, 0, LOOPBACK, LOOPBACK)
+    for entries, words in (
+        ([(b"x" * 3001, b"", 0)], "body of 3001 bytes"),
+        ([(b"", b"k" * 32768, 0)], "properties of 32768 bytes"),
+        ([(b"", b"k\0", 0)], "zero byte"),
+        ([(b"x" * 2900, b"", 0)] * 3, "exceeds a commit log file"),
+        ([], "empty"),
+    ):
+        result = store.put_entries(common, entries)
+        assert (
+            result.status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED) and words in result.reason
+        )
+    assert store.put_entries(replace(common, sys_flag=4), [(b"", b"", 0)]).status is PutStatus.MESSAGE_ILLEGAL
+    assert store.max_offset("T", 0) == 0
+    asyncio.run(store.stop())
+    assert store.put_entries(common, [(b"", b"", 0)]).status is PutStatus.SERVICE_NOT_AVAILABLE
+
+
+@pytest.mark.spec("IX-09", "DUR-13", "RC-02")
+def test_what_the_index_could_not_take_waits_and_is_not_noted_as_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(tmp_path, commit_log_file_bytes=1 << 20)
+    full, real = [True], MessageIndex.put_many
+
+    def put_many(self: MessageIndex, records: Any) -> None:
+        if full[0]:
+            raise StoreError("no room")
+        real(self, records)
+
+    monkeypatch.setattr(MessageIndex, "put_many", put_many)
+    last = None
+    for n in range(index_queue.WAITING_MAX):
+        last = store.put(Message("T", b"", b"UNIQ_KEY\x01k%d" % n, 0, store_host=LOOPBACK, born_host=LOOPBACK))
+    assert last is not None and last.status is PutStatus.PUT_OK and not store.writable
+    assert "index cannot grow" in store.put(Message("T", b"")).reason
+    asyncio.run(store.write_all())
+    assert store.checkpoint.note is not None and store.checkpoint.note.indexed == 0
+    full[0] = False
+    assert store.put_in_index()
+    store.refusal = ""
+    found = [store.query("T", f"k{n}", 9, 0, 1 << 60).records for n in (0, 99, index_queue.WAITING_MAX - 1)]
+    assert [len(records) for records in found] == [1, 1, 1]
+    asyncio.run(store.stop())
+    assert not store.settings.abort_path.exists()
