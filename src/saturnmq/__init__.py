@@ -52,6 +52,11 @@ if TYPE_CHECKING:
     from saturnmq.client.subscription import Filter as Filter
     from saturnmq.client.subscription import sql as sql
     from saturnmq.client.subscription import tag as tag
+    from saturnmq.client.trace_records import EndTransaction as EndTransaction
+    from saturnmq.client.trace_records import Pub as Pub
+    from saturnmq.client.trace_records import SubAfter as SubAfter
+    from saturnmq.client.trace_records import SubBefore as SubBefore
+    from saturnmq.client.trace_records import TraceRecord as TraceRecord
     from saturnmq.client.trace_records import TraceStats as TraceStats
     from saturnmq.client.transactions import Transaction as Transaction
     from saturnmq.client.transactions import TransactionState as TransactionState
@@ -93,7 +98,14 @@ _HOME: Final = {
     "saturnmq.client.producer": ("Producer",),
     "saturnmq.client.puller": ("PullResult", "PullStatus", "Puller"),
     "saturnmq.client.subscription": ("Filter", "sql", "tag"),
-    "saturnmq.client.trace_records": ("TraceStats",),
+    "saturnmq.client.trace_records": (
+        "EndTransaction",
+        "Pub",
+        "SubAfter",
+        "SubBefore",
+        "TraceRecord",
+        "TraceStats",
+    ),
     "saturnmq.client.transactions": ("Transaction", "TransactionState"),
     "saturnmq.protocol.bodies": ("MessageQueue",),
     "saturnmq.protocol.errors": ("ConfigError", "ResponseError", "SaturnError"),

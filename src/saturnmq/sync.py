@@ -26,7 +26,7 @@ from saturnmq.client.producer import Producer as AsyncProducer
 from saturnmq.client.puller import PULLER_GROUP
 from saturnmq.client.sync_consumer import Consumer, Message
 from saturnmq.client.sync_puller import Puller
-from saturnmq.client.trace_records import TraceStats
+from saturnmq.client.trace_records import TraceRecord, TraceStats
 from saturnmq.client.transactions import Check
 from saturnmq.client.transactions import Transaction as AsyncTransaction
 from saturnmq.client.url import ClientSettings, from_environment, parse_url
@@ -166,6 +166,10 @@ class Client:
             "Client.query_messages",
             lambda: self._inner.query_messages(topic, key, max_count=max_count, begin=begin, end=end),
         )
+
+    def query_trace(self, key: str, *, topic: str | None = None, max_count: int = 64) -> list[TraceRecord]:
+        """See saturnmq.Client.query_trace."""
+        return _portal.run("Client.query_trace", lambda: self._inner.query_trace(key, topic=topic, max_count=max_count))
 
     def topic_exists(self, topic: str) -> bool:
         """See saturnmq.Client.topic_exists."""

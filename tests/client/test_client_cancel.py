@@ -69,6 +69,7 @@ CALLS: dict[str, Callable[[World], Coroutine[Any, Any, Any]]] = {
     "puller.pull waiting": lambda w: w.puller.pull(QUEUE, 4, wait=0.05),
     "client.topic_exists": lambda w: w.client.topic_exists("T"),
     "client.create_topic": lambda w: w.client.create_topic("NEW"),
+    "client.query_trace": lambda w: w.client.query_trace("k", topic="T"),
     "client.query_messages": lambda w: w.client.query_messages("T", "k"),
 }
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import saturnmq.sync
-from saturnmq import Ack, Client, ConfigError, Message, ResponseError, TransactionState
+from saturnmq import Ack, Client, ConfigError, Message, ResponseError, RouteNotFound, TransactionState
 from saturnmq.broker import BrokerSettings
 from saturnmq.client import trace
 from saturnmq.client.compress import decompress
@@ -206,7 +206,7 @@ def test_every_kind_of_send_is_told_once_and_what_got_no_answer_is_not(run: Run,
             assert isinstance(later, Pub) and later.message_type is MessageType.DELAY
             assert isinstance(batch, Pub) and batch.message_id == ",".join(one.message_id for one in receipts)
             assert batch.offset_message_id == ",".join(one.offset_message_id for one in receipts)
-            assert batch.body_bytes == len(c.broker.of(320)[0].body) and batch.tags == batch.keys == "null"
+            assert batch.body_bytes == len(c.broker.of(320)[0].body) and batch.tags is batch.keys is None
             assert isinstance(unsure, Pub) and (unsure.success, unsure.offset_message_id) == (False, "P")
             assert all(record.success for record in (large, later, batch))
             assert sent["shop%T"].ext["a"] == "shop%g"
@@ -275,7 +275,7 @@ def test_a_delivery_is_told_when_it_begins_and_when_it_ends(run: Run, cluster: A
                 assert after.timestamp_ms >= before.timestamp_ms
             assert len({one.request_id for one in befores.values()}) == 3
             assert [(befores[n].region, befores[n].keys, befores[n].retry_times) for n in "ABD"] == [
-                ("North", "k1 k2", 0), ("null", "null", 2), ("null", "null", 0),
+                ("North", "k1 k2", 0), (None, None, 2), (None, None, 0),
             ]  # fmt: skip
             ends = [(afters[n].success, afters[n].outcome) for n in "ABD"]
             assert ends == [(True, Outcome.SUCCESS), (False, Outcome.FAILED), (False, Outcome.TIME_OUT)]
@@ -360,7 +360,7 @@ def test_the_end_of_a_transaction_is_told_however_it_came(run: Run, cluster: Any
             ]
             assert [one.from_check for one in ends] == [False, False, False, True]
             assert [one.region for one in ends] == ["DefaultRegion"] * 3 + ["North"]
-            assert [(one.tags, one.keys) for one in ends] == [("A", "k")] * 3 + [("null", "null")]
+            assert [(one.tags, one.keys) for one in ends] == [("A", "k")] * 3 + [(None, None)]
             for one in ends:
                 assert (one.group, one.topic, one.store_host) == ("g", "T", c.broker.address)
                 assert (one.message_type, one.transaction_id) == (MessageType.COMMIT, one.message_id)
@@ -676,10 +676,28 @@ def test_a_trace_is_found_by_any_id_and_key_without_await() -> None:
                     inbox.recv(5).ack()
             assert out.trace_stats == TraceStats(made=2, sent=2) and inbox.trace_stats == TraceStats(made=6, sent=6)
             for key in (one.message_id, "order-1", "order-2", many[0].message_id, many[1].message_id):
-                kinds = {
-                    type(record).__name__
-                    for message in client.query_messages(TRACE, key)
-                    for record in decode_records(message.body.decode())
-                    if key in record.message_id or key in (record.keys or "")
-                }
-                assert kinds == {"Pub", "SubBefore", "SubAfter"}, key
+                found = client.query_trace(key)
+                assert [type(record) for record in found] == [Pub, SubBefore, SubAfter], key
+                assert all(key in record.message_id or key in (record.keys or "") for record in found)
+            assert client.query_trace("nobody") == []
+
+
+@pytest.mark.spec("TR-09", "TR-02")
+def test_a_trace_is_read_where_it_is_told_and_what_is_no_trace_is_passed_over(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with EmbeddedBroker() as server, Client.from_url(server.url, trace="Mine", namespace="shop") as client:
+            async with client.producer("p") as out:
+                receipt = await out.send("T", b"x")
+            async with Client.from_url(server.url) as other, other.producer("q") as out:
+                await out.send("Mine", b"\xff", keys=[receipt.message_id])
+                await out.send("Mine", b"Pub\x01soon\x02", keys=[receipt.message_id])
+                (record,) = await client.query_trace(receipt.message_id)
+                assert isinstance(record, Pub) and (record.group, record.topic) == ("p", "T")
+                assert await other.query_trace(receipt.message_id, topic="Mine") == [record]
+                with pytest.raises(RouteNotFound):
+                    await other.query_trace(receipt.message_id)
+            assert len([r for r in caplog.records if r.message.startswith("trace not readable")]) == 4
+
+    run(work)

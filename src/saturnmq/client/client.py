@@ -35,7 +35,7 @@ from saturnmq.client.producer import Producer
 from saturnmq.client.puller import PULLER_GROUP, Puller
 from saturnmq.client.subscription import ALL, Filter, tag
 from saturnmq.client.trace import Tracing
-from saturnmq.client.trace_records import trace_topic_problem
+from saturnmq.client.trace_records import TraceRecord, trace_topic, trace_topic_problem
 from saturnmq.client.transactions import Check
 from saturnmq.client.url import ClientSettings, from_environment, make_settings, parse_url
 from saturnmq.protocol.codes import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP
@@ -252,6 +252,16 @@ class Client:
         """Messages with this key, oldest first; times are Unix ms or aware datetimes (PR-02)."""
         self._core.check_running()
         return await queries.query_messages(self._core, topic, key, max_count, queries.span_of(begin, end))
+
+    async def query_trace(self, key: str, *, topic: str | None = None, max_count: int = 64) -> list[TraceRecord]:
+        """What was told of the message with this id or key, oldest first: who sent it, who consumed it, how it went.
+
+        topic: where the trace goes, default as the client's `trace` says. max_count: trace messages that are looked at.
+        Raises RouteNotFound where nothing was ever traced.
+        """
+        self._core.check_running()
+        where = topic or trace_topic(True, self._settings.trace) or ""
+        return await queries.query_trace(self._core, key, where, max_count)
 
     async def topic_exists(self, topic: str) -> bool:
         """Whether a NameServer knows the topic now."""

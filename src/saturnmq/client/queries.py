@@ -1,11 +1,12 @@
 """Topics made and messages found by a client: what the original's producer API offers beside sending.
 
-Source: PR-02, PR-33.
+Source: PR-02, PR-33, TR-09.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -16,6 +17,8 @@ from saturnmq.client.codecs import BytesCodec
 from saturnmq.client.core import Core
 from saturnmq.client.errors import CallTimeout, ConnectFailed
 from saturnmq.client.message import Message
+from saturnmq.client.trace_records import TraceRecord, index_keys
+from saturnmq.client.trace_records import decode_records as decode_trace
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import Perm, PropertyKey, RequestCode, ResponseCode
 from saturnmq.protocol.command import Command
@@ -23,6 +26,8 @@ from saturnmq.protocol.errors import MessageError, SaturnError, response_error
 from saturnmq.protocol.ids import parse_offset_message_id
 from saturnmq.protocol.message import Message as Record
 from saturnmq.protocol.message import decode_records
+
+logger = logging.getLogger(__name__)
 
 CREATE_ATTEMPTS: Final = 5
 LAST_MOMENT_MS: Final = 2**63 - 1
@@ -116,13 +121,13 @@ async def view_message(core: Core, message_id: str, topic: str | None = None) ->
 
 
 async def query_messages(
-    core: Core, topic: str, key: str, max_count: int, span: Span, *, unique: bool = False
+    core: Core, topic: str, key: str, max_count: int, span: Span, *, unique: bool = False, plain: bool = False
 ) -> list[Message[bytes]]:
     """Messages with this key in every master's index, oldest first, at most max_count. Raises RouteNotFound (PR-02).
 
-    A master that does not answer is left out, unless none does.
+    A master that does not answer is left out, unless none does. plain: the topic lies outside the namespace.
     """
-    wire = namespaces.wrap(core.settings.namespace, topic)
+    wire = topic if plain else namespaces.wrap(core.settings.namespace, topic)
     route = await core.read_route(wire)
     addresses = [address for name in sorted(route.addresses) if (address := route.master(name)) is not None]
     ext = {
@@ -144,6 +149,19 @@ async def query_messages(
                 message = _message(core, record)
                 found[message.offset_message_id] = message
     return sorted(found.values(), key=lambda message: message.stored_at)[:max_count]
+
+
+async def query_trace(core: Core, key: str, topic: str, max_count: int) -> list[TraceRecord]:
+    """What was told of a message, oldest first; see Client.query_trace. A text that cannot be read is passed over."""
+    found: list[TraceRecord] = []
+    for message in await query_messages(core, topic, key, max_count, Span(), plain=True):
+        try:
+            records = list(decode_trace(message.body.decode()))
+        except (UnicodeDecodeError, SaturnError) as error:
+            logger.warning("trace not readable message=%r error=%s", message, error)
+            continue
+        found += (record for record in records if key in index_keys(record))
+    return sorted(found, key=lambda record: record.timestamp_ms)
 
 
 async def _query_one(core: Core, address: str, ext: dict[str, str]) -> list[Record] | SaturnError:

@@ -193,28 +193,33 @@ def decode_records(text: str) -> Iterator[TraceRecord]:
             raise TraceError(f"a {fields[0]} trace record of {len(fields)} fields cannot be read: {error}") from error
 
 
+def _maybe(text: str) -> str | None:
+    return None if text == "null" else text
+
+
 def _pub(f: list[str]) -> Pub:
     with_id = len(f) >= 14
     return Pub(
-        int(f[1]), f[2], f[3], f[4], f[5], f[6], f[7], f[8], int(f[9]), int(f[10]), MessageType(int(f[11])),
-        f[12] if with_id else None, f[13 if with_id else 12] == "true",
+        int(f[1]), _maybe(f[2]), f[3], f[4], f[5], _maybe(f[6]), _maybe(f[7]), f[8], int(f[9]), int(f[10]),
+        MessageType(int(f[11])), _maybe(f[12]) if with_id else None, f[13 if with_id else 12] == "true",
     )  # fmt: skip
 
 
 def _sub_before(f: list[str]) -> SubBefore:
-    return SubBefore(int(f[1]), f[2], f[3], f[4], f[5], int(f[6]), f[7])
+    return SubBefore(int(f[1]), _maybe(f[2]), f[3], f[4], f[5], int(f[6]), _maybe(f[7]))
 
 
 def _sub_after(f: list[str]) -> SubAfter:
     outcome = Outcome(int(f[6])) if len(f) >= 7 else Outcome.SUCCESS
-    time_ms, group = (int(f[7]), f[8]) if len(f) >= 9 else (0, None)
-    return SubAfter(f[1], f[2], int(f[3]), f[4] == "true", f[5], outcome, time_ms, group)
+    time_ms, group = (int(f[7]), _maybe(f[8])) if len(f) >= 9 else (0, None)
+    return SubAfter(f[1], f[2], int(f[3]), f[4] == "true", _maybe(f[5]), outcome, time_ms, group)
 
 
 def _end_transaction(f: list[str]) -> EndTransaction:
     return EndTransaction(
-        int(f[1]), f[2], f[3], f[4], f[5], f[6], f[7], f[8], MessageType(int(f[9])), f[10], f[11], f[12] == "true"
-    )
+        int(f[1]), _maybe(f[2]), f[3], f[4], f[5], _maybe(f[6]), _maybe(f[7]), f[8], MessageType(int(f[9])),
+        _maybe(f[10]), f[11], f[12] == "true",
+    )  # fmt: skip
 
 
 _DECODERS: Final[dict[str, Callable[[list[str]], TraceRecord]]] = {
