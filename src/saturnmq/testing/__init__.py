@@ -1,5 +1,37 @@
-"""An embedded broker for tests: NameServer and broker in this process, on free loopback ports. Source: TST-01."""
+"""An embedded broker for tests, in this process and on free loopback ports, and the pytest plugin's fixtures.
 
-from saturnmq.testing.embedded import EmbeddedBroker, SyncEmbeddedBroker
+The names below are loaded on first use: pytest imports this package in every session. Source: TST-01, TST-02.
+"""
 
-__all__ = ["EmbeddedBroker", "SyncEmbeddedBroker"]
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from saturnmq.testing.embedded import EmbeddedBroker as EmbeddedBroker
+    from saturnmq.testing.embedded import SyncEmbeddedBroker as SyncEmbeddedBroker
+    from saturnmq.testing.fixture_broker import BrokerFixture as BrokerFixture
+    from saturnmq.testing.fixture_broker import ClockFixture as ClockFixture
+    from saturnmq.testing.requests_seen import Request as Request
+    from saturnmq.testing.travel_clock import TravelClock as TravelClock
+
+_MODULE_OF: Final = {
+    "BrokerFixture": "saturnmq.testing.fixture_broker",
+    "ClockFixture": "saturnmq.testing.fixture_broker",
+    "EmbeddedBroker": "saturnmq.testing.embedded",
+    "Request": "saturnmq.testing.requests_seen",
+    "SyncEmbeddedBroker": "saturnmq.testing.embedded",
+    "TravelClock": "saturnmq.testing.travel_clock",
+}
+
+__all__ = ["BrokerFixture", "ClockFixture", "EmbeddedBroker", "Request", "SyncEmbeddedBroker", "TravelClock"]
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'saturnmq.testing' has no attribute {name!r}")
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,126 @@
+"""What a test left behind: tasks, futures, threads, sockets, by name. Loads nothing of the product. Source: TST-04.
+
+Tasks and futures are looked for when `asyncio.run`, or any other user of asyncio.Runner, ends its loop: afterwards they are
+cancelled and nobody would know. Sockets are those of the process's descriptors, where the system lists them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.runners
+import contextlib
+import gc
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, Final
+
+GRACE_SECONDS: Final = 1.0  # for threads and sockets that are ending
+POLL_SECONDS: Final = 0.01
+KIT_THREADS: Final = ("saturnmq-fixture", "saturnmq-sync", "asyncio_")  # asyncio_: workers of a loop, which ends them
+_DESCRIPTORS: Final = Path("/proc/self/fd")
+_HOOK: Final = "_cancel_all_tasks"  # called by asyncio.Runner before it closes a loop; 3.11 to 3.14 have it
+
+
+class Watch:
+    """Looks from its making until `close`. loops_ended: how many loops asyncio.Runner has closed meanwhile."""
+
+    def __init__(self) -> None:
+        self.loops_ended = 0
+        self._threads = set(threading.enumerate())
+        self._sockets = set(inet_sockets())
+        self._found: list[str] = []
+        self._original: Callable[[asyncio.AbstractEventLoop], None] | None = getattr(asyncio.runners, _HOOK, None)
+        if self._original is not None:
+            setattr(asyncio.runners, _HOOK, self._loop_ends)
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._original is not None:
+            setattr(asyncio.runners, _HOOK, self._original)
+            self._original = None
+
+    def _loop_ends(self, loop: asyncio.AbstractEventLoop) -> None:
+        tasks = [task for task in asyncio.all_tasks(loop) if not task.done()]
+        self._found += sorted(f"task {task.get_name()!r} running {_code_of(task)}" for task in tasks)
+        if not tasks:
+            self._found += _futures_of(loop)
+        self.loops_ended += 1
+        assert self._original is not None
+        self._original(loop)
+
+    def of_loops(self) -> list[str]:
+        """Tasks and futures that were found since the last call."""
+        found, self._found = self._found, []
+        return found
+
+    def of_process(self, own_ports: Collection[int]) -> list[str]:
+        """New threads, and new sockets whose local port is none of own_ports; those that end soon are waited for."""
+        deadline = time.monotonic() + GRACE_SECONDS
+        while True:
+            found = self._threads_now() + self._sockets_now(own_ports)
+            if not found or time.monotonic() >= deadline:
+                return found
+            time.sleep(POLL_SECONDS)
+
+    def _threads_now(self) -> list[str]:
+        return sorted(
+            f"thread {thread.name!r}"
+            for thread in threading.enumerate()
+            if thread not in self._threads and not thread.name.startswith(KIT_THREADS)
+        )
+
+    def _sockets_now(self, own_ports: Collection[int]) -> list[str]:
+        return sorted(
+            f"socket {local[0]}:{local[1]}" + (f" connected to {peer[0]}:{peer[1]}" if peer else "")
+            for inode, (local, peer) in inet_sockets().items()
+            if inode not in self._sockets and local[1] not in own_ports
+        )
+
+
+def _code_of(task: asyncio.Task[Any]) -> str:
+    code = getattr(task.get_coro(), "cr_code", None)
+    return (
+        f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})" if code is not None else repr(task.get_coro())
+    )
+
+
+def _futures_of(loop: asyncio.AbstractEventLoop) -> list[str]:
+    """Futures of a loop that nobody has ended; garbage is no leftover."""
+
+    def look() -> list[asyncio.Future[Any]]:
+        return [
+            item
+            for item in gc.get_objects()
+            if issubclass(type(item), asyncio.Future)
+            and not issubclass(type(item), asyncio.Task)
+            and not item.done()
+            and item.get_loop() is loop
+        ]
+
+    if not look():
+        return []
+    gc.collect()
+    return sorted(f"future {future!r}" for future in look())
+
+
+def inet_sockets() -> dict[str, tuple[Any, Any]]:
+    """Inode to (local address, peer or None) of this process's TCP and UDP sockets; empty where the system does not list them."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for entry in list(_DESCRIPTORS.iterdir()):
+            with contextlib.suppress(OSError, ValueError):
+                target = str(entry.readlink())
+                if not target.startswith("socket:"):
+                    continue
+                with socket.socket(fileno=os.dup(int(entry.name))) as copy:
+                    if copy.family in (socket.AF_INET, socket.AF_INET6):
+                        try:
+                            peer = copy.getpeername()
+                        except OSError:
+                            peer = None
+                        found[target] = (copy.getsockname(), peer)
+    return found

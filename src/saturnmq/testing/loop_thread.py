@@ -1,0 +1,68 @@
+"""An event loop in a thread of its own, and results that both plain and async tests can wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+import warnings
+from collections.abc import Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Generic, TypeVar
+
+T = TypeVar("T")
+THREAD_PREFIX: Final = "saturnmq-"  # of all threads of this kit
+STOP_SECONDS_MAX: Final = 30.0
+
+
+class Pending(Generic[T]):
+    """What another thread's loop is working out: `await` it on any asyncio loop, or take `result()` in plain code.
+
+    One that is neither awaited nor asked warns, as a coroutine does: its failure would be lost.
+    """
+
+    def __init__(self, name: str, future: concurrent.futures.Future[T]) -> None:
+        self._name = name
+        self._future = future
+        self._taken = False
+
+    def __await__(self) -> Generator[Any, None, T]:
+        self._taken = True
+        return asyncio.wrap_future(self._future).__await__()
+
+    def result(self, timeout: float | None = None) -> T:
+        """The result, waited for at most timeout seconds; not for use inside a running loop."""
+        self._taken = True
+        return self._future.result(timeout)
+
+    def __del__(self) -> None:
+        if not self._taken:
+            warnings.warn(f"{self._name} was never awaited", RuntimeWarning, stacklevel=2, source=self)
+
+
+class LoopThread:
+    """A running loop in a thread; `stop` ends both."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_default_executor(ThreadPoolExecutor(4, thread_name_prefix=f"{THREAD_PREFIX}{name}-worker"))
+        self._thread = threading.Thread(target=self.loop.run_forever, name=f"{THREAD_PREFIX}{name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, name: str, work: Coroutine[Any, Any, T]) -> Pending[T]:
+        """Begin work on the loop. name: what a warning calls it."""
+        return Pending(name, asyncio.run_coroutine_threadsafe(work, self.loop))
+
+    def call(self, work: Coroutine[Any, Any, T], timeout: float = STOP_SECONDS_MAX) -> T:
+        """The result of work; blocks this thread at most timeout seconds."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
+
+    def stop(self) -> None:
+        """End the loop and its threads."""
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(STOP_SECONDS_MAX)
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()

@@ -1,0 +1,139 @@
+"""The pytest plugin: `saturn_broker`, `saturn_client`, `saturn_topic`, `saturn_group`, `saturn_clock`, and `--saturn-url`.
+
+pytest loads this module in every session where SaturnMQ is installed, so nothing of the product is imported before a fixture
+is used. The fixtures are plain ones: they work in plain tests and with every plugin that runs async tests. Source: TST-02, TST-04.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from saturnmq.client.client import Client
+    from saturnmq.testing.fixture_broker import BrokerFixture, ClockFixture
+    from saturnmq.testing.leftovers import Watch
+
+_PREFIX: Final = "saturn_"
+_NAME_CHARS_MAX: Final = 80
+_watch: Final[pytest.StashKey[Watch]] = pytest.StashKey()
+_running: Final[pytest.StashKey[BrokerFixture]] = pytest.StashKey()
+_numbers: Final = itertools.count(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("saturnmq").addoption(
+        "--saturn-url",
+        metavar="URL",
+        help="run the tests that use saturn_* fixtures on this broker, such as rmq://127.0.0.1:9876, SaturnMQ's or Apache's; "
+        "tests that need the embedded one are skipped",
+    )
+
+
+@pytest.fixture
+def saturn_broker(request: pytest.FixtureRequest) -> Iterator[BrokerFixture]:
+    """A NameServer and a broker of this test's own, in a thread, on free ports; or the real one of --saturn-url."""
+    from saturnmq.testing.fixture_broker import BrokerFixture
+
+    broker = BrokerFixture(request.config.getoption("--saturn-url"))
+    broker.start()
+    request.node.stash[_running] = broker
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+@pytest.fixture
+def saturn_client(saturn_broker: BrokerFixture, tmp_path: Path) -> Client:
+    """A client of the broker, not started: `async with saturn_client as client`. It learns of new topics and commits quickly."""
+    from saturnmq.client.client import Client
+
+    return Client.from_url(
+        saturn_broker.url,
+        timeout=10.0,
+        route_poll_ms=200,
+        persist_offsets_ms=100,
+        rebalance_ms=1000,
+        offsets_dir=str(tmp_path / "saturn-offsets"),
+    )
+
+
+@pytest.fixture
+def saturn_topic(request: pytest.FixtureRequest, saturn_broker: BrokerFixture) -> str:
+    """The name of a topic that nobody else uses; it exists, with 4 queues."""
+    name = fresh_name(request.node.name)
+    saturn_broker.create_topic(name)
+    return name
+
+
+@pytest.fixture
+def saturn_group(request: pytest.FixtureRequest) -> str:
+    """The name of a consumer group that nobody else uses."""
+    return fresh_name(f"{request.node.name}-group")
+
+
+@pytest.fixture
+def saturn_clock(saturn_broker: BrokerFixture) -> ClockFixture:
+    """The broker's clock: `await saturn_clock.advance(timedelta(hours=2))`. Skips on a real broker."""
+    return saturn_broker.clock
+
+
+def fresh_name(of: str) -> str:
+    """A name of topic or group that was never used: the given one, made to fit, and something random."""
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "_", of).strip("_")[:_NAME_CHARS_MAX]
+    return f"{plain}-{next(_numbers)}-{os.urandom(4).hex()}"
+
+
+# ---- leftovers
+
+
+def _uses_fixtures(item: pytest.Item) -> bool:
+    return any(name.startswith(_PREFIX) for name in getattr(item, "fixturenames", ()))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """After a test that used a fixture: nothing may be left of it. Where its loop still lives, `teardown` looks."""
+    if not _uses_fixtures(item):
+        return (yield)
+    from saturnmq.testing.leftovers import Watch
+
+    watch = item.stash[_watch] = Watch()
+    try:
+        outcome = yield
+    except BaseException:
+        watch.close()  # a test that fails anyway need not clean up
+        del item.stash[_watch]
+        raise
+    found = watch.of_loops()
+    if watch.loops_ended:
+        broker = item.stash.get(_running, None)
+        found += watch.of_process(broker.ports() if broker is not None else ())
+    _fail(found)
+    return outcome
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    watch = item.stash.get(_watch, None)
+    try:
+        outcome = yield
+    finally:
+        if watch is not None:
+            watch.close()
+    if watch is not None:
+        del item.stash[_watch]
+        _fail(watch.of_loops() if watch.loops_ended else watch.of_loops() + watch.of_process(()))
+    return outcome
+
+
+def _fail(found: list[str]) -> None:
+    if found:
+        pytest.fail("the test left behind:\n" + "\n".join(f"  {line}" for line in found), pytrace=False)

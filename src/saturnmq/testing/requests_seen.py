@@ -1,0 +1,149 @@
+"""What stands between the network and the handlers of an embedded broker: it remembers every request, and answers or keeps
+silent where a test says so. Source: TST-05, TST-06."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from saturnmq.broker.hold import Held, Hold
+from saturnmq.broker.processors.table import Answer
+from saturnmq.net import Connection
+from saturnmq.net.connection import Handler
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.command import Command
+
+REQUESTS_MAX: Final = 10_000
+POLL_SECONDS: Final = 0.002
+SENDS: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request as the broker read it. number: 1 for the first one. peer: `ip:port` of the client."""
+
+    number: int
+    code: int
+    name: str
+    ext: Mapping[str, str]
+    body: bytes | None
+    peer: str
+    oneway: bool
+
+
+@dataclass(slots=True)
+class _Wrong:
+    """The next so many requests of some codes get this answer."""
+
+    request_codes: frozenset[int]
+    code: int
+    remark: str
+    times: int
+
+
+def name_of(code: int) -> str:
+    """The name of a request code; its number for an unknown one."""
+    try:
+        return RequestCode(code).name
+    except ValueError:
+        return str(code)
+
+
+class RequestTap:
+    """Use on the broker's loop only, except for reading `requests`."""
+
+    def __init__(self) -> None:
+        self.requests: deque[Request] = deque(maxlen=REQUESTS_MAX)
+        self._wrong: list[_Wrong] = []
+        self._stalled: dict[Connection, list[Command]] = {}
+        self._count = 0
+
+    def wrap(self, handler: Handler) -> Handler:
+        """The handler behind this tap."""
+
+        def tapped(connection: Connection, command: Command) -> Answer:
+            return self._through(handler, connection, command)
+
+        return tapped
+
+    def _through(self, handler: Handler, connection: Connection, command: Command) -> Answer:
+        self._count += 1
+        code = command.code
+        self.requests.append(
+            Request(self._count, code, name_of(code), dict(command.ext), command.body, connection.remote_address,
+                    command.is_oneway)
+        )  # fmt: skip
+        stalled = self._stalled.get(connection)
+        if stalled is not None:
+            stalled.append(command)
+            return None
+        for wrong in self._wrong:
+            if code in wrong.request_codes:
+                wrong.times -= 1
+                if wrong.times == 0:
+                    self._wrong.remove(wrong)
+                return None if command.is_oneway else command.reply(wrong.code, wrong.remark)
+        answer: Answer = handler(connection, command)  # type: ignore[assignment]
+        return answer
+
+    def answer_next(self, request_codes: Iterable[int], code: int, remark: str, times: int) -> None:
+        """Answer the next `times` requests of these codes with a response code; their handler is not asked."""
+        self._wrong.append(_Wrong(frozenset(int(c) for c in request_codes), int(code), remark, times))
+
+    @property
+    def count(self) -> int:
+        """Requests so far."""
+        return self._count
+
+    def since(self, number: int) -> list[Request]:
+        """Those after the request of this number, as far as they are remembered."""
+        return [request for request in self.requests if request.number > number]
+
+    def is_stalled(self, connection: object) -> bool:
+        return connection in self._stalled
+
+    def stall(self, connections: Iterable[Connection], hold: Hold) -> int:
+        """Answer nothing on these connections any more, held pulls included; how many they are."""
+        chosen = [connection for connection in connections if connection not in self._stalled]
+        for connection in chosen:
+            held = list(_held_by(hold, connection))
+            hold.connection_closed(connection)
+            self._stalled[connection] = [item.request for item in held]
+        return len(chosen)
+
+    def resume(self, handler: Handler) -> None:
+        """Work off, in order, what came on stalled connections that are still open."""
+        stalled, self._stalled = self._stalled, {}
+        for connection, commands in stalled.items():
+            for command in commands:
+                if not connection.closed:
+                    _answer(handler, connection, command)
+
+    async def wait_for(self, what: Callable[[], bool], seconds: float) -> bool:
+        """Whether something becomes true in time; looked at every 2 ms."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while not what():
+            if loop.time() >= deadline:
+                return False
+            await asyncio.sleep(POLL_SECONDS)
+        return True
+
+
+def _held_by(hold: Hold, connection: Connection) -> Iterable[Held]:
+    return hold._keys.get(connection, {})
+
+
+def _answer(handler: Handler, connection: Connection, command: Command) -> None:
+    try:
+        reply = handler(connection, command)
+    except Exception as error:
+        reply = connection.failure(command, error)
+    if isinstance(reply, bytes | Command):
+        if not command.is_oneway:
+            connection.send(reply)
+    elif reply is not None:
+        connection._replied(command, reply)

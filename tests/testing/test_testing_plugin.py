@@ -1,0 +1,562 @@
+"""The pytest plugin: its fixtures used here as a user would, and pytest run inside pytest for what must fail."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import saturnmq.sync
+from saturnmq import Client, TransactionState
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.message import Message as Record
+from saturnmq.store import StoreProfile, StoreSettings
+from saturnmq.testing import BrokerFixture, ClockFixture, SyncEmbeddedBroker
+
+pytest_plugins = ["pytester"]
+HOUR = timedelta(hours=1)
+
+
+def run(work: Callable[[], Awaitable[Any]]) -> Any:
+    async def bounded() -> Any:
+        async with asyncio.timeout(30):
+            return await work()
+
+    return asyncio.run(bounded())
+
+
+# ---- TST-02: the fixtures
+
+
+@pytest.mark.spec("TST-02")
+def test_fixtures_give_a_running_broker_a_client_and_a_topic_of_its_own(
+    saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_group: str
+) -> None:
+    async def work() -> None:
+        async with saturn_client as client:
+            async with client.producer("p") as out:
+                await out.send(saturn_topic, b"hello")
+            async with client.consumer(saturn_group, start="first") as inbox:
+                await inbox.subscribe(saturn_topic)
+                message = await inbox.recv(timeout=10)
+                assert message.body == b"hello"
+                await message.ack()
+
+    run(work)
+    assert saturn_broker.embedded
+
+
+@pytest.mark.spec("TST-02")
+def test_plain_tests_use_the_same_fixtures(saturn_broker: BrokerFixture, saturn_topic: str) -> None:
+    with saturnmq.sync.Client.from_url(saturn_broker.url) as client, client.producer("p") as out:
+        out.send(saturn_topic, b"plain")
+    assert [message.body for message in saturn_broker.published(saturn_topic)] == [b"plain"]
+
+
+@pytest.mark.spec("TST-02")
+def test_nothing_heavy_is_loaded_before_a_fixture_is_used() -> None:
+    code = (
+        "import sys, time, pytest; began = time.perf_counter(); import saturnmq.testing.plugin; "
+        "took = time.perf_counter() - began; "
+        "heavy = [n for n in sys.modules if n.startswith('saturnmq.') and not n.startswith('saturnmq.testing')]; "
+        "print(took * 1000, heavy)"
+    )
+    best = 1e9
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        took, heavy = done.stdout.split(maxsplit=1)
+        assert heavy.strip() == "[]"
+        best = min(best, float(took))
+    assert best < 20
+
+
+@pytest.mark.spec("TST-02", "TST-01")
+def test_the_fixture_is_ready_within_300_ms() -> None:
+    def once() -> float:
+        broker = BrokerFixture()
+        began = time.perf_counter()
+        broker.start()
+        took = time.perf_counter() - began
+        broker.stop()
+        return took
+
+    assert min(once() for _ in range(4)) < 0.3
+
+
+@pytest.mark.spec("TST-02")
+def test_pytest_finds_the_plugin_by_its_entry_point(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(saturn_broker): assert saturn_broker.url.startswith('rmq://127.0.0.1:')")
+    result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1)
+
+
+# ---- TST-03: time travel
+
+
+@pytest.mark.spec("TST-03")
+def test_two_hours_pass_in_less_than_a_second_and_deliver_in_the_order_of_their_time(
+    saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_clock: ClockFixture
+) -> None:
+    async def work() -> None:
+        async with saturn_client as client, client.producer("p") as out:
+            for level, name in [(18, b"2h"), (1, b"1s"), (17, b"1h"), (5, b"1m")]:
+                await out.send(saturn_topic, name, delay_level=level)
+            before = saturn_clock.now()
+            assert saturn_broker.published(saturn_topic) == []
+            began = time.perf_counter()
+            await saturn_clock.advance(2 * HOUR)
+            took = time.perf_counter() - began
+            messages = saturn_broker.published(saturn_topic)
+            assert [message.body for message in messages] == [b"1s", b"1m", b"1h", b"2h"]
+            lengths = [1, 60, 3600, 7200]
+            for message, length in zip(messages, lengths, strict=True):
+                waited = (message.stored_at - before).total_seconds()
+                assert abs(waited - length) < 5, (message.body, waited)
+            assert took < 1
+
+    run(work)
+
+
+@pytest.mark.spec("TST-03")
+def test_a_message_that_is_due_later_stays_away(
+    saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_clock: ClockFixture
+) -> None:
+    async def work() -> None:
+        async with saturn_client as client, client.producer("p") as out:
+            await out.send(saturn_topic, b"in an hour", delay=HOUR)
+            await saturn_clock.advance(timedelta(minutes=59))
+            assert saturn_broker.published(saturn_topic) == []
+            await saturn_clock.advance(timedelta(minutes=1))
+            assert len(saturn_broker.published(saturn_topic)) == 1
+            with pytest.raises(ValueError, match="forward only"):
+                await saturn_clock.advance(-HOUR)
+
+    run(work)
+
+
+@pytest.mark.spec("TST-03")
+def test_timed_messages_travel_too(saturn_broker: BrokerFixture, saturn_topic: str, saturn_clock: ClockFixture) -> None:
+    timer = saturn_broker.server.broker.ctx.timer
+
+    def send_at(ms: int, body: bytes) -> None:
+        saturn_broker.on_loop(lambda: timer.put(Record(saturn_topic, body, b"", 0), ms))
+
+    def bodies() -> list[bytes]:
+        return [message.body for message in saturn_broker.published(saturn_topic)]
+
+    now = saturn_clock.now_ms()
+    send_at(now + 5_400_000, b"90 min")
+    send_at(now + 3 * 86_400_000, b"3 days")
+    saturn_clock.advance(timedelta(minutes=89)).result(30)
+    assert bodies() == []
+    saturn_clock.advance(timedelta(minutes=1)).result(30)
+    assert bodies() == [b"90 min"]
+    saturn_clock.advance(timedelta(days=2, hours=22, minutes=29)).result(30)
+    assert bodies() == [b"90 min"]
+    saturn_clock.advance(timedelta(minutes=1)).result(30)
+    assert bodies() == [b"90 min", b"3 days"]
+
+
+@pytest.mark.spec("TST-03", "TST-05")
+def test_retries_travel_to_the_dead_letters(
+    saturn_broker: BrokerFixture,
+    saturn_client: Client,
+    saturn_topic: str,
+    saturn_group: str,
+    saturn_clock: ClockFixture,
+) -> None:
+    async def work() -> None:
+        async with saturn_client as client, client.producer("p") as out:
+            await out.send(saturn_topic, b"poison", tag="bad", keys=["k1"])
+            async with client.consumer(saturn_group, start="first", max_times=3) as inbox:
+                await inbox.subscribe(saturn_topic)
+                for attempt in range(1, 5):
+                    message = await inbox.recv(timeout=10)
+                    assert message.attempt == attempt
+                    await message.retry()
+                    await saturn_clock.advance(HOUR)
+            (dead,) = saturn_broker.dead_letters(saturn_group)
+            assert (dead.body, dead.tag) == (b"poison", "bad")
+
+    run(work)
+
+
+@pytest.mark.spec("TST-03")
+def test_transactions_are_asked_about_and_given_up(
+    saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_clock: ClockFixture
+) -> None:
+    asked: list[str] = []
+
+    async def check(message: Any) -> TransactionState:
+        asked.append(message.message_id)
+        return TransactionState.COMMIT if len(asked) == 3 else TransactionState.UNKNOWN
+
+    async def work() -> None:
+        async with saturn_client as client, client.producer("tx", check=check) as out:
+            async with out.transaction(saturn_topic, b"left open") as half:
+                half.leave_open()
+            await saturn_clock.advance(timedelta(seconds=5))
+            assert asked == []
+            await saturn_clock.advance(timedelta(minutes=10))
+            assert asked == [half.message_id] * 3
+            assert [m.body for m in saturn_broker.published(saturn_topic)] == [b"left open"]
+
+    run(work)
+
+
+@pytest.mark.spec("TST-03", "TST-06")
+def test_a_client_that_is_stalled_expires_and_a_live_one_does_not(
+    saturn_broker: BrokerFixture, saturn_topic: str, saturn_group: str, saturn_clock: ClockFixture
+) -> None:
+    def members() -> int:
+        group = saturn_broker.server.broker.ctx.clients.consumers.get(saturn_group)
+        return len(group.members) if group is not None else 0
+
+    async def work() -> None:
+        async with Client.from_url(saturn_broker.url) as one, Client.from_url(saturn_broker.url, timeout=0.5) as two:
+            a, b = one.consumer(saturn_group), two.consumer(saturn_group)
+            async with a:
+                await a.subscribe(saturn_topic)
+                async with b:
+                    await b.subscribe(saturn_topic)
+                    while members() < 2:
+                        await asyncio.sleep(0.01)  # poll, bounded by `run`
+                    await saturn_clock.advance(HOUR)
+                    assert members() == 2
+                    assert saturn_broker.stall_connections(two.client_id) == 1
+                    await saturn_clock.advance(timedelta(minutes=3))
+                    assert members() == 1
+
+    run(work)
+
+
+@pytest.mark.spec("TST-03")
+def test_retention_deletes_what_is_too_old() -> None:
+    store = StoreSettings(profile=StoreProfile.SMALL, commit_log_file_bytes=65_536, delete_pause_ms=0)
+    broker = BrokerFixture(store=store)
+    broker.start()
+    try:
+        with saturnmq.sync.Client.from_url(broker.url) as client, client.producer("p") as out:
+            for _ in range(20):
+                out.send("Old", os.urandom(10_000))
+            broker.clock.advance(timedelta(hours=60)).result(30)
+            first = broker.server.broker.store.min_physical_offset
+            assert first == 0
+            assert len(broker.published("Old")) == 20
+            broker.clock.advance(timedelta(hours=40)).result(30)
+        assert broker.server.broker.store.min_physical_offset > first
+        assert len(broker.published("Old")) < 20
+    finally:
+        broker.stop()
+
+
+# ---- TST-05: looking inside
+
+
+@pytest.mark.spec("TST-05")
+def test_what_is_published_what_lags_and_what_was_asked(
+    saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_group: str
+) -> None:
+    async def work() -> None:
+        async with saturn_client as client:
+            async with client.producer("p") as out:
+                for number in range(5):
+                    await out.send(saturn_topic, b"%d" % number)
+            arrived = await saturn_broker.expect(saturn_topic, 5, within=5)
+            assert [message.body for message in arrived] == [b"%d" % n for n in range(5)]
+            assert saturn_broker.lag(saturn_group, saturn_topic) == 5
+            async with client.consumer(saturn_group, start="first") as inbox:
+                await inbox.subscribe(saturn_topic)
+                for _ in range(3):
+                    await (await inbox.recv(timeout=10)).ack()
+            assert saturn_broker.lag(saturn_group, saturn_topic) == 2
+
+    run(work)
+    assert saturn_broker.published("nobody-knows-this-topic") == []
+    sends = [request for request in saturn_broker.requests if request.name == "SEND_MESSAGE_V2"]
+    assert [request.body for request in sends] == [b"%d" % n for n in range(5)]
+    assert {request.ext["b"] for request in sends} == {saturn_topic}
+
+
+@pytest.mark.spec("TST-05")
+def test_expect_that_fails_lists_what_arrived(saturn_broker: BrokerFixture, saturn_topic: str) -> None:
+    with saturnmq.sync.Client.from_url(saturn_broker.url) as client, client.producer("p") as out:
+        out.send(saturn_topic, b"only one", tag="red", keys=["a", "b"])
+    with pytest.raises(AssertionError) as caught:
+        saturn_broker.expect(saturn_topic, 2, within=0.1).result(10)
+    text = str(caught.value)
+    assert f"expected 2 messages in topic '{saturn_topic}' within 0.1 s, 1 arrived" in text
+    assert "b'only one' tag=red keys=a,b" in text
+    with pytest.raises(AssertionError, match="expected 0"):
+        saturn_broker.expect(saturn_topic, 0, within=0.1).result(10)
+
+
+@pytest.mark.spec("TST-05")
+def test_expect_waits_for_what_comes_later(
+    saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str
+) -> None:
+    async def work() -> None:
+        async with saturn_client as client, client.producer("p") as out:
+            waiting = saturn_broker.expect(saturn_topic, 1, within=10)
+            await out.send(saturn_topic, b"later")
+            (message,) = await waiting
+            assert message.body == b"later"
+
+    run(work)
+
+
+@pytest.mark.spec("TST-05")
+def test_what_is_never_awaited_warns(saturn_broker: BrokerFixture) -> None:
+    with pytest.warns(RuntimeWarning, match=r"saturn_broker\.expect was never awaited"):
+        saturn_broker.expect("x", 0, within=0)
+
+
+# ---- TST-06: faults
+
+
+@pytest.mark.spec("TST-06")
+def test_the_next_answer_is_the_one_that_was_asked_for(
+    saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str
+) -> None:
+    async def work() -> None:
+        async with saturn_client as client, client.producer("p") as out:
+            saturn_broker.answer_next(ResponseCode.MESSAGE_ILLEGAL, remark="not today")
+            with pytest.raises(SaturnError, match="not today") as caught:
+                await out.send(saturn_topic, b"refused")
+            assert caught.value.code == ResponseCode.MESSAGE_ILLEGAL
+            saturn_broker.answer_next(ResponseCode.SYSTEM_BUSY, times=2)
+            await out.send(saturn_topic, b"third attempt")
+
+    run(work)
+    assert [message.body for message in saturn_broker.published(saturn_topic)] == [b"third attempt"]
+
+
+@pytest.mark.spec("TST-06")
+def test_connections_are_dropped_and_made_again(
+    saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str
+) -> None:
+    async def work() -> None:
+        async with saturn_client as client, client.producer("p") as out:
+            await out.send(saturn_topic, b"before")
+            assert saturn_broker.drop_connections() == 1
+            await out.send(saturn_topic, b"after")
+
+    run(work)
+    assert [message.body for message in saturn_broker.published(saturn_topic)] == [b"before", b"after"]
+
+
+@pytest.mark.spec("TST-06")
+def test_a_stalled_connection_answers_when_it_is_resumed(
+    saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_group: str
+) -> None:
+    async def work() -> None:
+        async with saturn_client as client, client.producer("p") as out:
+            await out.send(saturn_topic, b"first")
+            async with client.consumer(saturn_group, start="first") as inbox:
+                await inbox.subscribe(saturn_topic)
+                await (await inbox.recv(timeout=10)).ack()
+                assert saturn_broker.stall_connections() == 1
+                sending = asyncio.create_task(out.send(saturn_topic, b"second"))
+                done, _ = await asyncio.wait([sending], timeout=0.2)
+                assert not done
+                saturn_broker.resume_connections()
+                await sending
+                assert (await inbox.recv(timeout=10)).body == b"second"
+
+    run(work)
+
+
+@pytest.mark.spec("TST-06")
+def test_a_killed_broker_comes_back_with_what_it_acknowledged(
+    saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str
+) -> None:
+    async def work() -> None:
+        async with saturn_client as client, client.producer("p") as out:
+            for number in range(20):
+                await out.send(saturn_topic, b"%d" % number)
+            address = saturn_broker.server.broker_address
+            saturn_broker.kill()
+            with pytest.raises(SaturnError):
+                await out.send(saturn_topic, b"nobody there", timeout=0.5)
+            saturn_broker.restart()
+            assert saturn_broker.server.broker_address == address
+            await out.send(saturn_topic, b"20")
+
+    run(work)
+    assert {message.body for message in saturn_broker.published(saturn_topic)} == {b"%d" % n for n in range(21)}
+    saturn_broker.restart()  # in good order
+    assert len(saturn_broker.published(saturn_topic)) == 21
+
+
+@pytest.mark.spec("TST-06")
+def test_a_full_disk_refuses_until_it_is_healed(
+    saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str
+) -> None:
+    async def work() -> None:
+        async with saturn_client as client, client.producer("p") as out:
+            saturn_broker.fill_disk()
+            with pytest.raises(SaturnError, match="disk is full"):
+                await out.send(saturn_topic, b"no room", timeout=0.5)
+            saturn_broker.heal_disk()
+            await out.send(saturn_topic, b"room")
+
+    run(work)
+    assert [message.body for message in saturn_broker.published(saturn_topic)] == [b"room"]
+
+
+@pytest.mark.spec("TST-06")
+def test_flushes_get_lost_or_slow() -> None:
+    from saturnmq.store import FlushDiskType
+
+    store = StoreSettings(profile=StoreProfile.SMALL, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    broker = BrokerFixture(store=store)
+    broker.start()
+    try:
+        broker.create_topic("Flush", queues=1)
+        with saturnmq.sync.Client.from_url(broker.url) as client, client.producer("p") as out:
+            began = time.perf_counter()
+            out.send("Flush", b"quick")
+            quick = time.perf_counter() - began
+            broker.slow_flush(0.3)
+            began = time.perf_counter()
+            out.send("Flush", b"slow")
+            assert time.perf_counter() - began > max(0.3, quick)
+            broker.heal_disk()
+            broker.fail_flush()
+            with pytest.raises(SaturnError):
+                out.send("Flush", b"lost", timeout=0.5)
+            broker.kill()
+            broker.restart()
+            out.send("Flush", b"again")
+        assert [m.body for m in broker.published("Flush")][:2] == [b"quick", b"slow"]
+    finally:
+        broker.stop()
+
+
+# ---- TST-04: names and leftovers
+
+
+@pytest.mark.spec("TST-04")
+def test_every_test_gets_names_of_its_own(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import re, pytest
+        seen = set()
+
+        @pytest.mark.parametrize("case", ["a b/c", "ä" * 300])
+        def test_names(saturn_topic, saturn_group, case):
+            assert not {saturn_topic, saturn_group} & seen and saturn_topic != saturn_group
+            seen.update((saturn_topic, saturn_group))
+            for name in (saturn_topic, saturn_group):
+                assert re.fullmatch("[A-Za-z0-9_-]{1,120}", name)
+        """
+    )
+    pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider").assert_outcomes(passed=2)
+
+
+LEFTOVERS = {
+    "task": (
+        "asyncio.get_running_loop().create_task(asyncio.Event().wait(), name='forgotten errand')",
+        "task 'forgotten errand' running Event.wait",
+    ),
+    "future": ("keep.append(asyncio.get_running_loop().create_future())", "future <Future pending"),
+    "thread": (
+        "keep.append(threading.Thread(target=go.wait, name='forgotten thread', daemon=True)); keep[-1].start()",
+        "thread 'forgotten thread'",
+    ),
+    "socket": ("keep.append(socket.create_server(('127.0.0.1', 0)))", "socket 127.0.0.1:"),
+    "client": ("keep.append(saturn_client); await saturn_client.start()", "task 'saturnmq routes'"),
+}
+
+
+@pytest.mark.spec("TST-04")
+@pytest.mark.parametrize("kind", LEFTOVERS)
+def test_a_leftover_fails_the_test_and_is_named(pytester: pytest.Pytester, kind: str) -> None:
+    code, told = LEFTOVERS[kind]
+    pytester.makepyfile(
+        f"""
+        import asyncio, socket, threading
+        keep, go = [], threading.Event()
+
+        def test_it(saturn_broker, saturn_client):
+            async def work():
+                {code}
+            asyncio.run(work())
+
+        def test_clean(saturn_broker, saturn_topic, saturn_client):
+            async def work():
+                async with saturn_client as client, client.producer("p") as out:
+                    await out.send(saturn_topic, b"x")
+                    await asyncio.to_thread(len, "x")
+            asyncio.run(work())
+        """
+    )
+    result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", "-W", "ignore")
+    result.assert_outcomes(passed=1, failed=1)
+    assert "the test left behind:" in result.stdout.str()
+    assert told in result.stdout.str()
+
+
+@pytest.mark.spec("TST-04")
+def test_a_failure_of_the_test_itself_is_not_hidden(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import asyncio
+
+        def test_it(saturn_broker):
+            async def work():
+                asyncio.get_running_loop().create_task(asyncio.Event().wait())
+                assert 1 == 2, "the real reason"
+            asyncio.run(work())
+        """
+    )
+    result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider")
+    result.assert_outcomes(failed=1)
+    assert "the real reason" in result.stdout.str()
+
+
+# ---- TST-07: a real broker
+
+
+@pytest.mark.spec("TST-07")
+def test_the_same_tests_run_on_a_broker_elsewhere(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import asyncio
+        from datetime import timedelta
+
+        def test_sends(saturn_broker, saturn_client, saturn_topic, saturn_group):
+            async def work():
+                async with saturn_client as client, client.producer("p") as out:
+                    await out.send(saturn_topic, b"over there")
+                    (message,) = await saturn_broker.expect(saturn_topic, 1, within=5)
+                    assert message.body == b"over there"
+            asyncio.run(work())
+            assert not saturn_broker.embedded
+            assert saturn_broker.lag(saturn_group, saturn_topic) == 1
+            print("topic", saturn_topic)
+
+        def test_clock(saturn_clock):
+            raise AssertionError("not reached")
+
+        def test_fault(saturn_broker):
+            saturn_broker.kill()
+            raise AssertionError("not reached")
+        """
+    )
+    with SyncEmbeddedBroker() as server:
+        result = pytester.runpytest_subprocess(
+            "-q", "-rs", "-s", "-p", "no:cacheprovider", f"--saturn-url={server.url}"
+        )
+        result.assert_outcomes(passed=1, skipped=2)
+        assert "--saturn-url names a real one" in result.stdout.str()
+        topic = next(line.split()[-1] for line in result.outlines if "topic test_sends" in line)
+        assert topic in server.inner.broker.topics.table
