@@ -293,9 +293,16 @@ def boot_line(broker: Broker, name_servers: str) -> str:
 def broker_classes() -> dict[str, type[Any]]:
     from saturnmq.broker.settings import BrokerSettings
     from saturnmq.net import NetSettings, TlsSettings
+    from saturnmq.raft.settings import RaftSettings
     from saturnmq.store.settings import StoreSettings
 
-    return {"broker": BrokerSettings, "store": StoreSettings, "net": NetSettings, "tls": TlsSettings}
+    return {
+        "broker": BrokerSettings,
+        "store": StoreSettings,
+        "raft": RaftSettings,
+        "net": NetSettings,
+        "tls": TlsSettings,
+    }
 
 
 def broker_tls(configured: Configured) -> Any:
@@ -334,7 +341,11 @@ def run_broker(args: argparse.Namespace) -> int:
 
     async def main(stop: asyncio.Event) -> None:
         broker: Broker = Broker(
-            configured.part("broker"), configured.part("store"), configured.part("net"), tls=broker_tls(configured)
+            configured.part("broker"),
+            configured.part("store"),
+            configured.part("net"),
+            tls=broker_tls(configured),
+            raft=configured.part("raft"),
         )
         if not await came_up(broker.start(), stop):
             return

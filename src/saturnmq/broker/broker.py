@@ -13,6 +13,9 @@ from typing import Final
 from saturnmq.broker.clients import Clients, ConsumerGroup
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay import DelayService
+from saturnmq.broker.dledger import DLedger, LedgerDelay, refuse_unread_ledger
+from saturnmq.broker.dledger_store import LedgerStore
+from saturnmq.broker.dledger_sync import LeaderCopy
 from saturnmq.broker.filters import SAVE_SECONDS, Filters
 from saturnmq.broker.groups import Groups
 from saturnmq.broker.hold import Hold
@@ -35,6 +38,7 @@ from saturnmq.protocol.errors import ConfigError, SaturnError, StoreError
 from saturnmq.protocol.headers import decode_header
 from saturnmq.protocol.message import Host, pack_host
 from saturnmq.protocol.settings import format_properties, to_properties
+from saturnmq.raft.settings import RaftSettings
 from saturnmq.store import MessageStore, StateFile, StoreFailureAction, StoreSettings, wall_clock_ms
 
 log = logging.getLogger(__name__)
@@ -65,13 +69,17 @@ class Broker:
         *,
         tls: TlsSettings | None = None,
         clock_ms: Callable[[], int] = wall_clock_ms,
+        raft: RaftSettings | None = None,
     ) -> None:
+        """raft: with enableDLegerCommitLog this broker is a member of a group, and its role is the group's to decide."""
         self.settings = settings
         self._store_settings = store
         self._net = net
         self._clock_ms = clock_ms
         config = Path(store.root) / "config"
-        self.store = MessageStore(store, clock_ms=clock_ms)
+        ledger = LedgerStore(store, raft, net, clock_ms=clock_ms) if raft is not None and raft.enabled else None
+        self._raft = raft
+        self.store = ledger or MessageStore(store, clock_ms=clock_ms)
         self.store.on_failure = self._store_failed
         self.failed = asyncio.Event()  # the disk failed and storeFailureAction=exit: whoever runs the broker ends it
         self.topics = Topics(settings, self._state_file(config / "topics.json"), clock_ms)
@@ -92,11 +100,9 @@ class Broker:
         self.ctx.hold = Hold(
             lambda held: pull.resume(self.ctx, held), limit=settings.pull_queue_max, properties=self.store.properties
         )
-        self.ctx.delay = DelayService(
-            self.store, self._state_file(config / "delayOffset.json"), self.ctx.stats, clock_ms
-        )
-        self.ctx.timer = TimerService(self.store, self._state_file(config / "timer.json"), self.ctx.stats, clock_ms)
-        self.ctx.transactions = Transactions(self.ctx, self._state_file(config / "transactionChecks.json"))
+        self._config = config
+        self._delay_class = DelayService if ledger is None else LedgerDelay
+        self._make_services()
         self.ctx.cluster_suffix = f"\x02{PropertyKey.CLUSTER}\x01{settings.cluster_name}"
         self.ctx.config_text = self._config_text
         self.ctx.clients.on_change = self._members_changed
@@ -110,14 +116,26 @@ class Broker:
             address=lambda: self.advertised_address,
             ha_address=lambda: self._ha_address,
             tls=tls,
+            broker_id=lambda: settings.broker_id if self.dledger is None else self.dledger.broker_id,
         )
-        self._server = RemotingServer(self._handle, settings=net, tls=tls, listener=self)
-        self._fast = RemotingServer(self._handle_fast, settings=net, tls=tls, listener=self)
+        self.dledger = self._make_dledger(ledger, tls) if ledger is not None else None
+        handler, fast_handler = self._handle, self._handle_fast
+        if ledger is not None:
+            handler, fast_handler = self._handle_member, self._handle_member_fast
+        self._server = RemotingServer(handler, settings=net, tls=tls, listener=self)
+        self._fast = RemotingServer(fast_handler, settings=net, tls=tls, listener=self)
         self._tasks: list[asyncio.Task[None]] = []
         self._changed_groups: dict[str, None] = {}  # whose members are told in a moment
         self._notify: asyncio.TimerHandle | None = None
         self._bound = ("", 0)
         self._advertised_host = ""
+
+    def _make_dledger(self, ledger: LedgerStore, tls: TlsSettings | None) -> DLedger:
+        files = (self._state_file(self._config / "delayOffset.json"), self._state_file(self._config / "timer.json"))
+        copy = LeaderCopy(self.ctx, self.registrar, self._net, *files, tls)
+        return DLedger(
+            ledger, self.ctx, self.registrar, copy, start_services=self._lead, stop_services=self._follow
+        )  # fmt: skip
 
     # ---- life
 
@@ -146,8 +164,37 @@ class Broker:
         if self._store_settings.store_failure_action is StoreFailureAction.EXIT:
             self.failed.set()
 
+    def _make_services(self) -> None:
+        """What a master does by the clock, as it is before its start."""
+        ctx, config = self.ctx, self._config
+        ctx.delay = self._delay_class(
+            self.store, self._state_file(config / "delayOffset.json"), ctx.stats, self._clock_ms
+        )
+        ctx.timer = TimerService(self.store, self._state_file(config / "timer.json"), ctx.stats, self._clock_ms)
+        ctx.transactions = Transactions(ctx, self._state_file(config / "transactionChecks.json"))
+
+    def _lead(self) -> None:
+        """This member of a group is the master from now on (DL-C05)."""
+        self._make_services()
+        self.store.on_append = self.ctx.hold.appended
+        for part in (self.ctx.delay, self.ctx.timer, self.ctx.transactions):
+            part.load()
+            part.start()
+
+    async def _follow(self) -> None:
+        """It is not any more (DL-C04); held pulls are not woken by what comes (DL-C09)."""
+        ctx = self.ctx
+        self.store.on_append = None
+        await asyncio.gather(ctx.delay.stop(), ctx.timer.stop(), ctx.transactions.stop())
+        self._make_services()
+        ctx.delay.load()
+
     async def start(self) -> None:
         """Open the store, listen, register. Raises StoreError, StartError; nothing stays open then."""
+        if self.dledger is None:
+            refuse_unread_ledger(Path(self._store_settings.root))
+        elif self._raft is not None and (problems := self._raft.validate()):
+            raise ConfigError(problems)
         self.ctx.filters.load()  # recovery asks for bits
         self.store.open()
         try:
@@ -155,9 +202,10 @@ class Broker:
                 part.load()
             self.ctx.delay.load()
             self.ctx.timer.load()
-            self.ctx.transactions.load()
+            if self.dledger is None:
+                self.ctx.transactions.load()
+                self.store.on_append = self.ctx.hold.appended
             await self.store.start()
-            self.store.on_append = self.ctx.hold.appended
             self.topics.on_change = self.registrar.topics_changed
             await self._listen()
             loop = asyncio.get_running_loop()
@@ -166,15 +214,17 @@ class Broker:
                 loop.create_task(self._every(self.settings.client_scan_ms / 1000, self._scan_clients)),
                 loop.create_task(self._every(SAVE_SECONDS, self.ctx.filters.save_soon)),
                 loop.create_task(self._every(SAMPLE_SECONDS, self._sample)),
-                loop.create_task(self._every(self.settings.flush_delay_ms / 1000, self.ctx.delay.save)),
-                loop.create_task(self._every(self.settings.flush_delay_ms / 1000, self.ctx.timer.save)),
-                loop.create_task(self._every(SAMPLE_SECONDS, self.ctx.transactions.note_progress)),
+                loop.create_task(self._every(self.settings.flush_delay_ms / 1000, lambda: self.ctx.delay.save())),
+                loop.create_task(self._every(self.settings.flush_delay_ms / 1000, lambda: self.ctx.timer.save())),
+                loop.create_task(self._every(SAMPLE_SECONDS, lambda: self.ctx.transactions.note_progress())),
             ]
-            if self.settings.broker_role != "SLAVE":
+            if self.dledger is None and self.settings.broker_role != "SLAVE":
                 self.ctx.delay.start()
                 self.ctx.timer.start()
                 self.ctx.transactions.start()
             await self.registrar.start()
+            if self.dledger is not None:
+                await self.dledger.start()
         except BaseException:
             await self.stop()
             raise
@@ -203,6 +253,8 @@ class Broker:
     async def stop(self) -> None:
         """Leave the NameServers first, then stop serving, then put everything on disk. Raises StoreError."""
         try:
+            if self.dledger is not None:
+                await self.dledger.stop()
             await self.registrar.stop()
             self.ctx.hold.stop()
             for task in self._tasks:
@@ -232,6 +284,15 @@ class Broker:
     def _handle_fast(self, connection: Connection, request: Command) -> Answer:
         return self._run(FAST_TABLE.get(request.code), connection, request)
 
+    def _handle_member(self, connection: Connection, request: Command) -> Answer:
+        """A member of a group serves what its role allows."""
+        refused = self.dledger.refuses(request) if self.dledger is not None else None
+        return self._handle(connection, request) if refused is None else refused
+
+    def _handle_member_fast(self, connection: Connection, request: Command) -> Answer:
+        refused = self.dledger.refuses(request) if self.dledger is not None else None
+        return self._handle_fast(connection, request) if refused is None else refused
+
     def _run(self, route: Route | None, connection: Connection, request: Command) -> Answer:
         if route is None:
             text = f" request type {request.code} not supported"
@@ -241,9 +302,8 @@ class Broker:
         return route.handler(self.ctx, connection, request, decode_header(route.header, request.ext))
 
     def _config_text(self) -> str:
-        return format_properties(
-            to_properties(self.settings) | to_properties(self._store_settings) | to_properties(self._net)
-        )
+        parts = to_properties(self.settings) | to_properties(self._store_settings) | to_properties(self._net)
+        return format_properties(parts if self._raft is None else parts | to_properties(self._raft))
 
     # ---- events
 

@@ -62,6 +62,13 @@ class Groups:
         self.saver.changed()
         log.info("subscription group set name=%s", config.group_name)
 
+    def take(self, found: SubscriptionGroupTable) -> None:
+        """Have the groups and the version of another broker (DL-C07)."""
+        own = {name: self.table[name] for name in _SYSTEM_GROUPS if name in self.table}
+        self.table = own | found.subscription_group_table
+        self.version = found.data_version
+        self.saver.changed()
+
     def delete(self, group: str) -> bool:
         """Forget a group; whether it was there."""
         if self.table.pop(group, None) is None:

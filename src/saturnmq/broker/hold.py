@@ -107,6 +107,15 @@ class Hold:
             asyncio.get_running_loop().call_soon(self._run_woken)
         self._woken += [held for _, held in woken]
 
+    def wake_all(self) -> None:
+        """Have every pull answered in this turn of the loop, whatever it waits for."""
+        found = [(key, held) for key, waiting in self._waiting.items() for held in waiting]
+        for key, held in found:
+            self._drop(key, held)
+        if found and not self._woken:
+            asyncio.get_running_loop().call_soon(self._run_woken)
+        self._woken += [held for _, held in found]
+
     def _run_woken(self) -> None:
         woken, self._woken = self._woken, []
         for held in woken:

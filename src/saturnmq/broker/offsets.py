@@ -46,6 +46,15 @@ class Offsets:
             queues[queue_id] = offset
             self.dirty = True
 
+    def take(self, table: dict[str, dict[int, int]]) -> None:
+        """Have the offsets of another broker; what it does not know stays (DL-C07)."""
+        for name, queues in table.items():
+            topic, _, group = name.partition("@")
+            known = self._table.setdefault((topic, group), {})
+            if any(known.get(queue_id) != offset for queue_id, offset in queues.items()):
+                known.update(queues)
+                self.dirty = True
+
     def topics_of(self, group: str) -> list[str]:
         """Topics for which the group has offsets."""
         return [topic for topic, name in self._table if name == group]

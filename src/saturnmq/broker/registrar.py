@@ -36,7 +36,9 @@ class Registrar:
         address: Callable[[], str],
         ha_address: Callable[[], str],
         tls: TlsSettings | None = None,
+        broker_id: Callable[[], int] | None = None,
     ) -> None:
+        """broker_id: what it is now; below 0: nobody is told of this broker yet (DL-X19)."""
         self._settings = settings
         self._topics = topics
         self._address = address
@@ -44,6 +46,8 @@ class Registrar:
         self._client = RemotingClient(settings=net, tls=tls)
         self._task: asyncio.Task[None] | None = None
         self._soon: asyncio.Event = asyncio.Event()
+        self._broker_id = broker_id or (lambda: settings.broker_id)
+        self.master_address = ""  # as the NameServers answered a slave last
         self.registered = 0  # rounds in which at least one NameServer answered
 
     @property
@@ -68,7 +72,7 @@ class Registrar:
                 broker_name=self._settings.broker_name,
                 broker_addr=self._address(),
                 cluster_name=self._settings.cluster_name,
-                broker_id=self._settings.broker_id,
+                broker_id=self._broker_id(),
             )
             await self._tell_all(
                 lambda: Command(RequestCode.UNREGISTER_BROKER, ext=header.to_ext()), UNREGISTER_TIMEOUT_MS
@@ -90,22 +94,29 @@ class Registrar:
             except Exception:
                 log.exception("registration failed, it is tried again within %s s", self._settings.register_seconds)
 
-    async def register(self) -> None:
-        """One round; without forceRegister only when some NameServer knows another version or fails (NS-33)."""
-        if not self._settings.force_register and not await self._anybody_differs():
-            return
+    async def register(self, *, force: bool = False) -> bool:
+        """One round; without forceRegister only when some NameServer knows another version or fails (NS-33).
+
+        Returns whether a NameServer has heard it, or there was nothing to tell.
+        """
+        if self._broker_id() < 0:
+            return True
+        if not force and not self._settings.force_register and not await self._anybody_differs():
+            return True
         table = self._topics.registered()
         answers = await self._tell_all(lambda: self._command(table), self._settings.register_timeout_ms)
         first = next((answer for answer in answers if answer is not None), None)
         if first is None:
             log.warning("registered with no name server of %s", self.name_servers)
-            return
+            return False
         self.registered += 1
+        self.master_address = next((a.ext["masterAddr"] for a in answers if a and a.ext.get("masterAddr")), "")
         if first.body:
             try:
                 self._topics.set_order_topics(KVTable.decode(first.body).table)
             except SaturnError as error:
                 log.warning("ordered topics are not taken over from the name server: %s", error)
+        return True
 
     def _command(self, table: TopicConfigTable) -> Command:
         body = RegisterBrokerBody(table, [])
@@ -116,7 +127,7 @@ class Registrar:
             broker_addr=self._address(),
             cluster_name=self._settings.cluster_name,
             ha_server_addr=self._ha_address(),
-            broker_id=self._settings.broker_id,
+            broker_id=self._broker_id(),
             compressed=compressed,
             body_crc32=zlib.crc32(data) & 0x7FFFFFFF,
         )
@@ -127,7 +138,7 @@ class Registrar:
             broker_name=self._settings.broker_name,
             broker_addr=self._address(),
             cluster_name=self._settings.cluster_name,
-            broker_id=self._settings.broker_id,
+            broker_id=self._broker_id(),
         )
         version = self._topics.version.encode()
         answers = await self._tell_all(

@@ -96,6 +96,8 @@ class TimerService:
         self._dirty = False
         self._saving = asyncio.Lock()
         self._count = 0
+        self._told: str | None = None
+        self._next_told: tuple[int, str] | None = None  # told when the log is confirmed up to there
 
     # ---- life
 
@@ -298,6 +300,16 @@ class TimerService:
         if self._order:
             bounds.append(self._order[0] * 1000 - 1)
         return min(bounds)
+
+    def told_progress(self) -> str | None:
+        """Progress for others: only what is confirmed counts; None while nothing is known."""
+        store = self._store
+        if self._next_told is not None and self._next_told[0] <= store.flushed_offset:
+            self._told, self._next_told = self._next_told[1], None
+        if self._next_told is None and self._loaded_until_ms and self._reading is None:
+            end = store.log.end
+            self._next_told = end, json.dumps({"doneMs": self.done_ms(), "logEnd": end})
+        return self._told
 
     async def save(self) -> None:
         """Put the progress on disk, after the messages that it says are delivered; a failure is logged and tried again."""

@@ -84,6 +84,18 @@ class Topics:
         if self.on_change is not None:
             self.on_change([config])
 
+    def take(self, found: TopicConfigTable) -> None:
+        """Have the topics and the version of another broker; the system's own stay where it has none (DL-C07)."""
+        own = {name: config for name, config in self.table.items() if name in self.system}
+        for name, config in found.topic_config_table.items():
+            config.topic_name = config.topic_name or name
+        changed = [c for name, c in found.topic_config_table.items() if self.table.get(name) != c]
+        self.table = own | found.topic_config_table
+        self.version = found.data_version
+        self.saver.changed()
+        if self.on_change is not None and changed:
+            self.on_change(changed)
+
     def delete(self, topic: str) -> bool:
         """Forget a topic; whether it was there."""
         config = self.table.pop(topic, None)

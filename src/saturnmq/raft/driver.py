@@ -109,6 +109,7 @@ class RaftMember:
         self.settings = settings
         self.listener = listener or Listener()
         self.retention = retention or RetentionSettings()
+        self.keep_from: Callable[[], int] | None = None  # files that end behind this position are still needed
         self.files = LedgerFiles(
             folder,
             file_bytes=file_bytes,
@@ -143,6 +144,7 @@ class RaftMember:
         self._background: asyncio.Task[None] | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._proposals: list[tuple[int, Sequence[bytes]]] = []
+        self._push_soon = False
         self._answers: dict[int, Callable[[Response], None]] = {}
         self._token = 0
         self._stopped = False
@@ -247,6 +249,34 @@ class RaftMember:
         proposals, self._proposals = self._proposals, []
         node = self._node()
         self._feed(lambda: node.propose_all(self._clock_ms(), proposals))
+
+    def offer(self, bodies: Sequence[bytes], answered: Callable[[Response], None]) -> AppendResponse:
+        """Append on the leader now. Returns where the entries lie, or the code that says why they are not taken.
+
+        answered is called when a quorum holds them, or with the code that says why not; for a refusal, before this returns.
+        What is offered in one turn of the loop is pushed together.
+        """
+        node, done = self._node(), AppendResponse(code=Code.LEADER_NOT_READY)
+        if self._stopped or self._running or self._blocked is not None or self._inputs:
+            return done
+        token = self._answer_with(answered)
+
+        def decide() -> list[Action]:
+            nonlocal done
+            done = AppendResponse(code=Code.DISK_ERROR)
+            done, actions = node.offer(self._clock_ms(), token, bodies)
+            return actions
+
+        self._feed(decide)
+        if not self._push_soon:
+            self._push_soon = True
+            asyncio.get_running_loop().call_soon(self._push)
+        return done
+
+    def _push(self) -> None:
+        self._push_soon = False
+        node = self._node()
+        self._feed(lambda: node.push(self._clock_ms()))
 
     async def transfer(self, transferee: str) -> TransferResponse:
         """Hand the leadership over (DL-L01)."""
@@ -511,7 +541,10 @@ class RaftMember:
         """Delete old files (DL-S09), a few per call and none while a sync is under way. Returns how many."""
         disk = disk_state(self.retention, used_ratio)
         self._too_full = disk is Fullness.FULL
-        modified = [int(file.path.stat().st_mtime * 1000) for file in self.files.data.files]
+        needed = self.keep_from() if self.keep_from is not None else 1 << 62
+        files = self.files.data.files
+        behind = sum(file.end <= needed for file in files)
+        modified = [int(file.path.stat().st_mtime * 1000) for file in files[: behind + 1]]  # the last one never goes
         count = files_to_delete(self.retention, modified, now_ms=int(now_s * 1000), hour=hour, disk=disk)
         if count == 0 or self._sync is not None or self._blocked is not None:
             return 0

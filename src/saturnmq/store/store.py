@@ -62,6 +62,8 @@ class MessageStore:
     (topic, encoded properties) for the consume queue's extension, where that is on (CQ-14); None: no bits.
     """
 
+    quorum = False  # whether every put waits for others, even where its sender does not
+
     def __init__(
         self, settings: StoreSettings, *, clock_ms: Callable[[], int] = wall_clock_ms, disk: Disk | None = None
     ) -> None:

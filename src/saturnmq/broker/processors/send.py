@@ -80,7 +80,8 @@ def send(ctx: Context, connection: Connection, request: Command) -> Command | Co
             result, wait = put_one(ctx, connection, request, ext, config, queue_id)
     except REFUSALS as error:
         return refusal(request, error, base)
-    at_once = ctx.store.confirms_at_once or not wait or result.status is not PutStatus.PUT_OK
+    store = ctx.store
+    at_once = store.confirms_at_once or not (wait or store.quorum) or result.status is not PutStatus.PUT_OK
     if at_once and not ctx.topics.saver.writing:
         return answer(ctx, request, result, result.status, queue_id)
     return _answer_when_durable(ctx, request, result, queue_id, at_once=at_once)
@@ -255,11 +256,11 @@ def _put_batch(
     if topic.startswith(RETRY_PREFIX):
         raise response_error(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + topic)
     common = ext.get("i") or ""
-    if b"DEL" in raw or "DEL" in common:
-        strings = [common.encode(), *(item.properties_raw for item in items)]
-        if any(property_value(own, name) not in (b"", b"0") for own in strings for name in _DELAYS):
-            text = "a batch cannot be delayed, and property DELAY or one of TIMER_... is set in it"
-            raise response_error(ResponseCode.MESSAGE_ILLEGAL, text)
+    strings = [common.encode(), *(item.properties_raw for item in items)]
+    delayed = b"DEL" in b"\x02".join(strings)
+    if delayed and any(property_value(own, name) not in (b"", b"0") for own in strings for name in _DELAYS):
+        text = "a batch cannot be delayed, and property DELAY or one of TIMER_... is set in it"
+        raise response_error(ResponseCode.MESSAGE_ILLEGAL, text)
     wait = find(common, "WAIT") != "false"
     common = with_property(common, "CLUSTER", ctx.settings.cluster_name)
     tail = common.encode()

@@ -54,10 +54,11 @@ class Leader:
 
     # append
 
-    def propose(self, token: int, bodies: Sequence[bytes]) -> None:
+    def propose(self, token: int, bodies: Sequence[bytes]) -> AppendResponse:
         """Append bodies as consecutive entries; the answer comes when the last of them is committed (DL-A01..04).
 
-        `advance` and `push_all` are to follow, once for all that is proposed together.
+        Returns where they lie, or the refusal, which is the answer too. `advance` and `push_all` are to follow, once for all
+        that is proposed together.
         """
         state = self.state
         refusal = self.refusal()
@@ -66,8 +67,9 @@ class Leader:
         if refusal is None and max(map(len, bodies)) + ENTRY_HEADER_BYTES > entry_bytes_max(state.settings.file_bytes):
             refusal = Code.UNEXPECTED_ARGUMENT  # DL-A06
         if refusal is not None:
-            state.reply(token, self._refuse(refusal))
-            return
+            refused = self._refuse(refusal)
+            state.reply(token, refused)
+            return refused
         entries = self._append(bodies)
         response = AppendResponse(
             group=state.group,
@@ -80,6 +82,7 @@ class Leader:
         self.proposals.append(
             Proposal(entries[-1].index, token, state.now_ms + state.settings.append_wait_ms, response)
         )
+        return response
 
     def refusal(self) -> Code | None:
         """Why nothing can be appended now; None: it can."""

@@ -143,6 +143,19 @@ class Node:
         self._proposed()
         return self._leave()
 
+    def offer(self, now_ms: int, token: int, bodies: Sequence[bytes]) -> tuple[AppendResponse, list[Action]]:
+        """`propose` without the pushes, for callers that need the positions at once: `push` is to follow soon."""
+        self._enter(now_ms)
+        self._check_lease()
+        response = self.leader.propose(token, bodies)
+        return response, self._leave()
+
+    def push(self, now_ms: int) -> list[Action]:
+        """Send what was offered."""
+        self._enter(now_ms)
+        self._proposed()
+        return self._leave()
+
     def _check_lease(self) -> None:
         """Also between two ticks: the process may have been stopped since the last one."""
         if self.state.role is Role.LEADER and self.state.settings.elector_enabled:

@@ -1,0 +1,263 @@
+"""The roles of a broker in a DLedger group: what starts and stops with them, and what a follower refuses.
+
+Source: spec 04 DL-C01..10, DL-X08, DL-X18, DL-X19, DL-X23.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.delay import DelayService
+from saturnmq.broker.dledger_store import LedgerStore
+from saturnmq.broker.dledger_sync import TIMER_FIELD, LeaderCopy
+from saturnmq.broker.numbers import int64_or
+from saturnmq.broker.processors.pull_answer import fields
+from saturnmq.broker.registrar import Registrar
+from saturnmq.protocol.bodies import DelayOffsetTable
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.raft.core.actions import Role
+from saturnmq.raft.settings import broker_id
+from saturnmq.store.mapped_file import numbered_files
+
+log = logging.getLogger(__name__)
+
+MASTER_ID: Final = 0
+NO_ROLE: Final = -1
+POLL_SECONDS: Final = 0.02
+RETRY_SECONDS: Final = 1.0  # of a registration that nobody took
+PULL_PAUSE_SECONDS: Final = 0.2  # a client that asks a follower asks again at once
+HANDED_OVER_SECONDS: Final = 1.0
+_WRITES: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.END_TRANSACTION,
+        RequestCode.RESUME_CHECK_HALF_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    }
+)
+
+
+class LedgerDelay(DelayService):
+    """Delivery whose progress is told, and kept, only as far as the group has committed what was delivered."""
+
+    def load(self) -> None:
+        super().load()
+        self._told = super().encode()
+        self._next: tuple[int, bytes] | None = None
+
+    def encode(self) -> bytes:
+        if self._next is not None and self._next[0] <= self._store.log.readable:
+            self._told, self._next = self._next[1], None
+        if self._next is None:
+            self._next = self._store.log.end, DelayOffsetTable(self.offsets()).encode()
+        return self._told
+
+
+class DLedger:
+    """Follows the member's role. start_services and stop_services are the broker's, for what only a leader does."""
+
+    def __init__(
+        self,
+        store: LedgerStore,
+        ctx: Context,
+        registrar: Registrar,
+        copy: LeaderCopy,
+        *,
+        start_services: Callable[[], None],
+        stop_services: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._store = store
+        self._ctx = ctx
+        self._registrar = registrar
+        self.copy = copy
+        self._start_services = start_services
+        self._stop_services = stop_services
+        self._task: asyncio.Task[None] | None = None
+        self._events: asyncio.Queue[tuple[Role, int]] = asyncio.Queue()
+        self._register_soon: asyncio.Task[None] | None = None
+        self._asked_last = asyncio.Event()  # somebody copied from here since this broker leads no more
+        self.broker_id = NO_ROLE
+        store.on_role = self._role_changed
+        store.on_foreign = copy.came
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Take part in the group; services and registration come with the first role (DL-B14, DL-X19). Raises StartError."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        await self._store.take_part()
+
+    async def stop(self) -> None:
+        """Hand the leadership over if somebody can take it, then follow no more."""
+        await self._hand_over()
+        for task in (self._task, self._register_soon):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        self._task = self._register_soon = None
+        self._store.on_role = None
+        await self.copy.close()
+
+    async def _hand_over(self) -> None:
+        """A stop that is asked for is no failure: the follower that has most leads at once, not after its timeout."""
+        member = self._store.member
+        if member is None or self._task is None or not member.leads:
+            return
+        status = member.status()
+        others = {name: mark for name, mark in status.watermarks.items() if name != status.self_id}
+        if not others:
+            return
+        best = max(others, key=lambda name: others[name])
+        self._asked_last.clear()
+        try:
+            async with asyncio.timeout(2 * HANDED_OVER_SECONDS):
+                answer = await member.transfer(best)
+                log.info("leadership handed over to=%s code=%s", best, answer.code)
+                if answer.code == 200:
+                    async with asyncio.timeout(HANDED_OVER_SECONDS):
+                        await self._asked_last.wait()
+        except TimeoutError:
+            log.info("nobody took the leadership over in time")
+
+    # ---- roles
+
+    def _role_changed(self) -> None:
+        member = self._store.member
+        if member is not None:
+            status = member.status()
+            self._events.put_nowait((status.role, status.term))
+
+    async def _run(self) -> None:
+        """One event after the other (DL-C01)."""
+        while True:
+            role, term = await self._events.get()
+            try:
+                if role is Role.LEADER:
+                    await self._lead(term)
+                elif role is Role.FOLLOWER or self.broker_id in (MASTER_ID, NO_ROLE):  # DL-C02
+                    await self._follow()
+            except Exception:
+                log.exception("change of role to %s in term %s failed", role.value, term)
+
+    def _is_leader(self, term: int) -> bool:
+        member = self._store.member
+        if member is None:
+            return False
+        status = member.status()
+        return status.role is Role.LEADER and status.term == term
+
+    async def _lead(self, term: int) -> None:
+        """When all of the log is committed and dispatched, serve (DL-C03, DL-C05)."""
+        while not self._store.caught_up:
+            if not self._is_leader(term):
+                return
+            await asyncio.sleep(POLL_SECONDS)
+        await self.copy.stop()
+        await self.copy.copy_last()
+        if not self._is_leader(term) or not self._store.caught_up:
+            if self._is_leader(term):
+                self._events.put_nowait((Role.LEADER, term))
+            return
+        self.copy.make_topics()
+        self._store.begin_serving()
+        self._start_services()
+        self.broker_id = MASTER_ID
+        log.info("this broker is the master now term=%s", term)
+        self._register()
+
+    async def _follow(self) -> None:
+        """DL-C04."""
+        self._asked_last.clear()
+        before = self.broker_id
+        self.broker_id = broker_id(self._store.raft.self_id)
+        await self._stop_services()
+        self._ctx.hold.wake_all()
+        if before != self.broker_id:
+            log.info("this broker is a slave now id=%s", self.broker_id)
+        self.copy.start()
+        self._register()
+
+    def _register(self) -> None:
+        """Tell the NameServers now, and again until one has heard it (DL-C06, DL-X19)."""
+        if self._register_soon is not None:
+            self._register_soon.cancel()
+        self._register_soon = asyncio.get_running_loop().create_task(self._register_until_heard())
+
+    async def _register_until_heard(self) -> None:
+        if not self._registrar.name_servers:
+            return
+        while True:
+            if await self._registrar.register(force=True):
+                return
+            await asyncio.sleep(RETRY_SECONDS)
+
+    # ---- requests
+
+    def refuses(self, request: Command) -> Command | Coroutine[Any, Any, Command] | None:
+        """The answer of a broker that does not lead, or has no quorum behind it; None: the request is served (DL-X08)."""
+        code = request.code
+        if code == RequestCode.GET_ALL_DELAY_OFFSET:
+            return self._delay_progress(request)
+        if self._store.serving and self._store.leads:
+            return None
+        if code in _WRITES:
+            return self._refusal(request)
+        if code == RequestCode.PULL_MESSAGE and not self._ctx.settings.slave_read_enable:
+            return self._pull_later(request)
+        if code == RequestCode.GET_ALL_CONSUMER_OFFSET:
+            self._asked_last.set()
+        return None
+
+    def _refusal(self, request: Command) -> Command:
+        """Codes after which clients look for another broker (DL-B06)."""
+        member = self._store.member
+        leader = member.status().leader_id if member is not None else None
+        text = f"this broker does not lead its group {self._store.raft.group}, the leader is {leader or 'not known'}"
+        if request.code == RequestCode.END_TRANSACTION:
+            return request.reply(ResponseCode.SLAVE_NOT_AVAILABLE, text)
+        return request.reply(
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            "service not available now. It may be caused by one of the following reasons: the broker's disk is full, "
+            f"messages are put to the slave, the broker is shutting down. ({text})",
+        )
+
+    async def _pull_later(self, request: Command) -> Command:
+        """Ask the master, after a pause (DL-C09, BP-06)."""
+        offset = int64_or(request.ext, "queueOffset", 0)
+        await asyncio.sleep(PULL_PAUSE_SECONDS)
+        return request.reply(ResponseCode.PULL_RETRY_IMMEDIATELY, "ask the master", ext=fields(MASTER_ID, offset, 0, 0))
+
+    def _delay_progress(self, request: Command) -> Command:
+        """45, with what our own followers need besides (DL-C07)."""
+        reply = request.reply(body=self._ctx.delay.encode())
+        progress = self._ctx.timer.told_progress()
+        if progress is not None:
+            reply.ext = {TIMER_FIELD: progress}
+        return reply
+
+
+def refuse_unread_ledger(root: Path) -> None:
+    """A plain broker cannot read a ledger: its messages would seem to be gone (DL-U07). Raises ConfigError."""
+    found = next((path for folder in sorted(root.glob("dledger-*")) for path in numbered_files(folder / "data")), None)
+    if found is not None:
+        raise ConfigError(
+            f"{found.parent} holds messages of a DLedger group, which only enableDLegerCommitLog=true reads; set it, or move "
+            f"the folder {found.parent.parent} away if they may go"
+        )

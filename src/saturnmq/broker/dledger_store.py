@@ -1,0 +1,462 @@
+"""The message store of a broker in a DLedger group: the ledger takes the commit log's place.
+
+A put is appended to the ledger at once and answered when the group has committed it; consume queues and index follow what is
+committed, on every member. Source: spec 04 DL-B01..16, DL-U01..06.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from saturnmq.broker import dledger_opening
+from saturnmq.broker.dledger_log import Body, LedgerFlusher, LedgerLog
+from saturnmq.net import NetSettings
+from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
+from saturnmq.protocol.errors import MessageError, SaturnError, StoreError
+from saturnmq.protocol.message import Message, decode_record, encode_record
+from saturnmq.raft.core.actions import Role
+from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES
+from saturnmq.raft.core.messages import AppendResponse, Code, Response
+from saturnmq.raft.driver import Listener, RaftMember
+from saturnmq.raft.message_entries import message_is_good, noop_message, stamp_message
+from saturnmq.raft.retention import RetentionSettings
+from saturnmq.raft.settings import RaftSettings
+from saturnmq.store import FlushDiskType, MessageStore, PutResult, PutStatus, StoreSettings
+from saturnmq.store.consume_queue import ConsumeQueue
+from saturnmq.store.delay import delivery_code
+from saturnmq.store.property_scan import tags_code
+from saturnmq.store.retention import decide, delete_hours
+from saturnmq.store.store import wall_clock_ms
+from saturnmq.store.upkeep import Upkeep
+
+log = logging.getLogger(__name__)
+
+DISPATCH_STEP: Final = 512  # messages dispatched before the loop gets to serve others
+_NOT_IN_QUEUE: Final = (int(SysFlag.PREPARED), int(SysFlag.ROLLBACK))
+_KEPT_HOURS: Final = 87_600  # of the ledger's files while the old log has some (DL-U03)
+_NOOP_HOST: Final = ("127.0.0.1", 10911)
+_REFUSALS: Final = {
+    Code.DISK_FULL: "the disk is full",
+    Code.LEADER_PENDING_FULL: "too many messages wait for the group",
+    Code.LEADER_TRANSFERRING: "the leadership is being handed over",
+    Code.NOT_LEADER: "this broker does not lead its group any more",
+}
+_OUTCOMES: Final = {  # DL-B07
+    Code.SUCCESS: PutStatus.PUT_OK,
+    Code.INCONSISTENT_LEADER: PutStatus.SERVICE_NOT_AVAILABLE,
+    Code.NOT_LEADER: PutStatus.SERVICE_NOT_AVAILABLE,
+    Code.LEADER_NOT_READY: PutStatus.SERVICE_NOT_AVAILABLE,
+    Code.DISK_FULL: PutStatus.SERVICE_NOT_AVAILABLE,
+    Code.WAIT_QUORUM_ACK_TIMEOUT: PutStatus.OS_PAGE_CACHE_BUSY,
+    Code.LEADER_PENDING_FULL: PutStatus.OS_PAGE_CACHE_BUSY,
+}
+
+
+class Answer:
+    """The group's answer to a put: its code when it is there."""
+
+    __slots__ = ("_future", "code")
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+        self._future: asyncio.Future[int] | None = None
+
+    def came(self, response: Response) -> None:
+        self.code = response.code
+        if self._future is not None and not self._future.done():
+            self._future.set_result(response.code)
+
+    async def wait(self) -> int:
+        """The code, when it is there; the ledger always answers (DL-A07)."""
+        if self.code is None:
+            if self._future is None:
+                self._future = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._future)
+        assert self.code is not None
+        return self.code
+
+
+@dataclass(slots=True)
+class LedgerPut(PutResult):
+    """A put that is appended, and the group's answer to it."""
+
+    answer: Answer | None = None
+
+
+class LedgerStore(MessageStore, Listener):
+    """serving: this broker leads and everything of before is dispatched; else no message is taken (DL-C03, DL-X23).
+
+    on_role is told of role changes, on_foreign of topic and queue of each message that another member appended.
+    """
+
+    quorum = True  # every put waits for the group, WAIT=false or not (DL-B15)
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        raft: RaftSettings,
+        net: NetSettings,
+        *,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        super().__init__(dataclasses.replace(settings, transient_pool_enable=False), clock_ms=clock_ms)
+        self.raft = raft
+        self.serving = False
+        self.on_role: Callable[[], None] | None = None
+        self.on_foreign: Callable[[str, int], None] | None = None
+        self.member: RaftMember | None = None
+        self.log: LedgerLog = LedgerLog(settings.commit_log_dirs, settings.commit_log_bytes, self.disk)
+        self.flusher: LedgerFlusher = LedgerFlusher(self.log, self.stop_writing, lambda: self.leads)
+        self._net = net
+        self._direct = False
+        self._upkeep = LedgerUpkeep(self)
+        self._going_on = False
+
+    # ---- life
+
+    def open(self, rebuild: Callable[[int, int], None] | None = None) -> None:
+        """See MessageStore.open; the ledger's member is loaded too, and takes no part yet (DL-B14)."""
+        with contextlib.suppress(StoreError):
+            self.disk.make_folder(self.settings.root)
+        self._lock.acquire()
+        try:
+            dledger_opening.open_store(self, rebuild)
+        except OSError as error:
+            self.close_files()
+            if isinstance(error, SaturnError):
+                raise
+            raise StoreError(f"store {self.settings.root} cannot be opened: {error}") from error
+        except SaturnError:
+            self.close_files()
+            raise
+        self._open = True
+
+    def make_member(self, start_pos: int) -> RaftMember:
+        """The member with its files, not loaded; an empty ledger begins at start_pos (DL-U01)."""
+        settings = self.settings
+        self.member = RaftMember(
+            self.raft,
+            self.raft.folder(settings.root),
+            self._net,
+            file_bytes=settings.commit_log_bytes,
+            sync_before_ack=settings.flush_disk_type is FlushDiskType.SYNC_FLUSH,
+            stamp=stamp_message,
+            noop=noop_message(_NOOP_HOST, self.clock_ms()),
+            body_is_good=message_is_good,
+            start_pos=start_pos,
+            listener=self,
+            disk=self.disk,
+            retention=self.retention(),
+        )
+        self.member.keep_from = self._needed_from
+        return self.member
+
+    def retention(self) -> RetentionSettings:
+        """What of the ledger may be deleted: nothing while the old log has files, so that offsets have no hole (DL-U03)."""
+        settings = self.settings
+        hours = tuple(sorted(delete_hours(settings.delete_when)))
+        if self.log.files:
+            return RetentionSettings(hours, _KEPT_HOURS, force_enabled=False)
+        return RetentionSettings(
+            hours, settings.file_reserved_hours + 1, settings.clean_forcibly, settings.disk_percent_max / 100
+        )
+
+    def _needed_from(self) -> int:
+        """Before it nothing is read again after a crash."""
+        note = self.checkpoint.note
+        return note.dispatched if note is not None else 0
+
+    async def take_part(self) -> None:
+        """Listen for the other members and take part in elections. Raises StartError."""
+        await self._member().start()
+
+    async def stop(self) -> None:
+        """Leave the group, then flush everything and close. Raises StoreError."""
+        self.serving = False
+        try:
+            if self.member is not None:
+                await self.member.stop()
+        finally:
+            await super().stop()
+
+    def close_files(self) -> None:
+        super().close_files()
+        if self.member is not None:
+            self.member.files.close()
+
+    def _member(self) -> RaftMember:
+        assert self.member is not None, "open() comes first"
+        return self.member
+
+    # ---- role
+
+    @property
+    def leads(self) -> bool:
+        """Whether the member leads and a quorum said so within the lease (DL-X08)."""
+        return self.member is not None and self.member.leads
+
+    @property
+    def writable(self) -> bool:
+        return self.serving and super().writable
+
+    @property
+    def confirms_at_once(self) -> bool:
+        return False
+
+    def role_changed(self, role: Role, term: int, leader_id: str | None) -> None:
+        """Of the member: what this leader appended and nobody committed belongs to the next one now."""
+        self.serving = False
+        self._pending.clear()
+        self.flusher.give_up()
+        member = self._member()
+        if member.node is not None and member.node.state.failed is not None:
+            self.stop_writing(StoreError(f"the ledger failed: {member.node.state.failed}"))
+        if self.on_role is not None:
+            self.on_role()
+
+    @property
+    def caught_up(self) -> bool:
+        """Everything in the ledger is committed and dispatched (DL-C03)."""
+        state = self._member().status()
+        return state.end_index == state.committed_index and self.dispatched >= self._member().files.end_pos
+
+    def begin_serving(self) -> None:
+        """Take messages: queue offsets go on where the committed ones end (DL-C03)."""
+        for queue in self.queues.by_key.values():
+            queue.next_offset = queue.max_offset
+        files = self._member().files
+        last = files.entry(files.end_index)
+        if last is not None:
+            with contextlib.suppress(MessageError):
+                self.last_store_ms = max(self.last_store_ms, decode_record(last.body).store_timestamp_ms)
+        self.log.end = files.end_pos
+        self._pending.clear()
+        self.serving = True
+
+    # ---- put
+
+    def put(self, message: Message, code: int | None = None) -> PutResult:
+        """See MessageStore.put. What is returned is appended here and not yet committed."""
+        return self._append([message], [code], message.topic)
+
+    def put_batch(self, messages: list[Message]) -> PutResult:
+        """All or none, one entry each; the group answers for the last (DL-A03, DL-B08)."""
+        if not messages:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="the batch is empty")
+        if any(message.sys_flag & TRANSACTION_MASK for message in messages):
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="a batch cannot be transactional")
+        result = self._append(messages, [None] * len(messages), messages[0].topic)
+        result.physical_offsets = tuple(message.physical_offset for message in messages)
+        return result
+
+    def _append(self, messages: list[Message], codes: list[int | None], topic: str) -> PutResult:
+        if not self.serving:
+            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="this broker does not lead its group")
+        for message in messages:
+            refused = self._refuse(message)
+            if refused is not None:
+                return refused
+        first = messages[0]
+        in_queue = (first.sys_flag & TRANSACTION_MASK) not in _NOT_IN_QUEUE
+        try:
+            queue = self.queues.get_or_make(topic, first.queue_id)
+        except StoreError as error:
+            return PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED, reason=error.message)
+        start, store_ms = queue.next_offset if in_queue else 0, max(self.clock_ms(), self.last_store_ms)
+        bodies = []
+        for number, message in enumerate(messages):
+            message.queue_offset, message.physical_offset = start + number if in_queue else 0, 0
+            message.store_timestamp_ms = store_ms
+            bodies.append(encode_record(message))
+        answer = Answer()
+        taken = self._member().offer(bodies, answer.came)
+        if taken.code != Code.SUCCESS:
+            return _refused(taken)
+        self.last_store_ms = store_ms
+        target, total = queue if in_queue else None, 0
+        for message, body, pos, code in zip(messages, bodies, taken.positions, codes, strict=True):
+            message.physical_offset, message.store_bytes = pos + ENTRY_HEADER_BYTES, len(body)
+            total += len(body)
+            end = pos + ENTRY_HEADER_BYTES + len(body)
+            self._pending.append((end, target, message, self.code_of(message) if code is None else code))
+        if target is not None:
+            target.next_offset = start + len(messages)  # DL-B05
+        self.log.end = end
+        return LedgerPut(
+            PutStatus.PUT_OK, first.physical_offset, total, start, store_ms, (), first.store_host, end, answer=answer
+        )
+
+    def code_of(self, message: Message) -> int:
+        """Tags code of the message's unit, or its time of delivery."""
+        due = delivery_code(message, self.settings.message_delay_level)
+        return tags_code(message.properties_raw) if due is None else due
+
+    async def wait_confirmed(self, result: PutResult) -> PutStatus:
+        """The final status of a put: when the group has committed it, or the code that says why not (DL-B07)."""
+        if not isinstance(result, LedgerPut) or result.answer is None:
+            return result.status
+        code = await result.answer.wait()
+        if code != Code.SUCCESS:
+            result.reason = f"DLedger {code}"
+        return _OUTCOMES.get(Code(code), PutStatus.UNKNOWN_ERROR)
+
+    def wake_flusher(self) -> None:
+        """The member syncs by itself."""
+
+    def commit(self) -> None:
+        """There is no pool."""
+
+    # ---- dispatch
+
+    def committed(self, index: int, end_pos: int) -> None:
+        """Of the member: the group holds everything before end_pos."""
+        commit_log = self.log
+        commit_log.committed_pos = max(commit_log.committed_pos, end_pos)
+        commit_log.end = self._member().files.end_pos
+        self.flusher.advance(end_pos)
+        if not self._going_on:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Dispatch what is committed, so much per turn of the loop."""
+        self._going_on = False
+        try:
+            more = self.dispatch_some(DISPATCH_STEP)
+        except (StoreError, OSError) as error:
+            self.stop_writing(error if isinstance(error, SaturnError) else StoreError(str(error)))
+            return
+        if more:
+            self._going_on = True
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def dispatch_some(self, count_max: int) -> bool:
+        """Dispatch committed messages; whether there are more. Raises CorruptRecord, StoreError."""
+        pending, commit_log = self._pending, self.log
+        if commit_log.ledger is not None and self.dispatched < commit_log.ledger.begin_pos:
+            self._begin_anew(commit_log.ledger.begin_pos)
+        for _ in range(count_max):
+            if self.dispatched >= commit_log.committed_pos:
+                return False
+            if pending and pending[0][2].physical_offset - ENTRY_HEADER_BYTES == self.dispatched:
+                end, queue, message, code = pending.popleft()
+                self.dispatch(queue, message, code)
+                self.dispatched = end
+                continue
+            found = commit_log.body_at(self.dispatched)
+            if found is None:
+                return False
+            if pending and pending[0][2].physical_offset == found.physical_offset:  # behind a blank record
+                self.dispatched = found.physical_offset - ENTRY_HEADER_BYTES
+                continue
+            self._dispatch_body(found)
+            self.dispatched = found.next_pos
+        return True
+
+    def _dispatch_body(self, found: Body) -> None:
+        """A message that another leader appended. One that cannot be read is told and passed over (DL-B13)."""
+        try:
+            message = decode_record(found.record)
+            if message.physical_offset != found.physical_offset or message.store_bytes != len(found.record):
+                raise MessageError(f"it says it lies at {message.physical_offset} with {message.store_bytes} bytes")
+            queue = self.queue_for(message)
+        except (MessageError, StoreError) as error:
+            log.error("[BUG] the entry at %s holds no message: %s", found.physical_offset, error)
+            return
+        self.last_store_ms = max(self.last_store_ms, message.store_timestamp_ms)
+        self.dispatch(queue, message, self.code_of(message))
+        if queue is not None and self.on_foreign is not None:
+            self.on_foreign(message.topic, message.queue_id)
+
+    def queue_for(self, message: Message) -> ConsumeQueue | None:
+        """The queue that a message of the log belongs to; None for what consumers do not see. Raises StoreError."""
+        if (message.sys_flag & TRANSACTION_MASK) in _NOT_IN_QUEUE:
+            return None
+        queue = self.queues.get_or_make(message.topic, message.queue_id)
+        number = message.queue_offset
+        if number == 0 < queue.max_offset and message.physical_offset >= queue.max_physical:
+            log.warning(
+                "queue %s/%s begins anew at offset %s: the topic was deleted", message.topic, message.queue_id,
+                message.physical_offset,
+            )  # fmt: skip
+            queue.delete()
+        elif number > queue.max_offset == queue.min_offset:
+            queue.delete()  # nothing is left of it; it goes on here
+        return queue
+
+    def _begin_anew(self, begin_pos: int) -> None:
+        """This member was so far behind that its ledger began anew: what the queues had is gone (DL-S12)."""
+        log.warning("the ledger begins at %s, behind %s: queues and index are made anew", begin_pos, self.dispatched)
+        self.queues.clear()
+        if self.index is not None:
+            self.index.clear()
+        self.dispatched = begin_pos
+        self.queues.restore_ends()
+
+    # ---- what differs from the plain store
+
+    @property
+    def max_physical_offset(self) -> int:
+        """committedPos, or where the ledger begins (DL-B09)."""
+        return self.log.readable
+
+    @property
+    def earliest_store_ms(self) -> int:
+        """Store time of the oldest message; -1 without one (DL-B15)."""
+        start = self.log.start
+        old = self.log.store_time(start)
+        return old if old >= 0 else self.log.store_time(start + ENTRY_HEADER_BYTES)
+
+
+class LedgerUpkeep(Upkeep):
+    """Retention: the old log goes with its last file, the ledger's member cleans the ledger, queues and index follow."""
+
+    def __init__(self, store: LedgerStore) -> None:
+        super().__init__(store)
+        self._ledger_store = store
+        self._start = -1
+
+    async def clean(self) -> None:
+        """One run of the cleaning (DL-S09, DL-U03)."""
+        store = self._ledger_store
+        usage = await asyncio.to_thread(store.disk_usage)
+        if store.log.files:
+            decision = decide(
+                self._policy,
+                usage,
+                hour=time.localtime(store.clock_ms() / 1000).tm_hour,
+                manual=self._manual_runs > 0,
+                modified_ms=await asyncio.to_thread(self._modified_ms),
+                now_ms=store.clock_ms(),
+                written_files=sum(file.end <= self._queues_reach() for file in store.log.files),
+            )
+            self._manual_runs = max(0, self._manual_runs - 1)
+            for _ in range(decision.delete):
+                await self._delete_first(decision.reason)
+            if not store.log.files and store.member is not None:
+                log.info("the old commit log is gone; the ledger's files expire as usual now")
+                store.member.retention = store.retention()
+        elif self._manual_runs and store.member is not None:
+            self._manual_runs -= 1
+            hour = min(store.member.retention.delete_hours, default=4)
+            store.member.clean(usage.commit_log / 100, time.time(), hour)
+        if store.log.start != self._start:
+            self._start = store.log.start
+            await self._delete_behind()
+        store.recheck(usage)
+        if not store.refusal:
+            await asyncio.to_thread(store.reserve.take)
+
+
+def _refused(taken: AppendResponse) -> PutResult:
+    """A put that is not appended: to be tried again (DL-B06), but for one that is too long (DL-A06)."""
+    if taken.code == Code.UNEXPECTED_ARGUMENT:
+        return PutResult(PutStatus.UNKNOWN_ERROR, reason="the message is longer than an entry of the ledger may be")
+    reason = _REFUSALS.get(Code(taken.code), f"DLedger {taken.code}")
+    return PutResult(PutStatus.OS_PAGE_CACHE_BUSY, reason=reason)

@@ -1,0 +1,168 @@
+"""What a follower copies from the leader, because it is not in the log: topics, groups, consumer offsets, progress of delays.
+
+The codes are those that a slave of the original uses (21, 201, 43, 45), so a leader may be one. Source: spec 04 DL-C07, DL-X18.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Final
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.registrar import Registrar
+from saturnmq.net import NetSettings, RemotingClient, TlsSettings
+from saturnmq.protocol.bodies import (
+    ConsumerOffsetTable,
+    DelayOffsetTable,
+    SubscriptionGroupTable,
+    TopicConfigTable,
+)
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import SaturnError, response_error
+from saturnmq.store import StateFile
+
+log = logging.getLogger(__name__)
+
+SYNC_SECONDS: Final = 1.0
+TIMEOUT_MS: Final = 3000
+LAST_TIMEOUT_MS: Final = 1000  # of the last copy before this member leads: the old leader may be gone
+TIMER_FIELD: Final = "saturnmqTimer"  # progress of timed messages, in the answer to 45
+
+
+class LeaderCopy:
+    """Copies from the leader that the NameServers name, every second while it runs."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        registrar: Registrar,
+        net: NetSettings,
+        delay_file: StateFile,
+        timer_file: StateFile,
+        tls: TlsSettings | None,
+    ) -> None:
+        self._ctx = ctx
+        self._registrar = registrar
+        self._client = RemotingClient(settings=net, tls=tls)
+        self._delay_file = delay_file
+        self._timer_file = timer_file
+        self._task: asyncio.Task[None] | None = None
+        self._leader = ""  # the last one that answered
+        self._said = ""
+        self.foreign: dict[str, int] = {}  # topics of messages that came by the log, and how many queues they need
+        self.count = 0  # copies that succeeded
+
+    # ---- life
+
+    def start(self) -> None:
+        if self._task is None:
+            self._leader = ""
+            self._registrar.master_address = ""  # of before this role (DL-C04)
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def close(self) -> None:
+        await self.stop()
+        await self._client.close()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                address = self._registrar.master_address
+                if not address or not await self.copy(address, TIMEOUT_MS):
+                    await self._registrar.register()  # the answer names the leader
+            except Exception:
+                log.exception("copying from the leader failed, tried again in %s s", SYNC_SECONDS)
+            await asyncio.sleep(SYNC_SECONDS)
+
+    async def copy_last(self) -> bool:
+        """Once more before this member leads, from the leader of before, if it is still there."""
+        return bool(self._leader) and await self.copy(self._leader, LAST_TIMEOUT_MS)
+
+    # ---- one copy
+
+    async def copy(self, address: str, timeout_ms: int) -> bool:
+        """Take over everything; False, and a word in the log, when the leader did not answer."""
+        if address == self._ctx.address:
+            return False
+        known = list(self.foreign)
+        try:
+            topics, groups, offsets, delays = await asyncio.gather(
+                self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, timeout_ms),
+                self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, timeout_ms),
+                self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, timeout_ms),
+                self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET, timeout_ms),
+            )
+            self._take_topics(TopicConfigTable.decode(topics.body), known)
+            self._take_groups(SubscriptionGroupTable.decode(groups.body))
+            self._ctx.offsets.take(ConsumerOffsetTable.decode(offsets.body).offset_table)
+            await self._take_progress(delays)
+        except (SaturnError, OSError, ValueError) as error:
+            if str(error) != self._said:
+                log.warning("cannot copy from the leader address=%s: %s", address, error)
+            self._said = str(error)
+            return False
+        if self._leader != address:
+            log.info("topics, groups, offsets and delays are copied from address=%s", address)
+        self._leader, self._said = address, ""
+        self.count += 1
+        return True
+
+    async def _ask(self, address: str, code: RequestCode, timeout_ms: int) -> Command:
+        answer = await self._client.invoke(address, Command(code), timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise response_error(answer.code, answer.remark, broker=address)
+        return answer
+
+    def _take_topics(self, found: TopicConfigTable, known: list[str]) -> None:
+        topics = self._ctx.topics
+        if found.data_version != topics.version:
+            topics.take(found)
+        for name in known:  # the leader has said whether they are, or were deleted
+            self.foreign.pop(name, None)
+
+    def _take_groups(self, found: SubscriptionGroupTable) -> None:
+        if found.data_version != self._ctx.groups.version:
+            self._ctx.groups.take(found)
+
+    async def _take_progress(self, answer: Command) -> None:
+        """Written to the files that the services read when this member leads."""
+        loop = asyncio.get_running_loop()
+        DelayOffsetTable.decode(answer.body)
+        await loop.run_in_executor(None, _write_changed, self._delay_file, answer.body or b"")
+        timer = answer.ext.get(TIMER_FIELD)
+        if timer:
+            json.loads(timer)
+            await loop.run_in_executor(None, _write_changed, self._timer_file, timer.encode())
+
+    # ---- topics that only the log knows
+
+    def came(self, topic: str, queue_id: int) -> None:
+        """A message came by the log."""
+        config = self._ctx.topics.table.get(topic)
+        if config is None or queue_id >= config.write_queue_nums:
+            self.foreign[topic] = max(self.foreign.get(topic, 0), queue_id + 1)
+
+    def make_topics(self) -> None:
+        """Before this member leads: topics made after the last copy are there all the same, or their messages would not be."""
+        foreign, self.foreign = self.foreign, {}
+        for topic, queues in foreign.items():
+            if self._ctx.topics.get(topic) is None:
+                log.warning("topic %s is known from the log only, it is made with %s queues", topic, queues)
+                try:
+                    self._ctx.topics.ensure(topic, queues)
+                except SaturnError as error:
+                    log.error("topic %r cannot be made: %s", topic, error)
+
+
+def _write_changed(file: StateFile, data: bytes) -> None:
+    if file.candidates()[:1] != [data]:
+        file.write(data)

@@ -1,0 +1,187 @@
+"""Brokers of one DLedger group in the running loop, with a NameServer; timers short enough for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from saturnmq import Client
+from saturnmq.broker import Broker, BrokerSettings
+from saturnmq.broker.dledger_store import LedgerStore
+from saturnmq.namesrv import NameServer, NameServerSettings
+from saturnmq.net import NetSettings, RemotingClient
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.message import Message, decode_records
+from saturnmq.raft.settings import RaftSettings
+from saturnmq.store import StoreProfile, StoreSettings
+
+DEADLINE_SECONDS = 25.0
+FILE_BYTES = 262_144
+TIMERS: dict[str, Any] = {
+    "heartbeat_interval_ms": 300,
+    "vote_interval_min_ms": 30,
+    "vote_interval_max_ms": 200,
+    "commit_idle_ms": 20,
+    "rpc_timeout_ms": 1000,
+    "push_timeout_ms": 200,
+    "checkpoint_interval_ms": 50,
+    "index_file_units": 4096,
+}
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+def ledger(broker: Broker) -> LedgerStore:
+    assert isinstance(broker.store, LedgerStore)
+    return broker.store
+
+
+class LedgerGroup:
+    def __init__(self, folder: Path, size: int, raft: dict[str, Any], store: dict[str, Any], broker: dict[str, Any]):
+        self.folder = folder
+        self.names = [f"n{number}" for number in range(size)]
+        self.addresses = dict(zip(self.names, (f"127.0.0.1:{port}" for port in free_ports(size)), strict=True))
+        self.raft, self.store_settings, self.broker_settings = raft, store, broker
+        self.brokers: dict[str, Broker] = {}
+        self.namesrv = NameServer(NameServerSettings(kv_config_path=str(folder / "kv.json")), NetSettings())
+        self.name_servers = ""
+        self.client = RemotingClient(settings=NetSettings())
+
+    async def start_namesrv(self) -> None:
+        host, port = await self.namesrv.start("127.0.0.1", 0)
+        self.name_servers = f"{host}:{port}"
+
+    def raft_settings(self, name: str, **changes: Any) -> RaftSettings:
+        peers = ";".join(f"{peer}-{address}" for peer, address in self.addresses.items())
+        return RaftSettings(
+            enabled=True, group="g", peers_text=peers, self_id=name, **(TIMERS | self.raft | changes)
+        )  # fmt: skip
+
+    def store(self, name: str, **changes: Any) -> StoreSettings:
+        values: dict[str, Any] = {"profile": StoreProfile.SMALL, "commit_log_file_bytes": FILE_BYTES}
+        values |= self.store_settings | changes
+        return StoreSettings(store_path_root_dir=str(self.folder / name), **values)
+
+    def settings(self, **changes: Any) -> BrokerSettings:
+        values: dict[str, Any] = {"broker_name": "g", "listen_port": 0, "fast_port_enable": False}
+        values |= self.broker_settings | changes
+        return BrokerSettings(namesrv_addr=self.name_servers, **values)
+
+    async def start(self, name: str, **changes: Any) -> Broker:
+        broker = Broker(self.settings(), self.store(name), NetSettings(), raft=self.raft_settings(name, **changes))
+        self.brokers[name] = broker
+        await broker.start()
+        return broker
+
+    async def stop(self, name: str) -> None:
+        await self.brokers.pop(name).stop()
+
+    def member(self, name: str) -> Any:
+        return ledger(self.brokers[name]).member
+
+    async def until(self, condition: Callable[[], Any], why: str) -> Any:
+        try:
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                while not (result := condition()):
+                    await asyncio.sleep(0.01)  # poll
+                return result
+        except TimeoutError:
+            status = [(ledger(b).serving, ledger(b).member.status()) for b in self.brokers.values()]  # type: ignore[union-attr]
+            raise AssertionError(f"{why}: {status}") from None
+
+    def serving(self) -> Broker | None:
+        """The broker that takes messages."""
+        return next((b for b in self.brokers.values() if ledger(b).serving and ledger(b).leads), None)
+
+    async def master(self) -> Broker:
+        found = await self.until(self.serving, "no master")
+        assert isinstance(found, Broker)
+        return found
+
+    def name_of(self, broker: Broker) -> str:
+        return next(name for name, one in self.brokers.items() if one is broker)
+
+    def followers(self) -> list[Broker]:
+        return [broker for broker in self.brokers.values() if broker is not self.serving()]
+
+    async def call(self, broker: Broker, code: int, body: bytes | None = None, **ext: object) -> Command:
+        texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in ext.items()}
+        return await self.client.invoke(broker.advertised_address, Command(code, ext=texts, body=body), 10_000)
+
+    async def send(self, body: bytes, topic: str = "T", queue: int = 0, **more: object) -> Command:
+        """Send until it is acknowledged."""
+        fields: dict[str, object] = {
+            "a": "producers", "b": topic, "c": "TBW102", "d": 4, "e": queue, "f": 0, "g": 1234, "h": 0, "i": "",
+            "j": 0, "k": False, "m": False,
+        }  # fmt: skip
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while True:
+                try:
+                    answer = await self.call(await self.master(), 310, body, **(fields | more))
+                    if answer.code == 0:
+                        return answer
+                except SaturnError:
+                    pass
+                await asyncio.sleep(0.02)  # poll
+
+    def stored(self, broker: Broker, topic: str = "T", queue: int = 0) -> list[Message]:
+        """What the broker's queue holds."""
+        found: list[Message] = []
+        store = broker.store
+        at, end = store.min_offset(topic, queue), store.max_offset(topic, queue)
+        while at < end:
+            result = store.get(topic, queue, at, 32)
+            assert result.next_offset > at
+            for buffer in result.buffers:
+                found += decode_records(bytes(buffer))
+            at = result.next_offset
+        return found
+
+    async def same(self, topic: str, queue: int, bodies: list[bytes]) -> None:
+        """Until every broker's queue holds these bodies."""
+        await self.until(
+            lambda: all([bytes(m.body) for m in self.stored(b, topic, queue)] == bodies for b in self.brokers.values()),
+            f"queues of {topic} differ",
+        )
+
+
+@asynccontextmanager
+async def ledger_group(
+    folder: Path,
+    size: int = 3,
+    *,
+    raft: dict[str, Any] | None = None,
+    store: dict[str, Any] | None = None,
+    start: bool = True,
+    **broker: Any,
+) -> AsyncIterator[LedgerGroup]:
+    made = LedgerGroup(folder, size, raft or {}, store or {}, broker)
+    await made.start_namesrv()
+    try:
+        if start:
+            for name in made.names:
+                await made.start(name)
+        yield made
+    finally:
+        await made.client.close()
+        for name in list(made.brokers):
+            await made.stop(name)
+        await made.namesrv.stop()
+
+
+def client_of(group: LedgerGroup) -> Client:
+    return Client(name_servers=group.name_servers)
