@@ -72,6 +72,8 @@ class Flusher:
             while self.failure is None:
                 end = self._log.readable
                 files = self._log.dirty_files(self.flushed)
+                for file in files:
+                    file.before_flush(self.flushed, end)
                 before = loop.time()
                 try:
                     await loop.run_in_executor(None, _flush, files)

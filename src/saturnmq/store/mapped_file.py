@@ -56,6 +56,17 @@ class MappedFile:
         if length > 0:
             self.map.madvise(mmap.MADV_DONTNEED, 0, length)
 
+    def before_flush(self, begin: int, end: int) -> None:
+        """Take the pages from offset `begin` to `end` out of this process's tables in one step.
+
+        A flush would take each page's right to be written in a step of its own, with an interrupt to every processor: an
+        eighth of the work of a send.
+        """
+        first = max(begin - self.start, 0) // PAGE_BYTES * PAGE_BYTES
+        length = min(end - self.start, self.size_bytes) - first
+        if length > PAGE_BYTES:
+            self.map.madvise(mmap.MADV_DONTNEED, first, length)
+
     def close(self) -> None:
         """Unmap and close. Views that others still hold keep the mapping alive until they are gone (MF-06)."""
         if self._fd < 0:

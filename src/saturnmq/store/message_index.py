@@ -427,6 +427,7 @@ class MessageIndex:
         self._new_name = False
         for file in dirty:
             file.dirty, file.busy = False, True
+            file.advise_away()  # in one step, as in MappedFile.before_flush
         self._flush = flush
         return flush
 
