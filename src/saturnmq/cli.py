@@ -384,7 +384,13 @@ def run_standalone(args: argparse.Namespace) -> int:
         try:
             reachable = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104 - compared, not bound
             name_servers = f"{reachable}:{port}"
-            broker: Broker = Broker(dataclasses.replace(settings, namesrv_addr=name_servers), store, net, tls=tls)
+            broker: Broker = Broker(
+                dataclasses.replace(settings, namesrv_addr=name_servers),
+                store,
+                net,
+                tls=tls,
+                raft=configured.part("raft"),
+            )
             if not await came_up(broker.start(), stop):
                 return
             try:

@@ -303,7 +303,12 @@ class Broker:
 
     def _config_text(self) -> str:
         parts = to_properties(self.settings) | to_properties(self._store_settings) | to_properties(self._net)
-        return format_properties(parts if self._raft is None else parts | to_properties(self._raft))
+        if self._raft is not None:
+            parts |= to_properties(self._raft)
+        if self.dledger is not None:
+            role = "SYNC_MASTER" if self.dledger.broker_id == 0 else "SLAVE"
+            parts |= {"brokerId": str(self.dledger.broker_id), "brokerRole": role}
+        return format_properties(parts)
 
     # ---- events
 

@@ -154,7 +154,10 @@ class DLedger:
                 elif role is Role.FOLLOWER or self.broker_id in (MASTER_ID, NO_ROLE):  # DL-C02
                     await self._follow()
             except Exception:
-                log.exception("change of role to %s in term %s failed", role.value, term)
+                log.exception("change of role to %s in term %s failed, tried again", role.value, term)
+                self._store.serving = False
+                await asyncio.sleep(RETRY_SECONDS)
+                self._events.put_nowait((role, term))
 
     def _is_leader(self, term: int) -> bool:
         member = self._store.member
@@ -165,6 +168,8 @@ class DLedger:
 
     async def _lead(self, term: int) -> None:
         """When all of the log is committed and dispatched, serve (DL-C03, DL-C05)."""
+        if self._store.serving:
+            return
         while not self._store.caught_up:
             if not self._is_leader(term):
                 return
@@ -191,7 +196,7 @@ class DLedger:
         self._ctx.hold.wake_all()
         if before != self.broker_id:
             log.info("this broker is a slave now id=%s", self.broker_id)
-        self.copy.start()
+        await self.copy.restart()
         self._register()
 
     def _register(self) -> None:

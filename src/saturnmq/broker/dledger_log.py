@@ -62,6 +62,7 @@ class LedgerLog(CommitLog):
         self.ledger: LedgerFiles | None = None
         self.divided = 0
         self.committed_pos = 0
+        self.begins_at = -1  # once the ledger is closed
 
     def attach(self, ledger: LedgerFiles, divided: int, committed_pos: int) -> None:
         """Read the ledger from divided on."""
@@ -87,6 +88,8 @@ class LedgerLog(CommitLog):
     @property
     def start(self) -> int:
         """Offset of the first byte kept: of the old log as long as it has files (DL-B09)."""
+        if self.begins_at >= 0:
+            return self.begins_at
         if self.files or self.ledger is None:
             return super().start
         return self.ledger.begin_pos

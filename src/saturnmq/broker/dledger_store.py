@@ -180,6 +180,7 @@ class LedgerStore(MessageStore, Listener):
     async def stop(self) -> None:
         """Leave the group, then flush everything and close. Raises StoreError."""
         self.serving = False
+        self.log.begins_at = self.log.start
         try:
             if self.member is not None:
                 await self.member.stop()
@@ -253,7 +254,8 @@ class LedgerStore(MessageStore, Listener):
         if any(message.sys_flag & TRANSACTION_MASK for message in messages):
             return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="a batch cannot be transactional")
         result = self._append(messages, [None] * len(messages), messages[0].topic)
-        result.physical_offsets = tuple(message.physical_offset for message in messages)
+        if result.status is PutStatus.PUT_OK:
+            result.physical_offsets = tuple(message.physical_offset for message in messages)
         return result
 
     def _append(self, messages: list[Message], codes: list[int | None], topic: str) -> PutResult:

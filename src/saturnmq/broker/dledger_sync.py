@@ -15,6 +15,7 @@ from saturnmq.broker.registrar import Registrar
 from saturnmq.net import NetSettings, RemotingClient, TlsSettings
 from saturnmq.protocol.bodies import (
     ConsumerOffsetTable,
+    DataVersion,
     DelayOffsetTable,
     SubscriptionGroupTable,
     TopicConfigTable,
@@ -57,11 +58,11 @@ class LeaderCopy:
 
     # ---- life
 
-    def start(self) -> None:
-        if self._task is None:
-            self._leader = ""
-            self._registrar.master_address = ""  # of before this role (DL-C04)
-            self._task = asyncio.get_running_loop().create_task(self._run())
+    async def restart(self) -> None:
+        """Copy from whom the NameServers name from now on (DL-C04)."""
+        await self.stop()
+        self._registrar.master_address = ""
+        self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
         task, self._task = self._task, None
@@ -84,13 +85,13 @@ class LeaderCopy:
             await asyncio.sleep(SYNC_SECONDS)
 
     async def copy_last(self) -> bool:
-        """Once more before this member leads, from the leader of before, if it is still there."""
-        return bool(self._leader) and await self.copy(self._leader, LAST_TIMEOUT_MS)
+        """Once more before this member leads, from the leader of before, if it is still there: only what is newer there."""
+        return bool(self._leader) and await self.copy(self._leader, LAST_TIMEOUT_MS, last=True)
 
     # ---- one copy
 
-    async def copy(self, address: str, timeout_ms: int) -> bool:
-        """Take over everything; False, and a word in the log, when the leader did not answer."""
+    async def copy(self, address: str, timeout_ms: int, *, last: bool = False) -> bool:
+        """Take over everything, or what is newer; False, and a word in the log, when the leader did not answer."""
         if address == self._ctx.address:
             return False
         known = list(self.foreign)
@@ -101,10 +102,10 @@ class LeaderCopy:
                 self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, timeout_ms),
                 self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET, timeout_ms),
             )
-            self._take_topics(TopicConfigTable.decode(topics.body), known)
-            self._take_groups(SubscriptionGroupTable.decode(groups.body))
-            self._ctx.offsets.take(ConsumerOffsetTable.decode(offsets.body).offset_table)
-            await self._take_progress(delays)
+            self._take_topics(TopicConfigTable.decode(topics.body), known, last=last)
+            self._take_groups(SubscriptionGroupTable.decode(groups.body), last=last)
+            self._ctx.offsets.take(ConsumerOffsetTable.decode(offsets.body).offset_table, forward=last)
+            await self._take_progress(delays, last=last)
         except (SaturnError, OSError, ValueError) as error:
             if str(error) != self._said:
                 log.warning("cannot copy from the leader address=%s: %s", address, error)
@@ -122,24 +123,27 @@ class LeaderCopy:
             raise response_error(answer.code, answer.remark, broker=address)
         return answer
 
-    def _take_topics(self, found: TopicConfigTable, known: list[str]) -> None:
+    def _take_topics(self, found: TopicConfigTable, known: list[str], *, last: bool) -> None:
         topics = self._ctx.topics
-        if found.data_version != topics.version:
+        if _is_other(found.data_version, topics.version, last=last):
             topics.take(found)
         for name in known:  # the leader has said whether they are, or were deleted
             self.foreign.pop(name, None)
 
-    def _take_groups(self, found: SubscriptionGroupTable) -> None:
-        if found.data_version != self._ctx.groups.version:
+    def _take_groups(self, found: SubscriptionGroupTable, *, last: bool) -> None:
+        if _is_other(found.data_version, self._ctx.groups.version, last=last):
             self._ctx.groups.take(found)
 
-    async def _take_progress(self, answer: Command) -> None:
+    async def _take_progress(self, answer: Command, *, last: bool) -> None:
         """Written to the files that the services read when this member leads."""
         loop = asyncio.get_running_loop()
-        DelayOffsetTable.decode(answer.body)
-        await loop.run_in_executor(None, _write_changed, self._delay_file, answer.body or b"")
+        delays = DelayOffsetTable.decode(answer.body).offset_table
+        if last:
+            own = self._delay_file.read(DelayOffsetTable.decode) or DelayOffsetTable()
+            delays = {level: max(own.offset_table.get(level, -1), offset) for level, offset in delays.items()}
+        await loop.run_in_executor(None, _write_changed, self._delay_file, DelayOffsetTable(delays).encode())
         timer = answer.ext.get(TIMER_FIELD)
-        if timer:
+        if timer and not last:
             json.loads(timer)
             await loop.run_in_executor(None, _write_changed, self._timer_file, timer.encode())
 
@@ -161,6 +165,10 @@ class LeaderCopy:
                     self._ctx.topics.ensure(topic, queues)
                 except SaturnError as error:
                     log.error("topic %r cannot be made: %s", topic, error)
+
+
+def _is_other(found: DataVersion, own: DataVersion, *, last: bool) -> bool:
+    return (found.timestamp, found.counter) > (own.timestamp, own.counter) if last else found != own
 
 
 def _write_changed(file: StateFile, data: bytes) -> None:

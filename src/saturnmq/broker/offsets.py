@@ -46,14 +46,16 @@ class Offsets:
             queues[queue_id] = offset
             self.dirty = True
 
-    def take(self, table: dict[str, dict[int, int]]) -> None:
-        """Have the offsets of another broker; what it does not know stays (DL-C07)."""
+    def take(self, table: dict[str, dict[int, int]], *, forward: bool = False) -> None:
+        """Have the offsets of another broker, or those that are greater there; what it does not know stays (DL-C07)."""
         for name, queues in table.items():
             topic, _, group = name.partition("@")
             known = self._table.setdefault((topic, group), {})
-            if any(known.get(queue_id) != offset for queue_id, offset in queues.items()):
-                known.update(queues)
-                self.dirty = True
+            for queue_id, offset in queues.items():
+                before = known.get(queue_id, -1)
+                if offset > before or (offset != before and not forward):
+                    known[queue_id] = offset
+                    self.dirty = True
 
     def topics_of(self, group: str) -> list[str]:
         """Topics for which the group has offsets."""

@@ -1,0 +1,164 @@
+"""Three broker processes and a NameServer, our client, the leader killed: clients go on, nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from raftgroup import free_ports
+
+from saturnmq import Client, SendStatus
+from saturnmq.net import NetSettings, RemotingClient
+from saturnmq.protocol.bodies import TopicRouteData
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import SaturnError
+
+TOPIC = "Ledger"
+FAILOVER_S_MAX = 20.0
+SETTINGS = {
+    "enableDLegerCommitLog": "true",
+    "dLegerGroup": "g",
+    "brokerName": "g",
+    "storeProfile": "small",
+    "mappedFileSizeCommitLog": "1048576",
+    "dledger.profile": "fast",
+    "dledger.heartBeatTimeIntervalMs": "300",
+    "dledger.indexFileUnits": "65536",
+    "fastPortEnable": "false",
+    "listenPort": "0",
+}
+
+
+class Processes:
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.folder = folder
+        self.settings = SETTINGS | settings
+        ports = free_ports(3)
+        self.peers = ";".join(f"n{number}-127.0.0.1:{port}" for number, port in enumerate(ports))
+        self.names = [f"n{number}" for number in range(3)]
+        self.running: dict[str, asyncio.subprocess.Process] = {}
+        self.facts: dict[str, dict[str, str]] = {}
+        self.name_servers = ""
+
+    async def _start(self, name: str, *words: str) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "saturnmq.cli", *words, stdout=asyncio.subprocess.PIPE, stderr=log
+            )
+        self.running[name] = process
+        assert process.stdout is not None
+        async with asyncio.timeout(60):
+            while not (line := (await process.stdout.readline()).decode()).startswith("saturnmq: ready "):
+                assert line, (self.folder / f"{name}.log").read_text()[-2000:]
+        self.facts[name] = dict(word.split("=", 1) for word in line.split()[2:] if "=" in word)
+
+    async def start_namesrv(self) -> None:
+        await self._start("namesrv", "namesrv", "--port", "0")
+        self.name_servers = self.facts["namesrv"]["namesrv"]
+
+    async def start(self, name: str) -> None:
+        values = self.settings | {
+            "dLegerPeers": self.peers,
+            "dLegerSelfId": name,
+            "storePathRootDir": str(self.folder / name),
+        }
+        words = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+        await self._start(name, "broker", "-n", self.name_servers, *words)
+
+    async def end(self, name: str, sign: signal.Signals) -> int:
+        process = self.running.pop(name)
+        process.send_signal(sign)
+        code = await process.wait()
+        transport: Any = process._transport  # type: ignore[attr-defined]
+        transport.close()
+        return code
+
+    def name_at(self, address: str) -> str:
+        return next(name for name in self.names if self.facts.get(name, {}).get("broker") == address)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.spec("DL-B07", "DL-C03", "DL-C05", "DL-X02")
+def test_clients_go_on_when_the_leader_is_killed_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+    async def run() -> None:
+        group = Processes(tmp_path)
+        acked: list[bytes] = []
+        consumed: list[bytes] = []
+        took: list[float] = []
+        await group.start_namesrv()
+        await asyncio.gather(*(group.start(name) for name in group.names))
+        try:
+            async with (
+                Client(name_servers=group.name_servers, route_poll_ms=500) as client,
+                client.producer("p") as producer,
+            ):
+                number = 0
+
+                async def send_some(count: int) -> None:
+                    nonlocal number
+                    for _ in range(count):
+                        body = b"%d" % number
+                        number += 1
+                        async with asyncio.timeout(FAILOVER_S_MAX):
+                            while True:
+                                try:
+                                    receipt = await producer.send(TOPIC, body)
+                                    assert receipt.status is SendStatus.SEND_OK
+                                    acked.append(body)
+                                    break
+                                except SaturnError:
+                                    await asyncio.sleep(0.05)  # poll
+
+                await send_some(20)
+
+                async def consume() -> None:
+                    async with client.consumer("c", start="first") as inbox:
+                        await inbox.subscribe(TOPIC)
+                        async for message in inbox:
+                            consumed.append(message.value)
+                            await message.ack()
+
+                consuming = asyncio.create_task(consume())
+                for _ in range(2):
+                    master = await master_at(group.name_servers)
+                    name = group.name_at(master)
+                    began = time.monotonic()
+                    assert await group.end(name, signal.SIGKILL) == -signal.SIGKILL
+                    await send_some(1)
+                    took.append(time.monotonic() - began)
+                    await send_some(20)
+                    await group.start(name)
+                async with asyncio.timeout(60):
+                    while set(consumed) < set(acked):
+                        await asyncio.sleep(0.05)  # poll
+                consuming.cancel()
+                await asyncio.gather(consuming, return_exceptions=True)
+            assert max(took) < FAILOVER_S_MAX
+        finally:
+            codes = [await group.end(name, signal.SIGTERM) for name in list(group.running)]
+        assert codes == [0] * 4
+
+    asyncio.run(run())
+
+
+async def master_at(name_servers: str) -> str:
+    """Address of the broker that the NameServer calls master."""
+    net = RemotingClient(settings=NetSettings())
+    try:
+        async with asyncio.timeout(FAILOVER_S_MAX):
+            while True:
+                ext = {"topic": TOPIC, "acceptStandardJsonOnly": "true"}
+                answer = await net.invoke(name_servers, Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=ext), 3000)
+                if answer.code == 0:
+                    for broker in TopicRouteData.decode(answer.body).broker_datas:
+                        if 0 in broker.broker_addrs:
+                            return broker.broker_addrs[0]
+                await asyncio.sleep(0.05)  # poll
+    finally:
+        await net.close()
