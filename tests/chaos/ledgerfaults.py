@@ -1,0 +1,173 @@
+"""The faults of spec 07 CHA-02 and CHA-09. Each lasts for some seconds, is healed by whoever called it, and returns whether
+nobody could be served before that: the time to recover counts from the heal then (CHA-07)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from ledgergroup import Group
+
+Fault = Callable[[Group, float], Awaitable[bool]]
+
+
+def some(group: Group, count: int) -> list[str]:
+    return group.rng.sample(group.names, count)
+
+
+def quorum(group: Group) -> int:
+    return len(group.names) // 2 + 1
+
+
+async def chosen(group: Group, whom: str) -> list[str]:
+    """minor: as many as may fail; major: one more; random; fixed: the first; leader."""
+    size = len(group.names)
+    if whom == "leader":
+        return [await group.leader()]
+    if whom == "fixed":
+        return group.names[:1]
+    counts = {"minor": size - quorum(group), "major": quorum(group), "random": group.rng.randint(1, size)}
+    return some(group, counts[whom])
+
+
+def kill(whom: str) -> Fault:
+    async def fault(group: Group, seconds: float) -> bool:
+        names = await chosen(group, whom)
+        await group.kill(*names)
+        await asyncio.sleep(seconds)
+        return len(group.names) - len(names) < quorum(group)
+
+    return fault
+
+
+def suspend(whom: str) -> Fault:
+    async def fault(group: Group, seconds: float) -> bool:
+        names = await chosen(group, whom)
+        group.freeze(*names)
+        await asyncio.sleep(seconds)
+        return len(group.names) - len(names) < quorum(group)
+
+    return fault
+
+
+def partition(whom: str) -> Fault:
+    """random: halves; fixed: the first one alone; leader: it alone."""
+
+    async def fault(group: Group, seconds: float) -> bool:
+        alone = some(group, len(group.names) - quorum(group)) if whom == "random" else await chosen(group, whom)
+        group.network.partition(alone, [name for name in group.names if name not in alone])
+        await asyncio.sleep(seconds)
+        return False
+
+    return fault
+
+
+async def majorities_ring(group: Group, seconds: float) -> bool:
+    """Everyone hears a majority, no two the same one."""
+    ring = some(group, len(group.names))
+    group.network.keep_only((ring[at - 1], name) for at, name in enumerate(ring))
+    await asyncio.sleep(seconds)
+    return True  # a ring may find no leader that lasts; it must lose nothing
+
+
+async def bridge(group: Group, seconds: float) -> bool:
+    """Two halves that only one member connects."""
+    names = some(group, len(group.names))
+    middle, half = names[0], len(names) // 2
+    one, other = names[1 : half + 1], names[half + 1 :]
+    group.network.partition(one, other)
+    assert not any(middle in pair for pair in group.network.cut)
+    await asyncio.sleep(seconds)
+    return True
+
+
+async def random_loss(group: Group, seconds: float) -> bool:
+    group.network.loss = 0.2
+    await asyncio.sleep(seconds)
+    return False
+
+
+async def one_way(group: Group, seconds: float) -> bool:
+    """The leader hears the others, they do not hear it."""
+    leader = await group.leader()
+    group.network.cut = {(leader, other) for other in group.names if other != leader}
+    await asyncio.sleep(seconds)
+    return False
+
+
+async def flapping(group: Group, seconds: float) -> bool:
+    leader = await group.leader()
+    group.network.partition([leader], [name for name in group.names if name != leader])
+    cut = group.network.cut
+    for turn in range(10):
+        await asyncio.sleep(seconds / 10)
+        group.network.heal()
+        group.network.cut = set() if turn % 2 == 0 else cut
+    return True
+
+
+async def kill_all(group: Group, seconds: float) -> bool:
+    await group.kill(*group.names)
+    await asyncio.sleep(seconds)
+    return True
+
+
+async def kill_during_recovery(group: Group, seconds: float) -> bool:
+    """The leader dies; as soon as it is back, and is catching up, it and the new leader die."""
+    first = await group.leader()
+    await group.kill(first)
+    await asyncio.sleep(seconds / 2)
+    await group.members[first].start()
+    await asyncio.sleep(group.rng.random() * 0.5)
+    await group.kill(*group.names)
+    await asyncio.sleep(seconds / 4)
+    return True
+
+
+async def rolling_restart(group: Group, seconds: float) -> bool:
+    for name in group.names:
+        assert await group.members[name].end(signal.SIGTERM) == 0
+        await group.members[name].start()
+        await group.members[name].ready()
+        await asyncio.sleep(seconds / len(group.names))
+    return True
+
+
+def bad_disk(kind: str) -> Fault:
+    async def fault(group: Group, seconds: float) -> bool:
+        group.disk(await group.leader(), kind)
+        await asyncio.sleep(seconds)
+        return kind == "full"  # a full leader refuses, and leads on
+
+    return fault
+
+
+async def noop(group: Group, seconds: float) -> bool:
+    await asyncio.sleep(seconds)
+    return False
+
+
+FAULTS: Final[dict[str, Fault]] = {
+    "noop": noop,
+    **{f"{whom}-kill": kill(whom) for whom in ("minor", "major", "random", "fixed", "leader")},
+    **{f"{whom}-suspend": suspend(whom) for whom in ("minor", "major", "random", "fixed", "leader")},
+    "random-partition": partition("random"),
+    "fixed-partition": partition("fixed"),
+    "partition-majorities-ring": majorities_ring,
+    "bridge": bridge,
+    "random-loss": random_loss,
+    # beyond OpenChaos
+    "leader-partition": partition("leader"),
+    "one-way": one_way,
+    "flapping": flapping,
+    "kill-all": kill_all,
+    "kill-during-recovery": kill_during_recovery,
+    "rolling-restart": rolling_restart,
+    "disk-full": bad_disk("full"),
+    "disk-slow": bad_disk("slow"),
+    "disk-eio": bad_disk("eio"),
+}
+FIVE: Final = ("partition-majorities-ring", "bridge")  # with three members they would be other faults
+EVENTS: Final = len(FAULTS)

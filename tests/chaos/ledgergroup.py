@@ -1,0 +1,307 @@
+"""A ledger group of processes with its faults, its load and its history. Source: spec 07 section 3."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from chaosproxy import Network
+
+from saturnmq.net.client import RemotingClient
+from saturnmq.net.errors import ConnectFailed
+from saturnmq.net.settings import NetSettings
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.raft.core.messages import AppendRequest, Code, MetadataRequest, Request
+from saturnmq.raft.ledger_files import LedgerFiles
+from saturnmq.raft.wire import RESPONSE_HEADER_CODE, code_of, decode_response, encode
+from saturnmq.testing.history import FAIL, OK, UNKNOWN, History
+
+SCRIPT = Path(__file__).parent / "ledgerprocess.py"
+QUEUE = "ledger"
+PRODUCERS, KEYS = 4, 8
+CALL_MS = 1500
+START_SECONDS_MAX = 60
+# Refused before anything was written, so certainly not stored. 414, 501 and 502 may be stored, now or later.
+REFUSED = {
+    Code.NOT_LEADER, Code.DISK_FULL, Code.LEADER_PENDING_FULL, Code.LEADER_NOT_READY, Code.LEADER_TRANSFERRING,
+}  # fmt: skip
+
+
+def outcome(code: int) -> str:
+    """What an append's code says about it (CHA-06, for members that are asked directly)."""
+    if code == Code.SUCCESS:
+        return OK
+    return FAIL if code in REFUSED else UNKNOWN
+
+
+def free_addresses(count: int) -> list[str]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{sock.getsockname()[1]}" for sock in sockets]
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+class Member:
+    """A process, its stdout, and what it told as committed."""
+
+    def __init__(self, group: Group, name: str) -> None:
+        self.group = group
+        self.name = name
+        self.process: asyncio.subprocess.Process | None = None
+        self.frozen = False
+        self.told = -1
+        self._ready = asyncio.Event()
+        self._listening: asyncio.Task[None] | None = None
+
+    @property
+    def up(self) -> bool:
+        return self.process is not None
+
+    async def start(self) -> None:
+        group = self.group
+        peers = ";".join(
+            f"{name}-{address if name == self.name else group.network.addresses[self.name, name]}"
+            for name, address in group.addresses.items()
+        )
+        self._ready.clear()
+        log = (group.folder / f"{self.name}.log").open("ab")
+        try:
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable, str(SCRIPT), str(group.folder), peers, self.name, str(group.heartbeat_ms),
+                stdout=asyncio.subprocess.PIPE, stderr=log, limit=1 << 24,
+            )  # fmt: skip
+        finally:
+            log.close()
+        group.history.add("assign", self.name, group.now(), group.now())
+        assert self.process.stdout is not None
+        self._listening = asyncio.get_running_loop().create_task(self._listen(self.process.stdout))
+
+    async def ready(self) -> None:
+        async with asyncio.timeout(START_SECONDS_MAX):
+            await self._ready.wait()
+
+    async def _listen(self, stdout: asyncio.StreamReader) -> None:
+        group = self.group
+        while line := await stdout.readline():
+            if not line.endswith(b"\n"):
+                return  # killed while it wrote
+            if line == b"ready\n":
+                self._ready.set()
+            elif line != b"stopped\n":
+                found = [[index, *unpack(body)] for index, body in json.loads(line)]
+                now = group.now()
+                more = {"group": self.name, "mode": "assigned", "queue": QUEUE, "messages": found}
+                group.history.add("poll", self.name, now, now, **more)
+                self.told = found[-1][0]
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+    async def end(self, number: signal.Signals = signal.SIGKILL) -> int:
+        """Its exit code."""
+        process, self.process = self.process, None
+        if process is None:
+            return 0
+        with suppress(ProcessLookupError):
+            process.send_signal(number)
+        code = await process.wait()
+        if self._listening is not None:
+            await self._listening
+        transport: Any = process._transport  # type: ignore[attr-defined]
+        transport.close()
+        self.frozen = False
+        return code
+
+
+def unpack(body: str) -> tuple[str, int]:
+    value, _, attempt = body.partition("#")
+    return value, int(attempt.rstrip("."))
+
+
+class Group:
+    def __init__(self, folder: Path, *, size: int, heartbeat_ms: int, seed: int) -> None:
+        self.folder = folder
+        self.heartbeat_ms = heartbeat_ms
+        self.rng = random.Random(seed)
+        self.names = [f"n{number}" for number in range(size)]
+        self.addresses = dict(zip(self.names, free_addresses(size), strict=True))
+        self.network = Network(self.addresses, seed)
+        self.history = History()
+        self.members = {name: Member(self, name) for name in self.names}
+        self.guess = self.names[0]
+        self.loading = True
+        self.client = RemotingClient(settings=NetSettings())
+        self._looking: asyncio.Task[None] | None = None
+        (folder / "faults").mkdir(parents=True)
+
+    def now(self) -> float:
+        return time.monotonic() * 1000
+
+    async def start(self) -> None:
+        await self.network.start()
+        for member in self.members.values():
+            await member.start()
+        await asyncio.gather(*(member.ready() for member in self.members.values()))
+
+    async def stop(self) -> list[int]:
+        """Exit codes after SIGTERM."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        await self.client.close()
+        for member in self.members.values():
+            member.send_signal(signal.SIGCONT)
+        codes = await asyncio.gather(*(m.end(signal.SIGTERM) for m in self.members.values() if m.up))
+        await self.network.stop()
+        return codes
+
+    async def ask(self, name: str, request: Request, timeout_ms: int = CALL_MS) -> Any:
+        """Raises SaturnError."""
+        reply = await self.client.invoke(
+            self.addresses[name], Command(code_of(request), body=encode(request)), timeout_ms
+        )
+        if reply.code != RESPONSE_HEADER_CODE:
+            raise SaturnError(f"code {reply.code}: {reply.remark}")
+        return decode_response(code_of(request), reply.body)
+
+    # who leads
+
+    async def look(self) -> None:
+        """Find whom most members call the leader; one search for all that ask."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+        await asyncio.wait([self._looking])
+
+    async def _look(self) -> None:
+        async def named_by(name: str) -> str | None:
+            try:
+                said = await self.ask(name, MetadataRequest(group="g", remote_id=name), 300)
+            except SaturnError:
+                return None
+            return said.leader_id
+
+        up = [member.name for member in self.members.values() if member.up and not member.frozen]
+        said = [name for name in await asyncio.gather(*map(named_by, up)) if name is not None]
+        if said:
+            self.guess = max(sorted(set(said)), key=said.count)
+        await asyncio.sleep(0.02)  # between two searches
+
+    async def leader(self) -> str:
+        async with asyncio.timeout(START_SECONDS_MAX):
+            while True:
+                await self.look()
+                with suppress(SaturnError):
+                    said = await self.ask(self.guess, MetadataRequest(group="g", remote_id=self.guess), 300)
+                    if said.leader_id == self.guess:
+                        return self.guess
+
+    # load
+
+    async def lane(self, producer: int, key: int, per_second: float) -> None:
+        """One sequential producer of one key: a value after the other, each until it is acknowledged (CHA-04, CHA-05)."""
+        process, number = f"p{producer}.k{key}", 0
+        next_ms = self.now() + self.rng.random() * 1000 / per_second
+        while self.loading:
+            await asyncio.sleep(max(0.0, next_ms - self.now()) / 1000)
+            next_ms = max(next_ms + 1000 / per_second, self.now() - 500)
+            number += 1
+            await self.send(process, f"{process}-{number}", f"k{key}")
+
+    async def send(self, process: str, value: str, key: str) -> None:
+        attempt = 0
+        while True:
+            attempt += 1
+            begin, name, index = self.now(), self.guess, None
+            try:
+                request = AppendRequest(group="g", remote_id=name, body=f"{value}#{attempt}".ljust(100, ".").encode())
+                said = await self.ask(name, request)
+                result, index = outcome(said.code), said.index
+            except ConnectFailed:
+                result = FAIL
+            except SaturnError:
+                result = UNKNOWN
+            told = [[value, index if result == OK else None]]
+            more = {"result": result, "attempt": attempt, "messages": told, "queue": QUEUE, "key": key}
+            self.history.add("send", process, begin, self.now(), **more)
+            if result == OK:
+                return
+            await self.look()
+
+    # faults
+
+    async def kill(self, *names: str) -> None:
+        await asyncio.gather(*(self.members[name].end() for name in names))
+
+    def freeze(self, *names: str) -> None:
+        for name in names:
+            self.members[name].send_signal(signal.SIGSTOP)
+            self.members[name].frozen = True
+
+    def disk(self, name: str, fault: str) -> None:
+        (self.folder / "faults" / f"{name}.{fault}").touch()
+
+    async def heal(self) -> None:
+        """Everything runs, is connected, and has a working disk."""
+        self.network.heal()
+        for file in (self.folder / "faults").iterdir():
+            file.unlink()
+            if file.suffix == ".eio":  # what failed stays out until it is started again (DUR-06)
+                await self.members[file.stem].end()
+        for member in self.members.values():
+            if member.frozen:
+                member.send_signal(signal.SIGCONT)
+                member.frozen = False
+        down = [member for member in self.members.values() if not member.up]
+        for member in down:
+            await member.start()
+        await asyncio.gather(*(member.ready() for member in down))
+
+    # the end
+
+    def final_polls(self) -> None:
+        """What each stopped member's ledger holds, read from its files."""
+        for name in self.names:
+            files = LedgerFiles(self.folder / f"dledger-{name}", file_bytes=262_144, index_file_units=16_384)
+            files.open()
+            try:
+                entries = filter(None, map(files.entry, range(max(files.begin_index, 0), files.end_index + 1)))
+                found = [[entry.index, *unpack(entry.body.decode())] for entry in entries]
+            finally:
+                files.close()
+            now = self.now()
+            more = {"group": "final", "mode": "final", "queue": QUEUE, "messages": found}
+            self.history.add("poll", f"final-{name}", now, now, **more)
+
+
+def failovers(history: History, faults: list[tuple[float, float]]) -> list[float]:
+    """RTO of each fault in ms: from the start of the first send that did not succeed to the next success (CHA-07).
+
+    faults: (begin, from when a majority was there). A send under way when the fault began counts.
+    """
+    sends = sorted((op for op in history if op["op"] == "send"), key=lambda op: op["begin"])
+    took = []
+    for at, (begin, majority) in enumerate(faults):
+        until = faults[at + 1][0] if at + 1 < len(faults) else float("inf")
+        bad = [op for op in sends if op["result"] != OK and op["end"] >= begin and op["begin"] < until]
+        if not bad:
+            took.append(0.0)
+            continue
+        start = max(bad[0]["begin"], begin if majority <= begin else majority)
+        good = [op["end"] for op in sends if op["result"] == OK and op["begin"] >= start]
+        took.append(min(good) - start if good else float("inf"))
+    return took
