@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -117,6 +118,19 @@ def test_bodies_from_4096_bytes_on_are_compressed_and_stay_the_callers(run: Run,
             assert plain.ext["f"] == "0" and plain.body == small
             assert packed.ext["f"] == "769" and zlib.decompress(packed.body) == large
             assert bytes(large) == b"y" * 4096
+
+    run(work)
+
+
+@pytest.mark.spec("PR-24")
+def test_a_body_that_compression_makes_longer_is_sent_as_it_is(run: Run, cluster: Any) -> None:
+    body = random.Random(1).randbytes(4_194_304)  # the limit: packed it is 1.2 KB longer, and brokers refuse that
+
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            await out.send("T", body)
+            (sent,) = c.broker.of(310)
+            assert sent.ext["f"] == "0" and sent.body == body
 
     run(work)
 

@@ -388,7 +388,9 @@ class Producer(Attempts, Generic[T]):
         unique_id, text = self._property_text(tag, keys, properties, wait_stored, delay_level)
         sys_flag = 0
         if len(body) >= settings.compress_from_bytes:
-            body, sys_flag = compress(body, settings.compress_level), ZLIB_FLAGS
+            packed = compress(body, settings.compress_level)
+            if len(packed) < len(body):  # what grows would not fit a broker's limit any more
+                body, sys_flag = packed, ZLIB_FLAGS
         return Prepared(wire, body, (unique_id,), text, flag, sys_flag)
 
     def _batch_message(
