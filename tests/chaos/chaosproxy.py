@@ -14,6 +14,13 @@ Direction = tuple[str, str]
 STALL_SECONDS_MAX = 0.3
 
 
+async def pause(seconds: float) -> None:
+    """How long a fault lasts, or a sender rests: time is what is wanted, no event ends it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await asyncio.Event().wait()
+
+
 class Network:
     """Directed links between named members. cut: (sender, receiver) pairs through which nothing passes now."""
 
@@ -106,7 +113,7 @@ class Network:
                 if self.loss and self._rng.random() < self.loss:
                     if self._rng.random() < 0.1:
                         return
-                    await asyncio.sleep(self._rng.random() * STALL_SECONDS_MAX)
+                    await pause(self._rng.random() * STALL_SECONDS_MAX)
                 if direction in self.cut:
                     await self._passable(direction)
                 writer.write(data)

@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import sys
-import time
+import threading
 from pathlib import Path
 
 from saturnmq.net.settings import NetSettings
@@ -42,7 +42,7 @@ class FaultyDisk(Disk):
         if os.path.exists(self._eio):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         if os.path.exists(self._slow):
-            time.sleep(SLOW_SECONDS)
+            threading.Event().wait(SLOW_SECONDS)
         super().sync(fd)
 
 

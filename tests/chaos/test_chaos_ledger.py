@@ -17,8 +17,9 @@ from typing import Any
 
 import psutil
 import pytest
-from ledgerfaults import FAULTS, FIVE
-from ledgergroup import KEYS, PRODUCERS, Group, failovers
+from chaosfaults import FAULTS, FIVE
+from chaosgroup import KEYS, PRODUCERS, Group, failovers
+from chaosproxy import pause
 
 from saturnmq.raft.ledger_check import compare, verify
 from saturnmq.testing.history import History
@@ -57,13 +58,13 @@ async def inflict(group: Group, names: Sequence[str], healthy: float, faulty: fl
         for producer in range(PRODUCERS):
             for key in range(KEYS):
                 lanes.create_task(group.lane(producer, key, per_lane))
-        await asyncio.sleep(healthy)
+        await pause(healthy)
         for name in names:
             begin = group.now()
             down = await FAULTS[name](group, faulty)
             await group.heal()
             schedule.done.append((name, begin, group.now(), down))
-            await asyncio.sleep(healthy)
+            await pause(healthy)
         began = group.now()
         group.loading = False
         async with asyncio.timeout(FINISH_SECONDS):

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from chaosproxy import Network
+from chaosproxy import Network, pause
 
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.errors import ConnectFailed
@@ -199,7 +199,7 @@ class Group:
         said = [name for name in await asyncio.gather(*map(named_by, up)) if name is not None]
         if said:
             self.guess = max(sorted(set(said)), key=said.count)
-        await asyncio.sleep(0.02)  # between two searches
+        await pause(0.02)  # between two searches
 
     async def leader(self) -> str:
         async with asyncio.timeout(START_SECONDS_MAX):
@@ -217,7 +217,7 @@ class Group:
         process, number = f"p{producer}.k{key}", 0
         next_ms = self.now() + self.rng.random() * 1000 / per_second
         while self.loading:
-            await asyncio.sleep(max(0.0, next_ms - self.now()) / 1000)
+            await pause(max(0.0, next_ms - self.now()) / 1000)
             next_ms = max(next_ms + 1000 / per_second, self.now() - 500)
             number += 1
             await self.send(process, f"{process}-{number}", f"k{key}")

@@ -3,12 +3,12 @@ nobody could be served before that: the time to recover counts from the heal the
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from ledgergroup import Group
+from chaosgroup import Group
+from chaosproxy import pause
 
 Fault = Callable[[Group, float], Awaitable[bool]]
 
@@ -36,7 +36,7 @@ def kill(whom: str) -> Fault:
     async def fault(group: Group, seconds: float) -> bool:
         names = await chosen(group, whom)
         await group.kill(*names)
-        await asyncio.sleep(seconds)
+        await pause(seconds)
         return len(group.names) - len(names) < quorum(group)
 
     return fault
@@ -46,7 +46,7 @@ def suspend(whom: str) -> Fault:
     async def fault(group: Group, seconds: float) -> bool:
         names = await chosen(group, whom)
         group.freeze(*names)
-        await asyncio.sleep(seconds)
+        await pause(seconds)
         return len(group.names) - len(names) < quorum(group)
 
     return fault
@@ -58,7 +58,7 @@ def partition(whom: str) -> Fault:
     async def fault(group: Group, seconds: float) -> bool:
         alone = some(group, len(group.names) - quorum(group)) if whom == "random" else await chosen(group, whom)
         group.network.partition(alone, [name for name in group.names if name not in alone])
-        await asyncio.sleep(seconds)
+        await pause(seconds)
         return False
 
     return fault
@@ -68,7 +68,7 @@ async def majorities_ring(group: Group, seconds: float) -> bool:
     """Everyone hears a majority, no two the same one."""
     ring = some(group, len(group.names))
     group.network.keep_only((ring[at - 1], name) for at, name in enumerate(ring))
-    await asyncio.sleep(seconds)
+    await pause(seconds)
     return True  # a ring may find no leader that lasts; it must lose nothing
 
 
@@ -79,13 +79,13 @@ async def bridge(group: Group, seconds: float) -> bool:
     one, other = names[1 : half + 1], names[half + 1 :]
     group.network.partition(one, other)
     assert not any(middle in pair for pair in group.network.cut)
-    await asyncio.sleep(seconds)
+    await pause(seconds)
     return True
 
 
 async def random_loss(group: Group, seconds: float) -> bool:
     group.network.loss = 0.2
-    await asyncio.sleep(seconds)
+    await pause(seconds)
     return False
 
 
@@ -93,7 +93,7 @@ async def one_way(group: Group, seconds: float) -> bool:
     """The leader hears the others, they do not hear it."""
     leader = await group.leader()
     group.network.cut = {(leader, other) for other in group.names if other != leader}
-    await asyncio.sleep(seconds)
+    await pause(seconds)
     return False
 
 
@@ -102,7 +102,7 @@ async def flapping(group: Group, seconds: float) -> bool:
     group.network.partition([leader], [name for name in group.names if name != leader])
     cut = group.network.cut
     for turn in range(10):
-        await asyncio.sleep(seconds / 10)
+        await pause(seconds / 10)
         group.network.heal()
         group.network.cut = set() if turn % 2 == 0 else cut
     return True
@@ -110,7 +110,7 @@ async def flapping(group: Group, seconds: float) -> bool:
 
 async def kill_all(group: Group, seconds: float) -> bool:
     await group.kill(*group.names)
-    await asyncio.sleep(seconds)
+    await pause(seconds)
     return True
 
 
@@ -118,11 +118,11 @@ async def kill_during_recovery(group: Group, seconds: float) -> bool:
     """The leader dies; as soon as it is back, and is catching up, it and the new leader die."""
     first = await group.leader()
     await group.kill(first)
-    await asyncio.sleep(seconds / 2)
+    await pause(seconds / 2)
     await group.members[first].start()
-    await asyncio.sleep(group.rng.random() * 0.5)
+    await pause(group.rng.random() * 0.5)
     await group.kill(*group.names)
-    await asyncio.sleep(seconds / 4)
+    await pause(seconds / 4)
     return True
 
 
@@ -131,21 +131,21 @@ async def rolling_restart(group: Group, seconds: float) -> bool:
         assert await group.members[name].end(signal.SIGTERM) == 0
         await group.members[name].start()
         await group.members[name].ready()
-        await asyncio.sleep(seconds / len(group.names))
+        await pause(seconds / len(group.names))
     return True
 
 
 def bad_disk(kind: str) -> Fault:
     async def fault(group: Group, seconds: float) -> bool:
         group.disk(await group.leader(), kind)
-        await asyncio.sleep(seconds)
+        await pause(seconds)
         return kind == "full"  # a full leader refuses, and leads on
 
     return fault
 
 
 async def noop(group: Group, seconds: float) -> bool:
-    await asyncio.sleep(seconds)
+    await pause(seconds)
     return False
 
 
@@ -170,4 +170,3 @@ FAULTS: Final[dict[str, Fault]] = {
     "disk-eio": bad_disk("eio"),
 }
 FIVE: Final = ("partition-majorities-ring", "bridge")  # with three members they would be other faults
-EVENTS: Final = len(FAULTS)
