@@ -129,7 +129,7 @@ def encode(message: Request | Response) -> bytes:
     for attribute, key in _ALL_FIELDS[type(message)].items():
         value = getattr(message, attribute)
         if value is not None:
-            fields[key] = _plain(value)
+            fields[key] = value if type(value) is int or type(value) is str else _plain(value)
     return _dumps(fields)
 
 
@@ -226,13 +226,8 @@ def _values(cls: type[Message], fields: Mapping[str, Any]) -> dict[str, Any]:
     for attribute, key in _ALL_FIELDS[cls].items():
         value = fields.get(key)
         if value is not None:
-            values[attribute] = _read(attribute, key, value)
+            values[attribute] = _reader(attribute)(key, value)
     return values
-
-
-def _read(attribute: str, key: str, value: Any) -> Any:
-    reader = _READERS.get(attribute)
-    return _number(key, value) if reader is None else reader(key, value)
 
 
 def _number(key: str, value: Any) -> int:
@@ -269,20 +264,25 @@ def _entry(key: str, value: Any) -> Entry:
     """An entry as it was sent: its size is what the sender says, a comparison needs it. CRCs are ignored (DL-F07)."""
     if type(value) is not dict:
         raise BodyError(f"{key} must be an object")
-    numbers = {
-        name: _number(f"{key}.{name}", value.get(name, 0)) for name in ("index", "term", "pos", "magic", "channel")
-    }
-    body = value.get("body")
-    size = _number(f"{key}.size", value.get("size", 0))
+    get = value.get
+    index, term, pos, magic = get("index", 0), get("term", 0), get("pos", 0), get("magic", 0)
+    channel, size, body = get("channel", 0), get("size", 0), get("body")
+    for number in (index, term, pos, magic, channel, size):
+        if type(number) is not int or not -_INT64 <= number < _INT64:
+            raise BodyError(f"{key}: index, term, pos, magic, channel and size must be 64-bit integers")
     if size < 0:
         raise BodyError(f"{key}.size is negative")
-    return Entry(body=_bytes(f"{key}.body", body) if body is not None else b"", size=size, **numbers)
+    return Entry(index, term, pos, _bytes(f"{key}.body", body) if body is not None else b"", magic, channel, size)
 
 
 def _peers(key: str, value: Any) -> dict[str, str]:
     if type(value) is not dict:
         raise BodyError(f"{key} must be an object")
     return {_text(key, name): _text(key, address) for name, address in value.items()}
+
+
+def _reader(attribute: str) -> Callable[[str, Any], Any]:
+    return _READERS.get(attribute, _number)
 
 
 _READERS: Final[dict[str, Callable[[str, Any], Any]]] = {
@@ -302,7 +302,7 @@ _READERS: Final[dict[str, Callable[[str, Any], Any]]] = {
 def _decode_push(fields: Mapping[str, Any]) -> PushRequest:
     """A body with a non-empty `batchEntry` is a batch, whatever `batch` says."""
     values = {
-        attribute: _read(attribute, key, fields[key])
+        attribute: _reader(attribute)(key, fields[key])
         for attribute, key in _COMMON.items()
         if fields.get(key) is not None
     }

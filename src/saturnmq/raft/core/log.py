@@ -66,8 +66,8 @@ class Log:
 
     def append(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
-            invariant(entry.index == self.next_index, f"entry {entry.index} does not follow {self.next_index - 1}")
-            invariant(entry.term >= self.end_term, f"entry {entry.index} of term {entry.term} follows {self.end_term}")
+            if entry.index != self.next_index or entry.term < self.end_term:
+                invariant(False, f"{entry.index} of term {entry.term} follows {self.end} of term {self.end_term}")
             if self.empty:
                 self.begin = entry.index
             self.end = entry.index
