@@ -1,14 +1,30 @@
-"""Brokers of one DLedger group: what a send is worth, who serves, what a switch keeps."""
+"""Brokers of one DLedger group: what a send is worth, where it lies, what is dispatched, what a start does."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import shutil
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ledgergroup import ledger_group
+from ledgergroup import FILE_BYTES, LedgerGroup, free_ports, ledger, ledger_group
+
+from saturnmq.broker import Broker, BrokerSettings
+from saturnmq.broker.dledger_store import LedgerStore
+from saturnmq.net import NetSettings
+from saturnmq.protocol.bodies import KVTable
+from saturnmq.protocol.codes import RequestCode, SysFlag
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.message import BatchItem, Host, Message, decode_record, encode_batch, encode_properties
+from saturnmq.raft.core.messages import AppendResponse, Code
+from saturnmq.raft.settings import RaftSettings
+from saturnmq.store import FlushDiskType, PutStatus, StoreProfile, StoreSettings
+
+BUSY = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
 
 
 def run(work: Callable[[], Awaitable[Any]]) -> Any:
@@ -19,24 +35,412 @@ def run(work: Callable[[], Awaitable[Any]]) -> Any:
     return asyncio.run(bounded())
 
 
-@pytest.mark.spec("DL-B04", "DL-B10")
+def message(body: bytes = b"body", topic: str = "T", **more: Any) -> Message:
+    return Message(topic, body, **({"store_host": Host("127.0.0.1", 1)} | more))
+
+
+def one_settings(folder: Path, **store: Any) -> tuple[StoreSettings, RaftSettings]:
+    """Of a group of one member."""
+    given: dict[str, Any] = {"profile": StoreProfile.SMALL, "commit_log_file_bytes": FILE_BYTES} | store
+    raft = RaftSettings(
+        enabled=True, group="g", peers_text=f"n0-127.0.0.1:{free_ports(1)[0]}", self_id="n0", index_file_units=4096
+    )
+    return StoreSettings(store_path_root_dir=str(folder), **given), raft
+
+
+class Alone:
+    """The store of a group of one, leading and serving."""
+
+    def __init__(self, folder: Path, **store: Any) -> None:
+        settings, raft = one_settings(folder, **store)
+        self.store = LedgerStore(settings, raft, NetSettings())
+
+    async def __aenter__(self) -> LedgerStore:
+        store = self.store
+        elected = asyncio.Event()
+        store.on_role = elected.set
+        store.open()
+        await store.start()
+        await store.take_part()
+        await elected.wait()
+        while not store.caught_up:
+            await asyncio.sleep(0.005)  # poll
+        assert store.leads
+        store.begin_serving()
+        return store
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.store.stop()
+
+
+async def put(store: LedgerStore, *bodies: bytes, topic: str = "T") -> None:
+    for body in bodies:
+        assert await store.wait_confirmed(store.put(message(body, topic))) is PutStatus.PUT_OK
+    while store.dispatched < store.log.end:
+        await asyncio.sleep(0)  # the loop dispatches
+
+
+def bodies_of(store: LedgerStore, topic: str = "T", queue: int = 0) -> list[bytes]:
+    found = []
+    for offset in range(store.min_offset(topic, queue), store.max_offset(topic, queue)):
+        record = store.read_record(store.physical_offset(topic, queue, offset))
+        assert record is not None
+        found.append(bytes(decode_record(record).body))
+    return found
+
+
+# ---- a group of three
+
+
+@pytest.mark.spec("DL-B04", "DL-B10", "DL-B12")
 def test_messages_are_on_every_broker_and_survive_the_leader(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
             first = await group.master()
-            sent = []
-            for number in range(20):
-                body = b"%d" % number
-                await group.send(body)
-                sent.append(body)
+            sent = [b"%d" % number for number in range(20)]
+            for body in sent:
+                answer = await group.send(body)
+                offset = int(answer.ext["msgId"][16:], 16)
+                entry = ledger(first).log.ledger
+                assert entry is not None
+                view = entry.view(offset - 48)
+                assert view is not None and int.from_bytes(view[24:32], "big") == offset - 48  # of an entry (DL-B04)
             await group.same("T", 0, sent)
             await group.stop(group.name_of(first))
             second = await group.master()
             assert second is not first
-            for number in range(20, 30):
-                body = b"%d" % number
+            more = [b"%d" % number for number in range(20, 30)]
+            for body in more:
                 await group.send(body)
-                sent.append(body)
-            await group.same("T", 0, sent)
+            await group.same("T", 0, sent + more)
+
+    run(work)
+
+
+@pytest.mark.spec("DL-B01", "DL-X19")
+def test_the_ledger_takes_the_commit_logs_place_and_nobody_hears_of_a_broker_without_a_role(tmp_path: Path) -> None:
+    assert not RaftSettings().enabled
+
+    async def work() -> None:
+        async with ledger_group(tmp_path, start=False) as group:
+            lonely = await group.start("n0")
+            member = group.member("n0")
+            votes = member.node.elector
+            await group.until(lambda: member.node.state.now_ms > 0 and votes is not None, "no tick")
+            await lonely.registrar.register()
+            assert lonely.dledger is not None and lonely.dledger.broker_id == -1
+            assert lonely.registrar.registered == 0
+            assert "HA" not in type(lonely.store).__name__ and not (tmp_path / "n0" / "commitlog").exists()
+            host, _, port = lonely.advertised_address.rpartition(":")
+            with socket.socket() as probe:  # haListenPort
+                assert probe.connect_ex((host, int(port) + 1)) != 0
+            await group.start("n1")
+            master = await group.master()
+            await group.until(lambda: master.registrar.registered > 0, "the master is not registered")
+            ids = sorted(b.dledger.broker_id for b in group.brokers.values() if b.dledger is not None)
+            assert ids[0] == 0 and ids[1] in (-1, 1, 2)
+
+    run(work)
+
+
+@pytest.mark.spec("DL-B07", "DL-A07", "DL-Q08")
+def test_without_a_quorum_a_send_is_not_acknowledged_and_not_seen_until_it_is_committed(tmp_path: Path) -> None:
+    async def work() -> None:
+        raft = {"append_wait_ms": 100, "heartbeat_interval_ms": 1000}
+        async with ledger_group(tmp_path, raft=raft) as group:
+            await group.send(b"before")
+            await group.same("T", 0, [b"before"])
+            master = await group.master()
+            member = group.member(group.name_of(master))
+            nowhere = f"127.0.0.1:{free_ports(1)[0]}"
+            for name in group.names:
+                member.readdress(name, nowhere)
+            answer = await group.call(
+                master, RequestCode.SEND_MESSAGE_V2, b"alone", a="p", b="T", c="TBW102", d=4, e=0, f=0, g=1, h=0, i="WAIT\x01false",
+                j=0, k=False, m=False,
+            )  # fmt: skip
+            assert (answer.code, answer.remark) == (1, BUSY)
+            assert master.store.max_offset("T", 0) == 1
+            for name, address in group.addresses.items():
+                member.readdress(name, address)
+            await group.same("T", 0, [b"before", b"alone"])
+
+    run(work)
+
+
+# ---- what a put says
+
+
+@pytest.mark.spec("DL-B06")
+@pytest.mark.parametrize("code", [404, 415, 503, 505, 506])
+def test_what_the_ledger_refuses_at_once_is_to_be_tried_again(code: int, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path, 1) as group:
+            master = await group.master()
+            await group.send(b"first")
+            member = group.member("n0")
+            offer = member.offer
+            member.offer = lambda bodies, answered: AppendResponse(code=Code(code))
+            answer = await group.call(
+                master, 310, b"x", a="p", b="T", c="TBW102", d=4, e=0, f=0, g=1, h=0, i="", j=0, k=False, m=False
+            )
+            assert (answer.code, answer.remark) == (1, BUSY)
+            member.offer = offer
+            assert (await group.send(b"second")).ext["queueOffset"] == "1"  # no offset was used up
+
+    run(work)
+
+
+@pytest.mark.spec("DL-B07")
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(200, "PUT_OK"), (409, "SERVICE_NOT_AVAILABLE"), (404, "SERVICE_NOT_AVAILABLE"), (505, "SERVICE_NOT_AVAILABLE"),
+     (415, "SERVICE_NOT_AVAILABLE"), (502, "OS_PAGECACHE_BUSY"), (503, "OS_PAGECACHE_BUSY"), (501, "UNKNOWN_ERROR")],
+)  # fmt: skip
+def test_the_groups_answer_becomes_the_status_of_the_put(code: int, status: str, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Alone(tmp_path) as store:
+            member = store.member
+            assert member is not None
+            offer = member.offer
+            member.offer = lambda bodies, answered: offer(  # type: ignore[method-assign]
+                bodies, lambda response: answered(AppendResponse(code=Code(code)))
+            )
+            assert (await store.wait_confirmed(store.put(message()))).value == status
+
+    run(work)
+
+
+@pytest.mark.spec("DL-B05")
+def test_queue_offsets_grow_with_the_local_append_but_not_for_half_messages(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Alone(tmp_path) as store:
+            assert [store.put(message()).queue_offset for _ in range(3)] == [0, 1, 2]
+            assert store.max_offset("T", 0) == 0  # nothing is committed yet
+            batch = store.put_batch([message(b"%d" % number) for number in range(4)])
+            assert (batch.queue_offset, len(batch.physical_offsets)) == (3, 4)
+            for flag in (SysFlag.PREPARED, SysFlag.ROLLBACK):
+                assert store.put(message(sys_flag=int(flag))).queue_offset == 0
+            last = store.put(message())
+            assert last.queue_offset == 7
+            assert await store.wait_confirmed(last) is PutStatus.PUT_OK
+            assert store.max_offset("T", 0) == 8
+
+    run(work)
+
+
+@pytest.mark.spec("DL-B08", "DL-A03")
+def test_a_batch_is_one_entry_per_message_and_refuses_what_it_may_not_hold(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path, 1) as group:
+            master = await group.master()
+            await group.send(b"first")
+            files = group.member("n0").files
+            before = files.end_index
+
+            async def batch(items: list[BatchItem], flag: int = 0) -> Any:
+                return await group.call(
+                    master, 320, encode_batch(items), a="p", b="T", c="TBW102", d=4, e=0, f=flag, g=1, h=0,
+                    i="WAIT\x01true", j=0, k=False, m=True,
+                )  # fmt: skip
+
+            answer = await batch([BatchItem(b"%d" % number) for number in range(10)])
+            assert (answer.code, answer.ext["queueOffset"], files.end_index) == (0, "1", before + 10)
+            ids = [int(one[16:], 16) for one in answer.ext["msgId"].split(",")]
+            assert [files.entry(before + 1 + number).pos + 48 for number in range(10)] == ids
+            delayed = BatchItem(b"x", encode_properties({"DELAY": "3"}))
+            assert (await batch([delayed])).code == 13
+            assert (await batch([BatchItem(b"x")], flag=int(SysFlag.PREPARED))).code == 13
+            store = ledger(master)
+            assert store.put_batch([message(properties_raw=b"A\x01" + b"x" * 32766)]).status in (
+                PutStatus.PROPERTIES_SIZE_EXCEEDED, PutStatus.MESSAGE_ILLEGAL,
+            )  # fmt: skip
+            assert store.put_batch([message(sys_flag=int(SysFlag.PREPARED))]).status is PutStatus.MESSAGE_ILLEGAL
+            six = store.put_batch([message(born_host=Host("2001:db8::1", 5))])
+            assert await store.wait_confirmed(six) is PutStatus.PUT_OK
+            record = store.read_record(six.physical_offset)
+            assert record is not None
+            stored = decode_record(record)
+            assert stored.born_host == Host("2001:db8::1", 5) and stored.sys_flag & int(SysFlag.BORN_HOST_V6)
+            assert files.end_index == before + 11
+
+    run(work)
+
+
+@pytest.mark.spec("DL-A06")
+def test_a_message_longer_than_an_entry_may_be_is_an_error(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Alone(tmp_path) as store:
+            assert store.put(message(b"x" * FILE_BYTES)).status is PutStatus.UNKNOWN_ERROR
+            await put(store, b"short")
+
+    run(work)
+
+
+# ---- offsets and dispatch
+
+
+@pytest.mark.spec("DL-B09", "DL-X17")
+def test_the_log_ends_where_it_is_committed(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Alone(tmp_path) as store:
+            assert (store.min_physical_offset, store.max_physical_offset) == (0, 0)
+            await put(store, b"one")
+            end = store.max_physical_offset
+            assert end == store.log.end > 0
+            result = store.put(message(b"two"))
+            assert store.max_physical_offset == end < store.log.end
+            assert store.read_record(result.physical_offset) is None  # nobody sees it yet
+            await store.wait_confirmed(result)
+            assert store.max_physical_offset == store.log.end
+
+    run(work)
+
+
+@pytest.mark.spec("DL-B13")
+def test_an_entry_without_a_message_is_told_and_those_behind_it_are_dispatched(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with Alone(tmp_path) as store:
+            await put(store, b"before")
+            member = store.member
+            assert member is not None
+            with caplog.at_level(logging.ERROR):
+                assert (await member.append([b"no message" * 20])).code == Code.SUCCESS
+                await put(store, b"behind")
+            assert "[BUG]" in caplog.text
+            assert bodies_of(store) == [b"before", b"behind"]
+
+    run(work)
+
+
+@pytest.mark.spec("DL-B11", "DL-S02")
+def test_messages_go_on_behind_the_blank_end_of_a_file(tmp_path: Path) -> None:
+    async def work() -> list[bytes]:
+        sent = [b"%d" % number + b"x" * 40_000 for number in range(12)]
+        async with Alone(tmp_path) as store:
+            await put(store, *sent)
+            assert bodies_of(store) == sent
+            assert store.log.end > FILE_BYTES
+        shutil.rmtree(tmp_path / "consumequeue")
+        (tmp_path / "checkpoint").unlink()
+        async with Alone(tmp_path) as store:
+            assert bodies_of(store) == sent
+        return sent
+
+    run(work)
+
+
+# ---- starts
+
+
+@pytest.mark.spec("DL-B14")
+def test_everything_committed_is_dispatched_before_the_member_takes_part(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Alone(tmp_path) as store:
+            await put(store, b"1", b"2", b"3")
+        shutil.rmtree(tmp_path / "consumequeue")
+        settings, raft = one_settings(tmp_path)
+        store = LedgerStore(settings, raft, NetSettings())
+        store.open()
+        await store.start()
+        try:
+            assert bodies_of(store) == [b"1", b"2", b"3"]
+            assert store.member is not None and store.member.address == ("", 0)  # it does not listen yet
+            assert not store.writable
+            assert store.put(message()).status is PutStatus.SERVICE_NOT_AVAILABLE
+        finally:
+            await store.stop()
+
+    run(work)
+
+
+@pytest.mark.spec("DL-B14", "DL-C05")
+def test_delays_and_transactions_wait_for_the_role(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path, start=False) as group:
+            lonely = await group.start("n0")
+            assert lonely.ctx.delay._turns._task is None
+            assert lonely.ctx.transactions._task is None
+            await group.start("n1")
+            master = await group.master()
+            await group.until(lambda: master.ctx.transactions._task is not None, "no transaction check")
+            assert master.ctx.delay._turns._task is not None
+            for follower in group.followers():
+                assert follower.ctx.delay._turns._task is None
+                assert follower.ctx.transactions._task is None
+
+    run(work)
+
+
+@pytest.mark.spec("DL-B15", "DL-X02")
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+def test_settings_of_the_plain_log_do_not_change_the_ledgers_bytes(flush: FlushDiskType, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Alone(tmp_path, flush_disk_type=flush, transient_pool_enable=True) as store:
+            result = store.put(message(b"one"))
+            assert await store.wait_confirmed(result) is PutStatus.PUT_OK
+            assert not store.log.pooled
+            assert not store.confirms_at_once
+            assert result.physical_offset == 48
+            assert store.earliest_store_ms == result.store_timestamp_ms  # 48 bytes behind the least offset
+
+    run(work)
+
+
+@pytest.mark.spec("DL-B15")
+def test_the_role_of_the_file_counts_for_nothing_and_the_earliest_time_is_told(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path, 1, broker_role="ASYNC_MASTER") as group:
+            master = await group.master()
+            await group.send(b"x")
+            told = KVTable.decode((await group.call(master, RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
+            assert int(told["earliestMessageTimeStamp"]) == group.stored(master)[0].store_timestamp_ms
+            config = (await group.call(master, RequestCode.GET_BROKER_CONFIG)).body or b""
+            assert b"brokerRole=SYNC_MASTER" in config and b"brokerId=0" in config
+
+    run(work)
+
+
+@pytest.mark.spec("DL-B16")
+def test_queues_that_reach_beyond_the_log_are_cut(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Alone(tmp_path) as store:
+            await put(store, b"1", b"2")
+        shutil.copytree(tmp_path / "dledger-n0", tmp_path / "kept")
+        async with Alone(tmp_path) as store:
+            await put(store, b"3", b"4")
+            assert store.max_offset("T", 0) == 4
+        shutil.rmtree(tmp_path / "dledger-n0")
+        (tmp_path / "kept").rename(tmp_path / "dledger-n0")
+        async with Alone(tmp_path) as store:
+            assert bodies_of(store) == [b"1", b"2"]
+            await put(store, b"5")
+            assert bodies_of(store) == [b"1", b"2", b"5"]
+
+    run(work)
+
+
+@pytest.mark.spec("DL-U07")
+def test_a_plain_broker_does_not_start_on_a_ledger(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Alone(tmp_path) as store:
+            await put(store, b"1")
+        settings = StoreSettings(store_path_root_dir=str(tmp_path), profile=StoreProfile.SMALL)
+        with pytest.raises(ConfigError, match="enableDLegerCommitLog=true"):
+            await Broker(BrokerSettings(listen_port=0, fast_port_enable=False), settings, NetSettings()).start()
+
+    run(work)
+
+
+@pytest.mark.spec("DL-M03", "DL-M04")
+def test_settings_that_do_not_fit_are_refused_before_anything_is_opened(tmp_path: Path) -> None:
+    async def work() -> None:
+        group = LedgerGroup(tmp_path, 3, {}, {}, {})
+        with pytest.raises(ConfigError, match="dLegerSelfId"):
+            await group.start("x9")
+        assert not (tmp_path / "x9").exists()
+        await group.client.close()
 
     run(work)

@@ -118,6 +118,7 @@ class LedgerStore(MessageStore, Listener):
         self._direct = False
         self._upkeep = LedgerUpkeep(self)
         self._going_on = False
+        self._begins_at = -1
 
     # ---- life
 
@@ -341,8 +342,8 @@ class LedgerStore(MessageStore, Listener):
     def dispatch_some(self, count_max: int) -> bool:
         """Dispatch committed messages; whether there are more. Raises CorruptRecord, StoreError."""
         pending, commit_log = self._pending, self.log
-        if commit_log.ledger is not None and self.dispatched < commit_log.ledger.begin_pos:
-            self._begin_anew(commit_log.ledger.begin_pos)
+        if commit_log.ledger is not None and commit_log.ledger.begin_pos != self._begins_at:
+            self._begins_anew(commit_log.ledger.begin_pos)
         for _ in range(count_max):
             if self.dispatched >= commit_log.committed_pos:
                 return False
@@ -392,8 +393,19 @@ class LedgerStore(MessageStore, Listener):
             queue.delete()  # nothing is left of it; it goes on here
         return queue
 
-    def _begin_anew(self, begin_pos: int) -> None:
-        """This member was so far behind that its ledger began anew: what the queues had is gone (DL-S12)."""
+    def _begins_anew(self, begin_pos: int) -> None:
+        """The ledger begins elsewhere: old files went, or this member was so far behind that all of it went (DL-S12).
+
+        Raises StoreError where the old log does not end where the group's ledger begins (DL-U05).
+        """
+        self._begins_at = begin_pos
+        if self.log.files and begin_pos != self.log.divided:
+            raise StoreError(
+                f"the old commit log ends at {self.log.divided}, the group's ledger begins at {begin_pos}: the old logs of the "
+                "members are not equal; copy the old commit log and config of another member here, without its dledger folder"
+            )
+        if self.dispatched >= begin_pos:
+            return
         log.warning("the ledger begins at %s, behind %s: queues and index are made anew", begin_pos, self.dispatched)
         self.queues.clear()
         if self.index is not None:

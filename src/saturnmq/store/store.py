@@ -397,6 +397,15 @@ class MessageStore:
             return PutStatus.UNKNOWN_ERROR
         return PutStatus.PUT_OK if done else PutStatus.FLUSH_DISK_TIMEOUT
 
+    def when_confirmed(self, result: PutResult, told: Callable[[PutStatus], object]) -> None:
+        """As `wait_confirmed`, for a put that succeeded: calls, without a task, perhaps before it returns."""
+
+        def done(flushed: bool) -> None:
+            failed = PutStatus.UNKNOWN_ERROR if self.flusher.failure is not None else PutStatus.FLUSH_DISK_TIMEOUT
+            told(PutStatus.PUT_OK if flushed else failed)
+
+        self.flusher.call_when(result.end_offset, self.settings.sync_flush_timeout_ms, done)
+
     def wake_flusher(self) -> None:
         """SYNC_FLUSH: a message whose sender does not wait is on disk and visible soon all the same (FLU-05)."""
         if not self.confirms_at_once and self._upkeep.running:
@@ -494,6 +503,11 @@ class MessageStore:
     def on_disk(self, physical_offset: int) -> bool:
         """Whether a record is too far back to be counted on in memory (BP-04)."""
         return self.log.end - physical_offset > self.memory_bytes
+
+    @property
+    def earliest_store_ms(self) -> int:
+        """Store time of the oldest record, Unix ms; -1 without one."""
+        return self.log.store_time(self.log.start)
 
     @property
     def min_physical_offset(self) -> int:

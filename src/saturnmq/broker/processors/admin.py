@@ -147,7 +147,7 @@ def runtime_info(ctx: Context, connection: Connection, request: Command, header:
         "dispatchBehindBytes": str(store.behind_bytes),
         "dispatchMaxBuffer": "0",
         "pageCacheLockTimeMills": "0",
-        "earliestMessageTimeStamp": "-1",
+        "earliestMessageTimeStamp": str(store.earliest_store_ms),
         "startAcceptSendRequestTimeStamp": str(settings.accept_send_from_ms),
         "flushDiskType": store.settings.flush_disk_type.value,
         "slowFlushTimes": str(store.flusher.slow_count),
@@ -195,6 +195,11 @@ def consume_stats(ctx: Context, connection: Connection, request: Command, header
     """208."""
     group = header.consumer_group
     topics = [header.topic] if header.topic else ctx.offsets.topics_of(group)
+    return request.reply(body=consume_stats_of(ctx, group, topics).encode())
+
+
+def consume_stats_of(ctx: Context, group: str, topics: list[str]) -> ConsumeStats:
+    """How far a group is in the queues of these topics, but for those that it does not subscribe any more."""
     live = ctx.clients.consumers.get(group)
     stats = ConsumeStats()
     for topic in topics:
@@ -208,7 +213,7 @@ def consume_stats(ctx: Context, connection: Connection, request: Command, header
             consumed = max(ctx.offsets.get(topic, group, queue_id) or 0, 0)
             stored = ctx.store.store_time(topic, queue_id, consumed - 1) if consumed > 0 else 0
             stats.offset_table[queue] = OffsetWrapper(high, consumed, max(stored, 0))
-    return request.reply(body=stats.encode())
+    return stats
 
 
 def groups_of_topic(ctx: Context, connection: Connection, request: Command, header: h.TopicOnly) -> Command:
