@@ -3,13 +3,14 @@
 All objects of one process share one daemon thread with one loop. Every call waits for its coroutine there; Ctrl-C
 cancels
 it and raises KeyboardInterrupt. Inside a running event loop every call raises WrongLoop, naming the async call
-(API-31).
+(API-31). In a forked child, clients and producers that were started go on with a new loop, new connections and a new client id;
+consumers and pullers are to be made there (API-32).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
@@ -21,6 +22,7 @@ from saturnmq.client.consumer_settings import ConsumerOptions
 from saturnmq.client.hooks import SendHook
 from saturnmq.client.message import Message as AsyncMessage
 from saturnmq.client.message import Outgoing, Receipt
+from saturnmq.client.portal import Inner
 from saturnmq.client.portal import portal as _portal
 from saturnmq.client.producer import Producer as AsyncProducer
 from saturnmq.client.puller import PULLER_GROUP
@@ -42,7 +44,11 @@ class Client:
     """saturnmq.Client without await."""
 
     def __init__(self, *, name_servers: str | Sequence[str] = (), timeout: float = 3.0, **settings: Any) -> None:
-        self._inner = AsyncClient(name_servers=name_servers, timeout=timeout, **settings)
+        self._own = Inner(lambda: AsyncClient(name_servers=name_servers, timeout=timeout, **settings))
+
+    @property
+    def _inner(self) -> AsyncClient:
+        return self._own.get()
 
     @classmethod
     def from_url(cls, url: str, **settings: Any) -> Self:
@@ -78,9 +84,11 @@ class Client:
     def start(self) -> None:
         """See saturnmq.Client.start."""
         _portal.run("Client.start", self._inner.start)
+        self._own.started = True
 
     def stop(self) -> None:
         """See saturnmq.Client.stop."""
+        self._own.started = False
         _portal.run("Client.stop", self._inner.stop)
 
     @overload
@@ -122,7 +130,7 @@ class Client:
                                    "check": check, "trace": trace}  # fmt: skip
         if codec is not None:
             options["codec"] = codec
-        return Producer(self._inner.producer(group, **options))
+        return Producer(lambda: self._inner.producer(group, **options))
 
     def puller(self, group: str = PULLER_GROUP) -> Puller:
         """See saturnmq.Client.puller."""
@@ -179,8 +187,12 @@ class Client:
 class Producer(Generic[T]):
     """saturnmq.Producer without await."""
 
-    def __init__(self, inner: AsyncProducer[T]) -> None:
-        self._inner = inner
+    def __init__(self, make: Callable[[], AsyncProducer[T]]) -> None:
+        self._own = Inner(make)
+
+    @property
+    def _inner(self) -> AsyncProducer[T]:
+        return self._own.get()
 
     def __enter__(self) -> Self:
         self.start()
@@ -203,9 +215,11 @@ class Producer(Generic[T]):
     def start(self) -> None:
         """See saturnmq.Producer.start."""
         _portal.run("Producer.start", self._inner.start)
+        self._own.started = True
 
     def stop(self) -> None:
         """See saturnmq.Producer.stop."""
+        self._own.started = False
         _portal.run("Producer.stop", self._inner.stop)
 
     def send(

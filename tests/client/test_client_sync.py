@@ -48,6 +48,7 @@ LEFT_OUT = {
         for name in ("room_made", "subscription_type", "subscription_version", "task_ended", "wake_rebalance")
     ),
     *((("Consumer", name)) for name in ("deliver_first", "reset_offsets", "subscription_expression", "wanted_tags")),
+    ("Consumer", "subscription_lost"),
 }
 
 

@@ -69,6 +69,7 @@ class Host(Protocol):
     def wanted_tags(self, topic: str) -> frozenset[str]: ...
     def subscription_version(self, topic: str) -> int: ...
     def subscription_type(self, topic: str) -> str: ...
+    def subscription_lost(self) -> None: ...
     def subscription_expression(self, topic: str) -> str | None: ...
     def deliver(self, messages: list[Message[Any]]) -> None: ...
     def deliver_first(self, messages: list[Message[Any]]) -> None: ...
@@ -382,7 +383,7 @@ class Assignment:
             await asyncio.sleep(FLOW_CONTROL_DELAY_S)
             return
         if error.code in _SUBSCRIPTION_CODES:
-            self.host.core.beat_soon()  # the broker lost us, or our newest subscription
+            self.host.subscription_lost()
         await asyncio.sleep(EXCEPTION_DELAY_S)
 
     def _take(self, generation: Generation, result: PullResult) -> None:
@@ -427,5 +428,5 @@ class Assignment:
 
 def mark_delivered(message: Message[Any], clock: Callable[[], float] = time.monotonic) -> bool:
     """Note that a message is handed out; False when it may not be handed out now."""
-    settler = message._settler
-    return settler.hand_out(message, clock()) if isinstance(settler, Generation) else True
+    hand_out: Callable[[Message[Any], float], bool] | None = getattr(message._settler, "hand_out", None)
+    return True if hand_out is None else hand_out(message, clock())

@@ -22,7 +22,7 @@ from saturnmq.client.core import Core, State, check_state, now_ms
 from saturnmq.client.errors import Closed
 from saturnmq.client.hooks import ConsumeHook
 from saturnmq.client.inbox import Inbox
-from saturnmq.client.message import Message
+from saturnmq.client.message import Message, next_attempt
 from saturnmq.client.ordered import OrderedAssignment
 from saturnmq.client.positions import Positioned
 from saturnmq.client.running_info import answer_broker
@@ -80,6 +80,9 @@ class Consumer(Positioned, Generic[T]):
                 await self._announce(self._topics())
             except BaseException:
                 self.core.consumers.pop(self.group, None)
+                if self._announced:
+                    self._announced = {}
+                    self.core.spawn(f"leave {self.group}", self.core.tell_left(self.group), vital=False)
                 raise
             self.state = State.RUNNING
             self.started_ms = now_ms()
@@ -101,6 +104,9 @@ class Consumer(Positioned, Generic[T]):
         What is not settled is delivered again, to whoever owns the queue then. A caller that is cancelled does not stop
         the stopping.
         """
+        if self.state is State.RUNNING and self.core.forked:
+            self.state = State.STOPPED  # its tasks and its membership are the parent's
+            return
         if self._stopping is None:
             self._stopping = asyncio.get_running_loop().create_task(self._stop(), name=f"saturnmq stop {self.group}")
         await asyncio.shield(self._stopping)
@@ -212,7 +218,9 @@ class Consumer(Positioned, Generic[T]):
         self._inbox.put_back(messages)
 
     def redeliver_later(self, message: Message[T], after: float = RETRY_LATER_S) -> None:
-        """Hand a message out again later, here: its send-back failed (CC-04)."""
+        """Hand a message out again later, here, as its next attempt: its send-back failed (CC-04)."""
+        if not self.settings.ordered:
+            message = next_attempt(message)
 
         async def wait_and_put() -> None:
             await asyncio.sleep(after)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from saturnmq.client import hints
+from saturnmq.client import forks, hints
 from saturnmq.client.address_server import FIRST_REFRESH_MS, REFRESH_MS, fetch_addresses
 from saturnmq.client.errors import (
     BrokerNotExist,
@@ -105,6 +105,7 @@ class Core:
         self.replies = Replies()
         self.tracing: Tracing | None = None  # set by a Client; what tells the trace is not traced itself
         self.failure: BaseException | None = None
+        self.route_watchers: set[asyncio.Event] = set()  # set when any route changed, and when the client stops
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._beating: asyncio.Task[None] | None = None
@@ -150,6 +151,9 @@ class Core:
             if self._stopping is not None:
                 await asyncio.shield(self._stopping)
             return
+        if self.forked:
+            self.state = State.STOPPED  # its tasks and connections are the parent's
+            return
         if self._stopping is None:
             self._stopping = asyncio.get_running_loop().create_task(self._stop(), name="saturnmq stop client")
         await asyncio.shield(self._stopping)
@@ -164,6 +168,8 @@ class Core:
         if self.tracing is not None:
             await self.tracing.close()
         self.state = State.STOPPED
+        for watcher in self.route_watchers:
+            watcher.set()
         self.replies.close()
         tasks = list(self._tasks)
         for task in tasks:
@@ -174,10 +180,16 @@ class Core:
             await self.routes.close()
             await self.remote.close()
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process that started it (API-32)."""
+        return self.remote.generation != forks.generation
+
     def check_running(self, what: str = "client") -> None:
         """Raises unless started, not stopped, healthy, and on its own loop (API-04, API-05, API-26)."""
         if self.state is not State.RUNNING:
             check_state(what, self.state)
+        forks.check(self.remote.generation)
         if asyncio.get_running_loop() is not self._loop:
             raise WrongLoop(f"this {what} was started on another event loop; use saturnmq.sync across threads")
         if self.failure is not None:
@@ -229,6 +241,8 @@ class Core:
         return TopicRouteData.decode(answer.body or b"{}")
 
     def _on_route_change(self, route: Route) -> None:
+        for watcher in self.route_watchers:
+            watcher.set()
         if self.consumers:
             self.beat_soon()  # a new broker must know the group before it is pulled from
             for consumer in self.consumers.values():
@@ -334,6 +348,10 @@ class Core:
     async def remove_consumer(self, group: str) -> None:
         """Forget the group and tell every broker (CA-09)."""
         self.consumers.pop(group, None)
+        await self.tell_left(group)
+
+    async def tell_left(self, group: str) -> None:
+        """Tell every broker that this client is no member of the group."""
         await self._unregister({"clientID": self.client_id, "consumerGroup": group})
 
     async def _unregister(self, ext: dict[str, str]) -> None:

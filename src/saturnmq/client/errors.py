@@ -4,6 +4,7 @@ Source: spec 00 section 6 (10001-10007), spec 08 API-30.
 
 ClientError
   NotStarted, Closed, WrongLoop, GroupInUse      used at the wrong time or place
+  ForkedClient                                   used in a forked child
   ConnectFailed (10001), CallTimeout (10002)     transport, retryable
   BrokerNotExist (10003), NoNameServer (10004)   nobody to ask
   RouteNotFound (10005)                          the topic is nowhere
@@ -42,6 +43,10 @@ class Closed(ClientError):
 
 class WrongLoop(ClientError):
     """Used from another event loop than the one it was started on (API-05)."""
+
+
+class ForkedClient(ClientError):
+    """Used in a child of the process that started it (API-32)."""
 
 
 class GroupInUse(ClientError):

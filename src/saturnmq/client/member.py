@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,6 +23,7 @@ from saturnmq.client.consume_stats import ConsumeStats
 from saturnmq.client.consumer_settings import ConsumerSettings
 from saturnmq.client.core import Core, State, check_state, now_ms
 from saturnmq.client.errors import ClientError, ConsumerStopped
+from saturnmq.client.group_check import GroupCheck
 from saturnmq.client.message import Message
 from saturnmq.client.offsets import ClusterOffsets, LocalOffsets, Offsets
 from saturnmq.client.ordered import OrderedAssignment
@@ -59,7 +62,9 @@ class Member(ABC):
         self._retry_topic = RETRY_PREFIX + self.group
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._tags: dict[str, frozenset[str]] = {}
-        self._announced: dict[str, int] = {}  # subscription versions that the brokers were told
+        self._announced: dict[
+            str, int
+        ] = {}  # subscription versions that the brokers were told; empty: not even the group
         self._manual: frozenset[MessageQueue] | None = None
         self._assigned: dict[MessageQueue, Assignment] = {}
         self._rebalance_wanted = asyncio.Event()
@@ -67,6 +72,10 @@ class Member(ABC):
         self._round_done = asyncio.Event()
         self._suspended = False
         self._denied = False
+        self._check_mates = GroupCheck(core, self.group)
+        self._alone = settings.model == "cluster"
+        self._compared = -math.inf
+        self._telling: asyncio.Task[Any] | None = None
         if settings.model == "cluster":
             self._set_subscription(self._retry_topic, Filter(ALL))
 
@@ -123,6 +132,8 @@ class Member(ABC):
     async def subscribe(self, topic: str, wanted: Filter | str = ALL) -> None:
         """Receive this topic, all of it or what the filter lets through. Also while running; again replaces the filter.
 
+        All members of a group must subscribe the same topics with the same filters: brokers know one set of them per group,
+        the newest, so members that differ lose messages. Such a difference is logged (CA-03).
         wanted: tags as text, or what `tag` or `sql` made. The brokers are asked about an SQL filter, now or at the start;
         one that they refuse raises the error of their answer and changes nothing. Raises ClientError after `assign`.
         """
@@ -220,6 +231,7 @@ class Member(ABC):
     async def _beat(self) -> None:
         """Tell every broker about the group; then pulls may name these versions."""
         versions = {topic: data.sub_version for topic, data in self._subscriptions.items()}
+        self._announced = self._announced or versions
         await self.core.heartbeat()
         self._announced = versions
 
@@ -240,8 +252,8 @@ class Member(ABC):
         return None if self._manual is None or data is None else data.sub_string
 
     def heartbeat_data(self) -> ConsumerData | None:
-        """This group for the client's heartbeat; None for one that takes no part in it."""
-        if self._manual is not None:
+        """This group for the client's heartbeat; None for one that takes no part in it, or not yet."""
+        if self._manual is not None or not self._announced:
             return None
         start = self.settings.start
         where = f"CONSUME_FROM_{start.upper()}_OFFSET" if isinstance(start, str) else "CONSUME_FROM_TIMESTAMP"
@@ -284,11 +296,37 @@ class Member(ABC):
                 changed |= await self._rebalance_topic(topic)
             except SaturnError as error:  # one topic does not stop the others (RB-01)
                 logger.warning("rebalance failed group=%s topic=%s error=%s", self.group, topic, error)
+        self._compare_soon()
         if changed:
             try:
                 await self._beat()
             except SaturnError as error:
                 logger.warning("heartbeat failed group=%s error=%s", self.group, error)
+
+    def _compare_soon(self) -> None:
+        """Once per round of the timer: do the other members want the same (CA-03)."""
+        if time.monotonic() - self._compared >= self.core.settings.rebalance_ms / 1000:
+            self.core.spawn(f"compare {self.group}", self._compare(), vital=False)
+
+    async def _compare(self) -> None:
+        routes = [self.core.routes.known(topic) for topic in self._topics()]
+        addresses = [min(ids.items())[1] for route in routes if route for ids in route.addresses.values() if ids]
+        told = {topic: data for topic, data in self._subscriptions.items() if topic in self._announced}
+        if addresses and told and not self._alone and self._manual is None:
+            self._compared = time.monotonic()
+            await self._check_mates.compare(random.choice(addresses), told)
+
+    def subscription_lost(self) -> None:
+        """A broker does not know a subscription that it was told: another member wants other topics, or it began anew."""
+        if self._telling is None or self._telling.done():
+            self._telling = self.core.spawn(f"tell again {self.group}", self._tell_again(), vital=False)
+
+    async def _tell_again(self) -> None:
+        await self._compare()
+        try:
+            await self.core.heartbeat()
+        except SaturnError as error:
+            logger.warning("heartbeat failed group=%s error=%s", self.group, error)
 
     async def _rebalance_topic(self, topic: str) -> bool:
         """Take and give up queues of one topic; True when anything changed. Without members or route: keep (RB-02)."""
@@ -325,6 +363,7 @@ class Member(ABC):
         members = await self._members(route)
         if not members:
             return None
+        self._alone = len(members) == 1
         if self.core.client_id not in members:
             self.core.beat_soon()
         return self.settings.strategy(route.read_queues, members, self.core.client_id)

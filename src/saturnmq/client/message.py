@@ -6,7 +6,7 @@ Source: spec 08 API-07, API-10, PR-29.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import FrozenInstanceError, dataclass, field
+from dataclasses import FrozenInstanceError, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from types import MappingProxyType
@@ -234,3 +234,9 @@ class Message(Generic[T]):
         if self._settler is None:
             raise ClientError("this message was pulled, not delivered by a consumer: there is nothing to settle")
         return self._settler
+
+
+def next_attempt(message: Message[T]) -> Message[T]:
+    """The same message with one failure more, for who hands it out again."""
+    record = replace(message._record, reconsume_times=message._record.reconsume_times + 1)
+    return Message(record, message.queue, message._codec, message._settler, message._namespace)

@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, cast
 
 from saturnmq.client.assignment import TIMED_OUT, Assignment, Generation, Host, check_same
-from saturnmq.client.message import Ack, Message
+from saturnmq.client.message import Ack, Message, next_attempt
 from saturnmq.client.queue_locks import QueueLocks
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import SaturnError
@@ -172,8 +171,7 @@ class OrderedAssignment(Assignment):
         """The same message again, as its next attempt, after a while (OR-07)."""
         least, most = SUSPEND_S
         pause_s = min(max(self._suspend_s if after is None else after.total_seconds(), least), most)
-        record = replace(message.record, reconsume_times=message.record.reconsume_times + 1)
-        again = Message(record, message.queue, self.host.codec, generation, self.host.core.settings.namespace)
+        again = next_attempt(message)
 
         async def wait() -> None:
             await asyncio.sleep(pause_s)

@@ -8,8 +8,9 @@ import concurrent.futures
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
+from saturnmq.client import forks
 from saturnmq.client.errors import WrongLoop
 
 R = TypeVar("R")
@@ -53,7 +54,10 @@ class Portal:
             raise
 
     def forget(self) -> None:
-        """In a forked child: the parent's thread is not here. Its sockets stay untouched; new objects get a new loop."""
+        """In a forked child: the parent's thread is not here, its loop will never run; what is used next gets a new one."""
+        if self._loop is not None:
+            for task in asyncio.all_tasks(self._loop):
+                task._log_destroy_pending = False  # type: ignore[attr-defined]  # it goes on in the parent
         self._lock = threading.Lock()
         self._loop = None
         self._thread = None
@@ -67,6 +71,34 @@ class Portal:
             thread.join(timeout=5.0)
             if not thread.is_alive():
                 loop.close()
+
+
+class Startable(Protocol):
+    """Has a beginning."""
+
+    async def start(self) -> None: ...
+
+
+S = TypeVar("S", bound=Startable)
+
+
+class Inner(Generic[S]):
+    """The async object behind one of the facade; in a forked child it is made anew at the next use, and started if it was."""
+
+    def __init__(self, make: Callable[[], S]) -> None:
+        self._make = make
+        self._value = make()
+        self._generation = forks.generation
+        self.started = False
+
+    def get(self) -> S:
+        """The object that belongs to this process."""
+        if self._generation != forks.generation:
+            self._value = self._make()
+            self._generation = forks.generation
+            if self.started:
+                portal.run(f"{type(self._value).__name__}.start", self._value.start)
+        return self._value
 
 
 portal: Final = Portal()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -16,7 +17,7 @@ from saturnmq.client import namespaces
 from saturnmq.client.codecs import BytesCodec
 from saturnmq.client.core import Core
 from saturnmq.client.deadline import Deadline
-from saturnmq.client.errors import BrokerNotExist, CallTimeout, ConnectFailed
+from saturnmq.client.errors import BrokerNotExist, CallTimeout, Closed, ConnectFailed
 from saturnmq.client.hints import unreachable_broker
 from saturnmq.client.message import Message
 from saturnmq.client.subscription import Filter, tag
@@ -155,6 +156,29 @@ class Puller:
         if await self._core.routes.refresh(wire) is None:
             raise self._core.route_not_found(wire)
         return await self.queues(topic)
+
+    async def watch(self, topic: str) -> AsyncGenerator[list[MessageQueue], None]:
+        """`queues` now, and again whenever they have changed, until the client stops (CA-12).
+
+        The client asks the NameServer every `route_poll_ms`. Raises RouteNotFound where there is no such topic yet.
+        """
+        self._core.routes.use(namespaces.wrap(self._namespace, topic))
+        known: list[MessageQueue] | None = None
+        changed = asyncio.Event()
+        self._core.route_watchers.add(changed)
+        try:
+            while True:
+                changed.clear()
+                try:
+                    queues = await self.queues(topic)
+                except Closed:
+                    return
+                if queues != known:
+                    known = queues
+                    yield list(queues)
+                await changed.wait()
+        finally:
+            self._core.route_watchers.discard(changed)
 
     async def min_offset(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
         """The first offset that is still stored."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from saturnmq.client import forks
 from saturnmq.client.errors import CallTimeout, ConnectFailed
 from saturnmq.client.signing import Signer
 from saturnmq.client.url import ClientSettings
@@ -25,9 +26,16 @@ class Remote:
             enable=settings.tls, client_auth_server=settings.tls_verify, client_trust_path=settings.tls_ca or ""
         )
         self._client = RemotingClient(settings=NetSettings(), tls=tls, handler=handler)
+        self.generation = forks.watch(self)
+
+    def sockets(self) -> list[int]:
+        """Descriptors of all connections."""
+        transports = [connection.transport for connection in self._client.connections]
+        sockets = [transport.get_extra_info("socket") for transport in transports if transport is not None]
+        return [number for sock in sockets if sock is not None and (number := sock.fileno()) >= 0]
 
     def is_connected(self, address: str) -> bool:
-        return self._client.is_connected(address)
+        return self.generation == forks.generation and self._client.is_connected(address)
 
     async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
         """The answer, whatever its code. Raises ConnectFailed or CallTimeout."""

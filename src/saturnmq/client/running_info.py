@@ -127,6 +127,10 @@ class _Direct:
     def __init__(self) -> None:
         self.verdict: asyncio.Future[tuple[Ack, str]] = asyncio.get_running_loop().create_future()
 
+    def hand_out(self, message: Message[Any], now: float) -> bool:
+        """Whether somebody still waits for what a reader makes of it."""
+        return not self.verdict.done()
+
     async def settle(
         self, message: Message[Any], verdict: Ack, *, after: timedelta | None = None, reason: str = ""
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 
 from saturnmq.client.portal import portal as _portal
@@ -28,6 +29,19 @@ class Puller:
     def refresh(self, topic: str) -> list[MessageQueue]:
         """See saturnmq.Puller.refresh."""
         return _portal.run("Puller.refresh", lambda: self._inner.refresh(topic))
+
+    def watch(self, topic: str) -> Iterator[list[MessageQueue]]:
+        """See saturnmq.Puller.watch."""
+        source = self._inner.watch(topic)
+
+        async def next_queues() -> list[MessageQueue] | None:
+            return await anext(source, None)
+
+        try:
+            while (queues := _portal.run("Puller.watch", next_queues)) is not None:
+                yield queues
+        finally:
+            _portal.run("Puller.watch", source.aclose)
 
     def min_offset(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
         """See saturnmq.Puller.min_offset."""

@@ -1,0 +1,967 @@
+"""Consumers: how they join, what they are told and asked, where they keep their place, what becomes of what they receive."""
+# ruff: noqa: SIM117 - the cluster, the client and what is made from it are three steps
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import saturnmq.sync
+from saturnmq import (
+    Ack,
+    Client,
+    ClientError,
+    Closed,
+    ConfigError,
+    ConsumeContext,
+    ConsumeHook,
+    Message,
+    OffsetOutOfRange,
+    RouteNotFound,
+    sql,
+    tag,
+)
+from saturnmq.broker import BrokerSettings
+from saturnmq.client import consumer as consumer_module
+from saturnmq.client import running_info
+from saturnmq.client.core import Core, State
+from saturnmq.client.errors import GroupInUse
+from saturnmq.client.offsets import ClusterOffsets, LocalOffsets
+from saturnmq.client.running_info import FAILED_PREFIX
+from saturnmq.protocol.bodies import (
+    BrokerData,
+    ConsumeMessageDirectlyResult,
+    ConsumerRunningInfo,
+    GetConsumerStatusBody,
+    HeartbeatData,
+    LockBatchRequest,
+    LockBatchResponse,
+    MessageQueue,
+    QueueData,
+    ResetOffsetBody,
+    TopicRouteData,
+)
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.message import Host, encode_record
+from saturnmq.protocol.message import Message as Record
+from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
+
+Run = Callable[[Callable[[], Any]], Any]
+ZERO, ONE = MessageQueue("T", "b0", 0), MessageQueue("T", "b0", 1)
+
+
+async def eventually(check: Callable[[], object], timeout: float = 8.0) -> None:
+    async with asyncio.timeout(timeout):
+        while not check():
+            await asyncio.sleep(0.005)  # poll
+
+
+async def silence(inbox: Any, seconds: float = 0.1) -> None:
+    """Nothing comes within so many seconds."""
+    with pytest.raises(TimeoutError):
+        await inbox.recv(seconds)
+
+
+def one_queue(c: Any, *topics: str) -> None:
+    for topic in topics or ("T",):
+        c.add(topic, c.route(read=1, write=1))
+
+
+def holds_all(command: Command) -> Command:
+    """The answer of a broker whose locks nobody else has."""
+    return command.reply(body=LockBatchResponse(LockBatchRequest.decode(command.body or b"").mq_set).encode())
+
+
+# joining
+
+
+@pytest.mark.spec("CA-02", "API-15", "API-18", "FIL-08")
+def test_everything_a_push_consumer_offers(run: Run) -> None:
+    async def work() -> None:
+        async with EmbeddedBroker(settings=BrokerSettings(property_filter_enable=True)) as server:
+            async with Client.from_url(server.url) as client, client.producer("p") as out:
+                await client.create_topic("A", queues=2)
+                await client.create_topic("B", queues=1)
+                inbox = client.consumer("c", start="first")
+                assert inbox.state.value == "CREATE_JUST"
+                await inbox.subscribe("A", "x || y")
+                await inbox.subscribe("B", sql("n > 1"))
+                await inbox.start()
+                queues = await client.puller().queues("A")
+                assert len(queues) == 2 and set(queues) < set(await inbox.wait_assigned())
+                for queue, label in zip(queues, ("x", "z"), strict=True):
+                    await out.send("A", label.encode(), tag=label, queue=queue)
+                for n in (1, 2):
+                    await out.send("B", b"%d" % n, properties={"n": str(n)})
+                got = [await inbox.recv(5), await inbox.recv(5)]
+                assert {message.body for message in got} == {b"x", b"2"}
+                for message in got:
+                    await message.ack()
+                await inbox.subscribe("B", tag("*"))
+                await out.send("B", b"any", tag="any")
+                late = await inbox.recv(5)
+                assert late.body == b"any"
+                await late.retry(reason="sendMessageBack")
+                assert late.attempt == 1
+                inbox.pause()
+                await out.send("A", b"while paused", tag="y")
+                await silence(inbox)
+                inbox.resume()
+                readers = [asyncio.ensure_future(inbox.recv(5)) for _ in range(3)]  # as many at once as you like
+                done, others = await asyncio.wait(readers, return_when=asyncio.FIRST_COMPLETED)
+                assert done.pop().result().body == b"while paused"
+                for reader in others:
+                    reader.cancel()
+                await asyncio.gather(*others, return_exceptions=True)
+                await inbox.unsubscribe("B")
+                assert {queue.topic for queue in inbox.assigned} == {"A"}
+                with pytest.raises(ConfigError):
+                    await inbox.subscribe("A", tag("||"))
+                with pytest.raises(TypeError):
+                    await inbox.subscribe("A", "some.FilterClass", "its source")  # type: ignore[call-arg]
+                await inbox.stop()
+                assert inbox.state is State.STOPPED
+                with pytest.raises(Closed):
+                    await inbox.recv()
+
+    run(work)
+
+
+@pytest.mark.spec("CA-04", "CA-11", "HB-01")
+def test_start_asks_and_tells_in_this_order(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(brokers=2) as c:
+            master, slave = c.brokers["b0"], c.brokers["b1"]
+            one_queue(c, "%RETRY%g")
+            both = BrokerData("c", "b0", {0: master.address, 1: slave.address})
+            c.add("T", TopicRouteData([QueueData("b0", 1, 1, 6)], [both]))
+            c.add("S", TopicRouteData([QueueData("b0", 1, 1, 6)], [both]))
+            seen: list[str] = []
+            for name, server in (("ns", c.ns[0]), ("master", master), ("slave", slave)):
+                answer = server.builtin
+
+                def note(command: Command, name: str = name, answer: Any = answer) -> Any:
+                    seen.append(f"{name} {command.ext.get('topic') if command.code == 105 else command.code}")
+                    if command.code == 34 and b'"groupName":"g"' in (command.body or b""):
+                        seen[-1] += " of the group"
+                    return answer(command)
+
+                server.builtin = note
+            async with Client(name_servers=c.name_servers, heartbeat_ms=100_000, route_poll_ms=100_000) as client:
+                inbox = client.consumer("g", start="first")
+                await inbox.subscribe("T")
+                await inbox.subscribe("S", sql("a = 1"))
+                assert seen == [], "nothing is said before the start"
+                assert inbox.state.value == "CREATE_JUST"
+                await inbox.start()
+                await inbox.start()  # again does nothing (API-04)
+                assert inbox.state.value == "RUNNING"
+                await master.wait_for(11, 3)
+                shared = next(step for step in seen if step.endswith(" 38"))  # any broker of the topic may say
+                order = [
+                    seen.index(step) for step in ("ns T", "master 46", "master 34 of the group", shared, "master 14")
+                ]
+                assert order == sorted(order)
+                assert max(seen.index(f"ns {topic}") for topic in ("T", "S", "%RETRY%g")) < seen.index("master 46")
+                assert seen.count("master 46") == 1, "brokers are asked about the SQL filter alone"
+                assert max(seen.index("master 34 of the group"), seen.index("slave 34 of the group")) < seen.index(
+                    "master 11"
+                )
+                told = HeartbeatData.decode(slave.of(34)[-1].body).consumer_data_set[0]
+                wanted = {(s.topic, s.expression_type, s.sub_string) for s in told.subscription_data_set}
+                assert wanted == {("T", "TAG", "*"), ("S", "SQL92", "a = 1"), ("%RETRY%g", "TAG", "*")}
+                twin = client.consumer("g")
+                with pytest.raises(
+                    GroupInUse, match=r"group\[g\] has been created before, specify another name please"
+                ):
+                    await twin.start()
+                assert twin.state is State.NEW and client._core.consumers["g"] is inbox
+                await inbox.stop()
+                await twin.start()
+                await twin.stop()
+
+    run(work)
+
+
+@pytest.mark.spec("CA-04", "FIL-03")
+def test_a_failed_start_leaves_nothing_and_can_be_tried_again(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c, "T", "%RETRY%g")
+            c.broker.script[46] = [lambda command: command.reply(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "no")]
+            inbox = client.consumer("g", start="first")
+            await inbox.subscribe("T", sql("a = 1"))
+            with pytest.raises(Exception, match="no"):
+                await inbox.start()
+            assert inbox.state.value == "CREATE_JUST" and client._core.consumers == {}
+            await inbox.start()
+            assert inbox.state is State.RUNNING
+            await inbox.stop()
+
+    run(work)
+
+
+@pytest.mark.spec("CA-05", "API-06", "OF-02")
+def test_a_broadcast_consumer_finds_its_file_again_by_its_client_id(run: Run, cluster: Any, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster() as c:
+            one_queue(c)
+            for n in range(3):
+                c.broker.put("T", 0, b"%d" % n)
+            settings: Any = {"instance": "reports", "unit": "u1", "offsets_dir": str(tmp_path)}
+            for first in (b"0", b"2"):
+                async with Client(name_servers=c.name_servers, **settings) as client:
+                    assert client.client_id == "127.0.0.1@reports@u1"
+                    async with client.consumer("g", model="broadcast", start="first") as inbox:
+                        await inbox.subscribe("T")
+                        message = await inbox.recv(5)
+                        assert message.body == first
+                        await message.ack()
+                        if first == b"0":
+                            await (await inbox.recv(5)).ack()
+            assert (tmp_path / "127.0.0.1@reports@u1" / "g" / "offsets.json").is_file()
+            ids = set()
+            for _ in range(2):
+                async with Client(name_servers=c.name_servers) as client:
+                    ids.add(client.client_id)
+                    with pytest.raises(ConfigError, match="instance"):
+                        client.consumer("g", model="broadcast")
+            assert len(ids) == 2, "without a name no two clients are equal"
+            assert c.broker.offsets == {}, "the broker keeps nothing of it"
+
+    run(work)
+
+
+@pytest.mark.spec("CA-03")
+def test_members_that_do_not_want_the_same_are_told(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    def warned(word: str) -> list[str]:
+        return [r.getMessage() for r in caplog.records if "differ" in r.message and word in r.getMessage()]
+
+    async def work() -> None:
+        async with EmbeddedBroker() as server, AsyncExitStack() as stack:
+            await stack.enter_async_context(one := Client.from_url(server.url, rebalance_ms=20))
+            await stack.enter_async_context(two := Client.from_url(server.url, rebalance_ms=20))
+            await one.create_topic("T", queues=2)
+            await one.create_topic("Own", queues=2)
+            first = await stack.enter_async_context(one.consumer("g"))
+            await first.subscribe("T", "a || b")
+            second = await stack.enter_async_context(two.consumer("g"))
+            await second.subscribe("T", "b||a")
+            await eventually(lambda: first.assigned and second.assigned)
+            rounds = first._rounds
+            await eventually(lambda: first._rounds > rounds + 5)
+            assert warned("") == [], "the same tags in another order are no difference"
+            await second.subscribe("T", "c")
+            await eventually(lambda: warned("mine=TAG a || b newest=TAG c"))
+            rounds = first._rounds
+            await eventually(lambda: first._rounds > rounds + 5)
+            (text,) = warned("newest=TAG c")
+            assert "group=g topic=T" in text and two.client_id in text and one.client_id not in text
+            await second.subscribe("Own")
+            await eventually(
+                lambda: "Own" in {queue.topic for queue in second.assigned}
+            )  # one of two: the other is lost
+            rounds = second._rounds
+            await eventually(lambda: second._rounds > rounds + 5)
+            assert warned("topic=Own") == []
+            await first.subscribe("T", "c")
+            await eventually(lambda: warned("topic=Own"))
+            assert "newest=no such topic" in warned("topic=Own")[0]
+
+    run(work)
+
+
+@pytest.mark.spec("CA-07", "API-16")
+def test_concurrency_is_what_was_asked_for_and_no_more(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            for n in range(20):
+                c.broker.put("T", 0, b"%d" % n)
+            gate, busy, most, done = asyncio.Event(), 0, 0, 0
+
+            @client.listener("T", group="g", start="first", concurrency=3)
+            async def handle(message: Message[bytes]) -> None:
+                nonlocal busy, most, done
+                busy += 1
+                most = max(most, busy)
+                await gate.wait()
+                busy -= 1
+                done += 1
+
+            running = asyncio.ensure_future(client.run())
+            await eventually(lambda: busy == 3)
+            consumer: Any = client._core.consumers["g"]
+            assert len(consumer._inbox) == 17, "the rest waits, however much it is"
+            gate.set()
+            await eventually(lambda: done == 20)
+            assert most == 3
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    run(work)
+
+
+@pytest.mark.spec("CA-08", "API-18")
+def test_paused_it_pulls_nothing_and_shares_nothing_until_it_goes_on(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            c.broker.put("T", 0, b"first")
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                await (await inbox.recv(5)).ack()
+                await eventually(lambda: len(c.broker._grown[("T", 0)]) == 1)  # the next pull is held
+                inbox.pause()
+                assert inbox.paused == [ZERO]
+                c.broker.put("T", 0, b"pulled before")  # answers the pull that was under way
+                c.broker.put("T", 0, b"not pulled")
+                await silence(inbox)
+                pulls = len(c.broker.of(11))
+                for _ in range(2):
+                    asked, rounds = len(c.broker.of(38)), inbox._rounds  # the first time a round may be under way
+                    c.broker.connections[-1].invoke_oneway(Command(40, ext={"consumerGroup": "g"}))
+                    await eventually(lambda: inbox._rounds > rounds)  # noqa: B023
+                assert len(c.broker.of(38)) == asked, "the queues are not shared again"
+                assert len(c.broker.of(11)) == pulls and inbox.position() == {ZERO: 1}
+                inbox.resume()
+                assert [(await inbox.recv(5)).body for _ in range(2)] == [b"pulled before", b"not pulled"]
+                await c.broker.wait_for(38, asked + 1)
+                assert inbox.paused == []
+
+    run(work)
+
+
+@pytest.mark.spec("CA-10")
+def test_the_timers_are_the_originals(run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    timers: dict[str, tuple[int, int]] = {}
+    every = Core._every
+
+    def note(self: Core, name: str, first_ms: int, period_ms: int, work: Any) -> None:
+        timers[name] = (first_ms, period_ms)
+        every(self, name, first_ms, period_ms, work)
+
+    monkeypatch.setattr(Core, "_every", note)
+
+    async def work() -> None:
+        async with Client(name_servers="127.0.0.1:1"):
+            assert timers == {
+                "routes": (10, 30_000),
+                "heartbeat": (1_000, 30_000),
+                "offsets": (10_000, 5_000),
+                "rebalance": (20_000, 20_000),
+            }
+        quick: Any = {"route_poll_ms": 20, "heartbeat_ms": 20, "persist_offsets_ms": 20, "rebalance_ms": 20}
+        async with cluster(brokers=2) as c, Client(name_servers=c.name_servers, **quick) as client:
+            one_queue(c)
+            both = TopicRouteData(
+                [QueueData("b0", 1, 1, 6)],
+                [BrokerData("c", name, {0: c.brokers[name].address}) for name in ("b0", "b1")],
+            )
+            c.add("T", both)
+            c.broker.put("T", 0, b"x")
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                await (await inbox.recv(5)).ack()
+                for code in (RequestCode.HEART_BEAT, RequestCode.GET_CONSUMER_LIST_BY_GROUP):
+                    await c.broker.wait_for(code, len(c.broker.of(code)) + 3)
+                await c.ns[0].wait_for(105, len(c.ns[0].of(105)) + 3)
+                await eventually(lambda: c.broker.offsets.get(("g", "T", 0)) == 1)
+                gone = c.brokers["b1"].address
+                assert gone in client._core.broker_versions
+                c.add("T", c.route("b0", read=1, write=1))
+                await eventually(lambda: gone not in client._core.broker_versions)
+                beats = len(c.brokers["b1"].of(34))
+                await c.broker.wait_for(34, len(c.broker.of(34)) + 3)
+                assert len(c.brokers["b1"].of(34)) == beats, "who is in no route is not told any more"
+
+    run(work)
+
+
+# queues of one's own
+
+
+@pytest.mark.spec("CA-12", "API-18")
+def test_assigned_queues_are_read_by_whoever_names_them(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, persist_offsets_ms=20) as client:
+            for n in range(3):
+                c.broker.put("T", 0, b"0:%d" % n)
+                c.broker.put("T", 1, b"1:%d" % n)
+            inbox = client.consumer("g", start="first")
+            await inbox.assign([ZERO, ONE])
+            async with inbox:
+                with pytest.raises(ClientError, match=r"^Subscribe and assign are mutually exclusive\."):
+                    await inbox.subscribe("T")
+                assert sorted(await inbox.wait_assigned()) == [ZERO, ONE]
+                batches = inbox.batches(10, wait=0.05)
+                got = await anext(batches)
+                while len(got) < 6:
+                    got += await anext(batches)
+                await batches.aclose()
+                assert Counter(message.body for message in got) == Counter(
+                    f"{q}:{n}".encode() for q in (0, 1) for n in range(3)
+                )
+                for message in got:
+                    await message.ack()
+                await eventually(lambda: c.broker.offsets.get(("g", "T", 1)) == 3)  # by the timer
+                for bad in (-1, 4, 100):
+                    with pytest.raises(OffsetOutOfRange):
+                        await inbox.seek(bad, ZERO)
+                assert inbox.position(ZERO) == {ZERO: 3}, "nothing was moved"
+                assert await inbox.seek(1, ZERO) == {ZERO: 1}
+                again = await inbox.recv(5)
+                assert (again.queue, again.offset) == (ZERO, 1)
+                assert await inbox.seek("first", ZERO) == {ZERO: 0}
+                assert (await inbox.recv(5)).offset == 0, "what was pulled before is void"
+                inbox.pause(ONE)
+                c.broker.put("T", 1, b"held")
+                await inbox.seek("last", ZERO)
+                c.broker.put("T", 0, b"flows")
+                assert (await inbox.recv(5)).body == b"flows"
+                await silence(inbox, 0.05)
+                inbox.resume(ONE)
+                assert (await inbox.recv(5)).body == b"held"
+            assert c.ns[0].routes.keys() == {"T"}
+            assert "%RETRY%g" not in {command.ext.get("topic") for command in c.ns[0].of(105)}
+            beats = [HeartbeatData.decode(command.body) for command in c.broker.of(34)]
+            assert not [beat for beat in beats if beat.consumer_data_set], "it is nobody's member"
+            async with client.consumer("h") as other:
+                await other.subscribe("T")
+                with pytest.raises(ClientError, match="mutually exclusive"):
+                    await other.assign([ZERO])
+
+    run(work)
+
+
+@pytest.mark.spec("CA-12")
+def test_who_reads_queues_by_hand_learns_when_a_topic_gets_others(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, route_poll_ms=20, namespace="n") as client:
+            c.add("n%T", c.route(read=1, write=1))
+            source = client.puller().watch("T")
+            assert await anext(source) == [ZERO]
+            more = asyncio.ensure_future(anext(source))
+            await c.ns[0].wait_for(105, 5)
+            assert not more.done(), "only a change is told"
+            c.add("n%T", c.route(read=2, write=2))
+            assert await more == [ZERO, ONE]
+            with pytest.raises(RouteNotFound):
+                await anext(client.puller().watch("Nowhere"))
+            last = asyncio.ensure_future(anext(source, None))
+            await asyncio.sleep(0)
+            await client.stop()
+            assert await last is None, "it ends with the client"
+            assert client._core.route_watchers == set()
+
+    run(work)
+
+
+@pytest.mark.spec("CA-12", "API-31")
+def test_queues_are_watched_without_await() -> None:
+    with SyncEmbeddedBroker() as server, saturnmq.sync.Client.from_url(server.url) as client:
+        client.create_topic("T", queues=2)
+        for queues in client.puller().watch("T"):
+            assert [queue.queue_id for queue in queues] == [0, 1]
+            break
+
+
+# what brokers ask
+
+
+def direct(body: bytes = b"x") -> Command:
+    host = Host("127.0.0.1", 10911)
+    record = Record("T", body, b"UNIQ_KEY\x01ID", 1, queue_offset=7, store_host=host, born_host=host)
+    ext = {"consumerGroup": "g", "clientId": "?", "msgId": "ID", "brokerName": "b0"}
+    return Command(RequestCode.CONSUME_MESSAGE_DIRECTLY, ext=ext, body=encode_record(record))
+
+
+async def asked_directly(c: Any, body: bytes = b"x") -> ConsumeMessageDirectlyResult:
+    answer = await c.broker.connections[-1].invoke(direct(body), 5_000)
+    assert answer.code == 0
+    return ConsumeMessageDirectlyResult.decode(answer.body)
+
+
+@pytest.mark.spec("CA-15")
+def test_a_message_to_be_consumed_here_and_now_is_answered_with_what_became_of_it(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c, "T", "%RETRY%g")
+
+            @client.listener("T", group="g", start="first")
+            async def handle(message: Message[bytes]) -> Ack | None:
+                assert (message.message_id, message.offset, message.queue) == ("ID", 7, ONE)
+                if message.body == b"raises":
+                    raise OSError("disk gone")
+                return {b"later": Ack.RETRY, b"never": Ack.REJECT, b"fine": Ack.SUCCESS}.get(message.body)
+
+            running = asyncio.ensure_future(client.run())
+            await c.broker.wait_for(11)
+            results = {}
+            for body in (b"fine", b"none", b"later", b"never", b"raises"):
+                result = await asked_directly(c, body)
+                assert (result.order, result.auto_commit) == (False, True)
+                assert 0 <= result.spent_time_mills < 5_000
+                results[body] = result.consume_result
+                if body == b"raises":
+                    assert result.remark == f"{FAILED_PREFIX}OSError: disk gone"
+            assert results == {
+                b"fine": "CR_SUCCESS",
+                b"none": "CR_SUCCESS",
+                b"later": "CR_LATER",
+                b"never": "CR_ROLLBACK",
+                b"raises": "CR_THROW_EXCEPTION",
+            }
+            assert c.broker.sent_back == [] and ("g", "T", 1) not in c.broker.offsets, "it only visits"
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    run(work)
+
+
+@pytest.mark.spec("CA-15")
+def test_a_message_that_nobody_takes_in_time_is_not_handed_out_later(
+    run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running_info, "DIRECT_TIMEOUT_S", 0.05)
+
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            async with client.consumer("g", start="first", ordered=True) as inbox:
+                await inbox.subscribe("T")
+                await c.broker.wait_for(34)
+                result = await asked_directly(c)
+                assert (result.consume_result, result.order) == ("CR_RETURN_NULL", True)
+                assert result.spent_time_mills >= 50 and "0.05 s" in (result.remark or "")
+                await silence(inbox)
+
+    run(work)
+
+
+@pytest.mark.spec("CA-15", "RT-09")
+def test_an_operator_sees_what_a_member_holds(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c, "T", "%RETRY%g")
+            for n in range(3):
+                c.broker.put("T", 0, b"%d" % n)
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T", "*")
+                first, second = await inbox.recv(5), await inbox.recv(5)
+                await first.ack()
+                await second.retry()
+                connection = c.broker.connections[-1]
+                for stack in ("false", "true"):
+                    ext = {"consumerGroup": "g", "clientId": client.client_id, "jstackEnable": stack}
+                    answer = await connection.invoke(Command(RequestCode.GET_CONSUMER_RUNNING_INFO, ext=ext), 5_000)
+                    info = ConsumerRunningInfo.decode(answer.body)
+                    assert (info.jstack is not None) == (stack == "true")
+                assert info.jstack is not None and "test_client_consumption" in info.jstack
+                assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+                assert info.properties["PROP_CONSUMEORDERLY"] == "false"
+                assert abs(int(info.properties["PROP_CONSUMER_START_TIMESTAMP"]) - time.time() * 1000) < 20_000
+                assert {data.topic for data in info.subscription_set} == {"T", "%RETRY%g"}
+                held = info.mq_table[ZERO]
+                assert (held.commit_offset, held.cached_msg_count, held.droped) == (2, 1, False)
+                assert (held.cached_msg_min_offset, held.cached_msg_max_offset) == (2, 2)
+                status = info.status_table["T"]
+                assert status.consume_failed_msgs == 1 and status.consume_ok_tps > 0 and status.pull_tps > 0
+                ask = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext={"topic": "T", "group": "g"})
+                answer = await connection.invoke(ask, 5_000)
+                assert GetConsumerStatusBody.decode(answer.body).message_queue_table == {ZERO: 2}
+                strange = await connection.invoke(Command(4711, ext={"consumerGroup": "g"}), 5_000)
+                assert strange.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                other = await connection.invoke(Command(307, ext={"consumerGroup": "nobody"}), 5_000)
+                assert other.code == ResponseCode.SYSTEM_ERROR
+
+    run(work)
+
+
+@pytest.mark.spec("OF-06")  # the client's half: what a member does when the broker tells it
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_reset_moves_members_at_once_and_voids_what_they_held(run: Run, cluster: Any, ordered: bool) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            c.broker.script[41] = holds_all
+            c.add("%RETRY%g", c.route(read=1, write=1))
+            c.add("T", c.route(read=2, write=2))
+            for n in range(4):
+                c.broker.put("T", 0, b"0:%d" % n)
+            async with client.consumer("g", start="first", ordered=ordered) as inbox:
+                await inbox.subscribe("T")
+                for _ in range(3):
+                    await (await inbox.recv(5)).ack()
+                held = await inbox.recv(5)
+                assert held.offset == 3
+                await eventually(lambda: len(inbox.assigned) == 2)
+                table = {ZERO: 1, ONE: 0, MessageQueue("T", "b0", 9): 5}
+                ext = {"topic": "T", "group": "g", "timestamp": "0", "isForce": "true"}
+                c.broker.connections[-1].invoke_oneway(Command(220, ext=ext, body=ResetOffsetBody(table).encode()))
+                await eventually(lambda: c.broker.offsets.get(("g", "T", 0)) == 1)  # back, and stored at once
+                await held.ack()
+                assert inbox.committed()[ZERO] == 1, "what was held is void"
+                again = [await inbox.recv(5)]
+                assert (again[0].offset, again[0].attempt) == (1, 1)
+                assert MessageQueue("T", "b0", 9) not in inbox.committed(), "a queue that is not ours is left alone"
+                await again[0].ack()
+                assert inbox.committed()[ZERO] == 2
+
+    run(work)
+
+
+# flow control
+
+
+@pytest.mark.spec("PL-02", "PL-01")
+def test_waiting_is_told_the_first_and_every_thousandth_time(
+    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            for n in range(1002):
+                c.broker.put("T", 0, b"%05d" % n)
+            async with client.consumer("g", start="first", prefetch=1) as inbox:
+                await inbox.subscribe("T")
+                for _ in range(1002):
+                    message = await inbox.recv(5)
+                    await eventually(lambda: inbox.assignments[-1]._waits > message.offset)  # noqa: B023
+                    await message.ack()
+
+    with caplog.at_level(logging.WARNING):
+        run(work)
+    told = [r.getMessage() for r in caplog.records if r.message.startswith("pulling waits")]
+    assert [text.partition("first=")[2] for text in told] == [
+        "0 last=0 messages=1 bytes=5 span=0 times=1",
+        "1000 last=1000 messages=1 bytes=5 span=0 times=1001",
+    ]
+    assert all("group=g" in text and "queue_id=0" in text for text in told)
+
+
+# consuming
+
+
+@pytest.mark.spec("CC-01", "API-15")
+def test_what_one_pull_brings_is_handed_out_one_by_one_or_in_lists(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            for n in range(25):
+                c.broker.put("T", 0, b"%d" % n)
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                lists = []
+                async for batch in inbox.batches(10, wait=0.1):
+                    lists.append([int(message.body) for message in batch])
+                    for message in batch:
+                        await message.ack()
+                    if sum(map(len, lists)) == 25:
+                        break
+                assert lists == [list(range(10)), list(range(10, 20)), list(range(20, 25))]
+                assert c.broker.of(11)[0].ext["maxMsgNums"] == "32"
+                c.broker.put("T", 0, b"alone")
+                assert (await inbox.recv(5)).body == b"alone"
+
+    run(work)
+
+
+class Diary(ConsumeHook):
+    """What a hook was told."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[Any, ...]] = []
+
+    def before(self, context: ConsumeContext) -> None:
+        self.lines.append(("before", context.group, context.message.body))
+
+    def after(self, context: ConsumeContext) -> None:
+        self.lines.append((context.message.body, context.verdict, context.reason, context.timed_out))
+        assert context.elapsed_ms >= 0
+
+
+class Broken(ConsumeHook):
+    def before(self, context: ConsumeContext) -> None:
+        raise OSError("a hook's own")
+
+
+@pytest.mark.spec("CC-02", "API-19")
+def test_a_listener_sees_the_original_topic_and_hooks_see_how_it_ended(
+    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c, "T", "%RETRY%g")
+            diary, topics = Diary(), set()
+            c.broker.put("%RETRY%g", 0, b"again", "RETRY_TOPIC\x01T", reconsume_times=1)
+            for body in (b"ok", b"later", b"raises", b"slow"):
+                c.broker.put("T", 0, body)
+
+            @client.listener("T", group="g", start="first", time_limit=0.2, hooks=[Broken(), diary])
+            async def handle(message: Message[bytes]) -> Ack | None:
+                topics.add((message.topic, message.attempt))
+                if message.body == b"raises":
+                    raise OSError("no")
+                if message.body == b"slow":
+                    await asyncio.Event().wait()
+                return Ack.RETRY if message.body == b"later" else None
+
+            running = asyncio.ensure_future(client.run())
+            await eventually(lambda: len(diary.lines) == 10)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            assert topics == {("T", 1), ("T", 2)}
+            ends = {line[0]: line[1:] for line in diary.lines if line[0] != "before"}
+            assert ends == {
+                b"again": (Ack.SUCCESS, "", False),
+                b"ok": (Ack.SUCCESS, "", False),
+                b"later": (Ack.RETRY, "", False),
+                b"raises": (Ack.RETRY, f"{FAILED_PREFIX}OSError: no", False),
+                b"slow": (Ack.RETRY, f"{FAILED_PREFIX}TimeoutError: ", False),
+            }
+            begun = [line for line in diary.lines if line[0] == "before"]
+            assert {line[1] for line in begun} == {"g"} and len(begun) == 5
+            assert len(c.broker.sent_back) == 3
+            assert [r for r in caplog.records if r.message.startswith("consume hook failed")]
+
+    run(work)
+
+
+@pytest.mark.spec("CC-02", "RB-03")
+def test_of_a_queue_that_went_away_nothing_is_handed_out_and_nothing_counts(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c, "T", "U", "%RETRY%g")
+            c.broker.put("T", 0, b"held")
+            c.broker.put("T", 0, b"waits")
+            diary = Diary()
+            async with client.consumer("g", start="first", hooks=[diary]) as inbox:
+                await inbox.subscribe("T")
+                await inbox.subscribe("U")
+                held = await inbox.recv(5)
+                assert held.body == b"held"
+                await inbox.unsubscribe("T")
+                await silence(inbox, 0.05)
+                await held.ack()
+                await held.retry()  # whatever is said now, it is the next owner's
+                c.broker.put("U", 0, b"goes on")
+                assert (await inbox.recv(5)).body == b"goes on"
+            assert [line for line in diary.lines if line[0] != "before"] == []
+            assert c.broker.sent_back == [] and c.broker.offsets.get(("g", "T", 0), 0) == 0
+
+    run(work)
+
+
+@pytest.mark.spec("CC-03", "CC-05")
+def test_of_a_batch_the_first_may_succeed_and_the_rest_fail(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c, "T", "%RETRY%g")
+            for n in range(5):
+                c.broker.put("T", 0, b"%d" % n)
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                batches = inbox.batches(5, wait=0.5)
+                batch = await anext(batches)
+                await batches.aclose()
+                for message in batch[:3]:
+                    await message.ack()
+                assert inbox.committed()[ZERO] == 3
+                for message in batch[3:]:
+                    await message.retry()
+                assert inbox.committed()[ZERO] == 5, "a copy of the others is with the broker"
+                assert [command.ext["originMsgId"] for command in c.broker.sent_back] == [
+                    message.message_id for message in batch[3:]
+                ]
+
+    run(work)
+
+
+@pytest.mark.spec("CC-04")
+def test_a_message_that_cannot_be_sent_back_comes_again_here_as_its_next_attempt(
+    run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert consumer_module.RETRY_LATER_S == 5.0
+    monkeypatch.setattr(consumer_module.Consumer.redeliver_later, "__defaults__", (0.02,))
+
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, attempts=1) as client:
+            one_queue(c, "T", "%RETRY%g")
+            c.broker.put("T", 0, b"a", "UNIQ_KEY\x01A")
+            refuse = lambda command: command.reply(ResponseCode.SYSTEM_ERROR, "no")  # noqa: E731
+            c.broker.script[36] = [refuse, refuse]
+            c.broker.script[310] = [refuse, refuse]
+            seen: list[int] = []
+            open_bytes: list[int] = []
+
+            @client.listener("T", group="g", start="first")
+            async def handle(message: Message[bytes]) -> Ack:
+                seen.append(message.attempt)
+                consumer: Any = client._core.consumers["g"]
+                open_bytes.append(consumer.assignments[-1].generation.process_queue.body_bytes)
+                return Ack.RETRY
+
+            running = asyncio.ensure_future(client.run())
+            await eventually(lambda: len(c.broker.sent_back) == 1)
+            assert seen == [1, 2, 3] and open_bytes == [1, 1, 1], "it stays in its queue meanwhile"
+            assert [command.ext["j"] for command in c.broker.of(310)] == ["1", "2"]
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            assert c.broker.offsets["g", "T", 0] == 1
+
+    run(work)
+
+
+@pytest.mark.spec("CC-04")
+def test_a_broadcast_message_that_fails_is_dropped_with_a_word(
+    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    async def work() -> None:
+        settings: Any = {"instance": "one", "offsets_dir": str(tmp_path)}
+        async with cluster() as c, Client(name_servers=c.name_servers, **settings) as client:
+            one_queue(c)
+            c.broker.put("T", 0, b"a")
+            async with client.consumer("g", start="first", model="broadcast") as inbox:
+                await inbox.subscribe("T")
+                await (await inbox.recv(5)).retry()
+                assert inbox.committed() == {ZERO: 1}
+                await silence(inbox, 0.05)
+            assert c.broker.sent_back == [] and c.broker.of(310) == []
+
+    run(work)
+    (line,) = [r for r in caplog.records if r.message.startswith("message dropped")]
+    assert line.levelno == logging.WARNING and "group=g" in line.getMessage()
+
+
+# offsets
+
+
+@pytest.mark.spec("OF-01", "OF-03")
+def test_a_groups_offsets_are_kept_in_memory_and_stored_by_the_broker(
+    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            await client.topic_exists("T")
+            offsets = ClusterOffsets(client._core, "g")
+            await offsets.load()
+            assert offsets.get(ZERO) is None and await offsets.read(ZERO) is None
+            c.broker.offsets["g", "T", 0] = 7
+            assert await offsets.read(ZERO) == 7 and offsets.get(ZERO) is None, "reading changes nothing here"
+            offsets.update(ZERO, 9)
+            offsets.update(ZERO, 8)
+            assert offsets.get(ZERO) == 9, "it only rises"
+            offsets.update(ZERO, 3, increase_only=False)
+            offsets.update(ONE, 4)
+            snapshot = offsets.snapshot()
+            assert snapshot == {ZERO: 3, ONE: 4}
+            snapshot.clear()
+            assert offsets.get(ZERO) == 3, "a copy"
+            await offsets.persist(ZERO, confirmed=True)
+            assert c.broker.offsets["g", "T", 0] == 3 and ("g", "T", 1) not in c.broker.offsets
+            assert not c.broker.of(15)[-1].is_oneway
+            await offsets.persist_all()
+            (_, second) = await c.broker.wait_for(15, 2)
+            assert second.is_oneway and second.ext["queueId"] == "1", "what is stored already is not sent again"
+            offsets.forget(ZERO)
+            assert offsets.snapshot() == {ONE: 4}
+            offsets.update(MessageQueue("T", "nobody", 0), 1)
+            offsets.update(ONE, 5)
+            await offsets.persist_all()  # one that fails does not stop the others
+            await c.broker.wait_for(15, 3)
+            assert c.broker.offsets["g", "T", 1] == 5
+            c.broker.script[14] = [lambda command: command.reply(ResponseCode.SYSTEM_ERROR, "busy")]
+            with pytest.raises(Exception, match="busy"):
+                await offsets.read(ZERO)
+
+    run(work)
+    assert [r for r in caplog.records if r.message.startswith("offset not stored")]
+
+
+@pytest.mark.spec("OF-02", "OF-01")
+def test_a_broadcast_consumers_offsets_are_a_file_of_the_originals_form(run: Run, tmp_path: Path) -> None:
+    async def work() -> None:
+        path = tmp_path / "1.2.3.4@a" / "g" / "offsets.json"
+        offsets = LocalOffsets(path)
+        await offsets.load()
+        assert offsets.snapshot() == {} and await offsets.read(ZERO) is None, "no file: a beginning"
+        offsets.update(ZERO, 5)
+        offsets.update(ZERO, 4)
+        offsets.update(ONE, 2)
+        await offsets.persist(ZERO)
+        assert not path.exists(), "one queue alone is not written"
+        await offsets.persist_all()
+        entry = '{"brokerName":"b0","queueId":%d,"topic":"T"}:%d'
+        text = path.read_text()
+        assert "".join(text.split()) == '{"offsetTable":{%s,%s}}' % (entry % (0, 5), entry % (1, 2))  # noqa: UP031
+        backup = path.with_name("offsets.json.bak")
+        assert not backup.exists()
+        before = path.stat().st_mtime_ns
+        await offsets.persist_all()
+        assert path.stat().st_mtime_ns == before, "unchanged it is not written again"
+        offsets.forget(ZERO)
+        offsets.update(ONE, 3)
+        await offsets.persist_all()
+        assert backup.read_text() == text, "the old file is kept"
+        assert not path.with_name("offsets.json.tmp").exists()
+        again = LocalOffsets(path)
+        await again.load()
+        assert again.snapshot() == {ZERO: 5, ONE: 3}, "a queue that is not owned now is not lost"
+        for damage in (b"", b"{", path.read_bytes()[:-20]):
+            path.write_bytes(damage)
+            old = LocalOffsets(path)
+            await old.load()
+            assert old.snapshot() == {ZERO: 5, ONE: 2}, "the one before it"
+        path.unlink()
+        await (old := LocalOffsets(path)).load()
+        assert old.get(ONE) == 2
+        backup.write_bytes(b"[")
+        with pytest.raises(ClientError, match=r"offsets\.json\.bak"):
+            await LocalOffsets(path).load()
+
+    run(work)
+
+
+@pytest.mark.spec("OF-02")
+def test_a_file_of_the_java_client_is_read(run: Run, tmp_path: Path) -> None:
+    async def work() -> None:
+        path = tmp_path / "offsets.json"
+        path.write_text(
+            '{\n\t"offsetTable":{{\n\t\t\t"brokerName":"b0",\n\t\t\t"queueId":1,\n\t\t\t"topic":"T"\n\t\t}:42,'
+            '{\n\t\t\t"brokerName":"b0",\n\t\t\t"queueId":0,\n\t\t\t"topic":"T"\n\t\t}:17\n\t}\n}'
+        )
+        offsets = LocalOffsets(path)
+        await offsets.load()
+        assert offsets.snapshot() == {ZERO: 17, ONE: 42}
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(path.read_text())  # it is none
+
+    run(work)
+
+
+@pytest.mark.spec("OF-02")
+def test_where_the_file_cannot_be_written_consuming_goes_on(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        blocked = tmp_path / "file"
+        blocked.write_text("not a folder")
+        offsets = LocalOffsets(blocked / "g" / "offsets.json")
+        offsets.update(ZERO, 1)
+        await offsets.persist_all()
+        blocked.unlink()
+        await offsets.persist_all()
+        assert (blocked / "g" / "offsets.json").is_file(), "tried again the next time"
+
+    run(work)
+    assert len([r for r in caplog.records if r.message.startswith("offsets not written")]) == 1
