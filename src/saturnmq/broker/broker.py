@@ -20,12 +20,14 @@ from saturnmq.broker.filters import SAVE_SECONDS, Filters
 from saturnmq.broker.groups import Groups
 from saturnmq.broker.hold import Hold
 from saturnmq.broker.locks import QueueLocks
+from saturnmq.broker.moved import OffsetMoved
 from saturnmq.broker.offsets import Offsets
 from saturnmq.broker.processors import pull
 from saturnmq.broker.processors.send_answer import SendAnswers
 from saturnmq.broker.processors.table import FAST_TABLE, TABLE, Answer, Route
 from saturnmq.broker.registrar import Registrar
 from saturnmq.broker.settings import BrokerSettings
+from saturnmq.broker.slow_groups import CHECK_SECONDS, disable_slow
 from saturnmq.broker.stats import SAMPLE_SECONDS, Stats
 from saturnmq.broker.timer import TimerService
 from saturnmq.broker.topics import Topics
@@ -100,6 +102,7 @@ class Broker:
         self.ctx.hold = Hold(
             lambda held: pull.resume(self.ctx, held), limit=settings.pull_queue_max, properties=self.store.properties
         )
+        self.ctx.moved = OffsetMoved(self.store, settings.broker_name, clock_ms)
         self._config = config
         self._delay_class = DelayService if ledger is None else LedgerDelay
         self._make_services()
@@ -214,6 +217,7 @@ class Broker:
                 loop.create_task(self._every(self.settings.client_scan_ms / 1000, self._scan_clients)),
                 loop.create_task(self._every(SAVE_SECONDS, self.ctx.filters.save_soon)),
                 loop.create_task(self._every(SAMPLE_SECONDS, self._sample)),
+                loop.create_task(self._every(CHECK_SECONDS, self._disable_slow_groups)),
                 loop.create_task(self._every(self.settings.flush_delay_ms / 1000, lambda: self.ctx.delay.save())),
                 loop.create_task(self._every(self.settings.flush_delay_ms / 1000, lambda: self.ctx.timer.save())),
                 loop.create_task(self._every(SAMPLE_SECONDS, lambda: self.ctx.transactions.note_progress())),
@@ -366,6 +370,10 @@ class Broker:
                 "client expired address=%s limit_ms=%s", connection.remote_address, self.settings.client_expiry_ms
             )
             connection.close(f"no heartbeat for {self.settings.client_expiry_ms} ms")
+
+    def _disable_slow_groups(self) -> None:
+        if self.settings.disable_slow_groups:
+            disable_slow(self.store, self.ctx.groups, self.ctx.offsets, self.settings.slow_group_bytes)
 
     def _sample(self) -> None:
         self.ctx.stats.sample(asyncio.get_running_loop().time())

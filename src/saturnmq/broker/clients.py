@@ -24,6 +24,7 @@ class ClientInfo:
     language: int
     version: int
     heard_ms: int
+    subscriptions: dict[str, tuple[str, str]] = field(default_factory=dict)  # topic to expression and its type
 
 
 @dataclass(slots=True)
@@ -58,6 +59,22 @@ class ConsumerGroup:
         return changed
 
 
+def _warn_of_unequal(group: ConsumerGroup, connection: Connection, info: ClientInfo) -> None:
+    """The group has one subscription: of members that want different things, some lose messages (CA-03). Told per change."""
+    for member, other in group.members.items():
+        if member is not connection and other.subscriptions != info.subscriptions:
+            topics = sorted(
+                topic
+                for topic in other.subscriptions.keys() | info.subscriptions.keys()
+                if other.subscriptions.get(topic) != info.subscriptions.get(topic)
+            )
+            log.warning(
+                "members of one group subscribe unequally, and lose messages by it group=%s client=%s other=%s topics=%s",
+                group.name, info.client_id, other.client_id, topics[:10],
+            )  # fmt: skip
+            return
+
+
 class Clients:
     """All live clients. on_change is told the groups whose members or topics changed, on_gone those that lost the last member."""
 
@@ -84,6 +101,9 @@ class Clients:
         known = group.members.get(connection)
         if known is not None and known.client_id != info.client_id:
             log.warning("client id changed group=%s from=%s to=%s", group.name, known.client_id, info.client_id)
+        info.subscriptions = {s.topic: (s.sub_string, s.expression_type) for s in data.subscription_data_set}
+        if known is None or known.subscriptions != info.subscriptions:
+            _warn_of_unequal(group, connection, info)
         group.members[connection] = info
         self._groups_of.setdefault(connection, (set(), set()))[1].add(group.name)
         changed = group.update(data)

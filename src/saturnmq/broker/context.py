@@ -11,6 +11,7 @@ from saturnmq.broker.filters import Filters
 from saturnmq.broker.groups import Groups
 from saturnmq.broker.hold import Hold
 from saturnmq.broker.locks import QueueLocks
+from saturnmq.broker.moved import OffsetMoved
 from saturnmq.broker.offsets import Offsets
 from saturnmq.broker.processors.send_answer import SendAnswers
 from saturnmq.broker.settings import BrokerSettings
@@ -42,6 +43,7 @@ class Context:
     transactions: Transactions = field(init=False)
     store_host: Host = field(init=False)
     answers: SendAnswers = field(init=False)
+    moved: OffsetMoved = field(init=False)
     address: str = ""  # as clients are told
     id_prefix: str = ""  # of offset message ids: host and port, hex
     cluster_suffix: str = ""  # the CLUSTER property, encoded

@@ -46,6 +46,10 @@ class Offsets:
             queues[queue_id] = offset
             self.dirty = True
 
+    def of(self, topic: str, group: str) -> dict[int, int]:
+        """The offsets of a group for a topic, by queue; a copy."""
+        return dict(self._table.get((topic, group), {}))
+
     def take(self, table: dict[str, dict[int, int]], *, forward: bool = False) -> None:
         """Have the offsets of another broker, or those that are greater there; what it does not know stays (DL-C07)."""
         for name, queues in table.items():

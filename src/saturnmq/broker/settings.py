@@ -46,6 +46,8 @@ class BrokerSettings:
     short_polling_ms: int = key("shortPollingTimeMills", 1000, unit="ms", low=1, spec="LP-01")
     notify_ids_changed: bool = key("notifyConsumerIdsChangedEnable", True, spec="HB-04")
     slave_read_enable: bool = key("slaveReadEnable", False, spec="BP-06")
+    disable_slow_groups: bool = key("disableConsumeIfConsumerReadSlowly", False, spec="BP-09")
+    slow_group_bytes: int = key("consumerFallbehindThreshold", 17_179_869_184, unit="bytes", low=1, spec="BP-09")
     property_filter_enable: bool = key("enablePropertyFilter", False, spec="BP-01")
     filter_support_retry: bool = key("filterSupportRetry", False, spec="FIL-05")
     calc_filter_bit_map: bool = key("enableCalcFilterBitMap", False, spec="FIL-06")

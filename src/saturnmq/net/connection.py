@@ -363,10 +363,14 @@ class Connection(asyncio.Protocol):
 
     # ---- calls
 
-    async def invoke(self, command: Command, timeout_ms: int) -> Command:
-        """The answer to a request. Raises CallTimeout, SendFailed (closed before the answer), TooManyRequests."""
+    async def invoke(self, command: Command, timeout_ms: int, *, limited: bool = True) -> Command:
+        """The answer to a request. Raises CallTimeout, SendFailed (closed before the answer), TooManyRequests.
+
+        limited: it takes one of the endpoint's permits (REM-17, REM-20); a caller with a bound of its own needs none.
+        """
         endpoint = self._endpoint
-        await endpoint.async_permits.acquire(timeout_ms, self.remote_address)
+        if limited:
+            await endpoint.async_permits.acquire(timeout_ms, self.remote_address)
         try:
             if self.closed:
                 raise self._send_failed()
@@ -381,7 +385,8 @@ class Connection(asyncio.Protocol):
                 timer.cancel()
                 self._pending.pop(opaque, None)
         finally:
-            endpoint.async_permits.release()
+            if limited:
+                endpoint.async_permits.release()
         for hook in endpoint.hooks:
             hook.after(self.remote_address, command, reply)
         return reply

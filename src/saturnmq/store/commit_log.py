@@ -42,6 +42,9 @@ _ZEROS: Final = bytes(_ZERO_STEP)
 _SPARE_AT_PERCENT: Final = 80  # the next file is made when the current one is this full
 _RESIDENT_BYTES: Final = 32 << 20  # of the current file stay mapped behind its end
 _BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
+_HOSTS_V4: Final = ~int(
+    SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+)  # a record with short hosts must not say otherwise
 
 
 class Record(NamedTuple):
@@ -234,33 +237,29 @@ class CommitLog:
         end = self.end
         at = end - file.start
         crc = zlib.crc32(body) & 0x7FFFFFFF
-        file.target[at : at + size] = b"".join(
-            (
-                RECORD_V4.pack(
-                    size,
-                    MESSAGE_MAGIC,
-                    crc,
-                    message.queue_id,
-                    message.flag,
-                    queue_offset,
-                    end,
-                    message.sys_flag,
-                    message.born_timestamp_ms,
-                    born[:4],
-                    message.born_host[1],
-                    store_ms,
-                    store[:4],
-                    message.store_host[1],
-                    message.reconsume_times,
-                    message.prepared_transaction_offset,
-                    body_bytes,
-                ),
-                body,
-                topic,
-                _I16.pack(len(properties)),
-                properties,
+        try:
+            head = RECORD_V4.pack(
+                size,
+                MESSAGE_MAGIC,
+                crc,
+                message.queue_id,
+                message.flag,
+                queue_offset,
+                end,
+                message.sys_flag & _HOSTS_V4,
+                message.born_timestamp_ms,
+                born[:4],
+                message.born_host[1],
+                store_ms,
+                store[:4],
+                message.store_host[1],
+                message.reconsume_times,
+                message.prepared_transaction_offset,
+                body_bytes,
             )
-        )
+        except struct.error as error:
+            raise StoreError(f"a number of the message does not fit its field: {error}") from error
+        file.target[at : at + size] = b"".join((head, body, topic, _I16.pack(len(properties)), properties))
         self.end = end + size
         message.queue_offset, message.physical_offset, message.store_timestamp_ms = queue_offset, end, store_ms
         message.store_bytes, message.body_crc = size, crc
@@ -285,7 +284,7 @@ class CommitLog:
             return None
         file = self.room(total)
         start = end = self.end
-        queue_id, sys_flag, born_ms = common.queue_id, common.sys_flag, common.born_timestamp_ms
+        queue_id, sys_flag, born_ms = common.queue_id, common.sys_flag & _HOSTS_V4, common.born_timestamp_ms
         born_ip, born_port, store_ip, store_port = born[:4], common.born_host[1], store[:4], common.store_host[1]
         times, prepared = common.reconsume_times, common.prepared_transaction_offset
         parts: list[Buffer] = []

@@ -25,7 +25,7 @@ _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)
 
 def view(ctx: Context, connection: Connection, request: Command, header: h.ViewMessageById) -> Command:
     """33."""
-    record = _record_at(ctx, header.offset)
+    record = record_at(ctx, header.offset)
     if record is None:
         return request.reply(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")
     return request.reply(body=record)
@@ -56,7 +56,7 @@ async def send_back(ctx: Context, connection: Connection, request: Command, head
         )
     if group.retry_queue_nums <= 0:
         return request.reply()
-    record = _record_at(ctx, header.offset)
+    record = record_at(ctx, header.offset)
     if record is None:
         return request.reply(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
     original = decode_record(record)
@@ -79,7 +79,7 @@ async def send_back(ctx: Context, connection: Connection, request: Command, head
     return request.reply()
 
 
-def _record_at(ctx: Context, offset: int) -> bytes | None:
+def record_at(ctx: Context, offset: int) -> bytes | None:
     """The record that starts at an offset. Bytes inside another record are none, whatever they look like: it says where it is."""
     record = ctx.store.read_record(offset)
     if record is None or record[:8][4:] != _MAGIC or int.from_bytes(record[28:36], "big") != offset:

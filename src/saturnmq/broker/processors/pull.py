@@ -84,10 +84,24 @@ def _pull(ctx: Context, connection: Connection, request: Command, *, may_hold: b
     hold = may_hold and code == ResponseCode.PULL_NOT_FOUND and sys_flag & _SUSPEND and not request.is_oneway
     if hold and _held(ctx, connection, request, topic, queue_id, offset, wanted):
         return None
-    return _answer(ctx, request, result, code)
+    if code == ResponseCode.PULL_OFFSET_MOVED and may_hold:
+        ctx.moved.tell(group, topic, queue_id, offset, result.next_offset, ctx.store_host)
+    return _answer(
+        ctx, request, result, code, _broker_to_ask(ctx, group, result) if ctx.settings.slave_read_enable else 0
+    )
 
 
-def _answer(ctx: Context, request: Command, result: GetResult, code: ResponseCode) -> bytes:
+def _broker_to_ask(ctx: Context, group: str, result: GetResult) -> int:
+    """Id of the broker that the next pull goes to: the group's own, or that for slow groups when it is far behind (BP-06)."""
+    config = ctx.groups.table.get(group)
+    if config is None:
+        return 0
+    if result.buffers and ctx.store.on_disk(int.from_bytes(result.buffers[-1][28:36], "big")):
+        return config.which_broker_when_consume_slowly
+    return config.broker_id
+
+
+def _answer(ctx: Context, request: Command, result: GetResult, code: ResponseCode, broker_id: int) -> bytes:
     stats = ctx.stats
     if code == ResponseCode.SUCCESS:
         stats.get_messages += result.count
@@ -96,7 +110,8 @@ def _answer(ctx: Context, request: Command, result: GetResult, code: ResponseCod
     else:
         stats.get_miss += 1
     offsets = (result.next_offset, result.min_offset, result.max_offset)
-    return frame(request, code, result.status.value, 0, offsets, result.buffers if code == ResponseCode.SUCCESS else ())
+    records = result.buffers if code == ResponseCode.SUCCESS else ()
+    return frame(request, code, result.status.value, broker_id, offsets, records)
 
 
 def _held(

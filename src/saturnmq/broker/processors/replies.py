@@ -101,7 +101,9 @@ async def _push(ctx: Context, properties: str, push: Command) -> str | None:
     if requester is None:
         return f"push reply message fail, channel of <{client_id}> not found."
     try:
-        answer = await requester.invoke(push, PUSH_TIMEOUT_MS)
+        answer = await requester.invoke(
+            push, PUSH_TIMEOUT_MS, limited=False
+        )  # replyThreadPoolQueueCapacity is the bound
     except SaturnError as error:
         return f"push reply message to {client_id} fail: {error}"
     if answer.code != ResponseCode.SUCCESS:

@@ -10,7 +10,18 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from saturnmq.broker.processors import admin, clients, messages, offsets, pull, replies, send_plain, transactions
+from saturnmq.broker.processors import (
+    admin,
+    clients,
+    messages,
+    offsets,
+    progress,
+    pull,
+    relay,
+    replies,
+    send_plain,
+    transactions,
+)
 from saturnmq.protocol import headers as h
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command
@@ -80,6 +91,14 @@ ROUTES: Final = (
     Route(RequestCode.GET_TOPIC_STATS_INFO, h.TopicOnly, admin.topic_stats),
     Route(RequestCode.GET_CONSUME_STATS, h.GetConsumeStats, admin.consume_stats),
     Route(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicOnly, admin.groups_of_topic),
+    Route(RequestCode.GET_BROKER_CONSUME_STATS, h.GetBrokerConsumeStats, progress.all_consume_stats),
+    Route(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, h.ResetOffset, progress.reset),
+    Route(RequestCode.QUERY_CONSUME_TIME_SPAN, h.QueryConsumeTimeSpan, progress.time_span),
+    Route(RequestCode.QUERY_CORRECTION_OFFSET, h.QueryCorrectionOffset, progress.correction),
+    Route(RequestCode.CLONE_GROUP_OFFSET, h.CloneGroupOffset, progress.clone),
+    Route(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, h.GetConsumerStatus, relay.consumer_status),
+    Route(RequestCode.GET_CONSUMER_RUNNING_INFO, h.GetConsumerRunningInfo, relay.running_info),
+    Route(RequestCode.CONSUME_MESSAGE_DIRECTLY, h.ConsumeMessageDirectly, relay.consume_directly),
 )
 
 TABLE: Final[dict[int, Route]] = {int(route.code): route for route in ROUTES}

@@ -1,0 +1,49 @@
+"""OFFSET_MOVED_EVENT: a record of each pull that was told to go elsewhere. Source: spec 03 BP-08."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from saturnmq.protocol.codes import OFFSET_MOVED_EVENT, PropertyKey
+from saturnmq.protocol.json_dialect import dumps
+from saturnmq.protocol.message import Host, Message, encode_properties
+from saturnmq.store import MessageStore, PutStatus
+
+log = logging.getLogger(__name__)
+
+PAUSE_MS: Final = 1000  # between two events of one group and queue; the original writes one for each pull
+_REMEMBERED_MAX: Final = 10_000
+
+
+class OffsetMoved:
+    """Writes the events, at most one per PAUSE_MS for a group and queue: a pull must not be a way to fill the disk."""
+
+    def __init__(self, store: MessageStore, broker_name: str, clock_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._broker_name = broker_name
+        self._clock_ms = clock_ms
+        self._last_ms: dict[tuple[str, str, int], int] = {}
+
+    def tell(self, group: str, topic: str, queue_id: int, asked: int, new: int, host: Host) -> None:
+        """A group asked for an offset and was told another one. host: this broker's, as records name it."""
+        now = self._clock_ms()
+        key = (group, topic, queue_id)
+        if now - self._last_ms.get(key, now - PAUSE_MS) < PAUSE_MS:
+            return
+        if len(self._last_ms) >= _REMEMBERED_MAX:
+            self._last_ms.clear()
+        self._last_ms[key] = now
+        body = dumps(
+            {
+                "consumerGroup": group,
+                "messageQueue": {"brokerName": self._broker_name, "queueId": queue_id, "topic": topic},
+                "offsetNew": new,
+                "offsetRequest": asked,
+            }
+        )
+        properties = encode_properties({PropertyKey.TAGS: group, PropertyKey.KEYS: group})
+        result = self._store.put(Message(OFFSET_MOVED_EVENT, body, properties, 0, 0, 0, now, host, host))
+        if result.status is not PutStatus.PUT_OK:
+            log.warning("offset moved, not stored group=%s topic=%s: %s", group, topic, result.status.value)

@@ -1,0 +1,538 @@
+"""What an operator does with groups, which broker a pull is sent to, and what is told of pulls that went astray."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wire import Clock, Wire, run, wire
+
+from saturnmq.broker.processors import relay
+from saturnmq.broker.slow_groups import disable_slow
+from saturnmq.net import Connection, NetSettings, RemotingClient
+from saturnmq.protocol.bodies import (
+    ConsumeMessageDirectlyResult,
+    ConsumerData,
+    ConsumerRunningInfo,
+    ConsumeStats,
+    ConsumeStatsList,
+    ConsumeTimeSpans,
+    GetConsumerStatusBody,
+    HeartbeatData,
+    MessageQueue,
+    QueryCorrectionOffsetBody,
+    ResetOffsetBody,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    TopicRouteData,
+)
+from saturnmq.protocol.codes import Language, RequestCode, ResponseCode, SysFlag
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.message import Host, Message, decode_records
+from saturnmq.store import PutStatus
+
+QUEUE = MessageQueue("T", "broker-a", 0)
+
+
+@asynccontextmanager
+async def member(
+    w: Wire, handler: Callable[[Connection, Command], Any], *, client_id: str = "m1", language: int = Language.JAVA
+) -> AsyncIterator[RemotingClient]:
+    """A consumer of G and T that answers what the broker asks."""
+    client = RemotingClient(settings=NetSettings(), handler=handler)
+    data = HeartbeatData(client_id, [], [ConsumerData("G", subscription_data_set=[SubscriptionData("T")])])
+    beat = Command(RequestCode.HEART_BEAT, body=data.encode(), language=language)
+    try:
+        assert (await client.invoke(w.server.broker_address, beat, 5000)).code == 0
+        yield client
+    finally:
+        await client.close()
+
+
+async def commit(w: Wire, offset: int, *, group: str = "G", queue: int = 0, topic: str = "T") -> None:
+    ask = {"consumerGroup": group, "topic": topic, "queueId": queue}
+    assert (await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=offset, **ask)).code == 0
+
+
+async def send_at(w: Wire, clock: Clock, *times_ms: int) -> None:
+    for ms in times_ms:
+        clock.ms = ms
+        assert (await w.send(d=1)).code == 0
+
+
+# ---- offsets by time (OF-06)
+
+
+@pytest.mark.spec("OF-06")
+@pytest.mark.parametrize(
+    ("after_first_ms", "force", "committed", "expected"),
+    [
+        (2000, False, 4, 2),  # back
+        (3000, False, 1, 1),  # never forward without force
+        (3000, True, 1, 3),
+        (-1, True, 1, 4),  # the end
+        (-1, False, 4, 4),
+        (0, False, 3, 0),
+    ],
+)
+def test_offsets_of_a_time_are_pushed_to_every_member(
+    after_first_ms: int, force: bool, committed: int, expected: int
+) -> None:
+    async def work() -> None:
+        clock = Clock()
+        async with wire(clock_ms=clock) as w:
+            start = clock.ms
+            await send_at(w, clock, start, start + 1000, start + 2000, start + 3000)
+            await commit(w, committed)
+            told: asyncio.Queue[tuple[str, Command]] = asyncio.Queue()
+            async with (
+                member(w, lambda c, r: told.put_nowait(("java", r))),
+                member(w, lambda c, r: told.put_nowait(("cpp", r)), client_id="m2", language=Language.CPP),
+            ):
+                time_ms = start + after_first_ms if after_first_ms >= 0 else -1
+                answer = await w.call(
+                    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, topic="T", group="G", timestamp=time_ms, isForce=force
+                )
+                assert answer.code == 0, answer
+                assert ResetOffsetBody.decode(answer.body).offset_table == {QUEUE: expected}
+                pushed: dict[str, Command] = {}
+                while len(pushed) < 2:
+                    who, command = await told.get()
+                    if command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+                        pushed[who] = command
+                assert all(c.is_oneway and c.ext["group"] == "G" and c.ext["topic"] == "T" for c in pushed.values())
+                assert ResetOffsetBody.decode(pushed["java"].body).offset_table == {QUEUE: expected}
+                rows = json.loads(pushed["cpp"].body or b"")["offsetTable"]  # what a C++ client reads is plain JSON
+                assert rows == [{"topic": "T", "brokerName": "broker-a", "queueId": 0, "offset": expected}]
+
+    run(work)
+
+
+@pytest.mark.spec("OF-06")
+def test_a_reset_needs_a_topic_a_group_that_consumed_and_a_member() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            ask = {"group": "G", "timestamp": 0, "isForce": True}
+            nowhere = await w.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, topic="None", **ask)
+            assert nowhere.code == ResponseCode.SYSTEM_ERROR and "no topic in this broker" in (nowhere.remark or "")
+            await w.send()
+            never = await w.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, topic="T", **ask)
+            assert never.code == ResponseCode.SYSTEM_ERROR and "not exist" in (never.remark or "")
+            await commit(w, 1)
+            offline = await w.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, topic="T", **ask)
+            assert offline.code == ResponseCode.CONSUMER_NOT_ONLINE
+            assert w.broker.ctx.offsets.get("T", "G", 0) == 1
+
+    run(work)
+
+
+# ---- clone, correction, time span (OF-07)
+
+
+@pytest.mark.spec("OF-07")
+def test_a_group_takes_over_where_another_stands() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            for topic in ("T", "U"):
+                await w.send(topic)
+                await w.send(topic)
+            await commit(w, 1)
+            await commit(w, 2, topic="U")
+            ask = {"srcGroup": "G", "destGroup": "H"}
+            assert (await w.call(RequestCode.CLONE_GROUP_OFFSET, topic="T", offline=True, **ask)).code == 0
+            offsets = w.broker.ctx.offsets
+            assert (offsets.get("T", "H", 0), offsets.get("U", "H", 0)) == (1, None)
+            await w.heartbeat("G", "T")  # does not subscribe U any more
+            assert (await w.call(RequestCode.CLONE_GROUP_OFFSET, offline=False, **ask)).code == 0
+            assert offsets.get("U", "H", 0) is None
+            assert (await w.call(RequestCode.CLONE_GROUP_OFFSET, offline=True, **ask)).code == 0
+            assert offsets.get("U", "H", 0) == 2
+            offsets.set("T", "G", 0, 2)
+            assert offsets.get("T", "H", 0) == 1  # a copy, not the same table
+            bad = await w.call(RequestCode.CLONE_GROUP_OFFSET, srcGroup="G", destGroup="a/b", offline=True)
+            assert bad.code == ResponseCode.SYSTEM_ERROR
+
+    run(work)
+
+
+@pytest.mark.spec("OF-07")
+def test_the_correction_is_the_least_offset_of_the_groups() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send(d=2)
+            for group, offset in (("A", 5), ("B", 3), ("C", 1)):
+                await commit(w, offset, group=group)
+                await commit(w, offset + 10, group=group, queue=1)
+
+            async def asked(compare: str, filtered: str | None = None) -> dict[int, int]:
+                ext = {"topic": "T", "compareGroup": compare} | ({"filterGroups": filtered} if filtered else {})
+                answer = await w.call(RequestCode.QUERY_CORRECTION_OFFSET, **ext)
+                assert answer.code == 0
+                return QueryCorrectionOffsetBody.decode(answer.body).correction_offsets
+
+            assert await asked("A") == {0: 1, 1: 11}
+            assert await asked("A", "C") == {0: 3, 1: 13}
+            assert await asked("C", "C") == {0: 2**63 - 1, 1: 2**63 - 1}  # C itself is behind the others
+            assert w.broker.ctx.offsets.get("T", "C", 0) == 1  # looking does not delete
+
+    run(work)
+
+
+@pytest.mark.spec("OF-07")
+def test_the_time_span_says_how_long_the_next_message_waits() -> None:
+    async def work() -> None:
+        clock = Clock()
+        async with wire(clock_ms=clock) as w:
+            start = clock.ms
+            await send_at(w, clock, start, start + 1000, start + 5000)
+            await commit(w, 1)
+            clock.ms = start + 9000
+
+            async def span() -> Any:
+                answer = await w.call(RequestCode.QUERY_CONSUME_TIME_SPAN, topic="T", group="G")
+                (only,) = ConsumeTimeSpans.decode(answer.body).consume_time_span_set
+                assert only.message_queue == QUEUE
+                return (
+                    only.min_time_stamp - start,
+                    only.max_time_stamp - start,
+                    only.consume_time_stamp - start,
+                    only.delay_time,
+                )
+
+            assert await span() == (0, 5000, 0, 8000)
+            await commit(w, 3)
+            assert await span() == (0, 5000, 5000, 0)
+            missing = await w.call(RequestCode.QUERY_CONSUME_TIME_SPAN, topic="None", group="G")
+            assert missing.code == ResponseCode.TOPIC_NOT_EXIST
+
+    run(work)
+
+
+@pytest.mark.spec("OF-07")
+def test_the_progress_of_all_groups_of_a_broker() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            for _ in range(3):
+                await w.send(d=1)
+            for group, offset in (("G", 1), ("H", 3)):
+                w.broker.ctx.groups.find(group)
+                await commit(w, offset, group=group)
+            answer = await w.call(RequestCode.GET_BROKER_CONSUME_STATS, isOrder=False)
+            found = ConsumeStatsList.decode(answer.body)
+            table = {group: stats for entry in found.consume_stats_list for group, stats in entry.items()}
+            assert found.total_diff == 2 and found.broker_addr == w.server.broker_address
+            assert table["G"][0].offset_table[QUEUE].consumer_offset == 1
+            ordered = ConsumeStatsList.decode((await w.call(RequestCode.GET_BROKER_CONSUME_STATS, isOrder=True)).body)
+            assert ordered.total_diff == 0 and not any(s for e in ordered.consume_stats_list for s in e.values())
+
+    run(work)
+
+
+# ---- questions to consumers (CA-15)
+
+
+@pytest.mark.spec("CA-15")
+def test_a_consumer_is_asked_through_the_broker() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            sent = await w.send(body=b"again")
+            asked: list[Command] = []
+
+            def answer(connection: Connection, request: Command) -> Command | None:
+                asked.append(request)
+                if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+                    return request.reply(body=ConsumerRunningInfo({"PROP_CONSUMER_START_TIMESTAMP": "7"}).encode())
+                if request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
+                    result = ConsumeMessageDirectlyResult(consume_result="CR_LATER", spent_time_mills=3)
+                    return request.reply(body=result.encode())
+                if request.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+                    return request.reply(body=GetConsumerStatusBody({QUEUE: 5}).encode())
+                return None
+
+            async with member(w, answer):
+                who = {"consumerGroup": "G", "clientId": "m1"}
+                info = await w.call(RequestCode.GET_CONSUMER_RUNNING_INFO, jstackEnable=True, **who)
+                assert ConsumerRunningInfo.decode(info.body).properties["PROP_CONSUMER_START_TIMESTAMP"] == "7"
+                assert asked[-1].ext["jstackEnable"] == "true"
+                direct = await w.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, msgId=sent.ext["msgId"], **who)
+                result = ConsumeMessageDirectlyResult.decode(direct.body)
+                assert (result.consume_result, result.spent_time_mills) == ("CR_LATER", 3)
+                assert asked[-1].ext["brokerName"] == "broker-a"
+                assert [m.body for m in decode_records(asked[-1].body or b"")] == [b"again"]
+                where = {"topic": "T", "group": "G"}
+                status = await w.call(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, **where)
+                assert GetConsumerStatusBody.decode(status.body).consumer_table == {"m1": {QUEUE: 5}}
+                other = await w.call(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, clientAddr="m9", **where)
+                assert GetConsumerStatusBody.decode(other.body).consumer_table == {}
+
+    run(work)
+
+
+@pytest.mark.spec("CA-15")
+def test_a_consumer_that_is_not_there_or_says_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "RELAY_TIMEOUT_MS", 50)
+
+    async def work() -> None:
+        async with wire() as w:
+            sent = await w.send()
+            who = {"consumerGroup": "G", "clientId": "m1"}
+            gone = await w.call(RequestCode.GET_CONSUMER_RUNNING_INFO, **who)
+            assert gone.code == ResponseCode.SYSTEM_ERROR and "<G> <m1> not online" in (gone.remark or "")
+            nobody = await w.call(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic="T", group="G")
+            assert nobody.code == ResponseCode.SYSTEM_ERROR
+            async with member(w, lambda c, r: None):
+                late = await w.call(RequestCode.GET_CONSUMER_RUNNING_INFO, **who)
+                assert late.code == ResponseCode.CONSUME_MSG_TIMEOUT
+                late = await w.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, msgId=sent.ext["msgId"], **who)
+                assert late.code == ResponseCode.CONSUME_MSG_TIMEOUT
+                for message_id in ("nonsense", sent.ext["msgId"][:-2] + "08"):
+                    bad = await w.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, msgId=message_id, **who)
+                    assert bad.code == ResponseCode.SYSTEM_ERROR
+
+    run(work)
+
+
+# ---- subscriptions of one group (CA-03)
+
+
+@pytest.mark.spec("CA-03")
+def test_members_that_subscribe_unequally_are_warned_of_once_and_the_newer_version_wins(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            other = Wire(w.server)
+            try:
+                with caplog.at_level(logging.WARNING, "saturnmq.broker.clients"):
+                    await w.heartbeat("G", "T", tags="a", version=5)
+                    await other.heartbeat("G", "T", tags="a", version=5, client_id="c2")
+                    assert not caplog.records
+                    for _ in range(2):
+                        await other.heartbeat("G", "T", tags="b", version=4, client_id="c2")
+                    live = w.broker.ctx.clients.consumers["G"]
+                    assert live.subscriptions["T"].sub_string == "a"  # the older does not replace it
+                    await other.heartbeat("G", "T", tags="b", version=6, client_id="c2")
+                    assert live.subscriptions["T"].sub_string == "b"
+                assert len(caplog.records) == 1
+                words = caplog.records[0].getMessage()
+                assert "unequally" in words and "group=G" in words and "c2" in words and "['T']" in words
+            finally:
+                await other.client.close()
+
+    run(work)
+
+
+# ---- pulls (BP-06, BP-08, BP-09, RP-05)
+
+
+@pytest.mark.spec("BP-06")
+def test_a_group_far_behind_is_sent_to_the_broker_for_slow_groups() -> None:
+    async def work() -> None:
+        config = SubscriptionGroupConfig("G", broker_id=2, which_broker_when_consume_slowly=3)
+        for enabled in (False, True):
+            async with wire(slave_read_enable=enabled) as w:
+                w.broker.ctx.groups.set(config)
+                for _ in range(3):
+                    await w.send(body=b"x" * 1000)
+                near = await w.pull()
+                assert near.ext["suggestWhichBrokerId"] == ("2" if enabled else "0")
+                w.broker.store.memory_bytes = 500
+                far = await w.pull(maxMsgNums=1)
+                assert far.code == 0 and far.ext["suggestWhichBrokerId"] == ("3" if enabled else "0")
+                end = await w.pull(offset=3)
+                assert end.code == ResponseCode.PULL_NOT_FOUND
+                assert end.ext["suggestWhichBrokerId"] == ("2" if enabled else "0")
+
+    run(work)
+
+
+@pytest.mark.spec("BP-08")
+def test_a_pull_outside_the_queue_leaves_an_event() -> None:
+    async def work() -> None:
+        clock = Clock()
+        async with wire(clock_ms=clock) as w:
+            await w.send()
+            for _ in range(3):  # of one queue and moment: one event
+                moved = await w.pull(offset=77)
+                assert moved.code == ResponseCode.PULL_OFFSET_MOVED and moved.ext["nextBeginOffset"] == "1"
+            clock.ms += 1000
+            assert (await w.pull(offset=5, group="H")).code == ResponseCode.PULL_OFFSET_MOVED
+            assert (await w.pull(offset=88)).code == ResponseCode.PULL_OFFSET_MOVED
+            events = await w.messages("OFFSET_MOVED_EVENT")
+            assert [json.loads(e.body)["offsetRequest"] for e in events] == [77, 5, 88]
+            assert json.loads(events[0].body) == {
+                "consumerGroup": "G",
+                "messageQueue": {"topic": "T", "brokerName": "broker-a", "queueId": 0},
+                "offsetRequest": 77,
+                "offsetNew": 1,
+            }
+            assert (events[0].properties["TAGS"], events[0].properties["KEYS"]) == ("G", "G")
+            assert events[0].queue_id == 0
+
+    run(work)
+
+
+@pytest.mark.spec("BP-09")
+def test_no_pull_waits_in_a_queue_of_the_broker() -> None:
+    """The original answers 2 to pulls that waited 5 s for a thread; here each is answered in its turn of the loop."""
+
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            answers = await asyncio.gather(*(w.pull() for _ in range(500)))
+            assert {answer.code for answer in answers} == {0}
+
+    run(work)
+
+
+@pytest.mark.spec("BP-09")
+def test_a_group_that_is_too_far_behind_may_be_switched_off() -> None:
+    async def work() -> None:
+        async with wire(disable_slow_groups=True, slow_group_bytes=2000) as w:
+            for _ in range(5):
+                await w.send(body=b"x" * 800)
+            ctx = w.broker.ctx
+            for group, offset in (("Slow", 1), ("Near", 4), ("Done", 5), ("CID_RMQ_SYS_X", 0)):
+                ctx.groups.find(group)
+                ctx.offsets.set("T", group, 0, offset)
+            w.broker._disable_slow_groups()
+            off = [name for name, config in ctx.groups.table.items() if not config.consume_enable]
+            assert off == ["Slow"]
+            refused = await w.pull(group="Slow")
+            assert refused.code == ResponseCode.NO_PERMISSION
+            assert (await w.pull(group="Near")).code == 0
+            assert disable_slow(ctx.store, ctx.groups, ctx.offsets, 10**9) == []
+        async with wire(slow_group_bytes=1) as w:  # off, as in the original
+            await w.send()
+            w.broker.ctx.groups.find("G")
+            w.broker.ctx.offsets.set("T", "G", 0, 0)
+            w.broker._disable_slow_groups()
+            assert w.broker.ctx.groups.table["G"].consume_enable
+
+    run(work)
+
+
+@pytest.mark.spec("RP-05")
+def test_without_long_polling_a_pull_is_tried_once_more_after_a_short_time() -> None:
+    async def work() -> None:
+        async with wire(long_polling=False, short_polling_ms=50) as w:
+            await w.send()
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            empty = await w.pull(offset=1, suspend_ms=20_000)
+            assert empty.code == ResponseCode.PULL_NOT_FOUND
+            assert 0.05 <= loop.time() - began < 10  # the request's 20 s do not count
+        async with wire() as w:
+            await w.send()
+            waiting = asyncio.ensure_future(w.pull(offset=1, suspend_ms=20_000))
+            while not w.broker.ctx.hold.count:
+                await asyncio.sleep(0)
+            (held,) = next(iter(w.broker.ctx.hold._waiting.values()))
+            assert 15 < held.deadline - asyncio.get_running_loop().time() <= 20
+            await w.send()
+            assert (await waiting).code == 0
+
+    run(work)
+
+
+# ---- what is stored (ST-17, TR-01, TR-04) and draining (RTY-07)
+
+
+@pytest.mark.spec("ST-17")
+def test_wait_is_not_stored_and_the_cluster_is() -> None:
+    async def work() -> None:
+        async with wire(cluster_name="shop") as w:
+            assert (await w.send(properties={"WAIT": "true", "own": "1"})).code == 0
+            assert (await w.send(properties={"own": "2", "WAIT": "false"})).code == 0
+            assert (await w.send(properties={"CLUSTER": "forged"})).code == 0
+            found = [m.properties for m in await w.messages()]
+            assert found == [{"own": "1", "CLUSTER": "shop"}, {"own": "2", "CLUSTER": "shop"}, {"CLUSTER": "shop"}]
+
+    run(work)
+
+
+@pytest.mark.spec("TR-01", "TR-04")
+def test_the_trace_topic_is_there_when_it_is_asked_for() -> None:
+    async def work() -> None:
+        async with wire(auto_create_topic=False) as w:
+            assert w.broker.ctx.topics.get("RMQ_SYS_TRACE_TOPIC") is None
+            assert (await w.send("RMQ_SYS_TRACE_TOPIC")).code == ResponseCode.TOPIC_NOT_EXIST
+        async with wire(auto_create_topic=False, trace_topic_enable=True, region_id="north", trace_on=False) as w:
+            config = w.broker.ctx.topics.get("RMQ_SYS_TRACE_TOPIC")
+            assert config is not None and (config.read_queue_nums, config.write_queue_nums) == (1, 1)
+            sent = await w.send("RMQ_SYS_TRACE_TOPIC", body=b"Pub\x01")
+            assert sent.code == 0 and (sent.ext["MSG_REGION"], sent.ext["TRACE_ON"]) == ("north", "false")
+        async with wire(trace_topic_enable=True, trace_topic="own_trace") as w:
+            assert w.broker.ctx.topics.get("own_trace") is not None
+
+    run(work)
+
+
+@pytest.mark.spec("RTY-07")
+def test_a_broker_is_drained_by_its_permission(tmp_path: Path) -> None:
+    async def work() -> None:
+        async def route(w: Wire) -> tuple[int, int]:
+            while "T" not in w.server.namesrv.routes.topics:
+                await asyncio.sleep(0)
+            body = await w.client.invoke(
+                w.server.name_servers, Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": "T"}), 5000
+            )
+            (queue,) = TopicRouteData.decode(body.body).queue_datas
+            return queue.perm, queue.read_queue_nums
+
+        async def lag(w: Wire) -> int:
+            body = (await w.call(RequestCode.GET_CONSUME_STATS, consumerGroup="G", topic="T")).body
+            return sum(o.broker_offset - o.consumer_offset for o in ConsumeStats.decode(body).offset_table.values())
+
+        async with wire(data=tmp_path) as w:
+            for _ in range(2):
+                assert (await w.send(d=1)).code == 0
+            await w.heartbeat("G", "T")
+            await commit(w, 1)
+            assert await route(w) == (6, 1)
+        async with wire(data=tmp_path, broker_permission=4) as w:
+            assert await route(w) == (4, 1)  # no new sends, the queues stay assigned
+            assert (await w.send(d=1)).code == 0  # whoever has the old route is not turned away
+            assert [(await w.messages(offset=offset))[0].queue_offset for offset in (1, 2)] == [1, 2]
+            assert await lag(w) == 2
+            await commit(w, 3)
+            assert await lag(w) == 0
+            back = {
+                "group": "G",
+                "offset": 0,
+                "delayLevel": 0,
+                "originMsgId": "x",
+                "originTopic": "T",
+                "unitMode": False,
+            }
+            assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)).code == ResponseCode.NO_PERMISSION
+        async with wire(data=tmp_path, broker_permission=6) as w:
+            assert await route(w) == (6, 1)
+
+    run(work)
+
+
+# ---- messages that do not fit a record
+
+
+@pytest.mark.spec("ST-03", "MSG-02")
+def test_a_message_that_fits_no_record_is_refused_by_the_store() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            host = Host("127.0.0.1", 1)
+            flags = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+            put = w.broker.store.put(Message("T", b"one", b"", 0, 0, flags, 0, host, host))
+            assert put.status is PutStatus.PUT_OK
+            bad = w.broker.store.put(Message("T", b"two", b"", 0, 2**40, 0, 0, host, host))
+            assert bad.status is not PutStatus.PUT_OK and "does not fit its field" in bad.reason
+            assert w.broker.store.put(Message("T", b"three", b"", 0, 0, 0, 0, host, host)).queue_offset == 1
+            w.broker.ctx.topics.ensure("T", 1)
+            assert [(m.body, m.sys_flag) for m in await w.messages()] == [(b"one", 0), (b"three", 0)]
+
+    run(work)
