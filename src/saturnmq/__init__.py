@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from saturnmq.client.errors import ConsumerStopped as ConsumerStopped
     from saturnmq.client.errors import DecodeError as DecodeError
     from saturnmq.client.errors import EncodeError as EncodeError
+    from saturnmq.client.errors import ForkedClient as ForkedClient
     from saturnmq.client.errors import MessageRefused as MessageRefused
     from saturnmq.client.errors import NoNameServer as NoNameServer
     from saturnmq.client.errors import OffsetOutOfRange as OffsetOutOfRange
@@ -80,6 +81,7 @@ _HOME: Final = {
         "ConsumerStopped",
         "DecodeError",
         "EncodeError",
+        "ForkedClient",
         "MessageRefused",
         "NoNameServer",
         "OffsetOutOfRange",
