@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -148,6 +149,7 @@ class LedgerFlusher(Flusher):
     def __init__(self, log: LedgerLog, on_failure: Callable[[FlushFailed], None], may_grow: Callable[[], bool]) -> None:
         super().__init__(log, lambda end: None, on_failure)
         self._may_grow = may_grow
+        self._held: deque[tuple[int, asyncio.Future[bool]]] = deque()
 
     def dirty_pages(self) -> int:
         return 0
@@ -157,20 +159,26 @@ class LedgerFlusher(Flusher):
 
     async def wait(self, end: int, timeout_ms: int) -> bool:
         """True when everything before end is committed; False when that takes too long, or the leadership is lost."""
-        if self.flushed < end and not self._may_grow():
+        if self.flushed >= end or not self._may_grow():
+            return self.flushed >= end
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._held.append((end, future))
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await future
+        except TimeoutError:
             return False
-        return await super().wait(end, timeout_ms)
 
     def advance(self, end: int) -> None:
         """The group has committed everything before end."""
         self.flushed = max(self.flushed, end)
-        while self._waiting and self._waiting[0][0] <= end:
-            _settle(self._waiting.popleft()[1], done=True)
+        while self._held and self._held[0][0] <= end:
+            _settle(self._held.popleft()[1], done=True)
 
     def give_up(self) -> None:
         """This member does not lead any more: what others wait for may never come."""
-        while self._waiting:
-            _settle(self._waiting.popleft()[1], done=False)
+        while self._held:
+            _settle(self._held.popleft()[1], done=False)
 
     async def stop(self) -> None:
         self.give_up()

@@ -84,9 +84,19 @@ class LeaderCopy:
                 log.exception("copying from the leader failed, tried again in %s s", SYNC_SECONDS)
             await asyncio.sleep(SYNC_SECONDS)
 
-    async def copy_last(self) -> bool:
-        """Once more before this member leads, from the leader of before, if it is still there: only what is newer there."""
-        return bool(self._leader) and await self.copy(self._leader, LAST_TIMEOUT_MS, last=True)
+    async def copy_last(self) -> None:
+        """Once more before this member leads, from every other that is there: what is newer than here.
+
+        The leader of before is among them, unless it died; and if it did, another may have copied from it later than this one.
+        """
+        try:
+            addresses = set(await self._registrar.siblings(LAST_TIMEOUT_MS))
+        except SaturnError as error:
+            log.warning("the other brokers of the group are not known: %s", error)
+            addresses = set()
+        if self._leader:
+            addresses.add(self._leader)
+        await asyncio.gather(*(self.copy(address, LAST_TIMEOUT_MS, last=True) for address in addresses))
 
     # ---- one copy
 
@@ -106,11 +116,13 @@ class LeaderCopy:
             self._take_groups(SubscriptionGroupTable.decode(groups.body), last=last)
             self._ctx.offsets.take(ConsumerOffsetTable.decode(offsets.body).offset_table, forward=last)
             await self._take_progress(delays, last=last)
-        except (SaturnError, OSError, ValueError) as error:
+        except (SaturnError, OSError, ValueError, KeyError, TypeError) as error:
             if str(error) != self._said:
                 log.warning("cannot copy from the leader address=%s: %s", address, error)
             self._said = str(error)
             return False
+        if last:
+            return True
         if self._leader != address:
             log.info("topics, groups, offsets and delays are copied from address=%s", address)
         self._leader, self._said = address, ""
@@ -143,7 +155,7 @@ class LeaderCopy:
             delays = {level: max(own.offset_table.get(level, -1), offset) for level, offset in delays.items()}
         await loop.run_in_executor(None, _write_changed, self._delay_file, DelayOffsetTable(delays).encode())
         timer = answer.ext.get(TIMER_FIELD)
-        if timer and not last:
+        if timer and (not last or json.loads(timer)["doneMs"] > (self._timer_file.read(_done_ms) or 0)):
             json.loads(timer)
             await loop.run_in_executor(None, _write_changed, self._timer_file, timer.encode())
 
@@ -165,6 +177,10 @@ class LeaderCopy:
                     self._ctx.topics.ensure(topic, queues)
                 except SaturnError as error:
                     log.error("topic %r cannot be made: %s", topic, error)
+
+
+def _done_ms(data: bytes) -> int:
+    return int(json.loads(data)["doneMs"])
 
 
 def _is_other(found: DataVersion, own: DataVersion, *, last: bool) -> bool:

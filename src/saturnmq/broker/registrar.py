@@ -13,7 +13,7 @@ from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.topics import Topics
 from saturnmq.net import NetSettings, RemotingClient, TlsSettings
 from saturnmq.protocol import headers as h
-from saturnmq.protocol.bodies import KVTable, RegisterBrokerBody, TopicConfig, TopicConfigTable
+from saturnmq.protocol.bodies import ClusterInfo, KVTable, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError, response_error
@@ -117,6 +117,16 @@ class Registrar:
             except SaturnError as error:
                 log.warning("ordered topics are not taken over from the name server: %s", error)
         return True
+
+    async def siblings(self, timeout_ms: int) -> list[str]:
+        """Addresses of the other brokers of this name, as the first NameServer that answers knows them."""
+        for address in self.name_servers:
+            answer = await self._tell(address, Command(RequestCode.GET_BROKER_CLUSTER_INFO), timeout_ms)
+            if answer is not None:
+                table = ClusterInfo.decode(answer.body).broker_addr_table
+                known = table[self._settings.broker_name].broker_addrs if self._settings.broker_name in table else {}
+                return sorted(set(known.values()) - {self._address()})
+        return []
 
     def _command(self, table: TopicConfigTable) -> Command:
         body = RegisterBrokerBody(table, [])

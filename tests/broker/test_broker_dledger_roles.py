@@ -1,0 +1,375 @@
+"""Roles of a broker in a DLedger group: what starts and stops, what a follower refuses and copies, what a switch keeps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ledgergroup import LedgerGroup, ledger, ledger_group
+
+from saturnmq.broker import Broker
+from saturnmq.broker.dledger import DLedger
+from saturnmq.namesrv import NameServer, NameServerSettings
+from saturnmq.net import NetSettings
+from saturnmq.protocol.bodies import TopicRouteData
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.message import encode_properties
+from saturnmq.raft.core.actions import Role
+
+
+def run(work: Callable[[], Awaitable[Any]]) -> Any:
+    async def bounded() -> Any:
+        async with asyncio.timeout(60):
+            return await work()
+
+    return asyncio.run(bounded())
+
+
+def part(broker: Broker) -> DLedger:
+    assert broker.dledger is not None
+    return broker.dledger
+
+
+async def addresses(group: LedgerGroup, topic: str = "T") -> dict[int, str]:
+    """What clients are told of the group."""
+    ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
+    command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=ext)
+    answer = await group.client.invoke(group.name_servers, command, 3000)
+    if answer.code != 0:
+        return {}
+    return dict(TopicRouteData.decode(answer.body).broker_datas[0].broker_addrs)
+
+
+async def until_known(group: LedgerGroup, wanted: Callable[[dict[int, str]], bool]) -> dict[int, str]:
+    async with asyncio.timeout(20):
+        while not wanted(found := await addresses(group)):
+            await asyncio.sleep(0.02)  # poll
+        return found
+
+
+async def transfer(group: LedgerGroup, to: str) -> Broker:
+    """Hand the leadership to a member, and wait until it serves."""
+    async with asyncio.timeout(20):
+        while (master := await group.master()) is not group.brokers[to]:
+            await group.member(group.name_of(master)).transfer(to)
+            await asyncio.sleep(0.02)  # poll
+    return master
+
+
+async def pull(group: LedgerGroup, broker: Broker, offset: int = 0, suspend_ms: int = 0) -> Command:
+    return await group.call(
+        broker, RequestCode.PULL_MESSAGE, consumerGroup="G", topic="T", queueId=0, queueOffset=offset, maxMsgNums=32,
+        sysFlag=4 | (2 if suspend_ms else 0), commitOffset=0, suspendTimeoutMillis=suspend_ms, subscription="*",
+        subVersion=0, expressionType="TAG",
+    )  # fmt: skip
+
+
+async def store_offset(group: LedgerGroup, broker: Broker, offset: int) -> Command:
+    return await group.call(
+        broker, RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=offset
+    )
+
+
+# ---- who is who
+
+
+@pytest.mark.spec("DL-C04", "DL-C06", "DL-C08", "DL-C09", "DL-L01")
+def test_a_transfer_changes_the_ids_that_name_servers_know(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path, register_period_ms=60_000) as group:  # no periodic registration helps
+            await group.send(b"x")
+            for leader in ("n0", "n2"):
+                master = await transfer(group, leader)
+                others = {int(name[1:]) + 1: name for name in group.names if name != leader}
+                expected = {0: master.advertised_address} | {
+                    number: group.brokers[name].advertised_address for number, name in others.items()
+                }
+                known = await until_known(group, expected.__eq__)
+                assert sorted(known) == [0, *sorted(others)]  # n0 leads: 0, 2, 3; an address stands there once
+
+    run(work)
+
+
+@pytest.mark.spec("DL-C01", "DL-C02")
+def test_events_are_handled_one_by_one_and_a_candidate_that_is_a_slave_already_stays_one(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            await group.master()
+            follower = group.followers()[0]
+            dledger = part(follower)
+            await group.until(lambda: dledger.broker_id > 0 and dledger.copy.count, "no follower")
+            seen: list[str] = []
+            stop_services = dledger._stop_services
+
+            async def stop() -> None:
+                seen.append("begin")
+                await stop_services()
+                await asyncio.sleep(0)
+                seen.append("end")
+
+            dledger._stop_services = stop
+            term = group.member(group.name_of(follower)).status().term
+            for role in (Role.CANDIDATE, Role.FOLLOWER, Role.CANDIDATE, Role.LEADER, Role.FOLLOWER):
+                dledger._events.put_nowait((role, term - 1))  # the leader of a term that is over does nothing
+            await group.until(lambda: len(seen) == 4, "two changes to slave")
+            assert seen == ["begin", "end", "begin", "end"]
+            assert dledger.broker_id == int(group.name_of(follower)[1:]) + 1 and not ledger(follower).serving
+
+    run(work)
+
+
+@pytest.mark.spec("DL-C03", "DL-X23")
+def test_a_leader_takes_nothing_before_everything_is_dispatched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            for number in range(5):
+                await group.send(b"%d" % number)
+            first = await group.master()
+            behind = {"yes": True}
+            kind = type(ledger(first))
+            caught_up = kind.caught_up.fget  # type: ignore[attr-defined]
+            monkeypatch.setattr(kind, "caught_up", property(lambda store: not behind["yes"] and caught_up(store)))
+            name = group.name_of(first)
+            await group.stop(name)
+            leads = await group.until(
+                lambda: next((b for n, b in group.brokers.items() if group.member(n).leads), None), "no leader"
+            )
+            answer = await group.call(
+                leads, 310, b"x", a="p", b="T", c="TBW102", d=4, e=0, f=0, g=1, h=0, i="", j=0, k=False, m=False
+            )
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE and part(leads).broker_id != 0
+            queue = leads.store.queues.by_key[("T", 0)]
+            queue.next_offset = 99  # what a former term left behind
+            behind["yes"] = False
+            await group.until(lambda: ledger(leads).serving, "it does not serve")
+            assert (await group.send(b"next")).ext["queueOffset"] == "5"
+            assert part(await group.master()).broker_id == 0
+
+    run(work)
+
+
+@pytest.mark.spec("DL-X19", "DL-C06")
+def test_a_role_is_told_as_soon_as_a_name_server_is_there(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path, start=False, register_period_ms=60_000) as group:
+            host, _, port = group.name_servers.rpartition(":")
+            await group.namesrv.stop()
+            for name in group.names:
+                await group.start(name)
+            await group.send(b"x")  # it serves without one
+            group.namesrv = NameServer(NameServerSettings(kv_config_path=str(tmp_path / "kv2.json")), NetSettings())
+            await group.namesrv.start(host, int(port))
+            await until_known(group, lambda found: sorted(found)[:1] == [0] and len(found) == 3)
+
+    run(work)
+
+
+# ---- what a follower refuses
+
+
+@pytest.mark.spec("DL-C09", "DL-X08", "DL-B06")
+def test_a_follower_refuses_what_only_the_leader_may_do(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            await group.send(b"x")
+            await group.same("T", 0, [b"x"])
+            follower = group.followers()[0]
+            await group.until(lambda: part(follower).copy.count, "nothing copied")
+            send = await group.call(
+                follower, 310, b"x", a="p", b="New", c="TBW102", d=4, e=0, f=0, g=1, h=0, i="", j=0, k=False, m=False
+            )
+            assert send.code == 14 and "messages are put to the slave" in (send.remark or "")
+            assert follower.topics.get("New") is None
+            assert (await store_offset(group, follower, 1)).code == 14
+            assert follower.ctx.offsets.get("T", "G", 0) is None
+            topic: dict[str, Any] = {
+                "topic": "Other", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+                "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False,
+            }  # fmt: skip
+            assert (await group.call(follower, RequestCode.UPDATE_AND_CREATE_TOPIC, **topic)).code == 14
+            pulled = await pull(group, follower)
+            assert (pulled.code, pulled.ext["suggestWhichBrokerId"]) == (20, "0")
+            assert (await group.call(await group.master(), RequestCode.UPDATE_AND_CREATE_TOPIC, **topic)).code == 0
+
+    run(work)
+
+
+@pytest.mark.spec("DL-C09")
+def test_a_follower_that_may_be_read_serves_pulls_and_wakes_nobody(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path, slave_read_enable=True) as group:
+            await group.send(b"one")
+            await group.same("T", 0, [b"one"])
+            follower = group.followers()[0]
+            await group.until(lambda: follower.topics.get("T"), "the topic is not copied")
+            found = await pull(group, follower)
+            assert found.code == 0
+            held = asyncio.create_task(pull(group, follower, offset=1, suspend_ms=800))
+            await group.until(lambda: follower.ctx.hold.count == 1, "the pull is not held")
+            await group.send(b"two")
+            await group.same("T", 0, [b"one", b"two"])
+            assert follower.ctx.hold.count == 1 and not held.done()
+            assert (await held).code == 0  # when its time is over
+
+    run(work)
+
+
+@pytest.mark.spec("DL-C04", "LP-04")
+def test_pulls_that_wait_are_answered_when_the_leadership_goes(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            await group.send(b"one")
+            first = await group.master()
+            held = asyncio.create_task(pull(group, first, offset=1, suspend_ms=20_000))
+            await group.until(lambda: first.ctx.hold.count == 1, "the pull is not held")
+            await transfer(group, next(name for name in group.names if group.brokers[name] is not first))
+            async with asyncio.timeout(5):
+                assert (await held).code == ResponseCode.PULL_NOT_FOUND
+
+    run(work)
+
+
+# ---- what is copied
+
+
+def copied(follower: Broker, master: Broker) -> bool:
+    return (
+        follower.topics.get("Made") is not None
+        and follower.topics.version == master.topics.version
+        and "Readers" in follower.ctx.groups.table
+        and follower.ctx.offsets.get("Made", "Readers", 0) == 1
+    )
+
+
+@pytest.mark.spec("DL-C07", "DL-X18")
+def test_topics_groups_and_offsets_are_copied_and_merged(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            await group.send(b"x", topic="Made")
+            master = await group.master()
+            for follower in group.followers():
+                follower.ctx.offsets.set("T", "own", 0, 7)
+            master.ctx.groups.find("Readers")
+            master.ctx.offsets.set("Made", "Readers", 0, 1)
+            for follower in group.followers():
+                await group.until(partial(copied, follower, master), "not copied")
+                assert follower.ctx.offsets.get("T", "own", 0) == 7  # merged, not replaced
+                assert (tmp_path / group.name_of(follower) / "config" / "delayOffset.json").exists()
+            count = {name: part(b).copy.count for name, b in group.brokers.items()}
+            assert count[group.name_of(master)] <= 1  # a leader copies from nobody
+
+    run(work)
+
+
+@pytest.mark.spec("DL-X18")
+def test_a_switch_loses_no_consumer_offset(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            for number in range(10):
+                await group.send(b"%d" % number)
+            await transfer(group, "n0")
+            for round_number in range(3):
+                to = ("n1", "n2", "n0")[round_number]
+                master = await group.master()
+                assert (await store_offset(group, master, round_number + 3)).code == 0  # and at once the switch
+                successor = await transfer(group, to)
+                assert successor.ctx.offsets.get("T", "G", 0) == round_number + 3
+
+    run(work)
+
+
+@pytest.mark.spec("DL-X18", "DL-L09")
+def test_a_preferred_leader_that_comes_back_brings_no_old_offsets(tmp_path: Path) -> None:
+    async def work() -> None:
+        raft = {"preferred_leader_id": "n2"}
+        async with ledger_group(tmp_path, raft=raft) as group:
+            for number in range(10):
+                await group.send(b"%d" % number)
+            await group.until(lambda: ledger(group.brokers["n2"]).serving, "n2 is preferred")
+            assert (await store_offset(group, group.brokers["n2"], 2)).code == 0
+            await group.until(lambda: all(part(b).copy.count for b in group.followers()), "never copied")
+            await group.stop("n2")
+            other = await group.master()
+            assert other.ctx.offsets.get("T", "G", 0) == 2
+            assert (await store_offset(group, other, 9)).code == 0
+            await group.start("n2")
+            await group.until(lambda: ledger(group.brokers["n2"]).serving, "n2 is preferred again")
+            assert group.brokers["n2"].ctx.offsets.get("T", "G", 0) == 9
+
+    run(work)
+
+
+@pytest.mark.spec("DL-X18", "DL-C05")
+def test_a_topic_that_was_made_a_moment_before_the_switch_is_there(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            await group.master()
+            for broker in group.brokers.values():
+                await part(broker).copy.stop()  # as if the leader died before anybody copied
+                part(broker).copy._leader = ""
+            await group.send(b"x", topic="Young", queue=2)
+            await group.same("Young", 2, [b"x"])
+            first = await group.master()
+            to = next(name for name in group.names if group.brokers[name] is not first)
+            second = await transfer(group, to)
+            config = second.topics.get("Young")
+            assert config is not None and config.write_queue_nums >= 3
+
+    run(work)
+
+
+# ---- services over a switch
+
+
+@pytest.mark.spec("DL-C05", "DLY-05")
+def test_delayed_messages_are_delivered_by_the_next_leader(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path, store={"message_delay_level": "1s 2s"}) as group:
+            await group.send(b"now")
+            for number in range(3):
+                properties = encode_properties({"DELAY": "2"}).decode()
+                await group.send(b"later %d" % number, i=properties)
+            first = await group.master()
+            await group.stop(group.name_of(first))
+            await group.until(
+                lambda: all(len(group.stored(b)) >= 4 for b in group.brokers.values()), "not delivered after the switch"
+            )
+            second = await group.master()
+            bodies = [bytes(m.body) for m in group.stored(second)]
+            assert bodies == [b"now", b"later 0", b"later 1", b"later 2"]
+            assert second.ctx.delay.offsets().get(2) == 3
+
+    run(work)
+
+
+@pytest.mark.spec("DL-C05", "TX-04")
+def test_a_half_message_is_known_to_the_next_leader(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            await group.send(b"warm")
+            properties = encode_properties({"TRAN_MSG": "true", "PGROUP": "producers"}).decode()
+            half = await group.send(b"half", i=properties)
+            first = await group.master()
+            to = next(name for name in group.names if group.brokers[name] is not first)
+            second = await transfer(group, to)
+            await group.until(lambda: second.ctx.transactions.ready, "half messages are not read")
+            assert len(second.ctx.transactions.table.pending) == 1
+            answer = await group.call(
+                second, RequestCode.END_TRANSACTION, producerGroup="producers",
+                tranStateTableOffset=half.ext["queueOffset"], commitLogOffset=int(half.ext["msgId"][16:], 16),
+                commitOrRollback=8, fromTransactionCheck=False, msgId="m",
+            )  # fmt: skip
+            assert answer.code == 0, answer.remark
+            await group.same("T", 0, [b"warm", b"half"])
+            third = await transfer(group, group.name_of(first))
+            await group.until(lambda: third.ctx.transactions.ready, "half messages are not read")
+            assert not third.ctx.transactions.table.pending  # decided, and known to be
+
+    run(work)
