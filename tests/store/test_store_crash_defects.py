@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from saturnmq.protocol.message import Host, Message, decode_records
-from saturnmq.store import GetStatus, MessageStore, PutStatus, StoreProfile, StoreSettings
+from saturnmq.store import GetStatus, MessageStore, PutStatus, StoreProfile, StoreSettings, opening
 from saturnmq.store.consume_queue import UNIT, ConsumeQueue, write_pending
 from saturnmq.store.disk import Disk
 from saturnmq.store.file_cache import FileCache
@@ -50,8 +50,8 @@ def message(body: bytes, topic: str = "T", queue: int = 0, properties: bytes = b
     return Message(topic, body, properties, queue, born_host=BROKER, store_host=BROKER)
 
 
-def opened(path: Path, disk: Disk | None = None, hours: int = 72) -> MessageStore:
-    store = MessageStore(
+def make_store(path: Path, disk: Disk | None = None, hours: int = 72) -> MessageStore:
+    return MessageStore(
         StoreSettings(
             store_path_root_dir=str(path),
             commit_log_file_bytes=CL,
@@ -63,6 +63,10 @@ def opened(path: Path, disk: Disk | None = None, hours: int = 72) -> MessageStor
         ),
         disk=disk,
     )
+
+
+def opened(path: Path, disk: Disk | None = None, hours: int = 72) -> MessageStore:
+    store = make_store(path, disk, hours)
     store.open()
     return store
 
@@ -339,3 +343,30 @@ def test_a_queue_that_reached_the_disk_before_its_records_leaves_nothing_behind(
     (tmp_path / "commitlog" / ("0" * 20)).write_bytes(bytes(CL))
     killed(opened(tmp_path))
     assert not list((tmp_path / "consumequeue").iterdir())
+
+
+@pytest.mark.spec("DUR-20", "DUR-13")
+def test_a_start_that_is_cut_off_behind_a_truncation_misses_no_queue(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list was written, the note was not; the next start dropped the units behind the note, and was killed."""
+    store = opened(tmp_path)
+    store.put(message(b"0"))
+    asyncio.run(store.write_all())
+    store.put(message(b"1"))
+    todo = store.queues.round(0)
+    todo.write(store.disk, store.queues.list_file)
+    todo.done()
+    killed(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(opening, "good_records", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        store = make_store(tmp_path)
+        with pytest.raises(KeyboardInterrupt):
+            store.open()
+        store.close_files()
+    caplog.clear()
+    store = opened(tmp_path)
+    assert "made anew" not in caplog.text and store.max_offset("T", 0) == 2
+    found = [store.get("T", 0, number, 1).buffers[0] for number in range(2)]
+    assert [bytes(decode_records(bytes(view))[0].body) for view in found] == [b"0", b"1"]
+    killed(store)

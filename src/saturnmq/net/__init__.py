@@ -1,7 +1,7 @@
 """Connections: asyncio server and client with limits, pipelining, TLS by first byte. Decodes no body, knows no request code."""
 
 from saturnmq.net.client import RemotingClient
-from saturnmq.net.connection import Connection, Handler
+from saturnmq.net.connection import Connection, Handler, Later
 from saturnmq.net.endpoint import ConnectionListener, Listener, RpcHook
 from saturnmq.net.errors import CallTimeout, ConnectFailed, SendFailed, StartError, TooManyRequests
 from saturnmq.net.server import RemotingServer
@@ -14,6 +14,7 @@ __all__ = [
     "Connection",
     "ConnectionListener",
     "Handler",
+    "Later",
     "Listener",
     "NetSettings",
     "RemotingClient",

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from saturnmq.net.errors import CallTimeout, SendFailed
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # bytes: the whole frame of an answer, already encoded; none of them is no answer
-Handler = Callable[["Connection", Command], "Command | bytes | Awaitable[Command | None] | None"]
+Handler = Callable[["Connection", Command], "Command | bytes | Later | Awaitable[Command | None] | None"]
 
 TLS_CLIENT_HELLO: Final = 0x16  # first byte of a TLS connection; a legal plain frame starts with 0 (REM-29)
 _SEPARATE_BODY_BYTES: Final = 16_384  # from here on a body is written beside its head instead of being copied behind it
@@ -46,6 +46,33 @@ def next_opaque() -> int:
 def error_remark(error: BaseException) -> str:
     """`ClassName: message`, as clients show it verbatim (REM-11)."""
     return f"{type(error).__name__}: {error}"
+
+
+class Later:
+    """An answer that is not known yet, without a task of its own: a handler returns it, and `answer` is called once, on the loop.
+
+    The request counts as under way until then, as one that is answered by a coroutine does.
+    """
+
+    __slots__ = ("_command", "_connection", "_early")
+
+    def __init__(self) -> None:
+        self._connection: Connection | None = None
+        self._command: Command | None = None
+        self._early: list[Command | bytes | Coroutine[Any, Any, Command]] = []
+
+    def bind(self, connection: Connection, command: Command) -> None:
+        """Of the connection: who asked for it."""
+        self._connection, self._command = connection, command
+        if self._early:
+            connection.answer_later(command, self._early.pop())
+
+    def answer(self, reply: Command | bytes | Coroutine[Any, Any, Command]) -> None:
+        """The answer, its frame, or a coroutine that takes a little longer to give it."""
+        if self._connection is None or self._command is None:
+            self._early.append(reply)
+        else:
+            self._connection.answer_later(self._command, reply)
 
 
 class Connection(asyncio.Protocol):
@@ -246,8 +273,12 @@ class Connection(asyncio.Protocol):
         if reply is not None:
             self._replied(command, reply)
 
-    def _replied(self, command: Command, reply: Command | bytes | Awaitable[Command | None]) -> None:
-        if type(reply) is Command:
+    def _replied(self, command: Command, reply: Command | bytes | Later | Awaitable[Command | None]) -> None:
+        if type(reply) is Later:
+            self.in_flight += 1
+            self._endpoint.later_count += 1
+            reply.bind(self, command)
+        elif type(reply) is Command:
             self._answer(command, reply)
         elif type(reply) is bytes:
             if reply:
@@ -255,6 +286,24 @@ class Connection(asyncio.Protocol):
         else:
             self.in_flight += 1
             self._endpoint.spawn(self._finish(command, cast("Awaitable[Command | None]", reply)))
+
+    def answer_later(self, command: Command, reply: Command | bytes | Coroutine[Any, Any, Command]) -> None:
+        """The answer to a request whose handler returned Later."""
+        endpoint = self._endpoint
+        endpoint.later_count -= 1
+        if isinstance(reply, Command | bytes):
+            self.in_flight -= 1
+            if self._read_paused:
+                self._loop.call_soon(self._continue)
+            if type(reply) is bytes and not endpoint.hooks:
+                if reply and not command.flag & _ONEWAY:
+                    self.send(reply)
+            else:
+                self._replied(command, reply)
+        else:
+            endpoint.spawn(self._finish(command, reply))
+        if endpoint.stopping and not endpoint.later_count:
+            endpoint.all_answered.set()
 
     async def _finish(self, command: Command, waiting: Awaitable[Command | None]) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Coroutine
@@ -125,6 +126,8 @@ class Endpoint:
         self._idle_seconds = idle_seconds
         self._tasks: set[asyncio.Task[Any]] = set()
         self._scan: asyncio.TimerHandle | None = None
+        self.later_count = 0  # requests whose answer is to come later, without a task
+        self.all_answered = asyncio.Event()
         self.stopping = False  # nothing new is begun; what is under way is answered
 
     def add_hook(self, hook: RpcHook) -> None:
@@ -201,8 +204,12 @@ class Endpoint:
         if self._scan is not None:
             self._scan.cancel()
             self._scan = None
+        if self.later_count:
+            self.all_answered.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.all_answered.wait(), self.settings.stop_timeout_ms / 1000)
         if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=self.settings.stop_timeout_ms / 1000)
+            await asyncio.wait(set(self._tasks), timeout=max(deadline - asyncio.get_running_loop().time(), 0.05))
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:

@@ -330,17 +330,7 @@ class ConsumeQueue:
 
     def truncate(self, physical_end: int) -> int:
         """Drop units that end behind physical_end (RC-10), in the files too; returns how many. Raises OSError, StoreError."""
-        low, high = self.min_offset, self.max_offset
-        if self.max_physical <= physical_end and self._follows(high - 1, physical_end):
-            return 0
-        while low < high:
-            middle = (low + high) // 2
-            if self._ends_before(middle, physical_end):
-                low = middle + 1
-            else:
-                high = middle
-        while low > self.min_offset and not self._follows(low - 1, physical_end):
-            low -= 1
+        low = self.end_before(physical_end)
         dropped = self.max_offset - low
         if not dropped:
             return 0
@@ -360,6 +350,21 @@ class ConsumeQueue:
         elif self.extension is not None:
             self.extension.truncate(self._last_code())
         return dropped
+
+    def end_before(self, physical_end: int) -> int:
+        """The queue offset behind the last unit that `truncate` would keep. Raises OSError."""
+        low, high = self.min_offset, self.max_offset
+        if self.max_physical <= physical_end and self._follows(high - 1, physical_end):
+            return high
+        while low < high:
+            middle = (low + high) // 2
+            if self._ends_before(middle, physical_end):
+                low = middle + 1
+            else:
+                high = middle
+        while low > self.min_offset and not self._follows(low - 1, physical_end):
+            low -= 1
+        return low
 
     def _ends_before(self, queue_offset: int, physical_end: int) -> bool:
         return _is_good(self._unit(queue_offset), physical_end)

@@ -20,6 +20,23 @@ log = logging.getLogger(__name__)
 _SLOW_SECONDS: Final = 0.5
 
 
+class _Waiter:
+    """Somebody who waits until everything before `end` is on disk; told once, at `deadline` (loop time, seconds) at the latest."""
+
+    __slots__ = ("_tell", "deadline", "end", "told")
+
+    def __init__(self, end: int, deadline: float, tell: Callable[[bool], object]) -> None:
+        self.end = end
+        self.deadline = deadline
+        self.told = False
+        self._tell = tell
+
+    def tell(self, done: bool) -> None:
+        if not self.told:
+            self.told = True
+            self._tell(done)
+
+
 class Flusher:
     """Keeps `flushed` (everything before it is on disk) moving towards the end of the log.
 
@@ -33,7 +50,8 @@ class Flusher:
         self._log = commit_log
         self._on_flushed = on_flushed
         self._on_failure = on_failure
-        self._waiting: deque[tuple[int, asyncio.Future[bool]]] = deque()
+        self._waiting: deque[_Waiter] = deque()
+        self._timer: asyncio.TimerHandle | None = None
         self._running: asyncio.Task[None] | None = None
         self.flushed = commit_log.readable
         self.failure: FlushFailed | None = None
@@ -48,18 +66,50 @@ class Flusher:
 
         Raises FlushFailed. Many waiters share one fdatasync (FLU-01).
         """
-        if self.flushed >= end:
-            return True
-        if self.failure is not None:
-            raise self.failure
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append((end, future))
-        self.start()
+
+        def told(done: bool) -> None:
+            if not future.done():
+                future.set_result(done)
+
+        waiter = self.call_when(end, timeout_ms, told)
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                return await future
-        except TimeoutError:
-            return False
+            done = await future
+        finally:
+            waiter.told = True
+        if not done and self.failure is not None:
+            raise self.failure
+        return done
+
+    def call_when(self, end: int, timeout_ms: int, told: Callable[[bool], object]) -> _Waiter:
+        """As `wait`, but calls: with True when everything before end is on disk, else with False; perhaps before it returns."""
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(end, loop.time() + timeout_ms / 1000, told)
+        if self.flushed >= end or self.failure is not None:
+            waiter.tell(self.flushed >= end)
+            return waiter
+        self._waiting.append(waiter)
+        if self._timer is None or waiter.deadline < self._timer.when():
+            self._set_timer(waiter.deadline)
+        if self._running is None:
+            self.start()
+        return waiter
+
+    def _set_timer(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(when, self._too_late)
+
+    def _too_late(self) -> None:
+        """Tell those who do not wait any longer. They are few: what is flushed in time is told then."""
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        for waiter in self._waiting:
+            if waiter.deadline <= now:
+                waiter.tell(False)
+        self._waiting = deque(waiter for waiter in self._waiting if not waiter.told)
+        if self._waiting:
+            self._set_timer(min(waiter.deadline for waiter in self._waiting))
 
     def start(self) -> None:
         """Flush as soon as the flush under way is done."""
@@ -83,11 +133,9 @@ class Flusher:
                 self._note_time(int((loop.time() - before) * 1000), end)
                 self.flushed = max(self.flushed, end)
                 self._on_flushed(self.flushed)
-                while self._waiting and self._waiting[0][0] <= end:
-                    future = self._waiting.popleft()[1]
-                    if not future.done():
-                        future.set_result(True)
-                if not self._waiting or self._waiting[0][0] > self._log.readable:
+                while self._waiting and self._waiting[0].end <= end:
+                    self._waiting.popleft().tell(True)
+                if not self._waiting or self._waiting[0].end > self._log.readable:
                     return
         finally:
             self._running = None
@@ -108,9 +156,7 @@ class Flusher:
         )
         log.critical("%s", self.failure.message)
         while self._waiting:
-            future = self._waiting.popleft()[1]
-            if not future.done():
-                future.set_exception(self.failure)
+            self._waiting.popleft().tell(False)
         self._on_failure(self.failure)
 
     async def stop(self) -> None:
@@ -119,6 +165,9 @@ class Flusher:
             self.start()
             if self._running is not None:
                 await self._running
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self.failure is not None:
             raise self.failure
 

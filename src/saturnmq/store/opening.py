@@ -213,8 +213,8 @@ class _Recovery:
         elif not clean:
             if not self.foreign:
                 store.queues.drop_unlisted()
+            store.queues.truncate(self.queues_from)
             for queue in store.queues.by_key.values():
-                queue.truncate(self.queues_from)
                 queue.trim_extension()
         scan = Scan(todo.verify_from)
         if not self._read(self.read_from, scan):
@@ -230,7 +230,7 @@ class _Recovery:
         if scan.end < todo.durable:
             raise damage(store.log, scan, todo.durable)
         cut = store.log.set_end(scan.end)
-        dropped = sum(queue.truncate(scan.end) for queue in store.queues.by_key.values())
+        dropped = store.queues.truncate(scan.end)
         if not clean or self.foreign or cut or dropped or self.reach > scan.end:
             log.warning(
                 "the log ends at offset %s (%s), %s bytes behind it were dropped", scan.end, scan.stopped_by, cut

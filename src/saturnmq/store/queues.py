@@ -284,6 +284,24 @@ class QueueTable:
         if self.listed is not None:
             self._delete([(key, self.by_key.pop(key)) for key in list(self.by_key) if key not in self._ends])
 
+    def truncate(self, physical_end: int) -> int:
+        """Drop units that end behind physical_end; returns how many. Raises OSError, StoreError.
+
+        The list first: a start that is cut off behind it misses nothing that was dropped.
+        """
+        listed = self.listed
+        if listed is not None:
+            ends = {key: queue.end_before(physical_end) for key, queue in self.by_key.items()}
+            lowered = {
+                key: (first, min(reached, ends.get(key, reached)))
+                for key, (first, reached) in listed.queues.items()
+                if ends.get(key, 1)
+            }
+            if lowered != listed.queues:
+                self.listed = Listed(listed.log_start, lowered)
+                self.list_file.write(self.listed.encode())
+        return sum(queue.truncate(physical_end) for queue in self.by_key.values())
+
     def drop_empty(self) -> None:
         """After a crash: queues that reached the disk before their records leave nothing behind. Raises OSError."""
         self._delete([(key, self.by_key.pop(key)) for key, queue in list(self.by_key.items()) if not queue.max_offset])

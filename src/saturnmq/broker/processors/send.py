@@ -8,7 +8,7 @@ Source: spec 01 sections 4 and 5.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from saturnmq.broker.context import Context
@@ -18,7 +18,7 @@ from saturnmq.broker.numbers import int32, int32_or, int64
 from saturnmq.broker.properties import find, with_property, without
 from saturnmq.broker.timer import deliver_ms_of
 from saturnmq.broker.transactions import as_half
-from saturnmq.net import Connection
+from saturnmq.net import Connection, Later
 from saturnmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from saturnmq.protocol.codes import (
     DLQ_PREFIX,
@@ -33,7 +33,7 @@ from saturnmq.protocol.codes import (
     ResponseCode,
     SysFlag,
 )
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.command import Command, FrameDecoder
 from saturnmq.protocol.errors import HeaderError, MessageError, MissingField, ResponseError, StoreError, response_error
 from saturnmq.protocol.message import Host, Message, decode_batch
 from saturnmq.store import PutResult, PutStatus
@@ -65,7 +65,7 @@ _STATUS_CODES: Final = {
 }
 
 
-def send(ctx: Context, connection: Connection, request: Command) -> Command | Coroutine[Any, Any, Command]:
+def send(ctx: Context, connection: Connection, request: Command) -> Command | Later | Coroutine[Any, Any, Command]:
     """10, 310, 320. With ASYNC_FLUSH the answer is made at once, else when the message is durable (SND-15)."""
     ext = short_fields(request)
     base = ctx.answers.base()
@@ -84,7 +84,28 @@ def send(ctx: Context, connection: Connection, request: Command) -> Command | Co
     at_once = store.confirms_at_once or not (wait or store.quorum) or result.status is not PutStatus.PUT_OK
     if at_once and not ctx.topics.saver.writing:
         return answer(ctx, request, result, result.status, queue_id)
-    return _answer_when_durable(ctx, request, result, queue_id, at_once=at_once)
+    if at_once or store.quorum:
+        return _answer_when_durable(ctx, request, result, queue_id, at_once=at_once)
+    return answer_later(ctx, result, lambda status: answer(ctx, request, result, status, queue_id))
+
+
+def answer_later(ctx: Context, result: PutResult, made: Callable[[PutStatus], Command | bytes]) -> Later:
+    """The answer, made of the status, when the message is on disk, and so is its topic, if that was made a moment ago."""
+    later = Later()
+    ctx.waiting_sends += 1
+
+    def told(status: PutStatus) -> None:
+        ctx.waiting_sends -= 1
+        later.answer(_after_topics(ctx, made(status)) if ctx.topics.saver.writing else made(status))
+
+    ctx.store.when_confirmed(result, told)
+    return later
+
+
+async def _after_topics(ctx: Context, reply: Command | bytes) -> Command:
+    with contextlib.suppress(StoreError):  # logged where it is noticed; the message is stored all the same
+        await ctx.topics.saver.saved()
+    return reply if isinstance(reply, Command) else FrameDecoder().feed(reply)[0]
 
 
 def short_fields(request: Command) -> dict[str, str]:

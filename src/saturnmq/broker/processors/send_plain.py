@@ -1,7 +1,7 @@
-"""Codes 10, 310, 320 as most of them come: a single message for an existing topic, answered at once.
+"""Codes 10, 310, 320 as most of them come: a single message for an existing topic, answered at once or when flushed.
 
 What follows from the part of a header that a producer repeats is worked out once per shape of header (`Plan`). Whatever is not
-plain (a new topic, an odd number, a property with a meaning for the broker, a store that is busy or confirms later) goes to
+plain (a new topic, an odd number, a property with a meaning for the broker, a store that is busy or waits for a quorum) goes to
 `send.send`, which is the definition: for any request both leave the same bytes in the store and on the wire. A new rule for
 sends belongs there; when it concerns a property or a field, say here that it is not plain. Source: spec 01 section 4, SND-01..15.
 """
@@ -14,13 +14,13 @@ from typing import Any, Final
 from saturnmq.broker.context import Context
 from saturnmq.broker.numbers import int32, int32_or
 from saturnmq.broker.processors import send as definition
-from saturnmq.net import Connection
+from saturnmq.net import Connection, Later
 from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, RETRY_PREFIX, TRANSACTION_MASK, CommandFlag, RequestCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import HeaderError
 from saturnmq.protocol.message import Message
 from saturnmq.protocol.shapes import HeaderShape, ShapedCommand
-from saturnmq.store import PutStatus
+from saturnmq.store import PutResult, PutStatus
 
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
@@ -67,7 +67,9 @@ def plan_of(shape: HeaderShape) -> Plan | None:
     return plan
 
 
-def send(ctx: Context, connection: Connection, request: Command) -> Command | bytes | Coroutine[Any, Any, Command]:
+def send(
+    ctx: Context, connection: Connection, request: Command
+) -> Command | bytes | Later | Coroutine[Any, Any, Command]:
     """The answer, or its frame; nothing at all to a plain one-way request."""
     if type(request) is ShapedCommand:
         shape = request.shape
@@ -81,7 +83,7 @@ def send(ctx: Context, connection: Connection, request: Command) -> Command | by
     return definition.send(ctx, connection, request)
 
 
-def _send(ctx: Context, connection: Connection, request: ShapedCommand, plan: Plan) -> Command | bytes | None:
+def _send(ctx: Context, connection: Connection, request: ShapedCommand, plan: Plan) -> Command | bytes | Later | None:
     """Store a plain message; None when it is not plain, and nothing is done yet."""
     store, topics = ctx.store, ctx.topics
     values = request.values
@@ -97,7 +99,7 @@ def _send(ctx: Context, connection: Connection, request: ShapedCommand, plan: Pl
         or ctx.waiting_sends >= ctx.settings.send_queue_max
         or topics.saver.writing
         or store.busy
-        or not store.confirms_at_once
+        or store.quorum
     ):
         return None
     born = values[plan.born]
@@ -139,6 +141,19 @@ def _send(ctx: Context, connection: Connection, request: ShapedCommand, plan: Pl
     stats = ctx.stats
     stats.put_messages += 1
     stats.put_bytes += result.size
+    if not store.confirms_at_once:
+        return _answer_later(ctx, request, result, queue_id)
     if request.flag & _ONEWAY:
         return b""
     return ctx.answers.one(request.serialization, request.opaque, queue_id, result.queue_offset, result.physical_offset)
+
+
+def _answer_later(ctx: Context, request: ShapedCommand, result: PutResult, queue_id: int) -> Later:
+    def made(status: PutStatus) -> Command | bytes:
+        if status is not _PUT_OK:
+            return definition.answer(ctx, request, result, status, queue_id)
+        return ctx.answers.one(
+            request.serialization, request.opaque, queue_id, result.queue_offset, result.physical_offset
+        )
+
+    return definition.answer_later(ctx, result, made)

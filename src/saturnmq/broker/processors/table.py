@@ -22,11 +22,12 @@ from saturnmq.broker.processors import (
     send_plain,
     transactions,
 )
+from saturnmq.net import Later
 from saturnmq.protocol import headers as h
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command
 
-Answer = Command | bytes | Awaitable[Command] | None
+Answer = Command | bytes | Later | Awaitable[Command] | None
 Handler = Callable[..., Answer]
 
 
