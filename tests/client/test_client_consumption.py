@@ -588,7 +588,7 @@ def test_an_operator_sees_what_a_member_holds(run: Run, cluster: Any) -> None:
     run(work)
 
 
-@pytest.mark.spec("OF-06")  # the client's half: what a member does when the broker tells it
+@pytest.mark.spec("OF-06")
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_reset_moves_members_at_once_and_voids_what_they_held(run: Run, cluster: Any, ordered: bool) -> None:
     async def work() -> None:
@@ -616,6 +616,54 @@ def test_a_reset_moves_members_at_once_and_voids_what_they_held(run: Run, cluste
                 assert MessageQueue("T", "b0", 9) not in inbox.committed(), "a queue that is not ours is left alone"
                 await again[0].ack()
                 assert inbox.committed()[ZERO] == 2
+
+    run(work)
+
+
+@pytest.mark.spec("OF-06", "CA-15", "RT-09")
+def test_an_operator_moves_a_group_and_asks_its_member_through_the_broker(run: Run) -> None:
+    async def asks(server: EmbeddedBroker, client: Client, code: RequestCode, **ext: str) -> Command:
+        command = Command(code, ext={"group": "g", "consumerGroup": "g", "topic": "T", **ext})
+        return await client._core.remote.call(server.broker_address, command, 5_000)
+
+    async def work() -> None:
+        async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
+            await client.create_topic("T", queues=1)
+            receipts = []
+            for n in range(4):
+                begun = time.time_ns() // 1_000_000
+                while time.time_ns() // 1_000_000 <= begun + 1:
+                    await asyncio.sleep(0)  # each message in a millisecond of its own
+                receipts.append(await out.send("T", b"%d" % n))
+            times = [(await client.view_message(one.offset_message_id)).stored_at for one in receipts]
+            back_to = str(int(times[2].timestamp() * 1000))
+            reset: dict[str, str] = {"timestamp": back_to, "isForce": "false"}
+            answer = await asks(server, client, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **reset)
+            assert answer.code == ResponseCode.SYSTEM_ERROR, "a group that never committed"
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                for _ in range(4):
+                    await (await inbox.recv(5)).ack()
+                await inbox.commit()
+                await eventually(lambda: server.broker.ctx.offsets.get("T", "g", 0) == 4)
+                answer = await asks(server, client, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **reset)
+                queue = receipts[0].queue
+                assert ResetOffsetBody.decode(answer.body or b"").offset_table == {queue: 2}
+                assert [(await inbox.recv(5)).body for _ in range(2)] == [b"2", b"3"]
+                await eventually(lambda: server.broker.ctx.offsets.get("T", "g", 0) == 2)
+
+                reader = asyncio.ensure_future(inbox.recv(5))
+                ext = {"clientId": client.client_id, "msgId": receipts[0].offset_message_id, "brokerName": "broker-a"}
+                asking = asyncio.ensure_future(asks(server, client, RequestCode.CONSUME_MESSAGE_DIRECTLY, **ext))
+                visitor = await reader
+                assert (visitor.body, visitor.offset) == (b"0", 0)
+                await visitor.ack()
+                result = ConsumeMessageDirectlyResult.decode((await asking).body or b"")
+                assert result.consume_result == "CR_SUCCESS"
+                answer = await asks(server, client, RequestCode.GET_CONSUMER_RUNNING_INFO, clientId=client.client_id)
+                assert ConsumerRunningInfo.decode(answer.body or b"").mq_table[queue].commit_offset == 2
+            answer = await asks(server, client, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **reset)
+            assert answer.code == ResponseCode.CONSUMER_NOT_ONLINE
 
     run(work)
 
