@@ -1,0 +1,58 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/apache/rocketmq-client-go/v2/primitive"
+)
+
+// Options are the words key=value of a command.
+type Options map[string]string
+
+func parseOptions(words []string) (Options, error) {
+	options := Options{}
+	for _, word := range words {
+		key, value, found := strings.Cut(word, "=")
+		if !found || key == "" {
+			return nil, fmt.Errorf("not key=value: %q", word)
+		}
+		options[key] = value
+	}
+	return options, nil
+}
+
+func (o Options) text(key, otherwise string) string {
+	if value, given := o[key]; given {
+		return value
+	}
+	return otherwise
+}
+
+// number is the whole number of an option; a word that is none ends the program, for the tests write them.
+func (o Options) number(key string, otherwise int) int {
+	value, given := o[key]
+	if !given {
+		return otherwise
+	}
+	number, err := strconv.Atoi(value)
+	if err != nil {
+		panic(fmt.Sprintf("option %s: %v", key, err))
+	}
+	return number
+}
+
+func (o Options) wait() time.Duration {
+	return time.Duration(o.number("waitMs", 40_000)) * time.Millisecond
+}
+
+func (o Options) nameServers() primitive.NsResolver {
+	return primitive.NewPassthroughResolver([]string{o["ns"]})
+}
+
+// instance is a client's own name: two clients of one process must not share a connection.
+func instance(role string) string {
+	return fmt.Sprintf("%s-%d", role, time.Now().UnixNano())
+}
