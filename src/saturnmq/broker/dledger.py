@@ -46,6 +46,7 @@ _WRITES: Final = frozenset(
         RequestCode.SEND_REPLY_MESSAGE_V2,
         RequestCode.UPDATE_CONSUMER_OFFSET,
         RequestCode.LOCK_BATCH_MQ,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.DELETE_TOPIC_IN_BROKER,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,

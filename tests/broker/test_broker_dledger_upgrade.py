@@ -1,0 +1,201 @@
+"""From master-slave to a DLedger group: the old commit log is kept, read, and expires; the ledger lies behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ledgergroup import FILE_BYTES, LedgerGroup, ledger, ledger_group
+
+from saturnmq.broker import Broker
+from saturnmq.broker.dledger_log import LedgerLog
+from saturnmq.net import NetSettings
+from saturnmq.protocol.message import Host, Message, encode_properties
+from saturnmq.store.disk import Disk
+
+OLD = [b"old %d " % number + b"." * 9000 for number in range(60)]  # more than two files
+
+
+def run(work: Callable[[], Awaitable[Any]]) -> Any:
+    async def bounded() -> Any:
+        async with asyncio.timeout(60):
+            return await work()
+
+    return asyncio.run(bounded())
+
+
+async def plain(group: LedgerGroup, name: str, bodies: list[bytes]) -> None:
+    """A broker as it was before, alone, stopped after these messages."""
+    broker = Broker(group.settings(), group.store(name), NetSettings())
+    await broker.start()
+    try:
+        broker.topics.ensure("T", 4)
+        for number, body in enumerate(bodies):
+            properties = encode_properties({"KEYS": f"key{number}"})
+            broker.store.put(Message("T", body, properties, 0, store_host=Host("127.0.0.1", 1)))
+        broker.ctx.offsets.set("T", "G", 0, 5)
+    finally:
+        await broker.stop()
+
+
+def holds(group: LedgerGroup, name: str, count: int) -> bool:
+    return len(group.stored(group.brokers[name])) == count
+
+
+def logs(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+async def upgraded(group: LedgerGroup, folder: Path) -> None:
+    """The operator's steps: stop, equal old logs and config on every machine, start with the keys of the group."""
+    await plain(group, "n0", OLD)
+    for name in ("n1", "n2"):
+        for part in ("commitlog", "config"):
+            shutil.copytree(folder / "n0" / part, folder / name / part)
+    for name in group.names:
+        await group.start(name)
+
+
+@pytest.mark.spec("DL-U01", "DL-U04", "DL-U06", "DL-B09", "DL-B10")
+def test_old_messages_stay_and_new_ones_follow_on_every_broker_over_a_switch(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path, start=False) as group:
+            await upgraded(group, tmp_path)
+            master = await group.master()
+            divided = ledger(master).log.divided
+            assert divided == len(logs(tmp_path / "n0" / "commitlog")) * FILE_BYTES
+            assert master.ctx.offsets.get("T", "G", 0) == 5
+            answer = await group.send(b"new", i=encode_properties({"KEYS": "fresh"}).decode())
+            assert answer.ext["queueOffset"] == str(len(OLD))
+            assert int(answer.ext["msgId"][16:], 16) >= divided + 48
+            await group.same("T", 0, [*OLD, b"new"])
+            await group.stop(group.name_of(master))
+            second = await group.master()
+            await group.send(b"newer")
+            await group.same("T", 0, [*OLD, b"new", b"newer"])
+            store = second.store
+            assert store.min_physical_offset == 0
+            for key, body in (("key7", OLD[7]), ("fresh", b"new")):
+                found = store.query("T", key, 10, 0, 1 << 60).records
+                assert len(found) == 1 and body in found[0]
+
+    run(work)
+
+
+@pytest.mark.spec("DL-U02", "DL-U04")
+def test_later_starts_find_the_place_where_the_ledger_begins(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path, start=False) as group:
+            await upgraded(group, tmp_path)
+            await group.send(b"new")
+            await group.same("T", 0, [*OLD, b"new"])
+            divided = ledger(await group.master()).log.divided
+            assert logs(tmp_path / "n1" / "dledger-n1" / "data")[0] == f"{divided:020d}"
+            for name in group.names:
+                await group.stop(name)
+            shutil.rmtree(tmp_path / "n1" / "consumequeue")  # both parts are dispatched again
+            for name in group.names:
+                await group.start(name)
+                assert ledger(group.brokers[name]).log.divided == divided
+            await group.send(b"newer")
+            await group.same("T", 0, [*OLD, b"new", b"newer"])
+            assert logs(tmp_path / "n0" / "commitlog")[-1] == f"{divided - FILE_BYTES:020d}"
+
+    run(work)
+
+
+@pytest.mark.spec("DL-U01")
+def test_an_upgrade_that_was_cut_off_before_the_first_entry_goes_on(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path, 1, start=False) as group:
+            await plain(group, "n0", OLD[:3])
+            for _ in range(2):  # sealed, nothing appended
+                await group.start("n0")
+                await group.master()
+                await group.stop("n0")
+            await group.start("n0")
+            await group.send(b"new")
+            await group.same("T", 0, [*OLD[:3], b"new"])
+
+    run(work)
+
+
+@pytest.mark.spec("DL-U03")
+def test_the_ledger_expires_only_when_the_old_log_is_gone(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path, 1, start=False, store={"file_reserved_hours": 1}) as group:
+            await plain(group, "n0", OLD)
+            await group.start("n0")
+            bodies = [b"%d" % number + b"x" * 40_000 for number in range(10)]
+            for body in bodies:
+                await group.send(body)
+            store = ledger(await group.master())
+            await group.until(lambda: store.max_offset("T", 0) == 70, "not dispatched")
+            member = store.member
+            assert member is not None
+            assert member.retention.reserved_hours == 87_600 and not member.retention.force_enabled
+            folder = tmp_path / "n0"
+            for path in [*(folder / "commitlog").iterdir(), *(folder / "dledger-n0" / "data").iterdir()]:
+                os.utime(path, (0, 0))
+            await store.write_all()
+            store.delete_expired_files()
+            await store._upkeep.clean()
+            assert logs(folder / "commitlog") == []  # the last one too
+            assert store.min_physical_offset == store.log.divided > 0
+            assert store.min_offset("T", 0) == len(OLD)
+            assert member.retention.reserved_hours == 2 and member.retention.force_enabled
+            before = len(logs(folder / "dledger-n0" / "data"))
+            await store.write_all()
+            store.delete_expired_files()
+            await store._upkeep.clean()
+            assert len(logs(folder / "dledger-n0" / "data")) < before
+            await store._upkeep.clean()
+            assert store.min_offset("T", 0) > len(OLD)
+            await group.send(b"goes on")
+
+    run(work)
+
+
+@pytest.mark.spec("DL-U05")
+def test_unequal_old_logs_are_told_and_not_mixed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path, start=False) as group:
+            await plain(group, "n0", OLD[:3])
+            shutil.copytree(tmp_path / "n0" / "commitlog", tmp_path / "n1" / "commitlog")
+            await plain(group, "n2", OLD)
+            with caplog.at_level(logging.ERROR):
+                for name in ("n0", "n1"):
+                    await group.start(name)
+                await group.send(b"new")
+                odd = await group.start("n2")
+                failure = await group.until(lambda: odd.store.failure, "nothing is told")
+            assert "are not equal" in failure.message and str(FILE_BYTES) in failure.message
+            for name in ("n0", "n1"):
+                await group.until(partial(holds, group, name, 4), "the others go on")
+            assert not ledger(odd).serving
+
+    run(work)
+
+
+@pytest.mark.spec("DL-X20")
+@pytest.mark.parametrize("left", [0, 3, 7, 8, 100])
+def test_the_end_of_the_old_log_is_filled_as_far_as_it_can_be(left: int, tmp_path: Path) -> None:
+    log = LedgerLog([tmp_path], 4096, Disk())
+    (tmp_path / f"{0:020d}").write_bytes(b"\1" * 4096)
+    log.load()
+    log.end = 4096 - left
+    try:
+        assert log.seal() == 4096 == log.end
+        filler = left.to_bytes(4, "big") + bytes.fromhex("cbd43194")
+        data = (tmp_path / f"{0:020d}").read_bytes()
+        assert data[: 4096 - left] == b"\1" * (4096 - left)
+        assert data[4096 - left :] == (filler + b"\1" * left)[:left] if left >= 8 else data == b"\1" * 4096
+    finally:
+        log.close()
