@@ -9,6 +9,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from saturnmq.client.trace_records import (
     TraceRecord,
     TraceStats,
     decode_records,
+    encode_cloud,
     trace_topic,
 )
 from saturnmq.protocol.bodies import HeartbeatData, MessageQueue
@@ -237,7 +239,7 @@ def test_a_broker_that_says_so_is_not_traced_and_its_region_is_told(run: Run, cl
                     await out.send("T", b"nothing said")
                     async with out.transaction("T", b"off too"):
                         pass
-            assert [record.region for record in told(c)] == ["North", "DefaultRegion"]  # type: ignore[union-attr]
+            assert [record.region for record in told(c)] == ["North", "DefaultRegion"]
 
     run(work)
 
@@ -645,6 +647,60 @@ def test_a_topic_of_ones_own_and_a_consumer_of_given_queues(run: Run, cluster: A
             assert traces(c) == []
 
     run(work)
+
+
+@pytest.mark.spec("TR-10")
+def test_on_the_cloud_channel_every_region_has_its_topic_and_records_of_ends_are_shorter(
+    run: Run, cluster: Any
+) -> None:
+    north, nowhere = "rmq_sys_TRACE_DATA_North", "rmq_sys_TRACE_DATA_null"
+
+    async def work() -> None:
+        async with cluster() as c:
+            for topic in (north, nowhere, "rmq_sys_TRACE_DATA_DefaultRegion", "%RETRY%c"):
+                c.add(topic)
+            c.broker.put("T", 0, b"a", "UNIQ_KEY\x01A\x02MSG_REGION\x01North")
+            c.broker.put("T", 0, b"b", "UNIQ_KEY\x01B\x02KEYS\x01k")
+            c.broker.put("T", 0, b"c", "UNIQ_KEY\x01C\x02KEYS\x01k")
+            c.broker.put(north, 0, b"a trace itself", "UNIQ_KEY\x01D")
+            async with Client(name_servers=c.name_servers, trace=True, access_channel="cloud") as client:
+                async with client.producer("p") as out:
+                    await out.send("T", b"x", queue=QUEUE)
+                async with client.consumer("c", start="first") as inbox:
+                    await inbox.subscribe("T")
+                    await inbox.subscribe(north)
+                    for _ in range(5):
+                        await (await inbox.recv(5)).ack()
+                    assert inbox.trace_stats.made == 8
+            assert [type(record) for record in told(c, "rmq_sys_TRACE_DATA_DefaultRegion")] == [Pub]
+            mine = [(type(r), r.message_id) for r in told(c, north)]
+            assert mine == [(SubBefore, "A"), (SubAfter, "A")]
+            (text,) = [text_of(command) for command in traces(c, north)]
+            begun, end = text.split("\x02")
+            request = begun.split("\x01")[4]
+            cost = end.split("\x01")[3]
+            assert end == "\x01".join(["SubAfter", request, "A", cost, "true", "null", "0", ""]), (
+                "no time, group or end"
+            )
+            rest = told(c, nowhere)
+            assert sorted(record.message_id for record in rest if record.message_id in "BC") == ["B", "B", "C", "C"]
+            assert all(record.timestamp_ms == 0 for record in rest if isinstance(record, SubAfter))
+            assert traces(c) == []
+
+    run(work)
+    with pytest.raises(ConfigError, match="access_channel is 'sky'"):
+        Client(name_servers="h", access_channel="sky")
+
+
+@pytest.mark.spec("TR-10")
+@given(st.lists(RECORDS, max_size=5))
+def test_the_clouds_text_is_read_although_records_lack_their_end(records: list[TraceRecord]) -> None:
+    again = list(decode_records("".join(encode_cloud(record) for record in records)))
+    assert [type(record) for record in again] == [type(record) for record in records]
+    for old, new in zip(records, again, strict=True):
+        if isinstance(old, SubAfter):
+            old = replace(old, timestamp_ms=0, group=None)
+        assert old.encode() == new.encode()
 
 
 @pytest.mark.spec("TR-05", "TR-03")

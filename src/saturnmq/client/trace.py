@@ -4,7 +4,7 @@ The one who works only puts a record into a bounded queue; everything else happe
 its own, and whatever goes wrong there is counted and logged. Records wait half a second at most for others to travel with.
 Where spec 03 is not the original: the sends under way are bounded by a count, not by threads (TR-07); the client id of the
 trace's connections ends with a random part, since ids are never equal (API-06).
-Source: spec 03 section 14, TR-02..TR-09.
+Source: spec 03 section 14, TR-02..TR-10.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from saturnmq.client.message import Ack, SendStatus
 from saturnmq.client.producer import Producer
 from saturnmq.client.running_info import FAILED_PREFIX
 from saturnmq.client.trace_records import (
+    CLOUD_TOPIC_PREFIX,
     EndTransaction,
     MessageType,
     Outcome,
@@ -36,6 +37,7 @@ from saturnmq.client.trace_records import (
     SubBefore,
     TraceRecord,
     TraceStats,
+    encode_cloud,
     index_keys,
 )
 from saturnmq.client.transactions import TransactionState
@@ -75,18 +77,19 @@ _numbers = itertools.count(1)  # of trace producers in this process
 
 
 class Batch:
-    """Records on their way into one trace message."""
+    """Records on their way into one trace message. topic: where to, set by the first record."""
 
-    def __init__(self) -> None:
+    def __init__(self, topic: str = "") -> None:
+        self.topic = topic
         self.count = 0
         self._text: list[str] = []
         self._text_bytes = 0
         self._keys: dict[str, None] = {}
         self._keys_bytes = 0
 
-    def add(self, record: TraceRecord) -> bool:
+    def add(self, record: TraceRecord, *, cloud: bool = False) -> bool:
         """Whether the record still fits; the first one always does."""
-        text = record.encode()
+        text = encode_cloud(record) if cloud else record.encode()
         text_bytes = len(text.encode())
         keys = [key for key in index_keys(record) if key not in self._keys]
         keys_bytes = sum(len(key.encode()) + 1 for key in keys)
@@ -127,6 +130,7 @@ class Tracer:
         self.group = f"{GROUP_PREFIX}-{namespaces.strip(core.settings.namespace, group)}-{role}-{next(_numbers)}"
         self._owner = owner
         self._clock = clock
+        self._cloud = core.settings.access_channel == "cloud"
         self._records: deque[tuple[float, TraceRecord]] = deque()
         self._more = asyncio.Event()
         self._closed = False
@@ -190,7 +194,9 @@ class Tracer:
             while True:
                 if self._records:
                     came, record = self._records[0]
-                    if not batch.add(record):
+                    topic = self._topic_of(record)
+                    batch.topic = batch.topic or topic
+                    if topic != batch.topic or not batch.add(record, cloud=self._cloud):
                         return batch
                     self._records.popleft()
                     first = first or came
@@ -208,11 +214,21 @@ class Tracer:
             self.stats.failed += batch.count
             raise
 
+    def _topic_of(self, record: TraceRecord) -> str:
+        """On the cloud's access channel every region has a topic (TR-10)."""
+        if not self._cloud:
+            return self.topic
+        return f"{CLOUD_TOPIC_PREFIX}{record.region or 'null'}"
+
+    def is_own(self, topic: str) -> bool:
+        """Whether this is a topic that traces go to: what happens there is not traced."""
+        return topic == self.topic or (self._cloud and topic.startswith(CLOUD_TOPIC_PREFIX))
+
     async def _send(self, batch: Batch) -> bool:
         try:
             if self._sender is None:
                 self._sender = await self._owner.sender(self.group)
-            await self._sender.send(self.topic, batch.body, keys=batch.keys, timeout=SEND_TIMEOUT_S)
+            await self._sender.send(batch.topic, batch.body, keys=batch.keys, timeout=SEND_TIMEOUT_S)
         except SaturnError as error:
             logger.warning("trace not sent group=%s records=%d error=%s", self.group, batch.count, error)
             return False
@@ -303,7 +319,7 @@ class TraceSendHook(SendHook):
 
     def after(self, context: SendContext) -> None:
         receipt, tracer = context.receipt, self._tracer
-        if receipt is None or not receipt.trace_on or context.topic == tracer.topic:
+        if receipt is None or not receipt.trace_on or tracer.is_own(context.topic):
             return
         properties = decode_properties(context.properties)
         cost_ms = context.elapsed_ms
@@ -328,7 +344,7 @@ class TraceSendHook(SendHook):
     def ended(self, context: EndContext) -> None:
         tracer, properties = self._tracer, context.properties
         off = context.receipt is not None and not context.receipt.trace_on
-        if off or context.topic == tracer.topic:
+        if off or tracer.is_own(context.topic):
             return
         tracer.offer(
             EndTransaction(
@@ -364,7 +380,7 @@ class TraceConsumeHook(ConsumeHook):
     def before(self, context: ConsumeContext) -> None:
         message, tracer = context.message, self._tracer
         properties = message.record.properties
-        if properties.get(PropertyKey.TRACE_ON) == "false" or message.topic == tracer.topic:
+        if properties.get(PropertyKey.TRACE_ON) == "false" or tracer.is_own(message.topic):
             return
         request_id = context.notes[self] = tracer.core.ids.next(time.time())
         tracer.offer(
@@ -393,6 +409,7 @@ class TraceConsumeHook(ConsumeHook):
                 outcome=outcome_of(context),
                 timestamp_ms=now_ms(),
                 group=namespaces.strip(tracer.core.settings.namespace, context.group),
+                region=context.message.record.properties.get(PropertyKey.MSG_REGION),
             )
         )
 

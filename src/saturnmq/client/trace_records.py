@@ -15,7 +15,7 @@ Fields are joined by 0x01, every record ends with 0x02; None is the text `null`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, TypeAlias
 
@@ -25,6 +25,8 @@ from saturnmq.protocol.errors import LocalProtocolError, RemoteProtocolError
 
 PRODUCE: Final = "PRODUCE"  # who traces, as in the group name of TR-08
 CONSUME: Final = "CONSUME"
+CLOUD_TOPIC_PREFIX: Final = "rmq_sys_TRACE_DATA_"  # and the region
+CLOUD_FIELDS: Final = 7  # of a SubAfter there
 FIELD_END: Final = "\x01"
 RECORD_END: Final = "\x02"
 
@@ -98,7 +100,7 @@ class SubBefore:
 
 @dataclass(frozen=True, slots=True)
 class SubAfter:
-    """A consumer was done with a message. Old records have no time and no group."""
+    """A consumer was done with a message. Old records have no time and no group. region is not written."""
 
     request_id: str
     message_id: str
@@ -108,6 +110,7 @@ class SubAfter:
     outcome: Outcome = Outcome.SUCCESS
     timestamp_ms: int = 0
     group: str | None = None
+    region: str | None = field(default=None, compare=False)
 
     def encode(self) -> str:
         return _join(
@@ -177,20 +180,33 @@ def index_keys(record: TraceRecord) -> list[str]:
     return [*ids, *(record.keys or "").split()]
 
 
+def encode_cloud(record: TraceRecord) -> str:
+    """The text of a record on the cloud's access channel: SubAfter stops behind the context code, without an end (TR-10)."""
+    if not isinstance(record, SubAfter):
+        return record.encode()
+    return FIELD_END.join(record.encode().split(FIELD_END)[:CLOUD_FIELDS]) + FIELD_END
+
+
 def decode_records(text: str) -> Iterator[TraceRecord]:
     """The records of one trace message; a kind that is not known is passed over. Raises TraceError.
 
-    Also takes Pub without offsetMsgId or with clientHost, and SubAfter without time or context code.
+    Also takes Pub without offsetMsgId or with clientHost, SubAfter without time or context code, and those of the cloud's
+    access channel, behind which the next record begins without an end between them.
     """
     for part in text.split(RECORD_END):
         fields = part.split(FIELD_END)
-        decode = _DECODERS.get(fields[0])
-        if decode is None:
-            continue
-        try:
-            yield decode(fields)
-        except (IndexError, ValueError) as error:
-            raise TraceError(f"a {fields[0]} trace record of {len(fields)} fields cannot be read: {error}") from error
+        while fields[0] == "SubAfter" and len(fields) > CLOUD_FIELDS and not fields[CLOUD_FIELDS].isdecimal():
+            yield _decoded(fields[:CLOUD_FIELDS])
+            fields = fields[CLOUD_FIELDS:]
+        if fields[0] in _DECODERS:
+            yield _decoded(fields)
+
+
+def _decoded(fields: list[str]) -> TraceRecord:
+    try:
+        return _DECODERS[fields[0]](fields)
+    except (IndexError, ValueError) as error:
+        raise TraceError(f"a {fields[0]} trace record of {len(fields)} fields cannot be read: {error}") from error
 
 
 def _maybe(text: str) -> str | None:

@@ -71,9 +71,8 @@ class ClientSettings:
     rebalance_ms: int = 20_000  # RB-01
     api_timeout_ms: int = 3_000  # PR-03 mqClientApiTimeout
     offsets_dir: str = "~/.rocketmq_offsets"  # OF-02 rocketmq.client.localOffsetStoreDir, of broadcast consumers
-    trace: bool | str = (
-        False  # TR-02 enableMsgTrace, or customizedTraceTopic; producers and consumers may say otherwise
-    )
+    trace: bool | str = False  # TR-02 enableMsgTrace, or customizedTraceTopic; others may say otherwise
+    access_channel: str = "local"  # TR-10 AccessChannel: "cloud" traces to a topic of each region
 
     def validate(self) -> list[str]:
         """Every problem, one sentence with the allowed range each."""
@@ -99,6 +98,8 @@ class ClientSettings:
                 problems.append(f"{name} is {value!r:.60}, must be 1..127 characters of %|a-zA-Z0-9_.#-")
         if problem := trace_topic_problem(self.trace):
             problems.append(problem)
+        if self.access_channel not in ("local", "cloud"):
+            problems.append(f"access_channel is {self.access_channel!r:.40}, must be 'local' or 'cloud'")
         return problems
 
     def check(self) -> ClientSettings:
