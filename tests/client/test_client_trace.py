@@ -290,6 +290,27 @@ def test_a_delivery_is_told_when_it_begins_and_when_it_ends(run: Run, cluster: A
     run(work)
 
 
+@pytest.mark.spec("TR-05", "TR-09")
+def test_separators_in_what_others_sent_spoil_no_record(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c:
+            for topic in (TRACE, "%RETRY%c"):
+                c.add(topic)
+            c.broker.put("T", 0, b"odd", "UNIQ_KEY\x01A\x01a\x02KEYS\x01k\x01l")
+            c.broker.put("T", 0, b"even", "UNIQ_KEY\x01B")
+            async with Client(name_servers=c.name_servers, trace=True) as client:
+                async with client.consumer("c", start="first") as inbox:
+                    await inbox.subscribe("T")
+                    for _ in range(2):
+                        await (await inbox.recv(5)).ack()
+                assert inbox.trace_stats == TraceStats(made=4, sent=4)
+            assert [record.message_id for record in told(c)] == ["A a", "A a", "B", "B"]
+            (command,) = traces(c)
+            assert keys_of(command) == ["A", "a", "k", "l", "B"]
+
+    run(work)
+
+
 @pytest.mark.spec("TR-05", "TR-02", "API-16")
 def test_a_handler_that_raises_is_told_as_an_exception(run: Run) -> None:
     async def work() -> None:

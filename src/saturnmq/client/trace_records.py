@@ -29,6 +29,7 @@ CLOUD_TOPIC_PREFIX: Final = "rmq_sys_TRACE_DATA_"  # and the region
 CLOUD_FIELDS: Final = 7  # of a SubAfter there
 FIELD_END: Final = "\x01"
 RECORD_END: Final = "\x02"
+_BLANKS: Final = {1: " ", 2: " "}  # what others put into properties may hold separators
 
 
 class MessageType(IntEnum):
@@ -165,7 +166,8 @@ def _text(value: object) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value)
+    text = str(value)
+    return text.translate(_BLANKS) if FIELD_END in text or RECORD_END in text else text
 
 
 def _join(*fields: object) -> str:
@@ -174,10 +176,11 @@ def _join(*fields: object) -> str:
 
 def index_keys(record: TraceRecord) -> list[str]:
     """What a trace message is found by: every message id, and the keys of the message (TR-09)."""
-    ids = record.message_id.split(",") if record.message_id else []
+    all_ids = record.message_id.translate(_BLANKS)
+    ids = all_ids.split(",") if all_ids else []
     if len(ids) > 1:
-        ids.insert(0, record.message_id)  # the original indexes a batch under all of its ids at once
-    return [*ids, *(record.keys or "").split()]
+        ids.insert(0, all_ids)  # the original indexes a batch under all of its ids at once
+    return [*ids, *(record.keys or "").translate(_BLANKS).split()]
 
 
 def encode_cloud(record: TraceRecord) -> str:
