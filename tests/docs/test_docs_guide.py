@@ -13,23 +13,26 @@ from typing import Any
 import pytest
 
 import saturnmq.sync
-from saturnmq import Client, TransactionState, json_codec, sql, tag
+from saturnmq import Client, Message, TransactionState, json_codec, sql, tag
 from saturnmq.broker import BrokerSettings
-from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
+from saturnmq.testing import BrokerFixture, EmbeddedBroker
 
 GUIDE = (Path(__file__).resolve().parent.parent.parent / "docs" / "guide.md").read_text(encoding="utf-8")
 SETTINGS = BrokerSettings(property_filter_enable=True)
 BLOCKS = re.findall(r"```python( sync)?\n(.*?)```", GUIDE, re.S)
 
 
-@pytest.mark.spec("UX-01")
+@pytest.mark.spec("UX-01", "TST-08")
+@pytest.mark.saturn_settings(broker=SETTINGS)
 @pytest.mark.parametrize("code", [body for kind, body in BLOCKS if not kind])
-def test_an_example_of_the_guide_runs(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_example_of_the_guide_runs(
+    code: str, capsys: pytest.CaptureFixture[str], saturn_broker: BrokerFixture
+) -> None:
     async def work() -> None:
-        async with asyncio.timeout(60), EmbeddedBroker(settings=SETTINGS) as server:
+        async with asyncio.timeout(60):
             names: dict[str, Any] = {
-                "Client": Client, "EmbeddedBroker": EmbeddedBroker, "URL": server.url, "dataclass": dataclass,
-                "json_codec": json_codec, "sql": sql, "tag": tag, "__name__": __name__,
+                "Client": Client, "EmbeddedBroker": EmbeddedBroker, "URL": saturn_broker.url, "dataclass": dataclass,
+                "json_codec": json_codec, "sql": sql, "tag": tag, "__name__": __name__, "Message": Message,
                 "TransactionState": TransactionState, "timedelta": timedelta, "asyncio": asyncio,
             }  # fmt: skip
             exec("async def example():\n" + textwrap.indent(code, "    "), names)
@@ -39,11 +42,12 @@ def test_an_example_of_the_guide_runs(code: str, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.spec("API-31")
+@pytest.mark.spec("API-31", "TST-08")
 @pytest.mark.parametrize("code", [body for kind, body in BLOCKS if kind])
-def test_an_example_without_asyncio_runs(code: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with SyncEmbeddedBroker() as server:
-        exec(code, {"Client": saturnmq.sync.Client, "URL": server.url})
+def test_an_example_without_asyncio_runs(
+    code: str, capsys: pytest.CaptureFixture[str], saturn_broker: BrokerFixture
+) -> None:
+    exec(code, {"Client": saturnmq.sync.Client, "URL": saturn_broker.url})
     assert capsys.readouterr().out.strip() == "0"
 
 

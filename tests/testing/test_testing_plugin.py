@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from saturnmq import Client, TransactionState
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message import Message as Record
-from saturnmq.store import StoreProfile, StoreSettings
+from saturnmq.store import FlushDiskType, StoreProfile, StoreSettings
 from saturnmq.testing import BrokerFixture, ClockFixture, SyncEmbeddedBroker
 
 pytest_plugins = ["pytester"]
@@ -238,24 +240,25 @@ def test_a_client_that_is_stalled_expires_and_a_live_one_does_not(
     run(work)
 
 
+SMALL_FILES = StoreSettings(profile=StoreProfile.SMALL, commit_log_file_bytes=65_536, delete_pause_ms=0)
+
+
 @pytest.mark.spec("TST-03")
-def test_retention_deletes_what_is_too_old() -> None:
-    store = StoreSettings(profile=StoreProfile.SMALL, commit_log_file_bytes=65_536, delete_pause_ms=0)
-    broker = BrokerFixture(store=store)
-    broker.start()
-    try:
-        with saturnmq.sync.Client.from_url(broker.url) as client, client.producer("p") as out:
-            for _ in range(20):
-                out.send("Old", os.urandom(10_000))
-            broker.clock.advance(timedelta(hours=60)).result(30)
-            first = broker.server.broker.store.min_physical_offset
-            assert first == 0
-            assert len(broker.published("Old")) == 20
-            broker.clock.advance(timedelta(hours=40)).result(30)
-        assert broker.server.broker.store.min_physical_offset > first
-        assert len(broker.published("Old")) < 20
-    finally:
-        broker.stop()
+@pytest.mark.saturn_settings(store=SMALL_FILES)
+def test_retention_deletes_what_is_too_old(
+    saturn_broker: BrokerFixture, saturn_topic: str, saturn_clock: ClockFixture
+) -> None:
+    with saturnmq.sync.Client.from_url(saturn_broker.url) as client, client.producer("p") as out:
+        for _ in range(20):
+            out.send(saturn_topic, os.urandom(10_000))
+        saturn_clock.advance(timedelta(hours=60)).result(30)
+        assert saturn_broker.server.broker.store.min_physical_offset == 0
+        assert len(saturn_broker.published(saturn_topic)) == 20
+        for _ in range(10):
+            out.send(saturn_topic, os.urandom(10_000))
+        saturn_clock.advance(timedelta(hours=40)).result(30)
+    assert saturn_broker.server.broker.store.min_physical_offset > 0
+    assert 10 <= len(saturn_broker.published(saturn_topic)) < 20  # the younger ones are 40 hours old
 
 
 # ---- TST-05: looking inside
@@ -413,32 +416,27 @@ def test_a_full_disk_refuses_until_it_is_healed(
 
 
 @pytest.mark.spec("TST-06")
-def test_flushes_get_lost_or_slow() -> None:
-    from saturnmq.store import FlushDiskType
-
-    store = StoreSettings(profile=StoreProfile.SMALL, flush_disk_type=FlushDiskType.SYNC_FLUSH)
-    broker = BrokerFixture(store=store)
-    broker.start()
-    try:
-        broker.create_topic("Flush", queues=1)
-        with saturnmq.sync.Client.from_url(broker.url) as client, client.producer("p") as out:
-            began = time.perf_counter()
-            out.send("Flush", b"quick")
-            quick = time.perf_counter() - began
-            broker.slow_flush(0.3)
-            began = time.perf_counter()
-            out.send("Flush", b"slow")
-            assert time.perf_counter() - began > max(0.3, quick)
-            broker.heal_disk()
-            broker.fail_flush()
-            with pytest.raises(SaturnError):
-                out.send("Flush", b"lost", timeout=0.5)
-            broker.kill()
-            broker.restart()
-            out.send("Flush", b"again")
-        assert [m.body for m in broker.published("Flush")][:2] == [b"quick", b"slow"]
-    finally:
-        broker.stop()
+@pytest.mark.saturn_settings(store=StoreSettings(profile=StoreProfile.SMALL, flush_disk_type=FlushDiskType.SYNC_FLUSH))
+def test_flushes_get_slow_or_lost(saturn_broker: BrokerFixture, saturn_topic: str) -> None:
+    with saturnmq.sync.Client.from_url(saturn_broker.url) as client, client.producer("p") as out:
+        out.send(saturn_topic, b"quick")
+        saturn_broker.slow_flush(0.3)
+        began = time.perf_counter()
+        out.send(saturn_topic, b"slow")
+        assert time.perf_counter() - began > 0.3
+        saturn_broker.heal_disk()
+        saturn_broker.fail_flush()
+        with pytest.raises(SaturnError):
+            out.send(saturn_topic, b"lost", timeout=0.5)
+        saturn_broker.heal_disk()
+        with pytest.raises(SaturnError):
+            out.send(saturn_topic, b"the store has stopped", timeout=0.5)
+        saturn_broker.kill()
+        saturn_broker.restart()
+        out.send(saturn_topic, b"again")
+    bodies = [message.body for message in saturn_broker.published(saturn_topic)]
+    assert {b"quick", b"slow", b"again"} <= set(bodies)
+    assert b"the store has stopped" not in bodies
 
 
 # ---- TST-04: names and leftovers
@@ -560,3 +558,17 @@ def test_the_same_tests_run_on_a_broker_elsewhere(pytester: pytest.Pytester) -> 
         assert "--saturn-url names a real one" in result.stdout.str()
         topic = next(line.split()[-1] for line in result.outlines if "topic test_sends" in line)
         assert topic in server.inner.broker.topics.table
+
+
+# ---- TST-08: the guide's own example
+
+
+@pytest.mark.spec("TST-08")
+def test_the_tests_of_the_guide_pass(pytester: pytest.Pytester) -> None:
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python test\n(.*?)```", guide, re.S)
+    assert len(blocks) == 2
+    for number, block in enumerate(blocks):
+        pytester.makepyfile(**{f"test_guide_{number}": block})
+    result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", "-W", "error")
+    result.assert_outcomes(passed=sum(block.count("def test_") for block in blocks))

@@ -36,12 +36,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "saturn_settings(broker=BrokerSettings(...), store=StoreSettings(...)): settings of the embedded broker of this test",
+    )
+
+
 @pytest.fixture
 def saturn_broker(request: pytest.FixtureRequest) -> Iterator[BrokerFixture]:
-    """A NameServer and a broker of this test's own, in a thread, on free ports; or the real one of --saturn-url."""
+    """A NameServer and a broker of this test's own, in a thread, on free ports; or the real one of --saturn-url.
+
+    The marker saturn_settings gives it settings; a test with that marker is skipped on a real broker.
+    """
     from saturnmq.testing.fixture_broker import BrokerFixture
 
-    broker = BrokerFixture(request.config.getoption("--saturn-url"))
+    url = request.config.getoption("--saturn-url")
+    marker = request.node.get_closest_marker("saturn_settings")
+    settings = dict(marker.kwargs) if marker is not None else {}
+    if settings and url:
+        pytest.skip("this gives settings to the embedded broker, and --saturn-url names a real one")
+    broker = BrokerFixture(url, settings=settings.pop("broker", None), store=settings.pop("store", None))
+    if settings:
+        raise pytest.UsageError(f"saturn_settings knows broker and store, not {', '.join(settings)}")
     broker.start()
     request.node.stash[_running] = broker
     try:

@@ -1,0 +1,137 @@
+"""What others rely on: types that a checker sees, examples that pass it, names that do not vanish."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import saturnmq
+import saturnmq.sync
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parent.parent
+LISTED = HERE / "public_names.txt"
+MODULES = ("saturnmq", "saturnmq.sync", "saturnmq.testing")
+GUIDE_HEAD = """
+from __future__ import annotations
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+from saturnmq import Client, Message, TransactionState, json_codec, sql, tag
+from saturnmq.testing import EmbeddedBroker
+URL = "rmq://127.0.0.1:9876"
+"""
+SYNC_HEAD = 'from saturnmq.sync import Client\nURL = "rmq://127.0.0.1:9876"\n'
+
+
+@pytest.mark.spec("API-33")
+def test_the_package_says_that_it_is_typed() -> None:
+    package = Path(saturnmq.__file__).parent
+    assert (package / "py.typed").is_file()
+    assert 'saturnmq = ["py.typed"]' in (REPOSITORY / "pyproject.toml").read_text()
+
+
+@pytest.mark.spec("API-33", "TST-08")
+@pytest.mark.timeout(300)
+def test_sketch_and_examples_pass_mypy_strict(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    guide = (REPOSITORY / "docs" / "guide.md").read_text(encoding="utf-8")
+    files = [HERE / "typed_use.py"]
+    for number, (kind, code) in enumerate(re.findall(r"```python( sync)?\n(.*?)```", guide, re.S)):
+        path = tmp_path / f"guide_example_{number}.py"
+        body = (
+            SYNC_HEAD + code if kind else f"{GUIDE_HEAD}\nasync def example() -> None:\n{textwrap.indent(code, '    ')}"
+        )
+        path.write_text(body, encoding="utf-8")
+        files.append(path)
+    assert len(files) > 8
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--follow-imports=silent",
+        "--config-file=",
+        "--no-error-summary",
+    ]
+    done = subprocess.run(
+        [*command, f"--cache-dir={REPOSITORY / '.mypy_cache' / 'examples'}", *map(str, files)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "" and done.returncode == 0, done.stdout + done.stderr
+
+
+# ---- public names
+
+
+def members(owner: type) -> list[str]:
+    """Public names that a class has, its own and those of its bases in this package, with their parameters."""
+    found = []
+    for name in sorted(
+        {name for kind in owner.__mro__ if kind.__module__.startswith("saturnmq") for name in vars(kind)}
+    ):
+        value = inspect.getattr_static(owner, name)
+        if name.startswith("_") or isinstance(value, type):
+            continue
+        function = getattr(value, "__func__", value)
+        if inspect.isfunction(function):
+            parameters = ", ".join(p for p in inspect.signature(function).parameters if p not in ("self", "cls"))
+            found.append(f"{name}({parameters})")
+        else:
+            found.append(name)
+    return found
+
+
+def public_names() -> list[str]:
+    """`module.name`, and `module.Class.member(parameters)`, in order."""
+    lines = []
+    for module_name in MODULES:
+        module: Any = importlib.import_module(module_name)
+        for name in sorted(module.__all__):
+            value = getattr(module, name)
+            lines.append(f"{module_name}.{name}")
+            if isinstance(value, type):
+                lines += [f"{module_name}.{name}.{member}" for member in members(value)]
+            elif inspect.isfunction(value):
+                lines[-1] += f"({', '.join(inspect.signature(value).parameters)})"
+    return lines
+
+
+def parts(line: str) -> tuple[str, list[str]]:
+    name, _, rest = line.partition("(")
+    return name, [word for word in rest.rstrip(")").split(", ") if word]
+
+
+@pytest.mark.spec("API-33", "PKG-08")
+def test_no_public_name_vanishes_and_no_new_one_goes_unnoticed() -> None:
+    """A name or parameter that goes breaks somebody: give it two minors with a warning. New ones are written down:
+    `python tests/testing/test_testing_typing.py` writes the list."""
+    now = dict(parts(line) for line in public_names())
+    listed = dict(parts(line) for line in LISTED.read_text().splitlines())
+    assert [name for name in listed if name not in now] == []
+    for name, parameters in listed.items():
+        assert [p for p in parameters if p not in now[name]] == [], name
+    top = {name for name in now if name.rpartition(".")[0] in MODULES}
+    assert sorted(top - set(listed)) == []
+
+
+def test_the_list_would_notice_a_name_and_a_parameter_that_went() -> None:
+    lines = public_names()
+    assert "saturnmq.Client" in lines and "saturnmq.testing.BrokerFixture" in lines
+    send = next(line for line in lines if line.startswith("saturnmq.Producer.send("))
+    assert {"topic", "value", "tag", "keys", "delay", "timeout"} <= set(parts(send)[1])
+
+
+if __name__ == "__main__":
+    LISTED.write_text("\n".join(public_names()) + "\n")
