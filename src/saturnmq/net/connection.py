@@ -7,10 +7,12 @@ else's. A closed connection fails its pending calls at once. Source: spec 00 sec
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
+import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from saturnmq.net.errors import CallTimeout, SendFailed
@@ -30,6 +32,9 @@ Handler = Callable[["Connection", Command], "Command | bytes | Later | Awaitable
 
 TLS_CLIENT_HELLO: Final = 0x16  # first byte of a TLS connection; a legal plain frame starts with 0 (REM-29)
 _SEPARATE_BODY_BYTES: Final = 16_384  # from here on a body is written beside its head instead of being copied behind it
+_REST_BYTES: Final = 262_144  # how much of what a lost peer left is read at a time
+_SMALL_BODY_BYTES: Final = 1024  # requests with no more are served when memory for requests is short
+_HTTP_STARTS: Final = (b"PRI ", b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"CONN", b"PATC", b"TRAC")
 _FLUSH_BYTES: Final = 131_072  # corked replies are written when they reach this
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
@@ -89,6 +94,11 @@ class Connection(asyncio.Protocol):
         self.frame_since = 0.0
         self.closing_since = 0.0
         self.in_flight = 0
+        self.in_flight_bytes = 0
+        self.opened_at = 0.0
+        self.introduced = False  # a whole frame came
+        self.stalled_since = 0.0
+        self.unread_before = 0
         self.reads = 0  # how often bytes came; a peer that makes it grow is alive
         self._endpoint = endpoint
         self._loop = asyncio.get_running_loop()
@@ -97,6 +107,7 @@ class Connection(asyncio.Protocol):
         self._decoder = FrameDecoder(endpoint.frame_limits, HeaderShapes() if endpoint.repeats else None)
         self._tls: TlsStream | None = None
         self._first = endpoint.sniffs_tls
+        self._partial = False  # whether the endpoint counts bytes of ours
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._corked = False
@@ -124,10 +135,12 @@ class Connection(asyncio.Protocol):
         self._endpoint.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        transport, self._transport = self._transport, None
         if not self.closed:
             self.closed = True
             self.close_reason = f"connection error: {exc}" if exc else "closed by the peer"
-        self._transport = None
+            if exc is not None and transport is not None:
+                self._read_rest(transport)
         self._backlog.clear()
         self._out.clear()
         for future in list(self._pending.values()):
@@ -145,9 +158,12 @@ class Connection(asyncio.Protocol):
         self.reads += 1
         if self._first:
             self._first = False
+            if data[:4] in _HTTP_STARTS:
+                self.refuse("foreign_protocol", "HTTP on a port of the RocketMQ protocol")
+                return
             self._tls, problem = self._endpoint.choose_tls(data[0])
             if problem:
-                self.close(problem)
+                self.refuse("foreign_protocol" if data[0] == TLS_CLIENT_HELLO else "plain", problem)
                 return
         if self._tls is not None:
             try:
@@ -163,14 +179,30 @@ class Connection(asyncio.Protocol):
             commands = self._decoder.feed(data)
         except RemoteProtocolError as error:
             self._run(list(error.decoded))
-            self.close(f"bad frame: {error}")
+            self.refuse("bad_frame", f"bad frame: {error}")
             return
+        pending_bytes = self._decoder.pending_bytes
+        if pending_bytes or self._partial:
+            self._partial = pending_bytes > 0
+            self._endpoint.note_partial(self, pending_bytes, fresh=bool(commands))
         if commands:
             self.frame_since = 0.0
+            self.introduced = True
             self._run(commands)
 
     def eof_received(self) -> bool:
         return False
+
+    def _read_rest(self, transport: asyncio.Transport) -> None:
+        """Handle what the peer had sent before it left without waiting for answers, as Go clients do after one-way sends.
+
+        An answer that finds nobody ends the connection while requests that have arrived are still unread. Bounded by the
+        socket's receive buffer: nothing more can come.
+        """
+        socket = transport.get_extra_info("socket")
+        with contextlib.suppress(OSError):  # the buffer is empty, or the socket closed already
+            while socket is not None and (data := os.read(socket.fileno(), _REST_BYTES)):
+                self.data_received(data)
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -178,6 +210,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self.stalled_since = 0.0
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         self._loop.call_soon(self._continue)
@@ -188,6 +221,16 @@ class Connection(asyncio.Protocol):
     def frame_pending(self) -> bool:
         """Whether part of a frame has arrived and the rest has not."""
         return self._decoder.pending_bytes > 0
+
+    @property
+    def frame_bytes(self) -> int:
+        """Length of that frame, as far as it is known."""
+        return self._decoder.need_bytes
+
+    @property
+    def unread_bytes(self) -> int:
+        """What was sent and the peer has not taken, beyond the kernel's buffers."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     @property
     def congested(self) -> bool:
@@ -206,7 +249,10 @@ class Connection(asyncio.Protocol):
             return
         endpoint, handler = self._endpoint, self._handler
         in_flight_max = endpoint.settings.in_flight_max
-        special = bool(endpoint.hooks) or endpoint.stopping
+        bytes_max = endpoint.settings.in_flight_bytes_max
+        special = (
+            bool(endpoint.hooks) or endpoint.stopping or endpoint.in_flight_bytes >= endpoint.settings.request_bytes_max
+        )
         self._corked = True
         for index, command in enumerate(commands):
             if special or command.flag & _RESPONSE:
@@ -225,7 +271,7 @@ class Connection(asyncio.Protocol):
                         self._replied(command, reply)
             if self._out_bytes >= _FLUSH_BYTES:
                 self._flush()
-            if self._write_paused or self.in_flight >= in_flight_max:
+            if self._write_paused or self.in_flight >= in_flight_max or self.in_flight_bytes >= bytes_max:
                 self._backlog.extend(commands[index + 1 :])
                 break
         self._corked = False
@@ -235,14 +281,21 @@ class Connection(asyncio.Protocol):
 
     def _continue(self) -> None:
         """Go on with what was held back while the peer did not read or had too much in flight."""
-        if self._backlog and not self.closed:
+        room = self.in_flight < self._endpoint.settings.in_flight_max
+        if self._backlog and room and not self.closed:
             waiting = list(self._backlog)
             self._backlog.clear()
             self._run(waiting)
         self._update_reading()
 
     def _update_reading(self) -> None:
-        full = self._write_paused or bool(self._backlog) or self.in_flight >= self._endpoint.settings.in_flight_max
+        settings = self._endpoint.settings
+        full = (
+            self._write_paused
+            or bool(self._backlog)
+            or self.in_flight >= settings.in_flight_max
+            or self.in_flight_bytes >= settings.in_flight_bytes_max
+        )
         if full == self._read_paused or self._transport is None or self._transport.is_closing():
             return
         self._read_paused = full
@@ -263,6 +316,8 @@ class Connection(asyncio.Protocol):
         if endpoint.stopping:
             self._answer(command, command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, "this server is stopping"))
             return
+        if command.body and len(command.body) > _SMALL_BODY_BYTES and self._overloaded(command):
+            return
         try:
             for hook in endpoint.hooks:
                 hook.before(self.remote_address, command)
@@ -273,9 +328,48 @@ class Connection(asyncio.Protocol):
         if reply is not None:
             self._replied(command, reply)
 
+    def _overloaded(self, command: Command) -> bool:
+        """Whether the requests under way take all memory that they may take; this one is refused then (LIM-10)."""
+        endpoint = self._endpoint
+        if endpoint.in_flight_bytes < endpoint.settings.request_bytes_max:
+            return False
+        text = (
+            f"[OVERLOAD]system busy, start flow control for a while ({endpoint.in_flight_bytes} bytes of requests wait)"
+        )
+        endpoint.refusals.note("overload", self.remote_address, text)
+        self._answer(command, command.reply(ResponseCode.SYSTEM_BUSY, text))
+        return True
+
+    def _begun(self, command: Command) -> None:
+        """A request is under way."""
+        body_bytes = len(command.body) if command.body else 0
+        self.in_flight += 1
+        self.in_flight_bytes += body_bytes
+        self._endpoint.in_flight_bytes += body_bytes
+
+    def _ended(self, command: Command) -> None:
+        """It is not any more."""
+        body_bytes = len(command.body) if command.body else 0
+        self.in_flight -= 1
+        self.in_flight_bytes -= body_bytes
+        self._endpoint.in_flight_bytes -= body_bytes
+        if self._read_paused:
+            self._loop.call_soon(self._continue)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """While a request waits for another peer it does not keep this one from being read: its answer may come over here."""
+        self.in_flight -= 1
+        if self._read_paused:
+            self._loop.call_soon(self._continue)
+        try:
+            yield
+        finally:
+            self.in_flight += 1
+
     def _replied(self, command: Command, reply: Command | bytes | Later | Awaitable[Command | None]) -> None:
         if type(reply) is Later:
-            self.in_flight += 1
+            self._begun(command)
             self._endpoint.later_count += 1
             reply.bind(self, command)
         elif type(reply) is Command:
@@ -284,7 +378,7 @@ class Connection(asyncio.Protocol):
             if reply:
                 self._answer(command, FrameDecoder().feed(reply)[0])  # hooks look into it
         else:
-            self.in_flight += 1
+            self._begun(command)
             self._endpoint.spawn(self._finish(command, cast("Awaitable[Command | None]", reply)))
 
     def answer_later(self, command: Command, reply: Command | bytes | Coroutine[Any, Any, Command]) -> None:
@@ -292,9 +386,7 @@ class Connection(asyncio.Protocol):
         endpoint = self._endpoint
         endpoint.later_count -= 1
         if isinstance(reply, Command | bytes):
-            self.in_flight -= 1
-            if self._read_paused:
-                self._loop.call_soon(self._continue)
+            self._ended(command)
             if type(reply) is bytes and not endpoint.hooks:
                 if reply and not command.flag & _ONEWAY:
                     self.send(reply)
@@ -313,9 +405,7 @@ class Connection(asyncio.Protocol):
         except Exception as error:
             reply = self.failure(command, error)
         finally:
-            self.in_flight -= 1
-            if self._read_paused:
-                self._loop.call_soon(self._continue)
+            self._ended(command)
         if reply is not None:
             self._answer(command, reply)
 
@@ -388,6 +478,9 @@ class Connection(asyncio.Protocol):
             transport.write(out[0])
         else:
             transport.writelines(out)
+        if self._write_paused and self.unread_bytes > self._endpoint.settings.unread_bytes_max and not self.closed:
+            self.refuse("slow_reader", f"{self.unread_bytes} bytes were sent and are not read")
+            self.abort()
 
     def _write_tls(self) -> None:
         if self._tls is not None and self._transport is not None:
@@ -461,6 +554,12 @@ class Connection(asyncio.Protocol):
         )
 
     # ---- the end
+
+    def refuse(self, reason: str, text: str) -> None:
+        """Close a connection whose peer asked for too much or made no sense; counted by reason (spec 07 section 6)."""
+        if not self.closed:
+            self._endpoint.refusals.note(reason, self.remote_address, text)
+        self.close(text)
 
     def close(self, reason: str) -> None:
         """Close; what was queued is still written. Pending calls fail at once (REM-22)."""
