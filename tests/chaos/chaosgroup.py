@@ -182,33 +182,33 @@ class Group:
     # who leads
 
     async def look(self) -> None:
-        """Find whom most members call the leader; one search for all that ask."""
+        """Find a leader that answers itself; one search for all that ask."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.get_running_loop().create_task(self._look())
         await asyncio.wait([self._looking])
 
     async def _look(self) -> None:
-        async def named_by(name: str) -> str | None:
-            try:
-                said = await self.ask(name, MetadataRequest(group="g", remote_id=name), 300)
-            except SaturnError:
-                return None
-            return said.leader_id
+        while True:
+            await pause(0.02)
+            up = [name for name, member in self.members.items() if member.up and not member.frozen]
+            named = dict(zip(up, await asyncio.gather(*map(self._named_by, up)), strict=True))
+            leaders = [name for name in up if named[name] == name]
+            if leaders:  # of two that say so the one that more believe
+                self.guess = max(leaders, key=list(named.values()).count)
+                return
 
-        up = [member.name for member in self.members.values() if member.up and not member.frozen]
-        said = [name for name in await asyncio.gather(*map(named_by, up)) if name is not None]
-        if said:
-            self.guess = max(sorted(set(said)), key=said.count)
-        await pause(0.02)  # between two searches
+    async def _named_by(self, name: str) -> str | None:
+        try:
+            said = await self.ask(name, MetadataRequest(group="g", remote_id=name), 300)
+        except SaturnError:
+            return None
+        leader: str | None = said.leader_id
+        return leader
 
     async def leader(self) -> str:
         async with asyncio.timeout(START_SECONDS_MAX):
-            while True:
-                await self.look()
-                with suppress(SaturnError):
-                    said = await self.ask(self.guess, MetadataRequest(group="g", remote_id=self.guess), 300)
-                    if said.leader_id == self.guess:
-                        return self.guess
+            await self.look()
+            return self.guess
 
     # load
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import logging
 import os
 import signal
 import sys
@@ -114,4 +115,5 @@ async def main(folder: Path, peers: str, self_id: str, heartbeat_ms: int) -> Non
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     asyncio.run(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])))

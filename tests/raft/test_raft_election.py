@@ -210,6 +210,23 @@ def test_a_member_counts_once_and_a_round_is_decided_early() -> None:
         assert tally({f"n{n}": answer for n, answer in enumerate((ACC, *early))}, members=5).decided, early
 
 
+@pytest.mark.spec("DL-E10", "DL-X05", "CHA-07")
+def test_a_round_that_cannot_pass_does_not_wait_for_a_member_that_is_silent() -> None:
+    assert tally({"n0": VOTED, "n1": VOTED}).decided
+    assert not tally({"n0": ACC, "n1": VOTED}).decided  # the third vote would do
+    assert not tally({"n0": VOTED, "n1": FAILED}).decided  # no quorum answered: the term must not rise
+    assert not tally({"n0": VOTED, "n1": BIG_INDEX}).decided  # whether that log is too good is not known yet
+    assert tally({"n0": VOTED, "n1": VOTED, "n2": VOTED}, members=5).decided
+    assert not tally({"n0": VOTED, "n1": VOTED, "n2": ACC}, members=5).decided
+    bench = Bench(term=2, voted_for="n2").follow("n2", 2)
+    bench.tick(6001)  # n2 is frozen
+    bench.tick()
+    bench.vote_answer(bench.sends("n1", VoteRequest)[0], V.REJECT_ALREADY_VOTED)
+    assert bench.node.elector.round is None
+    bench.tick(1000)
+    assert bench.state.term == 3
+
+
 @pytest.mark.spec("DL-E12", "DL-E14")
 @pytest.mark.parametrize(
     ("answer", "extra_ms"), [(V.REJECT_ALREADY_HAS_LEADER, 6000), (V.REJECT_SMALL_LEDGER_END_INDEX, 1000)]

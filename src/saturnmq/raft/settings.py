@@ -28,8 +28,8 @@ class RaftProfile(Enum):
 
 # The keys that a profile decides, where the file says nothing (0 or -1 in the fields below).
 _PROFILES: Final = {
-    RaftProfile.STANDARD: (2000, 300, 1000, 1000),
-    RaftProfile.FAST: (500, 150, 500, 50),
+    RaftProfile.STANDARD: (2000, 300, 1000, 1000, 2000),
+    RaftProfile.FAST: (500, 150, 500, 50, 500),
 }
 
 
@@ -76,6 +76,7 @@ class RaftSettings:
     heartbeat_leak_max: int = key("dledger.maxHeartBeatLeak", 3, low=2, spec="DL-H03")
     vote_interval_min_ms: int = key("dledger.minVoteIntervalMs", 0, unit="ms", low=0, spec="DL-E07")
     vote_interval_max_ms: int = key("dledger.maxVoteIntervalMs", 0, unit="ms", low=0, spec="DL-E07")
+    vote_wait_ms: int = key("dledger.voteWaitMs", 0, unit="ms", low=0, spec="DL-E10")
     take_vote_interval_min_ms: int = key("dledger.minTakeLeadershipVoteIntervalMs", 30, unit="ms", low=1, spec="DL-E07")
     take_vote_interval_max_ms: int = key(
         "dledger.maxTakeLeadershipVoteIntervalMs", 100, unit="ms", low=2, spec="DL-E07"
@@ -155,13 +156,14 @@ class RaftSettings:
 
     def core(self, file_bytes: int, *, sync_before_ack: bool) -> CoreSettings:
         """What the core needs. file_bytes: mappedFileSizeCommitLog; sync_before_ack: flushDiskType is SYNC_FLUSH."""
-        heartbeat_ms, vote_min_ms, vote_max_ms, commit_idle_ms = _PROFILES[self.profile]
+        heartbeat_ms, vote_min_ms, vote_max_ms, commit_idle_ms, vote_wait_ms = _PROFILES[self.profile]
         return CoreSettings(
             heartbeat_interval_ms=self.heartbeat_interval_ms or heartbeat_ms,
             heartbeat_leak_max=self.heartbeat_leak_max,
             lease_ms=self.lease_ms,
             vote_interval_min_ms=self.vote_interval_min_ms or vote_min_ms,
             vote_interval_max_ms=self.vote_interval_max_ms or vote_max_ms,
+            vote_wait_ms=self.vote_wait_ms or vote_wait_ms,
             take_vote_interval_min_ms=self.take_vote_interval_min_ms,
             take_vote_interval_max_ms=self.take_vote_interval_max_ms,
             rpc_timeout_ms=self.rpc_timeout_ms,

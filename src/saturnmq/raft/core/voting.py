@@ -128,12 +128,23 @@ class Tally:
         return self.count(VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)
 
     @property
+    def hopeless(self) -> bool:
+        """A quorum answered and knows neither a leader nor a better log, and those that are silent cannot make it pass.
+
+        The first round after a leader was lost is one: it asks in the term in which everyone voted for that leader. The
+        original waits for the lost leader's answer then, which costs it two seconds where the leader is frozen or cut off.
+        """
+        enough, silent = quorum(self.members), self.members - len(self.answers)
+        return self.valid - self.bigger_ledger >= enough and self.accepted + self.not_ready + silent < enough
+
+    @property
     def decided(self) -> bool:
         """No further answer is worth waiting for (DL-E10)."""
         return (
             len(self.answers) == self.members
             or self.has_leader
             or self.accepted + self.not_ready >= quorum(self.members)
+            or self.hopeless
         )
 
     def parse(self) -> tuple[Parsed, str]:
