@@ -84,6 +84,7 @@ class Client:
     def start(self) -> None:
         """See saturnmq.Client.start."""
         _portal.run("Client.start", self._inner.start)
+        _portal.hear_at_end(self._inner)
         self._own.started = True
 
     def stop(self) -> None:

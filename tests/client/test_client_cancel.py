@@ -256,6 +256,7 @@ def test_every_public_coroutine_is_in_the_list() -> None:
     known = {name.split(" ")[0] for name in CALLS} | {"client.start", "client.stop"}
     known |= {
         "client.run",  # tests of listeners
+        "client.last_words",  # the facade's own
         "client.view_message",  # query_messages and one call more
         "producer.send_prepared",  # the client's own
         "producer.answer",  # reply, without the codec

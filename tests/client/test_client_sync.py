@@ -37,6 +37,7 @@ PAIRS = [
 LEFT_OUT = {
     ("Client", "listener"),  # handlers run on a loop: they belong to the asyncio client
     ("Client", "run"),
+    ("Client", "last_words"),  # the facade's own
     ("Producer", "send_prepared"),  # the client's own
     ("Producer", "answer"),
     *(

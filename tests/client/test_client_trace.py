@@ -7,6 +7,8 @@ import asyncio
 import itertools
 import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -778,3 +780,21 @@ def test_a_trace_is_read_where_it_is_told_and_what_is_no_trace_is_passed_over(
             assert len([r for r in caplog.records if r.message.startswith("trace not readable")]) == 4
 
     run(work)
+
+
+@pytest.mark.spec("TR-07", "API-31")
+def test_a_script_that_forgets_to_stop_tells_its_trace_all_the_same() -> None:
+    with SyncEmbeddedBroker() as server:
+        code = f"""
+import saturnmq.sync as s
+c = s.Client.from_url({server.url!r}, trace=True)
+c.start()
+out = c.producer("p")
+out.start()
+print(out.send("T", b"x").message_id)
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+        assert (done.returncode, done.stderr) == (0, "")
+        with saturnmq.sync.Client.from_url(server.url) as client:
+            (record,) = client.query_trace(done.stdout.strip())
+            assert isinstance(record, Pub) and record.group == "p"

@@ -103,6 +103,11 @@ class Client:
         """Stop everything made from this client and close all connections. Idempotent."""
         await self._core.stop()
 
+    async def last_words(self) -> None:
+        """For the end of a process that did not stop it: send what is left of the trace (TR-07)."""
+        if self._core.tracing is not None:
+            await self._core.tracing.close()
+
     # what is made from it
 
     @overload

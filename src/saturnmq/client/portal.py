@@ -7,6 +7,7 @@ import atexit
 import concurrent.futures
 import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -14,6 +15,13 @@ from saturnmq.client import forks
 from saturnmq.client.errors import WrongLoop
 
 R = TypeVar("R")
+LAST_WORDS_S: Final = 2.0
+
+
+class Talkative(Protocol):
+    """Has something to say when the process ends."""
+
+    async def last_words(self) -> None: ...
 
 
 class Portal:
@@ -23,6 +31,7 @@ class Portal:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._last_words: weakref.WeakSet[Talkative] = weakref.WeakSet()
 
     def loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -61,16 +70,31 @@ class Portal:
         self._lock = threading.Lock()
         self._loop = None
         self._thread = None
+        self._last_words = weakref.WeakSet()
+
+    def hear_at_end(self, one: Talkative) -> None:
+        """Let it say its last words should the process end without having stopped it (TR-07)."""
+        self._last_words.add(one)
 
     def close(self) -> None:
         """Stop the loop and its thread; objects made from it are of no use afterwards."""
         with self._lock:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is not None and thread is not None and not loop.is_closed():
+            end = asyncio.run_coroutine_threadsafe(self._end(list(self._last_words)), loop)
+            concurrent.futures.wait([end], timeout=LAST_WORDS_S)
             loop.call_soon_threadsafe(loop.stop)
             thread.join(timeout=5.0)
             if not thread.is_alive():
                 loop.close()
+
+    async def _end(self, speakers: list[Talkative]) -> None:
+        """Hear the last words, then end what still runs here."""
+        await asyncio.gather(*(one.last_words() for one in speakers), return_exceptions=True)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
 
 class Startable(Protocol):
