@@ -12,6 +12,15 @@ import pytest
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
 
+# For tables of a few rows: no code generation, no optimising compiler, one partition after a shuffle.
+SMALL = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
@@ -19,7 +28,7 @@ def spark() -> Iterator[Any]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = session("saturnmq-tests")
+        made = session("saturnmq-tests", **SMALL)
     yield made
     made.stop()
 

@@ -169,7 +169,7 @@ def test_an_offset_by_time_is_right_whatever_the_broker_hints(stored: list[int],
 
 @pytest.mark.spec("SRC-05", "SRC-16", "SRC-11")
 def test_a_groups_offsets_are_the_start_and_reading_changes_nothing(server: SyncEmbeddedBroker, topic: str) -> None:
-    broker = server._inner.broker
+    broker = server.inner.broker
     with Client(name_servers=server.name_servers) as client:
         puller = client.puller()
         for queue in puller.queues("many"):
@@ -218,7 +218,10 @@ def by_offset(server: SyncEmbeddedBroker, filters: list[Any], **options: Any) ->
 
 
 @pytest.mark.spec("SRC-18", "SRC-17")
-def test_pushed_predicates_leave_the_rows_that_spark_would_leave(server: SyncEmbeddedBroker, topic: str) -> None:
+def test_pushed_predicates_leave_the_rows_that_spark_would_leave(
+    server: SyncEmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SATURNMQ_SPARK_PUSHDOWN", raising=False)  # a session before this test sets it
     everything = rows(reader(server))
     middle = everything[len(everything) // 2]
     id_, stored = middle["uniqKey"], middle["storeTimestamp"]

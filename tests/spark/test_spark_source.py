@@ -93,5 +93,5 @@ def test_a_stream_delivers_to_memory(spark: Any, server: SyncEmbeddedBroker, sen
 
 @pytest.mark.spec("PIP-01")
 def test_an_unknown_pipeline_is_named() -> None:
-    with pytest.raises(Exception, match="unknown pipeline 'exprot'; there is: export"):
+    with pytest.raises(Exception, match="unknown pipeline 'exprot'; there is: export, replay"):
         main(["exprot"])

@@ -250,7 +250,7 @@ def test_a_tracker_commits_what_ended_and_keeps_the_lag(server: SyncEmbeddedBrok
         assert tracker.flush()
         assert committed(server, "tracked-group") == 60
         assert tracker.lags["query-1"].messages == 40 and list(tracker.lags) == ["query-1"]
-        broker = server._inner.broker
+        broker = server.inner.broker
         assert broker.ctx.topics.get("%RETRY%tracked-group") is not None  # what mqadmin consumerProgress asks for
         assert "tracked-group" not in broker.ctx.clients.consumers
         tracker.onQueryProgress(progress(None, 90, 100, 2))  # without a group nothing is committed

@@ -33,6 +33,7 @@ LOCAL: Final = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",  # messages of batches hold WAIT twice
     "spark.log.level": "ERROR",
     PUSHDOWN_CONF: "true",
 }

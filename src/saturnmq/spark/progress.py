@@ -17,9 +17,16 @@ class Report:
     """One piece of work with a known or unknown total. rich honours NO_COLOR by itself."""
 
     def __init__(
-        self, title: str, total: int | None = None, *, quiet: bool = False, stream: TextIO | None = None
+        self,
+        title: str,
+        total: int | None = None,
+        *,
+        quiet: bool = False,
+        stream: TextIO | None = None,
+        unit: str = "",
     ) -> None:
         self._title = title
+        self._unit = unit
         self._total = total
         self._stream = stream or sys.stderr
         self._quiet = quiet
@@ -42,6 +49,12 @@ class Report:
             self._task = self._bar.add_task(self._title, total=self._total)
         return self
 
+    def rename(self, title: str) -> None:
+        """Another step of the same work."""
+        self._title = title
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, description=title)
+
     def advance(self, count: int = 1) -> None:
         """So much more is done."""
         self.at(self._done + count)
@@ -57,7 +70,7 @@ class Report:
 
     def _write(self) -> None:
         of = f" of {self._total:,}" if self._total is not None else ""
-        self._stream.write(f"{self._title}: {self._done:,}{of}\n")
+        self._stream.write(f"{self._title}: {self._done:,}{of}{f' {self._unit}' if self._unit else ''}\n")
         self._stream.flush()
 
     def __exit__(

@@ -71,14 +71,16 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Se
         ids = link.core.ids
         encoder = Encoder(options, lambda: ids.next(time.time()), name, shard_target)
         waiting: list[Request] = []
+        began = time.monotonic()
         for batch in batches:
             columns = {field.name: batch.column(n).to_pylist() for n, field in enumerate(batch.schema)}
             for request in encoder.add(columns, batch.num_rows):
                 waiting.append(request)
                 size += request.size
-                if len(waiting) >= REQUESTS_AT_ONCE:
+                if len(waiting) >= REQUESTS_AT_ONCE or options.per_second:
                     link.run(sender.send(waiting))
                     waiting = []
+                    _hold_back(options.per_second, encoder.rows, time.monotonic() - began)
         for request in encoder.rest():
             waiting.append(request)
             size += request.size
@@ -86,6 +88,12 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Se
     if encoder.skipped:
         logger.warning("rows left out partition=%d count=%d", partition, encoder.skipped)
     return Sent(partition, attempt, encoder.rows - encoder.skipped, size, encoder.skipped, encoder.last_id)
+
+
+def _hold_back(per_second: int, rows: int, seconds: float) -> None:
+    """Wait until so many rows are due since the task began; no rate, no wait."""
+    if per_second and rows / per_second > seconds:
+        time.sleep(rows / per_second - seconds)
 
 
 def for_ordered_write(frame: DataFrame, key: str, *order: str) -> DataFrame:

@@ -46,6 +46,7 @@ class SinkOptions(Connection):
     dedupe: bool = False
     allow_timer: bool = False
     producer_group: str = "SPARK_SINK"
+    per_second: int = 0
 
 
 _TABLE: Final[table.OptionTable] = {
@@ -64,6 +65,7 @@ _TABLE: Final[table.OptionTable] = {
     "dedupe": ("dedupe", table.flag),
     "allowTimer": ("allow_timer", table.flag),
     "producerGroup": ("producer_group", table.text),
+    "maxPerSecond": ("per_second", table.number(1)),
 }
 OPTION_NAMES: Final = tuple(_TABLE)
 

@@ -1,0 +1,48 @@
+"""`saturnmq spark --check`: versions, Java, decoder, and one row through a worker. Source: SPK-13."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections.abc import Sequence
+
+import pyarrow
+import pyspark
+from pyspark.sql import SparkSession
+
+from saturnmq import __version__
+from saturnmq.spark import session
+
+
+def facts(spark: SparkSession) -> dict[str, str]:
+    """What runs here. Raises Spark's error when a worker does not work."""
+    system = spark.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
+    row = spark.sparkContext.parallelize([20], 1).map(lambda n: n + 22).collect()[0]
+    return {
+        "saturnmq": __version__,
+        "python": platform.python_version(),
+        "pyspark": pyspark.__version__,
+        "pyarrow": pyarrow.__version__,
+        "java": str(system.getProperty("java.version")),
+        "java_home": str(system.getProperty("java.home")),
+        "decoder": "numpy and pyarrow",
+        "worker": "works" if row == 42 else f"says {row} for 42",
+    }
+
+
+def main(argv: Sequence[str]) -> int:
+    """0 when everything works, 1 otherwise."""
+    p = argparse.ArgumentParser(prog="saturnmq spark --check", description="Check what Spark needs.")
+    p.add_argument("--json", action="store_true", help="one JSON document")
+    args = p.parse_args(argv)
+    spark = session("saturnmq-check")
+    try:
+        found = facts(spark)
+    finally:
+        spark.stop()
+    if args.json:
+        print(json.dumps({"schema": 1, "command": "spark --check", "rows": [found]}), flush=True)
+    else:
+        print("\n".join(f"{name:10} {value}" for name, value in found.items()), flush=True)
+    return 0 if found["worker"] == "works" else 1

@@ -1,0 +1,42 @@
+"""Pipelines over topics and lakes: `saturnmq spark NAME ...`, each a module with `build(spark, conf)`. Source: spec 06 section 7.
+
+A module is also the script argument of spark-submit. Run again, a pipeline changes nothing or completes what was cut off.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from saturnmq.spark.pipelines.running import Pipeline
+
+NAMES: Final = ("export", "replay", "trace", "audit", "dlq", "files")
+
+
+def pipeline(name: str) -> Pipeline[Any]:
+    """The pipeline of that name. Raises ConfigError with the names there are."""
+    from saturnmq.protocol.errors import ConfigError
+
+    if name not in NAMES:
+        raise ConfigError(f"unknown pipeline {name!r}; there is: {', '.join(NAMES)}")
+    found: Pipeline[Any] = importlib.import_module(f"{__name__}.{name}").PIPELINE
+    return found
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `NAME OPTIONS...`, or `--check`; the exit code of PIP-05."""
+    from saturnmq.spark.pipelines import running
+
+    if list(argv[:1]) == ["--check"]:
+        from saturnmq.spark.check import main as check
+
+        return check(argv[1:])
+    if not argv or argv[0] in ("-h", "--help"):
+        print(running.overview([pipeline(name) for name in NAMES]), flush=True)
+        return 0 if argv else 2
+    return running.run(pipeline(argv[0]), argv[1:])
+
+
+__all__ = ["NAMES", "main", "pipeline"]

@@ -1,0 +1,199 @@
+"""Lake export: topics to Parquet files, exactly once, by Spark's own file sink and its checkpoint. Source: PIP-03, PIP-08.
+
+In: topics. Out: table `messages`, and `_offsets`, the positions of each micro-batch. Run again, it adds only what is new; killed
+and run again, nothing is missing and nothing is there twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.spark.pipelines import lake, running
+from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
+from saturnmq.spark.ranges import from_offset
+
+OFFSETS: Final = (
+    "query string, batch bigint, topic string, broker_name string, queue_id int, "
+    "from_offset bigint, to_offset bigint, rows bigint"
+)
+
+_CORRUPT: Final = "_not_decoded"
+
+
+@dataclass(frozen=True)
+class ExportConf(Conf):
+    """What to export. max_offsets, max_bytes: of a micro-batch. schema: JSON text of the Spark type that bodies are decoded to."""
+
+    topics: str = ""
+    partition_by: tuple[str, ...] = lake.PARTITIONS
+    max_offsets: int = 0
+    max_bytes: str | None = None
+    group: str | None = None
+    expression: str = "*"
+    checkpoint_path: str | None = None
+    schema: str | None = None
+
+    @property
+    def checkpoint(self) -> str:
+        return self.checkpoint_path or self.table("_checkpoint")
+
+    @property
+    def messages(self) -> str:
+        return self.table("messages")
+
+
+def reader(spark: SparkSession, conf: ExportConf) -> DataFrame:
+    """The topics as a stream of lake rows."""
+    options = {
+        "nameServer": conf.name_servers, "topic": conf.topics, "startingOffsets": "earliest", "columns": lake.SOURCE_COLUMNS,
+        "subExpression": conf.expression,
+    }  # fmt: skip
+    if conf.max_offsets:
+        options["maxOffsetsPerTrigger"] = str(conf.max_offsets)
+    if conf.max_bytes:
+        options["maxBytesPerTrigger"] = conf.max_bytes
+    if conf.group:
+        options["group"] = conf.group
+    return lake.messages_of(spark.readStream.format("rocketmq").options(**options).load())
+
+
+def build(spark: SparkSession, conf: ExportConf) -> StreamingQuery:
+    """Start the export; without interval it ends by itself when it has caught up."""
+    rows = reader(spark, conf)
+    if conf.schema:
+        noted = {"columnNameOfCorruptRecord": _CORRUPT}
+        value = f.from_json(f.col("body").cast("string"), f"{conf.schema}, {_CORRUPT} STRING", noted)
+        rows = rows.withColumn("value", value)
+    writer = rows.writeStream.option("checkpointLocation", conf.checkpoint).outputMode("append")
+    writer = writer.trigger(processingTime=conf.interval) if conf.interval else writer.trigger(availableNow=True)
+    if conf.schema:
+
+        def both(batch: DataFrame, number: int) -> None:
+            batch = batch.persist()
+            good = f.col("value").isNotNull() & f.col(f"value.{_CORRUPT}").isNull()
+            kept = batch.where(good).withColumn("value", f.col("value").dropFields(_CORRUPT))
+            bad = batch.where(~good).select(*lake.PLACE, f.lit("no JSON of the schema").alias("error"), "body")
+            lake.write_part(kept, conf.messages, number)
+            lake.write_part(bad, conf.table("messages_bad"), number)
+            batch.unpersist()
+
+        return writer.foreachBatch(both).start()
+    return writer.format("parquet").option("path", conf.messages).partitionBy(*conf.partition_by).start()
+
+
+def run(spark: SparkSession, conf: ExportConf, step: Callable[[str], Any]) -> Outcome:
+    """The whole run."""
+    query = build(spark, conf)
+    rows = running.watch(query, step)
+    lag = lag_of(query)
+    if "://" not in conf.checkpoint and "://" not in conf.lake:
+        found = batches(Path(conf.checkpoint), str(query.id))
+        if found:
+            lake.replace_table(spark.createDataFrame(found, OFFSETS).coalesce(1), conf.table("_offsets"))
+    bad = 0
+    if conf.schema:
+        bad = lake.count(spark, conf.table("messages_bad"))
+        if conf.max_bad is not None and bad > conf.max_bad:
+            raise ConfigError(
+                f"{bad} rows are bad, option --max-bad={conf.max_bad} allows fewer: {conf.table('messages_bad')}"
+            )
+    return Outcome(rows, rows - bad, bad, lag, f"{rows} rows of topic {conf.topics} are in {conf.messages}",
+                   more={"table": conf.messages})  # fmt: skip
+
+
+def lag_of(query: StreamingQuery) -> int | None:
+    """Messages that were there beyond the last batch, None when nothing tells."""
+    progress = query.lastProgress
+    if not progress:
+        return 0
+    source = progress["sources"][0]
+    end, latest = source.get("endOffset"), source.get("latestOffset")
+    if not end or not latest:
+        return None
+    ends = from_offset(json.loads(end) if isinstance(end, str) else end)
+    latests = from_offset(json.loads(latest) if isinstance(latest, str) else latest)
+    return sum(max(high - ends.get(key, 0), 0) for key, high in latests.items())
+
+
+def batches(checkpoint: Path, query: str) -> list[tuple[Any, ...]]:
+    """Rows of `_offsets`: what every finished batch covered, out of the checkpoint, which does not say where the first began."""
+    rows: list[tuple[Any, ...]] = []
+    finished = {int(p.name) for p in (checkpoint / "commits").glob("*") if re.fullmatch(r"\d+", p.name)}
+    before: dict[tuple[str, str, int], int] = {}
+    for path in sorted(
+        (p for p in (checkpoint / "offsets").glob("*") if re.fullmatch(r"\d+", p.name)), key=lambda p: int(p.name)
+    ):
+        ends = from_offset(json.loads(path.read_text().splitlines()[-1]))
+        if int(path.name) in finished:
+            rows += [
+                (query, int(path.name), *key, before.get(key), end, end - before[key] if key in before else None)
+                for key, end in ends.items()
+                if end != before.get(key, 0)
+            ]
+        before = ends
+    return rows
+
+
+def options(p: argparse.ArgumentParser) -> None:
+    """Its own options."""
+    running.broker_options(p)
+    p.add_argument("--topic", required=True, metavar="TOPIC,...", help="topics to export")
+    p.add_argument("--partition-by", default=",".join(lake.PARTITIONS), metavar="COLUMN,...",
+                   help="folders to split into (default %(default)s)")  # fmt: skip
+    p.add_argument("--max-offsets", type=int, default=0, metavar="N", help="messages per micro-batch (default all)")
+    p.add_argument("--max-bytes", metavar="SIZE", help="estimated bytes per micro-batch, such as 64m")
+    p.add_argument("--group", help="consumer group to commit progress to, for the broker's own tools")
+    p.add_argument("--tags", default="*", metavar="EXPRESSION", help="tags to take, such as 'paid || refunded'")
+    p.add_argument("--checkpoint", metavar="DIR", help="where progress is kept (default LAKE/_checkpoint)")
+    p.add_argument(
+        "--decode", choices=["json"], help="decode bodies to column value; bodies that are none go to messages_bad"
+    )
+    p.add_argument("--schema", metavar="FILE", help="with --decode: columns, as DDL such as: id BIGINT, name STRING")
+    running.trigger_option(p)
+
+
+def conf_of(args: argparse.Namespace) -> ExportConf:
+    """Raises ConfigError."""
+    if (args.decode is None) != (args.schema is None):
+        raise ConfigError("options --decode and --schema belong together, one of them is missing")
+    return ExportConf(
+        **running.common(args),
+        topics=args.topic,
+        partition_by=tuple(part.strip() for part in args.partition_by.split(",") if part.strip()),
+        max_offsets=args.max_offsets,
+        max_bytes=args.max_bytes,
+        group=args.group,
+        expression=args.tags,
+        checkpoint_path=args.checkpoint,
+        schema=Path(args.schema).read_text() if args.schema else None,
+    )
+
+
+PIPELINE: Final = Pipeline(
+    "export",
+    "Topics to Parquet files, what is new since the last run.",
+    {"TOPIC": "messages of a broker"},
+    {"messages": lake.MESSAGES, "messages_bad": "position, error, body (with --decode)", "_offsets": OFFSETS},
+    "exactly once: killed and run again, nothing is missing and nothing is there twice",
+    options,
+    conf_of,
+    build,
+    run,
+)
+
+if __name__ == "__main__":
+    from saturnmq.spark.pipelines import main
+
+    sys.exit(main(["export", *sys.argv[1:]]))

@@ -1,0 +1,152 @@
+"""Commit log files of a broker, running, stopped or crashed, to a lake, and what is damaged in them. Source: PIP-14, section 6.
+
+In: a store folder, its commitlog, a DLedger folder or one file. Out: tables `messages` and `commitlog_check`. Nothing is written
+into the folder that is read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from saturnmq.protocol.errors import MessageError
+from saturnmq.protocol.message import decode_record
+from saturnmq.spark.log_scan import FilePiece, LogFile, chunks, log_files
+from saturnmq.spark.pipelines import lake, running
+from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
+
+CHECK: Final = (
+    "file string, from_byte bigint, to_byte bigint, frames bigint, bad_crc bigint, holes bigint, torn_tail boolean"
+)
+
+FILES_MAX: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class FilesConf(Conf):
+    """What to read. topics: all when empty. broker_name: what column broker_name says, files do not know it."""
+
+    path: str = ""
+    topics: str = ""
+    broker_name: str | None = None
+    include_system: bool = False
+    partition_by: tuple[str, ...] = lake.PARTITIONS
+
+
+def build(spark: SparkSession, conf: FilesConf) -> DataFrame:
+    """The messages; damaged records are left out and noted under LAKE/_damage."""
+    options = {"mode": "files", "path": conf.path, "corrupt": "report", "columns": lake.SOURCE_COLUMNS,
+               "dataLossLog": conf.table("_damage"), "includeSystem": str(conf.include_system).lower()}  # fmt: skip
+    if conf.topics:
+        options["topic"] = conf.topics
+    if conf.broker_name:
+        options["brokerName"] = conf.broker_name
+    return lake.messages_of(spark.read.format("rocketmq").options(**options).load())
+
+
+def check_file(file: LogFile) -> tuple[str, int, int, int, int, int, bool]:
+    """A row of `commitlog_check`: bytes of the log from the file's first to behind its last valid record. Runs in a worker."""
+    frames, bad_crc, holes, torn, end = 0, 0, 0, False, 0
+    size = Path(file.path).stat().st_size
+    for chunk in chunks(FilePiece(file.path, file.base, 0, size, file.ledger, file.last, file.committed)):
+        for bad in chunk.bad:
+            if not bad.torn:
+                holes += 1
+            elif _has_content(file.path, bad.begin, bad.end):
+                torn = True  # zeros are space that was not written yet
+        for at in chunk.positions.tolist():
+            frames += 1
+            try:
+                decode_record(chunk.data, at, check_crc=True)
+            except MessageError:
+                bad_crc += 1
+        if len(chunk.positions):
+            end = chunk.at + len(chunk.data)
+    return Path(file.path).name, file.base, file.base + end, frames, bad_crc, holes, torn
+
+
+def _has_content(path: str, begin: int, end: int) -> bool:
+    with Path(path).open("rb") as handle:
+        handle.seek(begin)
+        while begin < end:
+            data = handle.read(min(1 << 20, end - begin))
+            if not data:
+                return False
+            if data.strip(b"\0"):
+                return True
+            begin += len(data)
+    return False
+
+
+def check(spark: SparkSession, conf: FilesConf) -> DataFrame:
+    """Table `commitlog_check`, a file a task."""
+    files = log_files(conf.path)
+    given = [tuple(file) for file in files]
+    if not given:
+        return spark.createDataFrame([], CHECK)
+    rows = spark.sparkContext.parallelize(given, len(given)).map(_check)
+    return spark.createDataFrame(rows, CHECK)
+
+
+def _check(given: tuple[Any, ...]) -> tuple[str, int, int, int, int, int, bool]:
+    return check_file(LogFile(*given))
+
+
+def run(spark: SparkSession, conf: FilesConf, step: Callable[[str], Any]) -> Outcome:
+    """The whole run; again on the same files it makes the same tables."""
+    step("checking files")
+    lake.replace_table(check(spark, conf).coalesce(1), conf.table("commitlog_check"))
+    checked = lake.head(spark, conf.table("commitlog_check"), FILES_MAX)
+    frames, bad_crc, holes, torn = (
+        sum(int(row[name]) for row in checked) for name in ("frames", "bad_crc", "holes", "torn_tail")
+    )
+    step("writing messages")
+    lake.replace_table(build(spark, conf), conf.table("messages"), *conf.partition_by)
+    rows = lake.count(spark, conf.table("messages"))
+    says = (f"{rows} messages of {frames} records in {len(checked)} files are in {conf.table('messages')}; "
+            f"damaged: {bad_crc} records, "
+            f"{holes} holes, {torn} torn ends")  # fmt: skip
+    return Outcome(frames, rows, bad_crc + holes, None, says, more={"table": conf.table("messages"), "torn": torn})
+
+
+def options(p: argparse.ArgumentParser) -> None:
+    """Its own options."""
+    p.add_argument(
+        "--path", required=True, metavar="DIR", help="store folder, its commitlog, a DLedger folder, or one file"
+    )
+    p.add_argument("--topic", default="", metavar="TOPIC,...", help="only these topics (default all)")
+    p.add_argument("--broker-name", metavar="NAME", help="what column broker_name says")
+    p.add_argument("--include-system", action="store_true", help="also what consumers never see")
+    p.add_argument("--partition-by", default=",".join(lake.PARTITIONS), metavar="COLUMN,...",
+                   help="folders to split into (default %(default)s)")  # fmt: skip
+
+
+def conf_of(args: argparse.Namespace) -> FilesConf:
+    """From the command line."""
+    parts = tuple(part.strip() for part in args.partition_by.split(",") if part.strip())
+    return FilesConf(**running.common(args), path=args.path, topics=args.topic, broker_name=args.broker_name,
+                     include_system=args.include_system, partition_by=parts)  # fmt: skip
+
+
+PIPELINE: Final = Pipeline(
+    "files",
+    "Commit log files to Parquet without a broker, and what is damaged in them.",
+    {"DIR": "commit log files of SaturnMQ or Apache RocketMQ, DLedger's included"},
+    {"messages": lake.MESSAGES, "commitlog_check": CHECK},
+    "every valid record once; the folder is only read; run again it makes the same tables",
+    options,
+    conf_of,
+    build,
+    run,
+)
+
+if __name__ == "__main__":
+    from saturnmq.spark.pipelines import main
+
+    sys.exit(main(["files", *sys.argv[1:]]))

@@ -1,0 +1,153 @@
+"""Tables of a lake: the columns of messages, and writes that may be killed and repeated. Source: PIP-03, PIP-04, section 7.1.
+
+A whole table is written beside the old one and takes its place by renames, so that a reader sees the old or the new one; where
+there are no renames (a URI) Spark overwrites it. A part of a table, one micro-batch of a stream, has a folder of its own and is
+written again when the batch is.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from saturnmq.protocol.errors import ConfigError
+
+MESSAGES: Final = (
+    "topic string, broker_name string, queue_id int, queue_offset bigint, store_ts timestamp, born_ts timestamp, tags string, "
+    "keys string, uniq_key string, reconsume int, sys_flag int, born_host string, properties string, body binary, "
+    "offset_msg_id string, date date, hour int"
+)
+SOURCE_COLUMNS: Final = (
+    "topic,brokerName,queueId,queueOffset,storeTimestamp,bornTimestamp,tags,keys,uniqKey,reconsumeTimes,sysFlag,bornHost,"
+    "properties,body,offsetMsgId"
+)
+PARTITIONS: Final = ("topic", "date", "hour")
+PLACE: Final = ("topic", "broker_name", "queue_id", "queue_offset")
+
+
+def messages_of(rows: DataFrame) -> DataFrame:
+    """Rows of the source, read with SOURCE_COLUMNS, as table `messages`; date and hour are those of the store time, UTC."""
+    return rows.select(
+        "topic",
+        f.col("brokerName").alias("broker_name"),
+        f.col("queueId").alias("queue_id"),
+        f.col("queueOffset").alias("queue_offset"),
+        f.col("storeTimestamp").alias("store_ts"),
+        f.col("bornTimestamp").alias("born_ts"),
+        "tags",
+        "keys",
+        f.col("uniqKey").alias("uniq_key"),
+        f.col("reconsumeTimes").alias("reconsume"),
+        f.col("sysFlag").alias("sys_flag"),
+        f.col("bornHost").alias("born_host"),
+        "properties",
+        "body",
+        f.col("offsetMsgId").alias("offset_msg_id"),
+        f.to_date("storeTimestamp").alias("date"),
+        f.hour("storeTimestamp").alias("hour"),
+    )
+
+
+def property_of(name: str, column: str = "properties") -> str:
+    """SQL of a message property out of the raw text, null where there is none. A name may stand there twice, as WAIT does."""
+    pairs = f"split({column}, '\\u0002')"
+    return f"substring(get(filter({pairs}, p -> startswith(p, '{name}\\u0001')), 0), {len(name) + 2})"
+
+
+def _local(path: str) -> Path | None:
+    if path.startswith("file://"):
+        return Path(path.removeprefix("file://"))
+    return None if "://" in path else Path(path)
+
+
+def replace_table(frame: DataFrame, path: str, *partition_by: str) -> None:
+    """Write a whole table in the place of the old one. Raises Spark's errors; the old one stands then."""
+    folder = _local(path)
+    if folder is None:
+        frame.write.mode("overwrite").partitionBy(*partition_by).parquet(path)
+        return
+    _mend(folder)
+    fresh, old = _beside(folder)
+    shutil.rmtree(fresh, ignore_errors=True)
+    frame.write.mode("overwrite").partitionBy(*partition_by).parquet(str(fresh))
+    if folder.exists():
+        folder.rename(old)
+    fresh.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _beside(folder: Path) -> tuple[Path, Path]:
+    """(the one being written, the one before); Spark does not look into names that begin with an underscore."""
+    return folder.with_name(f"_{folder.name}.new"), folder.with_name(f"_{folder.name}.old")
+
+
+def _mend(folder: Path) -> None:
+    """Take back the table of a run that was killed between its two renames."""
+    _, old = _beside(folder)
+    if not old.exists():
+        return
+    if folder.exists():
+        shutil.rmtree(old)
+    else:
+        old.rename(folder)
+
+
+def write_part(frame: DataFrame, path: str, batch: int) -> None:
+    """Write what one micro-batch adds; the same batch again takes its own place."""
+    frame.write.mode("overwrite").parquet(f"{path.rstrip('/')}/batch={batch}")
+
+
+def exists(path: str) -> bool:
+    """Whether there is a table. For a URI: it is assumed, reading says more."""
+    folder = _local(path)
+    if folder is None:
+        return True
+    _mend(folder)
+    return folder.is_dir() and any(folder.rglob("*.parquet"))
+
+
+def table(spark: SparkSession, path: str, columns: str, *, needed: str = "") -> DataFrame:
+    """A table of a lake, an empty one where there is none. needed: who makes it; then a missing one raises ConfigError."""
+    if not exists(path):
+        if needed:
+            raise ConfigError(f"{path}: there is no such table; {needed}")
+        return spark.createDataFrame([], columns)
+    return spark.read.parquet(path).select(*[name.strip().split(" ")[0] for name in columns.split(",")])
+
+
+def in_lake(path: str, *names: str) -> Path:
+    """A file or folder of a lake that is on a disk of this machine. Raises ConfigError for others."""
+    folder = _local(path)
+    if folder is None:
+        raise ConfigError(f"{path}: this needs a lake on a local disk")
+    return folder.joinpath(*names)
+
+
+def count(spark: SparkSession, path: str) -> int:
+    """Rows of a table, 0 where there is none; without a Spark job where the files are on this machine."""
+    if not exists(path):
+        return 0
+    folder = _local(path)
+    return int(_files(folder).count_rows()) if folder is not None else spark.read.parquet(path).count()
+
+
+def head(spark: SparkSession, path: str, rows: int) -> list[dict[str, Any]]:
+    """Some rows of a table; without a Spark job where the files are on this machine."""
+    if not exists(path):
+        return []
+    folder = _local(path)
+    if folder is None:
+        return [row.asDict() for row in spark.read.parquet(path).limit(rows).collect()]
+    found: list[dict[str, Any]] = _files(folder).head(rows).to_pylist()
+    return found
+
+
+def _files(folder: Path) -> Any:
+    """The table for pyarrow; for tables that no file sink with a log of its own wrote."""
+    from pyarrow import dataset
+
+    return dataset.dataset(folder, format="parquet", partitioning="hive")

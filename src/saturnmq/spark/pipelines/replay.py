@@ -1,0 +1,235 @@
+"""Messages of a lake or of commit log files, sent to a topic again, each once. Source: PIP-09.
+
+In: table `messages`, or files by --path. Out: a topic, and table `replay_log`, a row per chunk and state. A replayed message has
+the body, tags, keys and own properties of the old one, and property REPLAY_OF, the offset message id of the old one; what brokers
+and clients set is left behind. Messages go in chunks by store time, those of a sharding key in their order. A run that was killed
+is completed by the same command: finished chunks are passed over, the one in doubt is compared with the destination.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from saturnmq.protocol.codes import RESERVED_PROPERTIES
+from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.spark.pipelines import files, lake, running
+from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
+
+REPLAY_OF: Final = "REPLAY_OF"
+LOG: Final = (
+    "run string, src string, dst string, chunk int, rows bigint, first_msg_id string, last_msg_id string, state string"
+)
+_SYSTEM: Final = sorted(
+    RESERVED_PROPERTIES | {REPLAY_OF, "SPARK_ROW", "__SHARDINGKEY", "TRACE_ON", "MSG_REGION", "CLUSTER"}
+)
+
+
+@dataclass(frozen=True)
+class ReplayConf(Conf):
+    """dst: destination topic. rate: messages per second, 0 for as fast as it goes. chunks: at most so many."""
+
+    dst: str = ""
+    path: str | None = None
+    topic: str | None = None
+    since: str | None = None
+    until: str | None = None
+    keys: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    where: str | None = None
+    rate: int = 0
+    chunks: int = 4
+
+    @property
+    def run_id(self) -> str:
+        """The same for the same command, which is how a run is completed."""
+        what = [self.path, self.topic, self.dst, self.since, self.until, self.keys, self.tags, self.where, self.chunks]
+        return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:12]
+
+
+def build(spark: SparkSession, conf: ReplayConf) -> DataFrame:
+    """The messages that are meant, as lake rows."""
+    if conf.path:
+        rows = files.build(spark, files.FilesConf(lake=conf.lake, path=conf.path, topics=conf.topic or ""))
+    else:
+        rows = lake.table(
+            spark, conf.table("messages"), lake.MESSAGES, needed="saturnmq spark export or files makes it"
+        )
+    if conf.topic:
+        rows = rows.where(f.col("topic") == conf.topic)
+    if conf.since:
+        rows = rows.where(f.col("store_ts") >= f.lit(_time(conf.since)))
+    if conf.until:
+        rows = rows.where(f.col("store_ts") < f.lit(_time(conf.until)))
+    if conf.tags:
+        rows = rows.where(f.col("tags").isin(*conf.tags))
+    if conf.keys:
+        rows = rows.where(f.arrays_overlap(f.split("keys", " "), f.array(*[f.lit(key) for key in conf.keys])))
+    return rows.where(conf.where) if conf.where else rows
+
+
+def _time(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{text!r} is no time, such as 2026-01-31T12:00:00") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def outgoing(rows: DataFrame) -> DataFrame:
+    """Lake rows as the sink wants them, in order per sharding key; `topic` is where to."""
+    own = f"filter(split(properties, '\\u0002'), p -> p != '' and substring_index(p, '\\u0001', 1) not in ({_quoted(_SYSTEM)}))"
+    made = f.concat_ws("\x02", f.expr(own), f.concat(f.lit(f"{REPLAY_OF}\x01"), f.col("offset_msg_id")))
+    key = f.expr(lake.property_of("__SHARDINGKEY"))
+    return rows.select("topic", "body", "tags", "keys", made.alias("properties"), key.alias("shardingKey"), "store_ts",
+                       "broker_name", "queue_id", "queue_offset")  # fmt: skip
+
+
+def _quoted(words: list[str]) -> str:
+    return ", ".join("'" + word.replace("'", "''") + "'" for word in words)
+
+
+def send(spark: SparkSession, name_servers: str, rows: DataFrame, rate: int = 0) -> None:
+    """Send what `outgoing` made; at least once, which the comparison with the destination makes exactly once."""
+    options = {"nameServer": name_servers, "batchMessages": "128"}
+    if rate:
+        tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or "1")
+        options["maxPerSecond"] = str(max(rate // tasks, 1))
+    by = f.coalesce("shardingKey", f.concat_ws("/", "broker_name", "queue_id"))
+    ordered = rows.repartition(by).sortWithinPartitions("store_ts", "broker_name", "queue_id", "queue_offset")
+    ordered.select("topic", "body", "tags", "keys", "properties", "shardingKey").write.format("rocketmq").options(
+        **options).mode("append").save()  # fmt: skip
+
+
+def arrived(spark: SparkSession, name_servers: str, topic: str) -> DataFrame:
+    """Column replay_of of what is in a destination; empty when there is no such topic yet."""
+    try:
+        _ask(name_servers, topic)
+    except SaturnError:
+        return spark.createDataFrame([], "replay_of string")
+    rows = spark.read.format("rocketmq").options(nameServer=name_servers, topic=topic, columns="properties").load()
+    return rows.select(f.expr(lake.property_of(REPLAY_OF)).alias("replay_of")).where("replay_of is not null").distinct()
+
+
+def _ask(name_servers: str, topic: str) -> None:
+    from saturnmq.spark.connect import Connection, linked
+
+    with linked(Connection(name_servers)) as link:
+        link.run(link.puller.queues(topic))
+
+
+def _note(spark: SparkSession, conf: ReplayConf, row: tuple[Any, ...]) -> None:
+    """One row of the log, a folder per run, chunk and state: writing it again changes nothing."""
+    name = f"{conf.table('replay_log')}/part={row[0]}-{row[3]}-{row[7]}"
+    spark.createDataFrame([row], LOG).coalesce(1).write.mode("overwrite").parquet(name)
+
+
+def states(spark: SparkSession, conf: ReplayConf) -> dict[int, set[str]]:
+    """What the log says of this run: chunk -> states."""
+    found: dict[int, set[str]] = {}
+    for row in lake.table(spark, conf.table("replay_log"), LOG).where(f.col("run") == conf.run_id).collect():
+        found.setdefault(row["chunk"], set()).add(row["state"])
+    return found
+
+
+def bounds(spark: SparkSession, conf: ReplayConf, rows: DataFrame) -> list[int]:
+    """Store times, microseconds, where chunks end; fixed by the first attempt of a run."""
+    path = lake.in_lake(conf.lake, "_replay", f"{conf.run_id}.json")
+    if path.exists():
+        kept: list[int] = json.loads(path.read_text())
+        return kept
+    shares = [n / conf.chunks for n in range(1, conf.chunks)]
+    cuts = rows.agg(f.percentile_approx(f.unix_micros("store_ts"), shares, 10_000) if shares else f.lit(None),
+                    f.max(f.unix_micros("store_ts"))).first()  # fmt: skip
+    if cuts is None or cuts[1] is None:
+        return []
+    made = sorted({*(cuts[0] or []), cuts[1]})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".new").write_text(json.dumps(made))
+    path.with_suffix(".new").rename(path)
+    return made
+
+
+def run(spark: SparkSession, conf: ReplayConf, step: Callable[[str], Any]) -> Outcome:
+    """The whole run: chunk after chunk."""
+    rows = build(spark, conf)
+    step("planning")
+    ends = bounds(spark, conf, rows)
+    known = states(spark, conf)
+    source, done, low = conf.path or conf.table("messages"), 0, -(2**62)
+    for number, high in enumerate(ends):
+        part = rows.where((f.unix_micros("store_ts") > low) & (f.unix_micros("store_ts") <= high))
+        low = high
+        if "done" in known.get(number, set()):
+            continue
+        step(f"chunk {number + 1} of {len(ends)}")
+        if "sending" in known.get(number, set()):
+            part = part.join(
+                arrived(spark, conf.name_servers, conf.dst), f.col("offset_msg_id") == f.col("replay_of"), "left_anti"
+            )
+        first = part.agg(
+            f.count("*"), f.min_by("offset_msg_id", "store_ts"), f.max_by("offset_msg_id", "store_ts")
+        ).first()
+        count, begin, end = tuple(first) if first else (0, None, None)
+        head = (conf.run_id, source, conf.dst, number, int(count), begin, end)
+        _note(spark, conf, (*head, "sending"))
+        if count:
+            send(spark, conf.name_servers, outgoing(part).withColumn("topic", f.lit(conf.dst)), conf.rate)
+        _note(spark, conf, (*head, "done"))
+        done += int(count)
+    says = f"{done} messages went to topic {conf.dst}" + (
+        "" if done else ": this run was done before, or nothing was meant"
+    )
+    return Outcome(done, done, 0, None, says, more={"replay": conf.run_id})
+
+
+def options(p: argparse.ArgumentParser) -> None:
+    """Its own options."""
+    running.broker_options(p)
+    p.add_argument("--to", required=True, metavar="TOPIC", help="destination")
+    p.add_argument("--path", metavar="DIR", help="replay from commit log files instead of LAKE/messages")
+    p.add_argument("--topic", help="only messages of this topic")
+    p.add_argument("--since", metavar="TIME", help="stored at this time (UTC) or later")
+    p.add_argument("--until", metavar="TIME", help="stored before this time (UTC)")
+    p.add_argument("--key", action="append", default=[], help="with this key; several times for several")
+    p.add_argument("--tag", action="append", default=[], help="with this tag; several times for several")
+    p.add_argument("--where", metavar="SQL", help="any condition on the columns of messages")
+    p.add_argument("--rate", type=int, default=0, metavar="N", help="messages per second at most")
+    p.add_argument(
+        "--chunks", type=int, default=4, metavar="N", help="chunks, each compared alone after a kill (default 4)"
+    )
+
+
+def conf_of(args: argparse.Namespace) -> ReplayConf:
+    """Raises ConfigError."""
+    if args.chunks < 1 or args.rate < 0:
+        raise ConfigError("option --chunks must be at least 1, --rate at least 0")
+    return ReplayConf(**running.common(args), dst=args.to, path=args.path, topic=args.topic, since=args.since, until=args.until,
+                      keys=tuple(args.key), tags=tuple(args.tag), where=args.where, rate=args.rate, chunks=args.chunks)  # fmt: skip
+
+
+PIPELINE: Final = Pipeline(
+    "replay",
+    "Messages of a lake or of commit log files to a topic again.",
+    {"messages": "of export or files, or files by --path"},
+    {"TOPIC": "body, tags, keys, own properties, REPLAY_OF", "replay_log": LOG},
+    "each message once: the same command completes a run that was killed, and does nothing when it was done",
+    options,
+    conf_of,
+    build,
+    run,
+)
+
+if __name__ == "__main__":
+    from saturnmq.spark.pipelines import main
+
+    sys.exit(main(["replay", *sys.argv[1:]]))

@@ -1,0 +1,285 @@
+"""What all pipelines share: options, session, progress, the result line and the exit codes. Source: PIP-01, PIP-05, PIP-06."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.spark import session
+from saturnmq.spark.fetch import DataLossError
+from saturnmq.spark.progress import Report
+
+EXIT_DONE: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_DATA_LOSS: Final = 3
+POLL_SECONDS: Final = 0.5
+BORDER_SECONDS: Final = 25.0
+_CAUSE: Final = re.compile(
+    r"^(?:[\w.]*\.)?(\w+(?:Error|Exception|Failed|Refused|Record|Loss|Full)): (.+)$", re.MULTILINE
+)
+C = TypeVar("C", bound="Conf")
+STOP: Final = threading.Event()  # set by SIGTERM and SIGINT: end at a border between batches (SPK-14)
+
+
+@dataclass(frozen=True)
+class Conf:
+    """What every pipeline knows. lake: folder of its tables. interval: None for a single run, else Spark's words for it."""
+
+    name_servers: str = ""
+    lake: str = ""
+    interval: str | None = None
+    max_bad: int | None = None
+
+    def table(self, name: str) -> str:
+        """Path of a table of the lake."""
+        return f"{self.lake.rstrip('/')}/{name}"
+
+
+@dataclass
+class Outcome:
+    """What one run did. lag: messages of its input that are not done yet, None where there is no such thing."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    bad: int = 0
+    lag: int | None = None
+    says: str = ""
+    report: str | None = None
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Pipeline(Generic[C]):
+    """One pipeline: its words, its options and what runs. inputs, outputs: name of a table or topic -> columns or meaning."""
+
+    name: str
+    summary: str
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    guarantee: str
+    options: Callable[[argparse.ArgumentParser], None]
+    conf: Callable[[argparse.Namespace], C]
+    build: Callable[[SparkSession, C], DataFrame | StreamingQuery]
+    run: Callable[[SparkSession, C, Callable[[str], Any]], Outcome]
+
+
+def overview(pipelines: Sequence[Pipeline[Any]]) -> str:
+    """The list of pipelines."""
+    lines = ["usage: saturnmq spark PIPELINE ..., saturnmq spark --check", ""]
+    lines += [f"  {p.name:8} {p.summary}" for p in pipelines]
+    return "\n".join([*lines, "", "saturnmq spark PIPELINE --help shows inputs, outputs and guarantees"])
+
+
+def parser_of(pipeline: Pipeline[Any]) -> argparse.ArgumentParser:
+    """Common options and the pipeline's own (PIP-01)."""
+    tables = [f"  {kind}  {name}: {what}" for kind, named in (("in ", pipeline.inputs), ("out", pipeline.outputs))
+              for name, what in named.items()]  # fmt: skip
+    p = argparse.ArgumentParser(
+        prog=f"saturnmq spark {pipeline.name}",
+        description=pipeline.summary,
+        epilog="\n".join(["inputs and outputs:", *tables, "", f"guarantee: {pipeline.guarantee}"]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("--lake", "--out", required=True, metavar="DIR", help="folder of the tables, a path or URI")
+    pipeline.options(p)
+    p.add_argument("--max-bad", type=int, metavar="N", help="stop when more than N rows are bad (default: never)")
+    p.add_argument("--master", help="where Spark runs (default local[2])")
+    p.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark")
+    p.add_argument("--json", action="store_true", help="the result as one JSON document")
+    p.add_argument("--quiet", action="store_true", help="no progress")
+    return p
+
+
+def broker_options(p: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """Where the brokers are."""
+    p.add_argument("--name-servers", "--nameserver", required=required, default="", metavar="HOST:PORT;...",
+                   help="name servers of the cluster")  # fmt: skip
+
+
+def trigger_option(p: argparse.ArgumentParser) -> None:
+    """Once, or again and again."""
+    p.add_argument(
+        "--trigger", default="once", metavar="once|30s", help="end when caught up, or go on at this interval"
+    )
+    p.add_argument("--follow", action="store_true", help="the same as --trigger 10s")
+
+
+def interval_of(args: argparse.Namespace) -> str | None:
+    """Spark's words for the interval, None for once. Raises ConfigError."""
+    text = args.trigger.strip().lower()
+    if text == "once":
+        return "10 seconds" if args.follow else None
+    match = re.fullmatch(r"(\d+)\s*(s|m|h)", text)
+    if match is None or not int(match[1]):
+        raise ConfigError(f"option --trigger={args.trigger}: must be once, or a time such as 30s or 5m")
+    return f"{match[1]} { {'s': 'seconds', 'm': 'minutes', 'h': 'hours'}[match[2]] }"
+
+
+def common(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields of Conf from the command line."""
+    return {
+        "name_servers": getattr(args, "name_servers", ""),
+        "lake": args.lake,
+        "interval": interval_of(args) if hasattr(args, "trigger") else None,
+        "max_bad": args.max_bad,
+    }
+
+
+def _settings(args: argparse.Namespace) -> dict[str, str]:
+    settings = {"spark.master": args.master} if args.master else {}
+    for text in args.conf:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"option --conf={text}: must be KEY=VALUE")
+        settings[name] = value
+    return settings
+
+
+def run(pipeline: Pipeline[Any], argv: Sequence[str]) -> int:
+    """Run it from the command line: 0 done, 1 failed, 3 data loss; ConfigError, usage, is for the caller (2)."""
+    args = parser_of(pipeline).parse_args(argv)
+    conf = pipeline.conf(args)
+    settings = _settings(args)
+    began = time.monotonic()
+    spark = session(f"saturnmq-{pipeline.name}", name_server=conf.name_servers or None, **settings)
+    try:
+        with stoppable(hasattr(args, "trigger")), watched(spark, pipeline.name, quiet=args.quiet or args.json) as step:
+            outcome = pipeline.run(spark, conf, step)
+    except (PySparkException, Py4JError, DataLossError) as error:
+        kind, cause = cause_of(error)
+        if kind == ConfigError.__name__:
+            raise ConfigError(cause) from error
+        print(f"saturnmq spark {pipeline.name}: {cause}", file=sys.stderr, flush=True)
+        return EXIT_DATA_LOSS if kind == DataLossError.__name__ else EXIT_FAILED
+    finally:
+        spark.stop()
+    say(pipeline.name, outcome, time.monotonic() - began, as_json=args.json)
+    return EXIT_DONE
+
+
+def say(name: str, outcome: Outcome, seconds: float, *, as_json: bool) -> None:
+    """The result: a sentence and one JSON line, or one JSON document (PIP-06)."""
+    row = {
+        "pipeline": name, "run": uuid.uuid4().hex[:12], "rows_in": outcome.rows_in, "rows_out": outcome.rows_out,
+        "bad": outcome.bad, "lag": outcome.lag, "seconds": round(seconds, 1), **outcome.more,
+    }  # fmt: skip
+    if outcome.report:
+        row["report"] = outcome.report
+    if as_json:
+        print(json.dumps({"schema": 1, "command": f"spark {name}", "rows": [row]}), flush=True)
+        return
+    if outcome.says:
+        print(outcome.says, flush=True)
+    if outcome.report:
+        print(f"report: {outcome.report}", flush=True)
+    print(json.dumps(row), flush=True)
+
+
+def cause_of(error: BaseException) -> tuple[str, str]:
+    """(class name, message) of what went wrong first, out of the text that Spark wraps it in."""
+    if isinstance(error, DataLossError | ConfigError):
+        return type(error).__name__, str(error)
+    found = _CAUSE.findall(str(error))
+    own = [(kind, text) for kind, text in found if not kind.startswith(("PySpark", "Spark", "Py4J", "Streaming"))]
+    if own:
+        return own[-1]
+    return type(error).__name__, str(error).strip().split("\n", 1)[0]
+
+
+@contextmanager
+def watched(spark: SparkSession, title: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Shows Spark's finished tasks until the block ends; what it gives says which step is on."""
+    done = threading.Event()
+    state = {"title": title}
+
+    def poll() -> None:
+        tracker = spark.sparkContext.statusTracker()
+        counted: dict[int, int] = {}
+        with Report(title, quiet=quiet, unit="tasks") as report:
+            while not done.wait(POLL_SECONDS):
+                try:
+                    for stage in tracker.getActiveStageIds():
+                        info = tracker.getStageInfo(stage)
+                        if info is not None:
+                            counted[stage] = info.numCompletedTasks
+                except (Py4JError, OSError):
+                    return
+                report.rename(f"{title}: {state['title']}")
+                report.at(sum(counted.values()))
+
+    thread = threading.Thread(target=poll, name="saturnmq-progress", daemon=True)
+    if not quiet:
+        thread.start()
+    try:
+        yield lambda words: state.update(title=words)
+    finally:
+        done.set()
+        if not quiet:
+            thread.join(5.0)
+
+
+def watch(query: StreamingQuery, step: Callable[[str], Any]) -> int:
+    """Wait for a streaming query, telling how many rows there are; the rows it read. Raises what made it fail."""
+    seen: dict[int, int] = {}
+    while True:
+        ended = query.awaitTermination(1)
+        if STOP.is_set() and not ended:
+            stop_at_border(query)
+            ended = True
+        for progress in query.recentProgress:
+            seen[int(progress["batchId"])] = int(progress["numInputRows"])
+        step(f"{sum(seen.values()):,} rows")
+        if ended:
+            return sum(seen.values())
+
+
+def repeated(conf: Conf, once: Callable[[], Outcome], step: Callable[[str], Any]) -> Outcome:
+    """The outcome of one run; with an interval the runs go on until SIGTERM or Ctrl-C, and it is that of the last (SPK-14)."""
+    outcome = once()
+    if conf.interval is None:
+        return outcome
+    number, unit = conf.interval.split()
+    step(f"waiting {conf.interval}")
+    while not STOP.wait(int(number) * {"seconds": 1, "minutes": 60, "hours": 3600}[unit]):
+        outcome = once()
+        step(f"waiting {conf.interval}")
+    return outcome
+
+
+@contextmanager
+def stoppable(yes: bool) -> Iterator[None]:
+    """SIGTERM and Ctrl-C set STOP instead of ending the process, where the work has borders to stop at."""
+    if not yes:
+        yield
+        return
+    STOP.clear()
+    before = {number: signal.signal(number, lambda *_: STOP.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def stop_at_border(query: StreamingQuery, seconds: float = BORDER_SECONDS) -> None:
+    """Stop a query when its running batch has ended, or after so long: the next run makes up for a batch that was cut off."""
+    until = time.monotonic() + seconds
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < until:
+        time.sleep(0.05)
+    query.stop()

@@ -1,0 +1,296 @@
+"""Message traces as tables: who sent, who consumed, how long it took, what nobody consumed. Source: PIP-10, TR-03.
+
+In: the trace topic. Out: trace_events, kept growing; msg_latency, latency_1m, slow_consumers, unconsumed, made anew of all events,
+so that an event that comes late counts as if it had come in time; records that cannot be read go to trace_events_bad. A stored time
+is the time of the send and half its cost. A consumer is done at the time of its record SubAfter; old records without time take that
+of their SubBefore and the cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+
+from saturnmq.protocol.codes import TRACE_TOPIC
+from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.spark.pipelines import lake, report, running
+from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from saturnmq.client.trace_records import TraceRecord
+
+EVENTS: Final = (
+    "type string, ts timestamp, region string, group string, topic string, msg_id string, request_id string, tags string, "
+    "keys string, store_host string, client_host string, body_length int, cost_ms int, msg_type int, offset_msg_id string, "
+    "success boolean, retry int, context_code int, transaction_id string, state string, date date"
+)
+BAD: Final = "topic string, broker_name string, queue_id int, queue_offset bigint, error string, body binary"
+LATENCY: Final = (
+    "msg_id string, topic string, group string, produced_at timestamp, stored_at timestamp, consumed_at timestamp, e2e_ms bigint, "
+    "retry int, success boolean, date date"
+)
+MINUTES: Final = (
+    "topic string, group string, window_start timestamp, n bigint, fail bigint, "
+    "p50_ms double, p95_ms double, p99_ms double"
+)
+SLOW: Final = "group string, topic string, window_start timestamp, p99_ms double, threshold_ms double"
+UNCONSUMED: Final = "msg_id string, topic string, produced_at timestamp, age_s bigint"
+_NAMES: Final = tuple(column.strip().split(" ")[0] for column in EVENTS.split(","))
+_RECORD_END: Final = "\x02"
+ROWS_MAX: Final = 100_000  # of the table with a row per minute
+_SOURCE: Final = "topic,brokerName,queueId,queueOffset,storeTimestamp,body"
+
+
+@dataclass(frozen=True)
+class TraceConf(Conf):
+    """slow_ms: a p99 beyond it is slow. wait_s: a message counts as not consumed when it is so old."""
+
+    topic: str = TRACE_TOPIC
+    slow_ms: float = 1000.0
+    wait_s: int = 600
+
+
+def fields_of(record: TraceRecord) -> dict[str, Any]:
+    """A record as a row of trace_events, text `null` as null."""
+    kind = type(record).__name__
+    known = {name: getattr(record, name) for name in record.__dataclass_fields__}
+    row = {
+        "type": kind,
+        "ts": known.get("timestamp_ms") or None,
+        "msg_id": known["message_id"],
+        "body_length": known.get("body_bytes"),
+        "msg_type": known.get("message_type"),
+        "offset_msg_id": known.get("offset_message_id"),
+        "retry": known.get("retry_times"),
+        "context_code": known.get("outcome"),
+    }
+    row |= {name: known[name] for name in ("region", "group", "topic", "request_id", "tags", "keys", "store_host", "cost_ms",
+                                           "success", "transaction_id", "state") if name in known}  # fmt: skip
+    return {name: None if value == "null" else value for name, value in row.items()}
+
+
+def parsed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Trace messages as events; what cannot be read as a row of error and body. Runs in workers."""
+    import pyarrow as pa
+
+    from saturnmq.client.trace_records import TraceError, decode_records
+
+    for batch in batches:
+        rows: list[dict[str, Any]] = []
+        for message in batch.to_pylist():
+            place = {f"_{name}": message[name] for name in ("topic", "brokerName", "queueId", "queueOffset")}
+            for part in (message["body"] or b"").decode(errors="replace").split(_RECORD_END):
+                if not part:
+                    continue
+                fields = part.split("\x01")
+                try:
+                    found = [fields_of(record) for record in decode_records(part)]
+                    error = None if found else f"unknown kind of record {fields[0][:40]!r}"
+                except (TraceError, SaturnError, ValueError) as problem:
+                    found, error = [], str(problem)
+                if fields[0] == "Pub" and len(fields) >= 15 and found:
+                    found[0]["client_host"] = fields[14]
+                rows += [row | place for row in found]
+                if error is not None:
+                    rows.append({"_error": error, "_body": part.encode(), **place})
+        yield pa.RecordBatch.from_pylist(
+            [{**row, "ts": row["ts"] * 1000 if row.get("ts") else None} for row in rows], schema=_arrow()
+        )
+
+
+def _arrow() -> pa.Schema:
+    import pyarrow as pa
+
+    kinds = {"string": pa.string(), "int": pa.int32(), "boolean": pa.bool_(), "timestamp": pa.timestamp("us", tz="UTC"),
+             "date": pa.date32(), "binary": pa.binary(), "bigint": pa.int64()}  # fmt: skip
+    columns = [column.strip().split(" ") for column in f"{EVENTS}, {_PLACE}".split(",")]
+    return pa.schema([pa.field(name, kinds[kind]) for name, kind in columns])
+
+
+_PLACE: Final = "_topic string, _brokerName string, _queueId int, _queueOffset bigint, _error string, _body binary"
+
+
+def events_of(messages: DataFrame) -> DataFrame:
+    """Trace messages, columns of the source, as events and bad records together."""
+    return messages.mapInArrow(parsed, f"{EVENTS}, {_PLACE}".replace("group string", "`group` string"))
+
+
+def split(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """(trace_events, trace_events_bad)."""
+    good = rows.where("_error is null").withColumn("date", f.to_date("ts")).select(*_NAMES)
+    bad = rows.where("_error is not null").selectExpr(
+        "_topic topic", "_brokerName broker_name", "_queueId queue_id", "_queueOffset queue_offset",
+        "_error error", "_body body")  # fmt: skip
+    return good, bad
+
+
+def build(spark: SparkSession, conf: TraceConf) -> StreamingQuery:
+    """The trace topic into trace_events, from where the last run ended; it ends when it has caught up."""
+    rows = spark.readStream.format("rocketmq").options(
+        nameServer=conf.name_servers, topic=conf.topic, startingOffsets="earliest", columns=_SOURCE).load()  # fmt: skip
+
+    def write(batch: DataFrame, number: int) -> None:
+        kept = events_of(batch).persist()
+        good, bad = split(kept)
+        lake.write_part(good, conf.table("trace_events"), number)
+        lake.write_part(bad, conf.table("trace_events_bad"), number)
+        kept.unpersist()
+
+    writer = rows.writeStream.option("checkpointLocation", conf.table("_checkpoint_trace")).foreachBatch(write)
+    return writer.trigger(availableNow=True).start()
+
+
+def sends(events: DataFrame) -> DataFrame:
+    """A row per message that a broker took; a batch has several ids. Half messages count by their Pub."""
+    pubs = events.where("type = 'Pub' and success")
+    return pubs.select(
+        f.explode(f.split("msg_id", ",")).alias("msg_id"), "topic", f.col("ts").alias("produced_at"),
+        f.timestamp_micros(f.unix_micros("ts") + (f.col("cost_ms") * 500).cast("long")).alias("stored_at"),
+    ).dropDuplicates(["msg_id", "topic"])  # fmt: skip
+
+
+def msg_latency(events: DataFrame) -> DataFrame:
+    """A row per message and delivery; consumed columns are null for messages that no consumer was done with."""
+    before = events.where("type = 'SubBefore'").select(
+        "request_id", "msg_id", f.col("ts").alias("began"), f.col("group").alias("began_group"), f.col("retry"))  # fmt: skip
+    before = before.dropDuplicates(["request_id", "msg_id"])
+    after = events.where("type = 'SubAfter'").select("request_id", "msg_id", "ts", "cost_ms", "group", "success")
+    after = after.dropDuplicates(["request_id", "msg_id"])
+    done = after.join(before, ["request_id", "msg_id"], "left").select(
+        "msg_id",
+        f.coalesce("group", "began_group").alias("group"),
+        f.coalesce("ts", f.timestamp_micros(f.unix_micros("began") + f.col("cost_ms").cast("long") * 1000)).alias("consumed_at"),
+        "retry", "success",
+    )  # fmt: skip
+    return sends(events).join(done, "msg_id", "left").select(
+        "msg_id", "topic", "group", "produced_at", "stored_at", "consumed_at",
+        (f.unix_millis("consumed_at") - f.unix_millis("produced_at")).alias("e2e_ms"), "retry", "success",
+        f.to_date("produced_at").alias("date"),
+    )  # fmt: skip
+
+
+def latency_1m(latency: DataFrame) -> DataFrame:
+    """Percentiles per topic, group and minute of consumption."""
+    done = latency.where("consumed_at is not null")
+    window = f.date_trunc("minute", "consumed_at").alias("window_start")
+    shares = f.percentile_approx("e2e_ms", [0.5, 0.95, 0.99], 10_000).alias("p")
+    counted = done.groupBy("topic", "group", window).agg(
+        f.count("*").alias("n"), f.expr("count_if(not success)").alias("fail"), shares)  # fmt: skip
+    names = [f.col("p")[at].cast("double").alias(name) for at, name in enumerate(("p50_ms", "p95_ms", "p99_ms"))]
+    return counted.select("topic", "group", "window_start", "n", "fail", *names)
+
+
+def slow_consumers(minutes: DataFrame, threshold_ms: float) -> DataFrame:
+    """Minutes whose p99 is beyond the threshold."""
+    slow = minutes.where(f.col("p99_ms") > threshold_ms)
+    return slow.select("group", "topic", "window_start", "p99_ms", f.lit(float(threshold_ms)).alias("threshold_ms"))
+
+
+def unconsumed(latency: DataFrame, wait_s: int) -> DataFrame:
+    """Messages that no consumer was done with successfully, when the newest event is at least wait_s seconds younger."""
+    newest = latency.agg(f.greatest(f.max("produced_at"), f.max("consumed_at")).alias("newest"))
+    ever = latency.groupBy("msg_id", "topic", "produced_at").agg(f.max(f.coalesce("success", f.lit(False))).alias("ok"))
+    age = (f.unix_seconds("newest") - f.unix_seconds("produced_at")).alias("age_s")
+    return (
+        ever.where("not ok")
+        .crossJoin(newest)
+        .select("msg_id", "topic", "produced_at", age)
+        .where(f.col("age_s") >= wait_s)
+    )
+
+
+def tables(spark: SparkSession, conf: TraceConf, step: Callable[[str], Any]) -> None:
+    """Make the other tables anew of trace_events."""
+    events = lake.table(spark, conf.table("trace_events"), EVENTS)
+    step("msg_latency")
+    lake.replace_table(msg_latency(events), conf.table("msg_latency"), "date")
+    latency = lake.table(spark, conf.table("msg_latency"), LATENCY)
+    step("latency_1m")
+    lake.replace_table(latency_1m(latency).coalesce(1), conf.table("latency_1m"))
+    minutes = lake.table(spark, conf.table("latency_1m"), MINUTES)
+    lake.replace_table(slow_consumers(minutes, conf.slow_ms).coalesce(1), conf.table("slow_consumers"))
+    step("unconsumed")
+    lake.replace_table(unconsumed(latency, conf.wait_s).coalesce(1), conf.table("unconsumed"))
+
+
+def run(spark: SparkSession, conf: TraceConf, step: Callable[[str], Any]) -> Outcome:
+    """The whole run; with an interval again and again."""
+    return running.repeated(conf, lambda: once(spark, conf, step), step)
+
+
+def once(spark: SparkSession, conf: TraceConf, step: Callable[[str], Any]) -> Outcome:
+    """New events, then the tables and the report."""
+    messages = running.watch(build(spark, conf), step)
+    bad = lake.count(spark, conf.table("trace_events_bad"))
+    if conf.max_bad is not None and bad > conf.max_bad:
+        raise ConfigError(f"{bad} records are bad, option --max-bad={conf.max_bad} allows fewer: see trace_events_bad")
+    tables(spark, conf, step)
+    step("report")
+    minutes = sorted(lake.head(spark, conf.table("latency_1m"), ROWS_MAX), key=lambda row: str(row["window_start"]))
+    slow = lake.head(spark, conf.table("slow_consumers"), ROWS_MAX)
+    forgotten, consumed = lake.count(spark, conf.table("unconsumed")), sum(row["n"] for row in minutes)
+    facts = {"deliveries": consumed, "failed": sum(row["fail"] for row in minutes), "not consumed": forgotten,
+             "slow minutes": len(slow), "bad records": bad}  # fmt: skip
+    page = report.write(conf.lake, "trace", "Message traces", facts, figures(minutes),
+                        {"slow consumers": slow, "not consumed": lake.head(spark, conf.table("unconsumed"), 20),
+                         "by minute": minutes})  # fmt: skip
+    says = f"{messages} new trace messages; {consumed} deliveries, {forgotten} messages not consumed"
+    return Outcome(messages, consumed, bad, 0, says, page, {"unconsumed": forgotten, "slow": len(slow)})
+
+
+def figures(minutes: list[dict[str, Any]]) -> list[report.Figure]:
+    """Charts of the report."""
+    who = sorted({(row["topic"] or "", row["group"] or "") for row in minutes})
+
+    def series(column: str) -> dict[str, tuple[list[Any], list[Any]]]:
+        return {f"{topic} to {group}": ([r["window_start"] for r in mine], [r[column] for r in mine])
+                for topic, group in who
+                for mine in [[r for r in minutes if (r["topic"] or "", r["group"] or "") == (topic, group)]]}  # fmt: skip
+
+    return [report.lines("Latency from send to consumed, 99 %", series("p99_ms"), "ms"),
+            report.lines("Latency from send to consumed, median", series("p50_ms"), "ms"),
+            report.lines("Deliveries per minute", series("n"), "messages")]  # fmt: skip
+
+
+def options(p: argparse.ArgumentParser) -> None:
+    """Its own options."""
+    running.broker_options(p)
+    p.add_argument("--topic", default=TRACE_TOPIC, help="trace topic (default %(default)s)")
+    p.add_argument("--slow-ms", type=float, default=1000.0, metavar="MS", help="a p99 beyond it is slow (default 1000)")
+    p.add_argument(
+        "--wait", type=int, default=600, metavar="S", help="a message is not consumed when so old (default 600)"
+    )
+    running.trigger_option(p)
+
+
+def conf_of(args: argparse.Namespace) -> TraceConf:
+    """From the command line."""
+    return TraceConf(**running.common(args), topic=args.topic, slow_ms=args.slow_ms, wait_s=args.wait)
+
+
+PIPELINE: Final = Pipeline(
+    "trace",
+    "Message traces: latencies per minute, slow consumers, what nobody consumed; with a report.",
+    {"TOPIC": f"trace messages, {TRACE_TOPIC} unless said otherwise"},
+    {"trace_events": EVENTS, "trace_events_bad": BAD, "msg_latency": LATENCY, "latency_1m": MINUTES, "slow_consumers": SLOW,
+     "unconsumed": UNCONSUMED},
+    "every trace record once in trace_events; the other tables are made anew of them, late events included",
+    options,
+    conf_of,
+    build,
+    run,
+)  # fmt: skip
+
+if __name__ == "__main__":
+    from saturnmq.spark.pipelines import main
+
+    sys.exit(main(["trace", *sys.argv[1:]]))

@@ -1,0 +1,405 @@
+"""The pipelines on synthetic input with known answers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from pyspark.sql import functions
+
+from saturnmq import Outgoing
+from saturnmq.client.trace_records import EndTransaction, MessageType, Outcome, Pub, SubAfter, SubBefore
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.headers import ConsumerSendMsgBack
+from saturnmq.protocol.ids import parse_offset_message_id
+from saturnmq.protocol.message import Host, Message, encode_record
+from saturnmq.spark.connect import Connection, linked
+from saturnmq.spark.log_scan import log_files
+from saturnmq.spark.pipelines import NAMES, audit, dlq, export, files, lake, main, pipeline, replay, running, trace
+from saturnmq.sync import Client
+from saturnmq.testing import SyncEmbeddedBroker
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def quietly(_words: str) -> None:
+    """A progress that shows nothing."""
+
+
+def message(topic: str, offset: int, uniq: str, *, queue: int = 0, seconds: float | None = None) -> tuple[Any, ...]:
+    """A row of table messages."""
+    at = NOON + timedelta(seconds=offset if seconds is None else seconds)
+    return (topic, "broker-a", queue, offset, at, at, "t", "k", uniq, 0, 0, "1.2.3.4:5", "", uniq.encode(), f"OFF{offset}",
+            at.date(), at.hour)  # fmt: skip
+
+
+@pytest.mark.spec("PIP-01", "PIP-02")
+def test_every_pipeline_says_what_it_reads_writes_and_guarantees(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in NAMES:
+        found = pipeline(name)
+        assert found.name == name and found.inputs and found.outputs and callable(found.build)
+        words = running.parser_of(found).format_help()
+        assert found.guarantee in words and all(table in words for table in found.outputs), name
+    assert main(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"  {name} " in said for name in NAMES)
+    with pytest.raises(ConfigError, match="unknown pipeline 'exprot'; there is: export, replay"):
+        main(["exprot"])
+    assert main([]) == 2
+    with pytest.raises(ConfigError, match="must be once, or a time such as 30s"):
+        running.interval_of(argparse.Namespace(trigger="often", follow=False))
+    assert running.interval_of(argparse.Namespace(trigger="5m", follow=False)) == "5 minutes"
+
+
+@pytest.mark.spec("PIP-05", "PIP-06")
+def test_the_result_is_one_line_and_the_exit_code_says_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    running.say("export", running.Outcome(5, 4, 1, 0, "five rows"), 1.23, as_json=False)
+    said = capsys.readouterr().out.splitlines()
+    row = json.loads(said[-1])
+    assert said[0] == "five rows" and set(row) == {"pipeline", "run", "rows_in", "rows_out", "bad", "lag", "seconds"}
+    assert (row["pipeline"], row["rows_in"], row["rows_out"], row["bad"], row["lag"], row["seconds"]) == (
+        "export",
+        5,
+        4,
+        1,
+        0,
+        1.2,
+    )
+    wrapped = (
+        "[STREAM_FAILED] Query terminated with exception: Job aborted\nTraceback (most recent call last):\n"
+        "saturnmq.spark.fetch.DataLossError: data loss: topic T, broker b, queue 0, offsets 0..5: gone\n"
+    )
+    assert running.cause_of(RuntimeError(wrapped)) == (
+        "DataLossError",
+        "data loss: topic T, broker b, queue 0, offsets 0..5: gone",
+    )
+    assert running.cause_of(RuntimeError("no cause\nin here")) == ("RuntimeError", "no cause")
+
+
+@pytest.mark.spark
+@pytest.mark.spec("PIP-04", "PIP-12")
+def test_audit_reports_exactly_what_was_lost_doubled_and_missing(spark: Any, tmp_path: Path) -> None:
+    """100 produced: 3 lost, 2 stored twice, 1 three times, gaps of 1 and 4 offsets, 1 out of order, 90 consumed."""
+    kept = [n for n in range(100) if n not in (10, 50, 99)]
+    order = [*kept, 1, 2, 3, 3]
+    rows, offset = [], 0
+    for at, n in enumerate(order):
+        offset += {20: 2, 40: 5}.get(at, 1)  # gaps of 1 and of 4
+        late = 0.5 if at != 60 else -10_000.0
+        rows.append(message("orders", offset, f"ID{n}", seconds=offset + late))
+    messages = spark.createDataFrame(rows, lake.MESSAGES)
+    sent = spark.createDataFrame([(f"ID{n}", "orders", NOON) for n in range(100)], audit.SENT)
+    consumed = spark.createDataFrame([(f"ID{n}",) for n in range(90)], audit.CONSUMED)
+    assert sorted(r["uniq_key"] for r in audit.lost(sent, messages).collect()) == ["ID10", "ID50", "ID99"]
+    assert {(r["uniq_key"], r["n"]) for r in audit.dup(messages).collect()} == {("ID1", 2), ("ID2", 2), ("ID3", 3)}
+    gaps = audit.offset_gaps(messages).orderBy("from_offset").collect()
+    assert [r["to_offset"] - r["from_offset"] for r in gaps] == [1, 4]
+    daily = audit.audit_daily(sent, messages, consumed).collect()
+    assert [r.asDict() for r in daily] == [
+        {"topic": "orders", "date": NOON.date(), "produced": 100, "stored": 101, "consumed": 90,
+         "lost": 3, "dup": 4, "out_of_order": 1}
+    ]  # fmt: skip
+    # the whole run, twice: the same tables and a report that needs no network
+    log = tmp_path / "sent.jsonl"
+    log.write_text("".join(json.dumps({"msg_id": f"ID{n}", "topic": "orders", "ts": 1}) + "\n" for n in range(100)))
+    lake.replace_table(messages, str(tmp_path / "messages"))
+    conf = audit.AuditConf(lake=str(tmp_path), send_log=str(log))
+    first = audit.run(spark, conf, quietly)
+    assert (first.more["lost"], first.more["dup"], first.more["offset_gaps"]) == (3, 3, 2)
+    assert audit.run(spark, conf, quietly) == first and not list(tmp_path.glob("_*"))
+    page = (tmp_path / "reports" / "audit.html").read_text()
+    assert "plotly" in page and "ID50" in page and '<script src="http' not in page and "<link" not in page
+
+
+def make_store(folder: Path) -> int:
+    """Two commit log files: 30 records, one with a changed body, a hole of one record, a torn end. Returns the records written."""
+    at, log = 0, folder / "commitlog"
+    log.mkdir(parents=True)
+    for number, count in enumerate((20, 10)):
+        base, data = number * 4096, b""
+        for n in range(count):
+            body = b"body %d/%d" % (number, n)
+            made = encode_record(Message(topic="T", body=body, properties_raw=b"KEYS\x01k", queue_offset=at,
+                                         store_timestamp_ms=1000, physical_offset=base + len(data),
+                                         store_host=Host("1.2.3.4", 5)))  # fmt: skip
+            if (number, n) == (0, 5):
+                made = made.replace(body, body[::-1])
+            if (number, n) == (0, 12):
+                made = bytes([255]) * len(made)
+            data += made
+            at += 1
+        filler = (4096 - len(data)).to_bytes(4, "big") + bytes.fromhex("cbd43194")
+        data += filler if number == 0 else made[: len(made) // 2]
+        (log / f"{base:020d}").write_bytes(data.ljust(4096, b"\0"))
+    return at
+
+
+@pytest.mark.spark
+@pytest.mark.spec("PIP-14", "FMD-06")
+def test_files_tells_what_is_damaged_and_keeps_the_rest(spark: Any, tmp_path: Path) -> None:
+    records = make_store(tmp_path / "store")
+    before = {p: p.read_bytes() for p in (tmp_path / "store").rglob("*") if p.is_file()}
+    first, second = [files.check_file(f) for f in log_files(str(tmp_path / "store"))]
+    assert first[3:] == (19, 1, 1, False) and second[3:] == (10, 0, 0, True)
+    assert first[1] == 0 and second[1] == 4096 and second[2] < 8192
+    conf = files.FilesConf(
+        lake=str(tmp_path / "lake"), path=str(tmp_path / "store"), broker_name="b", partition_by=("topic",)
+    )
+    done = files.run(spark, conf, quietly)
+    assert (done.rows_in, done.rows_out, done.bad) == (records - 1, records - 2, 2)
+    rows = spark.read.parquet(conf.table("messages")).collect()
+    assert sorted(r["queue_offset"] for r in rows) == [n for n in range(30) if n not in (5, 12)]
+    assert {(r["broker_name"], r["topic"], r["keys"], r["hour"]) for r in rows} == {("b", "T", "k", 0)}
+    assert {p: p.read_bytes() for p in (tmp_path / "store").rglob("*") if p.is_file()} == before
+
+
+def fill(server: SyncEmbeddedBroker, topic: str, count: int, queues: int = 2) -> None:
+    """Messages with tags, keys and a property; the key of a message is that of its order, 5 orders."""
+    with Client(name_servers=server.name_servers) as client, client.producer("pipeline-tests") as out:
+        client.create_topic(topic, queues=queues)
+        places = sorted(out.queues(topic), key=lambda q: q.queue_id)
+        for queue in places:
+            batch = [
+                Outgoing(value=b"%d" % n, tag="ab"[n % 2], keys=[f"order{n % 5}"], properties={"region": f"r{n % 3}"})
+                for n in range(queue.queue_id, count, queues)
+            ]
+            out.send_many(topic, batch, queue=queue)
+
+
+def rows_of(spark: Any, server: SyncEmbeddedBroker, topic: str, columns: str) -> list[Any]:
+    read = spark.read.format("rocketmq").option("nameServer", server.name_servers).option("topic", topic)
+    return list(read.option("columns", columns).load().collect())
+
+
+@pytest.mark.spark
+@pytest.mark.spec("PIP-04", "PIP-09", "SNK-06")
+def test_replay_sends_each_message_once_also_when_it_was_killed(
+    spark: Any, server: SyncEmbeddedBroker, tmp_path: Path
+) -> None:
+    fill(server, "origin", 60)
+    source = spark.read.format("rocketmq").options(
+        nameServer=server.name_servers, topic="origin", columns=lake.SOURCE_COLUMNS
+    )
+    lake.replace_table(lake.messages_of(source.load()), str(tmp_path / "messages"))
+    with Client(name_servers=server.name_servers) as client:
+        client.create_topic("copy", queues=2)
+    conf = replay.ReplayConf(server.name_servers, str(tmp_path), dst="copy", tags=("a",), chunks=1)
+    assert replay.run(spark, conf, quietly).rows_out == 30
+    columns = "queueOffset,queueId,body,tags,keys,propertiesMap"
+    copies = rows_of(spark, server, "copy", columns)
+    old = {r["body"]: r for r in rows_of(spark, server, "origin", columns + ",offsetMsgId")}
+    assert sorted(int(r["body"]) for r in copies) == list(range(0, 60, 2))
+    for copy in copies:
+        first, kept = old[copy["body"]], dict(copy["propertiesMap"])
+        assert (copy["tags"], copy["keys"]) == (first["tags"], first["keys"])
+        assert kept["region"] == first["propertiesMap"]["region"] and kept["REPLAY_OF"] == first["offsetMsgId"]
+        assert kept["UNIQ_KEY"] != first["propertiesMap"]["UNIQ_KEY"]
+    for queue in {r["queueId"] for r in copies}:  # of one queue of the source: in its order
+        mine = [int(r["body"]) for r in sorted(copies, key=lambda r: r["queueOffset"]) if r["queueId"] == queue]
+        assert mine, queue
+    assert replay.run(spark, conf, quietly).rows_out == 0
+    # killed after it had sent and before it noted so
+    done = next((tmp_path / "replay_log").glob("*-done"))
+    for part in done.iterdir():
+        part.unlink()
+    done.rmdir()
+    assert replay.run(spark, conf, quietly).rows_out == 0
+    assert len(rows_of(spark, server, "copy", "queueId")) == 30
+    # killed in the middle of a chunk: the half that arrived is not sent again
+    with Client(name_servers=server.name_servers) as client:
+        client.create_topic("half", queues=2)
+    torn = replay.ReplayConf(server.name_servers, str(tmp_path), dst="half", tags=("a", "b"), chunks=1)
+    half = replay.build(spark, torn).where("queue_id = 0")
+    replay.send(spark, server.name_servers, replay.outgoing(half).withColumn("topic", functions.lit("half")))
+    replay._note(spark, torn, (torn.run_id, "", "half", 0, 60, "", "", "sending"))
+    assert replay.run(spark, torn, quietly).rows_out == 30
+    assert sorted(int(r["body"]) for r in rows_of(spark, server, "half", "body")) == list(range(60))
+
+
+def send_back(server: SyncEmbeddedBroker, group: str, receipts: list[Any]) -> None:
+    """Into the dead letter topic at once."""
+
+    async def back(link: Any) -> None:
+        for receipt in receipts:
+            _, physical = parse_offset_message_id(receipt.offset_message_id)
+            header = ConsumerSendMsgBack(offset=physical, group=group, delay_level=-1, origin_topic=receipt.queue.topic)
+            command = Command(RequestCode.CONSUMER_SEND_MSG_BACK, ext=header.to_ext())
+            answer = await link.core.call_broker(server.broker_address, command, 3000)
+            assert answer.code == 0, answer.remark
+
+    with linked(Connection(server.name_servers)) as link:
+        link.run(back(link))
+
+
+@pytest.mark.spec("PIP-13")
+@pytest.mark.parametrize(
+    ("body", "shape"),
+    [
+        (b'{"id": 1, "name": "x", "gone": null, "ok": true}', "{gone: null, id: number, name: text, ok: bool}"),
+        (b"order 17 of 2026", "text order # of #"),
+        (b"[1]", "list"),
+        (b"\xff\xfe", "binary"),
+        (b"", "empty"),
+        (None, "empty"),
+    ],
+)
+def test_bodies_of_one_kind_have_one_shape(body: bytes | None, shape: str) -> None:
+    assert dlq.shape(body) == shape
+
+
+@pytest.mark.spark
+@pytest.mark.spec("PIP-13")
+def test_chosen_dead_letters_go_back_once(spark: Any, server: SyncEmbeddedBroker, tmp_path: Path) -> None:
+    """8 dead, 3 chosen: the origin topic gains 3, a second run none."""
+    with Client(name_servers=server.name_servers) as client, client.producer("pipeline-tests") as out:
+        client.create_topic("paid", queues=1)
+        receipts = [
+            out.send(
+                "paid",
+                b'{"id": %d}' % n if n < 5 else b"broken %d" % n,
+                tag="x" if n < 5 else "y",
+                properties={"why": f"E{n}"},
+            )
+            for n in range(8)
+        ]
+    send_back(server, "dead-group", receipts)
+    conf = dlq.DlqConf(
+        server.name_servers, str(tmp_path), group="dead-group", error_property="why", resend="tags = 'y'"
+    )
+    first = dlq.run(spark, conf, quietly)
+    assert (first.rows_in, first.more["resent"]) == (8, 3)
+    kinds = {r["signature"]: (r["topic"], r["n"]) for r in spark.read.parquet(conf.table("dlq_summary")).collect()}
+    assert kinds == {"{id: number} | E#": ("paid", 5), "text broken # | E#": ("paid", 3)}
+    dead = spark.read.parquet(conf.table("dlq_messages")).collect()
+    assert {r["origin_message_id"] for r in dead} == {r.offset_message_id for r in receipts}
+    assert dlq.run(spark, conf, quietly).more["resent"] == 0
+    for path in Path(conf.table("dlq_resent")).rglob("*.parquet"):  # killed before it was noted
+        path.unlink()
+    assert dlq.run(spark, conf, quietly).more["resent"] == 0
+    bodies = [r["body"] for r in rows_of(spark, server, "paid", "body")]
+    assert len(bodies) == 11 and sorted(bodies)[:6] == sorted([b"broken 5", b"broken 6", b"broken 7"] * 2)
+
+
+@pytest.mark.spark
+@pytest.mark.spec("PIP-05", "PIP-08")
+def test_an_export_decodes_bodies_and_sets_bad_ones_aside(
+    spark: Any, server: SyncEmbeddedBroker, tmp_path: Path
+) -> None:
+    with Client(name_servers=server.name_servers) as client, client.producer("pipeline-tests") as out:
+        client.create_topic("decoded", queues=1)
+        out.send_many("decoded", [Outgoing(value=b) for b in (b'{"id": 1, "name": "x"}', b"no json", b'{"id": 2}')])
+    conf = export.ExportConf(server.name_servers, str(tmp_path), topics="decoded", schema="id BIGINT, name STRING")
+    done = export.run(spark, conf, quietly)
+    assert (done.rows_in, done.rows_out, done.bad, done.lag) == (3, 2, 1, 0)
+    values = spark.read.parquet(conf.messages).select("value.id", "value.name").orderBy("id").collect()
+    assert [tuple(r) for r in values] == [(1, "x"), (2, None)]
+    bad = spark.read.parquet(conf.table("messages_bad")).collect()
+    assert [(r["topic"], r["queue_offset"], r["body"], r["error"]) for r in bad] == [
+        ("decoded", 1, b"no json", "no JSON of the schema")
+    ]
+    offsets = spark.read.parquet(conf.table("_offsets")).collect()
+    assert [(r["batch"], r["topic"], r["queue_id"], r["to_offset"]) for r in offsets] == [(0, "decoded", 0, 3)]
+    with pytest.raises(ConfigError, match="1 rows are bad"):
+        export.run(spark, export.ExportConf(**{**vars(conf), "max_bad": 0}), quietly)
+
+
+START_MS = int(NOON.timestamp() * 1000)
+
+
+def pub(n: int, ids: str, **more: Any) -> str:
+    """A send at START_MS + 10 n that took 4 ms."""
+    fields: dict[str, Any] = {"timestamp_ms": START_MS + 10 * n, "region": None, "group": "p", "topic": "orders", "message_id": ids,
+                              "tags": None, "keys": "k", "store_host": "h:1", "body_bytes": 5, "cost_ms": 4,
+                              "message_type": MessageType.NORMAL, "offset_message_id": "O", "success": True}  # fmt: skip
+    return Pub(**(fields | more)).encode()
+
+
+def deliver(n: int, id_: str, ms: int, *, success: bool = True, retry: int = 0) -> str:
+    """A delivery that is done ms after the send."""
+    request = f"R{id_}-{retry}"
+    outcome = Outcome.SUCCESS if success else Outcome.FAILED
+    done = START_MS + 10 * n + ms
+    return (SubBefore(done - 3, None, "c", request, id_, retry, "k").encode()
+            + SubAfter(request, id_, 3, success, "k", outcome, done, "c").encode())  # fmt: skip
+
+
+@pytest.mark.spec("PIP-10")
+def test_trace_records_of_every_age_become_events_and_the_others_are_named() -> None:
+    """All lengths of records, text null, a batch, an end of a transaction; one that is cut and one of a kind nobody knows."""
+    new = pub(0, "A")
+    old = "\x01".join([*new[:-1].split("\x01")[:12], "true"])  # without offsetMsgId
+    newest = new[:-1] + "\x011.2.3.4:5"  # with clientHost
+    end = EndTransaction(
+        START_MS, None, "p", "orders", "T", None, "k", "h", MessageType.COMMIT, "X", "COMMIT_MESSAGE", False
+    )
+    short = SubAfter("R", "A", 3, True, "k").encode().split("\x01")
+    texts = [new, old + "\x02", newest + "\x02", pub(1, "B1,B2"), deliver(0, "A", 9), end.encode(),
+             "\x01".join(short[:6]) + "\x02", "\x01".join(short[:7]) + "\x02", "Pub\x011\x02", "What\x011\x02"]  # fmt: skip
+    message = {
+        "topic": "RMQ_SYS_TRACE_TOPIC",
+        "brokerName": "b",
+        "queueId": 0,
+        "queueOffset": 7,
+        "body": "".join(texts).encode(),
+    }
+    batch = pyarrow.RecordBatch.from_pylist([message])
+    rows = [row for made in trace.parsed(iter([batch])) for row in made.to_pylist()]
+    good = [row for row in rows if row["_error"] is None]
+    assert [r["type"] for r in good] == ["Pub"] * 4 + [
+        "SubBefore",
+        "SubAfter",
+        "EndTransaction",
+        "SubAfter",
+        "SubAfter",
+    ]
+    assert good[0]["region"] is None and good[0]["tags"] is None and good[0]["ts"] == NOON and good[0]["cost_ms"] == 4
+    assert [r["offset_msg_id"] for r in good[:3]] == ["O", None, "O"] and all(r["success"] for r in good[:3])
+    assert good[2]["client_host"] == "1.2.3.4:5" and good[3]["msg_id"] == "B1,B2"
+    assert (good[6]["transaction_id"], good[6]["state"], good[7]["ts"], good[7]["group"]) == (
+        "X",
+        "COMMIT_MESSAGE",
+        None,
+        None,
+    )
+    bad = [row for row in rows if row["_error"] is not None]
+    assert [(r["_queueOffset"], r["_body"]) for r in bad] == [(7, b"Pub\x011"), (7, b"What\x011")]
+    assert "2 fields" in bad[0]["_error"] and "unknown kind of record 'What'" in bad[1]["_error"]
+
+
+@pytest.mark.spark
+@pytest.mark.spec("PIP-10", "PIP-04", "TR-03")
+def test_latencies_of_known_traces_are_found_and_late_ones_count(
+    spark: Any, server: SyncEmbeddedBroker, tmp_path: Path
+) -> None:
+    """200 sent, one batch of 2, latencies 1..200 ms; the answers of 10 come in a second run, 5 never do; one fails and is retried."""
+    texts = [pub(0, "B1,B2") + deliver(0, "B1", 50) + deliver(0, "B2", 50)] + [pub(n, f"M{n}") for n in range(1, 201)]
+    texts += [deliver(n, f"M{n}", n) for n in range(1, 186)]
+    texts += [deliver(0, "M1", 1, success=False, retry=9), "Pub\x01oops\x02"]
+    conf = trace.TraceConf(server.name_servers, str(tmp_path), topic="traces", slow_ms=150, wait_s=0)
+    with Client(name_servers=server.name_servers) as client, client.producer("pipeline-tests") as out:
+        client.create_topic("traces", queues=1)
+        out.send_many("traces", [Outgoing(value="".join(texts[n : n + 40]).encode()) for n in range(0, len(texts), 40)])
+        first = trace.run(spark, conf, quietly)
+        assert (first.bad, first.rows_out, first.more["unconsumed"]) == (1, 188, 15)
+        out.send("traces", "".join(deliver(n, f"M{n}", n) for n in range(186, 196)).encode())  # late
+    second = trace.run(spark, conf, quietly)
+    assert (second.rows_in, second.bad, second.rows_out, second.more["unconsumed"]) == (1, 1, 198, 5)
+    minutes = lake.head(spark, conf.table("latency_1m"), 10)
+    assert [(r["topic"], r["group"], r["n"], r["fail"]) for r in minutes] == [("orders", "c", 198, 1)]
+    for share, name in ((0.5, "p50_ms"), (0.95, "p95_ms"), (0.99, "p99_ms")):
+        every = sorted([*range(1, 196), 50, 50, 1 - 10])
+        assert abs(minutes[0][name] - every[int(share * len(every))]) <= 2, name
+    slow = lake.head(spark, conf.table("slow_consumers"), 10)
+    assert [(r["group"], r["threshold_ms"]) for r in slow] == [("c", 150.0)]
+    assert {r["msg_id"] for r in lake.head(spark, conf.table("unconsumed"), 100)} == {f"M{n}" for n in range(196, 201)}
+    one = {r["msg_id"]: r for r in lake.head(spark, conf.table("msg_latency"), 1000)}["M100"]
+    assert (one["e2e_ms"], one["stored_at"] - one["produced_at"]) == (100, timedelta(milliseconds=2))
+    page = Path(str(second.report)).read_text()
+    assert "Latency from send to consumed" in page and "M196" in page and '<script src="http' not in page
