@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from saturnmq.net.errors import NoPermit, TooManyRequests
+from saturnmq.net.refusals import Refusals
 
 if TYPE_CHECKING:
     from saturnmq.net.connection import Connection, Handler
@@ -118,11 +119,17 @@ class Endpoint:
         self.handler = handler
         self.settings = settings
         self.frame_limits = settings.frame_limits
+        self.connections_max = settings.connections_max
         self.hooks: list[RpcHook] = []
         self.listener: ConnectionListener = listener or Listener()
         self.connections: set[Connection] = set()
         self.async_permits = Permits(async_permits, "async")
         self.oneway_permits = Permits(oneway_permits, "oneway")
+        self.refusals = Refusals()
+        self.in_flight_bytes = 0  # bodies of requests that are not answered yet
+        self.partial_bytes_max = 0  # of frames that are not complete yet, on all connections together; 0: no bound
+        self.partial_bytes = 0
+        self._partial: dict[Connection, int] = {}  # who has sent part of a frame, and how much; oldest frame first
         self._idle_seconds = idle_seconds
         self._tasks: set[asyncio.Task[Any]] = set()
         self._scan: asyncio.TimerHandle | None = None
@@ -149,14 +156,33 @@ class Endpoint:
         if self.stopping:
             connection.abort()
             return
-        connection.idle_since = asyncio.get_running_loop().time()
+        connection.idle_since = connection.opened_at = asyncio.get_running_loop().time()
         self.connections.add(connection)
         if self._scan is None:
             self._schedule_scan()
         self._tell(lambda: self.listener.connected(connection))
 
+    def note_partial(self, connection: Connection, pending_bytes: int, *, fresh: bool) -> None:
+        """So much of a frame is there on a connection; fresh: another frame than before.
+
+        Beyond the bound whoever takes longest over a frame loses its connection (LIM-04): not who sends the largest.
+        """
+        before = self._partial.get(connection, 0)
+        if fresh or not pending_bytes:
+            self._partial.pop(connection, None)
+        if pending_bytes:
+            self._partial[connection] = pending_bytes
+        self.partial_bytes += pending_bytes - before
+        while self.partial_bytes > self.partial_bytes_max > 0:
+            slowest = next(iter(self._partial))
+            self.partial_bytes -= self._partial.pop(slowest)
+            slowest.refuse(
+                "partial_frames", f"more than {self.partial_bytes_max} bytes of frames that are not complete"
+            )
+
     def lost(self, connection: Connection) -> None:
         """A connection is gone; told once."""
+        self.partial_bytes -= self._partial.pop(connection, 0)
         if connection in self.connections:
             self.connections.discard(connection)
             self._tell(lambda: self.listener.closed(connection, connection.close_reason))
@@ -168,18 +194,32 @@ class Endpoint:
             log.exception("connection listener failed")
 
     def _schedule_scan(self) -> None:
-        limits = [self.settings.slow_frame_ms / 1000] + ([self._idle_seconds] if self._idle_seconds else [])
+        settings = self.settings
+        limits = [min(settings.slow_frame_ms, settings.unread_ms, settings.first_frame_ms) / 1000] + (
+            [self._idle_seconds] if self._idle_seconds else []
+        )
         self._scan = asyncio.get_running_loop().call_later(min(min(limits) / 4, 1.0), self._scan_connections)
 
     def _scan_connections(self) -> None:
         """Close who was silent for too long (REM-23) or needs too long for one frame; end who does not take what is left."""
         now = asyncio.get_running_loop().time()
-        slow_seconds = self.settings.slow_frame_ms / 1000
+        crowded = len(self.connections) * 2 > self.connections_max
         for connection in list(self.connections):
             if connection.closed:
                 connection.closing_since = connection.closing_since or now
                 if now - connection.closing_since >= self.settings.stop_timeout_ms / 1000:
                     connection.abort()
+                continue
+            if connection.congested:
+                self._check_reader(connection, now)
+            if (
+                crowded
+                and not connection.introduced
+                and now - connection.opened_at >= self.settings.first_frame_ms / 1000
+            ):
+                connection.refuse(
+                    "silent", f"no frame within {self.settings.first_frame_ms} ms, and many are connected"
+                )
                 continue
             if connection.active:
                 connection.active = False
@@ -187,15 +227,32 @@ class Endpoint:
             elif self._idle_seconds and now - connection.idle_since >= self._idle_seconds:
                 connection.close(f"idle for {self._idle_seconds:g} s")
                 continue
-            if not connection.frame_pending or connection.read_paused:
-                connection.frame_since = 0.0
-            elif connection.frame_since == 0.0:
-                connection.frame_since = now
-            elif now - connection.frame_since >= slow_seconds:
-                connection.close(f"a frame was not complete after {slow_seconds:g} s")
+            self._check_frame(connection, now)
         self._scan = None
         if self.connections:
             self._schedule_scan()
+
+    def _check_frame(self, connection: Connection, now: float) -> None:
+        """Close who needs too long for one frame: a fixed time, and more for a large one (LIM-06)."""
+        if not connection.frame_pending or connection.read_paused:
+            connection.frame_since = 0.0
+        elif connection.frame_since == 0.0:
+            connection.frame_since = now
+        else:
+            seconds = self.settings.slow_frame_ms / 1000
+            seconds += connection.frame_bytes / self.settings.slow_frame_bytes_per_second
+            if now - connection.frame_since >= seconds:
+                connection.refuse("slow_frame", f"a frame was not complete after {seconds:g} s")
+
+    def _check_reader(self, connection: Connection, now: float) -> None:
+        """Close who takes nothing of what it is sent (LIM-11)."""
+        unread = connection.unread_bytes
+        if unread < connection.unread_before or connection.stalled_since == 0.0:
+            connection.stalled_since = now
+        elif now - connection.stalled_since >= self.settings.unread_ms / 1000:
+            connection.refuse("slow_reader", f"{unread} bytes were not read for {self.settings.unread_ms} ms")
+            connection.abort()
+        connection.unread_before = unread
 
     async def close_connections(self) -> None:
         """Let answers under way leave, then close every connection and end every task; all of it within the stop timeout."""

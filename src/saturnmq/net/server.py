@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
+import resource
 import socket
 from typing import Final
 
@@ -14,9 +14,19 @@ from saturnmq.net.errors import StartError
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import ContextHolder, TlsMode, TlsSettings, TlsStream
 
-log = logging.getLogger(__name__)
-
 _PORT_MAX: Final = 65535
+_ENDLESS: Final = 2**31
+_LOOPBACK: Final = ("127.", "::ffff:127.")
+
+
+def descriptors_left(reserved: int) -> int:
+    """How many connections the process may hold so that so many descriptors are left for files; at least 1 (LIM-08)."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _ENDLESS if soft == resource.RLIM_INFINITY else max(soft - reserved, 1)
+
+
+def _is_loopback(ip: str) -> bool:
+    return ip.startswith(_LOOPBACK) or ip == "::1"
 
 
 class RemotingServer(Endpoint):
@@ -42,6 +52,9 @@ class RemotingServer(Endpoint):
             oneway_permits=settings.server_oneway_permits,
         )
         self.frame_limits = settings.request_limits
+        self.partial_bytes_max = settings.unsigned_bytes_max
+        self.connections_max = min(settings.connections_max, descriptors_left(settings.descriptors_reserved))
+        self._by_address: dict[str, int] = {}  # connections of addresses that are not this machine's
         self._tls = ContextHolder(tls or TlsSettings())
         self._mode = self._tls.settings.server_mode
         self._server: asyncio.Server | None = None
@@ -74,11 +87,26 @@ class RemotingServer(Endpoint):
 
     def opened(self, connection: Connection) -> None:
         """A client is there; one too many is closed at once."""
-        if len(self.connections) >= self.settings.connections_max:
-            log.warning("too many connections peer=%s max=%s", connection.remote_address, self.settings.connections_max)
-            connection.close(f"more than serverConnectionsMax={self.settings.connections_max} connections")
+        if len(self.connections) >= self.connections_max:
+            connection.refuse("connections", f"more than serverConnectionsMax={self.connections_max} connections")
             return
+        ip = connection.remote_address.rpartition(":")[0]
+        if not _is_loopback(ip):
+            most, count = self.settings.connections_per_address, self._by_address.get(ip, 0)
+            if count >= most:
+                connection.refuse("address", f"more than serverConnectionsMaxPerAddress={most} connections")
+                return
+            self._by_address[ip] = count + 1
         super().opened(connection)
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is gone."""
+        if connection in self.connections:
+            ip = connection.remote_address.rpartition(":")[0]
+            count = self._by_address.pop(ip, 0) - 1
+            if count > 0:
+                self._by_address[ip] = count
+        super().lost(connection)
 
     def choose_tls(self, first_byte: int) -> tuple[TlsStream | None, str | None]:
         """The table of spec 00 section 3.6."""
@@ -87,8 +115,10 @@ class RemotingServer(Endpoint):
         if self._mode is TlsMode.DISABLED:
             return None, "TLS connection, but tls.server.mode=disabled"
         if self._tls.context is None:
-            log.warning("TLS connection refused: set tls.server.certPath and tls.server.keyPath to accept it")
-            return None, "TLS connection, but no certificate is configured"
+            return (
+                None,
+                "TLS connection, but no certificate is configured: set tls.server.certPath and tls.server.keyPath",
+            )
         return TlsStream(self._tls.context, server_side=True), None
 
     async def stop(self) -> None:

@@ -23,9 +23,22 @@ class NetSettings:
     )
     server_idle_seconds: int = key("serverChannelMaxIdleTimeSeconds", 120, unit="s", low=0, spec="REM-23")
     client_idle_seconds: int = key("clientChannelMaxIdleTimeSeconds", 120, unit="s", low=0, spec="REM-23")
-    slow_frame_ms: int = key("slowFrameTimeoutMillis", 60_000, unit="ms", low=1, spec="REM-03")
-    connections_max: int = key("serverConnectionsMax", 20_000, low=1, spec="REM-02")
-    in_flight_max: int = key("serverInFlightMaxPerConnection", 4096, low=1, spec="REM-12")
+    request_fields_max: int = key("requestHeaderFieldsMax", 256, low=16, spec="LIM-03")
+    request_key_bytes_max: int = key("requestHeaderKeyMaxLength", 256, unit="bytes", low=32, high=32767, spec="LIM-03")
+    unsigned_bytes_max: int = key("unsignedBytesMax", 67_108_864, unit="bytes", low=1024, spec="LIM-04")
+    slow_frame_ms: int = key("slowFrameTimeoutMillis", 10_000, unit="ms", low=1, spec="LIM-06")
+    slow_frame_bytes_per_second: int = key("slowFrameBytesPerSecond", 262_144, unit="bytes", low=1, spec="LIM-06")
+    first_frame_ms: int = key("firstFrameTimeoutMillis", 5_000, unit="ms", low=1, spec="LIM-07")
+    connections_max: int = key("serverConnectionsMax", 10_000, low=1, spec="LIM-08")
+    connections_per_address: int = key("serverConnectionsMaxPerAddress", 500, low=1, spec="LIM-08")
+    descriptors_reserved: int = key("serverDescriptorsReserved", 256, low=0, spec="LIM-08")
+    in_flight_max: int = key("serverInFlightMaxPerConnection", 256, low=1, spec="LIM-09")
+    in_flight_bytes_max: int = key(
+        "serverInFlightBytesMaxPerConnection", 33_554_432, unit="bytes", low=1024, spec="LIM-09"
+    )
+    request_bytes_max: int = key("serverRequestBytesMax", 268_435_456, unit="bytes", low=1024, spec="LIM-10")
+    unread_bytes_max: int = key("unreadBytesMaxPerConnection", 67_108_864, unit="bytes", low=1024, spec="LIM-11")
+    unread_ms: int = key("unreadTimeoutMillis", 30_000, unit="ms", low=1, spec="LIM-11")
     write_buffer_high_bytes: int = key("writeBufferHighWaterMark", 0, unit="bytes", low=0, spec="NS-04")
     write_buffer_low_bytes: int = key("writeBufferLowWaterMark", 0, unit="bytes", low=0, spec="NS-04")
     backlog: int = key("serverSocketBacklog", 1024, low=1, spec="REM-25")
@@ -55,7 +68,10 @@ class NetSettings:
     def request_limits(self) -> FrameLimits:
         """The limits of a server: 32 KiB of properties, escaped at their worst, fit a header well."""
         limits = self.frame_limits
-        return FrameLimits(limits.frame_bytes_max, min(self.request_header_bytes_max, limits.header_bytes_max))
+        header_bytes_max = min(self.request_header_bytes_max, limits.header_bytes_max)
+        return FrameLimits(
+            limits.frame_bytes_max, header_bytes_max, self.request_fields_max, self.request_key_bytes_max
+        )
 
     @property
     def write_high_bytes(self) -> int:

@@ -24,6 +24,7 @@ Source: spec 00 section 3.
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
@@ -55,8 +56,12 @@ FRAME_BYTES_MAX: Final = 16_777_216  # length field included; `com.rocketmq.remo
 # The longest header is the answer to a batch: 4 MiB of one-byte messages are 65,000 ids of 33 to 57 characters.
 HEADER_BYTES_MAX: Final = 4_194_304
 EXT_FIELDS_MAX: Final = 4096
+EXT_KEY_BYTES_MAX: Final = 32_767  # what the binary form can express
+JSON_DEPTH_MAX: Final = 16
 _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 
+_JSON_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_BRACKETS: Final = re.compile(rb"[\[\]{}]")
 _PREFIX: Final = struct.Struct(">iI")
 _FIXED: Final = struct.Struct(">hbhii")  # code, language, version, opaque, flag
 _I32: Final = struct.Struct(">i")
@@ -91,6 +96,7 @@ class FrameLimits:
     frame_bytes_max: int = FRAME_BYTES_MAX
     header_bytes_max: int = HEADER_BYTES_MAX
     ext_fields_max: int = EXT_FIELDS_MAX
+    ext_key_bytes_max: int = EXT_KEY_BYTES_MAX
 
 
 class Command:
@@ -237,6 +243,8 @@ def decode_header(
 
 
 def _decode_json(header: bytes, body: bytes | None, limits: FrameLimits) -> Command:
+    if header.count(b"{") + header.count(b"[") > JSON_DEPTH_MAX:
+        _check_depth(header)
     try:
         fields = json_loads(header)
     except (ValueError, RecursionError) as error:
@@ -250,6 +258,11 @@ def _decode_json(header: bytes, body: bytes | None, limits: FrameLimits) -> Comm
             raise HeaderError(f"extFields is a {type(ext).__name__}, must be an object")
         if len(ext) > limits.ext_fields_max:
             raise HeaderError(f"{len(ext)} extFields, at most {limits.ext_fields_max} are allowed")
+        longest = max(ext, key=len)
+        if len(longest) * 4 > limits.ext_key_bytes_max and len(longest.encode()) > limits.ext_key_bytes_max:
+            raise HeaderError(
+                f"an extFields key of {len(longest)} characters, {limits.ext_key_bytes_max} bytes are allowed"
+            )
         for value in ext.values():
             if type(value) is not str:
                 ext = _texts(ext)
@@ -283,6 +296,15 @@ def _decode_json(header: bytes, body: bytes | None, limits: FrameLimits) -> Comm
     command.version = version
     command.serialization = _JSON
     return command
+
+
+def _check_depth(header: bytes) -> None:
+    """Raises HeaderError for a header nested deeper than JSON_DEPTH_MAX (LIM-03); brackets inside texts do not count."""
+    depth = 0
+    for bracket in _BRACKETS.findall(_JSON_STRING.sub(b"", header)):
+        depth += 1 if bracket in b"{[" else -1
+        if depth > JSON_DEPTH_MAX:
+            raise HeaderError(f"header of {len(header)} bytes is nested deeper than {JSON_DEPTH_MAX}")
 
 
 def _texts(ext: dict[str, Any]) -> dict[str, str]:
@@ -341,6 +363,8 @@ def _decode_entries(header: bytes, at: int, end: int, limits: FrameLimits) -> di
         value_at = key_at + key_bytes + 4
         if key_bytes < 0 or value_at > end:
             raise HeaderError(f"extFields key of {key_bytes} bytes, {end - at} left")
+        if key_bytes > limits.ext_key_bytes_max:
+            raise HeaderError(f"extFields key of {key_bytes} bytes, at most {limits.ext_key_bytes_max} are allowed")
         (value_bytes,) = value_length(header, value_at - 4)
         at = value_at + value_bytes
         if value_bytes < 0 or at > end:
@@ -369,6 +393,11 @@ class FrameDecoder:
     def pending_bytes(self) -> int:
         """Bytes of a frame that is not complete yet; 0 between frames."""
         return len(self._rest)
+
+    @property
+    def need_bytes(self) -> int:
+        """Length of the frame that is not complete yet, as far as it is known; at least its first 8 bytes."""
+        return self._need
 
     def feed(self, data: bytes) -> list[Command]:
         """Commands completed by data, in order.

@@ -47,7 +47,8 @@ async def send_reply(ctx: Context, connection: Connection, request: Command) -> 
         return refusal(request, error, base)
     ctx.waiting_replies += 1
     try:
-        problem = await _push(ctx, ext.get("i") or "", push)
+        with connection.aside():
+            problem = await _push(ctx, ext.get("i") or "", push)
     finally:
         ctx.waiting_replies -= 1
     if problem is not None:

@@ -1,0 +1,37 @@
+"""What was refused, by reason, and the words about it: at most one line per second and address. Source: spec 07 section 6."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+PAUSE_SECONDS: Final = 1.0
+_ADDRESSES_MAX: Final = 10_000
+
+
+class Refusals:
+    """Counts by reason, for `saturnmq_rejected_total{reason}`. A reason is a word of the code, never of a peer."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.counts: dict[str, int] = {}
+        self._clock = clock
+        self._told: dict[str, float] = {}  # address without port to the time of its last line
+        self._silent = 0  # refusals since the last line that were not logged
+
+    def note(self, reason: str, peer: str, text: str) -> None:
+        """Count one, and log it unless its address was named within the last second. peer: ip:port."""
+        self.counts[reason] = self.counts.get(reason, 0) + 1
+        now = self._clock()
+        address = peer.rpartition(":")[0]
+        if now - self._told.get(address, now - PAUSE_SECONDS) < PAUSE_SECONDS:
+            self._silent += 1
+            return
+        if len(self._told) >= _ADDRESSES_MAX:
+            self._told.clear()
+        self._told[address] = now
+        log.warning("refused reason=%s peer=%s not_logged=%s: %s", reason, peer, self._silent, text)
+        self._silent = 0

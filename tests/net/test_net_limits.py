@@ -1,0 +1,441 @@
+"""What a peer may ask of a listener, and that nobody else suffers from one who asks for more. Source: spec 07 section 6."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import ssl
+import struct
+from collections.abc import Awaitable, Callable
+
+import pytest
+from netpair import Pair, pair, run
+
+from saturnmq.net import Connection, NetSettings
+from saturnmq.net import server as server_module
+from saturnmq.net.refusals import Refusals
+from saturnmq.net.server import descriptors_left
+from saturnmq.protocol.command import Command, FrameDecoder, Serialization, encode_frame
+
+
+def header_frame(header: bytes, serialization: int = 0, body: bytes = b"") -> bytes:
+    return struct.pack(">iI", 4 + len(header) + len(body), serialization << 24 | len(header)) + header + body
+
+
+def json_header(**more: object) -> bytes:
+    return json.dumps({"code": 10, "opaque": 1, "flag": 0, "version": 407, "language": "JAVA"} | more).encode()
+
+
+async def closed_after(p: Pair, *parts: bytes) -> None:
+    """These bytes cost the peer its connection, and another one is served all the time."""
+    reader, writer = await p.socket()
+    for part in parts:
+        writer.write(part)
+    with contextlib.suppress(ConnectionResetError):  # what was still under way found nobody
+        assert await reader.read() == b""
+    writer.close()
+    assert (await p.call(Command(10))).code == 0
+
+
+async def answered(p: Pair, frame: bytes) -> Command:
+    reader, writer = await p.socket()
+    writer.write(frame)
+    decoder = FrameDecoder()
+    while True:
+        commands = decoder.feed(await reader.read(65536))
+        if commands:
+            writer.close()
+            return commands[0]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.spec("LIM-01")
+@pytest.mark.parametrize(("limit", "length"), [(16_777_216, 16_777_213), (4096, 4093), (16_777_216, 2**31 - 1)])
+def test_a_frame_that_is_too_long_is_refused_at_its_length(limit: int, length: int) -> None:
+    async def work() -> None:
+        async with pair(settings=NetSettings(frame_bytes_max=limit)) as p:
+            await closed_after(p, struct.pack(">iI", length, 100))  # none of its content was waited for
+            assert p.server.refusals.counts == {"bad_frame": 1}
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-01")
+def test_a_frame_of_the_allowed_length_is_taken() -> None:
+    async def work() -> None:
+        async with pair(settings=NetSettings(frame_bytes_max=4096)) as p:
+            header = json_header()
+            body = b"x" * (4096 - 8 - len(header))
+            assert (await answered(p, header_frame(header, body=body))).body == body
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-02")
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack(">iI", -1, 0),
+        struct.pack(">iI", 0, 0),
+        struct.pack(">iI", 3, 0),
+        struct.pack(">iI", 10, 100),  # a header longer than the frame
+        struct.pack(">iI", 100, 2 << 24 | 50),  # no such serialization
+        struct.pack(">iI", 100, 0xFF << 24 | 50),
+        header_frame(struct.pack(">hbhiii", 10, 0, 407, 1, 0, -5), 1),  # a remark of -5 bytes
+        header_frame(struct.pack(">hbhiiii", 10, 0, 407, 1, 0, 0, 2**30), 1),
+        header_frame(struct.pack(">hbhiiiih", 10, 0, 407, 1, 0, 0, 2, -1), 1),
+        header_frame(b"[]"),
+        header_frame(b"{"),
+    ],
+)
+def test_lengths_that_lie_cost_one_connection(data: bytes) -> None:
+    async def work() -> None:
+        async with pair() as p:
+            await closed_after(p, data)
+            assert p.server.refusals.counts == {"bad_frame": 1}
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-03")
+@pytest.mark.parametrize("serialization", list(Serialization))
+@pytest.mark.parametrize(
+    ("ext", "allowed"),
+    [
+        ({f"k{i}": "v" for i in range(256)}, True),
+        ({f"k{i}": "v" for i in range(257)}, False),
+        ({"k" * 256: "v"}, True),
+        ({"k" * 257: "v"}, False),
+        ({"é" * 129: "v"}, False),
+        ({"i": "v" * 200_000}, True),
+        ({"i": "v" * 262_144}, False),
+    ],
+)
+def test_the_header_of_a_request_is_bounded(serialization: Serialization, ext: dict[str, str], allowed: bool) -> None:
+    async def work() -> None:
+        async with pair() as p:
+            frame = encode_frame(Command(10, ext=ext, serialization=serialization))
+            if allowed:
+                assert (await answered(p, frame)).ext == ext
+            else:
+                await closed_after(p, frame)
+                assert p.server.refusals.counts == {"bad_frame": 1}
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-03")
+def test_a_header_is_not_nested_deeply() -> None:
+    async def work() -> None:
+        async with pair() as p:
+            for opening, closing in (("[", "]"), ('{"a":', "}")):
+                deep = f'{{"code":10,"opaque":1,"other":{opening * 17}1{closing * 17}}}'.encode()
+                await closed_after(p, header_frame(deep))
+            flat = json_header(other=[[1]] * 40, extFields={"i": '{"[[[[[[[[[[[[[[[[[[\\"{{{{{{{{{{{{{{{{{{{{{'})
+            assert (await answered(p, header_frame(flat))).ext["i"].endswith("{{{")
+            await closed_after(p, header_frame(b'{"code":10,"other":' + b"[" * 200_000))
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-04")
+def test_frames_that_are_not_complete_share_one_budget_and_the_slowest_loses() -> None:
+    async def work() -> None:
+        async with pair(settings=NetSettings(unsigned_bytes_max=100_000)) as p:
+            frame = encode_frame(Command(10, body=b"x" * 60_000))
+            slow_reader, slow = await p.socket()
+            slow.write(frame[:40_000])
+            await until(lambda: p.server.partial_bytes == 40_000)
+            fast_reader, fast = await p.socket()
+            fast.write(frame[:50_000])
+            await until(lambda: p.server.partial_bytes == 90_000)
+            late_reader, late = await p.socket()
+            late.write(frame[:30_000])
+            assert await slow_reader.read() == b""  # began first, and not the largest
+            assert p.server.refusals.counts == {"partial_frames": 1}
+            assert p.server.partial_bytes == 80_000
+            for writer, sent in ((fast, 50_000), (late, 30_000)):
+                writer.write(frame[sent:])
+            for reader in (fast_reader, late_reader):
+                assert FrameDecoder().feed(await reader.readexactly(len(frame) - 10))[0:0] == []
+            await until(lambda: p.server.partial_bytes == 0)
+            for writer in (slow, fast, late):
+                writer.close()
+            await until(lambda: not [c for c in p.server.connections if c.frame_pending])
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-04")
+def test_a_connection_that_leaves_gives_its_share_back() -> None:
+    async def work() -> None:
+        async with pair() as p:
+            _, writer = await p.socket()
+            writer.write(encode_frame(Command(10, body=b"x" * 1000))[:-1])
+            await until(lambda: p.server.partial_bytes > 1000)
+            writer.close()
+            await until(lambda: p.server.partial_bytes == 0)
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-06")
+def test_a_frame_has_a_fixed_time_and_more_for_its_length() -> None:
+    async def work() -> None:
+        settings = NetSettings(slow_frame_ms=100, slow_frame_bytes_per_second=100_000, frame_bytes_max=200_000_000)
+        async with pair(settings=settings) as p:
+            loop = asyncio.get_running_loop()
+            small = encode_frame(Command(10, body=b"x" * 1000))
+            reader, writer = await p.socket()
+            _, large = await p.socket()
+            large.write(struct.pack(">iI", 100_000_000, 50) + b"x" * 100)  # 1000 s
+            began = loop.time()
+            for byte in small[:3]:
+                writer.write(bytes((byte,)))
+            assert await reader.read() == b""
+            assert loop.time() - began >= 0.1
+            assert p.server.refusals.counts == {"slow_frame": 1}
+            assert any(c.frame_pending and not c.closed for c in p.server.connections)
+            writer.close()
+            large.close()
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-07")
+def test_who_says_nothing_leaves_soon_when_many_are_connected() -> None:
+    async def work() -> None:
+        async with pair(settings=NetSettings(connections_max=4, first_frame_ms=50)) as p:
+            assert (await p.call(Command(10))).code == 0  # has said something
+            readers = [await p.socket() for _ in range(2)]
+            for reader, writer in readers:
+                assert await reader.read() == b""
+                writer.close()
+            assert p.server.refusals.counts["silent"] >= 1
+            assert (await p.call(Command(10))).code == 0
+        async with pair(settings=NetSettings(connections_max=10, first_frame_ms=20, slow_frame_ms=80)) as p:
+            quiet, quiet_writer = await p.socket()
+            slow, slow_writer = await p.socket()
+            slow_writer.write(b"\0")
+            assert await slow.read() == b""  # several looks later
+            assert p.server.refusals.counts == {"slow_frame": 1} and not quiet.at_eof()
+            quiet_writer.close()
+            slow_writer.close()
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-07")
+def test_a_silent_connection_is_closed_after_its_time() -> None:
+    async def work() -> None:
+        assert NetSettings().server_idle_seconds == 120
+        async with pair(settings=NetSettings(server_idle_seconds=1)) as p:
+            reader, writer = await p.socket()
+            assert await reader.read() == b""
+            writer.close()
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-08")
+def test_connections_are_bounded_in_all_and_by_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with pair(settings=NetSettings(connections_max=3, connections_per_address=1)) as p:
+            assert (await p.call(Command(10))).code == 0
+            one, two = await p.socket(), await p.socket()  # the machine itself is not counted by address
+            await until(lambda: len(p.server.connections) == 3)
+            await closed_after(p)
+            assert p.server.refusals.counts == {"connections": 1}
+            one[1].close()
+            two[1].close()
+            await until(lambda: len(p.server.connections) == 1)
+            monkeypatch.setattr(server_module, "_is_loopback", lambda ip: False)
+            other = await p.socket()
+            await until(lambda: len(p.server.connections) == 2)
+            await closed_after(p)
+            assert p.server.refusals.counts == {"connections": 1, "address": 1}
+            other[1].close()
+            await until(lambda: len(p.server.connections) == 1)
+            reader, writer = await p.socket()  # its place is free again
+            writer.write(encode_frame(Command(10)))
+            assert await reader.readexactly(8)
+            writer.close()
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-08")
+def test_descriptors_are_left_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module.resource, "getrlimit", lambda which: (1024, 4096))
+    assert descriptors_left(256) == 768
+    assert descriptors_left(2000) == 1
+
+    async def work() -> None:
+        async with pair() as p:
+            assert p.server.connections_max == 768
+
+    run(work)
+    monkeypatch.setattr(server_module.resource, "getrlimit", lambda which: (server_module.resource.RLIM_INFINITY, 0))
+    assert descriptors_left(256) >= 10_000
+
+
+def waiting_handler(release: asyncio.Event, seen: list[Command]) -> Callable[[Connection, Command], Awaitable[Command]]:
+    async def handler(connection: Connection, request: Command) -> Command:
+        seen.append(request)
+        await release.wait()
+        return request.reply()
+
+    return handler
+
+
+@pytest.mark.spec("LIM-09")
+def test_a_connection_with_much_unanswered_is_not_read() -> None:
+    async def work() -> None:
+        assert (NetSettings().in_flight_max, NetSettings().in_flight_bytes_max) == (256, 32 * 1024 * 1024)
+        for settings, most in (
+            (NetSettings(in_flight_max=3), 3),
+            (NetSettings(in_flight_bytes_max=5000), 3),  # 2000 bytes each
+        ):
+            release, seen = asyncio.Event(), list[Command]()
+            async with pair(waiting_handler(release, seen), settings) as p:
+                reader, writer = await p.socket()
+                frames = [encode_frame(Command(10, opaque=i, body=b"x" * 2000)) for i in range(10)]
+                writer.write(b"".join(frames))
+                await until(lambda seen=seen, most=most: len(seen) >= most)  # type: ignore[misc]
+                (connection,) = p.server.connections
+                assert len(seen) == most and connection.read_paused
+                release.set()
+                decoder, answers = FrameDecoder(), list[Command]()
+                while len(answers) < 10:
+                    answers += decoder.feed(await reader.read(65536))
+                assert {a.code for a in answers} == {0}  # none of them was told to come back
+                assert (connection.in_flight, connection.in_flight_bytes, p.server.in_flight_bytes) == (0, 0, 0)
+                assert not connection.read_paused
+                writer.close()
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-10")
+def test_when_requests_take_all_memory_large_ones_are_refused() -> None:
+    async def work() -> None:
+        release, seen = asyncio.Event(), list[Command]()
+        async with pair(waiting_handler(release, seen), NetSettings(request_bytes_max=10_000)) as p:
+            first = asyncio.ensure_future(p.call(Command(10, body=b"x" * 10_000)))
+            await until(lambda: p.server.in_flight_bytes == 10_000)
+            refused = await p.call(Command(10, body=b"x" * 2000))
+            assert refused.code == 2 and (refused.remark or "").startswith("[OVERLOAD]system busy")
+            assert p.server.refusals.counts == {"overload": 1} and len(seen) == 1
+            small = asyncio.ensure_future(p.call(Command(34, body=b"heartbeat")))
+            await until(lambda: len(seen) == 2)
+            release.set()
+            assert [(await first).code, (await small).code] == [0, 0]
+            assert (await p.call(Command(10, body=b"x" * 2000))).code == 0
+
+    run(work)
+
+
+def deaf_socket(p: Pair) -> socket.socket:
+    """A peer that sends, and whose small receive buffer nobody empties."""
+    peer = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    peer.connect((p.host, p.port))
+    return peer
+
+
+@pytest.mark.spec("LIM-11")
+def test_who_does_not_read_loses_the_connection_by_time() -> None:
+    async def work() -> None:
+        settings = NetSettings(write_buffer_high_bytes=100_000, unread_ms=100, server_sndbuf_bytes=8192)
+        body = b"x" * 1_000_000
+
+        def handler(connection: Connection, request: Command) -> Command:
+            return request.reply(body=body)
+
+        async with pair(handler, settings) as p:
+            with deaf_socket(p) as peer:
+                peer.sendall(b"".join(encode_frame(Command(11, opaque=i)) for i in range(20)))
+                await until(lambda: bool(p.server.refusals.counts))
+                assert p.server.refusals.counts == {"slow_reader": 1}
+                await until(lambda: not p.server.connections)
+            assert (await p.call(Command(11))).body == body
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-11")
+def test_who_is_pushed_more_than_it_reads_loses_the_connection_by_bytes() -> None:
+    async def work() -> None:
+        settings = NetSettings(write_buffer_high_bytes=10_000, unread_bytes_max=3_000_000, server_sndbuf_bytes=8192)
+        async with pair(settings=settings) as p:
+            with deaf_socket(p):
+                await until(lambda: len(p.server.connections) == 1)
+                (connection,) = p.server.connections
+                sent = 0
+                while not connection.closed:
+                    connection.invoke_oneway(Command(326, body=b"x" * 200_000))
+                    sent += 200_000
+                    await asyncio.sleep(0)
+                assert p.server.refusals.counts == {"slow_reader": 1}
+                assert sent < 30_000_000
+                await until(lambda: not p.server.connections)
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-14")
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /x HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x00\xf8\x01",
+    ],
+)
+def test_http_and_tls_on_a_plain_port_are_recognised(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with pair() as p:
+            with caplog.at_level(logging.WARNING, "saturnmq.net.refusals"):
+                await closed_after(p, data)
+            assert p.server.refusals.counts == {"foreign_protocol": 1}
+            (record,) = caplog.records
+            assert "TLS" in record.getMessage() or "HTTP" in record.getMessage()
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-14")
+def test_a_tls_client_learns_at_once_that_a_port_is_plain() -> None:
+    async def work() -> None:
+        async with pair() as p:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+            with pytest.raises(OSError):
+                await asyncio.open_connection(p.host, p.port, ssl=context)
+            await until(lambda: p.server.refusals.counts == {"foreign_protocol": 1})
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-02", "LIM-08")
+def test_refusals_are_counted_all_and_told_once_a_second_and_address(caplog: pytest.LogCaptureFixture) -> None:
+    now = 100.0
+    refusals = Refusals(lambda: now)
+    with caplog.at_level(logging.WARNING, "saturnmq.net.refusals"):
+        for port in range(5):
+            refusals.note("bad_frame", f"192.0.2.1:{port}", "nonsense")
+        refusals.note("connections", "192.0.2.2:1", "too many")
+        assert len(caplog.records) == 2
+        now += 1
+        refusals.note("bad_frame", "192.0.2.1:9", "nonsense")
+    assert len(caplog.records) == 3
+    assert refusals.counts == {"bad_frame": 6, "connections": 1}
