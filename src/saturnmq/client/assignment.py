@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from saturnmq.client import namespaces
 from saturnmq.client.consume_stats import ConsumeStats
 from saturnmq.client.core import Core, now_ms
-from saturnmq.client.errors import AlreadySettled
+from saturnmq.client.errors import AlreadySettled, ConnectFailed
 from saturnmq.client.hooks import ConsumeContext, ConsumeHook, run_consume_hooks
 from saturnmq.client.message import Ack, Message
 from saturnmq.client.offsets import Offsets
@@ -384,6 +384,8 @@ class Assignment:
             return
         if error.code in _SUBSCRIPTION_CODES:
             self.host.subscription_lost()
+        elif isinstance(error, ConnectFailed):
+            self.host.core.beat_soon()  # a broker forgets a group with its connections
         await asyncio.sleep(EXCEPTION_DELAY_S)
 
     def _take(self, generation: Generation, result: PullResult) -> None:
