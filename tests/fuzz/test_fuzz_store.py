@@ -401,7 +401,7 @@ def opened(base: Base, folder: Path, files: dict[str, bytes], harmed: set[str]) 
     return True
 
 
-def run(base: Base, changes: list[Harm], folder: Path) -> bool:
+def check_start(base: Base, changes: list[Harm], folder: Path) -> bool:
     files = dict(base.files)
     harmed = {change.apply(files) for change in changes}
     base.write(folder, files)
@@ -416,7 +416,7 @@ def run(base: Base, changes: list[Harm], folder: Path) -> bool:
 @pytest.mark.spec("FUZ-07", "DUR-09", "DUR-10")
 @pytest.mark.parametrize("name", OWN)
 def test_an_unharmed_store_opens_with_all_in_it(name: str, bases: dict[str, Base], tmp_path: Path) -> None:
-    assert run(bases[name], [], tmp_path / "store")
+    assert check_start(bases[name], [], tmp_path / "store")
 
 
 @pytest.mark.spec("FUZ-07", "DUR-09", "DUR-10")
@@ -426,7 +426,7 @@ def test_an_unharmed_store_opens_with_all_in_it(name: str, bases: dict[str, Base
 def test_own_store_with_changed_files_is_repaired_or_refused(
     name: str, bases: dict[str, Base], tmp_path_factory: pytest.TempPathFactory, changes: list[Harm]
 ) -> None:
-    run(bases[name], changes, tmp_path_factory.mktemp("fuzz") / "store")
+    check_start(bases[name], changes, tmp_path_factory.mktemp("fuzz") / "store")
 
 
 @pytest.mark.spec("FUZ-07", "DUR-09", "DUR-10")
@@ -438,10 +438,10 @@ def test_the_originals_store_with_changed_files_is_repaired_or_refused(
 ) -> None:
     if name not in bases:
         pytest.skip("no golden vectors: ../shared/vectors is not beside this checkout")
-    run(bases[name], changes, tmp_path_factory.mktemp("fuzz") / "store")
+    check_start(bases[name], changes, tmp_path_factory.mktemp("fuzz") / "store")
 
 
-def mended(base: Base, changes: list[Harm], folder: Path) -> bool:
+def check_tools(base: Base, changes: list[Harm], folder: Path) -> bool:
     """The tools on a changed store: verify agrees with the start, repair makes it one that opens. Whether it needed that."""
     files = dict(base.files)
     for change in changes:
@@ -498,7 +498,7 @@ def mended(base: Base, changes: list[Harm], folder: Path) -> bool:
 def test_the_tools_find_what_a_start_refuses_and_mend_it(
     name: str, bases: dict[str, Base], tmp_path_factory: pytest.TempPathFactory, changes: list[Harm]
 ) -> None:
-    mended(bases[name], changes, tmp_path_factory.mktemp("fuzz") / "store")
+    check_tools(bases[name], changes, tmp_path_factory.mktemp("fuzz") / "store")
 
 
 @pytest.mark.spec("FUZ-07", "DUR-14")
