@@ -1,24 +1,30 @@
-"""Two brokers of the original and one bare member of ours in one DLedger group: what our leader writes does not hurt theirs."""
+"""Two brokers of the original and one of ours, a bare member or a broker, in one DLedger group."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import apache
+import javatools
 import pytest
+import saturn
 from processes import ServerProcess, free_ports
 
 from saturnmq import Client
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.settings import NetSettings
+from saturnmq.protocol.bodies import TopicConfigTable, TopicRouteData
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message import decode_record
 from saturnmq.raft.core.actions import Role
-from saturnmq.raft.core.messages import MetadataRequest, Request, TransferRequest
+from saturnmq.raft.core.messages import HeartBeatRequest, MetadataRequest, Request, TransferRequest
 from saturnmq.raft.driver import RaftMember
+from saturnmq.raft.ledger_check import compare, verify
 from saturnmq.raft.message_entries import message_is_good, noop_message, stamp_message
 from saturnmq.raft.settings import RaftSettings
 from saturnmq.raft.wire import code_of, decode_response, encode
@@ -178,3 +184,132 @@ def test_the_noop_of_our_leader_is_no_message_for_brokers_of_the_original(tmp_pa
             await group.stop()
 
     asyncio.run(run())
+
+
+# ---- our broker in a group of theirs
+
+
+async def route_ids(group: Group) -> dict[int, str]:
+    """Broker ids and addresses of the group, as the NameServer tells clients."""
+    ext = {"topic": "TBW102", "acceptStandardJsonOnly": "true"}
+    command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=ext)
+    answer = await group.client.invoke(group.name_servers, command, 5000)
+    if answer.code != 0:
+        return {}
+    return dict(TopicRouteData.decode(answer.body).broker_datas[0].broker_addrs)
+
+
+async def until_master(group: Group, wanted: Callable[[str], bool], count: int = 3) -> dict[int, str]:
+    """Until the NameServer names a master of this kind, and as many brokers in all."""
+    found: dict[int, str] = {}
+    try:
+        async with asyncio.timeout(60):
+            while not (len(found) == count and 0 in found and wanted(found[0])):
+                await asyncio.sleep(0.1)  # poll
+                found = await route_ids(group)
+            return found
+    except TimeoutError:
+        raise AssertionError(f"the NameServer knows {found}, leader={await group.leader()}") from None
+
+
+async def run_java_client(home: Path, servers: Group, command: str, **options: Any) -> list[dict[str, Any]]:
+    def call() -> list[dict[str, Any]]:
+        return list(javatools.run_client(command, home=home, ns=servers.name_servers, **options).results)
+
+    return await asyncio.to_thread(call)
+
+
+async def java_sends(home: Path, group: Group, count: int) -> list[str]:
+    """Ids of messages that the Java client's producer had acknowledged."""
+    rows = await run_java_client(home, group, "send", topic=TOPIC, count=count)
+    return [row["msgId"] for row in rows if row.get("status") == "SEND_OK"]
+
+
+async def java_pulls(home: Path, group: Group) -> list[str]:
+    rows = await run_java_client(home, group, "pull", topic=TOPIC, group="puller")
+    return [row["msgId"] for row in rows if "received" in row]
+
+
+@pytest.mark.spec("DL-B04", "DL-C04", "DL-C05", "DL-C07", "DL-C08", "DL-X02")
+def test_our_broker_leads_and_follows_brokers_of_the_original_for_java_clients(tmp_path: Path, home: Path) -> None:
+    async def run() -> None:
+        group = Group(tmp_path)
+        port = free_ports(saturn.BROKER_PORT_OFFSETS)
+        ours_at = f"127.0.0.1:{port}"
+
+        def start_ours() -> ServerProcess:
+            settings = {
+                "enableDLegerCommitLog": "true", "dLegerGroup": GROUP, "dLegerPeers": group.peers, "dLegerSelfId": "n2",
+                "mappedFileSizeCommitLog": str(FILE_BYTES), "registerNameServerPeriod": "10000",
+            }  # fmt: skip
+            return saturn.start_broker(tmp_path / "ours", port, group.name_servers, name=GROUP, settings=settings)
+
+        ours: ServerProcess | None = None
+        try:
+            await asyncio.to_thread(group.start_brokers)
+            ours = await asyncio.to_thread(start_ours)
+            await group.leader()
+            await until_master(group, lambda address: True)
+            sent = await java_sends(home, group, 12)
+            assert len(sent) == 12
+            await ours_leads(group)
+            ids = await until_master(group, ours_at.__eq__)
+            assert sorted(ids) == [0, 1, 2]  # n0 and n1 follow: digits and 1
+            more = await java_sends(home, group, 12)
+            assert len(more) == 12
+            assert sorted(await java_pulls(home, group)) == sorted(sent + more)
+            shown = await asyncio.to_thread(javatools.mqadmin, group.name_servers, "clusterList")
+            assert [line.split()[2] for line in shown.splitlines() if f" {GROUP} " in line] == ["0", "1", "2"], shown
+
+            for number in (1, 2):
+                await until_it_copied(group, ids[number])
+            ours.process.kill()  # and a broker of the original takes over
+            await asyncio.to_thread(ours.stop)
+            await until_master(group, lambda address: address != ours_at, count=2)
+            assert sorted(await java_pulls(home, group)) == sorted(sent + more)
+            last = await java_sends(home, group, 12)
+            assert len(last) == 12
+            ours = await asyncio.to_thread(start_ours)
+            await until_master(group, lambda address: address != ours_at)
+            await ours_leads(group)
+            await until_master(group, ours_at.__eq__)
+            assert sorted(await java_pulls(home, group)) == sorted(sent + more + last)
+        finally:
+            if ours is not None:
+                await asyncio.to_thread(ours.stop)
+            await group.stop()
+        folders = [group.home(name) / "store" / f"dledger-{name}" for name in ("n0", "n1")]
+        folders.append(tmp_path / "ours" / GROUP / "store" / "dledger-n2")
+        reports = [verify(folder) for folder in folders]
+        assert [report.problems for report in reports] == [[], [], []]
+        difference = compare(folders)
+        assert difference is None or difference.index > min(report.committed_index for report in reports)
+
+    asyncio.run(run())
+
+
+async def until_it_copied(group: Group, address: str) -> None:
+    """Until a broker of the original has taken the topics over from our broker, which its slaves do every 10 s."""
+    async with asyncio.timeout(60):
+        while True:
+            answer = await group.client.invoke(address, Command(RequestCode.GET_ALL_TOPIC_CONFIG), 5000)
+            if TOPIC in TopicConfigTable.decode(answer.body).topic_config_table:
+                return
+            await asyncio.sleep(0.2)  # poll
+
+
+async def ours_leads(group: Group) -> None:
+    """Hand the leadership to our broker; one that has just come back is asked until it has caught up."""
+    async with asyncio.timeout(60):
+        while await group.leader() != "n2":
+            await group.transfer("n2", await term_of(group))
+            await asyncio.sleep(0.5)  # poll
+
+
+async def term_of(group: Group) -> int:
+    """The term of the leader now, found by a vote request that nobody grants."""
+    name = await group.leader()
+    request = HeartBeatRequest(
+        group=GROUP, remote_id=name, local_id="n1", leader_id="n1" if name != "n1" else "n0", term=-1
+    )
+    return int((await group.ask(name, request)).term)
