@@ -35,11 +35,15 @@ from saturnmq.client import consumer as consumer_module
 from saturnmq.client import running_info
 from saturnmq.client.core import Core, State
 from saturnmq.client.errors import GroupInUse
+from saturnmq.client.group_check import GroupCheck
 from saturnmq.client.offsets import ClusterOffsets, LocalOffsets
 from saturnmq.client.running_info import FAILED_PREFIX
+from saturnmq.client.subscription import Filter, subscription_data
 from saturnmq.protocol.bodies import (
     BrokerData,
+    Connection,
     ConsumeMessageDirectlyResult,
+    ConsumerConnection,
     ConsumerRunningInfo,
     GetConsumerStatusBody,
     HeartbeatData,
@@ -48,6 +52,7 @@ from saturnmq.protocol.bodies import (
     MessageQueue,
     QueueData,
     ResetOffsetBody,
+    SubscriptionData,
     TopicRouteData,
 )
 from saturnmq.protocol.codes import RequestCode, ResponseCode
@@ -279,6 +284,48 @@ def test_members_that_do_not_want_the_same_are_told(run: Run, caplog: pytest.Log
             assert "newest=no such topic" in warned("topic=Own")[0]
 
     run(work)
+
+
+def wish(topic: str, expression: str, version: int, kind: str = "TAG") -> SubscriptionData:
+    return subscription_data(topic, Filter(expression, kind), version)
+
+
+@pytest.mark.spec("CA-03")
+@pytest.mark.parametrize(
+    ("newest", "members", "word"),
+    [
+        (wish("T", "b", 6), "me other", "newest=TAG b"),
+        (wish("T", "*", 6), "me other", "newest=TAG *"),
+        (wish("T", "a = 1", 6, "SQL92"), "me other", "newest=SQL92 a = 1"),
+        (None, "me other", "newest=no such topic"),
+        (wish("T", " a ", 6), "me other", ""),  # the same in other words
+        (wish("T", "b", 5), "me other", ""),  # what we wanted before: ours is on its way
+        (wish("T", "b", 6), "me", ""),  # nobody else
+        (None, "other", ""),  # the broker has not heard of us yet
+    ],
+)
+def test_what_a_difference_is(
+    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture, newest: Any, members: str, word: str
+) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            names = {"me": client.client_id, "other": "somebody else"}
+            body = ConsumerConnection(
+                [Connection(client_id=names[member]) for member in members.split()], {"T": newest} if newest else {}
+            )
+            say = lambda command: command.reply(body=body.encode())  # noqa: E731
+            refuse = lambda command: command.reply(ResponseCode.CONSUMER_NOT_ONLINE, "no")  # noqa: E731
+            c.broker.script[203] = [say, say, refuse]
+            check = GroupCheck(client._core, "g")
+            for _ in range(3):
+                await check.compare(c.broker.address, {"T": wish("T", "a", 5)})
+            assert {command.ext["consumerGroup"] for command in c.broker.of(203)} == {"g"}
+            await check.compare("127.0.0.1:1", {"T": wish("T", "a", 5)})  # nobody there: that is all
+
+    run(work)
+    told = [r.getMessage() for r in caplog.records if "differ" in r.getMessage()]
+    assert len(told) == bool(word), "once of each difference"
+    assert all(word in text and "others=somebody else" in text for text in told)
 
 
 @pytest.mark.spec("CA-07", "API-16")

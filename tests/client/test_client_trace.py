@@ -534,6 +534,34 @@ def test_what_is_left_is_sent_at_the_end_also_when_only_the_client_is_stopped(ru
     run(work)
 
 
+@pytest.mark.spec("TR-07", "API-27")
+def test_a_client_that_stops_waits_half_a_second_for_all_traces_together(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(brokers=2) as c:
+            c.add(TRACE, c.route("b1"))
+            c.add("T", c.route("b0"))
+            c.brokers["b1"].script[310] = lambda command: None  # it never answers
+            for n in range(4):
+                c.add(f"%RETRY%c{n}", c.route("b0"))
+            c.brokers["b0"].put("T", 0, b"x", "UNIQ_KEY\x01A")
+            client = Client(name_servers=c.name_servers, trace=True)
+            await client.start()
+            inboxes = [client.consumer(f"c{n}", start="first") for n in range(4)]
+            for inbox in inboxes:
+                await inbox.start()
+                await inbox.subscribe("T")
+                await (await inbox.recv(5)).ack()
+            begin = time.monotonic()
+            await client.stop()
+            assert time.monotonic() - begin < 3 * trace.FLUSH_S
+            for inbox in inboxes:
+                stats = inbox.trace_stats
+                assert stats.made == 2 == stats.failed + stats.dropped
+            assert [c.brokers["b0"].offsets[f"c{n}", "T", 0] for n in range(4)] == [1] * 4
+
+    run(work)
+
+
 @pytest.mark.spec("TR-07", "API-24", "API-27")
 def test_stopping_that_is_cancelled_anywhere_leaves_nothing(run: Run, cluster: Any) -> None:
     async def one(steps: int, what: str) -> bool:

@@ -157,6 +157,7 @@ class Tracer:
             return
         self._closed = True
         self._more.set()
+        begin = time.monotonic()
         try:
             async with asyncio.timeout(self._owner.flush_s):
                 await asyncio.wait({self._worker})
@@ -171,6 +172,7 @@ class Tracer:
                 task.cancel()
             self.stats.dropped += len(self._records)
             self._records.clear()
+            self._owner.flushed(time.monotonic() - begin)
             self._owner.forget(self)
 
     async def _work(self) -> None:
@@ -252,7 +254,7 @@ class Tracing:
         self._starting = asyncio.Lock()
         self._own: Core | None = None
         self._senders: dict[str, Producer[bytes]] = {}
-        self._end: float | None = None
+        self._left_s: float | None = None
 
     def open(self, group: str, role: str, topic: str) -> Tracer:
         """Begin to trace a group. role: PRODUCE or CONSUME. No I/O."""
@@ -281,13 +283,18 @@ class Tracing:
 
     def hurry(self) -> None:
         """The client stops: from now on all flushing together has half a second."""
-        if self._end is None:
-            self._end = time.monotonic() + FLUSH_S
+        if self._left_s is None:
+            self._left_s = FLUSH_S
 
     @property
     def flush_s(self) -> float:
         """How long a tracer may flush, in seconds."""
-        return FLUSH_S if self._end is None else max(self._end - time.monotonic(), 0.0)
+        return FLUSH_S if self._left_s is None else self._left_s
+
+    def flushed(self, seconds: float) -> None:
+        """A tracer took so long to flush."""
+        if self._left_s is not None:
+            self._left_s = max(self._left_s - seconds, 0.0)
 
     async def close(self) -> None:
         """Flush all tracers and close the connections."""

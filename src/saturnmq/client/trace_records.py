@@ -111,7 +111,7 @@ class SubAfter:
     outcome: Outcome = Outcome.SUCCESS
     timestamp_ms: int = 0
     group: str | None = None
-    region: str | None = field(default=None, compare=False)
+    region: str | None = field(default=None, compare=False, repr=False)
 
     def encode(self) -> str:
         return _join(
