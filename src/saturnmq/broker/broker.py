@@ -18,6 +18,7 @@ from saturnmq.broker.dledger_store import LedgerStore
 from saturnmq.broker.dledger_sync import LeaderCopy
 from saturnmq.broker.filters import SAVE_SECONDS, Filters
 from saturnmq.broker.groups import Groups
+from saturnmq.broker.growth import Growth
 from saturnmq.broker.hold import Hold
 from saturnmq.broker.locks import QueueLocks
 from saturnmq.broker.moved import OffsetMoved
@@ -33,6 +34,7 @@ from saturnmq.broker.timer import TimerService
 from saturnmq.broker.topics import Topics
 from saturnmq.broker.transactions import Transactions
 from saturnmq.net import Connection, NetSettings, RemotingServer, SendFailed
+from saturnmq.net.refusals import Refusals
 from saturnmq.net.tls import TlsSettings
 from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
 from saturnmq.protocol.command import Command
@@ -84,20 +86,29 @@ class Broker:
         self.store = ledger or MessageStore(store, clock_ms=clock_ms)
         self.store.on_failure = self._store_failed
         self.failed = asyncio.Event()  # the disk failed and storeFailureAction=exit: whoever runs the broker ends it
-        self.topics = Topics(settings, self._state_file(config / "topics.json"), clock_ms)
+        refusals = Refusals()
+        self.topics = Topics(settings, self._state_file(config / "topics.json"), clock_ms, refusals)
         group_file = self._state_file(config / "subscriptionGroup.json")
-        groups = Groups(group_file, clock_ms, auto_create=settings.auto_create_group)
+        group_growth = Growth(
+            "groups",
+            in_all=settings.groups_max,
+            per_hour=settings.groups_per_hour,
+            clock_ms=clock_ms,
+            refusals=refusals,
+        )
+        groups = Groups(group_file, clock_ms, auto_create=settings.auto_create_group, growth=group_growth)
         self.ctx = Context(
             settings,
             self.store,
             self.topics,
             groups,
-            Offsets(self._state_file(config / "consumerOffset.json")),
-            Clients(),
-            QueueLocks(),
+            Offsets(self._state_file(config / "consumerOffset.json"), most=settings.offsets_max, refusals=refusals),
+            Clients(settings.live_groups_max),
+            QueueLocks(settings.locks_max),
             Stats(clock_ms()),
             clock_ms,
             Filters(settings, self._state_file(config / "consumerFilter.json"), clock_ms),
+            refusals,
         )
         self.ctx.hold = Hold(
             lambda held: pull.resume(self.ctx, held), limit=settings.pull_queue_max, properties=self.store.properties
@@ -127,6 +138,7 @@ class Broker:
             handler, fast_handler = self._handle_member, self._handle_member_fast
         self._server = RemotingServer(handler, settings=net, tls=tls, listener=self)
         self._fast = RemotingServer(fast_handler, settings=net, tls=tls, listener=self)
+        self._server.refusals = self._fast.refusals = refusals
         self._tasks: list[asyncio.Task[None]] = []
         self._changed_groups: dict[str, None] = {}  # whose members are told in a moment
         self._notify: asyncio.TimerHandle | None = None

@@ -9,11 +9,14 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Final
 
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import ConsumerData, SubscriptionData
 
 log = logging.getLogger(__name__)
+
+GROUPS_MAX: Final = 4096  # of one client
 
 
 @dataclass(slots=True)
@@ -78,7 +81,8 @@ def _warn_of_unequal(group: ConsumerGroup, connection: Connection, info: ClientI
 class Clients:
     """All live clients. on_change is told the groups whose members or topics changed, on_gone those that lost the last member."""
 
-    def __init__(self) -> None:
+    def __init__(self, live_groups_max: int = 2**31) -> None:
+        self._most = live_groups_max
         self.producers: dict[str, dict[Connection, ClientInfo]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}  # as producer, as consumer
@@ -86,6 +90,19 @@ class Clients:
         self.on_gone: Callable[[str], None] | None = None
         self._producer_ids: dict[str, Connection] = {}
         self._turn = 0
+
+    def problem(self, connection: Connection, producers: Iterable[str], consumers: Iterable[str]) -> str | None:
+        """Why a heartbeat with these groups is not taken: too many on its connection, or in all (LIM-13)."""
+        as_producer, as_consumer = self._groups_of.get(connection, (set(), set()))
+        names = (as_producer.union(producers), as_consumer.union(consumers))
+        count = len(names[0]) + len(names[1])
+        if count > GROUPS_MAX:
+            return f"{count} groups of one client, at most {GROUPS_MAX} are taken"
+        for table, wanted in ((self.producers, names[0]), (self.consumers, names[1])):
+            count = len(table) + len(wanted - table.keys())
+            if count > self._most and not wanted <= table.keys():
+                return f"{count} groups are online, at most {self._most} are allowed (liveGroupsMax)"
+        return None
 
     def register_producer(self, group: str, connection: Connection, info: ClientInfo) -> None:
         """A producer was heard of."""

@@ -19,6 +19,7 @@ from saturnmq.broker.stats import Stats
 from saturnmq.broker.timer import TimerService
 from saturnmq.broker.topics import Topics
 from saturnmq.broker.transactions import Transactions
+from saturnmq.net.refusals import Refusals
 from saturnmq.protocol.message import Host
 from saturnmq.store import MessageStore
 
@@ -37,6 +38,7 @@ class Context:
     stats: Stats
     clock_ms: Callable[[], int]
     filters: Filters
+    refusals: Refusals
     hold: Hold = field(init=False)
     delay: DelayService = field(init=False)
     timer: TimerService = field(init=False)

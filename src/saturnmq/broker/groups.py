@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from saturnmq.broker.growth import Growth
 from saturnmq.broker.names import group_problem
 from saturnmq.broker.saver import Saver
 from saturnmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
@@ -29,8 +30,12 @@ _SYSTEM_GROUPS: Final = (
 class Groups:
     """The table, its version and its file."""
 
-    def __init__(self, file: StateFile, clock_ms: Callable[[], int], *, auto_create: bool) -> None:
+    def __init__(
+        self, file: StateFile, clock_ms: Callable[[], int], *, auto_create: bool, growth: Growth | None = None
+    ) -> None:
+        """growth: bounds of what clients create (LIM-13)."""
         self._file = file
+        self._growth = growth
         self.saver = Saver(file, self.encode)
         self._clock_ms = clock_ms
         self._auto_create = auto_create
@@ -51,6 +56,8 @@ class Groups:
         config = self.table.get(group)
         allowed = self._auto_create or group.startswith(SYSTEM_PREFIX)
         if config is None and allowed and group_problem(group) is None:
+            if self._growth is not None and self._growth.add(len(self.table), group) is not None:
+                return None
             config = SubscriptionGroupConfig(group)
             self.set(config)
         return config

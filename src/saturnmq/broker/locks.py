@@ -19,15 +19,22 @@ class _Lock:
 class QueueLocks:
     """group -> queue -> who holds it. Times are Unix ms, given by the caller."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = 2**31) -> None:
+        """most: locks of all groups together (LIM-13)."""
         self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
+        self._most = most
 
     def lock(self, group: str, client_id: str, queues: list[MessageQueue], now_ms: int) -> list[MessageQueue]:
         """The queues that the client holds now: its own are renewed, free and expired ones taken."""
         table = self._locks.setdefault(group, {})
         held = []
+        room = self._most - sum(map(len, self._locks.values()))
         for queue in queues:
             lock = table.get(queue)
+            if lock is None:
+                if room <= 0:
+                    continue
+                room -= 1
             if lock is None or lock.client_id == client_id or now_ms - lock.updated_ms > LOCK_LIVE_MS:
                 table[queue] = _Lock(client_id, now_ms)
                 held.append(queue)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from saturnmq.broker.saver import Saver
+from saturnmq.net.refusals import Refusals
 from saturnmq.protocol.bodies import ConsumerOffsetTable
 from saturnmq.protocol.errors import StoreError
 from saturnmq.store.state_file import StateFile
@@ -15,8 +16,11 @@ log = logging.getLogger(__name__)
 class Offsets:
     """The table and its file. Saved every few seconds and at the stop, not at each change."""
 
-    def __init__(self, file: StateFile) -> None:
+    def __init__(self, file: StateFile, *, most: int = 2**31, refusals: Refusals | None = None) -> None:
+        """most: pairs of a topic and a group that may have offsets (LIM-13)."""
         self._file = file
+        self._most = most
+        self._refusals = refusals or Refusals()
         self._saver = Saver(file, self.encode)
         self._table: dict[tuple[str, str], dict[int, int]] = {}
         self.dirty = False
@@ -34,9 +38,14 @@ class Offsets:
         queues = self._table.get((topic, group))
         return queues.get(queue_id) if queues else None
 
-    def set(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        """Store an offset; any value is taken, a smaller one is logged."""
-        queues = self._table.setdefault((topic, group), {})
+    def set(self, topic: str, group: str, queue_id: int, offset: int) -> bool:
+        """Store an offset; any value is taken, a smaller one is logged. False: there are too many groups to keep one more."""
+        queues = self._table.get((topic, group))
+        if queues is None:
+            if len(self._table) >= self._most:
+                self._refusals.note("offsets", "", f"offset of {group!r} for {topic!r}, {self._most} are kept already")
+                return False
+            queues = self._table[(topic, group)] = {}
         before = queues.get(queue_id)
         if before is not None and offset < before:
             log.warning(
@@ -45,6 +54,7 @@ class Offsets:
         if before != offset:
             queues[queue_id] = offset
             self.dirty = True
+        return True
 
     def of(self, topic: str, group: str) -> dict[int, int]:
         """The offsets of a group for a topic, by queue; a copy."""

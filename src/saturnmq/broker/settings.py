@@ -62,6 +62,13 @@ class BrokerSettings:
     send_wait_ms: int = key("waitTimeMillsInSendQueue", 200, unit="ms", low=1, spec="SND-16")
     send_queue_max: int = key("sendThreadPoolQueueCapacity", 10_000, low=1, spec="REM-14")
     pull_queue_max: int = key("pullThreadPoolQueueCapacity", 100_000, low=1, spec="REM-14")
+    topics_max: int = key("topicsMax", 100_000, low=1, spec="LIM-13")
+    topics_per_hour: int = key("autoCreateTopicsPerHour", 1000, low=0, spec="LIM-13")
+    groups_max: int = key("subscriptionGroupsMax", 100_000, low=1, spec="LIM-13")
+    groups_per_hour: int = key("autoCreateGroupsPerHour", 1000, low=0, spec="LIM-13")
+    live_groups_max: int = key("liveGroupsMax", 100_000, low=1, spec="LIM-13")
+    offsets_max: int = key("consumerOffsetsMax", 500_000, low=1, spec="LIM-13")
+    locks_max: int = key("queueLocksMax", 200_000, low=1, spec="LIM-13")
     acl_enable: bool = key("aclEnable", False, spec="ACL-01")
 
     def validate(self) -> list[str]:

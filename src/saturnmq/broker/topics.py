@@ -8,9 +8,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from saturnmq.broker.growth import Growth
 from saturnmq.broker.names import topic_problem
 from saturnmq.broker.saver import Saver
 from saturnmq.broker.settings import BrokerSettings
+from saturnmq.net.refusals import Refusals
 from saturnmq.protocol import codes
 from saturnmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
 from saturnmq.protocol.codes import Perm, ResponseCode
@@ -23,8 +25,20 @@ log = logging.getLogger(__name__)
 class Topics:
     """The table, its version and its file. on_change is told the changed topics (NS-34)."""
 
-    def __init__(self, settings: BrokerSettings, file: StateFile, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        file: StateFile,
+        clock_ms: Callable[[], int],
+        refusals: Refusals | None = None,
+    ) -> None:
         self._settings = settings
+        refusals = refusals or Refusals()
+        in_all, per_hour = settings.topics_max, settings.topics_per_hour
+        self._by_sends = Growth("topics", in_all=in_all, per_hour=per_hour, clock_ms=clock_ms, refusals=refusals)
+        self._by_groups = Growth(  # a retry topic and one for dead letters of each
+            "group_topics", in_all=in_all, per_hour=2 * settings.groups_per_hour, clock_ms=clock_ms, refusals=refusals
+        )
         self._file = file
         self.saver = Saver(file, self.encode)
         self._clock_ms = clock_ms
@@ -108,7 +122,10 @@ class Topics:
         return True
 
     def create_for_send(self, topic: str, default_topic: str, queues: int, *, unit: bool = False) -> TopicConfig | None:
-        """The topic of a first send, made after default_topic if that allows it; else None (SND-06)."""
+        """The topic of a first send, made after default_topic if that allows it; else None (SND-06).
+
+        Raises ResponseError 17 when clients have made too many, so that a producer tries another broker (LIM-13, PR-16).
+        """
         config = self.table.get(topic)
         if config is not None:
             return config
@@ -119,6 +136,9 @@ class Topics:
             return None
         if not pattern.perm & Perm.INHERIT:
             return None
+        problem = self._by_sends.add(len(self.table), topic)
+        if problem is not None:
+            raise response_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] is not created: {problem}")
         width = max(min(queues, pattern.write_queue_nums), 1)  # with none it could never be sent to
         flag = int(codes.TopicSysFlag.UNIT) if unit else 0
         made = TopicConfig(topic, width, width, pattern.perm & ~int(Perm.INHERIT), pattern.topic_filter_type, flag)
@@ -128,11 +148,13 @@ class Topics:
     def ensure(self, topic: str, queues: int) -> TopicConfig:
         """The topic, made with this many queues and read-write permission when it is not there.
 
-        Raises ResponseError for a name that is no topic's.
+        Raises ResponseError for a name that is no topic's, and when groups have made too many (LIM-13).
         """
         config = self.table.get(topic)
         if config is None:
             problem = topic_problem(topic)
+            if problem is None and topic.startswith((codes.RETRY_PREFIX, codes.DLQ_PREFIX)):
+                problem = self._by_groups.add(len(self.table), topic)
             if problem is not None:
                 raise response_error(ResponseCode.SYSTEM_ERROR, problem)
             config = TopicConfig(topic, queues, queues, int(Perm.READ | Perm.WRITE))

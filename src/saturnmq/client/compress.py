@@ -10,7 +10,7 @@ from saturnmq.protocol.codes import COMPRESSION_MASK, SysFlag
 from saturnmq.protocol.errors import MessageError, SaturnError
 from saturnmq.protocol.message import Buffer, compression_type
 
-PLAIN_BYTES_MAX: Final = 64 * 1024 * 1024  # a body never grows beyond this: a small record cannot fill the memory
+PLAIN_BYTES_MAX: Final = 16 * 1024 * 1024  # as a frame: a small record cannot fill the memory (LIM-05)
 ZLIB_FLAGS: Final = int(SysFlag.COMPRESSED | SysFlag.ZLIB)  # 0x301
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from saturnmq.namesrv.kv_config import KVConfig
 from saturnmq.namesrv.routes import UNIT, UNIT_SUB, Registration, RouteTable
+from saturnmq.namesrv.settings import NameServerSettings
 from saturnmq.protocol import headers as h
 from saturnmq.protocol.bodies import DataVersion, KVTable, RegisterBrokerBody, TopicConfigTable, TopicList
 from saturnmq.protocol.codes import (
@@ -33,6 +34,7 @@ class Context(Protocol):
 
     routes: RouteTable
     kv: KVConfig
+    settings: NameServerSettings
 
     def now_ms(self) -> int: ...
     def order_messages(self) -> bool: ...
@@ -57,12 +59,25 @@ def register_broker(ctx: Context, connection: object, request: Command, header: 
     if header.body_crc32 and header.body_crc32 != zlib.crc32(body) & 0x7FFFFFFF:
         raise response_error(ResponseCode.SYSTEM_ERROR, "crc32 not match")
     what = _registration(request, header, body)
+    _check_room(ctx, what)
     result = ctx.routes.register(what, connection, ctx.now_ms())
     ext = h.RegisterBrokerResponse(
         ha_server_addr=result.ha_address or None, master_addr=result.master_address or None
     ).to_ext()
     orders = ctx.kv.namespace(ORDER_TOPIC_NAMESPACE)
     return request.reply(ext=ext, body=KVTable(dict(orders)).encode() if orders is not None else None)
+
+
+def _check_room(ctx: Context, what: Registration) -> None:
+    """Raises ResponseError for one broker, or topic, more than are allowed (LIM-13)."""
+    most = ctx.settings.brokers_max
+    if what.address not in ctx.routes.live and len(ctx.routes.live) >= most:
+        raise response_error(ResponseCode.SYSTEM_BUSY, f"{most} brokers are registered, no more are taken (brokersMax)")
+    known, most = ctx.routes.topics, ctx.settings.topics_max
+    if what.topics and len(known) + len(what.topics) > most:
+        count = len(known) + len(what.topics.keys() - known.keys())
+        if count > most:
+            raise response_error(ResponseCode.SYSTEM_BUSY, f"{count} topics, at most {most} are taken (topicsMax)")
 
 
 def _registration(request: Command, header: h.RegisterBroker, body: bytes) -> Registration:
@@ -126,6 +141,9 @@ def put_kv(ctx: Context, connection: object, request: Command, header: h.PutKVCo
     """100 (NS-24)."""
     if not header.namespace or not header.key:
         raise response_error(ResponseCode.SYSTEM_ERROR, "namespace or key is null")
+    most = ctx.settings.kv_entries_max
+    if ctx.kv.get(header.namespace, header.key) is None and sum(map(len, ctx.kv.table.values())) >= most:
+        raise response_error(ResponseCode.SYSTEM_BUSY, f"{most} entries are kept, no more are taken (kvEntriesMax)")
     ctx.kv.put(header.namespace, header.key, header.value)
     ctx.routes.changes += 1
     return request.reply()

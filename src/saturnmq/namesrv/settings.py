@@ -24,6 +24,9 @@ class NameServerSettings:
     broker_expiry_ms: int = key("brokerChannelExpiredTime", 120_000, unit="ms", low=1, spec="NS-15")
     scan_first_ms: int = key("scanNotActiveBrokerFirst", 5_000, unit="ms", low=1, spec="NS-05")
     scan_interval_ms: int = key("scanNotActiveBrokerInterval", 10_000, unit="ms", low=1, spec="NS-05")
+    brokers_max: int = key("brokersMax", 2000, low=1, spec="LIM-13")
+    topics_max: int = key("topicsMax", 300_000, low=1, spec="LIM-13")
+    kv_entries_max: int = key("kvEntriesMax", 10_000, low=1, spec="LIM-13")
     kv_log_first_ms: int = key("printKvConfigFirst", 60_000, unit="ms", low=1, spec="NS-05")
     kv_log_interval_ms: int = key("printKvConfigInterval", 600_000, unit="ms", low=1, spec="NS-05")
 

@@ -165,7 +165,8 @@ def runtime_info(ctx: Context, connection: Connection, request: Command, header:
         "EndTransactionQueueSize": "0",
         "EndTransactionThreadPoolQueueCapacity": "100000",
     }
-    return request.reply(body=KVTable(table | ctx.delay.table()).encode())
+    refused = {f"rejected_{reason}": str(count) for reason, count in sorted(ctx.refusals.counts.items())}
+    return request.reply(body=KVTable(table | ctx.delay.table() | refused).encode())
 
 
 def _size(count: int) -> str:

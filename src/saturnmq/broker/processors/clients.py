@@ -5,6 +5,7 @@ Source: spec 00 HB-03..08; spec 03 RB-07.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
 from saturnmq.broker.clients import ClientInfo
@@ -29,17 +30,19 @@ from saturnmq.protocol.bodies import (
 from saturnmq.protocol.bodies import Connection as ConnectionBody
 from saturnmq.protocol.codes import RETRY_PREFIX, Language, ResponseCode
 from saturnmq.protocol.command import Command
-from saturnmq.protocol.errors import response_error
+from saturnmq.protocol.errors import ResponseError, response_error
 
 TIMER_CAPABILITY: Final = "timerMaxDelayMs"  # tells our clients that delays need not be a level's (API-13)
-_GROUPS_MAX: Final = 4096  # of one client in one heartbeat
 
 
 def heartbeat(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
     """34."""
     data = HeartbeatData.decode(request.body)
-    count = len(data.consumer_data_set) + len(data.producer_data_set)
-    problem = f"{count} groups in one heartbeat, at most {_GROUPS_MAX} are taken" if count > _GROUPS_MAX else None
+    producers = [producer.group_name for producer in data.producer_data_set]
+    consumers = [consumer.group_name for consumer in data.consumer_data_set]
+    problem = ctx.clients.problem(connection, producers, consumers)
+    if problem is not None:
+        ctx.refusals.note("live_groups", connection.remote_address, problem)
     if not all(0 < len(producer.group_name) <= 255 for producer in data.producer_data_set):
         problem = problem or "the name of a producer group must have 1 to 255 characters"
     if problem is not None:
@@ -64,7 +67,8 @@ def _consumer(
     if group is not None:
         notify = notify and group.notify_consumer_ids_changed_enable
         if len(RETRY_PREFIX + data.group_name) <= 127:
-            ctx.topics.ensure(RETRY_PREFIX + data.group_name, group.retry_queue_nums)
+            with contextlib.suppress(ResponseError):  # as many topics as there may be: its retries are refused, no more
+                ctx.topics.ensure(RETRY_PREFIX + data.group_name, group.retry_queue_nums)
     info = ClientInfo(client_id, request.language, request.version, now_ms)
     before = _expressions(ctx, data.group_name)
     ctx.clients.register_consumer(data, connection, info, notify=notify)

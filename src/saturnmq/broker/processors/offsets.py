@@ -37,7 +37,8 @@ def update(ctx: Context, connection: Connection, request: Command, header: h.Upd
     if not 0 <= header.queue_id < width:
         text = f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] has {width} queues"
         raise response_error(ResponseCode.SYSTEM_ERROR, text)
-    ctx.offsets.set(header.topic, header.consumer_group, header.queue_id, header.commit_offset)
+    if not ctx.offsets.set(header.topic, header.consumer_group, header.queue_id, header.commit_offset):
+        raise response_error(ResponseCode.SYSTEM_BUSY, "too many groups have offsets here (consumerOffsetsMax)")
     return request.reply()
 
 

@@ -1,0 +1,291 @@
+"""What clients may make grow, in a broker and in a NameServer. Source: spec 07 section 6."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+import zlib
+
+import pytest
+from wire import Clock, Wire, run, wire
+
+from saturnmq.broker.growth import HOUR_MS, Growth
+from saturnmq.broker.locks import LOCK_LIVE_MS, QueueLocks
+from saturnmq.client.compress import ZLIB_FLAGS, decompress
+from saturnmq.namesrv import NameServer, NameServerSettings
+from saturnmq.net import Connection, NetSettings, RemotingClient
+from saturnmq.net.refusals import Refusals
+from saturnmq.protocol.bodies import (
+    ConsumerData,
+    DataVersion,
+    HeartbeatData,
+    KVTable,
+    MessageQueue,
+    ProducerData,
+    RegisterBrokerBody,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicConfigTable,
+)
+from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import MessageError
+
+
+@pytest.mark.spec("LIM-13")
+def test_sends_make_so_many_topics_per_hour_and_an_administrator_more() -> None:
+    async def work() -> None:
+        clock = Clock()
+        async with wire(clock_ms=clock, topics_per_hour=2) as w:
+            assert [(await w.send(topic)).code for topic in ("A", "B")] == [0, 0]
+            refused = await w.send("C")
+            assert refused.code == ResponseCode.TOPIC_NOT_EXIST  # a producer tries another broker then
+            assert "2 topics within an hour" in (refused.remark or "")
+            assert (await w.send("A")).code == 0
+            made = await w.call(
+                RequestCode.UPDATE_AND_CREATE_TOPIC, topic="C", defaultTopic="TBW102", readQueueNums=1, writeQueueNums=1,
+                perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order=False,
+            )  # fmt: skip
+            assert made.code == 0 and (await w.send("C")).code == 0
+            clock.ms += HOUR_MS
+            assert (await w.send("D")).code == 0
+            assert w.broker.ctx.refusals.counts == {"topics": 1}
+            table = KVTable.decode((await w.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
+            assert table["rejected_topics"] == "1"
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-13")
+def test_there_are_so_many_topics_in_all() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            present = len(w.broker.ctx.topics.table)
+        async with wire(topics_max=present + 1) as w:
+            assert (await w.send("A")).code == 0
+            assert (await w.send("B")).code == ResponseCode.TOPIC_NOT_EXIST
+            assert (await w.heartbeat("G", "A")).code == 0  # it may consume; there is no room for its retries
+            assert w.broker.ctx.topics.get("%RETRY%G") is None
+            half = await w.send("A", properties={"TRAN_MSG": "true", "PGROUP": "p"})
+            assert half.code == 0  # what the broker itself needs is no growth
+            assert w.broker.ctx.refusals.counts == {"topics": 1, "group_topics": 1}
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-13", "BP-10")
+def test_pulls_and_heartbeats_make_so_many_groups_per_hour() -> None:
+    async def work() -> None:
+        clock = Clock()
+        async with wire(clock_ms=clock, groups_per_hour=2) as w:
+            await w.send()
+            assert (await w.pull(group="A")).code == 0
+            assert (await w.heartbeat("B", "T")).code == 0
+            assert (await w.pull(group="C")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            assert (await w.pull(group="A")).code == 0
+            config = SubscriptionGroupConfig("C")
+            assert (await w.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config.encode())).code == 0
+            assert (await w.pull(group="C")).code == 0
+            clock.ms += HOUR_MS
+            assert (await w.pull(group="D")).code == 0
+            assert w.broker.ctx.refusals.counts == {"groups": 1}
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-13")
+def test_a_clock_that_goes_back_does_not_stop_growth() -> None:
+    now = 10 * HOUR_MS
+    growth = Growth("topics", in_all=10, per_hour=1, clock_ms=lambda: now, refusals=Refusals())
+    assert growth.add(0, "a") is None and growth.add(1, "b") is not None
+    now -= 1
+    assert growth.add(1, "c") is None
+    assert growth.add(10, "d") is not None
+
+
+@pytest.mark.spec("LIM-13")
+def test_live_groups_are_bounded_in_all_and_by_client() -> None:
+    async def beat(w: Wire, producers: list[str], consumers: list[str]) -> Command:
+        data = HeartbeatData("c", [ProducerData(p) for p in producers], [ConsumerData(c) for c in consumers])
+        return await w.call(RequestCode.HEART_BEAT, data.encode())
+
+    async def work() -> None:
+        async with wire(live_groups_max=3) as w:
+            assert (await beat(w, ["p1", "p2", "p3"], ["c1"])).code == 0
+            assert (await beat(w, ["p1"], ["c1"])).code == 0
+            refused = await beat(w, ["p4"], [])
+            assert refused.code == 1 and "liveGroupsMax" in (refused.remark or "")
+            assert w.broker.ctx.refusals.counts == {"live_groups": 1}
+        async with wire() as w:
+            assert (await beat(w, [f"p{n}" for n in range(4000)], [])).code == 0
+            refused = await beat(w, [f"q{n}" for n in range(97)], [])
+            assert refused.code == 1 and "at most 4096" in (refused.remark or "")
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-13")
+def test_offsets_are_kept_for_so_many_groups() -> None:
+    async def work() -> None:
+        async with wire(offsets_max=2) as w:
+            await w.send()
+
+            async def commit(group: str, offset: int) -> int:
+                ext = {"consumerGroup": group, "topic": "T", "queueId": 0, "commitOffset": offset}
+                return (await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, **ext)).code
+
+            assert [await commit("A", 1), await commit("B", 1), await commit("C", 1)] == [0, 0, 2]
+            assert await commit("A", 0) == 0
+            assert w.broker.ctx.offsets.get("T", "C", 0) is None
+            assert w.broker.ctx.refusals.counts == {"offsets": 1}
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-13")
+def test_locks_on_queues_are_bounded() -> None:
+    locks = QueueLocks(3)
+    queues = [MessageQueue("T", "b", n) for n in range(5)]
+    assert locks.lock("G", "c1", queues, 0) == queues[:3]
+    assert locks.lock("H", "c1", queues, 0) == []
+    assert locks.lock("G", "c1", queues[:3], 5) == queues[:3]  # its own are renewed
+    locks.forget_expired(LOCK_LIVE_MS + 10)
+    assert locks.lock("H", "c1", queues[:1], LOCK_LIVE_MS + 10) == queues[:1]
+
+
+@pytest.mark.spec("LIM-13")
+def test_held_pulls_are_bounded_in_all_and_by_connection() -> None:
+    async def work() -> None:
+        async with wire(pull_queue_max=20) as w:
+            await w.send()
+            waiting = [asyncio.ensure_future(w.pull(offset=1, suspend_ms=20_000)) for _ in range(2)]
+            while w.broker.ctx.hold.count < 2:
+                await asyncio.sleep(0)
+            third = await w.pull(offset=1, suspend_ms=20_000)  # a tenth of the places is one connection's
+            assert third.code == ResponseCode.PULL_NOT_FOUND
+            assert w.broker.ctx.hold.count == 2
+            await w.send()
+            assert {(await pull).code for pull in waiting} == {0}
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-10", "REM-14")
+def test_sends_that_wait_for_the_disk_are_bounded() -> None:
+    async def work() -> None:
+        async with wire(send_queue_max=1) as w:
+            w.broker.ctx.waiting_sends = 1
+            refused = await w.send()
+            assert refused.code == ResponseCode.SYSTEM_BUSY
+            assert (refused.remark or "").startswith("[OVERLOAD]system busy")
+            w.broker.ctx.waiting_sends = 0
+            assert (await w.send()).code == 0
+
+    run(work)
+
+
+@pytest.mark.spec("RR-02", "REM-20")
+def test_more_replies_than_permits_wait_for_their_requesters() -> None:
+    """They shared 64 permits with all other calls to clients, and one connection could have no more than it may have unanswered."""
+
+    async def work() -> None:
+        async with wire() as w:
+            pushed: list[tuple[Connection, Command]] = []
+            requester = RemotingClient(settings=NetSettings(), handler=lambda c, r: pushed.append((c, r)))
+            try:
+                data = HeartbeatData("asker", [ProducerData("askers")])
+                beat = Command(RequestCode.HEART_BEAT, body=data.encode())
+                assert (await requester.invoke(w.server.broker_address, beat, 5000)).code == 0
+                properties = f"{PropertyKey.REPLY_TO_CLIENT}\x01asker\x02{PropertyKey.CORRELATION_ID}\x01x"
+                fields = {
+                    "a": "repliers", "b": "DefaultCluster_REPLY_TOPIC", "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 1, "h": 0,
+                    "i": properties, "j": 0, "k": False, "m": False,
+                }  # fmt: skip
+                replies = [
+                    asyncio.ensure_future(w.call(RequestCode.SEND_REPLY_MESSAGE_V2, b"answer", **fields))
+                    for _ in range(300)
+                ]
+                while len(pushed) < 300:
+                    await asyncio.sleep(0.005)
+                assert w.broker.ctx.waiting_replies == 300
+                for connection, request in pushed:
+                    connection.send(request.reply())
+                assert {(await reply).code for reply in replies} == {0}
+                (served,) = [c for c in w.broker._server.connections if c.in_flight] or [None]
+                assert served is None
+            finally:
+                await requester.close()
+
+    run(work)
+
+
+# ---- a NameServer
+
+
+def registration(topics: list[str], address: str = "127.0.0.1:1", **more: str) -> Command:
+    table = TopicConfigTable({t: TopicConfig(t, 1, 1, 6) for t in topics}, DataVersion(1, 1))
+    ext = {"brokerName": address, "brokerAddr": address, "clusterName": "c", "haServerAddr": "x:1", "brokerId": "0"}
+    return Command(RequestCode.REGISTER_BROKER, ext=ext | more, body=RegisterBrokerBody(table, []).encode())
+
+
+@pytest.mark.spec("LIM-13")
+def test_a_name_server_takes_so_many_brokers_topics_and_entries(tmp_path: object) -> None:
+    async def work() -> None:
+        settings = NameServerSettings(
+            kv_config_path=f"{tmp_path}/kv.json", brokers_max=2, topics_max=3, kv_entries_max=1
+        )
+        server = NameServer(settings, NetSettings())
+        host, port = await server.start("127.0.0.1", 0)
+        client = RemotingClient(settings=NetSettings())
+        try:
+
+            async def ask(command: Command) -> Command:
+                return await client.invoke(f"{host}:{port}", command, 5000)
+
+            assert (await ask(registration(["A", "B"]))).code == 0
+            assert (await ask(registration(["B", "C"], "127.0.0.1:2"))).code == 0
+            refused = await ask(registration(["A"], "127.0.0.1:3"))
+            assert refused.code == 2 and "brokersMax" in (refused.remark or "")
+            refused = await ask(registration(["C", "D"], "127.0.0.1:2"))
+            assert refused.code == 2 and "topicsMax" in (refused.remark or "")
+            assert set(server.routes.topics) == {"A", "B", "C"}
+            assert (await ask(registration(["A", "B"]))).code == 0  # who is known goes on
+
+            async def put(key: str) -> int:
+                ext = {"namespace": "n", "key": key, "value": "v"}
+                return (await ask(Command(RequestCode.PUT_KV_CONFIG, ext=ext))).code
+
+            assert [await put("a"), await put("b"), await put("a")] == [0, 2, 0]
+        finally:
+            await client.close()
+            await server.stop()
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-05", "NS-13")
+def test_a_registration_unpacks_to_so_many_bytes() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            bomb = zlib.compress(bytes(200 * 1024 * 1024), 1)
+            command = registration([], compressed="true")
+            command.body = bomb
+            tracemalloc.start()
+            try:
+                answer = await w.client.invoke(w.server.name_servers, command, 20_000)
+                _, peak = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            assert answer.code == 1 and "more than 67108864 bytes" in (answer.remark or "")
+            assert peak < 150 * 1024 * 1024
+            assert (await w.send()).code == 0
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-05")
+def test_a_body_unpacks_to_so_many_bytes() -> None:
+    zeros = zlib.compress(bytes(4 * 1024 * 1024))
+    assert len(decompress(zeros, ZLIB_FLAGS)) == 4 * 1024 * 1024  # a ratio of a thousand is legal
+    with pytest.raises(MessageError):
+        decompress(zlib.compress(bytes(16 * 1024 * 1024 + 1)), ZLIB_FLAGS)
