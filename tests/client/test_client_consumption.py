@@ -216,6 +216,31 @@ def test_a_failed_start_leaves_nothing_and_can_be_tried_again(run: Run, cluster:
     run(work)
 
 
+@pytest.mark.spec("CA-04", "API-04")
+def test_a_start_that_is_cancelled_takes_back_what_it_told(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c, "T", "%RETRY%g")
+            asked = asyncio.Event()
+            c.broker.script[34] = lambda command: asked.set()  # no answer yet
+            inbox = client.consumer("g")
+            await inbox.subscribe("T")
+            starting = asyncio.ensure_future(inbox.start())
+            while b'"groupName":"g"' not in (c.broker.of(34)[-1].body if c.broker.of(34) else b""):
+                asked.clear()
+                await asked.wait()
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            left = (await c.broker.wait_for(RequestCode.UNREGISTER_CLIENT))[0].ext
+            assert left == {"clientID": client.client_id, "consumerGroup": "g"}
+            del c.broker.script[34]
+            await inbox.start()
+            await c.broker.wait_for(11)
+            await inbox.stop()
+
+    run(work)
+
+
 @pytest.mark.spec("CA-05", "API-06", "OF-02")
 def test_a_broadcast_consumer_finds_its_file_again_by_its_client_id(run: Run, cluster: Any, tmp_path: Path) -> None:
     async def work() -> None:
@@ -326,6 +351,32 @@ def test_what_a_difference_is(
     told = [r.getMessage() for r in caplog.records if "differ" in r.getMessage()]
     assert len(told) == bool(word), "once of each difference"
     assert all(word in text and "others=somebody else" in text for text in told)
+
+
+@pytest.mark.spec("CA-03", "PL-09")
+def test_a_broker_that_forgot_a_topic_is_asked_why_before_it_is_told_again(
+    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c, "T", "%RETRY%g")
+            c.broker.groups["g"].add("zzz")  # behind us: the only queue is ours
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                await eventually(lambda: len(c.broker._grown[("T", 0)]) == 1)
+                both = [Connection(client_id=client.client_id), Connection(client_id="zzz")]
+                body = ConsumerConnection(both, {"%RETRY%g": wish("%RETRY%g", "*", 1)}).encode()
+                c.broker.script[203] = lambda command: command.reply(body=body)
+                c.broker.script[11] = [lambda command: command.reply(ResponseCode.SUBSCRIPTION_NOT_EXIST, "gone")]
+                seen = len(c.broker.requests)
+                c.broker.put("T", 0, b"wakes the pull")
+                await eventually(lambda: any(one.code == 34 for one in c.broker.requests[seen:]))
+                codes = [one.code for one in c.broker.requests[seen:]]
+                assert codes.index(203) < codes.index(34)
+
+    run(work)
+    (text,) = [r.getMessage() for r in caplog.records if "differ" in r.getMessage()]
+    assert "topic=T" in text and "newest=no such topic" in text
 
 
 @pytest.mark.spec("CA-07", "API-16")
