@@ -397,6 +397,12 @@ def test_the_role_of_the_file_counts_for_nothing_and_the_earliest_time_is_told(t
             await group.send(b"x")
             told = KVTable.decode((await group.call(master, RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
             assert int(told["earliestMessageTimeStamp"]) == group.stored(master)[0].store_timestamp_ms
+            assert (told["dledgerRole"], told["dledgerServing"], told["dledgerCommittedIndex"]) == (
+                "LEADER",
+                "true",
+                "0",
+            )
+            assert told["dledgerWatermark_n0"] == "0"
             config = (await group.call(master, RequestCode.GET_BROKER_CONFIG)).body or b""
             assert b"brokerRole=SYNC_MASTER" in config and b"brokerId=0" in config
 

@@ -302,11 +302,11 @@ class Broker:
 
     def _handle_member(self, connection: Connection, request: Command) -> Answer:
         """A member of a group serves what its role allows."""
-        refused = self.dledger.refuses(request) if self.dledger is not None else None
+        refused = self.dledger.instead(connection, request) if self.dledger is not None else None
         return self._handle(connection, request) if refused is None else refused
 
     def _handle_member_fast(self, connection: Connection, request: Command) -> Answer:
-        refused = self.dledger.refuses(request) if self.dledger is not None else None
+        refused = self.dledger.instead(connection, request) if self.dledger is not None else None
         return self._handle_fast(connection, request) if refused is None else refused
 
     def _run(self, route: Route | None, connection: Connection, request: Command) -> Answer:

@@ -16,9 +16,11 @@ from saturnmq.broker.delay import DelayService
 from saturnmq.broker.dledger_store import LedgerStore
 from saturnmq.broker.dledger_sync import TIMER_FIELD, LeaderCopy
 from saturnmq.broker.numbers import int64_or
+from saturnmq.broker.processors.admin import runtime_info
 from saturnmq.broker.processors.pull_answer import fields
 from saturnmq.broker.registrar import Registrar
-from saturnmq.protocol.bodies import DelayOffsetTable
+from saturnmq.net import Connection
+from saturnmq.protocol.bodies import DelayOffsetTable, KVTable
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError
@@ -216,11 +218,16 @@ class DLedger:
 
     # ---- requests
 
-    def refuses(self, request: Command) -> Command | Coroutine[Any, Any, Command] | None:
-        """The answer of a broker that does not lead, or has no quorum behind it; None: the request is served (DL-X08)."""
+    def instead(self, connection: Connection, request: Command) -> Command | Coroutine[Any, Any, Command] | None:
+        """What a member of a group answers in another way; None: the request is served as by any broker.
+
+        One that does not lead, or has no quorum behind it, refuses what only a leader may do (DL-X08).
+        """
         code = request.code
         if code == RequestCode.GET_ALL_DELAY_OFFSET:
             return self._delay_progress(request)
+        if code == RequestCode.GET_BROKER_RUNTIME_INFO:
+            return self._runtime_info(connection, request)
         if self._store.serving and self._store.leads:
             return None
         if code in _WRITES:
@@ -249,6 +256,29 @@ class DLedger:
         offset = int64_or(request.ext, "queueOffset", 0)
         await asyncio.sleep(PULL_PAUSE_SECONDS)
         return request.reply(ResponseCode.PULL_RETRY_IMMEDIATELY, "ask the master", ext=fields(MASTER_ID, offset, 0, 0))
+
+    def _runtime_info(self, connection: Connection, request: Command) -> Command:
+        """28, with how the group stands, for who watches it (DL-Q06)."""
+        reply = runtime_info(self._ctx, connection, request, None)
+        return request.reply(body=KVTable(KVTable.decode(reply.body).table | self.figures()).encode())
+
+    def figures(self) -> dict[str, str]:
+        """Role, term, leader, and how far log, group and each member are."""
+        if self._store.member is None:
+            return {}
+        status = self._store.member.status()
+        rows = {
+            "dledgerRole": status.role.value,
+            "dledgerServing": str(self._store.serving).lower(),
+            "dledgerTerm": str(status.term),
+            "dledgerLeaderId": status.leader_id or "",
+            "dledgerBeginIndex": str(status.begin_index),
+            "dledgerEndIndex": str(status.end_index),
+            "dledgerCommittedIndex": str(status.committed_index),
+            "dledgerFailed": status.failed or "",
+            "dledgerCopies": str(self.copy.count),
+        }
+        return rows | {f"dledgerWatermark_{name}": str(mark) for name, mark in sorted(status.watermarks.items())}
 
     def _delay_progress(self, request: Command) -> Command:
         """45, with what our own followers need besides (DL-C07)."""

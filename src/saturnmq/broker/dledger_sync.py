@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 SYNC_SECONDS: Final = 1.0
 TIMEOUT_MS: Final = 3000
 LAST_TIMEOUT_MS: Final = 1000  # of the last copy before this member leads: the old leader may be gone
+QUEUES_MIN: Final = 4  # of a topic that a first send made, as producers ask for it
 TIMER_FIELD: Final = "saturnmqTimer"  # progress of timed messages, in the answer to 45
 
 
@@ -112,8 +113,9 @@ class LeaderCopy:
                 self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, timeout_ms),
                 self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET, timeout_ms),
             )
-            self._take_topics(TopicConfigTable.decode(topics.body), known, last=last)
-            self._take_groups(SubscriptionGroupTable.decode(groups.body), last=last)
+            sure = not last or address == self._leader
+            self._take_topics(TopicConfigTable.decode(topics.body), known, last=last, sure=sure)
+            self._take_groups(SubscriptionGroupTable.decode(groups.body), last=last, sure=sure)
             self._ctx.offsets.take(ConsumerOffsetTable.decode(offsets.body).offset_table, forward=last)
             await self._take_progress(delays, last=last)
         except (SaturnError, OSError, ValueError, KeyError, TypeError) as error:
@@ -135,16 +137,25 @@ class LeaderCopy:
             raise response_error(answer.code, answer.remark, broker=address)
         return answer
 
-    def _take_topics(self, found: TopicConfigTable, known: list[str], *, last: bool) -> None:
+    def _take_topics(self, found: TopicConfigTable, known: list[str], *, last: bool, sure: bool) -> None:
+        """All of the leader's; of a broker that need not have been the leader (not sure) only what is missing here."""
         topics = self._ctx.topics
-        if _is_other(found.data_version, topics.version, last=last):
+        if sure and _is_other(found.data_version, topics.version, last=last):
             topics.take(found)
+        missing = {name: c for name, c in found.topic_config_table.items() if name not in topics.table} if last else {}
+        if missing:
+            topics.take(TopicConfigTable(topics.table | missing, topics.version.next(self._ctx.clock_ms())))
         for name in known:  # the leader has said whether they are, or were deleted
             self.foreign.pop(name, None)
 
-    def _take_groups(self, found: SubscriptionGroupTable, *, last: bool) -> None:
-        if _is_other(found.data_version, self._ctx.groups.version, last=last):
-            self._ctx.groups.take(found)
+    def _take_groups(self, found: SubscriptionGroupTable, *, last: bool, sure: bool) -> None:
+        groups = self._ctx.groups
+        if sure and _is_other(found.data_version, groups.version, last=last):
+            groups.take(found)
+        table = found.subscription_group_table
+        missing = {name: config for name, config in table.items() if name not in groups.table} if last else {}
+        if missing:
+            groups.take(SubscriptionGroupTable(groups.table | missing, groups.version.next(self._ctx.clock_ms())))
 
     async def _take_progress(self, answer: Command, *, last: bool) -> None:
         """Written to the files that the services read when this member leads."""
@@ -172,6 +183,8 @@ class LeaderCopy:
         foreign, self.foreign = self.foreign, {}
         for topic, queues in foreign.items():
             if self._ctx.topics.get(topic) is None:
+                if topic not in self._ctx.topics.system:
+                    queues = max(queues, QUEUES_MIN)
                 log.warning("topic %s is known from the log only, it is made with %s queues", topic, queues)
                 try:
                     self._ctx.topics.ensure(topic, queues)
