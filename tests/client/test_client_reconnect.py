@@ -42,3 +42,22 @@ def test_a_group_is_known_again_before_the_next_pull(
             await work()
 
     asyncio.run(bounded())
+
+
+@pytest.mark.spec("RB-02", "API-18")
+def test_waiting_for_queues_ends_when_a_round_has_given_all_of_them(
+    saturn_broker: BrokerFixture, saturn_topic: str, saturn_group: str
+) -> None:
+    saturn_broker.create_topic(f"{saturn_topic}-wide", queues=64)
+
+    async def work() -> None:
+        async with Client.from_url(saturn_broker.url) as client, client.consumer(saturn_group) as inbox:
+            await inbox.subscribe(f"{saturn_topic}-wide")
+            async with asyncio.timeout(30):
+                while not inbox.assigned:  # a round gives one queue after the other
+                    await asyncio.sleep(0)
+            assert len(inbox.assigned) < 64
+            assert len(await inbox.wait_assigned()) == 64
+            assert len(await inbox.wait_assigned()) == 64
+
+    asyncio.run(work())

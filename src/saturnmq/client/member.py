@@ -282,6 +282,7 @@ class Member(ABC):
                 async with asyncio.timeout(pause_s):
                     await self._rebalance_wanted.wait()
             self._rebalance_wanted.clear()
+            self._round_done.clear()
             if not self._suspended:  # CA-08
                 await self._rebalance()
             self._rounds += 1

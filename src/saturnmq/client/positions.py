@@ -40,7 +40,7 @@ class Positioned(Member):
     async def wait_assigned(self, timeout: float = 10.0) -> list[MessageQueue]:
         """The queues owned once a rebalance has given any. Raises TimeoutError."""
         async with asyncio.timeout(timeout):
-            while not self.assigned:
+            while not (self.assigned and self._round_done.is_set()):  # a round that is under way has not given all
                 self._check()
                 self._round_done.clear()
                 await self._round_done.wait()
