@@ -378,7 +378,7 @@ def test_trace_records_of_every_age_become_events_and_the_others_are_named() -> 
 def test_latencies_of_known_traces_are_found_and_late_ones_count(
     spark: Any, server: SyncEmbeddedBroker, tmp_path: Path
 ) -> None:
-    """200 sent, one batch of 2, latencies 1..200 ms; the answers of 10 come in a second run, 5 never do; one fails and is retried."""
+    """200 sent, one batch of 2, latencies 1..200 ms; 10 are answered in a second run, 5 never; one fails once."""
     texts = [pub(0, "B1,B2") + deliver(0, "B1", 50) + deliver(0, "B2", 50)] + [pub(n, f"M{n}") for n in range(1, 201)]
     texts += [deliver(n, f"M{n}", n) for n in range(1, 186)]
     texts += [deliver(0, "M1", 1, success=False, retry=9), "Pub\x01oops\x02"]

@@ -34,9 +34,11 @@ LOCAL: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.mapKeyDedupPolicy": "LAST_WIN",  # messages of batches hold WAIT twice
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # UTC instants to every reader (SPK-12)
     "spark.log.level": "ERROR",
     PUSHDOWN_CONF: "true",
 }
+SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set for the script argument of spark-submit
 NAME_SERVER_CONF: Final = "spark.saturnmq.nameServer"
 
 
@@ -45,11 +47,15 @@ def make_session(app: str, *, name_server: str | None = None, conf: Mapping[str,
     version = ".".join(pyspark.__version__.split(".")[:2])
     if version not in SUPPORTED:
         raise ConfigError(f"pyspark {pyspark.__version__} is installed; supported are {', '.join(SUPPORTED)}")
-    os.environ["JAVA_HOME"] = str(java_home())
+    if SUBMITTED not in os.environ:
+        os.environ["JAVA_HOME"] = str(java_home())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     warehouse = str(Path(tempfile.gettempdir()) / "saturnmq-spark-warehouse")
-    settings = LOCAL | {"spark.sql.warehouse.dir": warehouse} | dict(conf or {})
+    local = {"spark.sql.warehouse.dir": warehouse} | LOCAL
+    if SUBMITTED in os.environ:  # spark-submit has decided where it runs and started the JVM
+        local = {name: value for name, value in local.items() if name.startswith("spark.sql.") and name in LOCAL}
+    settings = local | dict(conf or {})
     os.environ[PUSHDOWN_ENVIRONMENT] = settings[PUSHDOWN_CONF].lower()
     if name_server:
         settings[NAME_SERVER_CONF] = name_server

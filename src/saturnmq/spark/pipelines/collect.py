@@ -1,0 +1,178 @@
+"""What brokers count, asked over the network as ticks: one row per topic, group and broker. No pyspark needed.
+
+Source: PIP-11, EXP-05. Asked are 202 and 208, which both brokers know, and 315 for bytes where it is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from saturnmq.protocol.bodies import TopicList
+from saturnmq.protocol.bodies_admin import BrokerStatsData, ConsumeStats, GroupList, TopicStatsTable
+from saturnmq.protocol.codes import DLQ_PREFIX, RequestCode, ResponseCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.spark.connect import Connection, Link, linked
+from saturnmq.spark.planning import is_system_topic
+
+logger = logging.getLogger(__name__)
+PRODUCER_GROUP: Final = "SATURN_STATS_PRODUCER"
+AT_ONCE: Final = 16  # topics asked for at the same time
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Counters at one time. ts: Unix ms. group "" is the producers' side: total counts messages stored, else those consumed.
+
+    bytes: stored in the last minute, where the broker says. lag: messages behind; lag_s: age of the last one consumed of a queue
+    that is behind. fail: messages in the dead letter topic of the group so far.
+    """
+
+    ts: int
+    topic: str
+    group: str
+    broker_name: str
+    total: int
+    bytes: int | None = None
+    lag: int = 0
+    lag_s: float = 0.0
+    fail: int = 0
+
+
+def decode_tick(text: bytes) -> Tick:
+    """A tick out of JSON. Raises ValueError naming what is wrong."""
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("a tick is a JSON object")
+    kinds: dict[str, Any] = {
+        "ts": int,
+        "topic": str,
+        "group": str,
+        "broker_name": str,
+        "total": int,
+        "lag": int,
+        "fail": int,
+    }
+    known = {name: value[name] for name in Tick.__dataclass_fields__ if name in value}
+    for name, kind in kinds.items():
+        if name in known and type(known[name]) is not kind:
+            raise ValueError(f"{name} is {known[name]!r}, must be {kind.__name__}")
+    try:
+        return Tick(**known)
+    except TypeError as error:
+        raise ValueError(str(error).replace("Tick.__init__() ", "")) from None
+
+
+def encode_tick(tick: Tick) -> bytes:
+    """A tick as JSON."""
+    return json.dumps(asdict(tick)).encode()
+
+
+def collect(options: Connection, now_ms: int) -> list[Tick]:
+    """A tick for every topic, and every group of it, of every broker. A broker that does not answer is left out, with a warning."""
+    with linked(options) as link:
+        return link.run(_collect(link, now_ms))
+
+
+async def _collect(link: Link, now_ms: int) -> list[Tick]:
+    core = link.core
+    answer = await core.name_servers.call(
+        Command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER), core.settings.api_timeout_ms
+    )
+    system = await core.name_servers.call(
+        Command(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS), core.settings.api_timeout_ms
+    )
+    others = set(TopicList.decode(system.body or b"{}").topic_list)
+    topics = [
+        t for t in TopicList.decode(answer.body or b"{}").topic_list if t not in others and not is_system_topic(t)
+    ]
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(topic: str) -> list[Tick]:
+        async with gate:
+            return await _topic(link, topic, now_ms)
+
+    return [tick for ticks in await asyncio.gather(*map(one, sorted(topics))) for tick in ticks]
+
+
+async def _topic(link: Link, topic: str, now_ms: int) -> list[Tick]:
+    found: list[Tick] = []
+    try:
+        route = await link.core.read_route(topic)
+    except SaturnError as error:
+        logger.warning("no route of topic %s: %s", topic, error)
+        return found
+    for broker in sorted(route.addresses):
+        address = route.master(broker)
+        if address is None:
+            continue
+        try:
+            found += await _on_broker(link, topic, broker, address, now_ms)
+        except SaturnError as error:
+            logger.warning("broker %s does not say how topic %s does: %s", broker, topic, error)
+    return found
+
+
+async def _ask(link: Link, address: str, code: RequestCode, **ext: str) -> bytes | None:
+    """The body, None when the broker refuses."""
+    answer = await link.core.remote.call(address, Command(code, ext=ext), link.core.settings.api_timeout_ms)
+    return (answer.body or b"{}") if answer.code == ResponseCode.SUCCESS else None
+
+
+async def _on_broker(link: Link, topic: str, broker: str, address: str, now_ms: int) -> list[Tick]:
+    body = await _ask(link, address, RequestCode.GET_TOPIC_STATS_INFO, topic=topic)
+    if body is None:
+        return []
+    stored = sum(offset.max_offset for offset in TopicStatsTable.decode(body).offset_table.values())
+    ticks = [Tick(now_ms, topic, "", broker, stored, await _bytes(link, address, topic))]
+    groups = await _ask(link, address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic=topic)
+    for group in GroupList.decode(groups).group_list if groups else []:
+        stats = await _ask(link, address, RequestCode.GET_CONSUME_STATS, consumerGroup=group, topic=topic)
+        if stats is None:
+            continue
+        table = ConsumeStats.decode(stats).offset_table
+        behind = {queue: w for queue, w in table.items() if w.broker_offset > w.consumer_offset}
+        since = [now_ms - w.last_timestamp for w in behind.values() if w.last_timestamp > 0]
+        dead = await _ask(link, address, RequestCode.GET_TOPIC_STATS_INFO, topic=DLQ_PREFIX + group)
+        ticks.append(
+            Tick(
+                now_ms,
+                topic,
+                group,
+                broker,
+                sum(w.consumer_offset for w in table.values()),
+                None,
+                sum(w.broker_offset - w.consumer_offset for w in behind.values()),
+                max(max(since, default=0), 0) / 1000,
+                sum(o.max_offset for o in TopicStatsTable.decode(dead).offset_table.values()) if dead else 0,
+            )
+        )
+    return ticks
+
+
+async def _bytes(link: Link, address: str, topic: str) -> int | None:
+    body = await _ask(link, address, RequestCode.VIEW_BROKER_STATS_DATA, statsName="TOPIC_PUT_SIZE", statsKey=topic)
+    if body is None:
+        return None
+    minute = BrokerStatsData.decode(body).stats_minute
+    return int(minute.sum)
+
+
+def publish(options: Connection, topic: str, bodies: list[tuple[bytes, str]]) -> None:
+    """Send messages with a key each. Raises what the client raises."""
+
+    async def send(link: Link) -> None:
+        async with link.client.producer(PRODUCER_GROUP) as producer:
+            for body, key in bodies:
+                await producer.send(topic, body, keys=[key])
+
+    if bodies:
+        with linked(options) as link:
+            link.run(send(link))
+
+
+__all__ = ["Tick", "collect", "decode_tick", "encode_tick", "publish"]

@@ -1,0 +1,293 @@
+"""Throughput and lag by minute, hour and day, and alerts. Source: PIP-11, EXP-04, EXP-05.
+
+In: with --mode poll the brokers are asked, which is what keeps their history; with --mode topic ticks are read from a topic, JSON
+as `collect` writes it. Out: stats_ticks, kept growing; stats_1m, stats_1h, stats_1d and alerts, made anew of all ticks: ticks that
+come late or twice change nothing. Ticks hold counters that only grow, so a missed one loses nothing either. An alert fires once
+when its value reaches one threshold, and is cleared once when it falls to the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.window import Window
+
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.spark.connect import Connection
+from saturnmq.spark.pipelines import collect, lake, report, running
+from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
+
+TICKS: Final = (
+    "ts timestamp, topic string, group string, broker_name string, total bigint, bytes bigint, lag bigint, "
+    "lag_s double, fail bigint"
+)
+MINUTES: Final = (
+    "topic string, group string, broker_name string, window_start timestamp, msgs bigint, bytes bigint, tps_avg double, "
+    "tps_max double, lag bigint, lag_s double, fail bigint"
+)
+ALERTS: Final = "ts timestamp, rule string, subject string, value double, threshold double, state string"
+RULES: Final = "rule string, metric string, fire double, clear double"
+METRICS: Final = ("behind_s", "msgs", "bytes", "tps_avg", "tps_max", "lag", "lag_s", "fail")
+# One rule for all groups: the lag in seconds of what producers sent in the last five minutes (EXP-04).
+DEFAULT_RULES: Final = (
+    ("behind", "behind_s", 300.0, 60.0),
+    ("stuck", "lag_s", 600.0, 60.0),
+    ("dead letters", "fail", 1.0, 0.0),
+)
+ROWS_MAX: Final = 100_000
+_WHO: Final = ("topic", "group", "broker_name")
+
+
+@dataclass(frozen=True)
+class StatsConf(Conf):
+    """rules: (rule, metric, fire, clear). alert_topic: where alerts go, None for nowhere."""
+
+    mode: str = "poll"
+    topic: str = "SATURN_STATS"
+    rules: tuple[tuple[str, str, float, float], ...] = DEFAULT_RULES
+    alert_topic: str | None = None
+    publish: bool = False
+
+
+def stats_1m(ticks: DataFrame) -> DataFrame:
+    """What happened between two ticks counts in the minute of the later one; the first says where counting begins."""
+    once = ticks.dropDuplicates(["ts", *_WHO])
+    in_order = Window.partitionBy(*_WHO).orderBy("ts")
+
+    def grown(name: str) -> Any:
+        before = f.lag(name).over(in_order)
+        return f.when(before.isNull(), 0).when(f.col(name) < before, f.col(name)).otherwise(f.col(name) - before)
+
+    seconds = (f.unix_micros("ts") - f.lag(f.unix_micros("ts")).over(in_order)) / 1_000_000
+    steps = once.select("*", grown("total").alias("more"), grown("fail").alias("failed"), seconds.alias("seconds"))
+    return steps.groupBy(*_WHO, f.date_trunc("minute", "ts").alias("window_start")).agg(
+        f.sum("more").alias("msgs"), f.max("bytes").alias("bytes"), (f.sum("more") / 60).alias("tps_avg"),
+        f.coalesce(f.max(f.col("more") / f.col("seconds")), f.lit(0.0)).alias("tps_max"), f.max_by("lag", "ts").alias("lag"),
+        f.max_by("lag_s", "ts").alias("lag_s"), f.sum("failed").alias("fail"),
+    )  # fmt: skip
+
+
+def rolled(finer: DataFrame, unit: str) -> DataFrame:
+    """Hours or days of minutes or hours."""
+    seconds = {"hour": 3600, "day": 86_400}[unit]
+    return finer.groupBy(*_WHO, f.date_trunc(unit, "window_start").alias("start")).agg(
+        f.sum("msgs").alias("msgs"), f.sum("bytes").alias("bytes"), (f.sum("msgs") / seconds).alias("tps_avg"),
+        f.max("tps_max").alias("tps_max"), f.max_by("lag", "window_start").alias("lag"),
+        f.max_by("lag_s", "window_start").alias("lag_s"), f.sum("fail").alias("fail"),
+    ).withColumnRenamed("start", "window_start").select(*[c.strip().split(" ")[0] for c in MINUTES.split(",")])  # fmt: skip
+
+
+def alerts(minutes: DataFrame, rules: DataFrame) -> DataFrame:
+    """Each firing and each clearing, once. subject: topic, group and broker; behind_s: see DEFAULT_RULES."""
+    last5 = Window.partitionBy("topic", "broker_name").orderBy(f.unix_seconds("window_start")).rangeBetween(-240, 0)
+    produced = minutes.where("group = ''").select(
+        "topic", "broker_name", "window_start", (f.sum("msgs").over(last5) / 300).alias("rate"))  # fmt: skip
+    known = minutes.where("group != ''").join(produced, ["topic", "broker_name", "window_start"], "left")
+    slowest = f.greatest(f.coalesce("rate", f.lit(0.0)), f.lit(1 / 300))
+    with_lag = known.withColumn("behind_s", f.col("lag") / slowest)
+    value = f.coalesce(*[f.when(f.col("metric") == name, f.col(name).cast("double")) for name in METRICS])
+    subject = f.concat_ws("/", *_WHO).alias("subject")
+    seen = with_lag.crossJoin(f.broadcast(rules)).select(
+        "window_start", "rule", "fire", "clear", subject, value.alias("value")
+    )
+    marked = seen.withColumn(
+        "mark", f.when(f.col("value") >= f.col("fire"), "firing").when(f.col("value") <= f.col("clear"), "cleared"))  # fmt: skip
+    in_order = Window.partitionBy("rule", "subject").orderBy("window_start")
+    held = marked.withColumn(
+        "state", f.last("mark", ignorenulls=True).over(in_order.rowsBetween(Window.unboundedPreceding, 0))
+    )
+    before = f.coalesce(f.lag("state").over(in_order), f.lit("cleared"))
+    turned = held.withColumn("before", before).where("state is not null and state != before")
+    threshold = f.when(f.col("state") == "firing", f.col("fire")).otherwise(f.col("clear")).alias("threshold")
+    return turned.select(f.col("window_start").alias("ts"), "rule", "subject", "value", threshold, "state")
+
+
+def ticks_of(spark: SparkSession, conf: StatsConf) -> DataFrame:
+    """Every tick so far."""
+    return lake.table(spark, conf.table("stats_ticks"), TICKS)
+
+
+def build(spark: SparkSession, conf: StatsConf) -> DataFrame:
+    """Table `stats_1m`."""
+    return stats_1m(ticks_of(spark, conf))
+
+
+def poll(spark: SparkSession, conf: StatsConf) -> int:
+    """Ask the brokers and keep the answer; how many ticks that are."""
+    now_ms = int(time.time() * 1000)
+    connection = Connection(conf.name_servers)
+    ticks = collect.collect(connection, now_ms)
+    if conf.publish:
+        collect.publish(connection, conf.topic, [(collect.encode_tick(t), f"{t.topic}/{t.group}") for t in ticks])
+    if ticks:
+        lake.write_part(frame_of(spark, ticks), conf.table("stats_ticks"), now_ms)
+    return len(ticks)
+
+
+def frame_of(spark: SparkSession, ticks: list[collect.Tick]) -> DataFrame:
+    """Ticks as rows."""
+    made = spark.createDataFrame(
+        [tuple(vars(tick).values()) for tick in ticks], TICKS.replace("ts timestamp", "ts bigint")
+    )
+    return made.withColumn("ts", f.timestamp_millis("ts")).coalesce(1)
+
+
+def ingest(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> int:
+    """Ticks of the topic since the last run; how many messages that are. What is none goes to stats_ticks_bad."""
+    rows = spark.readStream.format("rocketmq").options(
+        nameServer=conf.name_servers, topic=conf.topic, startingOffsets="earliest",
+        columns="topic,brokerName,queueId,queueOffset,body").load()  # fmt: skip
+
+    def write(batch: DataFrame, number: int) -> None:
+        good, bad = [], []
+        for row in batch.collect():  # a few hundred bytes per topic, group and minute
+            try:
+                good.append(collect.decode_tick(bytes(row["body"])))
+            except ValueError as error:
+                bad.append((*row[:4], str(error), bytes(row["body"])))
+        lake.write_part(frame_of(spark, good), conf.table("stats_ticks"), number)
+        if bad:
+            place = "topic string, broker_name string, queue_id int, queue_offset bigint, error string, body binary"
+            lake.write_part(spark.createDataFrame(bad, place).coalesce(1), conf.table("stats_ticks_bad"), number)
+
+    writer = rows.writeStream.option("checkpointLocation", conf.table("_checkpoint_stats")).foreachBatch(write)
+    return running.watch(writer.trigger(availableNow=True).start(), step)
+
+
+def tables(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> list[dict[str, Any]]:
+    """Make the tables anew of the ticks; the alerts that were not there before."""
+    minute, hour, day = (conf.table(name) for name in ("stats_1m", "stats_1h", "stats_1d"))
+    step("stats_1m")
+    lake.replace_table(build(spark, conf).coalesce(1), minute)
+    step("stats_1h")
+    lake.replace_table(rolled(lake.table(spark, minute, MINUTES), "hour").coalesce(1), hour)
+    lake.replace_table(rolled(lake.table(spark, hour, MINUTES), "day").coalesce(1), day)
+    step("alerts")
+    before = {_identity(row) for row in lake.head(spark, conf.table("alerts"), ROWS_MAX)}
+    minutes = lake.table(spark, conf.table("stats_1m"), MINUTES)
+    lake.replace_table(
+        alerts(minutes, spark.createDataFrame(list(conf.rules), RULES)).coalesce(1), conf.table("alerts")
+    )
+    now = sorted(lake.head(spark, conf.table("alerts"), ROWS_MAX), key=lambda row: str(row["ts"]))
+    return [row for row in now if _identity(row) not in before]
+
+
+def _identity(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["ts"], row["rule"], row["subject"], row["state"]
+
+
+def run(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> Outcome:
+    """The whole run; with an interval again and again."""
+    return running.repeated(conf, lambda: once(spark, conf, step), step)
+
+
+def once(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> Outcome:
+    """New ticks, then the tables, the alerts and the report."""
+    step("asking brokers" if conf.mode == "poll" else "reading ticks")
+    count = poll(spark, conf) if conf.mode == "poll" else ingest(spark, conf, step)
+    bad = lake.count(spark, conf.table("stats_ticks_bad"))
+    if conf.max_bad is not None and bad > conf.max_bad:
+        raise ConfigError(f"{bad} ticks are bad, option --max-bad={conf.max_bad} allows fewer: see stats_ticks_bad")
+    fresh = tables(spark, conf, step)
+    if conf.alert_topic and fresh:
+        told = [(json.dumps(row | {"ts": row["ts"].isoformat()}).encode(), row["subject"]) for row in fresh]
+        collect.publish(Connection(conf.name_servers), conf.alert_topic, told)
+    minutes = sorted(lake.head(spark, conf.table("stats_1m"), ROWS_MAX), key=lambda row: str(row["window_start"]))
+    every = sorted(lake.head(spark, conf.table("alerts"), ROWS_MAX), key=lambda row: str(row["ts"]))
+    last = {tuple(row[name] for name in _WHO): row for row in minutes}
+    lag = sum(row["lag"] or 0 for row in last.values())
+    facts = {"topics": len({who[0] for who in last}), "groups": len({who[1] for who in last} - {""}), "lag": lag,
+             "alerts": len(every), "minutes": len({row["window_start"] for row in minutes})}  # fmt: skip
+    page = report.write(conf.lake, "stats", "Throughput and lag", facts, figures(minutes),
+                        {"alerts": every, "as of the last minute": list(last.values())})  # fmt: skip
+    says = f"{count} new ticks; {lag} messages behind in all; {len(fresh)} new alerts"
+    return Outcome(count, len(minutes), bad, lag, says, page, {"alerts": len(fresh)})
+
+
+def figures(minutes: list[dict[str, Any]]) -> list[report.Figure]:
+    """Charts of the report."""
+
+    def series(column: str, *, of_groups: bool) -> dict[str, tuple[list[Any], list[Any]]]:
+        found: dict[str, tuple[list[Any], list[Any]]] = {}
+        for row in minutes:
+            if bool(row["group"]) == of_groups:
+                name = " ".join(filter(None, (row["topic"], row["group"], row["broker_name"])))
+                x, y = found.setdefault(name, ([], []))
+                x.append(row["window_start"])
+                y.append(row[column])
+        return found
+
+    return [report.lines("Messages produced per second", series("tps_avg", of_groups=False), "messages/s"),
+            report.lines("Messages consumed per second", series("tps_avg", of_groups=True), "messages/s"),
+            report.lines("Messages behind", series("lag", of_groups=True), "messages")]  # fmt: skip
+
+
+def read_rules(path: str) -> tuple[tuple[str, str, float, float], ...]:
+    """Rules out of a JSON file: [{"rule": ..., "metric": ..., "fire": ..., "clear": ...}]. Raises ConfigError naming the entry."""
+    try:
+        given = json.loads(Path(path).read_text())
+        found = tuple((str(r["rule"]), str(r["metric"]), float(r["fire"]), float(r["clear"])) for r in given)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(
+            f"option --rules={path}: must be a JSON list of rule, metric, fire, clear: {error!r}"
+        ) from error
+    for rule, metric, fire, clear in found:
+        if metric not in METRICS:
+            raise ConfigError(
+                f"option --rules={path}: rule {rule!r}: metric {metric!r}; allowed are {', '.join(METRICS)}"
+            )
+        if clear >= fire:
+            raise ConfigError(f"option --rules={path}: rule {rule!r}: clear={clear} must be below fire={fire}")
+    return found
+
+
+def options(p: argparse.ArgumentParser) -> None:
+    """Its own options."""
+    running.broker_options(p)
+    p.add_argument(
+        "--mode", choices=["poll", "topic"], default="poll", help="ask brokers, or read ticks (default poll)"
+    )
+    p.add_argument("--topic", default="SATURN_STATS", help="topic of ticks (default %(default)s)")
+    p.add_argument("--publish", action="store_true", help="with --mode poll: also send the ticks to the topic")
+    p.add_argument("--rules", metavar="FILE", help="alert rules, a JSON list of rule, metric, fire, clear")
+    p.add_argument(
+        "--alert-topic", default="SATURN_ALERT", metavar="TOPIC", help="where new alerts go (default %(default)s)"
+    )
+    p.add_argument(
+        "--no-alert-topic", dest="alert_topic", action="store_const", const=None, help="alerts only into the table"
+    )
+    running.trigger_option(p)
+
+
+def conf_of(args: argparse.Namespace) -> StatsConf:
+    """Raises ConfigError."""
+    rules = read_rules(args.rules) if args.rules else DEFAULT_RULES
+    return StatsConf(**running.common(args), mode=args.mode, topic=args.topic, rules=rules, alert_topic=args.alert_topic,
+                     publish=args.publish)  # fmt: skip
+
+
+PIPELINE: Final = Pipeline(
+    "stats",
+    "Throughput and lag by minute, hour and day, and alerts; with a report.",
+    {"brokers": "with --mode poll: their counters", "TOPIC": "with --mode topic: ticks"},
+    {"stats_ticks": TICKS, "stats_1m": MINUTES, "stats_1h": MINUTES, "stats_1d": MINUTES, "alerts": ALERTS},
+    "ticks that are late, doubled or missing change no sum; an alert fires once and clears once",
+    options,
+    conf_of,
+    build,
+    run,
+)
+
+if __name__ == "__main__":
+    from saturnmq.spark.pipelines import main
+
+    sys.exit(main(["stats", *sys.argv[1:]]))

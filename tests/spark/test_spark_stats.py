@@ -1,0 +1,139 @@
+"""Throughput, lag and alerts: direct counts against the tables."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saturnmq import Outgoing
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.spark.connect import Connection
+from saturnmq.spark.pipelines import collect, lake, stats
+from saturnmq.spark.pipelines.collect import Tick
+from saturnmq.sync import Client
+from saturnmq.testing import SyncEmbeddedBroker
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+NOON_MS = int(NOON.timestamp() * 1000)
+
+
+def quietly(_words: str) -> None:
+    """A progress that shows nothing."""
+
+
+def ticks() -> list[Tick]:
+    """Three hours, a tick each 30 s: 10 messages per tick produced, consumed as fast but for minutes 30 to 60, then caught up."""
+    made = []
+    for n in range(361):
+        behind = min(max(n - 60, 0), 60) * 10 if n < 150 else 0
+        made.append(Tick(NOON_MS + n * 30_000, "orders", "", "b", n * 10, 700))
+        made.append(
+            Tick(
+                NOON_MS + n * 30_000,
+                "orders",
+                "g",
+                "b",
+                n * 10 - behind,
+                None,
+                behind,
+                behind / 10,
+                2 if n > 200 else 0,
+            )
+        )
+    return made
+
+
+@pytest.mark.spark
+@pytest.mark.spec("PIP-11", "PIP-04", "EXP-04", "EXP-05")
+def test_sums_are_those_of_a_direct_count_and_alerts_come_once(spark: Any, tmp_path: Path) -> None:
+    conf = stats.StatsConf(lake=str(tmp_path))
+    given = ticks()
+    late = [t for t in given if 20 <= (t.ts - NOON_MS) // 60_000 < 40]  # they come in a second part, some of them again
+    lake.write_part(stats.frame_of(spark, [t for t in given if t not in late]), conf.table("stats_ticks"), 1)
+    lake.write_part(stats.frame_of(spark, [*late, *given[:50]]), conf.table("stats_ticks"), 2)
+    fresh = stats.tables(spark, conf, quietly)
+    minutes = lake.head(spark, conf.table("stats_1m"), 10_000)
+    by = {(r["group"], r["window_start"]): r for r in minutes}
+    assert len(by) == len(minutes) == 2 * 181
+    for group in ("", "g"):
+        for minute in (1, 25, 80, 100):
+            mine = [t for t in given if t.group == group and t.ts < NOON_MS + (minute + 1) * 60_000]
+            before = [t for t in mine if t.ts < NOON_MS + minute * 60_000]
+            row = by[(group, NOON + timedelta(minutes=minute))]
+            counted = max(t.total for t in mine) - max(t.total for t in before)
+            assert (
+                row["msgs"] == counted and row["tps_avg"] == pytest.approx(counted / 60) and row["lag"] == mine[-1].lag
+            )
+    assert by[("", NOON + timedelta(minutes=5))]["tps_max"] == pytest.approx(10 / 30)
+    assert by[("", NOON + timedelta(minutes=5))]["bytes"] == 700
+    hours = {(r["group"], r["window_start"]): r for r in lake.head(spark, conf.table("stats_1h"), 100)}
+    days = {r["group"]: r for r in lake.head(spark, conf.table("stats_1d"), 100)}
+    for group in ("", "g"):
+        assert [hours[(group, NOON + timedelta(hours=h))]["msgs"] for h in range(3)] == [
+            sum(by[(group, NOON + timedelta(minutes=m))]["msgs"] for m in range(60 * h, 60 * h + 60)) for h in range(3)
+        ]
+        assert days[group]["msgs"] == 3600
+    # the lag grows to 600 messages, 30 minutes of what is produced; it is gone at minute 75; two are dead at minute 100
+    found = [(a["rule"], a["state"], a["subject"]) for a in fresh]
+    expected = [("behind", "firing"), ("behind", "cleared"), ("dead letters", "firing"), ("dead letters", "cleared")]
+    assert found == [(*turn, "orders/g/b") for turn in expected]
+    assert fresh[0]["ts"] < NOON + timedelta(minutes=40) and fresh[1]["ts"] == NOON + timedelta(minutes=75)
+    assert stats.tables(spark, conf, quietly) == []
+
+
+@pytest.mark.spark
+@pytest.mark.spec("PIP-11", "PIP-05", "EXP-05")
+def test_brokers_are_asked_and_ticks_come_from_a_topic(spark: Any, server: SyncEmbeddedBroker, tmp_path: Path) -> None:
+    with Client(name_servers=server.name_servers) as client, client.producer("stats-tests") as out:
+        client.create_topic("counted", queues=2)
+        for topic in ("SATURN_STATS", "SATURN_ALERT"):
+            client.create_topic(topic, queues=1)
+        for queue in out.queues("counted"):
+            out.send_many("counted", [Outgoing(value=b"x") for _ in range(15)], queue=queue)
+        puller = client.puller("counting")
+        for queue in puller.queues("counted"):
+            puller.commit("counting", queue, 5)
+    connection = Connection(server.name_servers)
+    found = {(t.topic, t.group): t for t in collect.collect(connection, NOON_MS)}
+    assert found[("counted", "")].total == 30
+    group = found[("counted", "counting")]
+    assert (group.total, group.lag) == (10, 20) and group.broker_name == "broker-a"
+    later = [replace(group, ts=NOON_MS + 60_000 * n, total=10, lag=20 + n, lag_s=700.0) for n in range(2)]
+    bodies = [*(collect.encode_tick(t) for t in later), b'{"ts": "noon"}', b"[]", b'{"ts": 1, "surprise": 2}']
+    collect.publish(connection, "SATURN_STATS", [(body, "k") for body in bodies])
+    conf = stats.StatsConf(server.name_servers, str(tmp_path), mode="topic", alert_topic="SATURN_ALERT")
+    first = stats.run(spark, conf, quietly)
+    assert (first.rows_in, first.bad, first.lag, first.more["alerts"]) == (5, 3, 21, 2)
+    errors = sorted(r["error"] for r in lake.head(spark, conf.table("stats_ticks_bad"), 10))
+    assert (
+        errors[0] == "a tick is a JSON object"
+        and "missing 4 required" in errors[1]
+        and errors[2] == "ts is 'noon', must be int"
+    )
+    page = Path(str(first.report)).read_text()
+    assert "Messages behind" in page and "counted/counting/broker-a" in page
+    assert stats.poll(spark, replace(conf, mode="poll")) >= 2
+    sent = spark.read.format("rocketmq").options(nameServer=server.name_servers, topic="SATURN_ALERT").load().collect()
+    told = [json.loads(r["body"]) for r in sent]
+    assert {(a["rule"], a["state"]) for a in told[:2]} == {("behind", "firing"), ("stuck", "firing")}
+
+
+@pytest.mark.spec("PIP-11")
+def test_wrong_rules_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "rules.json"
+    for given, words in (
+        ("{", "must be a JSON list"),
+        ('[{"rule": "r", "metric": "lag", "fire": 1}]', "clear"),
+        ('[{"rule": "r", "metric": "lags", "fire": 2, "clear": 1}]', "metric 'lags'; allowed are behind_s"),
+        ('[{"rule": "r", "metric": "lag", "fire": 1, "clear": 1}]', "clear=1.0 must be below fire=1.0"),
+    ):
+        path.write_text(given)
+        with pytest.raises(ConfigError, match=words):
+            stats.read_rules(str(path))
+    path.write_text('[{"rule": "r", "metric": "lag", "fire": 2, "clear": 1}]')
+    assert stats.read_rules(str(path)) == (("r", "lag", 2.0, 1.0),)
