@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 from wire import Clock, Wire, run, wire
 
+from saturnmq.broker import Broker, BrokerSettings
+from saturnmq.broker.address_server import LookupFailed, parse
 from saturnmq.broker.processors import relay
 from saturnmq.broker.slow_groups import disable_slow
+from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import Connection, NetSettings, RemotingClient
 from saturnmq.protocol.bodies import (
     ConsumeMessageDirectlyResult,
@@ -35,7 +38,7 @@ from saturnmq.protocol.bodies import (
 from saturnmq.protocol.codes import Language, RequestCode, ResponseCode, SysFlag
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.message import Host, Message, decode_records
-from saturnmq.store import PutStatus
+from saturnmq.store import PutStatus, StoreProfile, StoreSettings
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 
@@ -378,6 +381,29 @@ def test_a_pull_outside_the_queue_leaves_an_event() -> None:
     run(work)
 
 
+@pytest.mark.spec("BP-08", "BP-07")
+def test_a_slave_sends_a_pull_that_went_astray_to_the_groups_broker() -> None:
+    async def work() -> None:
+        for checks in (False, True):
+            async with wire(offset_check_in_slave=checks, slave_read_enable=True) as w:
+                await w.send()
+                w.broker.ctx.groups.set(SubscriptionGroupConfig("G", broker_id=4))
+                w.broker.ctx.is_slave = lambda: True
+                astray = await w.pull(offset=77, sysFlag=5, commitOffset=9)
+                if checks:
+                    assert astray.code == ResponseCode.PULL_OFFSET_MOVED and astray.ext["nextBeginOffset"] == "1"
+                else:
+                    assert astray.code == ResponseCode.PULL_RETRY_IMMEDIATELY and astray.ext["nextBeginOffset"] == "77"
+                assert astray.ext["suggestWhichBrokerId"] == "4"
+                assert w.broker.ctx.offsets.get("T", "G", 0) is None  # nor does it take offsets
+                w.broker.ctx.is_slave = lambda: False
+                assert await w.messages("OFFSET_MOVED_EVENT") == []
+                await w.pull(sysFlag=5, commitOffset=1)
+                assert w.broker.ctx.offsets.get("T", "G", 0) == 1
+
+    run(work)
+
+
 @pytest.mark.spec("BP-09")
 def test_no_pull_waits_in_a_queue_of_the_broker() -> None:
     """The original answers 2 to pulls that waited 5 s for a thread; here each is answered in its turn of the loop."""
@@ -536,3 +562,67 @@ def test_a_message_that_fits_no_record_is_refused_by_the_store() -> None:
             assert [(m.body, m.sys_flag) for m in await w.messages()] == [(b"one", 0), (b"three", 0)]
 
     run(work)
+
+
+# ---- where the NameServers are (NS-36)
+
+
+@pytest.mark.spec("NS-36")
+def test_an_address_server_tells_where_the_name_servers_are(tmp_path: Path) -> None:
+    async def work() -> None:
+        name_server = NameServer(NameServerSettings(kv_config_path=str(tmp_path / "kv.json")), NetSettings())
+        host, port = await name_server.start("127.0.0.1", 0)
+        asked: list[bytes] = []
+        answer = b"HTTP/1.1 500 no\r\n\r\n"
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            asked.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(answer)
+            writer.close()
+
+        address_server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        domain = f"127.0.0.1:{address_server.sockets[0].getsockname()[1]}"
+        settings = BrokerSettings(fetch_name_servers=True, name_server_domain=domain, listen_port=0)
+        store = StoreSettings(store_path_root_dir=str(tmp_path / "store"), profile=StoreProfile.SMALL)
+        broker = Broker(settings, store, NetSettings())
+        await broker.start()  # also without an answer
+        try:
+            assert asked[0].startswith(b"GET /rocketmq/nsaddr HTTP/1.0\r\n") and broker.registrar.name_servers == []
+            answer = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n{host}:{port}\n".encode()
+            await broker.registrar.look_up()
+            while broker.advertised_address not in name_server.routes.live:
+                await asyncio.sleep(0)
+            answer = b"HTTP/1.1 200 OK\r\n\r\n<html>"
+            await broker.registrar.look_up()
+            assert broker.registrar.name_servers == [f"{host}:{port}"]  # nonsense changes nothing
+        finally:
+            await broker.stop()
+            assert name_server.routes.brokers == {}
+            address_server.close()
+            await address_server.wait_closed()
+            await name_server.stop()
+
+    run(work)
+
+
+@pytest.mark.spec("NS-36")
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (b"HTTP/1.0 200 OK\r\n\r\na:1;b.c:2", ["a:1", "b.c:2"]),
+        (b"HTTP/1.0 200 OK\r\n\r\n [::1]:9876 ; ", ["[::1]:9876"]),
+        (b"HTTP/1.0 200 OK\r\n\r\n", None),
+        (b"HTTP/1.0 404 no\r\n\r\na:1", None),
+        (b"HTTP/1.0 200 OK\r\n\r\na:1;x y:2", None),
+        (b"a:1", None),
+        (b"", None),
+        (b"HTTP/1.0 200 OK\r\n\r\n" + b"a:1;" * 100, None),
+        (b"HTTP/1.0 200 OK\r\n\r\n\xff:1", None),
+    ],
+)
+def test_the_answer_of_an_address_server_is_a_list_or_an_error(answer: bytes, expected: list[str] | None) -> None:
+    if expected is None:
+        with pytest.raises(LookupFailed):
+            parse(answer)
+    else:
+        assert parse(answer) == expected

@@ -135,6 +135,7 @@ class Broker:
         self.dledger = self._make_dledger(ledger, tls) if ledger is not None else None
         handler, fast_handler = self._handle, self._handle_fast
         if ledger is not None:
+            self.ctx.is_slave = lambda: not ledger.leads
             handler, fast_handler = self._handle_member, self._handle_member_fast
         self._server = RemotingServer(handler, settings=net, tls=tls, listener=self)
         self._fast = RemotingServer(fast_handler, settings=net, tls=tls, listener=self)

@@ -52,3 +52,4 @@ class Context:
     waiting_sends: int = 0  # sends whose durability is not confirmed yet
     waiting_replies: int = 0  # replies whose requester has not confirmed yet
     config_text: Callable[[], str] = str
+    is_slave: Callable[[], bool] = bool  # whether another broker of the name is the master now

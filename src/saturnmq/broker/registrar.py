@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable
 from typing import Final
 
+from saturnmq.broker.address_server import LookupFailed, look_up
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.topics import Topics
 from saturnmq.net import NetSettings, RemotingClient, TlsSettings
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 
 COMPLETE_FIELD: Final = "saturnmqComplete"  # our NameServers then drop what is not in the registration
 UNREGISTER_TIMEOUT_MS: Final = 3000
+LOOK_UP_SECONDS: Final = 120
 
 
 class Registrar:
@@ -46,23 +48,34 @@ class Registrar:
         self._client = RemotingClient(settings=net, tls=tls)
         self._task: asyncio.Task[None] | None = None
         self._soon: asyncio.Event = asyncio.Event()
+        self._looked_up: list[str] = []
+        self._look_up_task: asyncio.Task[None] | None = None
         self._broker_id = broker_id or (lambda: settings.broker_id)
         self.master_address = ""  # as the NameServers answered a slave last
         self.registered = 0  # rounds in which at least one NameServer answered
 
     @property
     def name_servers(self) -> list[str]:
-        """Addresses of `namesrvAddr`."""
+        """Addresses of `namesrvAddr`, or those that the address server told last."""
+        if self._looked_up:
+            return self._looked_up
         return [part.strip() for part in self._settings.namesrv_addr.replace(",", ";").split(";") if part.strip()]
 
     async def start(self) -> None:
         """Register once and go on in the background."""
-        if self.name_servers:
+        if self._settings.fetch_name_servers and not self.name_servers:
+            await self.look_up()
+            self._look_up_task = asyncio.get_running_loop().create_task(self._look_up_again())
+        if self.name_servers or self._look_up_task is not None:
             await self.register()
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
         """Say goodbye to all NameServers, so that no client is sent here any more (NS-18)."""
+        if self._look_up_task is not None:
+            self._look_up_task.cancel()
+            await asyncio.gather(self._look_up_task, return_exceptions=True)
+            self._look_up_task = None
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -78,6 +91,23 @@ class Registrar:
                 lambda: Command(RequestCode.UNREGISTER_BROKER, ext=header.to_ext()), UNREGISTER_TIMEOUT_MS
             )
         await self._client.close()
+
+    async def look_up(self) -> None:
+        """Ask the address server where the NameServers are; when it fails, those known stay (NS-36)."""
+        try:
+            found = await look_up(self._settings.name_server_domain, self._settings.name_server_subgroup)
+        except LookupFailed as error:
+            log.warning("name servers are not looked up: %s", error)
+            return
+        if found != self._looked_up:
+            log.info("name servers are %s, they were %s", found, self._looked_up)
+            self._looked_up = found
+            self._soon.set()
+
+    async def _look_up_again(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_UP_SECONDS)
+            await self.look_up()
 
     def topics_changed(self, topics: list[TopicConfig]) -> None:
         """Register soon, not only at the next period (NS-34)."""
@@ -99,7 +129,7 @@ class Registrar:
 
         Returns whether a NameServer has heard it, or there was nothing to tell.
         """
-        if self._broker_id() < 0:
+        if self._broker_id() < 0 or not self.name_servers:
             return True
         if not force and not self._settings.force_register and not await self._anybody_differs():
             return True

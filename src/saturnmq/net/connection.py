@@ -281,7 +281,8 @@ class Connection(asyncio.Protocol):
 
     def _continue(self) -> None:
         """Go on with what was held back while the peer did not read or had too much in flight."""
-        room = self.in_flight < self._endpoint.settings.in_flight_max
+        settings = self._endpoint.settings
+        room = self.in_flight < settings.in_flight_max and self.in_flight_bytes < settings.in_flight_bytes_max
         if self._backlog and room and not self.closed:
             waiting = list(self._backlog)
             self._backlog.clear()

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import resource
 import socket
-from typing import Final
+from typing import Any, Final
 
 from saturnmq.net.connection import TLS_CLIENT_HELLO, Connection, Handler
 from saturnmq.net.endpoint import ConnectionListener, Endpoint
 from saturnmq.net.errors import StartError
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import ContextHolder, TlsMode, TlsSettings, TlsStream
+
+try:
+    import resource as _resource
+
+    resource: Any = _resource
+except ImportError:  # not a Unix: descriptors are not counted there
+    resource = None
 
 _PORT_MAX: Final = 65535
 _ENDLESS: Final = 2**31
@@ -21,6 +27,8 @@ _LOOPBACK: Final = ("127.", "::ffff:127.")
 
 def descriptors_left(reserved: int) -> int:
     """How many connections the process may hold so that so many descriptors are left for files; at least 1 (LIM-08)."""
+    if resource is None:
+        return _ENDLESS
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _ENDLESS if soft == resource.RLIM_INFINITY else max(soft - reserved, 1)
 

@@ -67,7 +67,7 @@ def _pull(ctx: Context, connection: Connection, request: Command, *, may_hold: b
     except KeyError as error:
         raise MissingField(error.args[0]) from error
     wanted = _checked(ctx, connection, group, topic, queue_id, sys_flag, ext)
-    if may_hold and sys_flag & _COMMIT and ext.get("commitOffset"):
+    if may_hold and sys_flag & _COMMIT and ext.get("commitOffset") and not ctx.is_slave():
         ctx.offsets.set(topic, group, queue_id, int64(ext, "commitOffset"))
     result = ctx.store.get(
         topic,
@@ -84,11 +84,22 @@ def _pull(ctx: Context, connection: Connection, request: Command, *, may_hold: b
     hold = may_hold and code == ResponseCode.PULL_NOT_FOUND and sys_flag & _SUSPEND and not request.is_oneway
     if hold and _held(ctx, connection, request, topic, queue_id, offset, wanted):
         return None
-    if code == ResponseCode.PULL_OFFSET_MOVED and may_hold:
+    if code == ResponseCode.PULL_OFFSET_MOVED and ctx.is_slave() and not ctx.settings.offset_check_in_slave:
+        return _ask_elsewhere(ctx, request, group, offset, result)
+    if code == ResponseCode.PULL_OFFSET_MOVED and may_hold and not ctx.is_slave():
         ctx.moved.tell(group, topic, queue_id, offset, result.next_offset, ctx.store_host)
     return _answer(
         ctx, request, result, code, _broker_to_ask(ctx, group, result) if ctx.settings.slave_read_enable else 0
     )
+
+
+def _ask_elsewhere(ctx: Context, request: Command, group: str, offset: int, result: GetResult) -> bytes:
+    """A slave may be behind: the same offset once more, from the broker of the group's settings (BP-08)."""
+    ctx.stats.get_miss += 1
+    config = ctx.groups.table.get(group)
+    offsets = (offset, result.min_offset, result.max_offset)
+    broker_id = config.broker_id if config is not None else 0
+    return frame(request, ResponseCode.PULL_RETRY_IMMEDIATELY, result.status.value, broker_id, offsets)
 
 
 def _broker_to_ask(ctx: Context, group: str, result: GetResult) -> int:

@@ -1,0 +1,52 @@
+"""The list of NameServers as an address server tells it: `host:port;host:port` over HTTP. Source: spec 01 NS-36, PR-08."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from typing import Final
+
+TIMEOUT_SECONDS: Final = 3.0
+ANSWER_BYTES_MAX: Final = 65_536
+ADDRESSES_MAX: Final = 64
+_PORT: Final = 8080
+_ADDRESS: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
+
+
+class LookupFailed(Exception):
+    """An address server that is not there, or whose answer is no list of addresses."""
+
+
+async def look_up(domain: str, subgroup: str) -> list[str]:
+    """The addresses of http://domain:8080/rocketmq/subgroup; a port in domain stands for 8080. Raises LookupFailed."""
+    host, _, port = domain.partition(":")
+    request = f"GET /rocketmq/{subgroup} HTTP/1.0\r\nHost: {domain}\r\nConnection: close\r\n\r\n"
+    try:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            reader, writer = await asyncio.open_connection(host, int(port or _PORT), limit=ANSWER_BYTES_MAX)
+            try:
+                writer.write(request.encode("ascii"))
+                answer = b""
+                while len(answer) <= ANSWER_BYTES_MAX and (data := await reader.read(ANSWER_BYTES_MAX)):
+                    answer += data
+            finally:
+                writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
+    except (OSError, ValueError) as error:  # TimeoutError is one
+        raise LookupFailed(f"address server {domain}: {type(error).__name__}: {error}") from error
+    return parse(answer)
+
+
+def parse(answer: bytes) -> list[str]:
+    """The addresses in an HTTP answer. Raises LookupFailed."""
+    head, found, body = answer.partition(b"\r\n\r\n")
+    status = head.split(b"\r\n", 1)[0].split(b" ")
+    if not found or len(answer) > ANSWER_BYTES_MAX or len(status) < 2 or status[1] != b"200":
+        raise LookupFailed(f"the address server answered {head[:80]!r}")
+    text = body.decode("ascii", "replace").strip()
+    addresses = [part.strip() for part in re.split(r"[;,]", text) if part.strip()]
+    if not addresses or len(addresses) > ADDRESSES_MAX or not all(_ADDRESS.fullmatch(a) for a in addresses):
+        raise LookupFailed(f"the address server's list is {text[:80]!r}, must be host:port;host:port")
+    return addresses
