@@ -29,6 +29,7 @@ from saturnmq.protocol.bodies import (
     GetConsumerStatusBody,
     HeartbeatData,
     MessageQueue,
+    QueryConsumeQueueResponse,
     QueryCorrectionOffsetBody,
     ResetOffsetBody,
     SubscriptionData,
@@ -233,6 +234,37 @@ def test_the_progress_of_all_groups_of_a_broker() -> None:
             assert table["G"][0].offset_table[QUEUE].consumer_offset == 1
             ordered = ConsumeStatsList.decode((await w.call(RequestCode.GET_BROKER_CONSUME_STATS, isOrder=True)).body)
             assert ordered.total_diff == 0 and not any(s for e in ordered.consume_stats_list for s in e.values())
+
+    run(work)
+
+
+@pytest.mark.spec("CQ-01", "OF-07")
+def test_the_units_of_a_queue_and_what_a_group_asks_of_them() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            for tag in ("a", "b", "a"):
+                await w.send(properties={"TAGS": tag})
+
+            async def asked(**ext: object) -> tuple[Command, QueryConsumeQueueResponse | None]:
+                answer = await w.call(
+                    RequestCode.QUERY_CONSUME_QUEUE, **({"topic": "T", "queueId": 0, "index": 0, "count": 10} | ext)
+                )
+                return answer, QueryConsumeQueueResponse.decode(answer.body) if answer.body else None
+
+            _, found = await asked()
+            assert found is not None and (found.min_queue_index, found.max_queue_index) == (0, 3)
+            assert [(u.tags_code, u.eval) for u in found.queue_data] == [(97, True), (98, True), (97, True)]
+            assert found.queue_data[0].physic_offset == 0
+            assert found.queue_data[1].physic_offset == found.queue_data[0].physic_size
+            _, found = await asked(index=1, count=1, consumerGroup="G")
+            assert found is not None and found.filter_data == "G@T is not online!" and len(found.queue_data) == 1
+            await w.heartbeat("G", "T", tags="b")
+            _, found = await asked(consumerGroup="G")
+            assert found is not None and [u.eval for u in found.queue_data] == [False, True, False]
+            assert found.subscription_data is not None and found.subscription_data.sub_string == "b"
+            for wrong in ({"index": 3}, {"index": -1}, {"queueId": 9}, {"topic": "None"}):
+                answer, _ = await asked(**wrong)
+                assert answer.code == ResponseCode.SYSTEM_ERROR and "is not exist!" in (answer.remark or "")
 
     run(work)
 

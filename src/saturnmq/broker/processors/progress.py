@@ -1,18 +1,25 @@
-"""What an operator does with the progress of groups: 222, 303, 308, 314, 317. Source: spec 03 OF-06, OF-07; spec 05 code 317."""
+"""What an operator does with the progress of groups, and sees of their queues: 222, 303, 308, 314, 317, 321.
+
+Source: spec 03 OF-06, OF-07; spec 05 codes 317 and 321.
+"""
 
 from __future__ import annotations
 
 import logging
 
 from saturnmq.broker.context import Context
+from saturnmq.broker.filters import wanted_by_tags
 from saturnmq.broker.names import group_problem
 from saturnmq.broker.processors.admin import consume_stats_of
+from saturnmq.filter import is_tag_kind
 from saturnmq.net import Connection, SendFailed
 from saturnmq.protocol import headers as h
 from saturnmq.protocol.bodies import (
+    ConsumeQueueData,
     ConsumeStatsList,
     ConsumeTimeSpans,
     MessageQueue,
+    QueryConsumeQueueResponse,
     QueryCorrectionOffsetBody,
     QueueTimeSpan,
     ResetOffsetBody,
@@ -26,6 +33,7 @@ log = logging.getLogger(__name__)
 
 _LONG_MAX = 2**63 - 1  # a queue in which the compared group is not behind
 _TO_THE_END = -1  # as a time
+_UNITS_MAX = 4096  # of a queue in one answer
 
 
 def reset(ctx: Context, connection: Connection, request: Command, header: h.ResetOffset) -> Command:
@@ -157,3 +165,25 @@ def all_consume_stats(
                 found.append(stats)
         result.consume_stats_list.append({group: found})
     return request.reply(body=result.encode())
+
+
+def queue_units(ctx: Context, connection: Connection, request: Command, header: h.QueryConsumeQueue) -> Command:
+    """321: units of a consume queue from an index on, and whether the tags that a group subscribed ask for each."""
+    topic, queue_id = header.topic or "", header.queue_id
+    queue = ctx.store.queues.get((topic, queue_id))
+    if queue is None:
+        raise response_error(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
+    body = QueryConsumeQueueResponse(max_queue_index=queue.max_offset, min_queue_index=queue.min_offset)
+    accept = None
+    if header.consumer_group:
+        live = ctx.clients.consumers.get(header.consumer_group)
+        body.subscription_data = live.subscriptions.get(topic) if live is not None else None
+        body.filter_data = "null" if body.subscription_data else f"{header.consumer_group}@{topic} is not online!"
+        if body.subscription_data is not None and is_tag_kind(body.subscription_data.expression_type):
+            accept = wanted_by_tags(body.subscription_data.sub_string).by_code
+    if not queue.min_offset <= header.index < queue.max_offset:
+        text = f"Index {header.index} of {queue_id}@{topic} is not exist!"
+        return request.reply(ResponseCode.SYSTEM_ERROR, text, body=body.encode())
+    for _, (place, size, code) in queue.units(header.index, min(max(header.count, 0), _UNITS_MAX)):
+        body.queue_data.append(ConsumeQueueData(place, size, code, eval=accept is None or accept(code)))
+    return request.reply(body=body.encode())

@@ -93,6 +93,7 @@ ROUTES: Final = (
     Route(RequestCode.GET_CONSUME_STATS, h.GetConsumeStats, admin.consume_stats),
     Route(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicOnly, admin.groups_of_topic),
     Route(RequestCode.GET_BROKER_CONSUME_STATS, h.GetBrokerConsumeStats, progress.all_consume_stats),
+    Route(RequestCode.QUERY_CONSUME_QUEUE, h.QueryConsumeQueue, progress.queue_units),
     Route(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, h.ResetOffset, progress.reset),
     Route(RequestCode.QUERY_CONSUME_TIME_SPAN, h.QueryConsumeTimeSpan, progress.time_span),
     Route(RequestCode.QUERY_CORRECTION_OFFSET, h.QueryCorrectionOffset, progress.correction),
