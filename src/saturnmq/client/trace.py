@@ -56,6 +56,7 @@ SENDS_MAX: Final = 8  # at a time, of one producer or consumer
 SEND_TIMEOUT_S: Final = 5.0
 FLUSH_S: Final = 0.5  # for what is left at the end
 DROP_LOG_EVERY: Final = 1000
+FAILURE_LOG_EVERY: Final = 100  # sends, which may be two in a second
 GROUP_PREFIX: Final = "_INNER_TRACE_PRODUCER"
 INSTANCE_PREFIX: Final = "PID_CLIENT_INNER_TRACE_PRODUCER"
 DEFAULT_REGION: Final = "DefaultRegion"
@@ -137,6 +138,7 @@ class Tracer:
         self._slots = asyncio.Semaphore(SENDS_MAX)
         self._sends: set[asyncio.Task[bool]] = set()
         self._sender: Producer[bytes] | None = None
+        self._lost_sends = 0
         self._worker = core.spawn(f"trace {self.group}", self._work(), vital=False)
 
     def offer(self, record: TraceRecord) -> None:
@@ -232,7 +234,9 @@ class Tracer:
                 self._sender = await self._owner.sender(self.group)
             await self._sender.send(batch.topic, batch.body, keys=batch.keys, timeout=SEND_TIMEOUT_S)
         except SaturnError as error:
-            logger.warning("trace not sent group=%s records=%d error=%s", self.group, batch.count, error)
+            self._lost_sends += 1
+            if self._lost_sends % FAILURE_LOG_EVERY == 1:
+                logger.warning("trace not sent group=%s times=%d error=%s", self.group, self._lost_sends, error)
             return False
         return True
 
