@@ -1,0 +1,188 @@
+"""What an operator does with a DLedger group, as docs/replication.md tells it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ledgergroup import LedgerGroup, ledger, ledger_group
+
+from saturnmq.broker import Broker
+from saturnmq.protocol.message import encode_properties
+from saturnmq.store import StoreFailureAction
+
+
+def run(work: Callable[[], Awaitable[Any]]) -> Any:
+    async def bounded() -> Any:
+        async with asyncio.timeout(60):
+            return await work()
+
+    return asyncio.run(bounded())
+
+
+def follower(group: LedgerGroup) -> str:
+    return group.name_of(group.followers()[0])
+
+
+async def send_all(group: LedgerGroup, bodies: list[bytes]) -> None:
+    for number, body in enumerate(bodies):
+        await group.send(body, i=encode_properties({"KEYS": f"key{number}"}).decode())
+
+
+def ends(broker: Broker) -> tuple[int, int]:
+    return broker.store.min_offset("T", 0), broker.store.max_offset("T", 0)
+
+
+@pytest.mark.spec("DL-L01", "DL-X22")
+def test_a_leader_that_is_stopped_hands_over_and_nobody_waits_for_a_timeout(tmp_path: Path) -> None:
+    async def work() -> None:
+        raft = {"heartbeat_interval_ms": 10_000}  # a timeout would take half a minute
+        async with ledger_group(tmp_path, raft=raft) as group:
+            await send_all(group, [b"1", b"2"])
+            first = await group.master()
+            await group.until(lambda: all(b.store.max_offset("T", 0) == 2 for b in group.followers()), "behind")
+            async with asyncio.timeout(15):
+                await group.stop(group.name_of(first))
+                await group.master()
+                await send_all(group, [b"3"])
+            await group.same("T", 0, [b"1", b"2", b"3"])
+
+    run(work)
+
+
+@pytest.mark.spec("DL-C03", "DL-F08", "DL-Q08")
+def test_a_member_whose_disk_was_replaced_is_filled_again(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            bodies = [b"%d" % number for number in range(30)]
+            await send_all(group, bodies)
+            lost = follower(group)
+            await group.stop(lost)
+            shutil.rmtree(tmp_path / lost)
+            broker = await group.start(lost)
+            await group.same("T", 0, bodies)
+            found = broker.store.query("T", "key7", 10, 0, 1 << 60).records
+            assert len(found) == 1  # the index too
+
+    run(work)
+
+
+@pytest.mark.spec("DL-S12", "DL-P13")
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_member_that_missed_what_the_leader_has_deleted_begins_where_the_leader_begins(
+    empty: bool, tmp_path: Path
+) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            await send_all(group, [b"%d" % number for number in range(5)])
+            await group.until(lambda: all(ends(b)[1] == 5 for b in group.brokers.values()), "not dispatched")
+            late = follower(group)
+            await group.stop(late)
+            if empty:
+                shutil.rmtree(tmp_path / late)
+            await send_all(group, [b"%d" % number + b"x" * 50_000 for number in range(5, 30)])
+            await group.until(lambda: all(ends(b)[1] == 30 for b in group.brokers.values()), "not dispatched")
+            for name, broker in group.brokers.items():
+                store = ledger(broker)
+                for path in (tmp_path / name / f"dledger-{name}" / "data").iterdir():
+                    os.utime(path, (0, 0))
+                await store.write_all()
+                store.delete_expired_files()
+                await store._upkeep.clean()
+                await store._upkeep.clean()
+                assert ends(broker)[0] > 5
+            back = await group.start(late)
+            first = ends(await group.master())[0]
+            await group.until(lambda: ends(back) == (first, 30), "not filled")
+            await group.send(b"next")
+            bodies = [bytes(m.body) for m in group.stored(await group.master())]
+            await group.same("T", 0, bodies)
+            assert bodies[-1] == b"next"
+
+    run(work)
+
+
+@pytest.mark.spec("DL-M05", "DL-X01")
+def test_one_member_that_is_left_becomes_a_group_again(tmp_path: Path) -> None:
+    async def work() -> None:
+        bodies = [b"%d" % number for number in range(10)]
+        async with ledger_group(tmp_path) as group:
+            await send_all(group, bodies)
+            await group.same("T", 0, bodies)
+            for name in group.names:
+                await group.stop(name)
+            for name in ("n1", "n2"):
+                shutil.rmtree(tmp_path / name)
+                shutil.copytree(tmp_path / "n0", tmp_path / name)
+                (tmp_path / name / "dledger-n0").rename(tmp_path / name / f"dledger-{name}")
+            for name in group.names:
+                await group.start(name)
+            await group.send(b"goes on")
+            await group.same("T", 0, [*bodies, b"goes on"])
+
+    run(work)
+
+
+@pytest.mark.spec("DL-X15", "DUR-06")
+def test_a_leader_whose_disk_fails_gives_up_and_another_one_serves(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path, store={"store_failure_action": StoreFailureAction.EXIT}) as group:
+            await send_all(group, [b"1"])
+            await group.same("T", 0, [b"1"])
+            first = await group.master()
+            member = group.member(group.name_of(first))
+
+            def broken() -> Callable[[], None]:
+                def sync() -> None:
+                    raise OSError(5, "Input/output error")
+
+                return sync
+
+            member.files.sync_job = broken
+            await group.until(partial(another, group, first), "nobody else serves")
+            assert first.failed.is_set() and first.store.failure is not None
+            group.brokers = {n: b for n, b in group.brokers.items() if b is not first}
+            try:
+                await send_all(group, [b"2"])
+                await group.same("T", 0, [b"1", b"2"])
+            finally:
+                del member.files.sync_job
+                await first.stop()
+
+    run(work)
+
+
+def another(group: LedgerGroup, first: Broker) -> bool:
+    asyncio.get_running_loop().create_task(poke(first))
+    serving = group.serving()
+    return serving is not None and serving is not first
+
+
+async def poke(broker: Broker) -> None:
+    """Something to sync."""
+    store = ledger(broker)
+    if store.member is not None and store.serving:
+        await store.member.append([b"x" * 200])
+
+
+@pytest.mark.spec("DL-B02", "DL-S03")
+def test_the_ledgers_of_all_members_are_equal(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            bodies = [b"%d" % number + b"y" * 9000 for number in range(60)]
+            await send_all(group, bodies)
+            await group.same("T", 0, bodies)
+        names = [f"n{number}" for number in range(3)]
+        for part in ("data", "index"):
+            files = [sorted((tmp_path / name / f"dledger-{name}" / part).iterdir()) for name in names]
+            assert len({tuple(path.name for path in paths) for paths in files}) == 1
+            for same in zip(*files, strict=True):
+                assert len({path.read_bytes() for path in same}) == 1
+
+    run(work)
