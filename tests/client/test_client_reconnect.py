@@ -61,3 +61,29 @@ def test_waiting_for_queues_ends_when_a_round_has_given_all_of_them(
             assert len(await inbox.wait_assigned()) == 64
 
     asyncio.run(work())
+
+
+@pytest.mark.spec("HB-05", "RB-07", "CA-03")
+def test_a_member_that_starts_takes_no_topic_from_the_others(
+    saturn_broker: BrokerFixture, saturn_topic: str, saturn_group: str
+) -> None:
+    """Between its start and its first subscribe a member says nothing of the group: the broker would forget the topic."""
+
+    def subscribed() -> set[str]:
+        return saturn_broker.on_loop(
+            lambda: set(saturn_broker.server.broker.ctx.clients.consumers[saturn_group].subscriptions)
+        )
+
+    async def work() -> None:
+        one, two = Client.from_url(saturn_broker.url), Client.from_url(saturn_broker.url)
+        async with one, two, one.consumer(saturn_group) as first:
+            await first.subscribe(saturn_topic)
+            wanted = subscribed()
+            assert saturn_topic in wanted
+            async with two.consumer(saturn_group) as second:
+                await two._core.heartbeat()
+                assert subscribed() == wanted
+                await second.subscribe(saturn_topic)
+                assert subscribed() == wanted
+
+    asyncio.run(work())
