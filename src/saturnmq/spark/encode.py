@@ -171,7 +171,7 @@ class Encoder:
         if options.compress == "zlib" and len(body) > options.compress_above:
             return self._single(target, zlib.compress(body, 5), unique, text, flag, ZLIB_FLAGS)
         size = BATCH_FIXED_BYTES + len(body) + len(properties)
-        if single or size > BODY_BYTES_MAX:
+        if single or size > BODY_BYTES_MAX or options.delivery == "transactional":
             return self._single(target, body, unique, text, flag, 0)
         made = None
         batch = self._open.get(target)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -37,6 +37,7 @@ class Sender:
     link: Link
     options: SinkOptions
     producer: Producer[bytes] = field(init=False)
+    took: Callable[[Request, list[Receipt]], None] | None = None  # told of every request that is stored
 
     def __post_init__(self) -> None:
         self.producer = self.link.client.producer(self.options.producer_group, retry_codes=_PASSING)
@@ -81,6 +82,8 @@ class Sender:
                     return
                 receipts = await self._deliver(request)
                 if options.ack == "stored" or all(r.status is SendStatus.SEND_OK for r in receipts):
+                    if self.took is not None:
+                        self.took(request, receipts)
                     return
                 cause = f"stored, but not durably: {receipts[0].status.name}"
             except SaturnError as error:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark import option_table as table
 from saturnmq.spark.connect import Connection
+from saturnmq.spark.decision_log import DecisionLog
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 
@@ -47,6 +48,9 @@ class SinkOptions(Connection):
     allow_timer: bool = False
     producer_group: str = "SPARK_SINK"
     per_second: int = 0
+    own_group: str | None = None
+    decision_log: str = ""
+    transaction_messages: int = 200_000
 
 
 _TABLE: Final[table.OptionTable] = {
@@ -66,6 +70,8 @@ _TABLE: Final[table.OptionTable] = {
     "allowTimer": ("allow_timer", table.flag),
     "producerGroup": ("producer_group", table.text),
     "maxPerSecond": ("per_second", table.number(1)),
+    "decisionLog": ("decision_log", table.text),
+    "transactionMaxMessages": ("transaction_messages", table.number(1)),
 }
 OPTION_NAMES: Final = tuple(_TABLE)
 
@@ -84,9 +90,7 @@ def parse_sink_options(given: Mapping[str, str], columns: Mapping[str, str], *, 
     if values.get("batch_bytes", 1) > BODY_BYTES_MAX:
         problems.append(f"option batchBytes={values['batch_bytes']}: must be at most 4m, brokers refuse more")
     if values.get("delivery") == "transactional":
-        problems.append(
-            "option delivery=transactional is not there yet; use at_least_once, with dedupe=true to find repeats"
-        )
+        problems += _transactional(values, columns, {name.lower(): value for name, value in given.items()})
     problems += column_problems(columns)
     if "topic" not in values and "topic" not in columns:
         problems.append("option topic is missing, and so is a column topic: one of them must say where to")
@@ -98,6 +102,28 @@ def parse_sink_options(given: Mapping[str, str], columns: Mapping[str, str], *, 
     if problems:
         raise ConfigError(problems)
     return SinkOptions(**values)
+
+
+def _transactional(values: dict[str, Any], columns: Mapping[str, str], given: Mapping[str, str]) -> list[str]:
+    """What does not go with delivery=transactional; fills in where decisions are kept (SNK-07, SNK-13)."""
+    problems = [f"column {name}: not with delivery=transactional, brokers do not delay such messages"
+                for name in ("delayLevel", "deliverAt") if name in columns]  # fmt: skip
+    if values.get("ack", "durable") != "durable":
+        problems.append(f"option ack={values['ack']}: delivery=transactional always waits until messages are durable")
+    values["ack"] = "durable"
+    values["own_group"] = values.get("producer_group")
+    if "decision_log" not in values and given.get("checkpointlocation"):
+        values["decision_log"] = given["checkpointlocation"].rstrip("/") + "/_saturnmq_tx"
+    if "decision_log" not in values:
+        problems.append(
+            "option decisionLog is missing: the folder where delivery=transactional notes what it has decided"
+        )
+    else:
+        try:
+            DecisionLog(values["decision_log"])
+        except ConfigError as error:
+            problems.append(str(error))
+    return problems
 
 
 def column_problems(columns: Mapping[str, str]) -> list[str]:

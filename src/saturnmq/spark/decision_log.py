@@ -1,0 +1,190 @@
+"""What the transactional sink has decided: one file per batch, made before the first message is committed. No pyspark needed.
+
+The file is the commit point: while it is not there, a batch is open; when it is there, the batch is decided for ever. It is made
+whole and then linked to its name, which fails when the name exists: of two writers one wins. Source: SNK-13..16, SNK-19.
+"""
+
+# Files of a decision log, in its folder:
+#   <batch>.json     {"queryId", "batchId", "tokens": [...], "pending": [[uniq, topic, broker, half offset, offset id], ...]}
+#   <batch>.journal  lines, appended and synced: "T <uniq>" the end of it is being sent, "D <uniq>" it was acknowledged
+#   <batch>.done     empty: every pending one was acknowledged
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from saturnmq.client.transactions import TransactionState
+from saturnmq.protocol.errors import ConfigError, StoreError
+
+FENCE_PROPERTY: Final = "SPARK_TX"
+KEPT_BATCHES: Final = 100  # decided and done batches that are still known by name
+
+
+class Half(NamedTuple):
+    """A half message: its unique id, topic, broker, offset in the half topic, and offset message id."""
+
+    uniq: str
+    topic: str
+    broker: str
+    offset: int
+    offset_id: str
+
+
+class Fence(NamedTuple):
+    """Who wrote a half message. token: one per attempt of a task, because the other four repeat after a restart (SNK-11)."""
+
+    query: str
+    batch: str
+    partition: int
+    attempt: int
+    token: str
+
+    def __str__(self) -> str:
+        return "/".join(map(str, self))
+
+    @classmethod
+    def parse(cls, text: str) -> Fence | None:
+        """None for what is no fence."""
+        parts = text.split("/")
+        if len(parts) != 5 or not parts[2].isdigit() or not parts[3].isdigit():
+            return None
+        return cls(parts[0], parts[1], int(parts[2]), int(parts[3]), parts[4])
+
+
+def new_token() -> str:
+    """Random, so that no attempt of any run has it twice."""
+    return secrets.token_hex(8)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided about a batch."""
+
+    query: str
+    batch: str
+    tokens: frozenset[str]
+    pending: tuple[Half, ...]
+
+
+class DecisionLog:
+    """The log of one query, or of one batch write."""
+
+    def __init__(self, folder: str) -> None:
+        """Raises ConfigError for a store that cannot create a file only if it is absent."""
+        if "://" in folder and not folder.startswith("file://"):
+            raise ConfigError(
+                f"option decisionLog={folder!r}: must be a folder of a file system that all restarts of the driver see; "
+                "object stores cannot create a file only when it is absent"
+            )
+        self.folder = Path(folder.removeprefix("file://").removeprefix("file:"))
+
+    def _path(self, batch: str, kind: str) -> Path:
+        return self.folder / f"{batch}.{kind}"
+
+    def decide(self, decision: Decision) -> Decision:
+        """Note it, unless the batch was decided before; what stands. Raises OSError: then nothing may be committed."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self._path(decision.batch, "json")
+        text = json.dumps({"queryId": decision.query, "batchId": decision.batch, "tokens": sorted(decision.tokens),
+                           "pending": decision.pending})  # fmt: skip
+        beside = self.folder / f".{decision.batch}.{new_token()}"
+        try:
+            with beside.open("w") as handle:
+                handle.write(text)
+                handle.flush()
+                os.fsync(handle.fileno())
+            with suppress(FileExistsError):
+                os.link(beside, path)
+            self._sync_folder()
+        finally:
+            beside.unlink(missing_ok=True)
+        found = self.read(decision.batch)
+        if found is None:
+            raise StoreError(f"{path} was written and is not there")
+        return found
+
+    def _sync_folder(self) -> None:
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def read(self, batch: str) -> Decision | None:
+        """None while the batch is open. Raises StoreError for a file that is damaged."""
+        path = self._path(batch, "json")
+        try:
+            value = json.loads(path.read_text())
+            return Decision(value["queryId"], str(value["batchId"]), frozenset(value["tokens"]),
+                            tuple(Half(*item) for item in value["pending"]))  # fmt: skip
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"{path} is damaged: {error}") from error
+
+    def note(self, batch: str, word: str, halves: Iterable[Half]) -> None:
+        """T: their ends are about to be sent. D: they are acknowledged. On disk when it returns."""
+        with self._path(batch, "journal").open("a") as handle:
+            handle.write("".join(f"{word} {half.uniq}\n" for half in halves))
+            handle.flush()
+            os.fsync(handle.fileno())
+
+    def noted(self, batch: str) -> tuple[set[str], set[str]]:
+        """(unique ids whose end was tried, those acknowledged). A torn last line counts for nothing."""
+        tried: set[str] = set()
+        done: set[str] = set()
+        try:
+            lines = self._path(batch, "journal").read_text().split("\n")[:-1]
+        except FileNotFoundError:
+            return tried, done
+        for line in lines:
+            (done if line.startswith("D ") else tried).add(line[2:])
+        return tried, done
+
+    def finish(self, batch: str) -> None:
+        """Every pending one is acknowledged; batches long done are forgotten."""
+        self._path(batch, "done").touch()
+        if batch.isdigit():
+            for path in self.folder.glob("*.done"):
+                if path.stem.isdigit() and int(path.stem) < int(batch) - KEPT_BATCHES:
+                    for kind in ("json", "journal", "done"):
+                        self._path(path.stem, kind).unlink(missing_ok=True)
+
+    def is_finished(self, batch: str) -> bool:
+        """Whether every pending one is acknowledged."""
+        return self._path(batch, "done").exists()
+
+    def last(self) -> int:
+        """The newest decided batch, -1 for none."""
+        return max((int(path.stem) for path in self.folder.glob("*.json") if path.stem.isdigit()), default=-1)
+
+    def open_ends(self) -> list[tuple[str, Half]]:
+        """(batch, half) that are decided and not acknowledged: what a check-back will settle, or did."""
+        found = []
+        for path in sorted(self.folder.glob("*.json")):
+            if not self.is_finished(path.stem):
+                decision, (_, done) = self.read(path.stem), self.noted(path.stem)
+                found += [(path.stem, half) for half in (decision.pending if decision else ()) if half.uniq not in done]
+        return found
+
+    def verdict(self, fence: Fence, uniq: str) -> TransactionState:
+        """What to answer a broker that asks about a half message (SNK-15, SNK-16).
+
+        A check stores a copy of the half that is asked about again: what is done is rolled back, a commit would double it.
+        """
+        decision = self.read(fence.batch)
+        if decision is None:
+            older = fence.batch.isdigit() and int(fence.batch) < self.last()
+            return TransactionState.ROLLBACK if older else TransactionState.UNKNOWN
+        if fence.token not in decision.tokens or self.is_finished(fence.batch):
+            return TransactionState.ROLLBACK
+        if not any(half.uniq == uniq for half in decision.pending) or uniq in self.noted(fence.batch)[1]:
+            return TransactionState.ROLLBACK
+        return TransactionState.COMMIT

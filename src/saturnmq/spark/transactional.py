@@ -1,0 +1,171 @@
+"""The transactional sink: tasks store half messages, the commit of a batch decides and ends them. No pyspark needed.
+
+Where things run: `write_halves` in tasks, `commit` and `abort` in the process that commits a batch, `answering` in the user's
+driver: only that process is known to brokers as a producer of the group, so only it is asked about halves whose end was lost.
+Source: SNK-10, SNK-11, SNK-14, SNK-17..19.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+from saturnmq.client.message import Message, Receipt
+from saturnmq.client.transactions import TransactionState, end_command
+from saturnmq.protocol.codes import ResponseCode, SysFlag
+from saturnmq.protocol.errors import SaturnError, StoreError
+from saturnmq.protocol.ids import parse_offset_message_id
+from saturnmq.spark.connect import Connection, Link, linked
+from saturnmq.spark.decision_log import FENCE_PROPERTY, Decision, DecisionLog, Fence, Half
+from saturnmq.spark.encode import Request
+from saturnmq.spark.sending import Sender
+
+logger = logging.getLogger(__name__)
+IMMUNITY_S: Final = 300  # brokers ask about a half not before it is so old
+GROUP_PREFIX: Final = "SPARK_"
+ENDS_AT_ONCE: Final = 64
+END_TIMEOUT_MS: Final = 10_000
+
+
+@dataclass(frozen=True)
+class Halves:
+    """What one attempt of a task stored."""
+
+    fence: Fence
+    halves: tuple[Half, ...]
+
+
+def group_of(given: str | None, query: str) -> str:
+    """The producer group: the option's, else that of the query."""
+    return given or GROUP_PREFIX + query
+
+
+def fenced(request: Request, fence: Fence, group: str) -> Request:
+    """The request as a half message that says who wrote it."""
+    prepared = request.prepared
+    text = (f"{prepared.properties}\x02TRAN_MSG\x01true\x02PGROUP\x01{group}\x02{FENCE_PROPERTY}\x01{fence}"
+            f"\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x01{IMMUNITY_S}")  # fmt: skip
+    made = replace(prepared, properties=text, sys_flag=prepared.sys_flag | int(SysFlag.PREPARED))
+    return replace(request, prepared=made)
+
+
+def write_halves(sender: Sender, requests: Sequence[Request], fence: Fence) -> Halves:
+    """Store them, each durable or an error. Raises StoreError; what was stored then is rolled back by check-backs."""
+    group = sender.options.producer_group
+    stored: list[Half] = []
+
+    def took(request: Request, receipts: list[Receipt]) -> None:
+        receipt, uniq = receipts[0], request.prepared.ids[0]
+        where = receipt.queue.broker_name, receipt.offset, receipt.offset_message_id or uniq
+        stored.append(Half(uniq, request.target.topic, *where))
+
+    sender.took = took
+    sender.link.run(sender.send([fenced(request, fence, group) for request in requests]))
+    return Halves(fence, tuple(stored))
+
+
+def commit(connection: Connection, log: DecisionLog, group: str, written: Sequence[Halves], batch: str) -> int:
+    """Decide the batch, then end its halves; how many ends a broker acknowledged.
+
+    Run again for a batch that was decided, it rolls back the new halves and commits what was not tried before. An end whose answer
+    is lost is not repeated, an Apache broker would store the message twice: the check-back settles it. Raises OSError when the
+    decision cannot be noted; nothing is committed then.
+    """
+    mine = Decision(written[0].fence.query if written else "-", batch, frozenset(w.fence.token for w in written),
+                    tuple(half for w in written for half in w.halves))  # fmt: skip
+    if not mine.pending and log.read(batch) is None:
+        return 0
+    decision = log.decide(mine)
+    stale = [half for w in written if w.fence.token not in decision.tokens for half in w.halves]
+    tried, done = log.noted(batch)
+    todo = [half for half in decision.pending if half.uniq not in tried | done]
+    count = 0
+    with linked(connection) as link:
+        for at in range(0, len(todo), ENDS_AT_ONCE * 4):
+            part = todo[at : at + ENDS_AT_ONCE * 4]
+            log.note(batch, "T", part)
+            ended = link.run(end(link, group, part, TransactionState.COMMIT))
+            log.note(batch, "D", ended)
+            count += len(ended)
+        link.run(end(link, group, stale, TransactionState.ROLLBACK))
+    if len(done) + count == len(decision.pending):
+        log.finish(batch)
+    else:
+        logger.warning(
+            "batch %s: %d ends are not acknowledged, brokers will ask", batch, len(decision.pending) - len(done) - count
+        )
+    return count
+
+
+def abort(connection: Connection, group: str, written: Sequence[Halves]) -> None:
+    """Roll back what tasks reported; the halves of those that failed go by check-backs."""
+    with linked(connection) as link:
+        link.run(end(link, group, [half for w in written for half in w.halves], TransactionState.ROLLBACK))
+
+
+async def end(link: Link, group: str, halves: Sequence[Half], state: TransactionState) -> list[Half]:
+    """Send their ends (37) two-way; those that a broker acknowledged. The others are logged."""
+    gate = asyncio.Semaphore(ENDS_AT_ONCE)
+
+    async def one(half: Half) -> bool:
+        _, physical = parse_offset_message_id(half.offset_id)
+        command = end_command(group, half.offset, physical, state, half.uniq, asked=False)
+        command.ext["bname"] = half.broker
+        try:
+            async with gate:
+                address = await link.core.master_address(half.topic, half.broker)
+                answer = await link.core.remote.call(address, command, END_TIMEOUT_MS)
+        except SaturnError as error:
+            logger.warning("end of half %s not acknowledged: %s", half.uniq, error)
+            return False
+        if answer.code != ResponseCode.SUCCESS:
+            logger.warning("end of half %s refused: code=%s %s", half.uniq, answer.code, answer.remark)
+        return answer.code == ResponseCode.SUCCESS
+
+    results = await asyncio.gather(*map(one, halves))
+    return [half for half, ok in zip(halves, results, strict=True) if ok]
+
+
+def verdict(log: DecisionLog, message: Message[bytes]) -> TransactionState:
+    """What to answer about a half message; one without a fence of ours is left UNKNOWN."""
+    fence = Fence.parse(message.properties.get(FENCE_PROPERTY, ""))
+    if fence is None:
+        return TransactionState.UNKNOWN
+    return log.verdict(fence, message.message_id)
+
+
+@contextmanager
+def answering(name_servers: str, decision_log: str, group: str, *, access_key: str | None = None,
+              secret_key: str | None = None) -> Iterator[None]:  # fmt: skip
+    """Answer brokers that ask about halves of the group, as long as the block runs: around the query, in the driver (SNK-17).
+
+    A driver that is away for longer than about 15 checks, a minute apart, loses halves that are decided and not ended: what the log
+    says of them is warned about at the start.
+    """
+    log = DecisionLog(decision_log)
+    waiting = log.open_ends() if log.folder.exists() else []
+    if waiting:
+        logger.warning("%d halves are decided and not acknowledged; those a broker gave up on are in TRANS_CHECK_MAX_TIME_TOPIC: %s",
+                       len(waiting), ", ".join(half.uniq for _, half in waiting[:10]))  # fmt: skip
+    connection = Connection(name_servers, access_key=access_key, secret_key=secret_key)
+    client = connection.make_client()
+    with linked(connection) as link:
+        link.run(client.start())
+        producer = client.producer(group, check=lambda message: verdict(log, message))
+        try:
+            link.run(producer.start())
+            yield
+        finally:
+            link.run(client.stop())
+
+
+def check_count(rows: int, limit: int) -> None:
+    """Raises StoreError for a task with more messages than transactionMaxMessages; nothing was sent (SNK-19)."""
+    if rows > limit:
+        raise StoreError(
+            f"a task has {rows} or more messages, option transactionMaxMessages={limit} allows fewer: nothing was sent"
+        )
