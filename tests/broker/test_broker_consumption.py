@@ -253,7 +253,11 @@ def test_the_units_of_a_queue_and_what_a_group_asks_of_them() -> None:
 
             _, found = await asked()
             assert found is not None and (found.min_queue_index, found.max_queue_index) == (0, 3)
-            assert [(u.tags_code, u.eval) for u in found.queue_data] == [(97, True), (98, True), (97, True)]
+            assert [(u.tags_code, u.eval) for u in found.queue_data] == [
+                (97, False),
+                (98, False),
+                (97, False),
+            ]  # nobody asks
             assert found.queue_data[0].physic_offset == 0
             assert found.queue_data[1].physic_offset == found.queue_data[0].physic_size
             _, found = await asked(index=1, count=1, consumerGroup="G")

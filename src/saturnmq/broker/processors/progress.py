@@ -181,9 +181,10 @@ def queue_units(ctx: Context, connection: Connection, request: Command, header: 
         body.filter_data = "null" if body.subscription_data else f"{header.consumer_group}@{topic} is not online!"
         if body.subscription_data is not None and is_tag_kind(body.subscription_data.expression_type):
             accept = wanted_by_tags(body.subscription_data.sub_string).by_code
+    filtered = body.subscription_data is not None
     if not queue.min_offset <= header.index < queue.max_offset:
         text = f"Index {header.index} of {queue_id}@{topic} is not exist!"
         return request.reply(ResponseCode.SYSTEM_ERROR, text, body=body.encode())
     for _, (place, size, code) in queue.units(header.index, min(max(header.count, 0), _UNITS_MAX)):
-        body.queue_data.append(ConsumeQueueData(place, size, code, eval=accept is None or accept(code)))
+        body.queue_data.append(ConsumeQueueData(place, size, code, eval=filtered and (accept is None or accept(code))))
     return request.reply(body=body.encode())
