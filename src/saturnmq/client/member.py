@@ -202,8 +202,9 @@ class Member(ABC):
         await self._find(topics)
         for data in list(self._subscriptions.values()):
             await self._ask_about(data)
+        # not before anything is subscribed: it would take the topics of the other members from the group
         if self._announced or self._subscriptions.keys() - {self._retry_topic}:
-            await self._beat()  # not before anything is subscribed: it would take the topics of the other members from the group
+            await self._beat()
 
     async def _find(self, topics: Iterable[str]) -> None:
         for topic in topics:
