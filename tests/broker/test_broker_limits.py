@@ -208,11 +208,12 @@ def test_more_replies_than_permits_wait_for_their_requesters() -> None:
                 while len(pushed) < 300:
                     await asyncio.sleep(0.005)
                 assert w.broker.ctx.waiting_replies == 300
+                assert w.broker._server.in_flight_bytes == 300 * len(b"answer")  # they still take memory
                 for connection, request in pushed:
                     connection.send(request.reply())
                 assert {(await reply).code for reply in replies} == {0}
-                (served,) = [c for c in w.broker._server.connections if c.in_flight] or [None]
-                assert served is None
+                assert [c for c in w.broker._server.connections if c.in_flight or c.in_flight_bytes] == []
+                assert w.broker._server.in_flight_bytes == 0
             finally:
                 await requester.close()
 

@@ -95,6 +95,7 @@ class Connection(asyncio.Protocol):
         self.closing_since = 0.0
         self.in_flight = 0
         self.in_flight_bytes = 0
+        self._full = False  # as much is under way as may be
         self.opened_at = 0.0
         self.introduced = False  # a whole frame came
         self.stalled_since = 0.0
@@ -248,8 +249,6 @@ class Connection(asyncio.Protocol):
             self._backlog.extend(commands)
             return
         endpoint, handler = self._endpoint, self._handler
-        in_flight_max = endpoint.settings.in_flight_max
-        bytes_max = endpoint.settings.in_flight_bytes_max
         special = (
             bool(endpoint.hooks) or endpoint.stopping or endpoint.in_flight_bytes >= endpoint.settings.request_bytes_max
         )
@@ -271,7 +270,7 @@ class Connection(asyncio.Protocol):
                         self._replied(command, reply)
             if self._out_bytes >= _FLUSH_BYTES:
                 self._flush()
-            if self._write_paused or self.in_flight >= in_flight_max or self.in_flight_bytes >= bytes_max:
+            if self._write_paused or self._full:
                 self._backlog.extend(commands[index + 1 :])
                 break
         self._corked = False
@@ -281,22 +280,14 @@ class Connection(asyncio.Protocol):
 
     def _continue(self) -> None:
         """Go on with what was held back while the peer did not read or had too much in flight."""
-        settings = self._endpoint.settings
-        room = self.in_flight < settings.in_flight_max and self.in_flight_bytes < settings.in_flight_bytes_max
-        if self._backlog and room and not self.closed:
+        if self._backlog and not self._full and not self.closed:
             waiting = list(self._backlog)
             self._backlog.clear()
             self._run(waiting)
         self._update_reading()
 
     def _update_reading(self) -> None:
-        settings = self._endpoint.settings
-        full = (
-            self._write_paused
-            or bool(self._backlog)
-            or self.in_flight >= settings.in_flight_max
-            or self.in_flight_bytes >= settings.in_flight_bytes_max
-        )
+        full = self._write_paused or bool(self._backlog) or self._full
         if full == self._read_paused or self._transport is None or self._transport.is_closing():
             return
         self._read_paused = full
@@ -343,30 +334,33 @@ class Connection(asyncio.Protocol):
 
     def _begun(self, command: Command) -> None:
         """A request is under way."""
-        body_bytes = len(command.body) if command.body else 0
-        self.in_flight += 1
-        self.in_flight_bytes += body_bytes
-        self._endpoint.in_flight_bytes += body_bytes
+        self._count(1, len(command.body) if command.body else 0)
 
     def _ended(self, command: Command) -> None:
         """It is not any more."""
-        body_bytes = len(command.body) if command.body else 0
-        self.in_flight -= 1
-        self.in_flight_bytes -= body_bytes
-        self._endpoint.in_flight_bytes -= body_bytes
+        self._count(-1, -len(command.body) if command.body else 0)
         if self._read_paused:
             self._loop.call_soon(self._continue)
 
+    def _count(self, requests: int, body_bytes: int) -> None:
+        endpoint = self._endpoint
+        self.in_flight += requests
+        self.in_flight_bytes += body_bytes
+        endpoint.in_flight_bytes += body_bytes
+        settings = endpoint.settings
+        self._full = self.in_flight >= settings.in_flight_max or self.in_flight_bytes >= settings.in_flight_bytes_max
+
     @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
+    def aside(self, command: Command) -> Iterator[None]:
         """While a request waits for another peer it does not keep this one from being read: its answer may come over here."""
-        self.in_flight -= 1
-        if self._read_paused:
-            self._loop.call_soon(self._continue)
+        body_bytes = len(command.body) if command.body else 0
+        self._ended(command)
+        self._endpoint.in_flight_bytes += body_bytes  # it still takes memory
         try:
             yield
         finally:
-            self.in_flight += 1
+            self._endpoint.in_flight_bytes -= body_bytes
+            self._begun(command)
 
     def _replied(self, command: Command, reply: Command | bytes | Later | Awaitable[Command | None]) -> None:
         if type(reply) is Later:

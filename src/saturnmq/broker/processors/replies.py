@@ -47,7 +47,7 @@ async def send_reply(ctx: Context, connection: Connection, request: Command) -> 
         return refusal(request, error, base)
     ctx.waiting_replies += 1
     try:
-        with connection.aside():
+        with connection.aside(request):
             problem = await _push(ctx, ext.get("i") or "", push)
     finally:
         ctx.waiting_replies -= 1
