@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,14 +118,27 @@ class Results:
     idle_rss_bytes: dict[str, list[int]] = field(default_factory=dict)
 
 
-def start(server: str, folder: Path) -> Cluster:
+def start(server: str, folder: Path, more_settings: Mapping[str, str] | None = None) -> Cluster:
     """A fresh server by name. The store files have the original's full size; it flushes asynchronously, but NAME+sync."""
     folder.mkdir(parents=True, exist_ok=True)
     name, _, flush = server.partition("+")
-    settings = {"flushDiskType": "SYNC_FLUSH" if flush == "sync" else "ASYNC_FLUSH"}
+    settings = {"flushDiskType": "SYNC_FLUSH" if flush == "sync" else "ASYNC_FLUSH", **(more_settings or {})}
     if name == "apache":
         return ApacheCluster(folder, settings=settings, heap_mb=APACHE_HEAP_MB, small_store=False).start()
     return SaturnCluster(folder, settings={"storeProfile": "standard", **settings}).start()
+
+
+def progress_bar(console: Console) -> Progress:
+    """What a run shows while it measures."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description:48}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    )
 
 
 def machine_busy_s() -> float:
@@ -135,12 +148,20 @@ def machine_busy_s() -> float:
 
 
 class Bench:
-    """Runs a plan against the named servers."""
+    """Runs a plan against the named servers; settings are added to the brokers' own."""
 
-    def __init__(self, plan: Plan, servers: list[str], folder: Path, console: Console) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        servers: list[str],
+        folder: Path,
+        console: Console,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self.plan = plan
         self.folder = folder
         self.console = console
+        self.settings = dict(settings or {})
         self.results = Results(servers)
         self._clusters: dict[str, Cluster] = {}
         self._load: ServerProcess | None = None
@@ -148,15 +169,7 @@ class Bench:
 
     def run(self) -> Results:
         """All measurements; shows progress."""
-        progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description:48}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=self.console,
-            transient=True,
-        )
+        progress = progress_bar(self.console)
         try:
             with progress:
                 steps = len(self.plan.workloads) * self.plan.rounds * len(self.results.servers)
@@ -177,7 +190,7 @@ class Bench:
             for server in self.results.servers:
                 say(f"start-up and idle memory of {server}")
                 begin = time.monotonic()
-                cluster = start(server, self.folder / f"idle-{server}-{number}")
+                cluster = start(server, self.folder / f"idle-{server}-{number}", self.settings)
                 try:
                     self.results.start_s.setdefault(server, []).append(time.monotonic() - begin)
                     time.sleep(1.0 if self.plan.quick else IDLE_SETTLE_S)
@@ -188,7 +201,7 @@ class Bench:
 
     def _open(self) -> None:
         for server in self.results.servers:
-            self._clusters[server] = start(server, self.folder / server)
+            self._clusters[server] = start(server, self.folder / server, self.settings)
         home = javatools.write_home(self.folder / "load")
         properties = {"rocketmq.serialize.type": "ROCKETMQ"}
         command = javatools.java_command("interop.Load", home=home, heap_mb=1536, properties=properties)

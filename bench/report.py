@@ -27,7 +27,8 @@ TITLES = {
 }
 
 
-def _thousands(value: float) -> str:
+def thousands(value: float) -> str:
+    """A rate, short."""
     return f"{value / 1000:.1f}k" if value < 100_000 else f"{value / 1000:.0f}k"
 
 
@@ -36,9 +37,9 @@ def _rate(row: Row, server: str) -> str:
     rates = [sample.rate for sample in row.samples.get(server, [])]
     if not rates:
         return "failed"
-    text = _thousands(statistics.median(rates))
+    text = thousands(statistics.median(rates))
     if len(rates) > 1:
-        text += f" ({_thousands(min(rates))}-{_thousands(max(rates))})"
+        text += f" ({thousands(min(rates))}-{thousands(max(rates))})"
     return text
 
 
@@ -46,7 +47,8 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _ratio(ours: float | None, theirs: float | None) -> str:
+def ratio(ours: float | None, theirs: float | None) -> str:
+    """Ours : theirs; a dash where one is missing."""
     return f"{ours / theirs:.2f}" if ours and theirs else "-"
 
 
@@ -55,7 +57,7 @@ def _cells(row: Row, servers: list[str]) -> Iterator[str]:
     for server in servers:
         yield _rate(row, server)
     first, last = servers[0], servers[-1]
-    yield _ratio(row.median(first, lambda s: s.rate), row.median(last, lambda s: s.rate))
+    yield ratio(row.median(first, lambda s: s.rate), row.median(last, lambda s: s.rate))
     yield " / ".join(_number(row.median(server, lambda s: s.cpu_s_per_million), ".1f") for server in servers)
     yield " / ".join(_number(row.median(server, lambda s: s.p99_ms) or None, ".1f") for server in servers)
     yield " / ".join(str(sum(s.failed + s.lost for s in row.samples.get(server, []))) for server in servers)
@@ -73,7 +75,7 @@ def _extra_rows(results: Results) -> Iterator[list[str]]:
             form = ".2f" if unit == "s" else ".0f"
             spread = f" ({min(found):{form}}-{max(found):{form}})" if len(found) > 1 else ""
             cells.append(f"{medians[server]:{form}}{spread} {unit}" if found else "-")
-        cells.append(_ratio(medians.get(results.servers[0]), medians.get(results.servers[-1])))
+        cells.append(ratio(medians.get(results.servers[0]), medians.get(results.servers[-1])))
         yield [*cells, "", "", ""]
 
 

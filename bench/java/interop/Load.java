@@ -10,7 +10,8 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 /**
  * The load generator of the benchmark: one warm JVM, one command per line on standard input, one RESULT line each.
  * {@code send mode=sync|async|oneway|batch threads=16 bytes=128 seconds=3 ns=HOST:PORT topic=T} and
- * {@code drain count=N ns=HOST:PORT topic=T group=G}.
+ * {@code drain count=N ns=HOST:PORT topic=T group=G}; {@code fill count=N marked=true}, then
+ * {@code consume count=N consumers=4 tag=hit|sql=a=0}; {@code latency rate=1000 seconds=10}.
  */
 public final class Load {
     private static final Map<String, DefaultMQProducer[]> PRODUCERS = new HashMap<>();
@@ -28,6 +29,9 @@ public final class Load {
                 switch (words[0]) {
                     case "send" -> LoadSending.run(options);
                     case "drain" -> LoadDraining.run(options);
+                    case "fill" -> LoadFilling.run(options);
+                    case "consume" -> LoadConsuming.run(options);
+                    case "latency" -> LoadLatency.run(options);
                     default -> throw new IllegalArgumentException("unknown command " + words[0]);
                 }
             } catch (Exception | LinkageError error) {

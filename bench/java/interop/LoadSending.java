@@ -192,7 +192,7 @@ final class LoadSending {
         return total;
     }
 
-    private static double percentile(long[] sorted, double share) {
+    static double percentile(long[] sorted, double share) {
         return sorted.length == 0 ? 0 : sorted[(int) Math.min(sorted.length - 1, sorted.length * share)] / 1e6;
     }
 

@@ -1,0 +1,147 @@
+package interop;
+
+import java.util.ArrayList;
+import java.util.BitSet;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.impl.consumer.ProcessQueue;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/**
+ * Some push consumers of a new group take what a topic holds, or what of it passes a filter; a message counts once.
+ * One consumer: measured from the first message. Several: they hold still until each has its queues; what they have fetched by
+ * then is reported as {@code fetched}, and the clock starts.
+ */
+final class LoadConsuming {
+    private static final int QUEUES = 4;
+    private static final long BALANCE_MS = 30_000;
+
+    private final Options options;
+    private final String topic;
+    private final long count;
+    private final Map<Integer, BitSet> seen = new ConcurrentHashMap<>();
+    private final AtomicLong taken = new AtomicLong();
+    private final AtomicLong start = new AtomicLong();
+    private final AtomicLong end = new AtomicLong();
+    private final CountDownLatch gate = new CountDownLatch(1);
+    private final CountDownLatch done = new CountDownLatch(1);
+
+    private LoadConsuming(Options options) {
+        this.options = options;
+        topic = options.text("topic");
+        count = options.number("count", 100_000);
+    }
+
+    static void run(Options options) throws Exception {
+        new LoadConsuming(options).measure(options.number("consumers", 1));
+    }
+
+    private void measure(int members) throws Exception {
+        List<DefaultMQPushConsumer> consumers = new ArrayList<>();
+        long fetched = 0;
+        boolean complete;
+        try {
+            if (members == 1) {
+                gate.countDown();
+            }
+            for (int i = 0; i < members; i++) {
+                consumers.add(consumer(i));
+            }
+            if (members > 1) {
+                waitBalanced(consumers);
+                fetched = fetched(consumers);
+                start.set(System.nanoTime());
+                gate.countDown();
+            }
+            complete = done.await(options.number("waitMs", 60_000), TimeUnit.MILLISECONDS);
+        } finally {
+            gate.countDown();
+            consumers.forEach(DefaultMQPushConsumer::shutdown);
+        }
+        if (!complete) {
+            throw new IllegalStateException("only " + taken.get() + " of " + count + " came");
+        }
+        Report.line("messages", count, "fetched", fetched, "seconds", (end.get() - start.get()) / 1e9);
+    }
+
+    private DefaultMQPushConsumer consumer(int number) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"));
+        consumer.setNamesrvAddr(options.text("ns"));
+        consumer.setInstanceName("consume-" + number + "-" + System.nanoTime());
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setConsumeMessageBatchMaxSize(32);
+        String sql = options.text("sql", "");
+        if (sql.isEmpty()) {
+            consumer.subscribe(topic, options.text("tag", "*"));
+        } else {
+            consumer.subscribe(topic, MessageSelector.bySql(sql));
+        }
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            try {
+                gate.await();
+            } catch (InterruptedException error) {
+                return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+            }
+            start.compareAndSet(0, System.nanoTime());
+            if (taken.addAndGet(fresh(messages)) >= count && end.compareAndSet(0, System.nanoTime())) {
+                done.countDown();
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        return consumer;
+    }
+
+    /** How many of these, all of one queue, come for the first time. */
+    private int fresh(List<MessageExt> messages) {
+        BitSet offsets = seen.computeIfAbsent(messages.get(0).getQueueId(), key -> new BitSet());
+        int fresh = 0;
+        synchronized (offsets) {
+            for (MessageExt message : messages) {
+                int offset = (int) message.getQueueOffset();
+                if (!offsets.get(offset)) {
+                    offsets.set(offset);
+                    fresh++;
+                }
+            }
+        }
+        return fresh;
+    }
+
+    private void waitBalanced(List<DefaultMQPushConsumer> consumers) throws InterruptedException {
+        long share = QUEUES / consumers.size();
+        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(BALANCE_MS);
+        while (!consumers.stream().allMatch(consumer -> queues(consumer).size() == share)) {
+            if (System.nanoTime() > deadline) {
+                throw new IllegalStateException("the queues were not shared within " + BALANCE_MS + " ms");
+            }
+            Thread.sleep(20);
+        }
+    }
+
+    private long fetched(List<DefaultMQPushConsumer> consumers) {
+        return consumers.stream().flatMap(consumer -> queues(consumer).stream()).mapToLong(q -> q.getMsgCount().get()).sum();
+    }
+
+    private List<ProcessQueue> queues(DefaultMQPushConsumer consumer) {
+        List<ProcessQueue> found = new ArrayList<>();
+        Map<MessageQueue, ProcessQueue> table =
+            consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable();
+        table.forEach((queue, processing) -> {
+            if (queue.getTopic().equals(topic)) {
+                found.add(processing);
+            }
+        });
+        return found;
+    }
+}

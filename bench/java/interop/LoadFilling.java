@@ -1,0 +1,77 @@
+package interop;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.message.Message;
+
+/** Writes a backlog of exactly so many messages; with {@code marked=true} every tenth has the tag hit and the property a=0. */
+final class LoadFilling {
+    private static final int BATCH = 32;
+    private static final int THREADS = 4;
+    private static final int EVERY = 10;
+
+    private final String topic;
+    private final boolean marked;
+    private final byte[] body;
+    private final AtomicLong next = new AtomicLong();
+
+    private LoadFilling(Options options) {
+        topic = options.text("topic");
+        marked = Boolean.parseBoolean(options.text("marked", "false"));
+        body = new byte[options.number("bytes", 128)];
+        Arrays.fill(body, (byte) 'x');
+    }
+
+    static void run(Options options) throws Exception {
+        new LoadFilling(options).fill(options.text("ns"), options.number("count", 100_000));
+    }
+
+    private void fill(String nameServers, int count) throws Exception {
+        DefaultMQProducer producer = Load.producers(nameServers, 1)[0];
+        producer.send(message());  // the topic and its route exist
+        long start = System.nanoTime();
+        ExecutorService threads = Executors.newFixedThreadPool(THREADS);
+        try {
+            List<Future<?>> running = new ArrayList<>();
+            for (int i = 0; i < THREADS; i++) {
+                running.add(threads.submit(() -> {
+                    for (List<Message> batch = batch(count); !batch.isEmpty(); batch = batch(count)) {
+                        producer.send(batch);
+                    }
+                    return null;
+                }));
+            }
+            for (Future<?> thread : running) {
+                thread.get(300, TimeUnit.SECONDS);
+            }
+        } finally {
+            threads.shutdownNow();
+        }
+        Report.line("messages", count, "hits", (count + EVERY - 1) / EVERY, "seconds", (System.nanoTime() - start) / 1e9);
+    }
+
+    private synchronized List<Message> batch(int count) {
+        List<Message> messages = new ArrayList<>(BATCH);
+        while (messages.size() < BATCH && next.get() < count) {
+            messages.add(message());
+        }
+        return messages;
+    }
+
+    private Message message() {
+        Message message = new Message(topic, body);
+        long number = next.getAndIncrement() % EVERY;
+        if (marked) {
+            message.setTags(number == 0 ? "hit" : "other");
+            message.putUserProperty("a", String.valueOf(number));
+        }
+        return message;
+    }
+}

@@ -1,0 +1,122 @@
+package interop;
+
+import java.nio.ByteBuffer;
+import java.util.Arrays;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.concurrent.locks.LockSupport;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/**
+ * From the moment a message was due to be sent to its listener, at a fixed rate; both ends in this JVM, one clock.
+ * The schedule does not wait for a slow server: what it delays counts. The first second does not.
+ */
+final class LoadLatency {
+    private static final long SETTLE_MS = 20_000;
+    private static final int STAMP_BYTES = Long.BYTES + Integer.BYTES;
+
+    private final String topic;
+    private final int bytes;
+    private final int rate;
+    private final long[] tookNs;
+    private final AtomicInteger came = new AtomicInteger();
+    private final CountDownLatch joined = new CountDownLatch(1);
+    private final CountDownLatch done;
+    private final AtomicReference<Throwable> failure = new AtomicReference<>();
+
+    private LoadLatency(Options options) {
+        topic = options.text("topic");
+        bytes = options.number("bytes", 128);
+        rate = options.number("rate", 1000);
+        tookNs = new long[rate * (1 + options.number("seconds", 10))];
+        done = new CountDownLatch(tookNs.length);
+    }
+
+    static void run(Options options) throws Exception {
+        new LoadLatency(options).measure(options.text("ns"), options.text("group"));
+    }
+
+    private void measure(String nameServers, String group) throws Exception {
+        DefaultMQProducer producer = Load.producers(nameServers, 1)[0];
+        producer.send(message(-1, System.nanoTime()));
+        DefaultMQPushConsumer consumer = consumer(nameServers, group);
+        try {
+            if (!joined.await(SETTLE_MS, TimeUnit.MILLISECONDS)) {
+                throw new IllegalStateException("the first message did not come");
+            }
+            send(producer);
+            if (!done.await(SETTLE_MS, TimeUnit.MILLISECONDS)) {
+                throw new IllegalStateException("only " + came.get() + " of " + tookNs.length + " came: " + failure.get());
+            }
+        } finally {
+            consumer.shutdown();
+        }
+        long[] sorted = Arrays.copyOfRange(tookNs, rate, tookNs.length);
+        Arrays.sort(sorted);
+        Report.line("messages", tookNs.length, "p50Ms", LoadSending.percentile(sorted, 0.5),
+            "p99Ms", LoadSending.percentile(sorted, 0.99));
+    }
+
+    private void send(DefaultMQProducer producer) throws Exception {
+        SendCallback callback = new SendCallback() {
+            @Override
+            public void onSuccess(SendResult result) {
+            }
+
+            @Override
+            public void onException(Throwable error) {
+                failure.compareAndSet(null, error);
+            }
+        };
+        long begin = System.nanoTime();
+        for (int i = 0; i < tookNs.length; i++) {
+            long due = begin + i * 1_000_000_000L / rate;
+            for (long left = due - System.nanoTime(); left > 0; left = due - System.nanoTime()) {
+                LockSupport.parkNanos(left);
+            }
+            producer.send(message(i, due), callback);
+        }
+    }
+
+    private Message message(int number, long dueNs) {
+        byte[] body = new byte[Math.max(bytes, STAMP_BYTES)];
+        ByteBuffer.wrap(body).putLong(dueNs).putInt(number);
+        return new Message(topic, body);
+    }
+
+    private DefaultMQPushConsumer consumer(String nameServers, String group) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(nameServers);
+        consumer.setInstanceName("latency-" + System.nanoTime());
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            long now = System.nanoTime();
+            for (MessageExt message : messages) {
+                ByteBuffer stamp = ByteBuffer.wrap(message.getBody());
+                long due = stamp.getLong();
+                int number = stamp.getInt();
+                if (number < 0) {
+                    joined.countDown();
+                } else if (tookNs[number] == 0) {
+                    tookNs[number] = now - due;
+                    came.incrementAndGet();
+                    done.countDown();
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        return consumer;
+    }
+}
