@@ -275,7 +275,7 @@ def test_connections_are_bounded_in_all_and_by_address(monkeypatch: pytest.Monke
 def test_descriptors_are_left_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module.resource, "getrlimit", lambda which: (1024, 4096))
     assert descriptors_left(256) == 768
-    assert descriptors_left(2000) == 1
+    assert descriptors_left(2000) == 512
 
     async def work() -> None:
         async with pair() as p:

@@ -26,11 +26,11 @@ _LOOPBACK: Final = ("127.", "::ffff:127.")
 
 
 def descriptors_left(reserved: int) -> int:
-    """How many connections the process may hold so that so many descriptors are left for files; at least 1 (LIM-08)."""
+    """How many connections the process may hold so that so many descriptors, at most half, are left for files (LIM-08)."""
     if resource is None:
         return _ENDLESS
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _ENDLESS if soft == resource.RLIM_INFINITY else max(soft - reserved, 1)
+    return _ENDLESS if soft == resource.RLIM_INFINITY else max(soft - reserved, soft // 2)
 
 
 def _is_loopback(ip: str) -> bool:
