@@ -18,6 +18,7 @@ from saturnmq.protocol.bodies import TopicRouteData
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.raft.ledger_check import verify
 
 TOPIC = "Ledger"
 FAILOVER_S_MAX = 20.0
@@ -143,6 +144,73 @@ def test_clients_go_on_when_the_leader_is_killed_and_nothing_acknowledged_is_los
         finally:
             codes = [await group.end(name, signal.SIGTERM) for name in list(group.running)]
         assert codes == [0] * 4
+
+    asyncio.run(run())
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("settings", [{}, {"enableBatchPush": "true", "flushDiskType": "SYNC_FLUSH"}])
+@pytest.mark.spec("DL-A05", "DL-B05", "DL-C03", "DL-X02", "DL-X23")
+def test_many_senders_leaders_killed_every_acknowledged_message_is_at_its_place(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    async def run() -> None:
+        group = Processes(tmp_path, **settings)
+        acked: dict[tuple[int, int], bytes] = {}
+        tried: set[bytes] = set()
+        await group.start_namesrv()
+        await asyncio.gather(*(group.start(name) for name in group.names))
+        try:
+            async with (
+                Client(name_servers=group.name_servers, route_poll_ms=300) as client,
+                client.producer("p") as producer,
+            ):
+                left = 0
+
+                async def sender(number: int) -> None:
+                    nonlocal left
+                    while left > 0:
+                        body = b"%d %d " % (number, len(tried)) + b"." * (len(tried) % 700)
+                        tried.add(body)
+                        try:
+                            receipt = await producer.send(TOPIC, body, timeout=5)
+                        except SaturnError:
+                            await asyncio.sleep(0.05)  # poll
+                            continue
+                        place = (receipt.queue.queue_id, receipt.offset)
+                        assert place not in acked, f"{place} was given out twice"
+                        acked[place] = body
+                        left -= 1
+
+                for round_number in range(2):
+                    left = 240
+                    senders = [asyncio.create_task(sender(number)) for number in range(16)]
+                    if round_number < 1:
+                        while left > 150:
+                            await asyncio.sleep(0.005)  # poll
+                        name = group.name_at(await master_at(group.name_servers))
+                        assert await group.end(name, signal.SIGKILL) == -signal.SIGKILL
+                    async with asyncio.timeout(90):
+                        await asyncio.gather(*senders)
+                    if round_number < 1:
+                        await group.start(name)
+                puller = client.puller()
+                found: dict[tuple[int, int], bytes] = {}
+                for queue in await puller.queues(TOPIC):
+                    at, end = await puller.min_offset(queue), await puller.max_offset(queue)
+                    while at < end:
+                        result = await puller.pull(queue, at)
+                        for message in result.messages():
+                            found[(queue.queue_id, message.offset)] = message.value
+                        assert result.next_offset > at
+                        at = result.next_offset
+            assert {place: found.get(place) for place in acked} == acked
+            assert set(found.values()) <= tried
+        finally:
+            codes = [await group.end(name, signal.SIGTERM) for name in list(group.running)]
+        assert codes == [0] * 4
+        reports = [verify(tmp_path / name / f"dledger-{name}") for name in group.names]
+        assert [report.problems for report in reports] == [[], [], []]
 
     asyncio.run(run())
 

@@ -54,6 +54,7 @@ class LeaderCopy:
         self._task: asyncio.Task[None] | None = None
         self._leader = ""  # the last one that answered
         self._said = ""
+        self._writing = asyncio.Lock()
         self.foreign: dict[str, int] = {}  # topics of messages that came by the log, and how many queues they need
         self.count = 0  # copies that succeeded
 
@@ -145,7 +146,7 @@ class LeaderCopy:
         missing = {name: c for name, c in found.topic_config_table.items() if name not in topics.table} if last else {}
         if missing:
             topics.take(TopicConfigTable(topics.table | missing, topics.version.next(self._ctx.clock_ms())))
-        for name in known:  # the leader has said whether they are, or were deleted
+        for name in known if not last else ():  # the leader has said whether they are, or were deleted
             self.foreign.pop(name, None)
 
     def _take_groups(self, found: SubscriptionGroupTable, *, last: bool, sure: bool) -> None:
@@ -159,6 +160,10 @@ class LeaderCopy:
 
     async def _take_progress(self, answer: Command, *, last: bool) -> None:
         """Written to the files that the services read when this member leads."""
+        async with self._writing:
+            await self._write_progress(answer, last=last)
+
+    async def _write_progress(self, answer: Command, *, last: bool) -> None:
         loop = asyncio.get_running_loop()
         delays = DelayOffsetTable.decode(answer.body).offset_table
         if last:
