@@ -93,6 +93,65 @@ def test_the_fixture_is_ready_within_300_ms() -> None:
     assert min(once() for _ in range(4)) < 0.3
 
 
+# Runs async tests as other plugins do: each in a loop of its own, or all in one that outlives them.
+RUNS_ASYNC_TESTS = """
+import asyncio, inspect, pytest
+runner = None
+
+def pytest_pyfunc_call(pyfuncitem):
+    global runner
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    if SHARED:
+        runner = runner or asyncio.Runner()
+        runner.run(pyfuncitem.obj(**arguments))
+    else:
+        with asyncio.Runner() as own:
+            own.run(pyfuncitem.obj(**arguments))
+    return True
+
+def pytest_sessionfinish():
+    if runner is not None:
+        runner.close()
+"""
+
+
+@pytest.mark.spec("TST-02", "TST-04")
+@pytest.mark.parametrize("shared", [False, True])
+def test_async_tests_use_the_fixtures_under_any_plugin_that_runs_them(pytester: pytest.Pytester, shared: bool) -> None:
+    pytester.makeconftest(f"SHARED = {shared}\n{RUNS_ASYNC_TESTS}")
+    pytester.makepyfile(
+        """
+        import asyncio
+        from datetime import timedelta
+
+        async def test_one(saturn_broker, saturn_client, saturn_topic, saturn_group, saturn_clock):
+            async with saturn_client as client, client.producer("p") as out:
+                await out.send(saturn_topic, b"later", delay=timedelta(hours=1))
+                await saturn_clock.advance(timedelta(hours=1))
+                await saturn_broker.expect(saturn_topic, 1)
+                async with client.consumer(saturn_group, start="first") as inbox:
+                    await inbox.subscribe(saturn_topic)
+                    await (await inbox.recv(timeout=10)).ack()
+                await asyncio.to_thread(len, "a worker of the loop")
+
+        async def test_two(saturn_client, saturn_topic):
+            async with saturn_client as client, client.producer("p") as out:
+                await out.send(saturn_topic, b"x")
+
+        async def test_that_leaves_something(saturn_broker):
+            import socket
+            global kept
+            kept = socket.create_server(("127.0.0.1", 0))
+        """
+    )
+    result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider")
+    where = {"errors": 1, "passed": 3} if shared else {"failed": 1, "passed": 2}
+    result.assert_outcomes(**where)
+    assert "socket 127.0.0.1:" in result.stdout.str()
+
+
 @pytest.mark.spec("TST-02")
 def test_pytest_finds_the_plugin_by_its_entry_point(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_it(saturn_broker): assert saturn_broker.url.startswith('rmq://127.0.0.1:')")
