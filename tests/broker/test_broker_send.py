@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, RequestCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.ids import parse_offset_message_id
 from saturnmq.protocol.message import BatchItem, Host
-from saturnmq.store import FlushDiskType, PutStatus
+from saturnmq.store import FlushDiskType, PutResult, PutStatus
 
 
 def remark(command: Command) -> str:
@@ -238,22 +239,18 @@ def test_sync_flush_answers_when_it_is_durable_and_does_not_hold_up_others() -> 
             answers = await asyncio.gather(*(w.send(queue=n % 4) for n in range(64)))
             assert {a.code for a in answers} == {0}
             assert w.broker.store.flushed_offset == w.broker.store.max_physical_offset
-            release = asyncio.Event()
-            real = w.broker.store.wait_confirmed
-
-            async def slow(result: Any) -> PutStatus:
-                await release.wait()
-                return await real(result)
-
-            w.broker.store.wait_confirmed = slow  # type: ignore[method-assign]
+            real = w.broker.store.when_confirmed
+            held: list[tuple[PutResult, Callable[[PutStatus], object]]] = []
+            w.broker.store.when_confirmed = lambda *one: held.append(one)  # type: ignore[method-assign]
             pending = asyncio.create_task(w.send())
             while not w.broker.ctx.waiting_sends:
                 await asyncio.sleep(0)
             assert (await w.call(RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)).code == 0
             no_wait = await w.send(properties={"WAIT": "false"})
             assert no_wait.code == 0 and not pending.done()
-            release.set()
-            assert (await pending).code == 0
+            assert len(held) == w.broker.ctx.waiting_sends == 1
+            real(*held[0])
+            assert (await pending).code == 0 and w.broker.ctx.waiting_sends == 0
 
     run(work)
 
@@ -274,13 +271,14 @@ def test_a_stored_message_has_its_place_in_the_answer_also_without_confirmation(
     async def work() -> None:
         async with wire(store={"flush_disk_type": FlushDiskType.SYNC_FLUSH, "profile": wire_profile()}) as w:
 
-            async def confirmed(result: Any) -> PutStatus:
-                return status
+            def confirmed(result: PutResult, told: Callable[[PutStatus], object]) -> None:
+                told(status)
 
-            w.broker.store.wait_confirmed = confirmed  # type: ignore[method-assign]
-            answer = await w.send()
-            assert answer.code == code
-            assert ("msgId" in answer.ext) is stored
+            w.broker.store.when_confirmed = confirmed  # type: ignore[method-assign]
+            for raw in ("", "WAIT\x01true", "TAGS\x01a"):  # by the long and by the short path
+                answer = await w.send(raw=raw)
+                assert answer.code == code
+                assert ("msgId" in answer.ext) is stored
 
     run(work)
 
