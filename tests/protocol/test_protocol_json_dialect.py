@@ -279,7 +279,8 @@ import pytest
 from saturnmq.protocol import command, json_dialect
 assert "orjson" not in vars(json_dialect) and "orjson" not in vars(command)
 chosen = [f"{sys.argv[1]}/test_protocol_{name}.py" for name in ("json_dialect", "bodies", "frames")]
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning", "-k", "not fast_parser", *chosen]))
+loaded = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # before pytest was
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *loaded, "-k", "not fast_parser", *chosen]))
 """
     here = Path(__file__).parent
     run = subprocess.run(
