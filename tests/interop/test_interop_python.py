@@ -19,7 +19,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import apache
 import pytest
+import saturn
 from javatools import run_client
 from peers import Peer
 
@@ -679,6 +681,53 @@ def test_plain_code_sends_and_receives_values(peer: Peer, topic: str, group: str
             message = inbox.recv(timeout=30)
             assert message.value == {"a": 1}
             message.ack()
+
+
+@pytest.mark.spec("API-26", "API-28", "API-29", "PR-18")
+@pytest.mark.parametrize("kind", ["apache", "saturn"])
+def test_a_restart_of_the_broker_loses_nothing(kind: str, tmp_path: Path) -> None:
+    """A producer and a consumer go on by themselves; what was acknowledged arrives."""
+    cluster: Peer = (apache.ApacheCluster if kind == "apache" else saturn.SaturnCluster)(tmp_path)
+
+    def restart() -> None:
+        if isinstance(cluster, apache.ApacheCluster):
+            cluster.stop_broker()
+            cluster.start_broker()
+        else:
+            cluster.stop()
+            cluster.start()
+
+    async def work() -> None:
+        acknowledged: set[bytes] = set()
+        received: set[bytes] = set()
+        async with Client.from_url(
+            f"rmq://{cluster.name_servers}", **{**QUICK, "timeout": 60.0, "attempts": 100}
+        ) as one:
+            await one.create_topic("Restart", queues=4)
+            async with one.producer("p") as out, one.consumer("restart-group", start="first") as inbox:
+                await inbox.subscribe("Restart")
+
+                async def send() -> None:
+                    for n in range(400):
+                        await out.send("Restart", b"%d" % n)
+                        acknowledged.add(b"%d" % n)
+                        await asyncio.sleep(0.005)  # poll, so that the restart lies between two sends
+
+                async def receive() -> None:
+                    while len(received) < 400:
+                        message = await inbox.recv(timeout=90)
+                        received.add(message.body)
+                        await message.ack()
+
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(send())
+                    group.create_task(receive())
+                    await until(lambda: len(received) >= 100)
+                    await asyncio.to_thread(restart)
+        assert acknowledged == received == {b"%d" % n for n in range(400)}
+
+    with cluster:
+        run(work, 150)
 
 
 # ---- beside the Java client

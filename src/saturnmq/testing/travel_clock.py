@@ -9,6 +9,7 @@ their connection is stalled.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -35,10 +36,10 @@ class TravelClock:
     """Unix ms; runs with the real clock, and ahead of it by what it was moved."""
 
     def __init__(self) -> None:
-        self._ahead_ms = 0
+        self.ahead_ms = 0
 
     def now_ms(self) -> int:
-        return wall_clock_ms() + self._ahead_ms
+        return wall_clock_ms() + self.ahead_ms
 
     def now(self) -> datetime:
         """The same, as an aware datetime."""
@@ -46,7 +47,7 @@ class TravelClock:
 
     def move_to(self, ms: int) -> None:
         """Put it forward to this time; never back."""
-        self._ahead_ms += max(ms - self.now_ms(), 0)
+        self.ahead_ms += max(ms - self.now_ms(), 0)
 
 
 class Traveller:
@@ -249,9 +250,10 @@ class Traveller:
         store = self._broker.store
         if len(store.log.files) > 1 and store.failure is None:
             await store.flusher.wait(store.log.end, FLUSH_MS_MAX)
-        for file in store.log.files:
-            changed = file.path.stat().st_mtime_ns
-            if self._stamps.get(file.path) != changed:
-                stamp = changed + self._clock._ahead_ms * 1_000_000
-                os.utime(file.path, ns=(stamp, stamp))
-                self._stamps[file.path] = file.path.stat().st_mtime_ns
+        for file in list(store.log.files):
+            with contextlib.suppress(FileNotFoundError):  # just deleted
+                changed = file.path.stat().st_mtime_ns
+                if self._stamps.get(file.path) != changed:
+                    stamp = changed + self._clock.ahead_ms * 1_000_000
+                    os.utime(file.path, ns=(stamp, stamp))
+                    self._stamps[file.path] = file.path.stat().st_mtime_ns
