@@ -60,27 +60,26 @@ _OUTCOMES: Final = {  # DL-B07
 
 
 class Answer:
-    """The group's answer to a put: its code when it is there."""
+    """The group's answer to a put: its code when it is there. The ledger always answers (DL-A07)."""
 
-    __slots__ = ("_future", "code")
+    __slots__ = ("_told", "code")
 
     def __init__(self) -> None:
         self.code: int | None = None
-        self._future: asyncio.Future[int] | None = None
+        self._told: list[Callable[[int], object]] = []
 
     def came(self, response: Response) -> None:
         self.code = response.code
-        if self._future is not None and not self._future.done():
-            self._future.set_result(response.code)
+        told, self._told = self._told, []
+        for tell in told:
+            tell(response.code)
 
-    async def wait(self) -> int:
-        """The code, when it is there; the ledger always answers (DL-A07)."""
+    def then(self, tell: Callable[[int], object]) -> None:
+        """Call with the code, now if it is there."""
         if self.code is None:
-            if self._future is None:
-                self._future = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._future)
-        assert self.code is not None
-        return self.code
+            self._told.append(tell)
+        else:
+            tell(self.code)
 
 
 @dataclass(slots=True)
@@ -303,12 +302,22 @@ class LedgerStore(MessageStore, Listener):
 
     async def wait_confirmed(self, result: PutResult) -> PutStatus:
         """The final status of a put: when the group has committed it, or the code that says why not (DL-B07)."""
-        if not isinstance(result, LedgerPut) or result.answer is None:
-            return result.status
-        code = await result.answer.wait()
-        if code != Code.SUCCESS:
-            result.reason = f"DLedger {code}"
-        return _OUTCOMES.get(Code(code), PutStatus.UNKNOWN_ERROR)
+        future: asyncio.Future[PutStatus] = asyncio.get_running_loop().create_future()
+        self.when_confirmed(result, lambda status: None if future.done() else future.set_result(status))
+        return await future
+
+    def when_confirmed(self, result: PutResult, told: Callable[[PutStatus], object]) -> None:
+        """As `wait_confirmed`; calls, without a task, perhaps before it returns."""
+
+        def came(code: int) -> None:
+            if code != Code.SUCCESS:
+                result.reason = f"DLedger {code}"
+            told(_OUTCOMES.get(Code(code), PutStatus.UNKNOWN_ERROR))
+
+        if isinstance(result, LedgerPut) and result.answer is not None:
+            result.answer.then(came)
+        else:
+            told(result.status)
 
     def wake_flusher(self) -> None:
         """The member syncs by itself."""

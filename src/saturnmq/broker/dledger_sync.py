@@ -28,6 +28,8 @@ from saturnmq.store import StateFile
 log = logging.getLogger(__name__)
 
 SYNC_SECONDS: Final = 1.0
+SYNC_SECONDS_MAX: Final = 10.0  # as often as the original
+REST: Final = 10  # times as long as the last copy took: large tables are copied less often
 TIMEOUT_MS: Final = 3000
 LAST_TIMEOUT_MS: Final = 1000  # of the last copy before this member leads: the old leader may be gone
 QUEUES_MIN: Final = 4  # of a topic that a first send made, as producers ask for it
@@ -77,14 +79,17 @@ class LeaderCopy:
         await self._client.close()
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
+            began = loop.time()
             try:
                 address = self._registrar.master_address
                 if not address or not await self.copy(address, TIMEOUT_MS):
                     await self._registrar.register()  # the answer names the leader
+                    began = loop.time()
             except Exception:
                 log.exception("copying from the leader failed, tried again in %s s", SYNC_SECONDS)
-            await asyncio.sleep(SYNC_SECONDS)
+            await asyncio.sleep(min(max(SYNC_SECONDS, REST * (loop.time() - began)), SYNC_SECONDS_MAX))
 
     async def copy_last(self) -> None:
         """Once more before this member leads, from every other that is there: what is newer than here.

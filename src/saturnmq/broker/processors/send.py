@@ -84,7 +84,7 @@ def send(ctx: Context, connection: Connection, request: Command) -> Command | La
     at_once = store.confirms_at_once or not (wait or store.quorum) or result.status is not PutStatus.PUT_OK
     if at_once and not ctx.topics.saver.writing:
         return answer(ctx, request, result, result.status, queue_id)
-    if at_once or store.quorum:
+    if at_once:
         return _answer_when_durable(ctx, request, result, queue_id, at_once=at_once)
     return answer_later(ctx, result, lambda status: answer(ctx, request, result, status, queue_id))
 
