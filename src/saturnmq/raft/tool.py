@@ -1,0 +1,130 @@
+"""Asks a DLedger group who leads, and hands the leadership over: `python -m saturnmq.raft.tool`.
+
+Members of the original are asked in the same way.
+
+Source: spec 04 DL-M09, DL-L01, section 7 (8).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from saturnmq.net.client import RemotingClient
+from saturnmq.net.settings import NetSettings
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.raft.core.messages import (
+    Code,
+    HeartBeatRequest,
+    HeartBeatResponse,
+    MetadataRequest,
+    MetadataResponse,
+    Request,
+    Response,
+    TransferRequest,
+)
+from saturnmq.raft.settings import parse_peers
+from saturnmq.raft.wire import code_of, decode_response, encode
+
+ASK_TIMEOUT_MS = 3000
+TRANSFER_TIMEOUT_MS = 10_000
+
+
+class GroupTool:
+    """Calls to the members of one group. peers: id -> host:port."""
+
+    def __init__(self, group: str, peers: dict[str, str]) -> None:
+        self.group = group
+        self.peers = peers
+        self._client = RemotingClient(settings=NetSettings())
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _ask(self, name: str, request: Request, timeout_ms: int = ASK_TIMEOUT_MS) -> Response:
+        command = Command(code_of(request), body=encode(request))
+        reply = await self._client.invoke(self.peers[name], command, timeout_ms)
+        return decode_response(code_of(request), reply.body)
+
+    async def leaders(self) -> dict[str, str]:
+        """What each member says: the id of the leader, "" when it knows none, or why it did not answer."""
+
+        async def one(name: str) -> str:
+            try:
+                said = await self._ask(name, MetadataRequest(group=self.group, remote_id=name))
+            except SaturnError as error:
+                return f"no answer: {error.message}"
+            return (said.leader_id or "") if isinstance(said, MetadataResponse) else "no answer"
+
+        names = list(self.peers)
+        return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
+
+    async def leader(self) -> str | None:
+        """The member that says of itself that it leads."""
+        return next((name for name, said in (await self.leaders()).items() if name == said), None)
+
+    async def term(self, leader: str) -> int:
+        """The leader's term: a heartbeat of the term before all terms is refused with it, and changes nothing (DL-H05)."""
+        sender = next(name for name in self.peers if name != leader)
+        request = HeartBeatRequest(group=self.group, remote_id=leader, local_id=sender, leader_id=sender, term=-1)
+        said = await self._ask(leader, request)
+        return said.term if isinstance(said, HeartBeatResponse) else -1
+
+    async def transfer(self, to: str) -> Code:
+        """Hand the leadership to a member. Returns 200, or the code that refuses. Raises SaturnError."""
+        leader = await self.leader()
+        if leader is None:
+            return Code.NOT_LEADER
+        if leader == to:
+            return Code.SUCCESS
+        term = await self.term(leader)
+        request = TransferRequest(
+            group=self.group, remote_id=leader, transfer_id=leader, transferee_id=to, term=term
+        )  # fmt: skip
+        return Code((await self._ask(leader, request, TRANSFER_TIMEOUT_MS)).code)
+
+
+async def run(arguments: argparse.Namespace) -> int:
+    """0 when all is well: one leader that all name, or the transfer done."""
+    tool = GroupTool(arguments.group, parse_peers(arguments.peers))
+    try:
+        if arguments.verb == "transfer":
+            code = await tool.transfer(arguments.to)
+            print(f"transfer to {arguments.to}: {code.value} {code.name}")
+            return 0 if code is Code.SUCCESS else 1
+        said = await tool.leaders()
+        for name, named in said.items():
+            print(f"{name} {tool.peers[name]} leader={named or 'none'}")
+        leader = await tool.leader()
+        if leader is not None and len(tool.peers) > 1:
+            print(f"leader={leader} term={await tool.term(leader)}")
+        return 0 if leader is not None and set(said.values()) == {leader} else 1
+    finally:
+        await tool.close()
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m saturnmq.raft.tool", description=(__doc__ or "").partition(":")[0])
+    parser.add_argument("verb", choices=("status", "transfer"))
+    parser.add_argument("-g", "--group", required=True, help="dLegerGroup")
+    parser.add_argument("-p", "--peers", required=True, help="dLegerPeers, n0-host:port;n1-host:port;...")
+    parser.add_argument("-t", "--to", help="id of the member that is to lead")
+    arguments = parser.parse_args(words)
+    try:
+        peers = parse_peers(arguments.peers)
+    except ValueError as error:
+        parser.error(f"--peers: {error}")
+    if arguments.verb == "transfer" and arguments.to not in peers:
+        parser.error(f"transfer needs --to with one of {', '.join(peers)}")
+    try:
+        return asyncio.run(run(arguments))
+    except SaturnError as error:
+        print(f"failed: {error.message}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

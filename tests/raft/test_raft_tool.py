@@ -1,0 +1,62 @@
+"""The operator's tool: who leads, and another leader, without a Java tool."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from raftgroup import group
+
+from saturnmq.raft import tool
+from saturnmq.raft.core.messages import Code
+from saturnmq.raft.settings import parse_peers
+
+
+@pytest.mark.spec("DL-M09", "DL-L01")
+def test_the_leadership_is_shown_and_handed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def run() -> None:
+        async with group(tmp_path) as members:
+            leader = (await members.a_leader()).settings.self_id
+            await members.append(b"x")
+            await members.equal()
+            to = next(name for name in members.names if name != leader)
+            asked = tool.GroupTool("g", parse_peers(members.peers))
+            try:
+                await members.until(
+                    lambda: all(m.status().leader_id == leader for m in members.members.values()), "news"
+                )
+                assert await asked.leaders() == dict.fromkeys(members.names, leader)
+                term = await asked.term(leader)
+                assert term == members.members[leader].status().term
+                assert await asked.transfer(leader) is Code.SUCCESS  # it leads already
+                assert await asked.transfer(to) is Code.SUCCESS
+                assert await asked.leader() == to
+                assert await asked.term(to) == term + 1
+            finally:
+                await asked.close()
+            words = ["-g", "g", "-p", members.peers]
+            assert await asyncio.to_thread(tool.main, ["transfer", *words, "-t", leader]) == 0
+            await members.until(lambda: all(m.status().leader_id == leader for m in members.members.values()), "news")
+            assert await asyncio.to_thread(tool.main, ["status", *words]) == 0
+            assert f"leader={leader} term={term + 2}" in capsys.readouterr().out
+            await members.stop(leader)
+            assert await asyncio.to_thread(tool.main, ["status", *words]) == 1  # one does not answer
+            assert "no answer" in capsys.readouterr().out
+
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await run()
+
+    asyncio.run(bounded())
+
+
+@pytest.mark.spec("DL-M02")
+@pytest.mark.parametrize(
+    "words", [["status", "-g", "g", "-p", "n0"], ["transfer", "-g", "g", "-p", "n0-h:1", "-t", "n7"]]
+)
+def test_wrong_words_are_told(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        tool.main(words)
+    assert ended.value.code == 2
+    assert "n0" in capsys.readouterr().err
