@@ -428,6 +428,50 @@ def test_queues_that_reach_beyond_the_log_are_cut(tmp_path: Path) -> None:
     run(work)
 
 
+@pytest.mark.spec("DL-B14", "DL-B16", "DUR-13")
+@pytest.mark.parametrize("ledger_first", [True, False])
+def test_a_store_copied_while_it_works_opens_with_what_its_ledger_has(ledger_first: bool, tmp_path: Path) -> None:
+    busy: dict[str, Any] = {
+        "flush_queue_interval_ms": 1, "flush_queue_thorough_ms": 2, "flush_queue_least_pages": 1, "flush_interval_ms": 1,
+        "consume_queue_file_bytes": 400,
+    }  # fmt: skip
+
+    def copy(to: Path) -> None:
+        """As it is at one moment, but not quite: queues older than the ledger, or newer."""
+        names = ["dledger-n0", "checkpoint", "abort", "queues.json", "consumequeue", "index", "config"]
+        to.mkdir()
+        for name in names if ledger_first else reversed(names):
+            if (tmp_path / "live" / name).is_dir():
+                shutil.copytree(tmp_path / "live" / name, to / name)
+            elif (tmp_path / "live" / name).exists():
+                shutil.copy(tmp_path / "live" / name, to / name)
+
+    async def work() -> None:
+        sent: list[bytes] = []
+        known: list[int] = []
+        async with Alone(tmp_path / "live", **busy) as store:
+            for number in range(6):
+                for _ in range(37 + number):
+                    sent.append(b"%d " % len(sent) + b"z" * (len(sent) * 97 % 3000))
+                    await put(store, sent[-1])
+                await store.write_all()
+                known.append(len(sent))
+                copying = asyncio.create_task(asyncio.to_thread(copy, tmp_path / f"copy{number}"))
+                while not copying.done():
+                    sent.append(b"%d " % len(sent))
+                    await put(store, sent[-1])
+                await copying
+            assert bodies_of(store) == sent
+        for number, least in enumerate(known):
+            async with Alone(tmp_path / f"copy{number}", **busy) as store:
+                found = bodies_of(store)
+                assert len(found) >= least and found == sent[: len(found)]
+                await put(store, b"goes on")
+                assert bodies_of(store) == [*found, b"goes on"]
+
+    run(work)
+
+
 @pytest.mark.spec("DL-U07")
 def test_a_plain_broker_does_not_start_on_a_ledger(tmp_path: Path) -> None:
     async def work() -> None:

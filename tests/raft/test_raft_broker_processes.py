@@ -13,12 +13,16 @@ import pytest
 from raftgroup import free_ports
 
 from saturnmq import Client, SendStatus
+from saturnmq.broker.dledger_store import LedgerStore
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.bodies import TopicRouteData
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.message import decode_record
 from saturnmq.raft.ledger_check import verify
+from saturnmq.raft.settings import RaftSettings
+from saturnmq.store import StoreProfile, StoreSettings
 
 TOPIC = "Ledger"
 FAILOVER_S_MAX = 20.0
@@ -79,6 +83,27 @@ class Processes:
         transport: Any = process._transport  # type: ignore[attr-defined]
         transport.close()
         return code
+
+    async def contents(self, name: str) -> dict[tuple[int, int], bytes]:
+        """(queue, offset) -> body in the queues of a member that is stopped."""
+        raft = RaftSettings(
+            enabled=True, group="g", peers_text=self.peers, self_id=name, index_file_units=65536
+        )  # fmt: skip
+        small = StoreSettings(
+            store_path_root_dir=str(self.folder / name), profile=StoreProfile.SMALL, commit_log_file_bytes=1_048_576
+        )
+        store = LedgerStore(small, raft, NetSettings())
+        store.open()
+        try:
+            found = {}
+            for topic, queue_id in store.topic_queues():
+                for offset in range(store.max_offset(topic, queue_id) if topic == TOPIC else 0):
+                    record = store.read_record(store.physical_offset(topic, queue_id, offset))
+                    assert record is not None
+                    found[(queue_id, offset)] = bytes(decode_record(record).body)
+            return found
+        finally:
+            await store.stop()
 
     def name_at(self, address: str) -> str:
         return next(name for name in self.names if self.facts.get(name, {}).get("broker") == address)
@@ -211,6 +236,13 @@ def test_many_senders_leaders_killed_every_acknowledged_message_is_at_its_place(
         assert codes == [0] * 4
         reports = [verify(tmp_path / name / f"dledger-{name}") for name in group.names]
         assert [report.problems for report in reports] == [[], [], []]
+        contents = [await group.contents(name) for name in group.names]
+        for content in contents:  # each member's own queues
+            assert {place: content[place] for place in content if place in acked} == {
+                place: body for place, body in acked.items() if place in content
+            }
+            assert set(content.values()) <= tried
+        assert len(contents[0].keys() ^ contents[1].keys()) < 20  # what was not known to be committed at the stop
 
     asyncio.run(run())
 
