@@ -159,6 +159,7 @@ def test_nothing_of_the_parent_is_written_by_the_child(saturn_broker: BrokerFixt
     """A consumer waits in the parent; a child comes and goes; the parent's connection stays whole."""
     code = """
 import os, sys
+from saturnmq import ForkedClient
 from saturnmq.sync import Client
 url, topic = sys.argv[1:]
 client = Client.from_url(url, route_poll_ms=200)
@@ -166,10 +167,18 @@ with client, client.consumer("waiting", start="first") as inbox, client.producer
     inbox.subscribe(topic)
     out.send(topic, b"one")
     assert inbox.recv(timeout=20).body == b"one"
-    for _ in range(3):
+    puller = client.puller()
+    assert len(puller.queues(topic)) == 4
+    for number in range(3):
         pid = os.fork()
         if pid == 0:
-            sys.exit(0)  # the interpreter ends in full: finalizers, atexit
+            for call in (lambda: inbox.recv(timeout=5), lambda: puller.queues(topic)) if number else ():
+                try:
+                    call()
+                    os._exit(3)
+                except ForkedClient:
+                    pass
+            sys.exit(0)  # the interpreter ends in full: with blocks, finalizers, atexit
         assert os.waitpid(pid, 0)[1] == 0
     out.send(topic, b"two")
     assert inbox.recv(timeout=20).body == b"two"

@@ -535,18 +535,21 @@ LEFTOVERS = {
 
 
 @pytest.mark.spec("TST-04")
-@pytest.mark.parametrize("kind", LEFTOVERS)
-def test_a_leftover_fails_the_test_and_is_named(pytester: pytest.Pytester, kind: str) -> None:
-    code, told = LEFTOVERS[kind]
+def test_a_leftover_fails_the_test_and_is_named(pytester: pytest.Pytester) -> None:
+    tests = "\n".join(
+        f"""
+        def test_{kind}(saturn_broker, saturn_client):
+            async def work():
+                {code}
+            asyncio.run(work())
+        """
+        for kind, (code, _) in LEFTOVERS.items()
+    )
     pytester.makepyfile(
         f"""
         import asyncio, socket, threading
         keep, go = [], threading.Event()
-
-        def test_it(saturn_broker, saturn_client):
-            async def work():
-                {code}
-            asyncio.run(work())
+        {tests}
 
         def test_clean(saturn_broker, saturn_topic, saturn_client):
             async def work():
@@ -557,9 +560,11 @@ def test_a_leftover_fails_the_test_and_is_named(pytester: pytest.Pytester, kind:
         """
     )
     result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", "-W", "ignore")
-    result.assert_outcomes(passed=1, failed=1)
-    assert "the test left behind:" in result.stdout.str()
-    assert told in result.stdout.str()
+    result.assert_outcomes(passed=1, failed=len(LEFTOVERS))
+    for kind, (_, told) in LEFTOVERS.items():
+        section = result.stdout.str().partition(f"_ test_{kind} _")[2].partition("\n___")[0]
+        assert "the test left behind:" in section, kind
+        assert told in section, (kind, section)
 
 
 @pytest.mark.spec("TST-04")
