@@ -16,6 +16,7 @@ final class LoadFilling {
     private static final int BATCH = 32;
     private static final int THREADS = 4;
     private static final int EVERY = 10;
+    private static final long LIMIT_NS = 100_000_000_000L;
 
     private final String topic;
     private final boolean marked;
@@ -49,7 +50,7 @@ final class LoadFilling {
                 }));
             }
             for (Future<?> thread : running) {
-                thread.get(300, TimeUnit.SECONDS);
+                thread.get(Math.max(0, start + LIMIT_NS - System.nanoTime()), TimeUnit.NANOSECONDS);
             }
         } finally {
             threads.shutdownNow();
