@@ -42,6 +42,18 @@ def tree(folder: Path) -> dict[str, tuple[int, float]]:
     return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(folder.rglob("*"))}
 
 
+@pytest.mark.spec("FMD-05")
+def test_the_end_is_found_before_files_that_were_made_ahead(tmp_path: Path) -> None:
+    """The original makes the next file before it needs it: zeros, behind the file where the log ends."""
+    make_log(tmp_path / "commitlog", [b"x" * 100] * 12)
+    files = sorted((tmp_path / "commitlog").iterdir())
+    before = [row["queueOffset"] for row in read(tmp_path)]
+    for number in (len(files), len(files) + 1):
+        (tmp_path / "commitlog" / f"{number * 2000:020d}").write_bytes(bytes(2000))
+    assert [row["queueOffset"] for row in read(tmp_path)] == before == list(range(12))
+    assert [f.last for f in log_files(str(tmp_path))] == [False] * (len(files) - 1) + [True]
+
+
 @pytest.mark.spec("FMD-01", "FMD-08")
 def test_files_of_a_running_broker_hold_what_the_broker_gives(tmp_path: Path) -> None:
     """Several files, read while the broker writes on; every row that the broker had is there, nothing else, nothing changed."""

@@ -103,7 +103,18 @@ def log_files(path: str, *, uncommitted: bool = False) -> list[LogFile]:
         raise ConfigError(
             f"option path={path!r}: it holds no commit log: a store folder, its commitlog, or a DLedger folder"
         )
+    while len(files) > 1 and _is_empty(Path(files[-1].path)):
+        files.pop()  # made ahead, as the original does; the end of the log is in the file before
     return [*files[:-1], files[-1]._replace(last=True)] if files else []
+
+
+def _is_empty(path: Path) -> bool:
+    """Whether nothing but zeros is in the file."""
+    with path.open("rb") as handle:
+        while data := handle.read(CHUNK_BYTES):
+            if data.strip(b"\0"):
+                return False
+    return True
 
 
 def _numbered(folder: Path) -> list[Path]:

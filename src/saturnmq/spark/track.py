@@ -24,6 +24,7 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
     StreamingQueryListener,
 )
+from pyspark.sql.streaming.query import StreamingQuery
 
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, MessageQueue
 from saturnmq.protocol.codes import RETRY_PREFIX, RequestCode
@@ -147,6 +148,9 @@ async def _make_retry_topic(link: Link, group: str, topics: list[str]) -> None:
         await core.call_broker(address, goodbye, core.settings.api_timeout_ms)
 
 
+_running: set[Tracker] = set()
+
+
 class Tracker(StreamingQueryListener):
     """Listens to every query of a session. `lags` has the newest lag by query id."""
 
@@ -159,6 +163,9 @@ class Tracker(StreamingQueryListener):
         self._thread = threading.Thread(target=self._work, name="saturnmq-track", daemon=True)
         self._thread.start()
         self.lags: dict[str, Lag] = {}
+        self._ended: set[str] = set()
+        self._change = threading.Condition()
+        _running.add(self)
 
     # callbacks of Spark; they only put something into the queue
 
@@ -192,6 +199,15 @@ class Tracker(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Commit what is left."""
         self._events.put(threading.Event())
+        with self._change:
+            self._ended.add(str(getattr(event, "id", "")))
+            self._change.notify_all()
+
+    def wait(self, query: StreamingQuery, timeout_s: float = STOP_SECONDS) -> bool:
+        """Wait until Spark has told that this query ended, which is later than its end, and commit; whether in time."""
+        with self._change:
+            told = self._change.wait_for(lambda: str(query.id) in self._ended, timeout_s)
+        return self.flush(timeout_s) and told
 
     # the thread
 
@@ -233,6 +249,13 @@ class Tracker(StreamingQueryListener):
         self.flush()
         self._events.put(None)
         self._thread.join(STOP_SECONDS)
+        _running.discard(self)
+
+
+def stop_all() -> None:
+    """Commit what every tracker of this process was told, and end their threads; after `spark.stop()`, which tells the rest."""
+    for tracker in list(_running):
+        tracker.stop()
 
 
 def write_lag(lag: Lag, uri: str) -> None:

@@ -149,8 +149,9 @@ def answering(name_servers: str, decision_log: str, group: str, *, access_key: s
     log = DecisionLog(decision_log)
     waiting = log.open_ends() if log.folder.exists() else []
     if waiting:
-        logger.warning("%d halves are decided and not acknowledged; those a broker gave up on are in TRANS_CHECK_MAX_TIME_TOPIC: %s",
-                       len(waiting), ", ".join(half.uniq for _, half in waiting[:10]))  # fmt: skip
+        some = ", ".join(half.uniq for _, half in waiting[:10])
+        logger.warning("%d halves are decided and not acknowledged (%s): brokers will ask, or gave up on them and moved them "
+                       "to TRANS_CHECK_MAX_TIME_TOPIC", len(waiting), some)  # fmt: skip
     connection = Connection(name_servers, access_key=access_key, secret_key=secret_key)
     client = connection.make_client()
     with linked(connection) as link:

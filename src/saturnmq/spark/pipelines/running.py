@@ -24,6 +24,7 @@ from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark import session
 from saturnmq.spark.fetch import DataLossError
 from saturnmq.spark.progress import Report
+from saturnmq.spark.track import stop_all
 
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
@@ -169,6 +170,7 @@ def run(pipeline: Pipeline[Any], argv: Sequence[str]) -> int:
         return EXIT_DATA_LOSS if kind == DataLossError.__name__ else EXIT_FAILED
     finally:
         spark.stop()
+        stop_all()
     say(pipeline.name, outcome, time.monotonic() - began, as_json=args.json)
     return EXIT_DONE
 
