@@ -66,9 +66,19 @@ def test_there_are_so_many_topics_in_all() -> None:
             assert (await w.send("B")).code == ResponseCode.TOPIC_NOT_EXIST
             assert (await w.heartbeat("G", "A")).code == 0  # it may consume; there is no room for its retries
             assert w.broker.ctx.topics.get("%RETRY%G") is None
+            back = {
+                "group": "G",
+                "offset": 0,
+                "delayLevel": 0,
+                "originMsgId": "x",
+                "originTopic": "A",
+                "unitMode": False,
+            }
+            assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)).code == 1
+            assert w.broker.ctx.topics.ensure("%RETRY%of-the-log", 1).write_queue_nums == 1  # by the broker itself
             half = await w.send("A", properties={"TRAN_MSG": "true", "PGROUP": "p"})
             assert half.code == 0  # what the broker itself needs is no growth
-            assert w.broker.ctx.refusals.counts == {"topics": 1, "group_topics": 1}
+            assert w.broker.ctx.refusals.counts == {"topics": 1, "group_topics": 2}
 
     run(work)
 

@@ -181,7 +181,8 @@ def test_a_connection_that_leaves_gives_its_share_back() -> None:
             writer.write(encode_frame(Command(10, body=b"x" * 1000))[:-1])
             await until(lambda: p.server.partial_bytes > 1000)
             writer.close()
-            await until(lambda: p.server.partial_bytes == 0)
+            await until(lambda: not p.server.connections)
+            assert p.server.partial_bytes == 0 and not p.server._partial
 
     run(work)
 

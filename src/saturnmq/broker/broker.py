@@ -385,7 +385,7 @@ class Broker:
             connection.close(f"no heartbeat for {self.settings.client_expiry_ms} ms")
 
     def _disable_slow_groups(self) -> None:
-        if self.settings.disable_slow_groups:
+        if self.settings.disable_slow_groups and not self.ctx.is_slave():
             disable_slow(self.store, self.ctx.groups, self.ctx.offsets, self.settings.slow_group_bytes)
 
     def _sample(self) -> None:

@@ -130,7 +130,7 @@ class Topics:
         if config is not None:
             return config
         if topic.startswith(codes.RETRY_PREFIX):
-            return self.ensure(topic, 1)
+            return self.ensure_for_group(topic, 1)
         pattern = self.table.get(default_topic)
         if pattern is None or (default_topic == codes.AUTO_CREATE_TOPIC and not self._settings.auto_create_topic):
             return None
@@ -148,18 +148,24 @@ class Topics:
     def ensure(self, topic: str, queues: int) -> TopicConfig:
         """The topic, made with this many queues and read-write permission when it is not there.
 
-        Raises ResponseError for a name that is no topic's, and when groups have made too many (LIM-13).
+        Raises ResponseError for a name that is no topic's.
         """
         config = self.table.get(topic)
         if config is None:
             problem = topic_problem(topic)
-            if problem is None and topic.startswith((codes.RETRY_PREFIX, codes.DLQ_PREFIX)):
-                problem = self._by_groups.add(len(self.table), topic)
             if problem is not None:
                 raise response_error(ResponseCode.SYSTEM_ERROR, problem)
             config = TopicConfig(topic, queues, queues, int(Perm.READ | Perm.WRITE))
             self.set(config)
         return config
+
+    def ensure_for_group(self, topic: str, queues: int) -> TopicConfig:
+        """`ensure` for a group's retry or dead letter topic. Raises ResponseError also when there are too many (LIM-13)."""
+        if topic not in self.table:
+            problem = topic_problem(topic) or self._by_groups.add(len(self.table), topic)
+            if problem is not None:
+                raise response_error(ResponseCode.SYSTEM_ERROR, problem)
+        return self.ensure(topic, queues)
 
     def registered(self) -> TopicConfigTable:
         """What NameServers are told: with the broker's permission where that is not read and write (NS-35)."""

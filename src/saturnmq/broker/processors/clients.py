@@ -68,7 +68,7 @@ def _consumer(
         notify = notify and group.notify_consumer_ids_changed_enable
         if len(RETRY_PREFIX + data.group_name) <= 127:
             with contextlib.suppress(ResponseError):  # as many topics as there may be: its retries are refused, no more
-                ctx.topics.ensure(RETRY_PREFIX + data.group_name, group.retry_queue_nums)
+                ctx.topics.ensure_for_group(RETRY_PREFIX + data.group_name, group.retry_queue_nums)
     info = ClientInfo(client_id, request.language, request.version, now_ms)
     before = _expressions(ctx, data.group_name)
     ctx.clients.register_consumer(data, connection, info, notify=notify)

@@ -68,7 +68,7 @@ async def send_back(ctx: Context, connection: Connection, request: Command, head
     level = header.delay_level or _FIRST_RETRY_LEVEL + original.reconsume_times
     if original.reconsume_times >= most or header.delay_level < 0:
         topic, queue_id, width, level = DLQ_PREFIX + header.group, 0, 1, 0
-    config = ctx.topics.ensure(topic, width)
+    config = ctx.topics.ensure_for_group(topic, width)
     if not config.perm & Perm.WRITE:
         raise response_error(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
     queue_id %= max(config.read_queue_nums, 1)  # the topic may be older, and narrower, than the group's settings

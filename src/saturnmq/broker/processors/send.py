@@ -336,7 +336,7 @@ def _retry_target(
     if reconsume < most:
         return topic, queue_id
     dead = DLQ_PREFIX + topic[len(RETRY_PREFIX) :]
-    ctx.topics.ensure(dead, 1)
+    ctx.topics.ensure_for_group(dead, 1)
     return dead, 0
 
 
