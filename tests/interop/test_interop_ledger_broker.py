@@ -313,3 +313,58 @@ async def term_of(group: Group) -> int:
         group=GROUP, remote_id=name, local_id="n1", leader_id="n1" if name != "n1" else "n0", term=-1
     )
     return int((await group.ask(name, request)).term)
+
+
+# ---- three brokers of ours
+
+
+@pytest.mark.spec("DL-B07", "DL-C05", "DL-C09", "DL-X18")
+def test_java_clients_go_on_when_our_leader_is_killed(tmp_path: Path, home: Path) -> None:
+    async def run() -> None:
+        group = Group(tmp_path)
+        count = 1500
+        ports = {name: free_ports(saturn.BROKER_PORT_OFFSETS) for name in group.addresses}
+        brokers: dict[str, ServerProcess] = {}
+        try:
+            group.servers.append(await asyncio.to_thread(saturn.start_namesrv, group.namesrv_port))
+            for name, port in ports.items():
+                settings = {
+                    "enableDLegerCommitLog": "true", "dLegerGroup": GROUP, "dLegerPeers": group.peers, "dLegerSelfId": name,
+                    "mappedFileSizeCommitLog": str(FILE_BYTES), "dledger.profile": "fast",
+                }  # fmt: skip
+                brokers[name] = await asyncio.to_thread(
+                    saturn.start_broker, tmp_path / name, port, group.name_servers, name=GROUP, settings=settings
+                )
+            ids = await until_master(group, lambda address: True)
+            await java_sends(home, group, 1)  # the topic is there
+            consuming = asyncio.create_task(
+                run_java_client(
+                    home, group, "consume", topic=TOPIC, group="switch", count=count, waitMs=150_000, timeout_s=170.0
+                )
+            )
+            sending = asyncio.create_task(
+                run_java_client(home, group, "send", topic=TOPIC, mode="stubborn", count=count, timeout_s=170.0)
+            )
+            async with asyncio.timeout(60):
+                while await stored_at(group, ids[0]) < 50:
+                    await asyncio.sleep(0.05)  # poll
+            killed = next(name for name, port in ports.items() if ids[0].endswith(f":{port}"))
+            brokers[killed].process.kill()
+            await asyncio.to_thread(brokers.pop(killed).stop)
+            await until_master(group, lambda address: address != ids[0], count=2)
+            sent = [row["msgId"] for row in await sending if row.get("status") == "SEND_OK"]
+            received = {row["msgId"] for row in await consuming if "received" in row}
+            assert len(sent) == count
+            assert set(sent) - received == set()
+        finally:
+            for server in brokers.values():
+                await asyncio.to_thread(server.stop)
+            await group.stop()
+
+    asyncio.run(run())
+
+
+async def stored_at(group: Group, address: str) -> int:
+    """How many messages the first queue of the topic has."""
+    command = Command(RequestCode.GET_MAX_OFFSET, ext={"topic": TOPIC, "queueId": "0"})
+    return int((await group.client.invoke(address, command, 5000)).ext["offset"])
