@@ -177,6 +177,7 @@ def run_java(
     done = subprocess.run(
         java_command(main, arguments, home=home, properties=properties),
         env=java_environment(home),
+        cwd=home,  # some commands of mqadmin write files beside them
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -10,8 +10,11 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"127\.0\.0\.1:\d+", "HOST:PORT"),
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:,\d{3})?", "TIME"),
     (r"\b[0-9A-F]{32,56}\b", "ID"),
+    (r"\b1[0-9]{12}\b", "MS"),
+    (r"\b\d+ms +(?=success)", "COST "),
+    (r"spentTimeMills=\d+", "spentTimeMills=COST"),
     (r"(?m)\d+\.\d\d\(\d+,\d+ms\)", "RATE"),
-    (r"(?m)RATE +\d+ \d+\.\d\d \d+\.\d+ *$", "RATE PCWAIT HOUR SPACE"),
+    (r"(?m)RATE +\d+ +\d+\.\d\d +\d+\.\d+ *$", "RATE PCWAIT HOUR SPACE"),
     (r"(?m)^Consume TPS: .*$", "Consume TPS: RATE"),
     (r"(?m)^%RETRY%\S+ .*$", ""),  # whether a member committed it depends on when the member was stopped
     (r"OFFLINE +\d+ ", "OFFLINE TPS "),

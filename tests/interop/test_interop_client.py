@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Callable
@@ -11,6 +12,9 @@ from typing import Any
 import pytest
 from javatools import run_client
 from peers import Peer
+from traced import make_topic, traces
+
+from saturnmq.client.trace_records import Pub, SubAfter, SubBefore
 
 Rows = list[dict[str, Any]]
 Run = Callable[..., Rows]
@@ -192,6 +196,50 @@ def test_broadcast_gives_every_member_everything(run: Run, topic: str) -> None:
 def test_lite_pull_consumer_polls_everything(run: Run, topic: str) -> None:
     run("send", topic=topic, count=12)
     check_whole(sorted(received(run("litepull", topic=topic, group=f"{topic}-group", count=12)), key=_order), 12)
+
+
+@pytest.mark.spec("CA-12", "CQ-06")
+def test_lite_pull_consumer_with_own_queues_seeks_to_offsets_ends_and_times(run: Run, topic: str) -> None:
+    rows = run("seek", topic=topic, group=f"{topic}-group")
+    polled = {row["polled"]: row["bodies"] for row in rows if "polled" in row}
+    everything = [f"message {n}" for n in range(10)]
+    assert polled == {
+        "begin": everything,
+        "offset": everything[7:],
+        "time": everything[5:],
+        "end": [],
+        "paused": [],
+        "resumed": everything,
+        "committed": everything[3:],
+    }
+    told = {
+        key: row[key]
+        for row in rows
+        for key in ("offsetForTimestamp", "beyond", "exclusive", "committed")
+        if key in row
+    }
+    assert (told["offsetForTimestamp"], told["committed"]) == (5, 10)
+    assert "min offset = 0, max offset = 10" in told["beyond"]
+    assert "Subscribe and assign are mutually exclusive." in told["exclusive"]
+
+
+@pytest.mark.spec("TR-02", "TR-03", "TR-04", "TR-05", "TR-09")
+def test_trace_of_a_message_is_found_on_the_trace_topic_by_its_id(run: Run, peer: Peer, topic: str) -> None:
+    trace = {"trace": 1, "traceTopic": f"{topic}Trace"}
+    asyncio.run(make_topic(peer, f"{topic}Trace"))
+    (row,) = sent(run("send", topic=topic, count=1, group=f"{topic}-producers", **trace))
+    run("consume", topic=topic, group=f"{topic}-group", count=1, **trace)
+    wanted = row["msgId"]
+    found = {type(record).__name__: record for record in asyncio.run(traces(peer, f"{topic}Trace", wanted, 3))}
+    pub, before, after = found["Pub"], found["SubBefore"], found["SubAfter"]
+    assert isinstance(pub, Pub)
+    assert isinstance(before, SubBefore)
+    assert isinstance(after, SubAfter)
+    assert (pub.topic, pub.group, pub.keys, pub.tags) == (topic, f"{topic}-producers", "key-0", "TagA")
+    assert (pub.message_id, pub.offset_message_id, pub.success) == (wanted, row["offsetMsgId"], True)
+    assert (pub.store_host, pub.body_bytes) == (peer.broker_address, len("message 0"))
+    assert (before.group, before.message_id, before.keys, before.retry_times) == (f"{topic}-group", wanted, "key-0", 0)
+    assert (after.request_id, after.message_id, after.group) == (before.request_id, wanted, f"{topic}-group")
 
 
 @pytest.mark.spec("OR-09")

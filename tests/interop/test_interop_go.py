@@ -12,9 +12,10 @@ from typing import Any
 import gotools
 import pytest
 from peers import Peer
+from traced import make_topic, traces
 
 import saturnmq
-from saturnmq.client.trace_records import Pub, SubAfter, SubBefore, TraceRecord
+from saturnmq.client.trace_records import Pub, SubAfter, SubBefore
 from saturnmq.protocol.bodies import MessageQueue
 
 Rows = list[dict[str, Any]]
@@ -236,27 +237,11 @@ def test_go_request_is_answered_through_the_broker(run: Run, topic: str) -> None
     assert [row["answer"] for row in rows if "answer" in row] == ["answer to message 0", "answer to message 1"]
 
 
-async def make_trace_topic(peer: Peer, name: str) -> None:
-    """The Go client sends traces only to a topic that is there."""
-    async with asyncio.timeout(WAIT_S), saturnmq.Client(name_servers=peer.name_servers) as client:
-        await client.create_topic(name, queues=1)
-
-
-async def traces(peer: Peer, topic: str, key: str, wanted: int) -> list[TraceRecord]:
-    """The trace records of one message, by their time; waits until the index shows `wanted`."""
-    async with asyncio.timeout(WAIT_S), saturnmq.Client(name_servers=peer.name_servers) as client:
-        while True:
-            found = [record for record in await client.query_trace(key, topic=topic) if key in str(record)]
-            if len(found) >= wanted:
-                return found
-            await asyncio.sleep(0.1)
-
-
 @pytest.mark.interop
 @pytest.mark.spec("TR-02", "TR-03", "TR-04", "TR-05", "TR-09")
 def test_go_trace_of_a_message_is_found_by_its_id(run: Run, peer: Peer, topic: str) -> None:
     trace_topic, group = f"{topic}Trace", f"{topic}-group"
-    asyncio.run(make_trace_topic(peer, trace_topic))
+    asyncio.run(make_topic(peer, trace_topic))
     rows = sent(run("send", topic=topic, count=2, trace=1, group=f"{topic}-producers", traceTopic=trace_topic))
     run("consume", topic=topic, count=2, trace=1, group=group, traceTopic=trace_topic)
     wanted = rows[1]["msgId"]

@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import apache
 import pytest
 import saturn
-from javatools import mqadmin, run_client
+from javatools import java_command, java_environment, mqadmin, run_client
 from peers import Peer
 from printed import comparable
+from processes import ServerProcess
+from traced import traces
+
+import saturnmq
 
 Both = Callable[[list[str]], tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A server and the words in commands that stand for something of its own."""
+
+    peer: Peer
+    words: dict[str, str]
+
+
 TOPIC = "Printed"
 GROUP = "printed-group"
-# {broker} is filled in. The second member: the order of the rows means nothing (hash tables of the original).
+TRACED = "Traced"
+SETTINGS = {"traceTopicEnable": "true"}
+HELD = "Held"
+HELD_GROUP = "held-group"
+HELD_COUNT = 4
+# {words} are filled in: the address of the broker and what prepare() found out.
+# The second member: the order of the rows means nothing (hash tables of the original).
 READING: dict[str, tuple[list[str], bool]] = {
     "clusterList": (["clusterList"], False),
     "topicRoute": (["topicRoute", "-t", TOPIC], False),
@@ -26,6 +50,11 @@ READING: dict[str, tuple[list[str], bool]] = {
     "topicList": (["topicList"], True),
     "topicClusterList": (["topicClusterList", "-t", TOPIC], False),
     "queryMsgByKey": (["queryMsgByKey", "-t", TOPIC, "-k", "key-3"], True),
+    "queryMsgById": (["queryMsgById", "-i", "{offset_id}"], False),
+    "queryMsgByUniqueKey": (["queryMsgByUniqueKey", "-t", TOPIC, "-i", "{unique_id}"], False),
+    "queryMsgByOffset": (["queryMsgByOffset", "-t", TOPIC, "-b", "broker-a", "-i", "1", "-o", "2"], False),
+    "queryMsgTraceById": (["queryMsgTraceById", "-i", "{traced_id}"], True),
+    "printMsg": (["printMsg", "-t", TOPIC], True),
     "topicRoute of an unknown topic": (["topicRoute", "-t", "Nowhere"], False),
     "topicStatus of an unknown topic": (["topicStatus", "-t", "Nowhere"], False),
 }
@@ -43,21 +72,33 @@ WRITING: dict[str, list[str]] = {
 }
 
 
-def prepare(peer: Peer, home: Path) -> None:
-    """The same content on a peer: a topic of four queues with messages in two, and a group that read them all."""
+def prepare(peer: Peer, home: Path) -> dict[str, str]:
+    """The same content on a peer: a topic of four queues with messages in two, a group that read them all, a trace.
+
+    Returns the words that commands may name: ids of messages.
+    """
     servers = peer.name_servers
-    run_client("send", home=home, ns=servers, topic=TOPIC, count=10, mode="selector")
+    rows = run_client("send", home=home, ns=servers, topic=TOPIC, count=10, mode="selector").results
     run_client("send", home=home, ns=servers, topic="ToDelete", count=1)
     run_client("consume", home=home, ns=servers, topic=TOPIC, group=GROUP, count=10)
+    (traced, _) = run_client("send", home=home, ns=servers, topic=TRACED, count=1, group="traced", trace=1).results
+    run_client("consume", home=home, ns=servers, topic=TRACED, group="traced-group", count=1, trace=1)
+    asyncio.run(traces(peer, "RMQ_SYS_TRACE_TOPIC", traced["msgId"], 3))
+    return {
+        "broker": peer.broker_address,
+        "offset_id": rows[3]["offsetMsgId"],
+        "unique_id": rows[3]["msgId"],
+        "traced_id": traced["msgId"],
+    }
 
 
 @pytest.fixture(scope="module")
-def servers(home: Path) -> Iterator[tuple[Peer, Peer]]:
+def servers(home: Path) -> Iterator[list[Subject]]:
     """A fresh pair: the other tests' topics would show in the lists."""
-    with apache.ApacheCluster() as theirs, saturn.SaturnCluster() as ours:
+    with apache.ApacheCluster(settings=SETTINGS) as theirs, saturn.SaturnCluster(settings=SETTINGS) as ours:
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(prepare, (theirs, ours), (home, home)))
-        yield theirs, ours
+            words = list(pool.map(prepare, (theirs, ours), (home, home)))
+        yield [Subject(theirs, words[0]), Subject(ours, words[1])]
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +110,13 @@ def read(both: Both) -> dict[str, tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def both(servers: tuple[Peer, Peer], home: Path) -> Both:
+def both(servers: list[Subject], home: Path) -> Both:
     """Runs one command against the original and against ours, at the same time."""
 
     def go(command: list[str]) -> tuple[str, str]:
-        def one(peer: Peer) -> str:
-            words = [word.format(broker=peer.broker_address) for word in command]
-            return mqadmin(peer.name_servers, *words, home=home)
+        def one(subject: Subject) -> str:
+            words = [word.format(**subject.words) for word in command]
+            return mqadmin(subject.peer.name_servers, *words, home=home)
 
         with ThreadPoolExecutor(2) as pool:
             theirs, ours = pool.map(one, servers)
@@ -90,6 +131,11 @@ def test_reading_commands_print_the_same(read: dict[str, tuple[str, str]], name:
     rows_sorted = READING[name][1]
     theirs, ours = read[name]
     assert comparable(ours, rows_sorted=rows_sorted) == comparable(theirs, rows_sorted=rows_sorted)
+
+
+def test_the_same_topics_are_there_before_anything_is_written(both: Both, read: dict[str, tuple[str, str]]) -> None:
+    theirs, ours = both(["topicList"])
+    assert comparable(ours, rows_sorted=True) == comparable(theirs, rows_sorted=True)
 
 
 @pytest.mark.parametrize("name", WRITING)
@@ -112,3 +158,92 @@ def test_sent_message_is_found_by_key_with_its_place(both: Both) -> None:
     theirs, ours = both(["queryMsgByKey", "-t", TOPIC, "-k", "needle"])
     assert comparable(ours) == comparable(theirs)
     assert "ID" in comparable(ours)
+
+
+def numbers(progress: str) -> list[tuple[str, ...]]:
+    """Queue id, broker offset, consumer offset and difference of each row of TOPIC in `consumerProgress -g`, by queue."""
+    row = re.compile(rf"^{TOPIC} +broker-a +(\d+) +(\d+) +(\d+) +(\d+)", re.MULTILINE)
+    return sorted(found.groups() for found in row.finditer(progress))
+
+
+@pytest.mark.spec("OF-07")
+def test_cloned_group_has_the_offsets_of_the_first(servers: list[Subject], both: Both) -> None:
+    theirs, ours = both(["cloneGroupOffset", "-s", GROUP, "-d", "cloned-group", "-t", TOPIC])
+    assert comparable(ours) == comparable(theirs)
+    assert "clone group offset success" in ours
+    for subject in servers:
+        first, cloned = (asyncio.run(committed(subject.peer, group)) for group in (GROUP, "cloned-group"))
+        assert cloned == first
+        assert sorted(offset or 0 for offset in cloned.values()) == [0, 0, 5, 5]
+
+
+async def committed(peer: Peer, group: str) -> dict[int, int | None]:
+    """Queue id of TOPIC -> what the group has committed, read by our own client."""
+    async with asyncio.timeout(20), saturnmq.Client(name_servers=peer.name_servers) as client:
+        puller = client.puller()
+        return {queue.queue_id: await puller.committed(group, queue) for queue in await puller.queues(TOPIC)}
+
+
+@pytest.mark.spec("OF-06")
+def test_reset_by_time_of_a_group_that_is_not_there_moves_its_offsets(both: Both) -> None:
+    theirs, ours = both(["resetOffsetByTime", "-g", GROUP, "-t", TOPIC, "-s", "1"])
+    assert comparable(ours, rows_sorted=True) == comparable(theirs, rows_sorted=True)
+    theirs, ours = both(["consumerProgress", "-g", GROUP])
+    assert comparable(ours, rows_sorted=True) == comparable(theirs, rows_sorted=True)
+    assert {row[2] for row in numbers(ours)} == {"0"}  # everything is to be consumed again
+
+
+@pytest.fixture(scope="module")
+def holders(servers: list[Subject], home: Path) -> Iterator[list[ServerProcess]]:
+    """A member of HELD_GROUP on each server that has consumed HELD_COUNT messages and stays."""
+    with ExitStack() as stack:
+        found = []
+        for subject in servers:
+            options = {"ns": subject.peer.name_servers, "topic": HELD, "count": HELD_COUNT}
+            rows = run_client("send", home=home, **options).results
+            subject.words["held_id"] = rows[0]["offsetMsgId"]
+            words = ["hold", f"ns={subject.peer.name_servers}", f"topic={HELD}", f"group={HELD_GROUP}"]
+            command = java_command("interop.Interop", words, home=home)
+            holder = ServerProcess(command, name="holder", env=java_environment(home), cwd=home, stdin=True)
+            stack.callback(holder.stop)
+            found.append(holder)
+        for subject, holder in zip(servers, found, strict=True):
+            subject.words["client"] = holder.wait_for_line(r'"client":"([^"]+)"', 30).group(1)
+            wait_received(holder, HELD_COUNT)
+        yield found
+
+
+def wait_received(holder: ServerProcess, count: int, timeout_s: float = 40.0) -> None:
+    """Until it has told of `count` more messages than before."""
+    after = getattr(holder, "read_to", 0)
+    for _ in range(count):
+        holder.wait_for_line(r'"received":"hold"', timeout_s, after=after)
+        after = next(at for at in range(after, len(holder.lines)) if '"received":"hold"' in holder.lines[at]) + 1
+    holder.read_to = after  # type: ignore[attr-defined]
+
+
+@pytest.mark.spec("CA-15")
+def test_status_of_a_group_with_a_member(holders: list[ServerProcess], both: Both) -> None:
+    theirs, ours = both(["consumerStatus", "-g", HELD_GROUP])
+    assert comparable(ours) == comparable(theirs)
+    assert "holder" in ours
+    theirs, ours = both(["consumerConnection", "-g", HELD_GROUP])
+    assert comparable(ours, rows_sorted=True) == comparable(theirs, rows_sorted=True)
+    assert HELD in ours
+
+
+@pytest.mark.spec("CA-15")
+def test_message_is_consumed_directly_by_a_member(holders: list[ServerProcess], both: Both) -> None:
+    theirs, ours = both(["queryMsgById", "-i", "{held_id}", "-g", HELD_GROUP, "-d", "{client}"])
+    assert comparable(ours) == comparable(theirs)
+    assert "CR_SUCCESS" in ours
+    for holder in holders:
+        wait_received(holder, 1)
+
+
+@pytest.mark.spec("OF-06")
+def test_reset_by_time_of_a_group_with_a_member_delivers_again(holders: list[ServerProcess], both: Both) -> None:
+    theirs, ours = both(["resetOffsetByTime", "-g", HELD_GROUP, "-t", HELD, "-s", "1"])
+    assert comparable(ours, rows_sorted=True) == comparable(theirs, rows_sorted=True)
+    for holder in holders:  # the client pauses ten seconds first
+        wait_received(holder, HELD_COUNT)

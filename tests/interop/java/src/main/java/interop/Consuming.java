@@ -20,12 +20,14 @@ final class Consuming {
     }
 
     static DefaultMQPushConsumer consumer(Options options, String member) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"),
+            options.number("trace", 0) == 1, options.text("traceTopic", null));
         consumer.setNamesrvAddr(options.text("ns"));
         consumer.setInstanceName(member + "-" + System.nanoTime());
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(options.text("from", "CONSUME_FROM_FIRST_OFFSET")));
         consumer.setMessageModel(MessageModel.valueOf(options.text("model", "CLUSTERING")));
         consumer.setPersistConsumerOffsetInterval(500);
+        consumer.setAwaitTerminationMillisWhenShutdown(5000);  // what was consumed last is committed too
         consumer.setConsumeMessageBatchMaxSize(options.number("batch", 1));
         String sql = options.text("sql", "");
         if (sql.isEmpty()) {

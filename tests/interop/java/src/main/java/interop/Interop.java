@@ -27,6 +27,8 @@ public final class Interop {
             case "rebalance" -> Rebalancing.run(options);
             case "pull" -> Pulling.pull(options);
             case "litepull" -> Pulling.litePull(options);
+            case "seek" -> Seeking.run(options);
+            case "hold" -> Holding.run(options);
             case "query" -> Pulling.query(options);
             case "request" -> Requesting.run(options);
             default -> throw new IllegalArgumentException("unknown command " + args[0]);
