@@ -178,6 +178,8 @@ class RouteCache:
         return route
 
     def _store(self, route: Route) -> None:
+        """Keep it, and poll it from now on: whoever only names queues must hear of a new master too."""
+        self._in_use.add(route.topic)
         if self._routes.get(route.topic) == route:
             return
         self._routes[route.topic] = route
