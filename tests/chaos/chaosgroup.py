@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from saturnmq.net.settings import NetSettings
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.raft.core.messages import AppendRequest, Code, MetadataRequest, Request
+from saturnmq.raft.ledger_check import compare, verify
 from saturnmq.raft.ledger_files import LedgerFiles
 from saturnmq.raft.wire import RESPONSE_HEADER_CODE, code_of, decode_response, encode
 from saturnmq.testing.history import FAIL, OK, UNKNOWN, History
@@ -72,17 +74,12 @@ class Member:
 
     async def start(self) -> None:
         group = self.group
-        peers = ";".join(
-            f"{name}-{address if name == self.name else group.network.addresses[self.name, name]}"
-            for name, address in group.addresses.items()
-        )
         self._ready.clear()
         log = (group.folder / f"{self.name}.log").open("ab")
         try:
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable, str(SCRIPT), str(group.folder), peers, self.name, str(group.heartbeat_ms),
-                stdout=asyncio.subprocess.PIPE, stderr=log, limit=1 << 24,
-            )  # fmt: skip
+                sys.executable, *group.command(self.name), stdout=asyncio.subprocess.PIPE, stderr=log, limit=1 << 24
+            )
         finally:
             log.close()
         group.history.add("assign", self.name, group.now(), group.now())
@@ -98,9 +95,9 @@ class Member:
         while line := await stdout.readline():
             if not line.endswith(b"\n"):
                 return  # killed while it wrote
-            if line == b"ready\n":
+            if line == b"ready\n" or line.startswith(b"saturnmq: ready "):
                 self._ready.set()
-            elif line != b"stopped\n":
+            elif line.startswith(b"["):
                 found = [[index, *unpack(body)] for index, body in json.loads(line)]
                 now = group.now()
                 more = {"group": self.name, "mode": "assigned", "queue": QUEUE, "messages": found}
@@ -134,6 +131,8 @@ def unpack(body: str) -> tuple[str, int]:
 
 
 class Group:
+    reads_while_running = False  # final polls go to members that run
+
     def __init__(self, folder: Path, *, size: int, heartbeat_ms: int, seed: int) -> None:
         self.folder = folder
         self.heartbeat_ms = heartbeat_ms
@@ -151,6 +150,17 @@ class Group:
 
     def now(self) -> float:
         return time.monotonic() * 1000
+
+    def peers(self, name: str) -> str:
+        """The group as this member sees it: the others through proxies."""
+        return ";".join(
+            f"{other}-{address if other == name else self.network.addresses[name, other]}"
+            for other, address in self.addresses.items()
+        )
+
+    def command(self, name: str) -> list[str]:
+        """What a member runs, as arguments of Python."""
+        return [str(SCRIPT), str(self.folder), self.peers(name), name, str(self.heartbeat_ms)]
 
     async def start(self) -> None:
         await self.network.start()
@@ -271,9 +281,32 @@ class Group:
             await member.start()
         await asyncio.gather(*(member.ready() for member in down))
 
+    def load(self, per_second: float) -> list[Coroutine[Any, Any, None]]:
+        """The clients, until `loading` is false (CHA-04)."""
+        lanes = [(producer, key) for producer in range(PRODUCERS) for key in range(KEYS)]
+        return [self.lane(*lane, per_second / len(lanes)) for lane in lanes]
+
+    async def all_equal(self) -> None:
+        """Until every member holds what was acknowledged."""
+        marker = 0
+        while True:  # an entry of the last term commits what is older; a change of the leader asks for another
+            marker += 1
+            await self.send("marker", f"marker-{marker}", "marker")
+            last = self.history.operations[-1]["messages"][0][1]
+            for _ in range(100):
+                if all(member.told >= last for member in self.members.values()):
+                    return
+                await pause(0.02)
+
     # the end
 
-    def final_polls(self) -> None:
+    def check_ledgers(self) -> None:
+        """Of members that are stopped: undamaged and equal."""
+        folders = [self.folder / f"dledger-{name}" for name in self.names]
+        assert [verify(one).problems for one in folders] == [[]] * len(folders)
+        assert compare(folders) is None
+
+    async def final_polls(self) -> None:
         """What each stopped member's ledger holds, read from its files."""
         for name in self.names:
             files = LedgerFiles(self.folder / f"dledger-{name}", file_bytes=262_144, index_file_units=16_384)

@@ -1,0 +1,232 @@
+"""Broker processes of a DLedger group, two NameServers, clients of the library around them. Source: spec 07 CHA-01, CHA-04."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from chaosgroup import PRODUCERS, Group, unpack
+from chaosproxy import pause
+
+from saturnmq import Client, SendStatus
+from saturnmq.client.errors import BrokerNotExist, ConnectFailed, NoNameServer, RouteNotFound, SendFailed
+from saturnmq.client.puller import PullStatus
+from saturnmq.namesrv import NameServer, NameServerSettings
+from saturnmq.net import NetSettings, RemotingClient
+from saturnmq.protocol.bodies import MessageQueue, TopicRouteData
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import ResponseError, SaturnError
+from saturnmq.raft.ledger_check import compare, verify
+from saturnmq.testing.history import FAIL, OK, UNKNOWN, result_of
+
+TOPIC, QUEUES = "chaos", 4
+SEND_SECONDS = 1.5
+CONSUMER_SECONDS = 30.0  # a subscribed client lives so long, then it is gone without a word (CHA-04)
+SETTINGS = {
+    "enableDLegerCommitLog": "true",
+    "dLegerGroup": "g",
+    "brokerName": "g",
+    "storeProfile": "small",
+    "mappedFileSizeCommitLog": "1048576",
+    "dledger.profile": "fast",
+    "dledger.indexFileUnits": "65536",
+    "enableBatchPush": "true",
+    "dledger.maxBatchPushSize": "65536",
+    "flushDiskType": "SYNC_FLUSH",
+    "fastPortEnable": "false",
+    "listenPort": "0",
+}
+
+
+def outcome_of(error: SaturnError) -> str:
+    """CHA-06."""
+    cause = error.__cause__ if isinstance(error, SendFailed) else error
+    if isinstance(cause, ResponseError):
+        return result_of(cause.code)
+    if isinstance(cause, ConnectFailed):
+        return UNKNOWN if cause.sent else FAIL
+    return FAIL if isinstance(cause, BrokerNotExist | RouteNotFound | NoNameServer) else UNKNOWN
+
+
+class BrokerGroup(Group):
+    reads_while_running = True
+
+    def __init__(self, folder: Path, *, size: int, heartbeat_ms: int, seed: int) -> None:
+        super().__init__(folder, size=size, heartbeat_ms=heartbeat_ms, seed=seed)
+        self.name_servers = [
+            NameServer(NameServerSettings(kv_config_path=str(folder / f"kv{number}.json")), NetSettings())
+            for number in range(2)
+        ]
+        self.at = ""
+        self.masters: list[int] = []  # how many brokers 0 each route named (CHA-08)
+        self._consumed: dict[str, dict[int, int]] = {}
+
+    def command(self, name: str) -> list[str]:
+        values = SETTINGS | {
+            "dLegerPeers": self.peers(name),
+            "dLegerSelfId": name,
+            "dledger.heartBeatTimeIntervalMs": str(self.heartbeat_ms),
+            "storePathRootDir": str(self.folder / name),
+        }
+        words = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+        return ["-m", "saturnmq.cli", "broker", "-n", self.at, *words]
+
+    async def start(self) -> None:
+        addresses = [await server.start("127.0.0.1", 0) for server in self.name_servers]
+        self.at = ";".join(f"{host}:{port}" for host, port in addresses)
+        await super().start()
+        self.library = Client(name_servers=self.at, route_poll_ms=300, timeout=SEND_SECONDS)
+        await self.library.__aenter__()
+        async with asyncio.timeout(30):
+            while True:
+                with suppress(SaturnError):
+                    await self.library.create_topic(TOPIC, queues=QUEUES)
+                    if len(await self.library.puller().queues(TOPIC)) == QUEUES:
+                        break
+                await pause(0.1)
+        self.producers = [self.library.producer(f"p{number}") for number in range(PRODUCERS)]
+        for producer in self.producers:
+            await producer.start()
+
+    async def stop(self) -> list[int]:
+        if hasattr(self, "library"):
+            for producer in getattr(self, "producers", []):
+                with suppress(SaturnError):
+                    await producer.stop()
+            await self.library.__aexit__(None, None, None)
+        codes = await super().stop()
+        for server in self.name_servers:
+            await server.stop()
+        return codes
+
+    # load
+
+    def load(self, per_second: float) -> list[Coroutine[Any, Any, None]]:
+        return [*super().load(per_second), self.assigned(), self.subscribed(), self.routes()]
+
+    async def send(self, process: str, value: str, key: str) -> None:
+        """Tried by this harness, not by the library: a queue that is named is tried once (CHA-05)."""
+        producer = self.producers[int(process[1]) if process[1:2].isdigit() else 0]
+        queue = MessageQueue(TOPIC, "g", int(key[1:]) % QUEUES if key[1:].isdigit() else 0)
+        attempt = 0
+        while True:
+            attempt += 1
+            begin, offset, why = self.now(), None, None
+            try:
+                body = f"{value}#{attempt}".ljust(100, ".").encode()
+                receipt = await producer.send(TOPIC, body, queue=queue, keys=value, timeout=SEND_SECONDS)
+                result = OK if receipt.status is SendStatus.SEND_OK else UNKNOWN
+                offset = receipt.offset
+            except SaturnError as error:
+                result, why = outcome_of(error), str(error)[:600]
+            told = [[value, offset if result == OK else None]]
+            more = {
+                "result": result,
+                "attempt": attempt,
+                "messages": told,
+                "queue": name_of(queue),
+                "key": key,
+                "why": why,
+            }
+            self.history.add("send", process, begin, self.now(), **more)
+            if result == OK:
+                return
+            await pause(0.03)
+            with suppress(SaturnError):
+                await self.library.puller().queues(TOPIC)
+
+    async def assigned(self) -> None:
+        """One reader of all queues, by offset."""
+        puller, at = self.library.puller(), dict.fromkeys(range(QUEUES), 0)
+        while self.loading:
+            await pause(0.05)
+            for number, offset in at.items():
+                at[number] = await self.pull(puller, number, offset, "reader", "assigned")
+
+    async def pull(self, puller: Any, number: int, offset: int, process: str, mode: str) -> int:
+        """Read once, and write down what came; returns where to go on."""
+        queue, begin = MessageQueue(TOPIC, "g", number), self.now()
+        try:
+            result = await puller.pull(queue, offset, timeout=SEND_SECONDS)
+        except SaturnError:
+            return offset
+        if result.status is not PullStatus.FOUND:
+            return offset
+        found = [[message.offset, *unpack(message.value.decode())] for message in result.messages()]
+        more = {"group": mode, "queue": name_of(queue), "mode": mode, "messages": found}
+        self.history.add("poll", process, begin, self.now(), **more)
+        return int(result.next_offset)
+
+    async def subscribed(self) -> None:
+        """A member of a group; it goes without a word, and another one comes."""
+        number = 0
+        while self.loading:
+            number += 1
+            async with Client(name_servers=self.at, route_poll_ms=300, timeout=SEND_SECONDS) as client:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(CONSUMER_SECONDS):
+                        await self._consume(client, f"member{number}")
+
+    async def _consume(self, client: Client, process: str) -> None:
+        async with client.consumer("subscribed", start="first") as inbox:
+            with suppress(SaturnError):
+                await inbox.subscribe(TOPIC)
+            while self.loading:
+                try:
+                    message = await inbox.recv(timeout=0.5)
+                except (TimeoutError, SaturnError):
+                    continue
+                now, found = self.now(), [[message.offset, *unpack(message.value.decode())]]
+                more = {"group": "subscribed", "queue": name_of(message.queue), "mode": "subscribed", "messages": found}
+                self.history.add("poll", process, now, now, **more)
+                with suppress(SaturnError):
+                    await message.ack()
+
+    async def routes(self) -> None:
+        """How many brokers a NameServer calls the master, again and again."""
+        net = RemotingClient(settings=NetSettings())
+        request = {"topic": TOPIC, "acceptStandardJsonOnly": "true"}
+        try:
+            while self.loading:
+                await pause(0.1)
+                for address in self.at.split(";"):
+                    answer = await net.invoke(address, Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=request), 3000)
+                    if answer.code == 0:
+                        brokers = TopicRouteData.decode(answer.body).broker_datas
+                        self.masters.append(sum(0 in broker.broker_addrs for broker in brokers))
+        finally:
+            await net.close()
+
+    # the end
+
+    async def all_equal(self) -> None:
+        """Until a marker is in each queue; the ledgers are compared when they are closed."""
+        for number in range(QUEUES):
+            await self.send("marker", f"marker-{number}", f"m{number}")
+
+    async def final_polls(self) -> None:
+        puller = self.library.puller()
+        for number in range(QUEUES):
+            queue = MessageQueue(TOPIC, "g", number)
+            offset = await puller.min_offset(queue)
+            end = await puller.max_offset(queue)
+            async with asyncio.timeout(60):
+                while offset < end:
+                    offset = await self.pull(puller, number, offset, "final", "final")
+
+    def check_ledgers(self) -> None:
+        """Undamaged, and equal as far as each knows what is committed: a last leader may end with an entry of its own."""
+        folders = [self.folder / name / f"dledger-{name}" for name in self.names]
+        reports = [verify(one) for one in folders]
+        assert [report.problems for report in reports] == [[]] * len(folders)
+        difference = compare(folders)
+        assert difference is None or difference.index > min(report.committed_index for report in reports)
+        assert max(self.masters, default=0) == 1
+
+
+def name_of(queue: MessageQueue) -> str:
+    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"

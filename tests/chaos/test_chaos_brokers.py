@@ -1,0 +1,70 @@
+"""Three broker processes of a DLedger group, two NameServers and our clients through faults: the long form only.
+
+`make chaos`; the settings are those of test_chaos_ledger.py. Faults of the disk are left to the ledger's own runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from chaosbrokers import BrokerGroup, outcome_of
+from chaosfaults import FAULTS, FIVE
+from test_chaos_ledger import LONG, SECONDS, long_run, tell
+
+from saturnmq import Client
+from saturnmq.client.errors import BrokerNotExist, CallTimeout, ConnectFailed, SendFailed
+from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.errors import SaturnError, response_error
+from saturnmq.testing import EmbeddedBroker
+
+BROKER_RTO_MAX_MS = 10_000
+NAMES = [name for name in FAULTS if name in LONG and name not in FIVE and not name.startswith("disk")]
+
+
+@pytest.mark.skipif(not LONG, reason="make chaos")
+@pytest.mark.timeout(int(400 + 4 * SECONDS))
+@pytest.mark.spec("CHA-01", "CHA-03", "CHA-04", "CHA-08")
+@pytest.mark.parametrize("name", NAMES)
+def test_brokers_and_clients_lose_nothing(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = long_run(name, tmp_path, BrokerGroup)
+    tell(capsys, f"brokers, {name}", found)
+    assert found["acknowledged"] > 100
+    assert max(found["rto_ms"]) <= BROKER_RTO_MAX_MS
+
+
+@pytest.mark.spec("PR-11", "PR-22", "CHA-08")
+def test_a_client_that_only_names_queues_hears_of_a_new_master_too() -> None:
+    """Its topics were never polled: after a switch it asked the old master for ever, which lived and refused."""
+
+    async def work() -> None:
+        async with EmbeddedBroker() as server:
+            queue = MessageQueue("T", server.broker.settings.broker_name, 0)
+            for sends in (True, False):
+                async with Client(name_servers=server.name_servers) as client:
+                    await client.create_topic("T", queues=1)
+                    if sends:
+                        async with client.producer("p") as producer:
+                            await producer.send("T", b"x", queue=queue)
+                    else:
+                        assert await client.puller().max_offset(queue) == 1
+                    assert "T" in client._core.routes.topics
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("CHA-05", "CHA-06")
+def test_what_an_error_of_the_library_says_about_a_send() -> None:
+    def failed(cause: SaturnError) -> SendFailed:
+        error = SendFailed(
+            topic="t", group="g", attempts=1, elapsed_ms=1, brokers=["b"], cause=cause, outcome_unknown=True
+        )
+        error.__cause__ = cause
+        return error
+
+    assert outcome_of(failed(response_error(14, "no quorum"))) == "fail"
+    assert outcome_of(failed(response_error(1, "busy"))) == "unknown"
+    assert outcome_of(failed(CallTimeout("late"))) == "unknown"
+    assert outcome_of(failed(ConnectFailed("lost", sent=True))) == "unknown"
+    assert outcome_of(failed(ConnectFailed("refused"))) == outcome_of(BrokerNotExist("gone")) == "fail"
