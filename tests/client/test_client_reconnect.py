@@ -87,3 +87,24 @@ def test_a_member_that_starts_takes_no_topic_from_the_others(
                 assert subscribed() == wanted
 
     asyncio.run(work())
+
+
+@pytest.mark.spec("API-27", "CA-09", "OF-03")
+def test_the_offsets_of_one_who_leaves_are_stored_before_the_others_are_told(
+    saturn_broker: BrokerFixture, saturn_topic: str, saturn_group: str
+) -> None:
+    """One-way they could be overtaken: a broker of many threads tells the others first, and they get messages again."""
+
+    async def work() -> None:
+        async with Client.from_url(saturn_broker.url) as client, client.producer("p") as out:
+            await out.send(saturn_topic, b"x", shard_by="k")
+            async with client.consumer(saturn_group, start="first") as inbox:
+                await inbox.subscribe(saturn_topic)
+                await (await inbox.recv(timeout=10)).ack()
+
+    asyncio.run(work())
+    leaving = [r for r in saturn_broker.requests if r.name in ("UPDATE_CONSUMER_OFFSET", "UNREGISTER_CLIENT")]
+    stored = next(r for r in leaving if r.ext.get("commitOffset") == "1")
+    left = next(r for r in leaving if r.ext.get("consumerGroup") == saturn_group and r.name == "UNREGISTER_CLIENT")
+    assert not stored.oneway
+    assert stored.number < left.number

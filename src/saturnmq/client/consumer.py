@@ -134,13 +134,16 @@ class Consumer(Positioned, Generic[T]):
                 await self._tracer.close()
 
     async def _leave(self) -> None:
-        """Offsets first, for certain where a lock guards the order; then the locks; then the membership."""
+        """Offsets first, for certain: who takes over reads them at once; then the locks; then the membership."""
+
+        async def store(queue: MessageQueue) -> None:
+            try:
+                await self.offsets.persist(queue, confirmed=True)
+            except SaturnError as error:
+                logger.warning("offset not stored group=%s queue=%s error=%s", self.group, queue, error)
+
+        await asyncio.gather(*(store(queue) for queue in self._assigned))
         if self._locks is not None:
-            for queue in self._assigned:
-                try:
-                    await self.offsets.persist(queue, confirmed=True)
-                except SaturnError as error:
-                    logger.warning("offset not stored group=%s queue=%s error=%s", self.group, queue, error)
             await self._locks.unlock(self._assigned)
         await self.offsets.persist_all()
         await self.core.remove_consumer(self.group)
