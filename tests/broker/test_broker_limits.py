@@ -216,7 +216,7 @@ def test_more_replies_than_permits_wait_for_their_requesters() -> None:
                     for _ in range(300)
                 ]
                 while len(pushed) < 300:
-                    await asyncio.sleep(0.005)
+                    await asyncio.sleep(0.005)  # poll
                 assert w.broker.ctx.waiting_replies == 300
                 assert w.broker._server.in_flight_bytes == 300 * len(b"answer")  # they still take memory
                 for connection, request in pushed:

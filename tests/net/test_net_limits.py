@@ -53,7 +53,7 @@ async def answered(p: Pair, frame: bytes) -> Command:
 
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.005)  # poll
 
 
 @pytest.mark.spec("LIM-01")

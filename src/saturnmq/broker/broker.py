@@ -88,28 +88,7 @@ class Broker:
         self.failed = asyncio.Event()  # the disk failed and storeFailureAction=exit: whoever runs the broker ends it
         refusals = Refusals()
         self.topics = Topics(settings, self._state_file(config / "topics.json"), clock_ms, refusals)
-        group_file = self._state_file(config / "subscriptionGroup.json")
-        group_growth = Growth(
-            "groups",
-            in_all=settings.groups_max,
-            per_hour=settings.groups_per_hour,
-            clock_ms=clock_ms,
-            refusals=refusals,
-        )
-        groups = Groups(group_file, clock_ms, auto_create=settings.auto_create_group, growth=group_growth)
-        self.ctx = Context(
-            settings,
-            self.store,
-            self.topics,
-            groups,
-            Offsets(self._state_file(config / "consumerOffset.json"), most=settings.offsets_max, refusals=refusals),
-            Clients(settings.live_groups_max),
-            QueueLocks(settings.locks_max),
-            Stats(clock_ms()),
-            clock_ms,
-            Filters(settings, self._state_file(config / "consumerFilter.json"), clock_ms),
-            refusals,
-        )
+        self.ctx = self._make_context(config, refusals)
         self.ctx.hold = Hold(
             lambda held: pull.resume(self.ctx, held), limit=settings.pull_queue_max, properties=self.store.properties
         )
@@ -145,6 +124,31 @@ class Broker:
         self._notify: asyncio.TimerHandle | None = None
         self._bound = ("", 0)
         self._advertised_host = ""
+
+    def _make_context(self, config: Path, refusals: Refusals) -> Context:
+        """The tables that handlers work on. config: the folder of their files."""
+        settings, clock_ms = self.settings, self._clock_ms
+        growth = Growth(
+            "groups",
+            in_all=settings.groups_max,
+            per_hour=settings.groups_per_hour,
+            clock_ms=clock_ms,
+            refusals=refusals,
+        )
+        group_file = self._state_file(config / "subscriptionGroup.json")
+        return Context(
+            settings,
+            self.store,
+            self.topics,
+            Groups(group_file, clock_ms, auto_create=settings.auto_create_group, growth=growth),
+            Offsets(self._state_file(config / "consumerOffset.json"), most=settings.offsets_max, refusals=refusals),
+            Clients(settings.live_groups_max),
+            QueueLocks(settings.locks_max),
+            Stats(clock_ms()),
+            clock_ms,
+            Filters(settings, self._state_file(config / "consumerFilter.json"), clock_ms),
+            refusals,
+        )
 
     def _make_dledger(self, ledger: LedgerStore, tls: TlsSettings | None) -> DLedger:
         files = (self._state_file(self._config / "delayOffset.json"), self._state_file(self._config / "timer.json"))
