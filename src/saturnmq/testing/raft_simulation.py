@@ -33,6 +33,8 @@ from saturnmq.raft.core.messages import (
 from saturnmq.raft.core.node import Node
 from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.raft.core.state import HardState
+from saturnmq.testing.history import History
+from saturnmq.testing.history_raft import record_answer, record_send
 from saturnmq.testing.raft_observer import Ledger, Observer, Violation
 from saturnmq.testing.simulation import Events, Journal, Network, NetworkFaults, Trace
 
@@ -285,6 +287,9 @@ class Cluster:
         self.noop: bytes | None = b"noop"
         self.sent = 0
         self.loading = True
+        self.schedule: list[str] = []  # every fault: when, which, whom
+        self.left_out: frozenset[int] = frozenset()  # numbers of faults that do not happen
+        self.history = History()
 
     def harsh(self, *mix: str) -> None:
         """Only these faults, short timers, slow disks, and a network that delays by whole elections and repeats."""
@@ -334,10 +339,12 @@ class Cluster:
         for _ in range(count):
             self.sent += 1
             bodies.append(b"m%d " % self.sent + b"x" * self.rng.randrange(200))
+        record_send(self.history, target.name, self.events.now_ms, bodies)
 
         def answer(response: Response) -> None:
             assert isinstance(response, AppendResponse)
             self.seen[f"append {int(response.code)}"] += 1
+            record_answer(self.history, self.events.now_ms, bodies, response)
             if response.code == Code.SUCCESS:
                 for offset, body in enumerate(reversed(bodies)):
                     self.observer.acknowledged(response.index - offset, body)
@@ -376,6 +383,9 @@ class Cluster:
         member = rng.choice(list(self.members.values()))
         if fault == "crash leader":
             member = self.leader or member
+        self.schedule.append(f"{self.events.now_ms:.0f} ms {fault} {member.name}")
+        if len(self.schedule) - 1 in self.left_out:
+            return
         if fault in ("crash", "crash leader"):
             self._crash(member)
         elif fault == "crash all":

@@ -1,0 +1,83 @@
+"""What a failed seed leaves: seed, commit, the command that runs it again, and the shortest schedule that was found (SIM-14)."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from saturnmq.protocol.errors import InvariantBroken
+from saturnmq.testing.raft_simulation import Cluster, Violation
+
+Run = Callable[[frozenset[int]], Cluster]
+RUNS_MAX = 40
+
+
+def fails(run: Run, left_out: frozenset[int]) -> tuple[bool, Cluster | None]:
+    """Whether a run without these faults fails too. run builds a cluster, sets left_out, and raises what it finds."""
+    try:
+        return False, run(left_out)
+    except (Violation, InvariantBroken):
+        return True, None
+
+
+def shortest(run: Run, faults: int, runs_max: int = RUNS_MAX) -> frozenset[int]:
+    """Numbers of the faults that can be left out: halves first, then single ones, as long as it goes on failing."""
+    kept, runs, size = list(range(faults)), 0, max(faults // 2, 1)
+    while size >= 1 and runs < runs_max:
+        at = 0
+        while at < len(kept) and runs < runs_max:
+            tried = kept[:at] + kept[at + size :]
+            runs += 1
+            if fails(run, frozenset(range(faults)) - frozenset(tried))[0]:
+                kept = tried
+            else:
+                at += size
+        size //= 2
+    return frozenset(range(faults)) - frozenset(kept)
+
+
+def commit() -> str:
+    done = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "not known"
+
+
+def explain(seed: int, test: str, why: BaseException, cluster: Cluster, run: Run) -> str:
+    """What to print. cluster: the one that failed; run: the same seed with some faults left out."""
+    faults = len(cluster.schedule)
+    left_out = shortest(run, faults)
+    # a run without some faults draws other numbers: what it does is told by itself, not by the first run
+    told: list[str] = []
+    smaller = _rerun(run, left_out)
+    for number, line in enumerate(smaller.schedule if smaller is not None else cluster.schedule):
+        if number not in left_out:
+            told.append(line)
+    return "\n".join(
+        [
+            str(why),
+            f"seed {seed}, commit {commit()}",
+            f"again: SATURNMQ_SIM_SEED={seed} python -m pytest tests/sim -k {test}",
+            f"shortest schedule found: {len(told)} of {faults} faults, left out {sorted(left_out)}",
+            *told,
+            "the last events:",
+            *cluster.trace.tail[-30:],
+        ]
+    )
+
+
+def _rerun(run: Run, left_out: frozenset[int]) -> Cluster | None:
+    kept: list[Cluster] = []
+    original = Cluster.start
+
+    def start(self: Cluster) -> None:
+        kept.append(self)
+        original(self)
+
+    Cluster.start = start  # type: ignore[method-assign]
+    try:
+        fails(run, left_out)
+    finally:
+        Cluster.start = original  # type: ignore[method-assign]
+    return kept[-1] if kept else None
