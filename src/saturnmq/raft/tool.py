@@ -87,20 +87,24 @@ class GroupTool:
         return Code((await self._ask(leader, request, TRANSFER_TIMEOUT_MS)).code)
 
 
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+
+
 async def run(arguments: argparse.Namespace) -> int:
     """0 when all is well: one leader that all name, or the transfer done."""
     tool = GroupTool(arguments.group, parse_peers(arguments.peers))
     try:
         if arguments.verb == "transfer":
             code = await tool.transfer(arguments.to)
-            print(f"transfer to {arguments.to}: {code.value} {code.name}")
+            say(f"transfer to {arguments.to}: {code.value} {code.name}")
             return 0 if code is Code.SUCCESS else 1
         said = await tool.leaders()
         for name, named in said.items():
-            print(f"{name} {tool.peers[name]} leader={named or 'none'}")
+            say(f"{name} {tool.peers[name]} leader={named or 'none'}")
         leader = await tool.leader()
         if leader is not None and len(tool.peers) > 1:
-            print(f"leader={leader} term={await tool.term(leader)}")
+            say(f"leader={leader} term={await tool.term(leader)}")
         return 0 if leader is not None and set(said.values()) == {leader} else 1
     finally:
         await tool.close()
@@ -122,7 +126,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         return asyncio.run(run(arguments))
     except SaturnError as error:
-        print(f"failed: {error.message}", file=sys.stderr)
+        sys.stderr.write(f"failed: {error.message}\n")
         return 1
 
 
