@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 CODE := $(wildcard src tests bench demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-pure check format lint types contracts tidy interop crash sim bench spec-coverage clean
+.PHONY: help setup demo test test-pure check format lint types contracts tidy interop chaos crash sim bench spec-coverage clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,12 +52,16 @@ tidy: $(READY)
 interop: $(READY)  ## Java client, mqadmin and a Java broker against ours; needs a JDK 17 and Maven
 	$(PYTEST) tests/interop -m interop
 
+chaos: $(READY)  ## real processes, killed and frozen and cut off under load: a minute for each fault, two for the churn
+	CHAOS_SECONDS=60 CHURN_SECONDS=120 KILLS=50 $(PYTEST) tests/chaos
+
 sim: $(READY)  ## the simulation of the replicated log, long: 500 seeds and every planted defect
 	SATURNMQ_SIM_SEEDS=500 SATURNMQ_SIM_MUTANTS=all $(PYTEST) tests/sim
 
 bench: $(READY)  ## the same Java load against SaturnMQ and Apache 4.9.7, side by side (ARGS=--quick)
 	$(BIN)/python bench/run.py $(ARGS)
 	$(BIN)/python bench/store.py $(ARGS)
+	$(BIN)/python bench/consume.py $(ARGS)
 
 crash: $(READY)  ## 100,000 crash states of the store, then 50 times kill -9 under load (ARGS=--seed=N)
 	$(BIN)/python -m saturnmq.testing.crash $(ARGS)
