@@ -19,25 +19,25 @@ import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * Some push consumers of a new group take what a topic holds, or what of it passes a filter; a message counts once.
- * One consumer: measured from the first message. Several: they hold still until each has its queues; what they have fetched by
- * then is reported as {@code fetched}, and the clock starts.
+ * They hold still until each has its queues and something of every queue has come: a pull that reaches the broker before the
+ * heartbeat is repeated a second later. What was fetched by then is reported as {@code fetched}, and the clock starts.
  */
 final class LoadConsuming {
     private static final int QUEUES = 4;
     private static final int FAR = 65_535;
     private static final String HIT = "hit";  // the tag of what both filters want, see LoadFilling
-    private static final long BALANCE_MS = 30_000;
+    private static final long JOIN_MS = 30_000;
 
     private final Options options;
     private final String topic;
     private final String tag;
     private final String sql;
     private final boolean filtered;
+    private long start;
     private final long count;
     private final Map<Integer, BitSet> seen = new ConcurrentHashMap<>();
     private final AtomicLong taken = new AtomicLong();
     private final AtomicLong strangers = new AtomicLong();
-    private final AtomicLong start = new AtomicLong();
     private final AtomicLong end = new AtomicLong();
     private final CountDownLatch gate = new CountDownLatch(1);
     private final CountDownLatch done = new CountDownLatch(1);
@@ -60,18 +60,17 @@ final class LoadConsuming {
         long fetched = 0;
         boolean complete;
         try {
-            if (members == 1) {
-                gate.countDown();
-            }
             for (int i = 0; i < members; i++) {
                 consumers.add(consumer(i));
             }
-            if (members > 1) {
-                waitBalanced(consumers);
-                fetched = fetched(consumers);
-                start.set(System.nanoTime());
-                gate.countDown();
+            waitJoined(consumers);
+            if (filtered) {  // hits lie far apart: with the default span of 2000 the client would mostly wait, 50 ms at a time
+                consumers.forEach(consumer -> consumer.setConsumeConcurrentlyMaxSpan(FAR));
+                consumers.forEach(consumer -> consumer.setPullThresholdForQueue(FAR));
             }
+            fetched = fetched(consumers);
+            start = System.nanoTime();
+            gate.countDown();
             complete = done.await(options.number("waitMs", 60_000), TimeUnit.MILLISECONDS);
         } finally {
             gate.countDown();
@@ -83,7 +82,7 @@ final class LoadConsuming {
         if (strangers.get() > 0) {
             throw new IllegalStateException(strangers.get() + " messages came that the filter does not want");
         }
-        Report.line("messages", count, "fetched", fetched, "seconds", (end.get() - start.get()) / 1e9);
+        Report.line("messages", count, "fetched", fetched, "seconds", (end.get() - start) / 1e9);
     }
 
     private DefaultMQPushConsumer consumer(int number) throws Exception {
@@ -92,10 +91,6 @@ final class LoadConsuming {
         consumer.setInstanceName("consume-" + number + "-" + System.nanoTime());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeMessageBatchMaxSize(32);
-        if (filtered) {  // hits lie far apart: with the default span of 2000 the client would mostly wait, 50 ms at a time
-            consumer.setConsumeConcurrentlyMaxSpan(FAR);
-            consumer.setPullThresholdForQueue(FAR);
-        }
         if (sql.isEmpty()) {
             consumer.subscribe(topic, tag);
         } else {
@@ -107,7 +102,6 @@ final class LoadConsuming {
             } catch (InterruptedException error) {
                 return ConsumeConcurrentlyStatus.RECONSUME_LATER;
             }
-            start.compareAndSet(0, System.nanoTime());
             if (taken.addAndGet(fresh(messages)) >= count && end.compareAndSet(0, System.nanoTime())) {
                 done.countDown();
             }
@@ -136,15 +130,19 @@ final class LoadConsuming {
         return fresh;
     }
 
-    private void waitBalanced(List<DefaultMQPushConsumer> consumers) throws InterruptedException {
+    private void waitJoined(List<DefaultMQPushConsumer> consumers) throws InterruptedException {
         long share = QUEUES / consumers.size();
-        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(BALANCE_MS);
-        while (!consumers.stream().allMatch(consumer -> queues(consumer).size() == share)) {
+        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(JOIN_MS);
+        while (!consumers.stream().allMatch(consumer -> hasSomething(queues(consumer), share))) {
             if (System.nanoTime() > deadline) {
-                throw new IllegalStateException("the queues were not shared within " + BALANCE_MS + " ms");
+                throw new IllegalStateException("not every queue had a consumer and messages within " + JOIN_MS + " ms");
             }
             Thread.sleep(20);
         }
+    }
+
+    private static boolean hasSomething(List<ProcessQueue> queues, long share) {
+        return queues.size() == share && queues.stream().allMatch(queue -> queue.getMsgCount().get() > 0);
     }
 
     private long fetched(List<DefaultMQPushConsumer> consumers) {

@@ -8,8 +8,10 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.protocol.ResponseCode;
 
 /** Writes a backlog of exactly so many messages; with {@code marked=true} every tenth has the tag hit and the property a=0. */
 final class LoadFilling {
@@ -44,7 +46,7 @@ final class LoadFilling {
             for (int i = 0; i < THREADS; i++) {
                 running.add(threads.submit(() -> {
                     for (List<Message> batch = batch(count); !batch.isEmpty(); batch = batch(count)) {
-                        producer.send(batch);
+                        send(producer, batch, start + LIMIT_NS);
                     }
                     return null;
                 }));
@@ -56,6 +58,21 @@ final class LoadFilling {
             threads.shutdownNow();
         }
         Report.line("messages", count, "hits", (count + EVERY - 1) / EVERY, "seconds", (System.nanoTime() - start) / 1e9);
+    }
+
+    /** A busy broker says so before it stores anything; then once more. */
+    private static void send(DefaultMQProducer producer, List<Message> batch, long deadline) throws Exception {
+        while (true) {
+            try {
+                producer.send(batch);
+                return;
+            } catch (MQBrokerException error) {
+                if (error.getResponseCode() != ResponseCode.SYSTEM_BUSY || System.nanoTime() > deadline) {
+                    throw error;
+                }
+                Thread.sleep(20);
+            }
+        }
     }
 
     private synchronized List<Message> batch(int count) {

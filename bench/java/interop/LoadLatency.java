@@ -2,6 +2,9 @@ package interop;
 
 import java.nio.ByteBuffer;
 import java.util.Arrays;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -10,12 +13,14 @@ import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * From the moment a message was due to be sent to its listener, at a fixed rate; both ends in this JVM, one clock.
@@ -30,7 +35,7 @@ final class LoadLatency {
     private final int rate;
     private final long[] tookNs;
     private final AtomicInteger came = new AtomicInteger();
-    private final CountDownLatch joined = new CountDownLatch(1);
+    private final Set<Integer> joined = ConcurrentHashMap.newKeySet();
     private final CountDownLatch done;
     private final AtomicReference<Throwable> failure = new AtomicReference<>();
 
@@ -48,12 +53,14 @@ final class LoadLatency {
 
     private void measure(String nameServers, String group) throws Exception {
         DefaultMQProducer producer = Load.producers(nameServers, 1)[0];
-        producer.send(message(-1, System.nanoTime()));
+        producer.send(message(-1, 0));
+        List<MessageQueue> queues = queues(producer);
+        for (MessageQueue queue : queues) {
+            producer.send(message(-1, 0), queue);
+        }
         DefaultMQPushConsumer consumer = consumer(nameServers, group);
         try {
-            if (!joined.await(SETTLE_MS, TimeUnit.MILLISECONDS)) {
-                throw new IllegalStateException("the first message did not come");
-            }
+            waitJoined(queues.size());
             send(producer);
             if (!done.await(SETTLE_MS, TimeUnit.MILLISECONDS)) {
                 throw new IllegalStateException("only " + came.get() + " of " + tookNs.length + " came: " + failure.get());
@@ -65,6 +72,32 @@ final class LoadLatency {
         Arrays.sort(sorted);
         Report.line("messages", tookNs.length, "p50Ms", LoadSending.percentile(sorted, 0.5),
             "p99Ms", LoadSending.percentile(sorted, 0.99));
+    }
+
+    /** The queues of the topic, as soon as the name server knows them. */
+    private List<MessageQueue> queues(DefaultMQProducer producer) throws Exception {
+        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(SETTLE_MS);
+        while (true) {
+            try {
+                return producer.fetchPublishMessageQueues(topic);
+            } catch (MQClientException error) {
+                if (System.nanoTime() > deadline) {
+                    throw error;
+                }
+                Thread.sleep(20);
+            }
+        }
+    }
+
+    /** Until something of every queue has come: a pull that reaches the broker before the heartbeat is repeated late. */
+    private void waitJoined(int queues) throws InterruptedException {
+        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(SETTLE_MS);
+        while (joined.size() < queues) {
+            if (System.nanoTime() > deadline) {
+                throw new IllegalStateException("the first messages did not come");
+            }
+            Thread.sleep(20);
+        }
     }
 
     private void send(DefaultMQProducer producer) throws Exception {
@@ -107,7 +140,7 @@ final class LoadLatency {
                 long due = stamp.getLong();
                 int number = stamp.getInt();
                 if (number < 0) {
-                    joined.countDown();
+                    joined.add(message.getQueueId());
                 } else if (tookNs[number] == 0) {
                     tookNs[number] = now - due;
                     came.incrementAndGet();
