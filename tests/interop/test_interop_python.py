@@ -333,7 +333,9 @@ def test_two_members_share_the_queues_and_one_takes_over(client: Callable[..., C
                 assert {m.body for part in both for m in part} == {b"%d" % n for n in range(40)}
             await until(lambda: len(a.assigned) == 4)
             await asyncio.gather(*(out.send(topic, b"%d" % n) for n in range(40, 48)))
-            assert {m.body for m in await take(a, 8)} == {b"%d" % n for n in range(40, 48)}
+            new = {b"%d" % n for n in range(40, 48)}
+            while new:  # at least once: an offset that travelled one-way may have been overtaken
+                new.discard((await take(a, 1))[0].body)
 
     run(work)
 
