@@ -325,6 +325,31 @@ def test_a_topic_that_was_made_a_moment_before_the_switch_is_there(tmp_path: Pat
     run(work)
 
 
+def lacks(broker: Broker, topic: str) -> bool:
+    return broker.topics.get(topic) is None
+
+
+@pytest.mark.spec("DL-C07", "CQ-12")
+def test_a_topic_that_was_deleted_and_made_anew_begins_at_0_on_every_member(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            for number in range(5):
+                await group.send(b"old %d" % number)
+            await group.until(lambda: all(b.store.max_offset("T", 0) == 5 for b in group.brokers.values()), "behind")
+            master = await group.master()
+            assert (await group.call(master, RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")).code == 0
+            for follower in group.followers():
+                await group.until(partial(lacks, follower, "T"), "the deletion is not copied")
+                assert (await group.call(follower, RequestCode.CLEAN_UNUSED_TOPIC)).code == 14
+            assert (await group.send(b"new")).ext["queueOffset"] == "0"
+            await group.same("T", 0, [b"new"])
+            await transfer(group, group.name_of(group.followers()[0]))
+            assert (await group.send(b"newer")).ext["queueOffset"] == "1"
+            await group.same("T", 0, [b"new", b"newer"])
+
+    run(work)
+
+
 # ---- services over a switch
 
 

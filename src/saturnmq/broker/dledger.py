@@ -49,6 +49,8 @@ _WRITES: Final = frozenset(
         RequestCode.UPDATE_CONSUMER_OFFSET,
         RequestCode.LOCK_BATCH_MQ,
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.CLONE_GROUP_OFFSET,
+        RequestCode.CLEAN_UNUSED_TOPIC,  # a follower's topics may be a second late, its queues are not
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.DELETE_TOPIC_IN_BROKER,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
