@@ -84,6 +84,9 @@ final class Consuming {
 
     private static void finish(Options options, CountDownLatch left, DefaultMQPushConsumer... all) throws Exception {
         boolean complete = left.await(options.number("waitMs", 30000), TimeUnit.MILLISECONDS);
+        if (complete && options.number("trace", 0) == 1) {
+            Tracing.await(options, "SubAfter", options.number("count", 10));
+        }
         for (DefaultMQPushConsumer consumer : all) {
             consumer.shutdown();
         }

@@ -11,7 +11,6 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
-import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.exception.RemotingException;
 
 /**
@@ -86,23 +85,11 @@ final class Sending {
                 default -> throw new IllegalArgumentException("mode");
             }
             if (options.number("trace", 0) == 1) {
-                awaitTrace(producer, options.text("traceTopic", "RMQ_SYS_TRACE_TOPIC"));
+                Tracing.await(options, "Pub", count);
             }
         } finally {
             producer.shutdown();
         }
-    }
-
-    /** The client sends traces in the background and loses them at its shutdown: wait until there are some. */
-    private static void awaitTrace(DefaultMQProducer producer, String topic) throws Exception {
-        for (long end = System.currentTimeMillis() + 20_000; System.currentTimeMillis() < end; Thread.sleep(50)) {
-            for (MessageQueue queue : producer.fetchPublishMessageQueues(topic)) {
-                if (producer.maxOffset(queue) > 0) {
-                    return;
-                }
-            }
-        }
-        throw new IllegalStateException("nothing on the trace topic");
     }
 
     private static void stubborn(DefaultMQProducer producer, Options options, int count) throws Exception {
