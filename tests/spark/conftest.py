@@ -22,6 +22,13 @@ SMALL = {
 }
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A session takes 10 s to start, and minutes on a machine that is busy with other tests."""
+    for item in items:
+        if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(400))
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     from saturnmq.spark import session

@@ -15,6 +15,7 @@ from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark.connect import Connection
 from saturnmq.spark.pipelines import collect, lake, stats
 from saturnmq.spark.pipelines.collect import Tick
+from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
 
@@ -118,8 +119,9 @@ def test_brokers_are_asked_and_ticks_come_from_a_topic(spark: Any, server: SyncE
     page = Path(str(first.report)).read_text()
     assert "Messages behind" in page and "counted/counting/broker-a" in page
     assert stats.poll(spark, replace(conf, mode="poll")) >= 2
-    sent = spark.read.format("rocketmq").options(nameServer=server.name_servers, topic="SATURN_ALERT").load().collect()
-    told = [json.loads(r["body"]) for r in sent]
+    source = RocketMQDataSource({"nameServer": server.name_servers, "topic": "SATURN_ALERT", "columns": "body"})
+    made = source.reader(source.schema())
+    told = [json.loads(row["body"]) for p in made.partitions() for batch in made.read(p) for row in batch.to_pylist()]
     assert {(a["rule"], a["state"]) for a in told[:2]} == {("behind", "firing"), ("stuck", "firing")}
 
 

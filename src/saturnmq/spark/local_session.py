@@ -6,6 +6,7 @@ Source: SPK-06, SPK-07.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -42,15 +43,29 @@ SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set for the script argument of spar
 NAME_SERVER_CONF: Final = "spark.saturnmq.nameServer"
 
 
-def make_session(app: str, *, name_server: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """Build or reuse a session; conf wins over the local defaults. Raises ConfigError for versions that do not fit."""
-    version = ".".join(pyspark.__version__.split(".")[:2])
-    if version not in SUPPORTED:
+def check_versions() -> None:
+    """Raises ConfigError for a pyspark that is not supported, or workers of another Python minor version."""
+    if ".".join(pyspark.__version__.split(".")[:2]) not in SUPPORTED:
         raise ConfigError(f"pyspark {pyspark.__version__} is installed; supported are {', '.join(SUPPORTED)}")
+    chosen = os.environ.get("PYSPARK_PYTHON")
+    named = re.search(r"python(\d+\.\d+)$", chosen or "")
+    mine = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if named is not None and named[1] != mine:
+        raise ConfigError(f"PYSPARK_PYTHON={chosen}: workers must run Python {mine}, as the driver does")
+
+
+def prepare_environment() -> None:
+    """Java and Python for the JVM that is about to start; what the user has set stays."""
     if SUBMITTED not in os.environ:
         os.environ["JAVA_HOME"] = str(java_home())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def make_session(app: str, *, name_server: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """Build or reuse a session; conf wins over the local defaults. Raises ConfigError for versions that do not fit."""
+    check_versions()
+    prepare_environment()
     warehouse = str(Path(tempfile.gettempdir()) / "saturnmq-spark-warehouse")
     local = {"spark.sql.warehouse.dir": warehouse} | LOCAL
     if SUBMITTED in os.environ:  # spark-submit has decided where it runs and started the JVM

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import re
 import signal
 import sys
@@ -157,6 +158,7 @@ def run(pipeline: Pipeline[Any], argv: Sequence[str]) -> int:
     args = parser_of(pipeline).parse_args(argv)
     conf = pipeline.conf(args)
     settings = _settings(args)
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every call between Python and Java
     began = time.monotonic()
     spark = session(f"saturnmq-{pipeline.name}", name_server=conf.name_servers or None, **settings)
     try:
@@ -208,7 +210,7 @@ def cause_of(error: BaseException) -> tuple[str, str]:
 def watched(spark: SparkSession, title: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
     """Shows Spark's finished tasks until the block ends; what it gives says which step is on."""
     done = threading.Event()
-    state = {"title": title}
+    state = {"title": "starting"}
 
     def poll() -> None:
         tracker = spark.sparkContext.statusTracker()
@@ -277,6 +279,7 @@ def stoppable(yes: bool) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        STOP.clear()
 
 
 def stop_at_border(query: StreamingQuery, seconds: float = BORDER_SECONDS) -> None:

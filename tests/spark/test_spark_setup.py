@@ -1,0 +1,107 @@
+"""Versions, Java and Python of a session; stopping at a border."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from pyspark import cloudpickle
+
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.spark import check, local_session
+from saturnmq.spark.pipelines import running
+from saturnmq.spark.source import RangePartition, RocketMQDataSource, SaturnMQDataSource
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.mark.spec("SPK-02")
+def test_a_pyspark_that_is_not_supported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    local_session.check_versions()
+    for version, fits in (("4.2.1", True), ("4.3.0", True), ("4.1.9", False), ("4.4.0", False), ("3.5.1", False)):
+        monkeypatch.setattr(pyspark, "__version__", version)
+        if fits:
+            local_session.check_versions()
+        else:
+            with pytest.raises(ConfigError, match=f"pyspark {version} is installed; supported are 4.2, 4.3"):
+                local_session.check_versions()
+
+
+@pytest.mark.spec("SPK-06")
+def test_workers_run_this_python_unless_another_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", os.environ.get("JAVA_HOME", ""))
+    monkeypatch.setattr(local_session, "java_home", lambda: Path("/a/jdk"))
+    monkeypatch.setenv("PYSPARK_PYTHON", "x")  # so that it is put back
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    local_session.prepare_environment()
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable and os.environ["JAVA_HOME"] == "/a/jdk"
+    monkeypatch.setenv("PYSPARK_PYTHON", "/env/bin/python3")
+    local_session.prepare_environment()
+    assert os.environ["PYSPARK_PYTHON"] == "/env/bin/python3"
+    monkeypatch.setenv("PYSPARK_PYTHON", "/env/bin/python3.9")
+    with pytest.raises(ConfigError, match=r"PYSPARK_PYTHON=/env/bin/python3.9: workers must run Python 3\."):
+        local_session.check_versions()
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")  # under spark-submit its Java stays
+    monkeypatch.setenv("JAVA_HOME", "/submit")
+    local_session.prepare_environment()
+    assert os.environ["JAVA_HOME"] == "/submit"
+
+
+@pytest.mark.spec("SPK-09")
+def test_what_goes_to_workers_goes_by_name() -> None:
+    """A class that is pickled by name is imported there; one by value would drag this process's state along."""
+    for kind in (RocketMQDataSource, SaturnMQDataSource, RangePartition):
+        data = cloudpickle.dumps(kind)
+        assert len(data) < 120 and b"saturnmq.spark.source" in data
+
+
+@pytest.mark.spark
+@pytest.mark.spec("SPK-13", "SPK-05", "SPK-06")
+def test_the_check_says_what_runs(spark: Any) -> None:
+    found = check.facts(spark)
+    assert found["pyspark"] == pyspark.__version__ and int(found["java"].split(".")[0]) >= 17
+    assert found["worker"] == "works" and found["decoder"]
+
+
+@pytest.mark.spec("SPK-14")
+def test_a_signal_stops_a_query_at_a_border() -> None:
+    """SIGTERM while a batch runs: the batch ends, then the query is stopped, and the handlers are put back."""
+    events: list[str] = []
+    batch_ended = threading.Event()
+
+    class Query:
+        recentProgress: tuple[Any, ...] = ()
+        isActive = True
+
+        def awaitTermination(self, _seconds: int) -> bool:
+            os.kill(os.getpid(), signal.SIGTERM)
+            threading.Timer(0.2, lambda: (events.append("batch ended"), batch_ended.set())).start()
+            return False
+
+        @property
+        def status(self) -> dict[str, bool]:
+            return {"isTriggerActive": not batch_ended.is_set()}
+
+        def stop(self) -> None:
+            events.append("stopped")
+
+    before = signal.getsignal(signal.SIGTERM)
+    with running.stoppable(True):
+        assert running.watch(Query(), lambda _words: None) == 0  # type: ignore[arg-type]
+        outcome = running.repeated(running.Conf(interval="1 hours"), running.Outcome, lambda _words: None)
+    assert events == ["batch ended", "stopped"] and outcome.rows_in == 0
+    assert signal.getsignal(signal.SIGTERM) is before
+    with running.stoppable(False):
+        assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.spec("STR-18")
+def test_the_cost_of_a_micro_batch_is_documented() -> None:
+    words = " ".join((REPOSITORY / "docs" / "spark.md").read_text().split())
+    assert "0.4 to 0.8 s" in words
