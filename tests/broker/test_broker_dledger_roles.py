@@ -261,7 +261,8 @@ def test_topics_groups_and_offsets_are_copied_and_merged(tmp_path: Path) -> None
             for follower in group.followers():
                 await group.until(partial(copied, follower, master), "not copied")
                 assert follower.ctx.offsets.get("T", "own", 0) == 7  # merged, not replaced
-                assert (tmp_path / group.name_of(follower) / "config" / "delayOffset.json").exists()
+                progress = tmp_path / group.name_of(follower) / "config" / "delayOffset.json"
+                await group.until(progress.exists, "the progress of delays is not copied")
             count = {name: part(b).copy.count for name, b in group.brokers.items()}
             assert count[group.name_of(master)] <= 1  # a leader copies from nobody
 

@@ -15,7 +15,7 @@ from raftgroup import free_ports
 from saturnmq import Client, SendStatus
 from saturnmq.broker.dledger_store import LedgerStore
 from saturnmq.net import NetSettings, RemotingClient
-from saturnmq.protocol.bodies import TopicRouteData
+from saturnmq.protocol.bodies import KVTable, TopicRouteData
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError
@@ -83,6 +83,22 @@ class Processes:
         transport: Any = process._transport  # type: ignore[attr-defined]
         transport.close()
         return code
+
+    async def level(self) -> None:
+        """Until all members know the same to be committed."""
+        net = RemotingClient(settings=NetSettings())
+        indexes: list[str] = []
+        try:
+            async with asyncio.timeout(30):
+                while len(indexes) < 3 or len(set(indexes)) > 1:
+                    await asyncio.sleep(0.1)  # poll
+                    command = Command(RequestCode.GET_BROKER_RUNTIME_INFO)
+                    answers = [await net.invoke(self.facts[name]["broker"], command, 5000) for name in self.names]
+                    indexes = [KVTable.decode(answer.body).table["dledgerCommittedIndex"] for answer in answers]
+        except TimeoutError:
+            raise AssertionError(f"committed: {indexes}") from None
+        finally:
+            await net.close()
 
     async def contents(self, name: str) -> dict[tuple[int, int], bytes]:
         """(queue, offset) -> body in the queues of a member that is stopped."""
@@ -229,6 +245,7 @@ def test_many_senders_leaders_killed_every_acknowledged_message_is_at_its_place(
                             found[(queue.queue_id, message.offset)] = message.value
                         assert result.next_offset > at
                         at = result.next_offset
+            await group.level()
             assert {place: found.get(place) for place in acked} == acked
             assert set(found.values()) <= tried
         finally:
