@@ -116,7 +116,7 @@ def table(spark: SparkSession, path: str, columns: str, *, needed: str = "") -> 
         if needed:
             raise ConfigError(f"{path}: there is no such table; {needed}")
         return spark.createDataFrame([], columns)
-    return spark.read.parquet(path).select(*[name.strip().split(" ")[0] for name in columns.split(",")])
+    return spark.read.schema(columns).parquet(path).select(*[name.strip().split(" ")[0] for name in columns.split(",")])
 
 
 def in_lake(path: str, *names: str) -> Path:
