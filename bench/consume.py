@@ -510,8 +510,9 @@ _HOW_TO_READ = """
   seconds per million messages (user and system, NameServer included, joining and leaving the group too).
 - Both brokers flush asynchronously, have `enablePropertyFilter=true` and full-size store files on the same disk, and stay
   up, idle, while the other is measured. Apache's heap is {heap} MB without pre-touching.
-- **Drain** and **filters**: consumers join their group and hold still until each has its queues and something of every
-  queue has come; then the clock starts. What they have fetched by then does not count, and what comes twice counts once.
+- **Drain** and **filters**: consumers join their group and hold still until each has its queues, has fetched ahead and
+  has sent its second heartbeat; then the clock starts. What they have fetched by then does not count, and what comes
+  twice counts once.
 - **Filters**: a backlog of {filtered} messages, every tenth with the tag `hit` and the property `a=0`; wanted are the tag
   `hit`, and `a=0` in SQL92. Rates and server CPU are per message of the backlog, looked at or passed over, not per hit.
   The client may hold 65,535 messages and offsets per queue here: with its defaults of 1,000 and 2,000 it mostly waits,

@@ -19,12 +19,15 @@ import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * Some push consumers of a new group take what a topic holds, or what of it passes a filter; a message counts once.
- * They hold still until each has its queues and something of every queue has come: a pull that reaches the broker before the
- * heartbeat is repeated a second later. What was fetched by then is reported as {@code fetched}, and the clock starts.
+ * They hold still until each has its queues, has fetched ahead, and has sent its second heartbeat: the original's broker may refuse
+ * the pulls between the first, which can be older than the share of queues, and the second. What was fetched by then is
+ * reported as {@code fetched}, and the clock starts.
  */
 final class LoadConsuming {
     private static final int QUEUES = 4;
     private static final int FAR = 65_535;
+    private static final int AHEAD = 150;  // messages; several pulls
+    static final long SETTLE_MS = 1500;  // a client's second heartbeat comes after a second
     private static final String HIT = "hit";  // the tag of what both filters want, see LoadFilling
     private static final long JOIN_MS = 30_000;
 
@@ -139,10 +142,11 @@ final class LoadConsuming {
             }
             Thread.sleep(20);
         }
+        Thread.sleep(SETTLE_MS);
     }
 
     private static boolean hasSomething(List<ProcessQueue> queues, long share) {
-        return queues.size() == share && queues.stream().allMatch(queue -> queue.getMsgCount().get() > 0);
+        return queues.size() == share && queues.stream().allMatch(queue -> queue.getMsgCount().get() >= AHEAD);
     }
 
     private long fetched(List<DefaultMQPushConsumer> consumers) {

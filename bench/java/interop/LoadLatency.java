@@ -98,6 +98,7 @@ final class LoadLatency {
             }
             Thread.sleep(20);
         }
+        Thread.sleep(LoadConsuming.SETTLE_MS);
     }
 
     private void send(DefaultMQProducer producer) throws Exception {
