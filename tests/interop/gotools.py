@@ -21,7 +21,7 @@ class GoUnavailable(Exception):
 
 def _go(*arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
     """`go ARGUMENTS` in our project, by the toolchain that is there (a newer one is never fetched)."""
-    env = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly", "CGO_ENABLED": "0"}
+    env = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly -buildvcs=false", "CGO_ENABLED": "0"}
     command = ["go", *arguments]
     return subprocess.run(command, cwd=PROJECT, env=env, capture_output=True, text=True, timeout=timeout_s, check=False)
 
