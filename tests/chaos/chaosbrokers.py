@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from chaosproxy import pause
 from saturnmq import Client, SendStatus
 from saturnmq.client.errors import BrokerNotExist, ConnectFailed, NoNameServer, RouteNotFound, SendFailed
 from saturnmq.client.puller import PullStatus
+from saturnmq.client.transactions import TransactionState
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.bodies import MessageQueue, TopicRouteData
@@ -25,6 +26,9 @@ from saturnmq.testing.history import FAIL, OK, UNKNOWN, result_of
 
 TOPIC, QUEUES = "chaos", 4
 SEND_SECONDS = 1.5
+DELAY_MS = 995  # of the first level, less what rounding to milliseconds may take
+COMMIT, ROLLBACK = "commit", "rollback"
+SETTLE_SECONDS = 8.0  # delayed messages come, and transactions without an end are asked for
 CONSUMER_SECONDS = 30.0  # a subscribed client lives so long, then it is gone without a word (CHA-04)
 SETTINGS = {
     "enableDLegerCommitLog": "true",
@@ -37,9 +41,15 @@ SETTINGS = {
     "enableBatchPush": "true",
     "dledger.maxBatchPushSize": "65536",
     "flushDiskType": "SYNC_FLUSH",
+    "transactionTimeOut": "1000",
+    "transactionCheckInterval": "1000",
     "fastPortEnable": "false",
     "listenPort": "0",
 }
+
+
+class RolledBack(Exception):
+    """Ends a transaction."""
 
 
 def outcome_of(error: SaturnError) -> str:
@@ -63,7 +73,7 @@ class BrokerGroup(Group):
         ]
         self.at = ""
         self.masters: list[int] = []  # how many brokers 0 each route named (CHA-08)
-        self._consumed: dict[str, dict[int, int]] = {}
+        self.ends: dict[str, str] = {}
 
     def command(self, name: str) -> list[str]:
         values = SETTINGS | {
@@ -106,7 +116,14 @@ class BrokerGroup(Group):
     # load
 
     def load(self, per_second: float) -> list[Coroutine[Any, Any, None]]:
-        return [*super().load(per_second), self.assigned(), self.subscribed(), self.routes()]
+        return [
+            *super().load(per_second),
+            self.delayed(),
+            self.transactions(),
+            self.assigned(),
+            self.subscribed(),
+            self.routes(),
+        ]
 
     async def send(self, process: str, value: str, key: str) -> None:
         """Tried by this harness, not by the library: a queue that is named is tried once (CHA-05)."""
@@ -138,6 +155,53 @@ class BrokerGroup(Group):
             await pause(0.03)
             with suppress(SaturnError):
                 await self.library.puller().queues(TOPIC)
+
+    async def delayed(self) -> None:
+        """Messages of the first level, which is one second; where they come to lie is seen by readers only."""
+        number = 0
+        while self.loading:
+            await pause(0.2)
+            number += 1
+            begin, body = self.now(), f"delayed-{number}#1".encode()
+            result, why = await self.once(self.producers[0].send(TOPIC, body, delay_level=1, timeout=SEND_SECONDS))
+            more = {"messages": [[f"delayed-{number}", None]], "deliver_at": begin + DELAY_MS, "why": why}
+            self.history.add("send", "delayed", begin, self.now(), result=result, attempt=1, **more)
+
+    async def once(self, sending: Awaitable[Any]) -> tuple[str, str | None]:
+        """The result of a send, and why it is no success."""
+        try:
+            receipt = await sending
+        except SaturnError as error:
+            return outcome_of(error), str(error)[:600]
+        return (OK if receipt.status is SendStatus.SEND_OK else UNKNOWN), None
+
+    async def transactions(self) -> None:
+        """Half messages whose end was decided before they were sent; the broker asks when it did not hear of it."""
+        number, producer = 0, self.library.producer("transactions", check=self.decided)
+        async with producer:
+            while self.loading:
+                await pause(0.2)
+                number += 1
+                value, begin, result, why = f"half-{number}", self.now(), OK, None
+                end = ROLLBACK if number % 3 == 0 else COMMIT
+                self.ends[value] = end
+                self.history.add(
+                    "end", "transactions", begin, begin, result=UNKNOWN, value=value, attempt=1, outcome=end
+                )
+                try:
+                    async with producer.transaction(TOPIC, f"{value}#1".encode(), timeout=SEND_SECONDS):
+                        if end == ROLLBACK:
+                            raise RolledBack
+                except RolledBack:
+                    pass
+                except SaturnError as error:
+                    result, why = UNKNOWN, str(error)[:600]
+                more = {"messages": [[value, None]], "half": True, "why": why}
+                self.history.add("send", "transactions", begin, self.now(), result=result, attempt=1, **more)
+
+    def decided(self, message: Any) -> TransactionState:
+        end = self.ends.get(unpack(message.value.decode())[0])
+        return TransactionState.COMMIT if end == COMMIT else TransactionState.ROLLBACK
 
     async def assigned(self) -> None:
         """One reader of all queues, by offset."""
@@ -207,6 +271,7 @@ class BrokerGroup(Group):
         """Until a marker is in each queue; the ledgers are compared when they are closed."""
         for number in range(QUEUES):
             await self.send("marker", f"marker-{number}", f"m{number}")
+        await pause(SETTLE_SECONDS)
 
     async def final_polls(self) -> None:
         puller = self.library.puller()

@@ -25,7 +25,7 @@ NAMES = [name for name in FAULTS if name in LONG and name not in FIVE and not na
 
 @pytest.mark.skipif(not LONG, reason="make chaos")
 @pytest.mark.timeout(int(400 + 4 * SECONDS))
-@pytest.mark.spec("CHA-01", "CHA-03", "CHA-08")
+@pytest.mark.spec("CHA-01", "CHA-03", "CHA-04", "CHA-08")
 @pytest.mark.parametrize("name", NAMES)
 def test_brokers_and_clients_lose_nothing(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = long_run(name, tmp_path, BrokerGroup)

@@ -141,6 +141,7 @@ def measured(group: Group, schedule: Schedule, report: Report, caught_up: float)
         "acknowledged": report.counts["messages acknowledged"],
         "unknown": report.counts["sends unknown"],
         "again": report.counts["stored again by a retry"],
+        "late": report.counts["delayed, delivered again"],
         "per_second": report.counts["messages acknowledged"] / seconds,
         "rto_ms": rto,
         "caught_up_s": caught_up,

@@ -157,6 +157,13 @@ def acknowledged_at_another_offset_than_read(h: Told) -> None:
     h.end((0, "a"), (1, "b"), (2, "c"), (3, "d"))
 
 
+@bad("duplicate")
+def a_delayed_message_comes_twice_though_no_master_changed(h: Told) -> None:
+    h.three()
+    h.send("d", queue=None, deliver_at=0)
+    h.end((0, "a"), (1, "b"), (2, "c"), (3, "d"), (4, "d"))
+
+
 @bad("inconsistent-offsets")
 def two_readers_see_different_values(h: Told) -> None:
     h.three()
@@ -433,6 +440,13 @@ def numbered_retries(h: Told) -> None:
     h.end((3, "d"), (4, "d", 2))
 
 
+def a_delayed_message_twice_over_a_switch(h: Told) -> None:
+    h.three()
+    h.send("d", queue=None, deliver_at=0)
+    h.other("switch")
+    h.end((3, "d"), (4, "d"))
+
+
 def a_batch_of_which_a_part_was_read(h: Told) -> None:
     h.three()
     h.send("d", "e", "f", result="unknown")
@@ -494,6 +508,7 @@ def delayed(h: Told) -> None:
 
 GOOD = (
     rebalance, switch, unknown_stored_or_not, numbered_retries, a_batch_of_which_a_part_was_read,
+    a_delayed_message_twice_over_a_switch,
     holes_where_nothing_is_known, transactions,
     copies_for_retries, ordered_with_repetitions, calls_at_the_same_time, delayed,
 )  # fmt: skip
