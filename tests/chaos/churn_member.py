@@ -34,10 +34,15 @@ def time_ns() -> int:
     return time.monotonic_ns()
 
 
+async def spend(seconds: float) -> None:
+    """Time that work takes, or that passes between two events of a load: nothing is waited for."""
+    await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=seconds)
+
+
 async def handle(consumer: saturnmq.Consumer[bytes], member: int, rng: random.Random) -> None:
     async for message in consumer:
         say("take", member, message)
-        await asyncio.sleep(rng.uniform(0, WORK_SECONDS_MAX))
+        await spend(rng.uniform(0, WORK_SECONDS_MAX))
         say("work", member, message)
         await message.ack()
         say("done", member, message)

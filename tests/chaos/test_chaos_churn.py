@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from churn_member import spend
 from test_chaos_kill import BrokerProcess
 
 import saturnmq
@@ -124,7 +125,7 @@ class Members:
             self.end(signal.SIGKILL if kill else signal.SIGTERM)
         else:
             self.join()
-        await asyncio.sleep(rng.uniform(*PAUSE_SECONDS))
+        await spend(rng.uniform(*PAUSE_SECONDS))
 
 
 async def load(client: saturnmq.Client, queues: list[MessageQueue], history: History, until: float) -> None:
@@ -135,7 +136,7 @@ async def load(client: saturnmq.Client, queues: list[MessageQueue], history: His
             number = next(numbers)
             receipt = await producer.send(history.topic, b"message %d" % number, queue=queues[number % len(queues)])
             history.sent.add((receipt.queue.queue_id, receipt.offset))
-            await asyncio.sleep(SEND_PAUSE_SECONDS)
+            await spend(SEND_PAUSE_SECONDS)
 
     async with client.producer("churn-load") as producer:
         await asyncio.gather(*(send() for _ in range(SENDERS)))
@@ -148,7 +149,7 @@ async def watch_commits(client: saturnmq.Client, queues: list[MessageQueue], his
         for queue in queues:
             committed = await puller.committed(history.group, queue)
             history.commits[queue.queue_id].append((time.monotonic(), committed or 0))
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # polls
 
 
 async def drained(client: saturnmq.Client, queues: list[MessageQueue], history: History) -> None:
@@ -158,7 +159,7 @@ async def drained(client: saturnmq.Client, queues: list[MessageQueue], history: 
     try:
         async with asyncio.timeout(DRAIN_SECONDS_MAX["ordered" if history.ordered else "plain"]):
             while left:
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.05)  # polls
                 commits = {number: found[-1][1] for number, found in history.commits.items()}
                 left = {number: end for number, end in ends.items() if commits[number] < end}
     except TimeoutError:

@@ -200,8 +200,7 @@ def holders(servers: list[Subject], home: Path) -> Iterator[list[ServerProcess]]
     with ExitStack() as stack:
         found = []
         for subject in servers:
-            options = {"ns": subject.peer.name_servers, "topic": HELD, "count": HELD_COUNT}
-            rows = run_client("send", home=home, **options).results
+            rows = run_client("send", home=home, ns=subject.peer.name_servers, topic=HELD, count=HELD_COUNT).results
             subject.words["held_id"] = rows[0]["offsetMsgId"]
             words = ["hold", f"ns={subject.peer.name_servers}", f"topic={HELD}", f"group={HELD_GROUP}"]
             command = java_command("interop.Interop", words, home=home)

@@ -22,7 +22,7 @@ async def traces(peer: Peer, topic: str, message_id: str, wanted: int) -> list[T
                 found = [record for record in records if message_id in record.encode()]
             if len(found) >= wanted:
                 return found
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # polls
 
 
 async def make_topic(peer: Peer, name: str) -> None:

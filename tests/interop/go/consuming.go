@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -77,7 +78,7 @@ func selector(o Options) consumer.MessageSelector {
 }
 
 // consume starts `members` push consumers and ends when `count` different messages were consumed (by each member in a
-// broadcast). The first `fail` deliveries of each message are answered "later". Before that with warm=1 a member comes
+// broadcast), of those whose body begins with `only`. The first `fail` deliveries of each message are answered "later". Before that with warm=1 a member comes
 // and goes: it makes the retry topic, whose route the client reads at its start and then only every 30 s.
 func consume(o Options) error {
 	if o.number("warm", 0) == 1 {
@@ -132,6 +133,9 @@ func startMember(o Options, name string, counted *tally) (rocketmq.PushConsumer,
 			return later(ctx), nil
 		}
 		for _, one := range messages {
+			if !strings.HasPrefix(string(one.Body), o.text("only", "")) {
+				continue
+			}
 			key := one.MsgId
 			if broadcast {
 				key += name
