@@ -55,6 +55,8 @@ class RolledBack(Exception):
 def outcome_of(error: SaturnError) -> str:
     """CHA-06."""
     cause = error.__cause__ if isinstance(error, SendFailed) else error
+    if isinstance(error, SendFailed) and error.attempts > 1:
+        return UNKNOWN  # the last of several answers says nothing about those before
     if isinstance(cause, ResponseError):
         return result_of(cause.code)
     if isinstance(cause, ConnectFailed):
@@ -163,7 +165,9 @@ class BrokerGroup(Group):
             await pause(0.2)
             number += 1
             begin, body = self.now(), f"delayed-{number}#1".encode()
-            result, why = await self.once(self.producers[0].send(TOPIC, body, delay_level=1, timeout=SEND_SECONDS))
+            result, why = await self.once(
+                self.producers[0].send(TOPIC, body, queue=queue_of(number), delay_level=1, timeout=SEND_SECONDS)
+            )
             more = {"messages": [[f"delayed-{number}", None]], "deliver_at": begin + DELAY_MS, "why": why}
             self.history.add("send", "delayed", begin, self.now(), result=result, attempt=1, **more)
 
@@ -189,7 +193,9 @@ class BrokerGroup(Group):
                     "end", "transactions", begin, begin, result=UNKNOWN, value=value, attempt=1, outcome=end
                 )
                 try:
-                    async with producer.transaction(TOPIC, f"{value}#1".encode(), timeout=SEND_SECONDS):
+                    async with producer.transaction(
+                        TOPIC, f"{value}#1".encode(), queue=queue_of(number), timeout=SEND_SECONDS
+                    ):
                         if end == ROLLBACK:
                             raise RolledBack
                 except RolledBack:
@@ -291,6 +297,11 @@ class BrokerGroup(Group):
         difference = compare(folders)
         assert difference is None or difference.index > min(report.committed_index for report in reports)
         assert max(self.masters, default=0) == 1
+
+
+def queue_of(number: int) -> MessageQueue:
+    """A queue that is named is tried once (CHA-05)."""
+    return MessageQueue(TOPIC, "g", number % QUEUES)
 
 
 def name_of(queue: MessageQueue) -> str:
