@@ -640,3 +640,16 @@ def test_the_originals_store_opens_and_every_sent_message_is_found(
     before = store.max_physical_offset
     assert store.put(message()).physical_offset >= before
     closed(store)
+
+
+@pytest.mark.spec("CQ-04", "BP-02")
+def test_one_read_gives_what_is_written_and_what_waits_to_be(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.put(message(b"on disk"))
+    asyncio.run(store.write_all())
+    store.put(message(b"in memory"))
+    assert bodies(store) == [b"on disk", b"in memory"]
+    queue = store.queues.by_key["T", 0]
+    whole = queue.read(0, 9)
+    assert len(whole) == 40 and whole == queue.read(0, 1) + queue.read(1, 1)
+    closed(store)

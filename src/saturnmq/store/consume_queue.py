@@ -289,7 +289,10 @@ class ConsumeQueue:
         )
         if at >= self._tail_at:
             return bytes(self._tail[at - self._tail_at : stop - self._tail_at])
-        return self._from_file(at, min(stop, self._tail_at) - at)
+        written = self._from_file(at, min(stop, self._tail_at) - at)
+        if stop > self._tail_at == at + len(written):
+            written += self._tail[: stop - self._tail_at]
+        return written
 
     def _unit(self, queue_offset: int) -> Unit | None:
         raw = self.read(queue_offset, 1)
