@@ -49,11 +49,13 @@ contracts: $(READY)
 tidy: $(READY)
 	$(PYTEST) -q tests/test_tidy.py
 
-interop: $(READY)  ## Java client, mqadmin and a Java broker against ours; needs a JDK 17 and Maven
+interop: $(READY)  ## Java client, Go client, mqadmin and a Java broker against ours; needs a JDK 17 and Maven, and Go
 	$(PYTEST) tests/interop -m interop
 
-chaos: $(READY)  ## real processes, killed and frozen and cut off under load: a minute for each fault, two for the churn
-	CHAOS_SECONDS=60 CHURN_SECONDS=120 KILLS=50 $(PYTEST) tests/chaos
+chaos: $(READY)  ## kills, freezes, partitions, loss, bad disks on real processes, long (FAULT=, SEED=, RATE=, SECONDS=)
+	CHAOS_SECONDS=$(or $(SECONDS),60) $(if $(FAULT),CHAOS_FAULT=$(FAULT)) $(if $(SEED),CHAOS_SEED=$(SEED)) $(if $(RATE),CHAOS_RATE=$(RATE)) \
+	  $(PYTEST) tests/chaos/test_chaos_ledger.py tests/chaos/test_chaos_brokers.py
+	CHURN_SECONDS=120 $(PYTEST) tests/chaos/test_chaos_churn.py
 
 sim: $(READY)  ## the simulation of the replicated log, long: 500 seeds and every planted defect
 	SATURNMQ_SIM_SEEDS=500 SATURNMQ_SIM_MUTANTS=all $(PYTEST) tests/sim
@@ -65,7 +67,7 @@ bench: $(READY)  ## the same Java load against SaturnMQ and Apache 4.9.7, side b
 
 crash: $(READY)  ## 100,000 crash states of the store, then 50 times kill -9 under load (ARGS=--seed=N)
 	$(BIN)/python -m saturnmq.testing.crash $(ARGS)
-	KILLS=50 $(PYTEST) tests/chaos
+	KILLS=50 $(PYTEST) tests/chaos/test_chaos_kill.py
 
 spec-coverage: $(READY)  ## which requirement has a test
 	$(BIN)/python ../shared/tools/spec_coverage.py --project . $(ARGS)
