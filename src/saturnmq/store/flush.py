@@ -52,6 +52,7 @@ class Flusher:
         self._on_failure = on_failure
         self._waiting: deque[_Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._again = False  # somebody asked for a flush while one was under way
         self._running: asyncio.Task[None] | None = None
         self.flushed = commit_log.readable
         self.failure: FlushFailed | None = None
@@ -113,6 +114,7 @@ class Flusher:
 
     def start(self) -> None:
         """Flush as soon as the flush under way is done."""
+        self._again = True
         if self._running is None and self.failure is None and self.flushed < self._log.readable:
             self._running = asyncio.get_running_loop().create_task(self._run())
 
@@ -120,6 +122,7 @@ class Flusher:
         loop = asyncio.get_running_loop()
         try:
             while self.failure is None:
+                self._again = False
                 end = self._log.readable
                 files = self._log.dirty_files(self.flushed)
                 for file in files:
@@ -135,7 +138,8 @@ class Flusher:
                 self._on_flushed(self.flushed)
                 while self._waiting and self._waiting[0].end <= end:
                     self._waiting.popleft().tell(True)
-                if not self._waiting or self._waiting[0].end > self._log.readable:
+                waited_for = bool(self._waiting) and self._waiting[0].end <= self._log.readable
+                if not waited_for and not (self._again and self.flushed < self._log.readable):
                     return
         finally:
             self._running = None
