@@ -350,7 +350,7 @@ def test_members_that_come_and_go_keep_the_order_of_every_key(run: Run) -> None:
                     await inbox.subscribe("Orders")
                     readers = [asyncio.ensure_future(consume(inbox)) for _ in range(3)]
                     enough = len(seen["k0"]) + chance.randrange(5, 20)
-                    for _ in range(40):
+                    for _ in range(150):
                         if queues_done() or len(seen["k0"]) > enough:
                             break
                         await asyncio.sleep(0.02)  # poll
