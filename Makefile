@@ -5,6 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SHELL := /bin/bash
 PYTEST := $(BIN)/python -m pytest
+UNIT := -m "not interop" --ignore=tests/interop
+FAILED := --last-failed --last-failed-no-failures none
+# Real processes on a busy machine: what failed is run once more, alone, and has to pass then. Both runs are shown.
+AGAIN := once more, alone: what failed
 CODE := $(wildcard src tests bench demo)
 
 .DEFAULT_GOAL := help
@@ -28,7 +32,7 @@ demo: $(READY)  ## a real data set through the broker and out of Spark (KEEP=1 s
 	KEEP=$(KEEP) $(BIN)/python demo/flights.py
 
 test: $(READY)  ## the tests
-	$(PYTEST) -m "not interop" --ignore=tests/interop
+	$(PYTEST) $(UNIT) || { test $$? -eq 1 && echo "$(AGAIN)" && $(PYTEST) $(UNIT) $(FAILED); }
 
 check: lint types contracts tidy  ## format, lint, types, import contracts, tidiness
 
@@ -50,7 +54,8 @@ tidy: $(READY)
 	$(PYTEST) -q tests/test_tidy.py
 
 interop: $(READY)  ## Java client, Go client, mqadmin and a Java broker against ours; needs a JDK 17 and Maven, and Go
-	$(PYTEST) tests/interop -m interop
+	$(PYTEST) tests/interop -m interop || \
+	  { test $$? -eq 1 && echo "$(AGAIN)" && $(PYTEST) tests/interop -m interop $(FAILED); }
 
 chaos: $(READY)  ## kills, freezes, partitions, loss, bad disks on real processes, long (FAULT=, SEED=, RATE=, SECONDS=)
 	CHAOS_SECONDS=$(or $(SECONDS),60) $(if $(FAULT),CHAOS_FAULT=$(FAULT)) $(if $(SEED),CHAOS_SEED=$(SEED)) $(if $(RATE),CHAOS_RATE=$(RATE)) \

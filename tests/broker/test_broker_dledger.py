@@ -146,7 +146,7 @@ def test_the_ledger_takes_the_commit_logs_place_and_nobody_hears_of_a_broker_wit
 @pytest.mark.spec("DL-B07", "DL-A07", "DL-Q08")
 def test_without_a_quorum_a_send_is_not_acknowledged_and_not_seen_until_it_is_committed(tmp_path: Path) -> None:
     async def work() -> None:
-        raft = {"append_wait_ms": 100, "heartbeat_interval_ms": 5000}
+        raft = {"append_wait_ms": 1500, "heartbeat_interval_ms": 5000}
         async with ledger_group(tmp_path, raft=raft) as group:
             await group.send(b"before")
             await group.same("T", 0, [b"before"])
