@@ -241,7 +241,7 @@ class _Recovery:
         for queue in store.queues.by_key.values():
             queue.correct_min_offset(store.log.start)
         if store.index is not None:
-            store.index.truncate(scan.end)
+            self._index_again(store.index.truncate(scan.end), scan.end)
         store.flusher.flushed = store.dispatched = scan.end
         return not clean or cut > 0 or dropped > 0 or self.written > 0
 
@@ -272,6 +272,18 @@ class _Recovery:
                     store.index.put(message.topic, keys, message.physical_offset, message.store_timestamp_ms)
                     self.written += 1
         return True
+
+    def _index_again(self, begin: int, end: int) -> None:
+        """The index was cut: the last record that it kept completes its header, whose time was made from an entry."""
+        store = self.store
+        if store.index is None or begin >= end:
+            return
+        begin = max(begin, store.log.start)
+        for message in good_records(store.log, begin, Scan(begin), check_crc=False, durable=end):
+            keys = keys_of(message.properties_raw)
+            if keys and message.sys_flag & TRANSACTION_MASK != _ROLLBACK:
+                store.index.put(message.topic, keys, message.physical_offset, message.store_timestamp_ms)
+                self.written += 1
 
     def _queue_unit(self, message: Message) -> bool:
         store = self.store
