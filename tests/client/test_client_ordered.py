@@ -269,6 +269,37 @@ def test_a_lock_is_ours_for_thirty_seconds_from_when_it_was_asked_for(run: Run, 
     run(work)
 
 
+@pytest.mark.spec("CA-09", "OR-02")
+def test_who_leaves_while_a_lock_is_asked_for_gives_it_up_all_the_same(run: Run, cluster: Any) -> None:
+    """Else the broker keeps the queue for nobody, for a minute."""
+
+    async def work() -> None:
+        async with cluster() as fake, Client(name_servers=fake.name_servers) as client:
+            await client.topic_exists("T")
+            never = asyncio.Event()
+
+            async def held_but_not_told(command: Any) -> Any:
+                await never.wait()
+                return held_all(command)
+
+            fake.broker.script[RequestCode.LOCK_BATCH_MQ] = held_but_not_told
+            async with client.consumer("c", codec=str_codec(), start="first", ordered=True) as inbox:
+                await inbox.subscribe("T")
+                asked = [
+                    LockBatchRequest.decode(command.body)
+                    for command in await fake.broker.wait_for(RequestCode.LOCK_BATCH_MQ)
+                ]
+            given_up = {
+                queue
+                for command in await fake.broker.wait_for(RequestCode.UNLOCK_BATCH_MQ)
+                for queue in LockBatchRequest.decode(command.body).mq_set
+            }
+            never.set()
+            assert given_up == {queue for request in asked for queue in request.mq_set} != set()
+
+    run(work)
+
+
 @pytest.mark.spec("OR-02", "API-18")
 def test_in_broadcast_mode_order_needs_no_lock(run: Run, tmp_path: Any) -> None:
     async def work() -> None:

@@ -11,6 +11,7 @@ import re
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 WORDS = ("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS")
@@ -437,6 +438,13 @@ def number(kind: str, text: str) -> int | float:
 
 
 def scaled(mantissa: int, power: int) -> float:
-    if mantissa == 0 or power < -3000:
+    """The nearest double: exact fractions, rounded once."""
+    top = mantissa.bit_length() + power
+    if mantissa == 0 or top < -1100:
         return 0.0
-    return math.inf if power > 3000 else mantissa * 2.0**power
+    if top > 1100:
+        return math.inf
+    try:
+        return float(Fraction(mantissa) * Fraction(2) ** power)
+    except OverflowError:
+        return math.inf

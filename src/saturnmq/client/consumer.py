@@ -142,9 +142,12 @@ class Consumer(Positioned, Generic[T]):
             except SaturnError as error:
                 logger.warning("offset not stored group=%s queue=%s error=%s", self.group, queue, error)
 
-        await asyncio.gather(*(store(queue) for queue in self._assigned))
+        mine = set(self._assigned)
         if self._locks is not None:
-            await self._locks.unlock(self._assigned)
+            mine |= self._locks.asked()  # also what was just being taken or given up
+        await asyncio.gather(*(store(queue) for queue in mine))
+        if self._locks is not None:
+            await self._locks.unlock(mine)
         await self.offsets.persist_all()
         await self.core.remove_consumer(self.group)
 

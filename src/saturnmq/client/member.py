@@ -342,6 +342,9 @@ class Member(ABC):
         changed = False
         for queue in [queue for queue in self._assigned if queue.topic == topic and queue not in mine]:
             changed |= await self._release(queue)
+        if self._locks is not None:  # taken, but nothing could be read: somebody else's turn
+            idle = self._locks.asked() - self._assigned.keys()
+            await self._locks.unlock(queue for queue in idle if queue.topic == topic and queue not in mine)
         missing = [queue for queue in mine if queue not in self._assigned]
         for queue in mine:
             known = self._assigned.get(queue)

@@ -29,6 +29,9 @@ class QueueLocks:
         self._group = group
         self._clock = clock
         self._held: dict[MessageQueue, float] = {}
+        self._asked: set[MessageQueue] = (
+            set()
+        )  # whatever a broker may hold in our name, an answer that never came included
 
     def valid(self, queue: MessageQueue) -> bool:
         """Whether the lock is ours for certain."""
@@ -36,13 +39,20 @@ class QueueLocks:
         return since is not None and self._clock() - since < LIVE_S
 
     def forget(self, queue: MessageQueue) -> None:
+        """Not ours any more, or nobody's."""
         self._held.pop(queue, None)
+        self._asked.discard(queue)
+
+    def asked(self) -> set[MessageQueue]:
+        """Queues that a broker may hold in our name: locked, or asked for without an answer."""
+        return set(self._asked)
 
     async def lock(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, bool]:
         """Take or renew; by queue whether it is ours. A queue whose broker did not answer is missing."""
         verdicts: dict[MessageQueue, bool] = {}
         for broker, wanted in _by_broker(queues).items():
             asked = self._clock()
+            self._asked.update(wanted)
             try:
                 answer = await self._call(RequestCode.LOCK_BATCH_MQ, broker, wanted)
                 held = set(LockBatchResponse.decode(answer.body).lock_ok_mq_set)
@@ -54,7 +64,7 @@ class QueueLocks:
                 if queue in held:
                     self._held[queue] = asked
                 else:
-                    self._held.pop(queue, None)
+                    self.forget(queue)
         return verdicts
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
