@@ -169,6 +169,20 @@ def test_a_commit_log_file_is_on_disk_with_its_name_before_its_first_record(tmp_
     killed(store)
 
 
+@pytest.mark.spec("DUR-04", "RC-01")
+def test_names_that_a_killed_process_left_unsynced_are_on_disk_before_the_next_one_writes(tmp_path: Path) -> None:
+    """Else the power goes, and with a name go records that were flushed and answered for, or the word that a life is on."""
+    store = opened(tmp_path)
+    store.put(message(b"x"))
+    killed(store)
+    disk = Told()
+    store = opened(tmp_path, disk)
+    assert ("sync folder", "commitlog") in disk.calls
+    assert ("sync folder", tmp_path.name) in disk.calls
+    store.put(message(b"y"))
+    killed(store)
+
+
 @pytest.mark.spec("DUR-20")
 def test_the_list_of_queues_does_not_depend_on_the_order_of_their_making(tmp_path: Path) -> None:
     store = opened(tmp_path)

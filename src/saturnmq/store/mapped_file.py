@@ -43,10 +43,13 @@ class MappedFile:
         self.view = memoryview(self.map)
         self.target: mmap.mmap = self.map
 
-    def flush(self) -> None:
-        """Everything written so far is on disk, a new file's name too (DUR-04). Raises OSError; safe in a thread."""
+    def flush(self, *, named: bool = True) -> None:
+        """Everything written so far is on disk, a new file's name too (DUR-04). Raises OSError; safe in a thread.
+
+        named: a file that was there before this process has its name on disk for certain.
+        """
         self._disk.sync(self._fd)
-        if self._fresh:
+        if self._fresh or not named:
             self._disk.sync_folder(self.path.parent)
             self._fresh = False
 
@@ -107,7 +110,10 @@ class MappedFiles:
         self._disk = disk
 
     def load(self) -> None:
-        """Map what is there. Raises CorruptRecord for a wrong length or a gap between neighbours (RC-04, MF-14)."""
+        """Map what is there. Raises CorruptRecord for a wrong length or a gap between neighbours (RC-04, MF-14).
+
+        The last file may have been made by a process that was killed before its name was on disk: that is done here (DUR-04).
+        """
         paths = [path for folder in self.folders for path in numbered_files(folder)]
         for path in sorted(paths, key=lambda path: path.name):
             length = path.stat().st_size
@@ -123,6 +129,8 @@ class MappedFiles:
                     f"{after.path} does not follow {before.path}: the files from offset {before.end} to {after.start} "
                     "are missing; restore them, or remove the files before or behind the gap if their messages may go"
                 )
+        if self.files:
+            self.files[-1].flush(named=False)
 
     def make(self, start: int, folder: Path | None = None) -> MappedFile:
         """A new file that is not in the list yet, on disk with its name and length (DUR-04): files behind it that outlive a

@@ -82,7 +82,7 @@ def open_store(store: MessageStore, rebuild: Callable[[int, int], None] | None =
     if not settings.abort_path.exists():
         store.disk.make_folder(settings.abort_path.parent)
         store.disk.write_file(settings.abort_path, b"")
-        store.disk.sync_folder(settings.abort_path.parent)
+    store.disk.sync_folder(settings.abort_path.parent)  # a killed process may not have come to it
     if todo is None:
         _empty(store)
     else:
