@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from wire import Wire, run, wire
 
 from saturnmq.broker import BrokerSettings
-from saturnmq.broker.filters import Filters, wanted_by_tags
+from saturnmq.broker.filters import Filters, wanted_by, wanted_by_tags
+from saturnmq.filter import compile_sql
 from saturnmq.protocol.bodies import CheckClientRequest, ConsumerData, HeartbeatData, SubscriptionData
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import CorruptRecord, ResponseError
-from saturnmq.protocol.message import Message, decode_records, encode_properties, java_hash
+from saturnmq.protocol.message import Message, decode_properties, decode_records, encode_properties, java_hash
 from saturnmq.store import StateFile, StoreProfile, StoreSettings, reading
 from saturnmq.store.consume_queue import UNIT
 from saturnmq.testing import EmbeddedBroker
@@ -354,17 +357,34 @@ def test_a_file_that_cannot_be_read_stops_the_start_and_a_backup_saves_it(tmp_pa
         filters.for_pull("VecSql", "other", 0)
 
 
+PIECES = st.sampled_from(
+    [b"a", b"b", b"aa", b"\x01", b"\x02", b"0", b"3", b"-1", b"\xff", b"\xc3", b" ", b"3\x01", b"a\x01", b"\x02a\x01"]
+)
+
+
+@pytest.mark.spec("FIL-09", "FUZ-06")
+@settings(max_examples=500)
+@given(st.lists(st.lists(PIECES, max_size=12).map(b"".join), max_size=12))
+def test_what_is_remembered_of_an_expression_is_what_it_says(several: list[bytes]) -> None:
+    """One question for all of them, twice, so that an answer remembered for the wrong properties shows."""
+    matcher = compile_sql("a >= 3 OR b = 'a' OR aa IS NULL AND b IS NOT NULL")
+    ask = wanted_by(matcher).by_record
+    assert ask is not None
+    for raw in (*several, *several):
+        assert ask(raw) is matcher.by_properties(decode_properties(raw.decode("utf-8", "replace")))
+
+
 @pytest.mark.spec("FIL-06", "CQ-14")
 @pytest.mark.parametrize("enabled", [True, False])
 def test_bit_maps_spare_reading_messages_that_nobody_wants(monkeypatch: pytest.MonkeyPatch, enabled: bool) -> None:
     read: list[int] = []
-    inner = reading.record_properties
+    inner = reading._properties_in_place
 
-    def counted(record: memoryview) -> bytes:
+    def counted(*place: Any) -> bytes | None:
         read.append(1)
-        return inner(record)
+        return inner(*place)
 
-    monkeypatch.setattr(reading, "record_properties", counted)
+    monkeypatch.setattr(reading, "_properties_in_place", counted)
 
     async def work() -> None:
         now = [1000]

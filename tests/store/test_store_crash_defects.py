@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,33 @@ def test_names_that_a_killed_process_left_unsynced_are_on_disk_before_the_next_o
     assert ("sync folder", "commitlog") in disk.calls
     assert ("sync folder", tmp_path.name) in disk.calls
     store.put(message(b"y"))
+    killed(store)
+
+
+@pytest.mark.spec("DUR-08", "DUR-20")
+def test_old_bytes_that_a_start_zeroed_are_zeros_on_disk_before_the_first_record(tmp_path: Path) -> None:
+    """Else the power goes, and sectors of a former life's record stand in the middle of a new one; here nothing of the log
+    is left, so that it ends where its file begins."""
+    store = opened(tmp_path)
+    store.put(message(b"x", properties=b"name\x01" + b"v" * 900))
+    killed(store)
+    path = tmp_path / "commitlog" / ("0" * 20)
+    data = bytearray(path.read_bytes())
+    data[:512] = bytes(512)
+    path.write_bytes(data)
+    (tmp_path / "checkpoint").unlink()
+
+    synced: list[bytes] = []
+
+    class Watched(Disk):
+        def sync(self, fd: int) -> None:
+            if os.fstat(fd).st_ino == path.stat().st_ino:
+                synced.append(path.read_bytes())
+            super().sync(fd)
+
+    store = opened(tmp_path, Watched())
+    assert store.log.end == 0
+    assert any(synced[0]) and not any(synced[-1]), "synced when it was found, and behind the zeroing"
     killed(store)
 
 

@@ -20,6 +20,7 @@ from saturnmq.filter import (
     GroupFilters,
     Matcher,
     RetryMatcher,
+    SqlMatcher,
     TagMatcher,
     tag_matcher,
 )
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 
 SAVE_SECONDS: Final = 10.0
 _CACHED_CHARS_MAX: Final = 256
+_REMEMBERED_MAX: Final = 2_000  # answers of one expression
+_REMEMBERED_BYTES_MAX: Final = 256
+_REMEMBERED_PROPERTIES_MAX: Final = 8
 
 ByCode = Callable[[int], bool]
 ByExtension = Callable[[int, bytes], bool]
@@ -78,8 +82,38 @@ def wanted_by(matcher: Matcher) -> Wanted:
 
 
 def _by_record(matcher: Matcher) -> ByRecord:
+    matcher = matcher.matcher if isinstance(matcher, GroupFilter) else matcher
+    if isinstance(matcher, SqlMatcher) and len(matcher.properties) <= _REMEMBERED_PROPERTIES_MAX:
+        return _remembering(matcher)
     ask = matcher.by_properties
     return lambda raw: ask(_decoded(raw))
+
+
+@lru_cache(maxsize=128)
+def _remembering(matcher: SqlMatcher) -> ByRecord:
+    """The question of an expression, that looks for its own properties only and knows what it said of their values."""
+    starts = [name.encode() + b"\x01" for name in matcher.properties]
+    lasts = [(start, b"\x02" + start) for start in starts]
+    answers: dict[bytes, bool] = {}
+
+    def ask(raw: bytes) -> bool:
+        found = b""
+        for start, behind in lasts:
+            at = raw.rfind(behind) + 1
+            if at or raw.startswith(start):
+                end = raw.find(b"\x02", at)
+                found += raw[at : end + 1] if end >= 0 else raw[at:] + b"\x02"
+        answer = answers.get(found)
+        if answer is None:
+            properties = _decoded(raw)  # all of it: the last of two with one name may be empty
+            answer = matcher.by_properties(properties)
+            if len(found) <= _REMEMBERED_BYTES_MAX and b"\x01\x02" not in found:
+                if len(answers) >= _REMEMBERED_MAX:
+                    answers.clear()
+                answers[found] = answer
+        return answer
+
+    return ask
 
 
 def _decoded(raw: bytes) -> dict[str, str]:

@@ -374,8 +374,9 @@ class CommitLog:
         return offset + self.file_bytes - offset % self.file_bytes
 
     def dirty_files(self, flushed: int) -> list[MappedFile]:
-        """Files with bytes behind `flushed`, oldest first."""
-        return [file for file in self.files if file.end > flushed and file.start < self.readable]
+        """Files with bytes behind `flushed`, oldest first; with the one whose first byte comes next, where a start may have
+        zeroed what a former life left."""
+        return [file for file in self.files if file.end > flushed and file.start <= self.readable]
 
     def forget_pages(self, flushed: int) -> None:
         """Bytes on disk long enough need not stay resident in this process."""

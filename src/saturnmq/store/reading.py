@@ -8,6 +8,7 @@ from collections.abc import Callable
 from time import thread_time
 from typing import TYPE_CHECKING, Final
 
+from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import MESSAGE_MAGIC, RECORD_FIXED_BYTES, decode_record, record_properties
 from saturnmq.store.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES
@@ -26,6 +27,11 @@ _SCAN_BYTES_MIN: Final = 16_000  # index bytes looked at for one pull (BP-03)
 FILTER_SECONDS_MAX: Final = 0.02  # a costly filter's share of one turn of the loop; the next pull goes on from there
 _FILTER_STEP: Final = 16  # messages between two looks at the clock
 _PLACE: Final = struct.Struct(">ii4xi4xqq")  # size, magic, queue id, queue offset, physical offset of a record
+_PLACE_AND_BODY: Final = struct.Struct(
+    ">ii4xi4xqqi44xi"
+)  # and flags, and the length of the body of one with IPv4 hosts
+_AT_BODY: Final = 88
+_HOSTS_V6: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 
 
 def get(
@@ -126,7 +132,10 @@ def _gather(
         ):
             scanned += 1
             continue
-        if not _in_place(store, physical, size, queue_id, offset + scanned):
+        properties = None
+        if accept_record is not None:
+            properties = _properties_in_place(store, physical, size, queue_id, offset + scanned)
+        if properties is None and not _in_place(store, physical, size, queue_id, offset + scanned):
             if not count:
                 raise CorruptRecord(
                     f"queue {queue_id}, offset {offset + scanned}: no intact record of {size} bytes at commit log offset "
@@ -134,7 +143,9 @@ def _gather(
                 )
             break
         scanned += 1
-        if accept_record is not None and not _wanted(store, physical, size, accept_record):
+        if accept_record is not None and not (
+            _wanted(store, physical, size, accept_record) if properties is None else accept_record(properties)
+        ):
             if not scanned % _FILTER_STEP and thread_time() > until:
                 break
             continue
@@ -174,6 +185,25 @@ def _in_place(store: MessageStore, physical: int, size: int, queue_id: int, queu
     if store.settings.check_crc_on_read:
         return _intact(store, physical, size)
     return True
+
+
+def _properties_in_place(
+    store: MessageStore, physical: int, size: int, queue_id: int, queue_offset: int
+) -> bytes | None:
+    """The encoded properties of the record that a unit points to, in one step; None: look closer, it is an unusual one."""
+    record = store.log.view(physical, size)
+    if record is None or size < RECORD_FIXED_BYTES or store.settings.check_crc_on_read:
+        return None
+    *place, sys_flag, body_bytes = _PLACE_AND_BODY.unpack_from(record)
+    if place != [size, MESSAGE_MAGIC, queue_id, queue_offset, physical] or sys_flag & _HOSTS_V6:
+        return None
+    at = _AT_BODY + body_bytes
+    if not _AT_BODY <= at < size:
+        return None
+    at += 1 + record[at]
+    if at + 2 > size or at + 2 + (record[at] << 8 | record[at + 1]) != size:
+        return None
+    return bytes(record[at + 2 :])
 
 
 def properties_at(store: MessageStore, physical: int, size: int) -> bytes | None:
