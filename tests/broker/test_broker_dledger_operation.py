@@ -46,12 +46,17 @@ def test_a_leader_that_is_stopped_hands_over_and_nobody_waits_for_a_timeout(tmp_
         async with ledger_group(tmp_path, raft=raft) as group:
             await send_all(group, [b"1", b"2"])
             first = await group.master()
+            term = group.member(group.name_of(first)).status().term
             await group.until(lambda: all(b.store.max_offset("T", 0) == 2 for b in group.followers()), "behind")
-            async with asyncio.timeout(15):
-                await group.stop(group.name_of(first))
-                await group.master()
-                await send_all(group, [b"3"])
+            clock = asyncio.get_running_loop().time
+            began = clock()
+            await group.stop(group.name_of(first))
+            second = await group.master()
+            await send_all(group, [b"3"])
+            assert clock() - began < 25  # the first timeout of a follower would come after 30 s
+            assert second is not first and group.member(group.name_of(second)).status().term > term
             await group.same("T", 0, [b"1", b"2", b"3"])
+            assert [bytes(m.body) for m in group.stored(second)] == [b"1", b"2", b"3"]
 
     run(work)
 
@@ -123,8 +128,11 @@ def test_one_member_that_is_left_becomes_a_group_again(tmp_path: Path) -> None:
                 (tmp_path / name / "dledger-n0").rename(tmp_path / name / f"dledger-{name}")
             for name in group.names:
                 await group.start(name)
-            await group.send(b"goes on")
+            assert (await group.send(b"goes on")).ext["queueOffset"] == str(len(bodies))
             await group.same("T", 0, [*bodies, b"goes on"])
+            for name, broker in group.brokers.items():
+                assert [bytes(m.body) for m in group.stored(broker)] == [*bodies, b"goes on"], name
+                assert group.member(name).status().failed is None
 
     run(work)
 

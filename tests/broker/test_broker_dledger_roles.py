@@ -166,7 +166,10 @@ def test_a_role_is_told_as_soon_as_a_name_server_is_there(tmp_path: Path) -> Non
             await group.send(b"x")  # it serves without one
             group.namesrv = NameServer(NameServerSettings(kv_config_path=str(tmp_path / "kv2.json")), NetSettings())
             await group.namesrv.start(host, int(port))
-            await until_known(group, lambda found: sorted(found)[:1] == [0] and len(found) == 3)
+            known = await until_known(group, lambda found: sorted(found)[:1] == [0] and len(found) == 3)
+            master = await group.master()
+            assert known[0] == master.advertised_address
+            assert set(known.values()) == {broker.advertised_address for broker in group.brokers.values()}
 
     run(work)
 

@@ -118,11 +118,14 @@ def test_an_upgrade_that_was_cut_off_before_the_first_entry_goes_on(tmp_path: Pa
             await plain(group, "n0", OLD[:3])
             for _ in range(2):  # sealed, nothing appended
                 await group.start("n0")
-                await group.master()
+                assert ledger(await group.master()).log.divided == FILE_BYTES
                 await group.stop("n0")
             await group.start("n0")
-            await group.send(b"new")
+            assert (await group.send(b"new")).ext["queueOffset"] == "3"
             await group.same("T", 0, [*OLD[:3], b"new"])
+            broker = group.brokers["n0"]
+            assert ledger(broker).log.divided == FILE_BYTES and broker.store.failure is None
+            assert [bytes(m.body) for m in group.stored(broker)] == [*OLD[:3], b"new"]
 
     run(work)
 
