@@ -297,11 +297,11 @@ def cluster() -> Callable[..., Any]:
 
 @pytest.fixture
 def run() -> Callable[..., Any]:
-    """Runs a coroutine function to its end, at most 20 s; no task of it may be left."""
+    """Runs a coroutine function to its end, at most 60 s; no task of it may be left."""
 
     def runner(work: Callable[[], Awaitable[Any]]) -> Any:
         async def bounded() -> Any:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 return await work()
 
         return asyncio.run(bounded())
