@@ -5,14 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from saturnmq.protocol.errors import CorruptRecord, MessageError
+from saturnmq.protocol.errors import ConfigError, CorruptRecord, MessageError
+from saturnmq.spark import queue_units
 from saturnmq.spark.decode import Selection, decode_block, rebatched
 from saturnmq.spark.fetch import Loss, met_loss
 from saturnmq.spark.log_scan import Chunk, FilePiece, chunks, log_files, pieces_of
-from saturnmq.spark.options import SourceOptions
+from saturnmq.spark.options import COLUMNS, SourceOptions
+from saturnmq.spark.planning import EVERYTHING
 from saturnmq.spark.pushdown import Predicates
+from saturnmq.spark.queue_units import QueuePiece
 from saturnmq.spark.reading import mapper_of, narrowed
 
 if TYPE_CHECKING:
@@ -21,12 +25,28 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def plan_files(options: SourceOptions) -> list[FilePiece]:
+def plan_files(
+    options: SourceOptions, wanted: Predicates = EVERYTHING, columns: tuple[str, ...] = COLUMNS
+) -> list[FilePiece | QueuePiece]:
     """Tasks of a read, the end fixed now. Raises ConfigError for a path that holds no log."""
-    found: list[FilePiece] = []
+    if wanted.brokers is not None and options.broker_name not in wanted.brokers:
+        return []
+    found: list[FilePiece | QueuePiece] = []
+    since = 0
+    by_queues = queue_units.plan_queues(options, wanted, columns)
+    if by_queues is not None:
+        found += by_queues.pieces
+        if by_queues.walk_from is None:
+            return found
+        since = by_queues.walk_from
+    elif options.plan == "queues":
+        raise ConfigError(
+            f"option plan=queues: {options.path!r} has no consume queues of the topics that can be relied on"
+        )
     for file in log_files(options.path, uncommitted=options.uncommitted):
         try:
-            found += pieces_of(file, walk=options.split == "walk")
+            if file.base + Path(file.path).stat().st_size > since:
+                found += pieces_of(file, walk=options.split == "walk", begin=max(since - file.base, 0))
         except FileNotFoundError:
             _gone(options, file.path, file.base, file.base)
     return found
@@ -48,12 +68,15 @@ def read_files(
     options: SourceOptions, columns: tuple[str, ...], given: tuple[object, ...], wanted: Predicates
 ) -> Iterator[pa.RecordBatch]:
     """Rows of one piece; runs in a worker. Raises CorruptRecord naming file and byte, unless corrupt says otherwise."""
-    piece = FilePiece(*given)  # type: ignore[arg-type]
     mapper = mapper_of(options)
     select = narrowed(files_selection(options), wanted)
     if wanted.queue_ids is not None:
         select = replace(select, queue_ids=wanted.queue_ids)
-    for batch in rebatched(_batches(options, columns, piece, select), options.batch_rows):
+    if given[0] == "queue":
+        made = _by_units(options, columns, QueuePiece(*given), select)  # type: ignore[arg-type]
+    else:
+        made = _batches(options, columns, FilePiece(*given), select)  # type: ignore[arg-type]
+    for batch in rebatched(made, options.batch_rows):
         yield batch if mapper is None else mapper(batch)
 
 
@@ -69,6 +92,31 @@ def _batches(
                 yield from _decoded(options, columns, piece, select, chunk)
     except FileNotFoundError:
         _gone(options, piece.path, piece.base + piece.begin, piece.base + piece.end)
+
+
+def _by_units(
+    options: SourceOptions, columns: tuple[str, ...], piece: QueuePiece, select: Selection
+) -> Iterator[pa.RecordBatch]:
+    """Rows of a queue's units; a record that is not what its unit says is damage (FMD-02)."""
+    if select.topics and piece.topic not in select.topics:
+        return
+    select = replace(select, topics=frozenset({piece.topic}))
+    try:
+        for offsets, units in queue_units.blocks(piece, select):
+            if not queue_units.needs_records(columns, select, units):
+                yield queue_units.unit_batch(columns, piece, options.broker_name, offsets, units)
+                continue
+            for found in queue_units.records(piece, offsets, units):
+                file = FilePiece(found.path, found.base, 0, 0, False, False, 0)
+                for offset, at, size in found.strange:
+                    reason = (
+                        f"topic {piece.topic} queue {piece.queue_id} has offset {offset} there, no such record begins"
+                    )
+                    _damaged(options, file, at, at + size, reason)
+                if len(found.chunk.positions):
+                    yield from _decoded(options, columns, file, select, found.chunk)
+    except FileNotFoundError as error:
+        _gone(options, str(error.filename or piece.root), piece.begin, piece.end)
 
 
 def _decoded(

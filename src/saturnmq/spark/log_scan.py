@@ -93,12 +93,12 @@ def log_files(path: str, *, uncommitted: bool = False) -> list[LogFile]:
     files: list[LogFile] = []
     if ledger is not None:
         committed = NO_LIMIT if uncommitted else _committed(ledger / "checkpoint")
-        found = [_named(p, ledger=True, last=False) for p in _numbered(ledger / "data")]
+        found = [_named(p, ledger=True, last=False) for p in numbered(ledger / "data")]
         files = [f._replace(committed=committed) for f in found]
         divide = files[0].base if files else NO_LIMIT
-        files = [f for f in (_named(p, ledger=False, last=False) for p in _numbered(plain)) if f.base < divide] + files
+        files = [f for f in (_named(p, ledger=False, last=False) for p in numbered(plain)) if f.base < divide] + files
     else:
-        files = [_named(p, ledger=False, last=False) for p in _numbered(plain)]
+        files = [_named(p, ledger=False, last=False) for p in numbered(plain)]
     if not files and plain == root and ledger is None:
         raise ConfigError(
             f"option path={path!r}: it holds no commit log: a store folder, its commitlog, or a DLedger folder"
@@ -117,7 +117,8 @@ def _is_empty(path: Path) -> bool:
     return True
 
 
-def _numbered(folder: Path) -> list[Path]:
+def numbered(folder: Path) -> list[Path]:
+    """Files of a log or queue, in order; none when there is no such folder."""
     if not folder.is_dir():
         return []
     return sorted(p for p in folder.iterdir() if re.fullmatch(r"\d{20}", p.name))
@@ -140,15 +141,18 @@ def _committed(checkpoint: Path) -> int:
     return NO_LIMIT
 
 
-def pieces_of(file: LogFile, *, walk: bool = True) -> list[FilePiece]:
-    """Tasks of about 64 MiB with exact ends; the file as one without walk, the last one excepted: its end must be found."""
+def pieces_of(file: LogFile, *, walk: bool = True, begin: int = 0) -> list[FilePiece]:
+    """Tasks of about 64 MiB with exact ends; the file as one without walk, the last one excepted: its end must be found.
+
+    begin: where the first of them starts in the file, which is where a frame starts.
+    """
     size = Path(file.path).stat().st_size
     if not walk and not file.last:
-        return [FilePiece(file.path, file.base, 0, size, file.ledger, file.last, file.committed)]
-    cuts, begin, end, damaged = [], 0, 0, False
+        return [FilePiece(file.path, file.base, begin, size, file.ledger, file.last, file.committed)]
+    cuts, end, damaged = [], begin, False
     tail: Chunk | None = None
     for chunk in chunks(
-        FilePiece(file.path, file.base, 0, size, file.ledger, file.last, file.committed), stop_at_bad=True
+        FilePiece(file.path, file.base, begin, size, file.ledger, file.last, file.committed), stop_at_bad=True
     ):
         if chunk.bad:
             damaged = not chunk.bad[0].torn

@@ -73,6 +73,7 @@ class SourceOptions(Connection):
     include_system: bool = False
     corrupt: str = "fail"
     split: str = "walk"
+    plan: str = "auto"
     uncommitted: bool = False
     broker_name: str | None = None
 
@@ -205,6 +206,7 @@ _TABLE: Final[table.OptionTable] = {
     "uncommitted": ("uncommitted", table.flag),
     "brokerName": ("broker_name", table.text),
     "split": ("split", table.one_of("walk", "file")),
+    "plan": ("plan", table.one_of("auto", "queues", "log")),
 }
 OPTION_NAMES: Final = tuple(_TABLE)
 _ALIKE: Final = {"topics": "subscribe and topic"}
@@ -270,5 +272,8 @@ def _check_together(values: dict[str, Any], problems: list[str], *, files: bool)
         problems.append(f"option subExpression={expression!r}: {error}")
     if files and kind == SQL92:
         problems.append("option expressionType=SQL92 needs a broker; with mode=files filter in Spark")
+    for attribute, name in (("pattern", "subscribePattern"), ("assign", "assign")):
+        if files and attribute in values:
+            problems.append(f"option {name} needs a broker; with mode=files name topics by option topic")
     if not files and "path" in values:
         values.pop("path")  # Spark's own name for load(PATH); it says nothing to a broker

@@ -100,9 +100,11 @@ def narrowed(select: Selection, wanted: Predicates) -> Selection:
         end_ms=None if end == EVER else end,
         keys=wanted.keys or select.keys,
         uniq_keys=wanted.uniq_keys or select.uniq_keys,
-        topics=wanted.topics or select.topics,
     )
+    if wanted.topics is not None:
+        made = replace(made, topics=made.topics & wanted.topics if made.topics else wanted.topics)
     if wanted.tags is not None:
         made = replace(made, tags=made.tags & wanted.tags if made.tags else wanted.tags)
-    empty = any(part is not None and not part for part in (wanted.keys, wanted.uniq_keys, wanted.topics, wanted.tags))
-    return replace(made, end=made.begin) if empty or (wanted.tags is not None and not made.tags) else made
+    none = (wanted.topics is not None and not made.topics) or (wanted.tags is not None and not made.tags)
+    empty = any(part is not None and not part for part in (wanted.keys, wanted.uniq_keys))
+    return replace(made, end=made.begin) if empty or none else made

@@ -115,7 +115,7 @@ class BatchReader(DataSourceReader):
         if options.mode == "files":
             from saturnmq.spark.files import plan_files
 
-            pieces: list[tuple[Any, ...]] = list(plan_files(options))
+            pieces: list[tuple[Any, ...]] = list(plan_files(options, wanted, self._columns))
         else:
             pieces = [*planning.batch_ranges(options, wanted)]
         return [RangePartition(piece) for piece in pieces] or [RangePartition(None)]

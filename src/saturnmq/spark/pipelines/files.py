@@ -41,7 +41,7 @@ class FilesConf(Conf):
 
 def build(spark: SparkSession, conf: FilesConf) -> DataFrame:
     """The messages; damaged records are left out and noted under LAKE/_damage."""
-    options = {"mode": "files", "path": conf.path, "corrupt": "report", "columns": lake.SOURCE_COLUMNS,
+    options = {"mode": "files", "path": conf.path, "plan": "log", "corrupt": "report", "columns": lake.SOURCE_COLUMNS,
                "dataLossLog": conf.table("_damage"), "includeSystem": str(conf.include_system).lower()}  # fmt: skip
     if conf.topics:
         options["topic"] = conf.topics

@@ -1,0 +1,300 @@
+"""mode=files planned by consume queues: only records that can match are read, columns that units hold need no record at all.
+
+A unit says where a record lies. Units are trusted as far as the store noted that its queues were on disk, or to the end after a
+clean stop; what lies behind is walked in the log itself, so that a running or crashed store gives each record once as well. Every
+record is compared with its unit before it is taken. Layout of units: store/consume_queue.py. Source: FMD-02, CQ-01.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from saturnmq.protocol.errors import StoreError
+from saturnmq.protocol.message import MESSAGE_MAGIC, java_hash
+from saturnmq.spark.decode import HIDDEN_TOPICS, Ints, Selection, arrow_schema
+from saturnmq.spark.log_scan import NO_LIMIT, Chunk, numbered
+from saturnmq.spark.options import SourceOptions
+from saturnmq.spark.pushdown import Predicates
+from saturnmq.spark.ranges import QueueRange, split
+from saturnmq.store.checkpoint import Checkpoint
+from saturnmq.store.consume_queue import FILLER_SIZE, UNIT_BYTES
+from saturnmq.store.disk import Disk
+from saturnmq.store.queue_extension import ADDRESS_MAX
+
+UNIT: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+HEAD: Final = np.dtype(  # of the fixed part of a record, what is compared with a unit; layout: protocol/message.py
+    {
+        "names": ["total", "magic", "queue_offset", "physical", "sys_flag"],
+        "formats": [">i4", ">i4", ">i8", ">i8", ">i4"],
+        "offsets": [0, 4, 20, 28, 36],
+        "itemsize": 40,
+    }
+)
+UNIT_COLUMNS: Final = frozenset(
+    {"topic", "brokerName", "queueId", "queueOffset", "physicalOffset", "storeSize", "tagsCode"}
+)
+PIECE_UNITS: Final = 300_000  # of one file of a queue
+BLOCK_UNITS: Final = 50_000
+GAP_BYTES: Final = 64 * 1024  # records that lie so near are read at once
+READ_BYTES: Final = 8 * 1024 * 1024
+_LMQ: Final = "%LMQ%"  # their units point to records of other topics
+_BORN_V6: Final = 0x10
+_STORE_MS_AT: Final = (56, 68)  # behind a born host of IPv4, of IPv6
+
+
+class QueuePiece(NamedTuple):
+    """Units [begin, end) of one queue, of them those of records in [low, high) of the log. kind sets it apart from a FilePiece."""
+
+    kind: str
+    root: str
+    topic: str
+    queue_id: int
+    begin: int
+    end: int
+    low: int
+    high: int
+
+
+class QueuePlan(NamedTuple):
+    """Pieces of queues; the log is walked from `walk_from` on, physical offset, None: not at all."""
+
+    pieces: list[QueuePiece]
+    walk_from: int | None
+
+
+def plan_queues(options: SourceOptions, wanted: Predicates, columns: tuple[str, ...]) -> QueuePlan | None:
+    """The plan, None when the log is to be walked: no queues, an unknown topic, or nothing to win by them."""
+    root = _root(options.path)
+    if root is None or options.plan == "log" or options.include_system:
+        return None
+    named = frozenset(options.topics)
+    if wanted.topics is not None:
+        named = named & wanted.topics if named else wanted.topics
+    only_units = set(columns) <= UNIT_COLUMNS and options.map_arrow is None
+    if options.plan == "auto" and not (named or only_units):
+        return None  # all of the log, one file after the other, is the fastest way
+    folders = {path.name: path for path in (root / "consumequeue").iterdir() if path.is_dir()}
+    if not named <= folders.keys():
+        return None  # its queue is not written yet, or the topic was deleted
+    logs = _logs(root)
+    if not logs:
+        return QueuePlan([], None)
+    high = _trusted(root, logs)
+    if high is None or (options.uncommitted and _ledger(root) is not None):
+        return None
+    low = logs[0][0]
+    ranges = []
+    for topic in sorted(named or folders):
+        if topic in HIDDEN_TOPICS or topic.startswith(_LMQ):
+            continue
+        for folder in sorted(p for p in folders[topic].iterdir() if p.name.isdigit()):
+            if wanted.queue_ids is None or int(folder.name) in wanted.queue_ids:
+                begin, end = _bounds(folder)
+                found = QueueRange(
+                    topic, "", int(folder.name), max(begin, wanted.begin), min(end, wanted.end), low, high
+                )
+                ranges.append(found)
+    cut = split(ranges, options.min_partitions, options.records_per_partition or PIECE_UNITS,
+                options.bytes_per_partition, _sizes(root, ranges) if options.bytes_per_partition else {})  # fmt: skip
+    made = [QueuePiece("queue", str(root), r.topic, r.queue_id, r.begin, r.end, low, high) for r in cut]
+    return QueuePlan(made, None if high == NO_LIMIT else high)
+
+
+def _root(path: str) -> Path | None:
+    """The store that the path is of, when it has consume queues."""
+    given = Path(path.removeprefix("file://"))
+    for root in (given, given.parent) if given.name == "commitlog" else (given,):
+        if (root / "consumequeue").is_dir():
+            return root
+    return None
+
+
+def _ledger(root: Path) -> Path | None:
+    return next((path / "data" for path in sorted(root.glob("dledger-*")) if (path / "data").is_dir()), None)
+
+
+def _logs(root: Path) -> list[tuple[int, Path]]:
+    """(first physical offset, file) of every file of the log, in order. No file is opened."""
+    ledger = _ledger(root)
+    newer = [] if ledger is None else [(int(path.name), path) for path in numbered(ledger)]
+    divide = newer[0][0] if newer else NO_LIMIT
+    older = [(int(path.name), path) for path in numbered(root / "commitlog")]
+    return [item for item in older if item[0] < divide] + newer
+
+
+def _trusted(root: Path, logs: list[tuple[int, Path]]) -> int | None:
+    """Up to where in the log the queues are complete on disk; None when that cannot be told."""
+    if not (root / "abort").exists():
+        return NO_LIMIT  # a clean stop waits until every record is in its queue (RC-02)
+    checkpoint = Checkpoint(root / "checkpoint", Disk())
+    try:
+        checkpoint.load()
+    except StoreError:
+        return None
+    if checkpoint.note is not None:
+        return min(checkpoint.note.dispatched, NO_LIMIT - 1)
+    if _ledger(root) is not None:
+        return None
+    for base, path in reversed(logs[1:]):  # as a recovery chooses where it begins (RC-09)
+        if 0 < _first_ms(path) <= checkpoint.safe_ms:
+            return base
+    return None
+
+
+def _first_ms(path: Path) -> int:
+    """When the first record of a file was stored, -1 when none begins there."""
+    data = _pread(path, 0, 80)
+    if len(data) < 80:
+        return -1
+    head = np.frombuffer(data[: HEAD.itemsize], dtype=HEAD)[0]
+    at = _STORE_MS_AT[bool(head["sys_flag"] & _BORN_V6)]
+    return int.from_bytes(data[at : at + 8], "big") if head["magic"] == MESSAGE_MAGIC else -1
+
+
+def _bounds(folder: Path) -> tuple[int, int]:
+    """Queue offsets of the first and behind the last written unit of the files."""
+    files = numbered(folder)
+    if not files:
+        return 0, 0
+    first, last = files[0], files[-1]
+    low, high = 0, last.stat().st_size // UNIT_BYTES  # units are written one behind the other, behind them are zeros
+    while low < high:
+        middle = (low + high) // 2
+        if _pread(last, middle * UNIT_BYTES + 8, 4).strip(b"\0"):
+            low = middle + 1
+        else:
+            high = middle
+    return int(first.name) // UNIT_BYTES, int(last.name) // UNIT_BYTES + low
+
+
+def _sizes(root: Path, ranges: list[QueueRange]) -> dict[tuple[str, str, int], float]:
+    """Average bytes of a record by queue, of a few units (SRC-06)."""
+    found = {}
+    for r in ranges:
+        places = range(r.begin, r.end, max(1, (r.end - r.begin) // 16))
+        units = [_units(root, r.topic, r.queue_id, at, at + 1) for at in places]
+        sizes = [int(u["size"][0]) for u in units if 0 < u["size"][0] < FILLER_SIZE]
+        if sizes:
+            found[(r.topic, r.broker, r.queue_id)] = sum(sizes) / len(sizes)
+    return found
+
+
+def _units(root: Path, topic: str, queue_id: int, begin: int, end: int) -> Any:
+    """Units [begin, end) of a queue; what no file holds is zero."""
+    found = np.zeros(end - begin, dtype=UNIT)
+    files = numbered(root / "consumequeue" / topic / str(queue_id))
+    for path in files:
+        first = int(path.name) // UNIT_BYTES
+        if first >= end:
+            break
+        at = max(begin, first)
+        data = _pread(path, (at - first) * UNIT_BYTES, (end - at) * UNIT_BYTES)
+        units = np.frombuffer(data[: len(data) // UNIT_BYTES * UNIT_BYTES], dtype=UNIT)
+        found[at - begin : at - begin + len(units)] = units
+    return found
+
+
+def _pread(path: Path, at: int, size: int) -> bytes:
+    """Bytes of a file, fewer at its end. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        return os.pread(handle, size, at)
+    finally:
+        os.close(handle)
+
+
+class Found(NamedTuple):
+    """Some records of one file: the file, its first physical offset, their bytes and places, and units that no record fits."""
+
+    path: str
+    base: int
+    chunk: Chunk
+    strange: list[tuple[int, int, int]]  # queue offset, place in the file, size
+
+
+def blocks(piece: QueuePiece, select: Selection) -> Iterator[tuple[Ints, Any]]:
+    """(queue offsets, units) that can match, some ten thousand at a time. Raises OSError."""
+    begin, end = max(piece.begin, select.begin), min(piece.end, select.end)
+    for at in range(begin, end, BLOCK_UNITS):
+        stop = min(at + BLOCK_UNITS, end)
+        units = _units(Path(piece.root), piece.topic, piece.queue_id, at, stop)
+        physical, size = units["physical"], units["size"]
+        keep = (size > 0) & (size < FILLER_SIZE) & (physical >= piece.low) & (physical + size <= piece.high)
+        if select.tags:
+            codes = units["tags_code"]
+            keep &= np.isin(codes, [java_hash(tag) for tag in select.tags]) | (codes <= ADDRESS_MAX)
+        if keep.any():
+            yield np.flatnonzero(keep) + at, units[keep]
+
+
+def needs_records(columns: tuple[str, ...], select: Selection, units: Any) -> bool:
+    """Whether units alone do not say all that is asked for."""
+    asked = select.tags or select.keys or select.uniq_keys or select.start_ms is not None or select.end_ms is not None
+    addressed = "tagsCode" in columns and bool((units["tags_code"] <= ADDRESS_MAX).any())
+    return bool(asked) or addressed or not set(columns) <= UNIT_COLUMNS
+
+
+def unit_batch(
+    columns: tuple[str, ...], piece: QueuePiece, broker: str | None, offsets: Ints, units: Any
+) -> pa.RecordBatch:
+    """Rows without a look into the log."""
+    rows = len(offsets)
+    made: dict[str, Any] = {
+        "topic": [piece.topic] * rows,
+        "brokerName": [broker] * rows,
+        "queueId": np.full(rows, piece.queue_id, dtype=np.int32),
+        "queueOffset": offsets,
+        "physicalOffset": units["physical"].astype(np.int64),
+        "storeSize": units["size"].astype(np.int32),
+        "tagsCode": units["tags_code"].astype(np.int64),
+    }
+    schema = arrow_schema(columns)
+    return pa.RecordBatch.from_arrays([pa.array(made[f.name], type=f.type) for f in schema], schema=schema)
+
+
+def records(piece: QueuePiece, offsets: Ints, units: Any) -> Iterator[Found]:
+    """The records of units, those that lie near each other read at once. Raises FileNotFoundError for a file that is gone."""
+    logs = _logs(Path(piece.root))
+    bases = np.array([base for base, _ in logs], dtype=np.int64)
+    physical, size = units["physical"].astype(np.int64), units["size"].astype(np.int64)
+    which = np.searchsorted(bases, physical, side="right") - 1  # the file
+    if len(which) and which[0] < 0:
+        raise FileNotFoundError(f"log file with offset {int(physical[0])}")
+    ends = physical + size
+    far = (physical[1:] < ends[:-1]) | (physical[1:] - ends[:-1] > GAP_BYTES) | (which[1:] != which[:-1])
+    edges = [0, *(np.flatnonzero(far) + 1).tolist(), len(physical)]
+    for run_begin, run_end in itertools.pairwise(edges):
+        at = run_begin
+        while at < run_end:
+            stop = int(np.searchsorted(ends[:run_end], physical[at] + READ_BYTES, side="right"))
+            stop = min(max(stop, at + 1), run_end)
+            base, path = logs[int(which[at])]
+            yield _checked(path, base, offsets[at:stop], physical[at:stop], size[at:stop])
+            at = stop
+
+
+def _checked(path: Path, base: int, offsets: Ints, physical: Ints, size: Ints) -> Found:
+    """The records that are what their units say."""
+    first = int(physical[0])
+    data = _pread(path, first - base, int(physical[-1] + size[-1]) - first)
+    places = physical - first
+    inside = (size >= HEAD.itemsize) & (places + size <= len(data))
+    raw = np.frombuffer(data, dtype=np.uint8)
+    fits = inside.copy()
+    heads = raw[places[inside][:, None] + np.arange(HEAD.itemsize)].view(HEAD)[:, 0] if inside.any() else None
+    if heads is not None:
+        fits[inside] = (
+            (heads["total"] == size[inside])
+            & (heads["magic"] == MESSAGE_MAGIC)
+            & (heads["physical"] == physical[inside])
+            & (heads["queue_offset"] == offsets[inside])
+        )
+    strange = list(zip(offsets[~fits].tolist(), (physical[~fits] - base).tolist(), size[~fits].tolist(), strict=True))
+    return Found(str(path), base, Chunk(data, places[fits], first - base), strange)
