@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from saturnmq.client import forks, hints
 from saturnmq.client.address_server import FIRST_REFRESH_MS, REFRESH_MS, fetch_addresses
+from saturnmq.client.doubts import Doubts
 from saturnmq.client.errors import (
     BrokerNotExist,
     ClientError,
@@ -86,6 +87,12 @@ def vip_address(address: str) -> str:
     return f"{host}:{int(port) - VIP_PORT_STEP}"
 
 
+def plain_address(address: str) -> str:
+    """The address that a route names, of a fast port."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + VIP_PORT_STEP}"
+
+
 class Core:
     """One per Client. Lives on the loop it was started on."""
 
@@ -97,6 +104,7 @@ class Core:
         self.remote: Remote
         self.name_servers: NameServers
         self.routes: RouteCache
+        self._doubts: Doubts | None = None
         self.faults = FaultTable(avoid_ms_max=settings.avoid_ms_max, start=random.randrange(1000))
         self.broker_versions: dict[str, int] = {}
         self.producers: set[str] = set()
@@ -123,7 +131,7 @@ class Core:
         ip = local_ip(addresses[0])
         self.client_id = client_id(ip, settings.instance, settings.unit)
         self.ids = MessageIds(ip)
-        self.remote = Remote(settings, self._on_request)
+        self.remote = Remote(settings, self._on_request, self._doubt)
         self.name_servers = NameServers(addresses, self.remote)
         self.routes = RouteCache(
             self._fetch_route,
@@ -132,6 +140,7 @@ class Core:
             timeout_ms=settings.api_timeout_ms,
             on_change=self._on_route_change,
         )
+        self._doubts = Doubts(self.routes, self.spawn)
         self.state = State.RUNNING
         if not settings.name_servers:
             self._every("name servers", FIRST_REFRESH_MS, REFRESH_MS, self._refresh_name_servers)
@@ -239,6 +248,14 @@ class Core:
         if answer.code != ResponseCode.SUCCESS:
             raise response_error(answer.code, answer.remark, broker=self.name_servers.chosen)
         return TopicRouteData.decode(answer.body or b"{}")
+
+    def _doubt(self, address: str) -> None:
+        """A peer failed, or does not lead (any more): whoever follows it may be known already."""
+        if self._doubts is None or self.state is not State.RUNNING or self._stopping is not None:
+            return
+        self._doubts.tell(address)
+        if self.settings.vip_channel:
+            self._doubts.tell(plain_address(address))
 
     def _on_route_change(self, route: Route) -> None:
         for watcher in self.route_watchers:

@@ -6,8 +6,10 @@ Beside core, the only user of `saturnmq.net`.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from saturnmq.client import forks
+from saturnmq.client.doubts import casts_doubt
 from saturnmq.client.errors import CallTimeout, ConnectFailed
 from saturnmq.client.signing import Signer
 from saturnmq.client.url import ClientSettings
@@ -18,14 +20,20 @@ from saturnmq.protocol.command import Command
 
 
 class Remote:
-    """One RemotingClient: one connection per address (API-05)."""
+    """One RemotingClient: one connection per address (API-05).
 
-    def __init__(self, settings: ClientSettings, handler: Handler) -> None:
+    on_doubt is told the address of a peer that failed, or answered as a broker does that is not the master.
+    """
+
+    def __init__(
+        self, settings: ClientSettings, handler: Handler, on_doubt: Callable[[str], None] = lambda address: None
+    ) -> None:
         self._signer = Signer(settings.access_key, settings.secret_key or "") if settings.access_key else None
         tls = TlsSettings(
             enable=settings.tls, client_auth_server=settings.tls_verify, client_trust_path=settings.tls_ca or ""
         )
         self._client = RemotingClient(settings=NetSettings(), tls=tls, handler=handler)
+        self._on_doubt = on_doubt
         self.generation = forks.watch(self)
 
     def sockets(self) -> list[int]:
@@ -42,11 +50,16 @@ class Remote:
         if self._signer is not None:
             self._signer.sign(command)
         try:
-            return await self._client.invoke(address, command, timeout_ms)
+            answer = await self._client.invoke(address, command, timeout_ms)
         except net_errors.CallTimeout as error:
+            self._on_doubt(address)
             raise CallTimeout(f"{address} did not answer within {timeout_ms} ms", broker=address) from error
         except (net_errors.ConnectFailed, net_errors.SendFailed) as error:
+            self._on_doubt(address)
             raise _failed(address, error) from error
+        if casts_doubt(command, answer):
+            self._on_doubt(address)
+        return answer
 
     async def call_oneway(self, address: str, command: Command, timeout_ms: int) -> None:
         """Write a request that gets no answer. Raises ConnectFailed or CallTimeout."""
@@ -57,6 +70,7 @@ class Remote:
         except net_errors.CallTimeout as error:
             raise CallTimeout(f"{address} did not take the request in {timeout_ms} ms", broker=address) from error
         except (net_errors.ConnectFailed, net_errors.SendFailed) as error:
+            self._on_doubt(address)
             raise _failed(address, error) from error
 
     def answer_oneway(self, connection: Connection, command: Command) -> None:

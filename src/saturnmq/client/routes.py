@@ -121,6 +121,11 @@ class RouteCache:
                 merged.setdefault(name, {}).update(addresses)
         return merged
 
+    def naming(self, address: str) -> list[str]:
+        """Topics in use whose cached route names a broker at this address, sorted."""
+        found = (route for topic, route in self._routes.items() if topic in self._in_use)
+        return sorted(r.topic for r in found if any(address in ids.values() for ids in r.addresses.values()))
+
     async def for_send(self, topic: str) -> Route | None:
         """The route to send by: cached, asked for, or made from the default topic (3.2). None when nobody knows it.
 

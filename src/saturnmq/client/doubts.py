@@ -1,0 +1,72 @@
+"""Doubts about a route: a broker that cannot be reached, or says that it is not the master, may have a successor.
+
+The NameServers are asked at once for the topics whose route names it, and while doubts come again and again, not more often than
+a few times a second: a switch of a DLedger group's leader is learnt when it is known, not with the next poll. Source: spec 01
+PR-11, spec 04 DL-B06, DL-C09.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from saturnmq.client.routes import RouteCache
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import SaturnError
+
+logger = logging.getLogger(__name__)
+
+PAUSE_SECONDS: Final = 0.25  # between two rounds of questions
+REST: Final = 10  # times as long as the last round took: slow NameServers are asked less often
+
+
+def casts_doubt(request: Command, answer: Command) -> bool:
+    """Whether an answer says that its broker is not the master (any more).
+
+    14 is a follower's refusal; 20 without a step forward its "ask the master" to a pull (a filter that matched nothing steps on).
+    """
+    if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+        return True
+    return (
+        answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        and request.code == RequestCode.PULL_MESSAGE
+        and answer.ext.get("nextBeginOffset") == request.ext.get("queueOffset")
+    )
+
+
+class Doubts:
+    """Asks again for routes that somebody doubts. spawn makes the task, of which there is one at most."""
+
+    def __init__(
+        self,
+        routes: RouteCache,
+        spawn: Callable[[str, Coroutine[Any, Any, None]], asyncio.Task[Any]],
+        *,
+        pause_seconds: float = PAUSE_SECONDS,
+    ) -> None:
+        self._routes = routes
+        self._spawn = spawn
+        self._pause_seconds = pause_seconds
+        self._topics: dict[str, None] = {}  # in the order of the doubts
+        self._task: asyncio.Task[Any] | None = None
+
+    def tell(self, address: str) -> None:
+        """A broker at this address failed, or refused as one that does not lead."""
+        self._topics |= dict.fromkeys(self._routes.naming(address))
+        if self._topics and (self._task is None or self._task.done()):
+            self._task = self._spawn("doubted routes", self._ask())
+
+    async def _ask(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while self._topics:
+            began, topics = clock(), list(self._topics)
+            self._topics = {}
+            for topic in topics:
+                try:
+                    await self._routes.refresh(topic)
+                except SaturnError as error:
+                    logger.info("doubted route not refreshed topic=%s error=%s", topic, error)
+            await asyncio.sleep(max(self._pause_seconds, REST * (clock() - began)))

@@ -1,0 +1,169 @@
+"""A broker that fails, or says that it does not lead, is looked for again at once: a switch is learnt without the poll."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from saturnmq import Client
+from saturnmq.client import core
+from saturnmq.client.doubts import Doubts, casts_doubt
+from saturnmq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import SaturnError
+
+Run = Callable[[Callable[[], Any]], Any]
+NEVER_MS = 3_600_000
+QUEUE = MessageQueue("T", "g", 0)
+
+
+@pytest.fixture(autouse=True)
+def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is asked by the clock, so that what is learnt is learnt from a failure."""
+    monkeypatch.setattr(core, "FIRST_ROUTE_POLL_MS", NEVER_MS)
+
+
+def led_by(address: str) -> TopicRouteData:
+    """A group of one name with this master."""
+    return TopicRouteData(queue_datas=[QueueData("g", 1, 1, 6)], broker_datas=[BrokerData("c", "g", {0: address})])
+
+
+def master_of(client: Client) -> str | None:
+    route = client._core.routes.known("T")
+    return route.master("g") if route is not None else None
+
+
+async def until_learnt(client: Client, address: str) -> None:
+    async with asyncio.timeout(30):
+        while master_of(client) != address:
+            await asyncio.sleep(0.01)  # poll
+
+
+def refuse(command: Command) -> Command:
+    return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker does not lead its group")
+
+
+def ask_the_master(command: Command) -> Command:
+    offset = command.ext["queueOffset"]
+    ext = {"nextBeginOffset": offset, "minOffset": "0", "maxOffset": "0", "suggestWhichBrokerId": "0"}
+    return command.reply(ResponseCode.PULL_RETRY_IMMEDIATELY, "ask the master", ext=ext)
+
+
+@pytest.mark.spec("PR-11", "DL-B06", "DL-C09")
+@pytest.mark.parametrize("how", ["refuses", "is gone", "asks for the master"])
+def test_a_new_master_is_learnt_from_the_old_ones_answer(run: Run, cluster: Any, how: str) -> None:
+    async def work() -> None:
+        async with (
+            cluster(brokers=2) as c,
+            Client(name_servers=c.name_servers, route_poll_ms=NEVER_MS) as client,
+        ):
+            old, new = c.brokers.values()
+            c.add("T", led_by(old.address))
+            async with client.producer("p") as producer:
+                await producer.send("T", b"1", queue=QUEUE)
+                await asyncio.gather(*(ns.wait_for(105) for ns in c.ns))
+                c.add("T", led_by(new.address))  # the switch; nothing tells the client of it
+                assert master_of(client) == old.address
+                if how == "asks for the master":
+                    old.script[RequestCode.PULL_MESSAGE] = ask_the_master
+                    await client.puller().pull(QUEUE, 1)
+                elif how == "refuses":
+                    old.script[RequestCode.SEND_MESSAGE_V2] = refuse
+                    with pytest.raises(SaturnError):
+                        await producer.send("T", b"2", queue=QUEUE)
+                else:
+                    await old.stop()
+                    with suppress(SaturnError):  # a heartbeat may have found out before
+                        await producer.send("T", b"2", queue=QUEUE)
+                await until_learnt(client, new.address)
+                await producer.send("T", b"3", queue=QUEUE)
+            assert new.of(RequestCode.SEND_MESSAGE_V2)[-1].body == b"3"
+
+    run(work)
+
+
+@pytest.mark.spec("PR-11", "DL-B06")
+def test_a_master_that_is_known_later_is_learnt_by_the_sends_that_fail_meanwhile(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with (
+            cluster(brokers=2) as c,
+            Client(name_servers=c.name_servers, route_poll_ms=NEVER_MS) as client,
+        ):
+            old, new = c.brokers.values()
+            c.add("T", led_by(old.address))
+            old.script[RequestCode.SEND_MESSAGE_V2] = refuse
+            async with client.producer("p") as producer:
+                tries = 0
+                async with asyncio.timeout(30):
+                    while not new.of(RequestCode.SEND_MESSAGE_V2):
+                        tries += 1
+                        if tries == 20:
+                            c.add("T", led_by(new.address))
+                        try:
+                            await producer.send("T", b"x", queue=QUEUE)
+                        except SaturnError:
+                            await asyncio.sleep(0.01)  # poll
+            asked = [request for ns in c.ns for request in ns.of(105) if request.ext["topic"] == "T"]
+            assert tries >= 20 and len(asked) < tries  # not one question for each failure
+
+    run(work)
+
+
+class Routes:
+    """Takes the place of a RouteCache: what was asked, and when."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, float]] = []
+
+    def naming(self, address: str) -> list[str]:
+        return {"a": ["T", "U"], "b": ["V"]}.get(address, [])
+
+    async def refresh(self, topic: str) -> None:
+        self.asked.append((topic, asyncio.get_running_loop().time()))
+        await asyncio.sleep(0)
+        if topic == "T":
+            raise SaturnError("no name server")
+
+
+@pytest.mark.spec("PR-11")
+def test_many_doubts_are_few_questions_and_the_last_one_is_not_lost(run: Run) -> None:
+    async def work() -> None:
+        routes, tasks, pause = Routes(), [], 0.1
+
+        def spawn(name: str, what: Any) -> asyncio.Task[Any]:
+            tasks.append(asyncio.get_running_loop().create_task(what, name=name))
+            return tasks[-1]
+
+        doubts = Doubts(routes, spawn, pause_seconds=pause)  # type: ignore[arg-type]
+        doubts.tell("nobody's")
+        assert not tasks
+        for _ in range(100):
+            doubts.tell("a")
+        await asyncio.sleep(0)
+        while len(routes.asked) < 2:
+            await asyncio.sleep(0)
+        for _ in range(100):
+            doubts.tell("b")
+            doubts.tell("a")
+            await asyncio.sleep(0)
+        assert len(tasks) == 1
+        await asyncio.gather(*tasks)
+        assert [topic for topic, _ in routes.asked] == ["T", "U", "V", "T", "U"]
+        assert routes.asked[2][1] - routes.asked[1][1] >= pause
+        doubts.tell("b")
+        await asyncio.gather(*tasks)
+        assert len(tasks) == 2 and routes.asked[-1][0] == "V"
+
+    run(work)
+
+
+@pytest.mark.spec("DL-C09", "BP-06")
+def test_a_pull_whose_filter_matched_nothing_casts_no_doubt() -> None:
+    pull = Command(RequestCode.PULL_MESSAGE, ext={"queueOffset": "7"})
+    for code, after, expected in ((20, "7", True), (20, "8", False), (19, "7", False), (0, "7", False), (14, "", True)):
+        assert casts_doubt(pull, pull.reply(code, ext={"nextBeginOffset": after})) is expected
