@@ -30,6 +30,11 @@ EXIT_FAILED: Final = 1
 EXIT_PROBLEMS: Final = 3
 _PIPE_COLUMNS: Final = 200
 _FILES_SHOWN_MAX: Final = 40
+_OF_A_GROUP: Final = (
+    "this command knows plain stores only, and would take the queues of what lies there for damaged. Queues or index damaged: "
+    "remove consumequeue, index and checkpoint of the store and start the broker. To check the ledger: "
+    "saturnmq.raft.ledger_check.verify on {folder}. To repair it: empty the store, the group fills it again"
+)
 
 
 # ---- options
@@ -83,11 +88,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, settings: StoreSettings, given: Set[str]) -> int:
     """One command. given: keys that file or options set. Raises StoreError, ConfigError."""
+    from saturnmq.broker.dledger import refuse_unread_ledger
     from saturnmq.store.lock_file import LockFile
     from saturnmq.store.tools import shaped
 
     if args.action == "dump":
         return run_dump(args, shaped(settings, given))
+    refuse_unread_ledger(settings.root, _OF_A_GROUP)
     lock = LockFile(settings.root / "lock").held()
     if lock is not None and not (args.action == "verify" and args.force):
         if args.action == "verify":

@@ -93,6 +93,26 @@ def test_a_store_in_use_is_refused_and_forced_only_to_be_read(cli: Cli, tmp_path
         store.close_files()
 
 
+@pytest.mark.spec("DL-U07", "CLI-03", "DUR-09")
+def test_the_store_of_a_group_is_not_taken_for_a_plain_one(cli: Cli, tmp_path: Path, offsets: list[int]) -> None:
+    """Rebuilding it from the old log alone would take every message of the ledger out of the queues."""
+    data = tmp_path / "data"
+    ledger = data / "dledger-n0" / "data" / f"{LOG_BYTES * 3:020d}"
+    ledger.parent.mkdir(parents=True)
+    ledger.write_bytes(bytes(LOG_BYTES))
+
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+
+    before = files()
+    for words in (["verify"], ["verify", "--force"], ["rebuild"], ["repair"], ["repair", "--at", "0", "--yes"]):
+        done = cli("store", *words, "--data", str(data))
+        assert done.returncode not in (0, 3) and done.stdout == "", words
+        assert f"{ledger.parent} holds messages of a DLedger group" in done.stderr and "start the broker" in done.stderr
+        assert files() == before
+    assert cli("store", "dump", str(offsets[3]), "--data", str(data)).returncode == 0
+
+
 @pytest.mark.spec("CLI-08", "CLI-04", "DUR-09")
 def test_repair_shows_the_loss_and_needs_a_yes(cli: Cli, tmp_path: Path, offsets: list[int]) -> None:
     data = tmp_path / "data"

@@ -291,11 +291,17 @@ class DLedger:
         return reply
 
 
-def refuse_unread_ledger(root: Path) -> None:
-    """A plain broker cannot read a ledger: its messages would seem to be gone (DL-U07). Raises ConfigError."""
+_UNREAD: Final = (
+    "set enableDLegerCommitLog=true, which alone reads it, or move the folder {folder} away if the messages may go"
+)
+
+
+def refuse_unread_ledger(root: Path, advice: str = _UNREAD) -> None:
+    """A plain store cannot read a ledger: its messages would seem to be gone (DL-U07).
+
+    advice: what to do instead. Raises ConfigError.
+    """
     found = next((path for folder in sorted(root.glob("dledger-*")) for path in numbered_files(folder / "data")), None)
     if found is not None:
-        raise ConfigError(
-            f"{found.parent} holds messages of a DLedger group, which only enableDLegerCommitLog=true reads; set it, or move "
-            f"the folder {found.parent.parent} away if they may go"
-        )
+        text = advice.format(folder=found.parent.parent)
+        raise ConfigError(f"{found.parent} holds messages of a DLedger group: {text}")
