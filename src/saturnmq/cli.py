@@ -469,8 +469,10 @@ def configure_standalone(parser: argparse.ArgumentParser) -> None:
 
 def configure_spark(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "rest", nargs=argparse.REMAINDER, metavar="PIPELINE ...", help="export; saturnmq spark export --help"
-    )
+        "rest", nargs=argparse.REMAINDER, metavar="PIPELINE ...",
+        help="export, replay, trace, stats, audit, dlq, files, compact: saturnmq spark PIPELINE --help; "
+        "--check: does Spark run here; --help after a pipeline's name shows its inputs, outputs and guarantees",
+    )  # fmt: skip
 
 
 VERBS: Final = (

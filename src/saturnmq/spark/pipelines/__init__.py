@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from saturnmq.spark.pipelines.running import Pipeline
 
-NAMES: Final = ("export", "replay", "trace", "stats", "audit", "dlq", "files")
+NAMES: Final = ("export", "replay", "trace", "stats", "audit", "dlq", "files", "compact")
 
 
 def pipeline(name: str) -> Pipeline[Any]:

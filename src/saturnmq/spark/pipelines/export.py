@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.spark.pipelines import lake, running
+from saturnmq.spark.pipelines import lake, running, sink_log
 from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
 from saturnmq.spark.ranges import from_offset
 
@@ -94,7 +94,28 @@ def build(spark: SparkSession, conf: ExportConf) -> StreamingQuery:
 
 
 def run(spark: SparkSession, conf: ExportConf, step: Callable[[str], Any]) -> Outcome:
-    """The whole run."""
+    """The whole run. Raises ConfigError when the table is another checkpoint's, or somebody else writes to it."""
+    with lake.writing(conf.messages):
+        check_table(conf)
+        return _run(spark, conf, step)
+
+
+def check_table(conf: ExportConf) -> None:
+    """Raises ConfigError when the table has micro-batches that the checkpoint does not know: Spark's sink would take those of the
+    next run for written, and leave their rows out.
+    """
+    if "://" in conf.checkpoint or "://" in conf.lake:
+        return
+    known = max((int(p.name) for p in (Path(conf.checkpoint) / "offsets").glob("*") if p.name.isdigit()), default=-1)
+    written = sink_log.latest_batch(Path(conf.messages))
+    if written > known:
+        raise ConfigError(
+            f"{conf.messages}: the table was written with another checkpoint than {conf.checkpoint} (its last batch is {written}, "
+            f"the checkpoint's {known}); name that one by --checkpoint, or another --lake"
+        )
+
+
+def _run(spark: SparkSession, conf: ExportConf, step: Callable[[str], Any]) -> Outcome:
     query = build(spark, conf)
     rows = running.watch(query, step)
     lag = lag_of(query)

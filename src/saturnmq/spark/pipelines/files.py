@@ -107,7 +107,8 @@ def run(spark: SparkSession, conf: FilesConf, step: Callable[[str], Any]) -> Out
         sum(int(row[name]) for row in checked) for name in ("frames", "bad_crc", "holes", "torn_tail")
     )
     step("writing messages")
-    lake.replace_table(build(spark, conf), conf.table("messages"), *conf.partition_by)
+    with lake.writing(conf.table("messages")):
+        lake.replace_table(build(spark, conf), conf.table("messages"), *conf.partition_by)
     rows = lake.count(spark, conf.table("messages"))
     says = (f"{rows} messages of {frames} records in {len(checked)} files are in {conf.table('messages')}; "
             f"damaged: {bad_crc} records, "

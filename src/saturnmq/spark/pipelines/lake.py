@@ -7,7 +7,11 @@ written again when the batch is.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,6 +98,27 @@ def _mend(folder: Path) -> None:
         shutil.rmtree(old)
     else:
         old.rename(folder)
+
+
+@contextmanager
+def writing(path: Path | str) -> Iterator[None]:
+    """Only one process of this machine adds to a table, or compacts it. Raises ConfigError when another one does."""
+    folder = _local(str(path))
+    if folder is None:
+        yield
+        return
+    lock = folder.absolute().with_name(f"_{folder.name}.lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(f"{path}: another process is writing to this table; wait for it, or stop it") from None
+        _mend(folder)
+        yield
+    finally:
+        os.close(handle)
 
 
 def write_part(frame: DataFrame, path: str, batch: int) -> None:

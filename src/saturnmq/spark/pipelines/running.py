@@ -79,6 +79,7 @@ class Pipeline(Generic[C]):
     conf: Callable[[argparse.Namespace], C]
     build: Callable[[SparkSession, C], DataFrame | StreamingQuery]
     run: Callable[[SparkSession, C, Callable[[str], Any]], Outcome]
+    needs_lake: bool = True
 
 
 def overview(pipelines: Sequence[Pipeline[Any]]) -> str:
@@ -98,7 +99,8 @@ def parser_of(pipeline: Pipeline[Any]) -> argparse.ArgumentParser:
         epilog="\n".join(["inputs and outputs:", *tables, "", f"guarantee: {pipeline.guarantee}"]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    p.add_argument("--lake", "--out", required=True, metavar="DIR", help="folder of the tables, a path or URI")
+    p.add_argument("--lake", "--out", required=pipeline.needs_lake, default="", metavar="DIR",
+                   help="folder of the tables, a path or URI")  # fmt: skip
     pipeline.options(p)
     p.add_argument("--max-bad", type=int, metavar="N", help="stop when more than N rows are bad (default: never)")
     p.add_argument("--master", help="where Spark runs (default local[2])")

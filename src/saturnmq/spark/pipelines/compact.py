@@ -1,0 +1,252 @@
+"""Compaction: the many small files of closed hours become few large ones. Source: PIP-07.
+
+In: a table of the lake with folders `date=.../hour=...`, such as `messages`. Out: the same table with the same rows. It is made
+beside the old one, of links to the files that stay and of the new ones, and both change places in one step of the file system: a
+reader sees the old or the new table, whether it goes by Spark's log or by what lies in the folders. A query that had begun before
+may miss a file and fail saying so; it never returns another number of rows. What a killed export left unfinished is not taken over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from saturnmq.protocol.errors import ConfigError, StoreError
+from saturnmq.spark.option_table import duration_ms, size
+from saturnmq.spark.pipelines import lake, running, sink_log
+from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
+
+TARGET: Final = "256m"
+CLOSED_AFTER: Final = "15m"
+_EXCHANGE: Final = 2  # renameat2: the two names change places
+_AT_CWD: Final = -100
+
+
+@dataclass(frozen=True)
+class CompactConf(Conf):
+    """What to compact. target_bytes: of a new file, which has up to twice as many; closed_ms: age of an hour, from its end on."""
+
+    path: str = ""
+    target_bytes: int = 256 << 20
+    closed_ms: int = 900_000
+
+
+@dataclass(frozen=True)
+class Group:
+    """Files of one folder of a table that become `count` new ones. folder and files are relative to the table."""
+
+    folder: Path
+    files: tuple[Path, ...]
+    count: int
+    rows: int
+
+
+def groups(table: Path, files: list[Path], closed: datetime, target_bytes: int) -> list[Group]:
+    """The folders of hours that ended by `closed` and have more files than they need."""
+    by_folder: dict[Path, list[Path]] = {}
+    for path in files:
+        by_folder.setdefault(path.parent, []).append(path)
+    found = []
+    for folder, own in sorted(by_folder.items()):
+        until = _hour_end(folder)
+        if until is None:
+            raise ConfigError(
+                f"{table}: {folder} is no folder of an hour; compact is for tables with date= and hour= folders"
+            )
+        sizes = sum((table / path).stat().st_size for path in own)
+        count = max(1, sizes // target_bytes)
+        if until <= closed and len(own) > count:
+            rows = sum(pq.ParquetFile(table / path).metadata.num_rows for path in own)
+            found.append(Group(folder, tuple(sorted(own)), count, rows))
+    return found
+
+
+def _hour_end(folder: Path) -> datetime | None:
+    values = dict(part.split("=", 1) for part in folder.parts if "=" in part)
+    try:
+        day = datetime.strptime(f"{values['date']} {int(values['hour']):02d}", "%Y-%m-%d %H")
+    except (KeyError, ValueError):
+        return None
+    return day.replace(tzinfo=UTC) + timedelta(hours=1)
+
+
+def merged(spark: SparkSession, table: Path, group: Group) -> DataFrame:
+    """The rows of the files, in the order of their queues."""
+    frame = spark.read.parquet(*(str(table / path) for path in group.files))
+    place = [name for name in lake.PLACE if name in frame.columns]
+    if group.count == 1:
+        frame = frame.coalesce(1)
+    elif place:
+        frame = frame.repartitionByRange(group.count, *reversed(place))
+    else:
+        frame = frame.repartition(group.count)
+    return frame.sortWithinPartitions(*place) if place else frame
+
+
+def build(spark: SparkSession, conf: CompactConf) -> DataFrame:
+    """The table as readers see it; compaction does not change it."""
+    return spark.read.parquet(conf.path)
+
+
+def run(spark: SparkSession, conf: CompactConf, step: Callable[[str], Any]) -> Outcome:
+    """The whole run; again it finds nothing to do. Killed at any point it leaves the old table, or the new one."""
+    table = lake.in_lake(conf.path)
+    if not lake.exists(conf.path):
+        raise ConfigError(f"{conf.path}: there is no such table")
+    with lake.writing(table):
+        log = sink_log.read_log(table)
+        files = list(log.files) if log else [p.relative_to(table) for p in _visible(table)]
+        closed = datetime.now(UTC) - timedelta(milliseconds=conf.closed_ms)
+        todo = groups(table, files, closed, conf.target_bytes)
+        old = sum(len(group.files) for group in todo)
+        if todo:
+            new = _rebuilt(spark, table, log, files, todo, step)
+            says = f"{old} files of {len(todo)} folders of {conf.path} are {new} now"
+        else:
+            new, says = 0, f"{conf.path}: every closed hour is compact"
+    rows = sum(group.rows for group in todo)
+    return Outcome(rows, rows, 0, None, says, more={"table": conf.path, "files_before": old, "files_after": new})
+
+
+def _visible(table: Path) -> list[Path]:
+    """Files that belong to a table without a log, as readers find them."""
+    found = []
+    for path in sorted(table.rglob("*.parquet")):
+        if not any(part.startswith(("_", ".")) for part in path.relative_to(table).parts):
+            found.append(path)
+    return found
+
+
+def _rebuilt(
+    spark: SparkSession, table: Path, log: sink_log.SinkLog | None, files: list[Path], todo: list[Group],
+    step: Callable[[str], Any],
+) -> int:  # fmt: skip
+    """Make the new table and let it take the place of the old one; how many new files there are. Raises StoreError."""
+    fresh, work = table.with_name(f"_{table.name}.new"), table.with_name(f"_{table.name}.work")
+    for leftover in (fresh, work):
+        shutil.rmtree(leftover, ignore_errors=True)
+    gone = {path for group in todo for path in group.files}
+    for path in files:
+        if path not in gone:
+            _link(table / path, fresh / path)
+    made: list[Path] = []
+    for number, group in enumerate(todo, 1):
+        step(f"{number} of {len(todo)} folders")
+        merged(spark, table, group).write.mode("overwrite").parquet(str(work))
+        own = sorted(work.glob("*.parquet"))
+        rows = sum(pq.ParquetFile(path).metadata.num_rows for path in own)
+        if rows != group.rows:
+            raise StoreError(f"{table / group.folder}: {group.rows} rows became {rows}; the table is left as it was")
+        for path in own:
+            _link(path, fresh / group.folder / path.name)
+            made.append(group.folder / path.name)
+        shutil.rmtree(work)
+    if log is not None:
+        kept = [line for path, line in log.files.items() if path not in gone]
+        added = [_line(table, fresh, path) for path in made]
+        sink_log.write_log(fresh, log.latest, kept + added)
+        if sink_log.latest_batch(table) != log.latest:
+            raise StoreError(f"{table}: somebody wrote to it meanwhile; the table is left as it was")
+    _sync([fresh / path for path in made], fresh)
+    exchange(table, fresh)
+    shutil.rmtree(fresh, ignore_errors=True)
+    return len(made)
+
+
+def _line(table: Path, fresh: Path, path: Path) -> str:
+    facts = (fresh / path).stat()
+    return sink_log.line_of(table / path, facts.st_size, facts.st_mtime_ns // 1_000_000)
+
+
+def _link(source: Path, target: Path) -> None:
+    """The same file under a second name, with Spark's checksum of it; a copy where there are no links."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    check = source.with_name(f".{source.name}.crc")
+    for one, other in ((source, target), (check, target.with_name(check.name))):
+        if one == source or one.exists():
+            try:
+                os.link(one, other)
+            except PermissionError:
+                shutil.copy2(one, other)
+
+
+def _sync(files: list[Path], folder: Path) -> None:
+    """What was made is on disk, before the old files go."""
+    folders = [path for path in folder.rglob("*") if path.is_dir()]
+    for path in (*files, *(folder / sink_log.FOLDER).glob("*"), *folders, folder):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Let two folders change names, in one step where the system can; else there is a moment without the first.
+
+    Raises OSError; both are what they were then.
+    """
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if call is not None:
+        if call(_AT_CWD, os.fsencode(one), _AT_CWD, os.fsencode(other), _EXCHANGE) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+            raise OSError(code, os.strerror(code), str(one))
+    between = one.with_name(f"_{one.name}.old")
+    one.rename(between)
+    other.rename(one)
+    between.rename(other)
+
+
+def options(p: argparse.ArgumentParser) -> None:
+    """Its own options."""
+    p.add_argument(
+        "table", metavar="TABLE", help="path of the table, such as ./lake/messages; with --lake its name there"
+    )
+    p.add_argument(
+        "--target", default=TARGET, metavar="SIZE", help="size of new files, up to twice that (default %(default)s)"
+    )
+    p.add_argument("--closed-after", default=CLOSED_AFTER, metavar="TIME",
+                   help="how long after its end an hour is left alone (default %(default)s)")  # fmt: skip
+
+
+def conf_of(args: argparse.Namespace) -> CompactConf:
+    """Raises ConfigError."""
+    try:
+        target, closed = size(args.target), duration_ms(args.closed_after)
+    except ValueError as error:
+        raise ConfigError(f"options --target, --closed-after: {error}") from None
+    path = f"{args.lake.rstrip('/')}/{args.table}" if args.lake else args.table.rstrip("/")
+    return CompactConf(**running.common(args), path=path, target_bytes=target, closed_ms=closed)
+
+
+PIPELINE: Final = Pipeline(
+    "compact",
+    "The small files of closed hours of a table to few large ones.",
+    {"TABLE": "a table with date= and hour= folders, as export and files write it"},
+    {"TABLE": "the same columns and rows"},
+    "no reader sees rows twice or not at all; run again it finds nothing to do; killed, the old or the new table stands",
+    options,
+    conf_of,
+    build,
+    run,
+    needs_lake=False,
+)
+
+if __name__ == "__main__":
+    from saturnmq.spark.pipelines import main
+
+    sys.exit(main(["compact", *sys.argv[1:]]))

@@ -1,0 +1,256 @@
+"""Compaction of a lake table: the same rows in fewer files, for whoever reads it and whenever it is cut off."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import dataset
+
+from saturnmq.protocol.errors import ConfigError, CorruptRecord, StoreError
+from saturnmq.spark.pipelines import compact, export, lake, running, sink_log
+from saturnmq.testing import SyncEmbeddedBroker
+
+NOT_YET_MS = -7_200_000  # hours of now are closed for these tests
+
+
+def quietly(_words: str) -> None:
+    """A progress that shows nothing."""
+
+
+def small_files(table: Path, hours: dict[str, int], rows: int = 5) -> None:
+    """Files in folders of a table, each with so many rows of its own."""
+    n = 0
+    for folder, count in hours.items():
+        (table / folder).mkdir(parents=True)
+        for number in range(count):
+            values = list(range(n, n + rows))
+            n += rows
+            columns = {"queue_offset": values, "topic_name": ["t"] * rows}
+            pq.write_table(pa.table(columns), table / folder / f"part-{number}.parquet")
+
+
+def rows_listed(table: Path) -> Counter[tuple[Any, ...]]:
+    """What a reader sees that knows nothing of Spark's log."""
+    found = dataset.dataset(table, format="parquet", partitioning="hive", ignore_prefixes=[".", "_"]).to_table()
+    return Counter(
+        (r["topic"], r["queue_id"], r["queue_offset"], r["body"], str(r["date"]), r["hour"]) for r in found.to_pylist()
+    )
+
+
+def rows_of_spark(spark: Any, table: Path) -> Counter[tuple[Any, ...]]:
+    frame = lake.table(spark, str(table), lake.MESSAGES)
+    return Counter((r.topic, r.queue_id, r.queue_offset, bytes(r.body), str(r.date), r.hour) for r in frame.collect())
+
+
+def conf_of(table: Path, **more: Any) -> compact.CompactConf:
+    return compact.CompactConf(path=str(table), closed_ms=NOT_YET_MS, **more)
+
+
+@pytest.mark.spark
+@pytest.mark.spec("PIP-07", "PIP-04")
+def test_an_exported_table_has_the_same_rows_in_one_file_an_hour_and_grows_on(
+    spark: Any, server: SyncEmbeddedBroker, send: Any, tmp_path: Path
+) -> None:
+    conf = export.ExportConf(server.name_servers, str(tmp_path), topics="compacted", max_offsets=60)
+    table = Path(conf.messages)
+    send("compacted", 120)
+    assert export.run(spark, conf, quietly).rows_in == 120
+    (next(table.glob("topic=*/date=*/hour=*")) / "part-left-by-a-kill.parquet").write_bytes(b"torn")
+    before = rows_of_spark(spark, table)
+    many = len(sink_log.read_log(table).files)  # type: ignore[union-attr]
+    done = compact.run(spark, conf_of(table), quietly)
+    hours = {path.parent for path in table.glob("topic=*/date=*/hour=*/*.parquet")}
+    assert done.more["files_before"] == many > len(hours) == done.more["files_after"] and done.rows_in == 120
+    assert rows_of_spark(spark, table) == rows_listed(table) == before and len(before) == 120
+    assert compact.run(spark, conf_of(table), quietly).more["files_after"] == 0
+    send("compacted", 100, first=120)
+    assert export.run(spark, conf, quietly).rows_in == 100, "the sink's log goes on behind the one file that it is now"
+    grown = rows_of_spark(spark, table)
+    assert len(grown) == sum(grown.values()) == 220
+    assert compact.run(spark, conf_of(table), quietly).rows_in == 220
+    assert rows_of_spark(spark, table) == rows_listed(table) == grown
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "_checkpoint", "_messages.lock", "_offsets", "messages"]  # fmt: skip
+
+
+@pytest.mark.spark
+@pytest.mark.spec("PIP-07", "PIP-04")
+def test_a_compaction_that_is_cut_off_leaves_the_old_table_and_is_made_up_for(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut off at each step that changes something, with and without a system call that lets folders change places."""
+    table = tmp_path / "messages"
+    small_files(table, {"date=2026-03-01/hour=4": 3, "date=2026-03-01/hour=5": 1})
+
+    def numbers() -> list[int]:
+        found = (
+            dataset.dataset(table, format="parquet", ignore_prefixes=[".", "_"]).to_table()["queue_offset"].to_pylist()
+        )
+        return sorted(found)
+
+    class Killed(Exception):
+        pass
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    for module, name in ((compact, "_link"), (compact, "_sync"), (compact, "exchange")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, name, killed)
+            with pytest.raises(Killed):
+                compact.run(spark, conf_of(table), quietly)
+        assert numbers() == list(range(20)) and len(list(table.rglob("*.parquet"))) == 4
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compact.ctypes, "CDLL", lambda *_, **__: object())
+        rename = Path.rename
+
+        def second_rename_fails(self: Path, target: Path) -> Path:
+            if target == table:
+                raise Killed
+            return rename(self, target)
+
+        patch.setattr(Path, "rename", second_rename_fails)
+        with pytest.raises(Killed):
+            compact.run(spark, conf_of(table), quietly)
+        assert not table.exists(), "a reader finds nothing and says so"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compact.ctypes, "CDLL", lambda *_, **__: object())
+        assert compact.run(spark, conf_of(table), quietly).more["files_after"] == 1
+    assert numbers() == list(range(20)) and len(list(table.rglob("*.parquet"))) == 2
+    monkeypatch.setattr(compact, "merged", lambda spark, table, group: spark.range(3))
+    (table / "date=2026-03-01/hour=4" / "more.parquet").write_bytes(
+        (next((table / "date=2026-03-01/hour=5").iterdir())).read_bytes()
+    )
+    with pytest.raises(StoreError, match="20 rows became 3; the table is left as it was"):
+        compact.run(spark, conf_of(table), quietly)
+
+
+@pytest.mark.spec("PIP-07")
+def test_a_reader_never_counts_other_rows_while_tables_change_places(tmp_path: Path) -> None:
+    """Both folders hold the same rows in different files; a reader lists and reads one or the other, or misses a file."""
+    table, other = tmp_path / "messages", tmp_path / "_messages.new"
+    small_files(table, {f"date=2026-03-01/hour={hour}": 4 for hour in range(3)})
+    for hour in range(3):
+        folder = Path(f"date=2026-03-01/hour={hour}")
+        (other / folder).mkdir(parents=True)
+        whole = pa.concat_tables(
+            [pq.read_table(path, partitioning=None) for path in sorted((table / folder).iterdir())]
+        )
+        pq.write_table(whole, other / folder / "part-whole.parquet")
+    done, counted, missed = threading.Event(), Counter[int](), []
+
+    def read() -> None:
+        while not done.is_set():
+            try:
+                found = dataset.dataset(table, format="parquet", ignore_prefixes=[".", "_"])
+                counted[found.count_rows()] += 1
+            except FileNotFoundError as error:
+                missed.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        until = time.monotonic() + 10
+        while sum(counted.values()) + len(missed) < 100 and time.monotonic() < until:
+            compact.exchange(table, other)
+    finally:
+        done.set()
+        reader.join(30)
+    assert set(counted) == {60}
+    assert dataset.dataset(table, format="parquet").count_rows() == 60
+
+
+@pytest.mark.spec("PIP-07")
+def test_only_closed_hours_with_too_many_files_are_chosen(tmp_path: Path) -> None:
+    noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    small_files(
+        tmp_path,
+        {f"topic=t/date=2026-03-01/hour={hour}": 2 for hour in (9, 10, 11)} | {"topic=t/date=2026-03-01/hour=8": 1},
+    )
+    files = [path.relative_to(tmp_path) for path in tmp_path.rglob("*.parquet")]
+    size = min((tmp_path / path).stat().st_size for path in files)
+    chosen = compact.groups(tmp_path, files, noon.replace(hour=11), 256 << 20)
+    assert [(g.folder.name, len(g.files), g.count, g.rows) for g in chosen] == [
+        ("hour=10", 2, 1, 10),
+        ("hour=9", 2, 1, 10),
+    ]
+    assert len(compact.groups(tmp_path, files, noon, 256 << 20)) == 3
+    assert compact.groups(tmp_path, files, noon, size) == [], "two files of the wanted size stay two"
+    with pytest.raises(ConfigError, match="no folder of an hour"):
+        compact.groups(tmp_path, [Path("tags=a/part.parquet")], noon, 1)
+
+
+@pytest.mark.spec("PIP-07", "PIP-01")
+def test_the_command_names_a_table_with_or_without_its_lake() -> None:
+    parser = running.parser_of(compact.PIPELINE)
+
+    def path(*words: str) -> str:
+        return compact.conf_of(parser.parse_args(list(words))).path
+
+    assert path("./lake/messages/") == "./lake/messages" and path("messages", "--lake", "./lake") == "./lake/messages"
+    made = compact.conf_of(parser.parse_args(["t", "--target", "128m", "--closed-after", "2h"]))
+    assert (made.target_bytes, made.closed_ms) == (128 << 20, 7_200_000)
+    with pytest.raises(ConfigError, match="--target"):
+        compact.conf_of(parser.parse_args(["t", "--target", "big"]))
+    with pytest.raises(ConfigError, match="needs a lake on a local disk"):
+        compact.run(None, compact.CompactConf(path="s3://lake/messages"), quietly)  # type: ignore[arg-type]
+    assert isinstance(parser, argparse.ArgumentParser)
+
+
+@pytest.mark.spec("PIP-07", "PIP-08")
+def test_two_processes_do_not_write_to_one_table_and_a_foreign_checkpoint_is_told(tmp_path: Path) -> None:
+    """Spark's sink takes a batch whose number its log knows for written: with another checkpoint rows were left out, silently."""
+    conf = export.ExportConf(lake=str(tmp_path), topics="t")
+    export.check_table(conf)
+    table = Path(conf.messages)
+    with lake.writing(table), pytest.raises(ConfigError, match="another process is writing"), lake.writing(str(table)):
+        pass
+    table.mkdir()
+    sink_log.write_log(table, 4, [])
+    (tmp_path / "_checkpoint" / "offsets").mkdir(parents=True)
+    for number in range(5):
+        (tmp_path / "_checkpoint" / "offsets" / str(number)).touch()
+    export.check_table(conf)
+    other = export.ExportConf(lake=str(tmp_path), topics="t", checkpoint_path=str(tmp_path / "other"))
+    with pytest.raises(
+        ConfigError, match=r"with another checkpoint than .*other .its last batch is 4, the checkpoint's -1"
+    ):
+        export.check_table(other)
+    with pytest.raises(ConfigError, match="another checkpoint"):
+        export.run(None, other, quietly)  # type: ignore[arg-type]
+
+
+@pytest.mark.spec("PIP-07")
+def test_the_sinks_log_is_read_from_its_newest_compaction_on(tmp_path: Path) -> None:
+    table = tmp_path / "ta ble"
+    log = table / sink_log.FOLDER
+    log.mkdir(parents=True)
+    assert sink_log.read_log(table) is None and sink_log.latest_batch(table) == -1
+    lines = [sink_log.line_of(table / f"topic=%25DLQ%25g/part-{n}.parquet", n, n) for n in range(4)]
+    (log / "0").write_text("v1\n" + lines[3])  # compacted away: it is in none of the others
+    (log / "1.compact").write_text("\n".join(["v1", *lines[:2]]))
+    (log / "2").write_text("v1\n" + lines[2])
+    (log / ".2.crc").touch()
+    found = sink_log.read_log(table)
+    assert found is not None and found.latest == sink_log.latest_batch(table) == 2
+    assert {str(path): line for path, line in found.files.items()} == {
+        f"topic=%25DLQ%25g/part-{n}.parquet": lines[n] for n in range(3)
+    }
+    (log / "4").write_text("v1")
+    with pytest.raises(CorruptRecord, match="3: cannot be read"):
+        sink_log.read_log(table)
+    (log / "3").write_text("v2")
+    with pytest.raises(CorruptRecord, match="version 'v2'"):
+        sink_log.read_log(table)
+    (log / "3").write_text("v1\n" + sink_log.line_of(tmp_path / "elsewhere.parquet", 1, 1))
+    with pytest.raises(ConfigError, match="was the table moved"):
+        sink_log.read_log(table)
