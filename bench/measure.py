@@ -184,13 +184,17 @@ class Bench:
             self._close()
         return self.results
 
+    def start(self, server: str, folder: Path) -> Cluster:
+        """A fresh server by name; where groups are measured, another method stands here."""
+        return start(server, folder, self.settings)
+
     def _measure_starts(self, say: Callable[[str], None]) -> None:
         rounds = 1 if self.plan.quick else START_ROUNDS
         for number in range(rounds):
             for server in self.results.servers:
                 say(f"start-up and idle memory of {server}")
                 begin = time.monotonic()
-                cluster = start(server, self.folder / f"idle-{server}-{number}", self.settings)
+                cluster = self.start(server, self.folder / f"idle-{server}-{number}")
                 try:
                     self.results.start_s.setdefault(server, []).append(time.monotonic() - begin)
                     time.sleep(1.0 if self.plan.quick else IDLE_SETTLE_S)
@@ -201,7 +205,7 @@ class Bench:
 
     def _open(self) -> None:
         for server in self.results.servers:
-            self._clusters[server] = start(server, self.folder / server, self.settings)
+            self._clusters[server] = self.start(server, self.folder / server)
         home = javatools.write_home(self.folder / "load")
         properties = {"rocketmq.serialize.type": "ROCKETMQ"}
         command = javatools.java_command("interop.Load", home=home, heap_mb=1536, properties=properties)

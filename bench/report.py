@@ -68,6 +68,8 @@ def _extra_rows(results: Results) -> Iterator[list[str]]:
         ("start-up until both serve", results.start_s, 1.0, "s"),
         ("idle, resident memory", results.idle_rss_bytes, 1 / 2**20, "MiB"),
     ):
+        if not any(values.values()):
+            continue
         medians = {server: statistics.median(found) * scale for server, found in values.items() if found}
         cells = [name]
         for server in results.servers:
@@ -79,9 +81,15 @@ def _extra_rows(results: Results) -> Iterator[list[str]]:
         yield [*cells, "", "", ""]
 
 
-def _columns(servers: list[str]) -> list[str]:
+def columns(servers: list[str]) -> list[str]:
+    """Heads of the table."""
     names = [TITLES.get(server, server) for server in servers]
     return ["workload", *(f"{name}, msg/s" for name in names), "ratio", "CPU s/M", "p99 ms", "failed or lost"]
+
+
+def rows(results: Results) -> list[tuple[str, ...]]:
+    """The cells of each row."""
+    return [tuple(_cells(row, results.servers)) for row in results.rows]
 
 
 def table(results: Results) -> Table:
@@ -89,7 +97,7 @@ def table(results: Results) -> Table:
     order = " / ".join(TITLES.get(server, server) for server in results.servers)
     out = Table(title=f"the same Java load: median (smallest-largest round); pairs are {order}")
     rates = range(1, len(results.servers) + 1)  # the only ones that may wrap in a narrow terminal
-    for number, column in enumerate(_columns(results.servers)):
+    for number, column in enumerate(columns(results.servers)):
         out.add_column(column, justify="left" if number == 0 else "right", no_wrap=number not in rates)
     for row in results.rows:
         out.add_row(*_cells(row, results.servers))
@@ -110,8 +118,8 @@ def _commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def machine() -> list[str]:
-    """Facts that a figure is worth nothing without."""
+def machine(heap_mb: int = APACHE_HEAP_MB) -> list[str]:
+    """Facts that a figure is worth nothing without. heap_mb: of each broker of the original."""
     said = subprocess.run(
         [sys.executable, "-m", "saturnmq.cli", "--version"], capture_output=True, text=True, check=False
     )
@@ -122,7 +130,7 @@ def machine() -> list[str]:
         f"machine: {os.cpu_count()} processors, {processor}, "
         f"{memory_kib / 2**20:.0f} GiB, {platform.system()} {platform.release().split('-')[0]}",
         f"SaturnMQ: {said.stdout.strip() or 'version unknown'} (checkout {_commit()})",
-        f"Apache RocketMQ: {javatools.ROCKETMQ_VERSION}, {APACHE_HEAP_MB} MB heap, {javatools.java_version_text()}",
+        f"Apache RocketMQ: {javatools.ROCKETMQ_VERSION}, {heap_mb} MB heap, {javatools.java_version_text()}",
     ]
 
 
@@ -145,7 +153,7 @@ def _others(results: Results) -> float:
 
 def markdown(results: Results, facts: list[str], plan: Plan) -> str:
     """docs/benchmarks.md."""
-    columns = _columns(results.servers)
+    names = columns(results.servers)
     lines = [
         "# Benchmarks",
         "",
@@ -154,8 +162,8 @@ def markdown(results: Results, facts: list[str], plan: Plan) -> str:
         *(f"- {fact}" for fact in facts),
         f"- plan: {plan.rounds} rounds of {plan.seconds:g} s per row and server, the servers in turns",
         "",
-        "| " + " | ".join(columns) + " |",
-        "|" + "|".join("---" if number == 0 else "---:" for number in range(len(columns))) + "|",
+        "| " + " | ".join(names) + " |",
+        "|" + "|".join("---" if number == 0 else "---:" for number in range(len(names))) + "|",
     ]
     for row in results.rows:
         lines.append("| " + " | ".join(_cells(row, results.servers)) + " |")

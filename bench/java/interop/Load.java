@@ -11,7 +11,8 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
  * The load generator of the benchmark: one warm JVM, one command per line on standard input, one RESULT line each.
  * {@code send mode=sync|async|oneway|batch threads=16 bytes=128 seconds=3 ns=HOST:PORT topic=T} and
  * {@code drain count=N ns=HOST:PORT topic=T group=G}; {@code fill count=N marked=true}, then
- * {@code consume count=N consumers=4 tag=hit|sql=a=0}; {@code latency rate=1000 seconds=10}.
+ * {@code consume count=N consumers=4 tag=hit|sql=a=0}; {@code latency rate=1000 seconds=10};
+ * {@code switch} sends until the leader of a group was replaced.
  */
 public final class Load {
     private static final Map<String, DefaultMQProducer[]> PRODUCERS = new HashMap<>();
@@ -32,6 +33,7 @@ public final class Load {
                     case "fill" -> LoadFilling.run(options);
                     case "consume" -> LoadConsuming.run(options);
                     case "latency" -> LoadLatency.run(options);
+                    case "switch" -> LoadSwitching.run(options);
                     default -> throw new IllegalArgumentException("unknown command " + words[0]);
                 }
             } catch (Exception | LinkageError error) {

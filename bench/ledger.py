@@ -1,0 +1,336 @@
+"""A DLedger group of three, ours against the original's: sends, an empty follower that catches up, kills of the leader.
+
+    python bench/ledger.py [--quick] [--write] [--rounds N] [--seconds S] [--gib N] [--kills N] [--only sends,catch-up,kills]
+
+Both groups stand on this machine and are measured in turns, with the original's Java client. Source: spec 07, G08, CHA-07.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(REPOSITORY / "tests" / "interop"), str(REPOSITORY / "bench")]
+
+import javatools  # noqa: E402
+from processes import ServerProcess  # noqa: E402
+
+import report  # noqa: E402
+from ledgergroup import FILE_BYTES, HEAP_MB, LedgerGroup  # noqa: E402
+from measure import Bench, Cluster, Plan, Results, Workload, progress_bar  # noqa: E402
+
+GIB = 1 << 30
+MIB = 1 << 20
+RECORD_OVERHEAD_BYTES = 224  # of a message of the load generator: entry header, record, properties
+PARTS = ("sends", "catch-up", "kills")
+FAST = {"dledger.profile": "fast"}
+PEERS = ("saturnmq", "saturnmq+sync", "apache")
+
+
+@dataclass(frozen=True)
+class LedgerWorkload(Workload):
+    """Sends to a group; batch_push is its members' setting."""
+
+    batch_push: bool = False
+
+    @property
+    def name(self) -> str:
+        return super().name + (", batch push" if self.batch_push else "")
+
+
+class LedgerBench(Bench):
+    """The sends of bench/run.py against groups."""
+
+    def start(self, server: str, folder: Path) -> Cluster:
+        make, _, flush = server.partition("+")
+        settings = {**self.settings, "flushDiskType": "SYNC_FLUSH" if flush == "sync" else "ASYNC_FLUSH"}
+        return LedgerGroup(make, folder, settings=settings).start()  # type: ignore[return-value]
+
+    def _measure_starts(self, say: Callable[[str], None]) -> None:
+        """Not of interest here."""
+
+
+def sends(plan: Plan, servers: list[str], console: Console, threads: list[int]) -> Results:
+    """Rates, CPU and latency with batch push off and on."""
+    out = Results(servers)
+    for batch_push in (False, True):
+        workloads = tuple(LedgerWorkload("sync", count, 1024, batch_push) for count in threads)
+        part = Plan(workloads, plan.rounds, plan.seconds, plan.warm_seconds, 0, plan.quick)
+        settings = {"enableBatchPush": str(batch_push).lower()}
+        with tempfile.TemporaryDirectory(prefix="saturnmq-bench-") as folder:
+            out.rows += LedgerBench(part, servers, Path(folder), console, settings).run().rows
+    return out
+
+
+# ---- an empty follower
+
+
+@dataclass(frozen=True)
+class CatchUp:
+    """How an empty member came level. cpu_s: of all members meanwhile."""
+
+    log_bytes: int
+    seconds: float
+    cpu_s: float
+
+
+def load_generator(folder: Path) -> ServerProcess:
+    home = javatools.write_home(folder)
+    properties = {"rocketmq.serialize.type": "ROCKETMQ"}
+    command = javatools.java_command("interop.Load", home=home, heap_mb=1024, properties=properties)
+    load = ServerProcess(command, name="load generator", env=javatools.java_environment(home), stdin=True)
+    load.wait_ready("^load: ready", 30)
+    return load
+
+
+def ask(load: ServerProcess, words: str, timeout_s: float) -> dict[str, Any]:
+    """One command of the load generator. Raises RuntimeError with its words."""
+    before = load.say(words)
+    answer: dict[str, Any] = json.loads(load.wait_for_line("^RESULT (.*)", timeout_s, after=before).group(1))
+    if "error" in answer:
+        raise RuntimeError(str(answer["error"]))
+    return answer
+
+
+def catch_up(make: str, size_bytes: int, console: Console) -> CatchUp:
+    """Two members take size_bytes, then the third one starts with an empty folder."""
+    with tempfile.TemporaryDirectory(prefix="saturnmq-bench-") as folder:
+        group = LedgerGroup(make, Path(folder), settings={"enableBatchPush": "true"})
+        load = load_generator(Path(folder) / "load")
+        try:
+            group.start(group.names[:2])
+            fill(group, load, size_bytes, console)
+            group.until_level()
+            before = {name: process.cpu_s() for name, process in group.brokers.items()}
+            size = group.end(group.names[0])
+            last = group.names[2]
+            began = time.monotonic()
+            before[last] = 0.0
+            group.start_member(last)
+            group.until_level()
+            seconds = time.monotonic() - began
+            cpu_s = sum(process.cpu_s() - before[name] for name, process in group.brokers.items())
+            return CatchUp(size, seconds, cpu_s)
+        finally:
+            load.stop(2)
+            group.stop()
+
+
+def fill(group: LedgerGroup, load: ServerProcess, size_bytes: int, console: Console) -> None:
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task(f"filling the log of {group.make}", total=size_bytes)
+        sent = 0
+        while sent < size_bytes:
+            words = f"send ns={group.name_servers} mode=batch threads=4 bytes=4096 seconds=2 topic=Large"
+            sent += int(ask(load, words, 120)["messages"]) * (4096 + RECORD_OVERHEAD_BYTES)
+            progress.update(task, completed=min(sent, size_bytes))
+
+
+# ---- kills of the leader
+
+
+@dataclass
+class Kills:
+    """Seconds without a successful send, one figure per kill, by kind of group."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+
+
+def kills(counts: dict[str, int], console: Console) -> Kills:
+    """counts: kind of group -> how many kills."""
+    out, kinds = (
+        Kills(),
+        {"SaturnMQ, fast profile": ("saturnmq", FAST), "SaturnMQ, the original's timers": ("saturnmq", {})},
+    )
+    every = {**kinds, "Apache 4.9.7": ("apache", {})}
+    with progress_bar(console) as progress:
+        task = progress.add_task("killing leaders", total=sum(counts.values()))
+        for kind, (make, settings) in every.items():
+            progress.update(task, description=f"killing leaders: {kind}")
+            out.seconds[kind] = killed(make, settings, counts[make], lambda: progress.advance(task))
+    return out
+
+
+def killed(make: str, settings: dict[str, str], count: int, advance: Callable[[], None]) -> list[float]:
+    """The leader is killed and comes back, again and again. Raises RuntimeError when sends do not go on."""
+    with tempfile.TemporaryDirectory(prefix="saturnmq-bench-") as folder:
+        group = LedgerGroup(make, Path(folder), settings=settings)
+        load = load_generator(Path(folder) / "load")
+        found = []
+        try:
+            group.start()
+            for _ in range(count):
+                leader = group.until_served(len(group.names))
+                before = load.say(f"switch ns={group.name_servers} topic=Switch")
+                load.wait_for_line("^load: sending", 60, after=before)
+                leader = group.leader() or leader
+                group.kill(leader)
+                answer = json.loads(load.wait_for_line("^RESULT (.*)", 120, after=before).group(1))
+                if not answer.get("back"):
+                    raise RuntimeError(f"{make}: sends did not go on after a kill of the leader: {answer}")
+                found.append(float(answer["gapMs"]) / 1000)
+                group.start_member(leader)
+                group.until_level()
+                advance()
+            return found
+        finally:
+            load.stop(2)
+            group.stop()
+
+
+# ---- what was found
+
+
+def catch_up_rows(found: dict[str, list[CatchUp]]) -> list[tuple[str, ...]]:
+    """Make, seconds, MiB/s, CPU seconds per GiB."""
+    rows = []
+    for make, runs in found.items():
+        seconds = statistics.median(run.seconds for run in runs)
+        rate = statistics.median(run.log_bytes / MIB / run.seconds for run in runs)
+        cpu = statistics.median(run.cpu_s / (run.log_bytes / GIB) for run in runs)
+        rows.append((report.TITLES[make], f"{seconds:.1f}", f"{rate:.0f}", f"{cpu:.1f}"))
+    return rows
+
+
+def kill_rows(found: Kills) -> list[tuple[str, ...]]:
+    """Kind, kills, and the smallest, median, 95th percentile and largest gap, seconds."""
+    rows = []
+    for kind, seconds in found.seconds.items():
+        ordered = sorted(seconds)
+        if not ordered:
+            continue
+        p95 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))]
+        figures = (ordered[0], statistics.median(ordered), p95, ordered[-1])
+        rows.append((kind, str(len(ordered)), *(f"{figure:.2f}" for figure in figures)))
+    return rows
+
+
+CATCH_UP_COLUMNS = ("group", "seconds, from the start of its process", "MiB/s", "CPU s/GiB, all members")
+KILL_COLUMNS = ("group", "kills", "smallest", "median", "p95", "largest")
+
+
+def shown(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
+    out = Table(title=title)
+    for number, column in enumerate(columns):
+        out.add_column(column, justify="left" if number == 0 else "right")
+    for row in rows:
+        out.add_row(*row)
+    return out
+
+
+def _lines(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    out = ["| " + " | ".join(columns) + " |", "|---" + "|---:" * (len(columns) - 1) + "|"]
+    return out + ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def markdown(parts: list[tuple[str, str, tuple[str, ...], list[tuple[str, ...]]]], facts: list[str]) -> str:
+    """docs/benchmarks-ledger.md."""
+    lines = ["# Benchmarks: a DLedger group of three", "", _INTRODUCTION, "", *(f"- {fact}" for fact in facts)]
+    for title, words, columns, rows in parts:
+        lines += ["", f"## {title}", "", words, "", *_lines(columns, rows)]
+    return "\n".join([*lines, "", _HOW_TO_READ.strip(), ""])
+
+
+_INTRODUCTION = (
+    "Written by `python bench/ledger.py --write`. Figures change with the machine; the **ratio** (SaturnMQ : Apache) is what "
+    "to read."
+)
+_HOW_TO_READ = f"""
+## How to read it
+
+- All members, both groups, the NameServers and the load generator (the original's Java client, one warm JVM) share one machine;
+  the groups are measured in turns, the others stay up, idle.
+- **CPU s/M** is the sum over the three members and the NameServer, user and system, from `/proc`.
+- ASYNC_FLUSH, which is all that the original's members do: an entry counts when a majority has it in the page cache. The column
+  SYNC_FLUSH is our default for groups: it counts when it is on the disks of a majority.
+- Data files of {FILE_BYTES // MIB} MiB; heaps of {HEAP_MB} MB for members of the original.
+- `enableBatchPush` is the members' setting, off by default; members of ours push batches to whoever reads them all the same.
+- Pairs (`a / b`) name the groups in the order of the columns; figures are medians, with the smallest and largest round in brackets.
+"""
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--quick", action="store_true", help="one short round, 1/8 GiB, 3 kills of ours and 1 of theirs"
+    )
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks-ledger.md")
+    parser.add_argument("--rounds", type=int, help="rounds (default 3)")
+    parser.add_argument("--seconds", type=float, help="seconds per measurement of sends (default 4)")
+    parser.add_argument("--threads", default="1,16,64", help="of the producer")
+    parser.add_argument("--gib", type=float, help="size of the log that an empty follower copies (default 2)")
+    parser.add_argument("--kills", type=int, help="kills of our leader, per profile (default 30)")
+    parser.add_argument("--java-kills", type=int, help="kills of the original's leader, about 35 s each (default 30)")
+    parser.add_argument("--only", default=",".join(PARTS), metavar="PARTS", help="of " + ",".join(PARTS))
+    parser.add_argument("--peers", default=",".join(PEERS), help="groups whose sends are measured, separated by commas")
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = options()
+    console = Console()
+    reason = javatools.why_not()
+    if reason:
+        console.print(f"bench/ledger.py was {reason}")
+        return 0
+    with console.status("fetching the original and compiling the load generator (Maven)"):
+        javatools.classpath()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stop the servers on the way out
+    rounds = args.rounds or (1 if args.quick else 3)
+    parts, failures = [], 0
+    if "sends" in args.only:
+        plan = Plan((), rounds, args.seconds or (2.0 if args.quick else 4.0), 3.0 if args.quick else 8.0, 0, args.quick)
+        results = sends(plan, args.peers.split(","), console, [int(count) for count in args.threads.split(",")])
+        failures = sum(bool(row.failures) for row in results.rows)
+        console.print(report.table(results))
+        words = f"{plan.rounds} rounds of {plan.seconds:g} s per row and group, bodies of 1 KiB, topics of four queues."
+        parts.append(("Sends", words, tuple(report.columns(results.servers)), report.rows(results)))
+    if "catch-up" in args.only:
+        size = int((args.gib or (0.125 if args.quick else 2)) * GIB)
+        runs: dict[str, list[CatchUp]] = {"saturnmq": [], "apache": []}
+        for _ in range(1 if args.quick else min(rounds, 2)):
+            for make, found in runs.items():
+                found.append(catch_up(make, size, console))
+        rows = catch_up_rows(runs)
+        console.print(shown(f"an empty follower copies {size / GIB:.2f} GiB", CATCH_UP_COLUMNS, rows))
+        words = (
+            f"Two members took {size / GIB:.2f} GiB of messages of 4 KiB; the third started with an empty folder, until it had "
+            "committed as much. Both kinds push at most 20 MiB/s to a member that lags by more than 300 MiB (`peerPushQuota`)."
+        )
+        parts.append(("An empty follower", words, CATCH_UP_COLUMNS, rows))
+    if "kills" in args.only:
+        ours, theirs = (3, 1) if args.quick else (30, 30)
+        counts = {"saturnmq": args.kills or ours, "apache": args.java_kills or theirs}
+        rows = kill_rows(kills(counts, console))
+        console.print(shown("seconds without a successful send when the leader is killed", KILL_COLUMNS, rows))
+        words = (
+            "Seconds between the last successful send before the leader's `kill -9` and the first after it, as the Java client "
+            "sees it: two threads without retries, `pollNameServerInterval=1000`."
+        )
+        parts.append(("Kills of the leader", words, KILL_COLUMNS, rows))
+    facts = report.machine(HEAP_MB)
+    for line in facts:
+        console.print(line, style="dim")
+    if args.write:
+        target = REPOSITORY / "docs" / "benchmarks-ledger.md"
+        target.write_text(markdown(parts, facts))
+        console.print(f"written: {target.relative_to(REPOSITORY)}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
