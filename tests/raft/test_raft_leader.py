@@ -422,6 +422,23 @@ def test_batches_by_bytes_and_their_answers() -> None:
     assert bench.node.leader.peers["n1"].watermark == 8
 
 
+@pytest.mark.spec("DL-X14", "DL-P15")
+def test_batches_go_to_peers_that_count_and_to_no_others() -> None:
+    bench = Bench(log=OLD, term=2, batch_push_auto=True, batch_push_auto_bytes=100, push_pending_max=1).lead()
+    bench.tick()
+    for peer, count in (("n1", 1), ("n2", 0)):  # n2 is older than 0.2.6
+        bench.push_answer(bench.sends(peer, PushRequest)[-1], Code.SUCCESS, 0, 3, count=count)
+    bench.forget()
+    bench.propose(b"x" * 2)
+    bench.propose(b"x" * 2, b"y" * 2, b"z" * 2)
+    for peer in ("n1", "n2"):
+        bench.push_answer(bench.sends(peer, PushRequest)[-1], Code.SUCCESS, 0, 4)
+    assert pushed(bench, "n1") == [[4], [5, 6]]  # 50 bytes each: two reach 100
+    assert pushed(bench, "n2") == [[4], [5]]
+    requests = [bench.sends(peer, PushRequest)[-1].request for peer in ("n1", "n2")]
+    assert [isinstance(request, PushRequest) and request.batch for request in requests] == [True, False]
+
+
 @pytest.mark.spec("DL-P08", "DL-P12")
 def test_a_quiet_peer_that_lost_its_log_is_found_by_its_answer_to_commit() -> None:
     bench = leader()

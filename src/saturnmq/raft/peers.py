@@ -16,18 +16,30 @@ from saturnmq.net.settings import NetSettings
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import BodyError, SaturnError
-from saturnmq.raft.core.messages import AppendRequest, HeartBeatRequest, PushRequest, Request, Response, VoteRequest
+from saturnmq.raft.core.messages import (
+    AppendRequest,
+    HeartBeatRequest,
+    PushKind,
+    PushRequest,
+    PushResponse,
+    Request,
+    Response,
+    VoteRequest,
+)
 from saturnmq.raft.wire import (
     RESPONSE_HEADER_CODE,
+    DLedgerCode,
     UnsupportedRequest,
     code_of,
     decode_request,
     decode_response,
     encode,
 )
+from saturnmq.raft.wire_push import FORM, OFFER, decode_answer, decode_push, encode_answer, encode_push, is_plain
 
 log = logging.getLogger(__name__)
 
+_OFFERED = {OFFER: str(FORM)}
 Answer = Callable[[Response], None]
 Ask = Callable[[Request, Answer], None]
 
@@ -51,6 +63,7 @@ class Peers:
         self._server = RemotingServer(self._handle, settings=net)
         self._client = RemotingClient(settings=net)
         self._calls: set[asyncio.Task[None]] = set()
+        self._plain: set[str] = set()  # members that read raft/wire_push.py
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns the bound address. Raises StartError."""
@@ -67,12 +80,14 @@ class Peers:
     def readdress(self, name: str, address: str) -> None:
         """Reach a member at another address from now on."""
         self._addresses[name] = address
+        self._plain.discard(name)
 
     # others ask
 
     def _handle(self, connection: Connection, command: Command) -> Command | None:
+        plain = command.code == DLedgerCode.PUSH and is_plain(command.body)
         try:
-            request = decode_request(command.code, command.body)
+            request = decode_push(command.body or b"") if plain else decode_request(command.code, command.body)
         except UnsupportedRequest as error:
             return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, str(error))
         except BodyError as error:
@@ -88,8 +103,13 @@ class Peers:
             return command.reply(ResponseCode.SYSTEM_ERROR, "the body is not a message (DL-X17)")
 
         def answer(response: Response) -> None:
-            if not connection.closed and not command.is_oneway:
-                connection.send(command.reply(RESPONSE_HEADER_CODE, body=encode(response)))
+            if connection.closed or command.is_oneway:
+                return
+            if plain and isinstance(response, PushResponse):
+                connection.send(command.reply(RESPONSE_HEADER_CODE, body=encode_answer(response)))
+                return
+            ext = dict(_OFFERED) if command.ext and command.ext.get(OFFER) == _OFFERED[OFFER] else None
+            connection.send(command.reply(RESPONSE_HEADER_CODE, ext=ext, body=encode(response)))
 
         self._ask(request, answer)
         return None
@@ -107,13 +127,35 @@ class Peers:
     ) -> None:
         response: Response | None = None
         try:
-            code = code_of(request)
-            command = Command(code, body=encode(request))
+            command = self._command(peer, request)
             reply = await self._client.invoke(self._addresses[peer], command, timeout_ms)
-            if reply.code == RESPONSE_HEADER_CODE:
-                response = decode_response(code, reply.body)
-            else:
-                log.debug("peer=%s code=%s refused the call: %s", peer, reply.code, reply.remark)
+            response = self._response(peer, command, reply)
         except SaturnError as error:
+            self._plain.discard(peer)
             log.debug("peer=%s call failed: %s", peer, error)
         answered(response)
+
+    def _command(self, peer: str, request: Request) -> Command:
+        """In the form that this member reads."""
+        code, ext = code_of(request), {}
+        if isinstance(request, PushRequest):
+            if peer in self._plain and request.kind is PushKind.APPEND:
+                body = encode_push(request)
+                if body is not None:
+                    return Command(code, body=body)
+            elif request.kind is not PushKind.APPEND:
+                ext = dict(_OFFERED)
+        return Command(code, ext=ext, body=encode(request))
+
+    def _response(self, peer: str, command: Command, reply: Command) -> Response | None:
+        """The answer; None where the member refused the call. Raises BodyError."""
+        if reply.code != RESPONSE_HEADER_CODE:
+            self._plain.discard(peer)
+            log.debug("peer=%s code=%s refused the call: %s", peer, reply.code, reply.remark)
+            return None
+        if is_plain(command.body):
+            return decode_answer(reply.body or b"")
+        if command.ext:
+            known = reply.ext.get(OFFER) == _OFFERED[OFFER]
+            (self._plain.add if known else self._plain.discard)(peer)
+        return decode_response(command.code, reply.body)

@@ -67,6 +67,10 @@ class RaftSettings:
     preferred_leader_id: str = key("preferredLeaderId", "", spec="DL-L09")
     batch_push: bool = key("enableBatchPush", False, spec="DL-P15")
     batch_push_java: bool = key("isEnableBatchPush", False, spec="DL-P15")
+    batch_push_auto: bool = key("dledger.autoBatchPush", True, spec="DL-X14")
+    batch_push_auto_bytes: int = key(
+        "dledger.autoBatchPushSize", 131_072, unit="bytes", low=1, high=4_194_304, spec="DL-X14"
+    )
     data_folders_text: str = key("storePathDLedgerCommitLog", "", spec="DL-S13")
     read_only_text: str = key("readOnlyCommitLogStorePaths", "", spec="DL-S13")
     bind_address: str = key("dledger.bindAddress", "", spec="DL-X17")
@@ -173,6 +177,8 @@ class RaftSettings:
             commit_idle_ms=self.commit_idle_ms or commit_idle_ms,
             batch_push=self.batch_push or self.batch_push_java,
             batch_push_bytes=self.batch_push_bytes,
+            batch_push_auto=self.batch_push_auto,
+            batch_push_auto_bytes=self.batch_push_auto_bytes,
             push_throttle_bytes=self.push_throttle_bytes,
             push_quota_bytes=self.push_quota_bytes,
             transfer_lag_max=self.transfer_lag_max,

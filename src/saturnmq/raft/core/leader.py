@@ -184,6 +184,8 @@ class Leader:
         progress.asking = False
         search, begin, end = progress.search, self.state.log.begin, self.state.log.end
         code = response.code if isinstance(response, PushResponse) else Code.NETWORK_ERROR
+        if isinstance(response, PushResponse) and self.state.settings.batch_push_auto:
+            progress.reads_batches = response.count > 0  # members before 0.2.6 do not count
         if code == Code.SUCCESS and isinstance(response, PushResponse):
             if kind is PushKind.TRUNCATE:
                 self._start_appends(progress, Event.CUT, index)
@@ -221,7 +223,7 @@ class Leader:
         if len(progress.pending) >= settings.push_pending_max or now_ms - progress.cleaned_ms > 1000:
             progress.clean(now_ms)
         while progress.next_index <= log.end and len(progress.pending) < settings.push_pending_max:
-            entries = self._slice(progress.next_index, log.end)
+            entries = self._slice(progress.next_index, log.end, self._batch_bytes(progress))
             if (
                 not entries
                 or self._too_much(progress, entries)
@@ -241,16 +243,23 @@ class Leader:
         else:
             self._push_again(progress)
 
-    def _slice(self, first: int, last: int) -> tuple[Entry, ...]:
-        """The entries of the next push: one, or a batch of at least batch_push_bytes where there are that many (DL-P15)."""
-        settings, entries, size = self.state.settings, [], 0
+    def _batch_bytes(self, progress: Progress) -> int:
+        """A push to this peer is full with so many bytes; 0: with one entry (DL-P15, DL-X14)."""
+        settings = self.state.settings
+        if progress.reads_batches:
+            return settings.batch_push_auto_bytes
+        return settings.batch_push_bytes if settings.batch_push else 0
+
+    def _slice(self, first: int, last: int, full_bytes: int) -> tuple[Entry, ...]:
+        """The entries of the next push: as many as fill it, where there are that many."""
+        entry_at, entries, size = self.state.log.entry, [], 0
         for index in range(first, last + 1):
-            entry = self.state.log.entry(index)
+            entry = entry_at(index)
             if entry is None:
                 break
             entries.append(entry)
             size += entry.size
-            if not settings.batch_push or size >= settings.batch_push_bytes:
+            if size >= full_bytes:
                 break
         return tuple(entries)
 
@@ -261,12 +270,12 @@ class Leader:
 
     def _may_grow(self, progress: Progress, entries: tuple[Entry, ...]) -> bool:
         """A batch that is not full waits while others are under way: their answers send it, with what came meanwhile."""
-        settings = self.state.settings
+        full_bytes = self._batch_bytes(progress)
         return (
-            settings.batch_push
+            full_bytes > 0
             and len(progress.pending) >= BATCHES_UNDER_WAY
             and entries[-1].index == self.state.log.end
-            and sum(entry.size for entry in entries) < settings.batch_push_bytes
+            and sum(entry.size for entry in entries) < full_bytes
         )
 
     def _within_quota(self, progress: Progress, entries: tuple[Entry, ...]) -> bool:
@@ -303,7 +312,7 @@ class Leader:
         state, first, last = self.state, entries[0].index, entries[-1].index
         progress.pending[first] = Pushed(last, state.now_ms)
         progress.last_push_ms = state.now_ms
-        request = self._request(progress, PushKind.APPEND, entries, batch=state.settings.batch_push)
+        request = self._request(progress, PushKind.APPEND, entries, batch=self._batch_bytes(progress) > 0)
         state.send(progress.peer, request, partial(self._appended, progress, state.term, first, last))
 
     def _appended(self, progress: Progress, term: int, first: int, last: int, response: Response | None) -> None:

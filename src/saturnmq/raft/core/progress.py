@@ -96,6 +96,7 @@ class Progress:
     search: Search | None = None
     truncate_at: int = -1
     next_index: int = -1
+    reads_batches: bool = False  # said so by an answer with a count (DL-X14)
     asking: bool = False  # a COMPARE or TRUNCATE is under way
     pause_until_ms: int = -1
     refused_ms: int = -(10**9)

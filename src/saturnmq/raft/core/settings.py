@@ -28,6 +28,8 @@ class CoreSettings:
     push_requests_max: int = 1024  # appends that wait at a follower (DL-F02)
     batch_push: bool = False  # enableBatchPush
     batch_push_bytes: int = 4096  # maxBatchPushSize (DL-P15)
+    batch_push_auto: bool = False  # push batches to every peer that shows that it reads them (DL-X14)
+    batch_push_auto_bytes: int = 131_072  # of those batches
     push_throttle_bytes: int = 314_572_800  # peerPushThrottlePoint (DL-P14)
     push_throttle_entries: int = 1000
     push_quota_bytes: int = 20_971_520  # peerPushQuota, per second

@@ -1,0 +1,194 @@
+"""Pushes among our own members: the form, who gets it, and that members of the original never see it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saturnmq.net.connection import Connection
+from saturnmq.net.server import RemotingServer
+from saturnmq.net.settings import NetSettings
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import BodyError
+from saturnmq.raft.core.entry import Entry
+from saturnmq.raft.core.messages import Code, PushKind, PushRequest, PushResponse, Request, Response
+from saturnmq.raft.peers import Peers
+from saturnmq.raft.wire import DLedgerCode, encode
+from saturnmq.raft.wire_push import OFFER, decode_answer, decode_push, encode_answer, encode_push, is_plain
+
+LONG = st.integers(-(2**63), 2**63 - 1)
+SIDES = {"group": "g", "leader_id": "n0", "local_id": "n0", "remote_id": "n1"}
+
+
+def entry(index: int, body: bytes = b"body") -> Entry:
+    return Entry(index, 3, 1000 + 52 * index, body)
+
+
+@pytest.mark.spec("DL-X14")
+@given(st.lists(st.tuples(LONG, LONG, LONG, st.binary(max_size=64)), max_size=5), LONG, LONG, st.text(max_size=20))
+def test_a_push_is_read_as_it_was_written(
+    made: list[tuple[int, int, int, bytes]], term: int, commit_index: int, name: str
+) -> None:
+    entries = tuple(Entry(*one) for one in made)
+    names = {**SIDES, "leader_id": name}
+    push = PushRequest(**names, term=term, commit_index=commit_index, entries=entries, batch=True)
+    body = encode_push(push)
+    assert body is not None
+    assert is_plain(body)
+    assert decode_push(body) == push
+    with pytest.raises(BodyError):
+        decode_push(body + b"\0")
+    for cut in range(len(body)):
+        with pytest.raises(BodyError):
+            decode_push(body[:cut])
+
+
+@pytest.mark.spec("DL-X14")
+@given(st.integers(-(2**31), 2**31 - 1), LONG, st.none() | st.integers(0, 2**40), st.integers(0, 100), LONG, LONG)
+def test_an_answer_is_read_as_it_was_written(
+    code: int, term: int, index: int | None, count: int, begin: int, end: int
+) -> None:
+    answer = PushResponse(code=code, term=term, index=index, count=count, begin_index=begin, end_index=end)
+    body = encode_answer(answer)
+    assert decode_answer(body) == answer
+    for wrong in (body[:-1], body + b"\0", body[:1] + b"\x01" + body[2:]):
+        with pytest.raises(BodyError):
+            decode_answer(wrong)
+
+
+@pytest.mark.spec("DL-X14", "FUZ-08")
+@given(st.binary(max_size=300))
+def test_any_bytes_parse_or_are_refused(data: bytes) -> None:
+    for read in (decode_push, decode_answer):
+        try:
+            read(b"\x02" + data)
+        except BodyError:
+            continue
+
+
+@pytest.mark.spec("DL-X14")
+def test_what_the_form_cannot_say_goes_the_other_way() -> None:
+    assert encode_push(PushRequest(**SIDES, kind=PushKind.COMPARE, entries=(entry(1),))) is None
+    assert encode_push(PushRequest(**{**SIDES, "group": "g" * 256}, entries=(entry(1),))) is None
+    for body in (None, b"", encode(PushRequest(**SIDES, entries=(entry(1),)))):
+        assert not is_plain(body)
+
+
+# ---- who gets it
+
+
+class Other:
+    """A member that is asked; plain: it answers as ours do, else as the original."""
+
+    def __init__(self, *, plain: bool) -> None:
+        self.bodies: list[bytes] = []
+        self.ext: list[dict[str, str]] = []
+        self._ours = Peers({}, NetSettings(), self._asked)
+        self._server = self._ours._server if plain else RemotingServer(self._handle, settings=NetSettings())
+        if plain:
+            handle = self._server.handler
+
+            def seen(connection: Connection, command: Command) -> object:
+                self.bodies.append(command.body or b"")
+                self.ext.append(dict(command.ext))
+                return handle(connection, command)
+
+            self._server.handler = seen  # type: ignore[assignment]
+
+    def _asked(self, request: Request, answer: Callable[[Response], None]) -> None:
+        assert isinstance(request, PushRequest)
+        index = request.entries[0].index if request.entries else None
+        answer(PushResponse(code=Code.SUCCESS, index=index, count=max(len(request.entries), 1), end_index=7))
+
+    def _handle(self, connection: Connection, command: Command) -> Command:
+        self.bodies.append(command.body or b"")
+        if is_plain(command.body):
+            return command.reply(1, "JSONException: syntax error")
+        return command.reply(200, body=encode(PushResponse(code=Code.SUCCESS, index=5, count=1, end_index=7)))
+
+    async def start(self, port: int = 0) -> str:
+        host, bound = await self._server.start("127.0.0.1", port)
+        return f"{host}:{bound}"
+
+    async def stop(self) -> None:
+        await self._ours.stop()
+        await self._server.stop()
+
+
+async def asked(peers: Peers, kind: PushKind, *entries: Entry) -> Response | None:
+    """The answer of n1 to a push."""
+    future: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
+    peers.send("n1", PushRequest(**SIDES, kind=kind, entries=entries), 3000, future.set_result)
+    async with asyncio.timeout(20):
+        return await future
+
+
+@pytest.mark.spec("DL-X14", "DL-M06")
+def test_entries_go_as_they_are_stored_to_members_of_ours_only() -> None:
+    async def run() -> None:
+        ours, theirs = Other(plain=True), Other(plain=False)
+        peers = Peers({"n1": await ours.start()}, NetSettings(), lambda request, answer: None)
+        try:
+            assert await asked(peers, PushKind.APPEND, entry(4)) is not None
+            assert not is_plain(ours.bodies[-1])  # nothing is known of it yet
+            assert await asked(peers, PushKind.COMPARE, entry(4)) is not None
+            assert not is_plain(ours.bodies[-1])
+            assert ours.ext[-1] == {OFFER: "2"}
+            answer = await asked(peers, PushKind.APPEND, entry(5), entry(6))
+            assert is_plain(ours.bodies[-1])
+            assert isinstance(answer, PushResponse)
+            assert (answer.code, answer.index, answer.count, answer.end_index) == (Code.SUCCESS, 5, 2, 7)
+
+            peers.readdress("n1", await theirs.start())
+            for kind in (PushKind.COMPARE, PushKind.APPEND, PushKind.COMMIT, PushKind.APPEND):
+                assert await asked(peers, kind, entry(5)) is not None
+            assert not any(map(is_plain, theirs.bodies))
+        finally:
+            await peers.stop()
+            await ours.stop()
+            await theirs.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-X14", "DL-M06")
+def test_a_member_that_was_ours_and_is_one_of_the_original_now_costs_one_call() -> None:
+    async def run() -> None:
+        ours, theirs = Other(plain=True), Other(plain=False)
+        address = await ours.start()
+        peers = Peers({"n1": address}, NetSettings(), lambda request, answer: None)
+        try:
+            await asked(peers, PushKind.COMPARE, entry(4))
+            peers._addresses[
+                "n1"
+            ] = await theirs.start()  # the port is the same in life; a bound one is not free at once
+            assert await asked(peers, PushKind.APPEND, entry(5)) is None
+            assert await asked(peers, PushKind.APPEND, entry(5)) is not None
+            assert [is_plain(body) for body in theirs.bodies] == [True, False]
+        finally:
+            await peers.stop()
+            await ours.stop()
+            await theirs.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-M06", "DL-X14")
+def test_a_push_in_this_form_that_is_broken_is_answered_like_any_other() -> None:
+    async def run() -> None:
+        ours = Other(plain=True)
+        peers = Peers({"n1": await ours.start()}, NetSettings(), lambda request, answer: None)
+        try:
+            command = Command(DLedgerCode.PUSH, body=b"\x02\x01 and no more")
+            reply = await peers._client.invoke(peers._addresses["n1"], command, 3000)
+            assert reply.code == 1
+            assert "BodyError" in (reply.remark or "")
+        finally:
+            await peers.stop()
+            await ours.stop()
+
+    asyncio.run(run())
