@@ -17,6 +17,7 @@ from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.message import decode_record
 from saturnmq.spark.connect import Link, linked
 from saturnmq.spark.fetch import Loss, met_loss, where
+from saturnmq.spark.index_lookup import narrowed_by_index
 from saturnmq.spark.options import Positions, SourceOptions
 from saturnmq.spark.pushdown import EVER, Predicates
 from saturnmq.spark.ranges import Bounds, Key, QueueRange, key_of, named_queues, place, split
@@ -221,6 +222,8 @@ async def _plan(link: Link, options: SourceOptions, wanted: Predicates) -> list[
     if wanted.start_ms > 0 or wanted.end_ms < EVER:
         whole = list(await asyncio.gather(*(_narrowed(link, known, r, wanted) for r in whole)))
     whole = [r for r in whole if wanted.wants(r.topic, r.broker, r.queue_id)]
+    if wanted.keys is not None or wanted.uniq_keys is not None:
+        whole = await narrowed_by_index(link, whole, wanted)
     sizes = await record_bytes(link, known) if options.bytes_per_partition else {}
     return split(whole, options.min_partitions, options.records_per_partition, options.bytes_per_partition, sizes)
 

@@ -1,0 +1,124 @@
+"""Ranges narrowed by the broker's key index, for predicates on keys and uniqKey. No pyspark needed.
+
+The index answers with a capped number of records whose hashes fit (IX-03, IX-06), and may begin later or end sooner than queues.
+So it is believed only when the answer is shorter than the cap and the oldest and newest records of the ranges are found in it too;
+else the ranges are read whole. Either way rows are compared when they are read. Source: SRC-19.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.message import Message, decode_record, decode_records
+from saturnmq.spark.connect import Link
+from saturnmq.spark.pushdown import Predicates
+from saturnmq.spark.ranges import QueueRange
+
+logger = logging.getLogger(__name__)
+
+ANSWER_MAX: Final = 64  # what a broker gives at most
+ANSWER_BYTES: Final = 1024 * 1024  # a longer answer may have been cut by its size
+KEYS_MAX: Final = 8
+RANGE_MIN: Final = 1000  # fewer messages than this are read sooner than looked up
+NEAR: Final = 256  # offsets so near are read in one range
+PIECES_MAX: Final = 128
+_FOREVER: Final = str(2**63 - 1)
+
+
+async def narrowed_by_index(link: Link, ranges: Iterable[QueueRange], wanted: Predicates) -> list[QueueRange]:
+    """The ranges, those of brokers whose index can tell narrowed to where the keys are; the others as they were."""
+    keys = _index_keys(wanted)
+    whole = list(ranges)
+    if keys is None:
+        return whole
+    groups: dict[tuple[str, str], list[QueueRange]] = {}
+    for r in whole:
+        groups.setdefault((r.topic, r.broker), []).append(r)
+    found = await asyncio.gather(*(_of_broker(link, *name, own, keys) for name, own in groups.items()))
+    return [r for own, better in zip(groups.values(), found, strict=True) for r in (own if better is None else better)]
+
+
+def _index_keys(wanted: Predicates) -> list[str] | None:
+    """What to look up, one word for each wanted text; None when the index cannot help."""
+    if wanted.uniq_keys is not None:
+        keys = sorted(wanted.uniq_keys)
+    elif wanted.keys is not None:
+        words = [
+            max(text.split(" "), key=len) for text in sorted(wanted.keys)
+        ]  # KEYS holds words, each is in the index
+        keys = sorted(set(words))
+    else:
+        return None
+    return keys if len(keys) <= KEYS_MAX and all(keys) else None
+
+
+async def _of_broker(
+    link: Link, topic: str, broker: str, ranges: Sequence[QueueRange], keys: Sequence[str]
+) -> list[QueueRange] | None:
+    live = [r for r in ranges if r.end > r.begin]
+    if sum(r.end - r.begin for r in live) < RANGE_MIN:
+        return None
+    try:
+        if not await _covers(link, topic, broker, live):
+            return None
+        answers = await asyncio.gather(*(_query(link, topic, broker, key) for key in keys))
+    except SaturnError as error:
+        logger.info("key index not used topic=%s broker=%s reason=%s", topic, broker, error)
+        return None
+    if any(answer is None for answer in answers):
+        return None
+    places = {(m.queue_id, m.queue_offset) for answer in answers for m in answer or ()}
+    pieces = [piece for r in live for piece in _pieces(r, places)]
+    return pieces if len(pieces) <= PIECES_MAX else None
+
+
+def _pieces(r: QueueRange, places: set[tuple[int, int]]) -> list[QueueRange]:
+    """The range around these places, those that lie near each other in one."""
+    found: list[QueueRange] = []
+    for offset in sorted(at for queue_id, at in places if queue_id == r.queue_id and r.begin <= at < r.end):
+        if found and offset - found[-1].end < NEAR:
+            found[-1] = found[-1]._replace(end=offset + 1)
+        else:
+            found.append(r._replace(begin=offset, end=offset + 1))
+    return found
+
+
+async def _covers(link: Link, topic: str, broker: str, ranges: Sequence[QueueRange]) -> bool:
+    """Whether the oldest and the newest record of the ranges are in the index, which is built in the order of the log."""
+    places = [(r.queue_id, at) for r in ranges for at in sorted({r.begin, r.end - 1})]
+    pulled = await asyncio.gather(
+        *(link.puller.pull(MessageQueue(topic, broker, queue_id), at, max_count=1) for queue_id, at in places)
+    )
+    if not all(result.body for result in pulled):
+        return False
+    records = sorted((decode_record(result.body) for result in pulled), key=lambda m: m.physical_offset)
+    for record in (records[0], records[-1]):
+        uniq = record.properties.get(PropertyKey.UNIQ_KEY)
+        answer = await _query(link, topic, broker, uniq, capped=True) if uniq else None
+        if answer is None or all(m.physical_offset != record.physical_offset for m in answer):
+            return False
+    return True
+
+
+async def _query(link: Link, topic: str, broker: str, key: str, *, capped: bool = False) -> list[Message] | None:
+    """Records whose hash fits; None when there may be more of them, unless capped is all right. Raises SaturnError."""
+    address = await link.core.master_address(topic, broker)
+    ext = {"topic": topic, "key": key, "maxNum": str(ANSWER_MAX), "beginTimestamp": "0", "endTimestamp": _FOREVER,
+           "_UNIQUE_KEY_QUERY": "false"}  # fmt: skip
+    answer = await link.core.remote.call(
+        address, Command(RequestCode.QUERY_MESSAGE, ext=ext), link.core.settings.api_timeout_ms
+    )
+    if answer.code == ResponseCode.QUERY_NOT_FOUND:
+        return []
+    if answer.code != ResponseCode.SUCCESS:
+        raise link.core.answer_error(answer, address, topic=topic)
+    body = answer.body or b""
+    records = list(decode_records(body))
+    return records if capped or (len(records) < ANSWER_MAX and len(body) < ANSWER_BYTES) else None

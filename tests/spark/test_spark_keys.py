@@ -1,0 +1,176 @@
+"""Predicates on keys and uniqKey by the broker's index: the rows of a scan with few reads, or a scan where it is not believed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import datasource as ds
+
+from saturnmq import Outgoing
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.errors import response_error
+from saturnmq.protocol.message import java_hash
+from saturnmq.spark import index_lookup
+from saturnmq.spark.index_lookup import ANSWER_MAX
+from saturnmq.spark.ranges import QueueRange
+from saturnmq.spark.source import RocketMQDataSource
+from saturnmq.store import StoreSettings
+from saturnmq.sync import Client
+from saturnmq.testing import SyncEmbeddedBroker
+
+COUNT, QUEUES = 3000, 2
+SHARED = dict.fromkeys(range(0, 600, 10), "few") | dict.fromkeys(range(1000, 1200, 2), "many")
+TWINS = ("Aa", "BB")  # the same hash
+
+
+def key_of(n: int) -> list[str]:
+    if n in (50 + 1, 2500):
+        return [TWINS[n == 2500]]
+    return [SHARED[n], f"k{n}"] if n in SHARED else [f"k{n}"]
+
+
+def fill(server: SyncEmbeddedBroker, topic: str, count: int = COUNT) -> None:
+    with Client(name_servers=server.name_servers) as client, client.producer("key-tests") as out:
+        client.create_topic(topic, queues=QUEUES)
+        for queue in out.queues(topic):
+            own = range(queue.queue_id, count, QUEUES)
+            for at in range(0, len(own), 500):
+                out.send_many(
+                    topic, [Outgoing(value=b"%d" % n, keys=key_of(n)) for n in own[at : at + 500]], queue=queue
+                )
+
+
+@pytest.fixture(scope="module")
+def keyed(server: SyncEmbeddedBroker) -> SyncEmbeddedBroker:
+    fill(server, "keyed")
+    return server
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The keys that the index was asked for."""
+    seen: list[str] = []
+    query = index_lookup._query
+
+    async def noted(link: Any, topic: str, broker: str, key: str, **more: Any) -> Any:
+        seen.append(key)
+        return await query(link, topic, broker, key, **more)
+
+    monkeypatch.setattr(index_lookup, "_query", noted)
+    yield seen
+
+
+def read(server: SyncEmbeddedBroker, topic: str, *filters: Any, **options: Any) -> tuple[list[int], int]:
+    """(numbers, messages in the planned ranges). Spark looks at the filters again; so does this."""
+    given = {"nameServer": server.name_servers, "topic": topic, "pushdown": "true"} | {
+        k: str(v) for k, v in options.items()
+    }
+    source = RocketMQDataSource(given)
+    made: Any = source.reader(source.schema())
+    list(made.pushFilters(list(filters)))
+    pieces = made.partitions()
+    found = [row for piece in pieces for batch in made.read(piece) for row in batch.to_pylist()]
+    planned = sum(piece.piece[4] - piece.piece[3] for piece in pieces if piece.piece)
+    return sorted(int(row["body"]) for row in found), planned
+
+
+@pytest.mark.spec("SRC-19", "SRC-18")
+def test_a_key_is_found_by_the_index_and_little_is_read(keyed: SyncEmbeddedBroker, asked: list[str]) -> None:
+    assert read(keyed, "keyed", ds.EqualTo(("keys",), "k1777")) == ([1777], 1)
+    assert len(asked) == 3 and asked[2] == "k1777", "first whether the index covers the range, then the key"
+    numbers, planned = read(keyed, "keyed", ds.In(("keys",), ("k7", "k9", "k2999", "nowhere")))
+    assert numbers == [7, 9, 2999] and planned == 3, "7 and 9 lie beside each other"
+    assert read(keyed, "keyed", ds.EqualTo(("keys",), "nowhere")) == ([], 0)
+    few_of_both = read(keyed, "keyed", ds.EqualTo(("keys",), "few k590"))  # a text of two words: one is looked up
+    assert few_of_both == ([590], 1)
+    assert read(keyed, "keyed", ds.EqualTo(("keys",), "k590"))[0] == [], (
+        "keys are compared as a whole, as without pushdown"
+    )
+
+
+@pytest.mark.spec("SRC-19")
+def test_a_unique_key_is_found_by_the_index(keyed: SyncEmbeddedBroker, asked: list[str]) -> None:
+    source = RocketMQDataSource({"nameServer": keyed.name_servers, "topic": "keyed", "columns": "uniqKey,body"})
+    made: Any = source.reader(source.schema())
+    rows = [row for piece in made.partitions() for batch in made.read(piece) for row in batch.to_pylist()]
+    uniq = {int(row["body"]): row["uniqKey"] for row in rows}
+    assert len(uniq) == COUNT and not asked
+    assert read(keyed, "keyed", ds.EqualTo(("uniqKey",), uniq[2024])) == ([2024], 1)
+    several = ds.In(("uniqKey",), (uniq[3], uniq[1500]))
+    assert read(keyed, "keyed", several, ds.EqualTo(("keys",), "k3")) == ([3], 2)
+    ranged = read(keyed, "keyed", several, ds.LessThan(("queueOffset",), 700))
+    assert ranged == ([3], 1), "the index knows no ranges of offsets, the plan does"
+
+
+@pytest.mark.spec("SRC-19", "IX-03")
+def test_records_of_the_same_hash_are_no_rows(keyed: SyncEmbeddedBroker) -> None:
+    assert java_hash("keyed#Aa") == java_hash("keyed#BB")
+    for n, key in ((51, "Aa"), (2500, "BB")):
+        numbers, planned = read(keyed, "keyed", ds.EqualTo(("keys",), key))
+        assert numbers == [n] and 1 <= planned <= 2
+
+
+@pytest.mark.spec("SRC-19", "IX-06")
+def test_an_answer_that_is_full_is_not_believed(keyed: SyncEmbeddedBroker, asked: list[str]) -> None:
+    """100 messages have the word `many`: the broker names 64 of them."""
+    assert sum(word == "many" for word in SHARED.values()) > ANSWER_MAX > sum(word == "few" for word in SHARED.values())
+    # what is looked up is the longest word: `many` of `many k10`, but `k1000` of `many k1000`
+    assert read(keyed, "keyed", ds.EqualTo(("keys",), "many k10"))[1] == COUNT and asked[-1] == "many"
+    numbers, planned = read(keyed, "keyed", ds.EqualTo(("keys",), "many k1000"))
+    assert numbers == [1000] and planned == 1 and asked[-1] == "k1000"
+    assert read(keyed, "keyed", ds.In(("keys",), ("many k10", "k5")))[0] == [5], "one full answer is enough for a scan"
+
+
+@pytest.mark.spec("SRC-19")
+@pytest.mark.parametrize("which", [0, 1], ids=["oldest", "newest"])
+def test_an_index_that_does_not_reach_to_the_ends_is_not_believed(
+    keyed: SyncEmbeddedBroker, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    """Index files are deleted before queues are, and records are in their queue before they are in the index."""
+    query, calls = index_lookup._query, 0
+
+    async def without_end(*given: Any, **more: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return [] if calls == which + 1 else await query(*given, **more)
+
+    monkeypatch.setattr(index_lookup, "_query", without_end)
+    assert read(keyed, "keyed", ds.EqualTo(("keys",), "k1777")) == ([1777], COUNT)
+    assert calls == which + 1
+
+
+@pytest.mark.spec("SRC-19")
+def test_a_broker_without_an_index_or_with_errors_is_scanned(
+    keyed: SyncEmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SyncEmbeddedBroker(store=StoreSettings(message_index_enable=False)) as server:
+        fill(server, "plain", 1200)
+        assert read(server, "plain", ds.EqualTo(("keys",), "k77")) == ([77], 1200)
+
+    async def refused(*_given: Any, **_more: Any) -> Any:
+        raise response_error(ResponseCode.SYSTEM_ERROR, f"code {RequestCode.QUERY_MESSAGE} is not served")
+
+    monkeypatch.setattr(index_lookup, "_query", refused)
+    assert read(keyed, "keyed", ds.EqualTo(("keys",), "k1777")) == ([1777], COUNT)
+
+
+@pytest.mark.spec("SRC-19")
+def test_small_ranges_and_long_lists_of_keys_are_scanned(keyed: SyncEmbeddedBroker, asked: list[str]) -> None:
+    assert read(keyed, "keyed", ds.EqualTo(("keys",), "k6"), ds.LessThan(("queueOffset",), 50)) == ([6], 100)
+    assert read(keyed, "keyed", ds.In(("keys",), tuple(f"k{n}" for n in range(600, 609)))) == (
+        list(range(600, 609)),
+        COUNT,
+    )
+    assert read(keyed, "keyed", ds.EqualTo(("keys",), "  ")) == ([], COUNT) and not asked
+
+
+@pytest.mark.spec("SRC-19")
+def test_ranges_keep_their_times_and_near_places_share_one() -> None:
+    whole = QueueRange("T", "b", 1, 100, 5000, 7, 9)
+    places = {(1, 99), (1, 100), (1, 200), (1, 1000), (1, 5000), (0, 300)}
+    assert index_lookup._pieces(whole, places) == [
+        QueueRange("T", "b", 1, 100, 201, 7, 9),
+        QueueRange("T", "b", 1, 1000, 1001, 7, 9),
+    ]
