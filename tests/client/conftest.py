@@ -58,7 +58,7 @@ class Server:
         """Requests of one code so far."""
         return [command for command in self.requests if command.code == code]
 
-    async def wait_for(self, code: int, count: int = 1, timeout: float = 5.0) -> list[Command]:
+    async def wait_for(self, code: int, count: int = 1, timeout: float = 30.0) -> list[Command]:
         """Until so many requests of a code have arrived."""
         async with asyncio.timeout(timeout):
             while len(self.of(code)) < count:

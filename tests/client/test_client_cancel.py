@@ -46,7 +46,7 @@ CALLS: dict[str, Callable[[World], Coroutine[Any, Any, Any]]] = {
     "consumer.subscribe": lambda w: w.consumer.subscribe("U"),
     "consumer.unsubscribe": lambda w: w.consumer.unsubscribe("T"),
     "consumer.recv": lambda w: w.consumer.recv(),
-    "consumer.recv timeout": lambda w: w.consumer.recv(5),
+    "consumer.recv timeout": lambda w: w.consumer.recv(30),
     "consumer.anext": lambda w: anext_of(w),
     "consumer.batches": lambda w: batch_of(w),
     "consumer.commit": lambda w: w.consumer.commit(),
@@ -134,7 +134,7 @@ async def still_works(world: World, name: str) -> None:
         committed = world.cluster.broker.offsets.get(("g", "T", 0), 0)
         wanted = set(range(committed, receipt.offset + 1)) - world.settled(inbox)  # type: ignore[attr-defined]
         got: set[int] = set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not wanted <= got:
                 message = await inbox.recv()
                 await message.ack()
@@ -175,7 +175,7 @@ def test_cancelled_at_every_await(run: Run, cluster: Any, name: str) -> None:
         left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         left = [task for task in left if "bounded" not in repr(task)]
         if left:
-            await asyncio.wait(left, timeout=1)  # the scripted servers' own
+            await asyncio.wait(left, timeout=30)  # the scripted servers' own
         assert not [task for task in left if not task.done()]
         assert not problems
         return done
@@ -236,7 +236,7 @@ def test_gate_gives_the_place_of_a_cancelled_waiter_to_the_next(run: Run) -> Non
         gate.leave(500)
         waiters[0].cancel()  # let in and cancelled in the same turn
         waiters[1].cancel()
-        await asyncio.wait_for(waiters[2], 1)
+        await asyncio.wait_for(waiters[2], 30)
         assert (gate.count, gate.bytes) == (1, 1)
         gate.leave(1)
         assert (gate.count, gate.bytes) == (0, 0)

@@ -88,13 +88,13 @@ def test_a_delayed_message_arrives_after_its_delay_and_never_early(run: Run) -> 
                 await inbox.subscribe("Late")
                 await out.send("Late", b"later", delay=1)
                 await out.send("Late", b"now")
-                first, second = await inbox.recv(10), await inbox.recv(10)
+                first, second = await inbox.recv(30), await inbox.recv(30)
                 assert (first.body, second.body) == (b"now", b"later")
                 waited = second.stored_at - second.born_at
                 assert timedelta(milliseconds=999) <= waited < timedelta(seconds=3)
                 await first.ack()
                 await second.retry(timedelta(seconds=1))
-                again = await inbox.recv(10)
+                again = await inbox.recv(30)
                 assert (again.body, again.attempt) == (b"later", 2)
                 await again.ack()
 

@@ -27,7 +27,7 @@ async def send(client: Client, count: int, topic: str = "T", start: int = 0) -> 
 async def received(inbox: Consumer[bytes], count: int) -> list[bytes]:
     found = []
     for _ in range(count):
-        message = await inbox.recv(10)
+        message = await inbox.recv(30)
         found.append(message.body)
         await message.ack()
     return sorted(found)
@@ -182,6 +182,6 @@ def test_the_facade_without_asyncio_takes_the_same_filters() -> None:
                 out.send("T", b"%d" % n, properties={"n": str(n)})
         with client.consumer("g", start="first") as inbox:
             inbox.subscribe("T", sql("n = 1"))
-            message = inbox.recv(10)
+            message = inbox.recv(30)
             assert message.body == b"1"
             message.ack()

@@ -22,7 +22,7 @@ from saturnmq.testing import EmbeddedBroker
 Run = Callable[[Callable[[], Any]], Any]
 
 
-async def eventually(check: Callable[[], object], timeout: float = 8.0) -> None:
+async def eventually(check: Callable[[], object], timeout: float = 30.0) -> None:
     async with asyncio.timeout(timeout):
         while not check():
             await asyncio.sleep(0.01)  # poll
@@ -50,16 +50,16 @@ def test_one_message_of_a_queue_at_a_time_while_other_queues_go_on(run: Run) -> 
             assert queues[0] != queues[1]
             async with client.consumer("c", codec=str_codec(), start="first", ordered=True) as inbox:
                 await inbox.subscribe("Orders")
-                first = {m.queue: m for m in [await inbox.recv(5), await inbox.recv(5)]}
+                first = {m.queue: m for m in [await inbox.recv(30), await inbox.recv(30)]}
                 assert {m.value for m in first.values()} == {"k0:0", "k1:0"}
                 await silence(inbox)
                 assert inbox.position(queues[0]) == {queues[0]: 1}
                 await first[queues[1]].ack()
-                second = await inbox.recv(5)
+                second = await inbox.recv(30)
                 assert (second.queue, second.value) == (queues[1], "k1:1"), "the other queue does not wait"
                 await silence(inbox)
                 await first[queues[0]].ack()
-                assert (await inbox.recv(5)).value == "k0:1"
+                assert (await inbox.recv(30)).value == "k0:1"
                 assert inbox.committed()[queues[0]] == 1
 
     run(work)
@@ -72,22 +72,22 @@ def test_failed_message_comes_again_first_and_its_queue_waits_for_it(run: Run) -
             (queue,) = await fill(client, "Orders", 3)
             async with client.consumer("c", codec=str_codec(), start="first", ordered=True, suspend=0.2) as inbox:
                 await inbox.subscribe("Orders")
-                first = await inbox.recv(5)
+                first = await inbox.recv(30)
                 await first.retry()
                 await first.retry()  # alike does nothing
                 with pytest.raises(AlreadySettled):
                     await first.ack()
                 await silence(inbox, 0.1)
-                again = await inbox.recv(5)
+                again = await inbox.recv(30)
                 assert (again.value, again.attempt, again.offset) == ("k0:0", 2, 0)
                 assert inbox.committed().get(queue, 0) == 0, "a failure does not advance"
                 await again.retry(timedelta(milliseconds=10))
-                third = await inbox.recv(5)
+                third = await inbox.recv(30)
                 assert (third.value, third.attempt) == ("k0:0", 3)
                 await third.ack()
                 rest = []
                 for _ in range(2):
-                    message = await inbox.recv(5)
+                    message = await inbox.recv(30)
                     rest.append(message.value)
                     await message.ack()
                 assert rest == ["k0:1", "k0:2"]
@@ -106,17 +106,17 @@ def test_message_that_fails_too_often_becomes_a_dead_letter_and_its_queue_goes_o
             async with client.consumer("c", codec=str_codec(), start="first", **options) as inbox:
                 await inbox.subscribe("Orders")
                 for attempt in (1, 2, 3):
-                    message = await inbox.recv(5)
+                    message = await inbox.recv(30)
                     assert (message.value, message.attempt) == ("k0:0", attempt)
                     await message.retry(reason="no stock")
-                rejected = await inbox.recv(5)
+                rejected = await inbox.recv(30)
                 assert rejected.value == "k0:1"
                 await rejected.reject("never")
-                assert (await inbox.recv(5)).value == "k0:2"
+                assert (await inbox.recv(30)).value == "k0:2"
                 assert inbox.committed()[queue] == 2
             async with client.consumer("dead", codec=str_codec(), start="first") as inbox:
                 await inbox.subscribe("%DLQ%c")
-                dead = [await inbox.recv(5), await inbox.recv(5)]
+                dead = [await inbox.recv(30), await inbox.recv(30)]
             assert [m.value for m in dead] == ["k0:0", "k0:1"]
             assert [m.properties["DEAD_LETTER_REASON"] for m in dead] == ["no stock", "never"]
             assert {m.topic for m in dead} == {"Orders"} and dead[0].attempt > 2
@@ -136,11 +136,11 @@ def test_while_a_dead_letter_cannot_be_sent_the_queue_waits(run: Run, cluster: A
             fake.broker.script[310] = [refuse]
             async with client.consumer("c", start="first", ordered=True, suspend=0.01, max_times=0) as inbox:
                 await inbox.subscribe("T")
-                await (await inbox.recv(5)).retry()
-                again = await inbox.recv(5)
+                await (await inbox.recv(30)).retry()
+                again = await inbox.recv(30)
                 assert (again.body, again.attempt) == (b"a", 2)
                 await again.retry()
-                assert (await inbox.recv(5)).body == b"b"
+                assert (await inbox.recv(30)).body == b"b"
             sent = fake.broker.of(310)
             assert len(sent) == 2 and sent[-1].ext["b"] == "%RETRY%c" and sent[-1].ext["l"] == "0"
 
@@ -160,7 +160,7 @@ def test_a_queue_leaves_only_when_its_message_is_settled_and_goes_on_behind_it(r
             options: Any = {"codec": str_codec(), "start": "first", "ordered": True}
             async with one.consumer("c", **options) as first:
                 await first.subscribe("Orders")
-                held = [await first.recv(5) for _ in range(4)]
+                held = [await first.recv(30) for _ in range(4)]
                 async with two.consumer("c", **options) as second:
                     await second.subscribe("Orders")
                     await eventually(lambda: any(item.leaving for item in first.assignments))  # type: ignore[attr-defined]
@@ -201,14 +201,14 @@ def test_a_queue_that_returns_before_it_left_goes_on_at_once(run: Run) -> None:
             options: Any = {"codec": str_codec(), "start": "first", "ordered": True}
             async with one.consumer("c", **options) as first:
                 await first.subscribe("Orders")
-                held = [await first.recv(5) for _ in range(4)]
+                held = [await first.recv(30) for _ in range(4)]
                 async with two.consumer("c", **options) as second:
                     await second.subscribe("Orders")
                     await eventually(lambda: any(item.leaving for item in first.assignments))  # type: ignore[attr-defined]
                 await eventually(lambda: not any(item.leaving for item in first.assignments))  # type: ignore[attr-defined]
                 for message in held:
                     await message.ack()
-                assert {(await first.recv(5)).value for _ in range(4)} == {f"k{key}:1" for key in range(4)}
+                assert {(await first.recv(30)).value for _ in range(4)} == {f"k{key}:1" for key in range(4)}
 
     run(work)
 
@@ -225,7 +225,7 @@ def test_without_its_lock_a_queue_halts_and_goes_on_where_the_group_is_then(
             (queue,) = await fill(client, "Orders", 5)
             async with client.consumer("c", codec=str_codec(), start="first", ordered=True) as inbox:
                 await inbox.subscribe("Orders")
-                message = await inbox.recv(5)
+                message = await inbox.recv(30)
                 assignment = next(item for item in inbox.assignments if item.user_queue == queue)
                 locks = server.broker.ctx.locks
                 locks.unlock("c", client.client_id, [queue])
@@ -235,7 +235,7 @@ def test_without_its_lock_a_queue_halts_and_goes_on_where_the_group_is_then(
                 await silence(inbox, 0.2)
                 await client.puller().commit("c", queue, 3)
                 locks.unlock("c", "somebody else", [queue])
-                assert (await inbox.recv(5)).value == "k0:3", "what another member settled is not repeated"
+                assert (await inbox.recv(30)).value == "k0:3", "what another member settled is not repeated"
 
     run(work)
 
@@ -309,11 +309,11 @@ def test_in_broadcast_mode_order_needs_no_lock(run: Run, tmp_path: Any) -> None:
                 options: Any = {"start": "first", "ordered": True, "model": "broadcast", "suspend": 0.01}
                 async with client.consumer("c", codec=str_codec(), **options) as inbox:
                     await inbox.subscribe("Orders")
-                    await (await inbox.recv(5)).retry()
-                    again = await inbox.recv(5)
+                    await (await inbox.recv(30)).retry()
+                    again = await inbox.recv(30)
                     assert (again.value, again.attempt) == ("k0:0", 2)
                     await again.reject()
-                    assert (await inbox.recv(5)).value == "k0:1"
+                    assert (await inbox.recv(30)).value == "k0:1"
                     assert server.broker.ctx.locks._locks == {}
 
     run(work)
@@ -326,11 +326,11 @@ def test_after_a_seek_the_message_that_a_reader_holds_is_waited_for(run: Run) ->
             (queue,) = await fill(client, "Orders", 4)
             async with client.consumer("c", codec=str_codec(), start="first", ordered=True) as inbox:
                 await inbox.subscribe("Orders")
-                held = await inbox.recv(5)
+                held = await inbox.recv(30)
                 await inbox.seek(2, queue)
                 await silence(inbox)
                 await held.ack()
-                assert (await inbox.recv(5)).value == "k0:2"
+                assert (await inbox.recv(30)).value == "k0:2"
                 assert inbox.committed()[queue] == 2
 
     run(work)
@@ -344,13 +344,13 @@ def test_a_message_nobody_settles_comes_again_before_the_next_one(run: Run) -> N
             options: Any = {"ordered": True, "ack_timeout": 0.1, "suspend": 0.01}
             async with client.consumer("c", codec=str_codec(), start="first", **options) as inbox:
                 await inbox.subscribe("Orders")
-                late = await inbox.recv(5)
-                again = await inbox.recv(5)
+                late = await inbox.recv(30)
+                again = await inbox.recv(30)
                 assert (again.value, again.attempt) == ("k0:0", 2)
                 await again.ack()
                 with pytest.raises(AlreadySettled):
                     await late.ack()
-                assert (await inbox.recv(5)).value == "k0:1"
+                assert (await inbox.recv(30)).value == "k0:1"
 
     run(work)
 

@@ -20,7 +20,7 @@ def test_a_group_is_known_again_before_the_next_pull(
             await out.send(saturn_topic, b"before")
             async with client.consumer(saturn_group, start="first") as inbox:
                 await inbox.subscribe(saturn_topic)
-                await (await inbox.recv(timeout=10)).ack()
+                await (await inbox.recv(timeout=30)).ack()
                 for number in range(2):  # the first heartbeat of a new client may come by itself
                     last = saturn_broker.requests[-1].number
                     if how == "connection":
@@ -100,7 +100,7 @@ def test_the_offsets_of_one_who_leaves_are_stored_before_the_others_are_told(
             await out.send(saturn_topic, b"x", shard_by="k")
             async with client.consumer(saturn_group, start="first") as inbox:
                 await inbox.subscribe(saturn_topic)
-                await (await inbox.recv(timeout=10)).ack()
+                await (await inbox.recv(timeout=30)).ack()
 
     asyncio.run(work())
     leaving = [r for r in saturn_broker.requests if r.name in ("UPDATE_CONSUMER_OFFSET", "UNREGISTER_CLIENT")]

@@ -66,7 +66,7 @@ def test_no_reply_in_time_and_no_send_are_told_apart(run: Run, cluster: Any) -> 
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             async with client.producer("g") as out:
                 with pytest.raises(ReplyTimeout, match="OK, but wait reply message timeout") as caught:
-                    await out.request("T", b"x", timeout=0.1)
+                    await out.request("T", b"x", timeout=0.5)
                 assert (caught.value.code, caught.value.retryable) == (10006, True)
                 c.broker.script[310] = lambda command: command.reply(13, "the message is illegal")
                 with pytest.raises(SaturnError, match="illegal"):
@@ -152,7 +152,7 @@ def test_what_a_listener_returns_to_a_request_is_the_reply(run: Run, caplog: pyt
                 gone.cancel()
                 await asyncio.gather(gone, return_exceptions=True)
                 with pytest.raises(ReplyTimeout):
-                    await out.request("Ask", "quiet", timeout=0.3)
+                    await out.request("Ask", "quiet", timeout=1.0)
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
             assert set(seen) >= {"quiet", "ping 0"}

@@ -49,6 +49,7 @@ from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
 Run = Callable[[Callable[[], Any]], Any]
 TRACE = "RMQ_SYS_TRACE_TOPIC"
 QUEUE = MessageQueue("T", "b0", 1)
+MEMBERS = 10  # each waiting for itself would take that many times as long as all together
 
 
 def traces(c: Any, topic: str = TRACE) -> list[Any]:
@@ -69,7 +70,7 @@ def keys_of(command: Any) -> list[str]:
     return decode_properties(command.ext["i"])["KEYS"].split(" ")
 
 
-async def eventually(check: Callable[[], object], timeout: float = 8.0) -> None:
+async def eventually(check: Callable[[], object], timeout: float = 30.0) -> None:
     async with asyncio.timeout(timeout):
         while not check():
             await asyncio.sleep(0.01)  # poll
@@ -260,9 +261,9 @@ def test_a_delivery_is_told_when_it_begins_and_when_it_ends(run: Run, cluster: A
             c.broker.put("T", 0, b"off", "UNIQ_KEY\x01C\x02TRACE_ON\x01false")
             c.broker.put("T", 0, b"slow", "UNIQ_KEY\x01D\x02TRACE_ON\x01true")
             async with Client(name_servers=c.name_servers) as client:
-                async with client.consumer("c", start="first", trace=True, ack_timeout=0.2) as inbox:
+                async with client.consumer("c", start="first", trace=True, ack_timeout=1.0) as inbox:
                     await inbox.subscribe("T")
-                    ok, fails, off, _slow = [await inbox.recv(5) for _ in range(4)]
+                    ok, fails, off, _slow = [await inbox.recv(30) for _ in range(4)]
                     await ok.ack()
                     await fails.retry(reason="no")
                     await off.ack()
@@ -283,7 +284,7 @@ def test_a_delivery_is_told_when_it_begins_and_when_it_ends(run: Run, cluster: A
             ]  # fmt: skip
             ends = [(afters[n].success, afters[n].outcome) for n in "ABD"]
             assert ends == [(True, Outcome.SUCCESS), (False, Outcome.FAILED), (False, Outcome.TIME_OUT)]
-            assert afters["D"].cost_ms >= 200 and afters["A"].keys == "k1 k2"
+            assert afters["D"].cost_ms >= 1000 and afters["A"].keys == "k1 k2"
             groups = {command.ext["a"] for command in traces(c)}
             assert len(groups) == 1 and re.fullmatch(r"_INNER_TRACE_PRODUCER-c-CONSUME-\d+", groups.pop())
             found = {key for command in traces(c) for key in keys_of(command)}
@@ -304,7 +305,7 @@ def test_separators_in_what_others_sent_spoil_no_record(run: Run, cluster: Any) 
                 async with client.consumer("c", start="first") as inbox:
                     await inbox.subscribe("T")
                     for _ in range(2):
-                        await (await inbox.recv(5)).ack()
+                        await (await inbox.recv(30)).ack()
                 assert inbox.trace_stats == TraceStats(made=4, sent=4)
             assert [record.message_id for record in told(c)] == ["A a", "A a", "B", "B"]
             (command,) = traces(c)
@@ -397,7 +398,12 @@ def test_the_end_of_a_transaction_is_told_however_it_came(run: Run, cluster: Any
 
 
 @pytest.mark.spec("TR-07")
-def test_records_travel_together_and_the_first_waits_half_a_second(run: Run, cluster: Any) -> None:
+def test_records_travel_together_and_the_first_waits_half_a_second(
+    run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert trace.AGE_S == 0.5
+    monkeypatch.setattr(trace, "AGE_S", 2.0)  # twenty sends are made within it on a busy machine too
+
     async def work() -> None:
         async with cluster() as c:
             c.add(TRACE)
@@ -466,14 +472,14 @@ def test_full_queue_drops_and_counts_and_nobody_waits_or_fails(
                 await eventually(lambda: not tracer._records)  # the worker holds it and waits for the send under way
                 for _ in range(120):
                     await out.send("T", b"x")
-                assert time.monotonic() - begin < 4, "no send waits for the trace"
+                assert time.monotonic() - begin < 20, "no send waits for the trace"
                 assert out.trace_stats == TraceStats(made=122, dropped=20)
                 assert [r.message for r in caplog.records if "dropped" in r.message] == [
                     f"trace record dropped group={tracer.group} times=1"
                 ]
                 begin = time.monotonic()
                 await out.stop()
-                assert time.monotonic() - begin < 2 * trace.FLUSH_S, "the end waits for a bounded time"
+                assert time.monotonic() - begin < 2.5, "the end waits for a bounded time"
                 await eventually(lambda: out.trace_stats == TraceStats(made=122, failed=2, dropped=120))
             assert len(c.brokers["b0"].of(310)) == 122
 
@@ -509,7 +515,11 @@ def test_a_trace_that_cannot_be_sent_is_only_logged(
 
 
 @pytest.mark.spec("TR-07")
-def test_what_is_left_is_sent_at_the_end_also_when_only_the_client_is_stopped(run: Run, cluster: Any) -> None:
+def test_what_is_left_is_sent_at_the_end_also_when_only_the_client_is_stopped(
+    run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace, "AGE_S", 60.0)
+
     async def work() -> None:
         async with cluster() as c:
             for topic in (TRACE, "%RETRY%c"):
@@ -524,11 +534,11 @@ def test_what_is_left_is_sent_at_the_end_also_when_only_the_client_is_stopped(ru
             inbox = client.consumer("c", start="first")
             await inbox.start()
             await inbox.subscribe("T")
-            await (await inbox.recv(5)).ack()
+            await (await inbox.recv(30)).ack()
             assert traces(c) == []
             begin = time.monotonic()
             await client.stop()
-            assert time.monotonic() - begin < 3
+            assert time.monotonic() - begin < 10
             assert sorted(type(record).__name__ for record in told(c)).count("Pub") == 3
             for one in (*producers, inbox):
                 stats = one.trace_stats  # type: ignore[attr-defined]
@@ -546,23 +556,24 @@ def test_a_client_that_stops_waits_half_a_second_for_all_traces_together(run: Ru
             c.add(TRACE, c.route("b1"))
             c.add("T", c.route("b0"))
             c.brokers["b1"].script[310] = lambda command: None  # it never answers
-            for n in range(4):
+            for n in range(MEMBERS):
                 c.add(f"%RETRY%c{n}", c.route("b0"))
             c.brokers["b0"].put("T", 0, b"x", "UNIQ_KEY\x01A")
             client = Client(name_servers=c.name_servers, trace=True)
             await client.start()
-            inboxes = [client.consumer(f"c{n}", start="first") for n in range(4)]
+            inboxes = [client.consumer(f"c{n}", start="first") for n in range(MEMBERS)]
             for inbox in inboxes:
                 await inbox.start()
                 await inbox.subscribe("T")
-                await (await inbox.recv(5)).ack()
+                await (await inbox.recv(30)).ack()
             begin = time.monotonic()
             await client.stop()
-            assert time.monotonic() - begin < 3 * trace.FLUSH_S
+            assert time.monotonic() - begin < MEMBERS * trace.FLUSH_S
             for inbox in inboxes:
                 stats = inbox.trace_stats
                 assert stats.made == 2 == stats.failed + stats.dropped
-            assert [c.brokers["b0"].offsets[f"c{n}", "T", 0] for n in range(4)] == [1] * 4
+            offsets = c.brokers["b0"].offsets
+            await eventually(lambda: [offsets.get((f"c{n}", "T", 0)) for n in range(MEMBERS)] == [1] * MEMBERS)
 
     run(work)
 
@@ -580,7 +591,7 @@ def test_stopping_that_is_cancelled_anywhere_leaves_nothing(run: Run, cluster: A
                 await out.send("T", b"y", queue=QUEUE)
                 await inbox.start()
                 await inbox.subscribe("T")
-                await inbox.recv(5)
+                await inbox.recv(30)
                 task = asyncio.ensure_future({"producer": out, "consumer": inbox, "client": client}[what].stop())  # type: ignore[attr-defined]
                 for _ in range(steps):
                     await asyncio.sleep(0)
@@ -697,7 +708,7 @@ def test_a_topic_of_ones_own_and_a_consumer_of_given_queues(run: Run, cluster: A
                     assert quiet.trace_stats == TraceStats()
                 async with client.consumer("c", start="first", trace="Other") as inbox:
                     await inbox.assign([QUEUE])
-                    await (await inbox.recv(5)).ack()
+                    await (await inbox.recv(30)).ack()
             assert [type(record) for record in told(c, "Mine")] == [Pub]
             assert [type(record) for record in told(c, "Other")] == [SubBefore, SubAfter]
             assert traces(c) == []
@@ -726,7 +737,7 @@ def test_on_the_cloud_channel_every_region_has_its_topic_and_records_of_ends_are
                     await inbox.subscribe("T")
                     await inbox.subscribe(north)
                     for _ in range(5):
-                        await (await inbox.recv(5)).ack()
+                        await (await inbox.recv(30)).ack()
                     assert inbox.trace_stats.made == 8
             assert [type(record) for record in told(c, "rmq_sys_TRACE_DATA_DefaultRegion")] == [Pub]
             mine = [(type(r), r.message_id) for r in told(c, north)]
@@ -769,7 +780,7 @@ def test_reading_and_writing_the_trace_topic_makes_no_trace(run: Run, cluster: A
             async with Client(name_servers=c.name_servers, trace=True) as client:
                 async with client.consumer("c", start="first") as inbox:
                     await inbox.subscribe(TRACE)
-                    await (await inbox.recv(5)).ack()
+                    await (await inbox.recv(30)).ack()
                 assert inbox.trace_stats == TraceStats()
             assert traces(c) == []
 
@@ -785,7 +796,7 @@ def test_a_trace_is_found_by_any_id_and_key_without_await() -> None:
                 many = out.send_many("T", [b"two", b"three"])
                 inbox.subscribe("T")
                 for _ in range(3):
-                    inbox.recv(5).ack()
+                    inbox.recv(30).ack()
             assert out.trace_stats == TraceStats(made=2, sent=2) and inbox.trace_stats == TraceStats(made=6, sent=6)
             for key in (one.message_id, "order-1", "order-2", many[0].message_id, many[1].message_id):
                 found = client.query_trace(key)

@@ -303,7 +303,7 @@ def test_commit_rollback_and_a_lost_word_end_to_end(run: Run) -> None:
                     half.leave_open()
                 async with client.consumer("readers", codec=str_codec(), start="first") as inbox:
                     await inbox.subscribe("Orders")
-                    got = [await inbox.recv(10) for _ in range(2)]
+                    got = [await inbox.recv(30) for _ in range(2)]
                     assert {message.value for message in got} == {"committed", "asked about"}
                     assert got[-1].properties["PGROUP"] == "g"
                     for message in got:
@@ -326,7 +326,7 @@ def test_transactions_and_requests_without_await() -> None:
                 raise KeyError
             with client.consumer("readers", codec=str_codec(), start="first") as inbox:
                 inbox.subscribe("Orders")
-                message = inbox.recv(10)
+                message = inbox.recv(30)
                 assert message.value == "yes"
                 message.ack()
                 with pytest.raises(TimeoutError):
@@ -336,7 +336,7 @@ def test_transactions_and_requests_without_await() -> None:
                     target=lambda: answers.append(out.request("Orders", "ping", timeout=10).value)
                 )
                 asking.start()
-                request = inbox.recv(10)
+                request = inbox.recv(30)
                 out.reply(request, request.value + " pong")
                 request.ack()
                 asking.join(10)
