@@ -18,9 +18,9 @@ from saturnmq.broker import BrokerSettings
 from saturnmq.client.transactions import TransactionState
 from saturnmq.protocol.errors import ConfigError, StoreError
 from saturnmq.protocol.message import decode_properties
-from saturnmq.spark import sink, transactional
+from saturnmq.spark import decision_log, sink, transactional
 from saturnmq.spark.connect import Connection, linked
-from saturnmq.spark.decision_log import Decision, DecisionLog, Fence, Half
+from saturnmq.spark.decision_log import QUIET_MS, Decision, DecisionLog, Fence, Half
 from saturnmq.spark.encode import Request, Target
 from saturnmq.spark.sink_options import SinkOptions, parse_sink_options
 from saturnmq.spark.source import RocketMQDataSource
@@ -65,8 +65,10 @@ def test_the_first_decision_about_a_batch_stands(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("SNK-15", "SNK-16", "SNK-11")
-def test_what_is_answered_about_a_half(tmp_path: Path) -> None:
+def test_what_is_answered_about_a_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = DecisionLog(str(tmp_path))
+    now = decision_log.now_ms() + QUIET_MS  # the clock; files are younger
+    monkeypatch.setattr(decision_log, "now_ms", lambda: now)
     log.decide(decision("7", "good"))
     log.note("7", "T", [half(0), half(1)])
     log.note("7", "D", [half(0)])
@@ -74,13 +76,22 @@ def test_what_is_answered_about_a_half(tmp_path: Path) -> None:
         torn.write("D ID1")  # killed while it wrote
     ours = Fence("q", "7", 0, 0, "good")
     assert Fence.parse(str(ours)) == ours and Fence.parse("a/b") is None and Fence.parse("q/7/x/0/t") is None
-    assert log.verdict(ours, "ID1") is COMMIT and log.verdict(ours, "ID2") is COMMIT
+    assert log.verdict(ours, "ID1") is UNKNOWN  # its end may be under way: with two commits it would be there twice
+    assert log.verdict(ours, "ID2") is UNKNOWN  # its end is yet to come, in this run of the query or in the next
+    now += QUIET_MS
+    assert log.verdict(ours, "ID1") is COMMIT and log.verdict(ours, "ID2") is UNKNOWN
     assert log.verdict(ours, "ID0") is ROLLBACK  # done: this is a copy that a check made
     assert log.verdict(ours, "ID9") is ROLLBACK  # of no row that was decided
     assert log.verdict(ours._replace(token="other"), "ID1") is ROLLBACK  # of an attempt that failed
     assert log.verdict(ours._replace(batch="6"), "ID1") is ROLLBACK  # older than the last one decided
     assert log.verdict(ours._replace(batch="8"), "ID1") is UNKNOWN  # still open
     assert [h.uniq for _, h in log.open_ends()] == ["ID1", "ID2"]
+    log.decide(decision("run-1", "good"))  # a batch write is not run again: nobody else will end it
+    written = (tmp_path / "run-1.json").stat().st_mtime_ns // 1_000_000
+    for later, answer in ((QUIET_MS - 1, UNKNOWN), (QUIET_MS, COMMIT)):
+        now = written + later
+        assert log.verdict(ours._replace(batch="run-1"), "ID1") is answer
+    log.finish("run-1")
     log.finish("7")
     assert log.verdict(ours, "ID1") is ROLLBACK and log.open_ends() == []
     for batch in range(8, 120):
@@ -169,12 +180,15 @@ def test_brokers_that_ask_the_driver_are_told(
     server: SyncEmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Decided and lost ends are committed, halves of failed attempts rolled back; without the driver nobody answers."""
-    monkeypatch.setattr(transactional, "IMMUNITY_S", -1)  # asked about at once
     writer = Writer(server, "tx-asked", tmp_path / "log")
+    writer.options = replace(writer.options, check_after_ms=-1000)  # asked about at once
     good, failed = writer.task("0", range(5)), writer.task("0", range(100, 105))
     with linked(writer.options) as link:
         assert writer.group not in link.core.producers  # tasks are no producers to brokers
     writer.log.decide(Decision("-", "0", frozenset({good.fence.token}), good.halves))
+    with pytest.MonkeyPatch.context() as patch:  # their ends were sent long ago, and lost
+        patch.setattr(decision_log, "now_ms", lambda: 0)
+        writer.log.note("0", "T", good.halves)
     asked: Counter[TransactionState] = Counter()
     enough, answer = threading.Event(), transactional.verdict
 
@@ -209,7 +223,7 @@ def test_a_half_says_who_wrote_it() -> None:
     )
     request = [r for r in [*prepared.add({"body": [b"x"]}, 1), *prepared.rest()] if isinstance(r, Request)]
     assert len(request) == 1 and not request[0].prepared.batch
-    made = transactional.fenced(request[0], Fence("q", "1", 2, 3, "token"), "G").prepared
+    made = transactional.fenced(request[0], Fence("q", "1", 2, 3, "token"), "G", 300).prepared
     properties = decode_properties(made.properties.encode())
     assert (
         properties["SPARK_TX"] == "q/1/2/3/token" and properties["PGROUP"] == "G" and properties["TRAN_MSG"] == "true"

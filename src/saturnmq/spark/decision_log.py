@@ -6,7 +6,7 @@ whole and then linked to its name, which fails when the name exists: of two writ
 
 # Files of a decision log, in its folder:
 #   <batch>.json     {"queryId", "batchId", "tokens": [...], "pending": [[uniq, topic, broker, half offset, offset id], ...]}
-#   <batch>.journal  lines, appended and synced: "T <uniq>" the end of it is being sent, "D <uniq>" it was acknowledged
+#   <batch>.journal  lines, appended and synced: "T <uniq> <Unix ms>" its end is being sent, "D ..." it was acknowledged
 #   <batch>.done     empty: every pending one was acknowledged
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from saturnmq.client.transactions import TransactionState
 from saturnmq.protocol.errors import ConfigError, StoreError
 
 FENCE_PROPERTY: Final = "SPARK_TX"
+END_TIMEOUT_MS: Final = 10_000
+QUIET_MS: Final = 6 * END_TIMEOUT_MS  # after so long without a word nothing is under way any more
 KEPT_BATCHES: Final = 100  # decided and done batches that are still known by name
 
 
@@ -56,6 +59,11 @@ class Fence(NamedTuple):
         if len(parts) != 5 or not parts[2].isdigit() or not parts[3].isdigit():
             return None
         return cls(parts[0], parts[1], int(parts[2]), int(parts[3]), parts[4])
+
+
+def now_ms() -> int:
+    """Unix ms, as it is noted."""
+    return int(time.time() * 1000)
 
 
 def new_token() -> str:
@@ -131,21 +139,23 @@ class DecisionLog:
 
     def note(self, batch: str, word: str, halves: Iterable[Half]) -> None:
         """T: their ends are about to be sent. D: they are acknowledged. On disk when it returns."""
+        now = now_ms()
         with self._path(batch, "journal").open("a") as handle:
-            handle.write("".join(f"{word} {half.uniq}\n" for half in halves))
+            handle.write("".join(f"{word} {half.uniq} {now}\n" for half in halves))
             handle.flush()
             os.fsync(handle.fileno())
 
-    def noted(self, batch: str) -> tuple[set[str], set[str]]:
-        """(unique ids whose end was tried, those acknowledged). A torn last line counts for nothing."""
-        tried: set[str] = set()
-        done: set[str] = set()
+    def noted(self, batch: str) -> tuple[dict[str, int], dict[str, int]]:
+        """(unique ids whose end was tried, those acknowledged), each with the Unix ms of its note. A torn last line is none."""
+        tried: dict[str, int] = {}
+        done: dict[str, int] = {}
         try:
             lines = self._path(batch, "journal").read_text().split("\n")[:-1]
         except FileNotFoundError:
             return tried, done
         for line in lines:
-            (done if line.startswith("D ") else tried).add(line[2:])
+            word, uniq, *when = line.split(" ")
+            (done if word == "D" else tried)[uniq] = int(when[0]) if when else 0
         return tried, done
 
     def finish(self, batch: str) -> None:
@@ -177,7 +187,9 @@ class DecisionLog:
     def verdict(self, fence: Fence, uniq: str) -> TransactionState:
         """What to answer a broker that asks about a half message (SNK-15, SNK-16).
 
-        A check stores a copy of the half that is asked about again: what is done is rolled back, a commit would double it.
+        A check stores a copy of the half that is asked about again: what is done is rolled back, a commit would double it. While
+        the half's end may be under way or yet to come, the answer is UNKNOWN: told to commit as well, a broker would store the
+        message twice.
         """
         decision = self.read(fence.batch)
         if decision is None:
@@ -185,6 +197,15 @@ class DecisionLog:
             return TransactionState.ROLLBACK if older else TransactionState.UNKNOWN
         if fence.token not in decision.tokens or self.is_finished(fence.batch):
             return TransactionState.ROLLBACK
-        if not any(half.uniq == uniq for half in decision.pending) or uniq in self.noted(fence.batch)[1]:
+        tried, done = self.noted(fence.batch)
+        if not any(half.uniq == uniq for half in decision.pending) or uniq in done:
             return TransactionState.ROLLBACK
-        return TransactionState.COMMIT
+        if uniq not in tried and fence.batch.isdigit() and int(fence.batch) == self.last():
+            return TransactionState.UNKNOWN  # the query is about to end it, or will when it runs the batch again
+        since = tried[uniq] if uniq in tried else self._written_ms(fence.batch)
+        return TransactionState.UNKNOWN if now_ms() - since < QUIET_MS else TransactionState.COMMIT
+
+    def _written_ms(self, batch: str) -> int:
+        """When the log last said something about a batch."""
+        paths = (self._path(batch, kind) for kind in ("json", "journal"))
+        return max(int(path.stat().st_mtime * 1000) for path in paths if path.exists())

@@ -51,6 +51,7 @@ class SinkOptions(Connection):
     own_group: str | None = None
     decision_log: str = ""
     transaction_messages: int = 200_000
+    check_after_ms: int = 300_000
 
 
 _TABLE: Final[table.OptionTable] = {
@@ -72,6 +73,7 @@ _TABLE: Final[table.OptionTable] = {
     "maxPerSecond": ("per_second", table.number(1)),
     "decisionLog": ("decision_log", table.text),
     "transactionMaxMessages": ("transaction_messages", table.number(1)),
+    "transactionCheckAfter": ("check_after_ms", table.duration_ms),
 }
 OPTION_NAMES: Final = tuple(_TABLE)
 

@@ -20,15 +20,13 @@ from saturnmq.protocol.codes import ResponseCode, SysFlag
 from saturnmq.protocol.errors import SaturnError, StoreError
 from saturnmq.protocol.ids import parse_offset_message_id
 from saturnmq.spark.connect import Connection, Link, linked
-from saturnmq.spark.decision_log import FENCE_PROPERTY, Decision, DecisionLog, Fence, Half
+from saturnmq.spark.decision_log import END_TIMEOUT_MS, FENCE_PROPERTY, Decision, DecisionLog, Fence, Half
 from saturnmq.spark.encode import Request
 from saturnmq.spark.sending import Sender
 
 logger = logging.getLogger(__name__)
-IMMUNITY_S: Final = 300  # brokers ask about a half not before it is so old
 GROUP_PREFIX: Final = "SPARK_"
 ENDS_AT_ONCE: Final = 64
-END_TIMEOUT_MS: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -44,11 +42,11 @@ def group_of(given: str | None, query: str) -> str:
     return given or GROUP_PREFIX + query
 
 
-def fenced(request: Request, fence: Fence, group: str) -> Request:
-    """The request as a half message that says who wrote it."""
+def fenced(request: Request, fence: Fence, group: str, immunity_s: int) -> Request:
+    """The request as a half message that says who wrote it, and before which age brokers do not ask about it."""
     prepared = request.prepared
     text = (f"{prepared.properties}\x02TRAN_MSG\x01true\x02PGROUP\x01{group}\x02{FENCE_PROPERTY}\x01{fence}"
-            f"\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x01{IMMUNITY_S}")  # fmt: skip
+            f"\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x01{immunity_s}")  # fmt: skip
     made = replace(prepared, properties=text, sys_flag=prepared.sys_flag | int(SysFlag.PREPARED))
     return replace(request, prepared=made)
 
@@ -64,7 +62,8 @@ def write_halves(sender: Sender, requests: Sequence[Request], fence: Fence) -> H
         stored.append(Half(uniq, request.target.topic, *where))
 
     sender.took = took
-    sender.link.run(sender.send([fenced(request, fence, group) for request in requests]))
+    immunity_s = sender.options.check_after_ms // 1000
+    sender.link.run(sender.send([fenced(request, fence, group, immunity_s) for request in requests]))
     return Halves(fence, tuple(stored))
 
 
@@ -82,7 +81,7 @@ def commit(connection: Connection, log: DecisionLog, group: str, written: Sequen
     decision = log.decide(mine)
     stale = [half for w in written if w.fence.token not in decision.tokens for half in w.halves]
     tried, done = log.noted(batch)
-    todo = [half for half in decision.pending if half.uniq not in tried | done]
+    todo = [half for half in decision.pending if half.uniq not in tried and half.uniq not in done]
     count = 0
     with linked(connection) as link:
         for at in range(0, len(todo), ENDS_AT_ONCE * 4):
