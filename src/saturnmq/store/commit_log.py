@@ -375,8 +375,8 @@ class CommitLog:
 
     def dirty_files(self, flushed: int) -> list[MappedFile]:
         """Files with bytes behind `flushed`, oldest first; with the one whose first byte comes next, where a start may have
-        zeroed what a former life left."""
-        return [file for file in self.files if file.end > flushed and file.start <= self.readable]
+        zeroed what a former life left. Safe in a thread: of the files as they are now."""
+        return [file for file in list(self.files) if file.end > flushed and file.start <= self.readable]
 
     def forget_pages(self, flushed: int) -> None:
         """Bytes on disk long enough need not stay resident in this process."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -52,6 +53,8 @@ class Flusher:
         self._on_failure = on_failure
         self._waiting: deque[_Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._wanted = 0  # the furthest that anybody waited for
+        self._flushing: Sequence[MappedFile] = ()
         self._again = False  # somebody asked for a flush while one was under way
         self._running: asyncio.Task[None] | None = None
         self.flushed = commit_log.readable
@@ -90,6 +93,7 @@ class Flusher:
             waiter.tell(self.flushed >= end)
             return waiter
         self._waiting.append(waiter)
+        self._wanted = max(self._wanted, end)
         if self._timer is None or waiter.deadline < self._timer.when():
             self._set_timer(waiter.deadline)
         if self._running is None:
@@ -123,26 +127,39 @@ class Flusher:
         try:
             while self.failure is None:
                 self._again = False
-                end = self._log.readable
-                files = self._log.dirty_files(self.flushed)
-                for file in files:
-                    file.before_flush(self.flushed, end)
-                before = loop.time()
                 try:
-                    await loop.run_in_executor(None, _flush, files)
+                    await loop.run_in_executor(None, self._flush_while_waited_for, loop)
                 except OSError as error:
-                    self._fail(files, error)
+                    self._fail(error)
                     return
-                self._note_time(int((loop.time() - before) * 1000), end)
-                self.flushed = max(self.flushed, end)
-                self._on_flushed(self.flushed)
-                while self._waiting and self._waiting[0].end <= end:
-                    self._waiting.popleft().tell(True)
                 waited_for = bool(self._waiting) and self._waiting[0].end <= self._log.readable
                 if not waited_for and not (self._again and self.flushed < self._log.readable):
                     return
         finally:
             self._running = None
+
+    def _flush_while_waited_for(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In a thread: one flush behind the other, with no way through the loop between them. Raises OSError."""
+        flushed = self.flushed
+        while True:
+            end = self._log.readable
+            files = self._flushing = self._log.dirty_files(flushed)
+            for file in files:
+                file.before_flush(flushed, end)
+            before = time.monotonic()
+            for file in files:
+                file.flush()
+            loop.call_soon_threadsafe(self._done, end, int((time.monotonic() - before) * 1000))
+            flushed = end
+            if self._wanted <= end:
+                return
+
+    def _done(self, end: int, took_ms: int) -> None:
+        self._note_time(took_ms, end)
+        self.flushed = max(self.flushed, end)
+        self._on_flushed(self.flushed)
+        while self._waiting and self._waiting[0].end <= end:
+            self._waiting.popleft().tell(True)
 
     def _note_time(self, took_ms: int, end: int) -> None:
         self.count += 1
@@ -151,8 +168,8 @@ class Flusher:
             self.slow_count += 1
             log.warning("slow flush ms=%s end=%s", took_ms, end)
 
-    def _fail(self, files: Sequence[MappedFile], error: OSError) -> None:
-        name = files[-1].path if files else "the commit log"
+    def _fail(self, error: OSError) -> None:
+        name = self._flushing[-1].path if self._flushing else "the commit log"
         self.failure = FlushFailed(
             f"flush of {name} failed: {error.strerror} (errno {error.errno}); the store takes no more messages. "
             f"Everything before offset {self.flushed} is on disk.",
@@ -174,8 +191,3 @@ class Flusher:
             self._timer = None
         if self.failure is not None:
             raise self.failure
-
-
-def _flush(files: Sequence[MappedFile]) -> None:
-    for file in files:
-        file.flush()
