@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ledgergroup import FILE_BYTES, LedgerGroup, free_ports, ledger, ledger_group
+from brokergroup import FILE_BYTES, LedgerGroup, ledger, ledger_group
 
+from ports import free_ports
 from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.broker.dledger_store import LedgerStore
 from saturnmq.net import NetSettings
@@ -29,7 +30,7 @@ BUSY = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
 
 def run(work: Callable[[], Awaitable[Any]]) -> Any:
     async def bounded() -> Any:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(110):
             return await work()
 
     return asyncio.run(bounded())

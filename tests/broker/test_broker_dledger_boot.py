@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from ledgergroup import LedgerGroup, ledger_group
+from brokergroup import LedgerGroup, ledger_group
 
 from saturnmq.broker import Broker
 from saturnmq.net import NetSettings
@@ -24,7 +24,7 @@ async def registered(group: LedgerGroup) -> dict[str, dict[int, str]]:
 
 async def until_told(group: LedgerGroup) -> None:
     """Until the name server knows every member, by the role that it has now."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(45):
         while True:
             found, master = await registered(group), await group.master()
             ids = {0 if broker is master else int(name[1:]) + 1: broker for name, broker in group.brokers.items()}
@@ -37,7 +37,7 @@ async def until_told(group: LedgerGroup) -> None:
 @pytest.mark.spec("NS-37", "DL-X19")
 def test_a_member_is_registered_with_its_role_and_not_at_its_start(tmp_path: Path) -> None:
     async def work() -> None:
-        async with asyncio.timeout(60), ledger_group(tmp_path, start=False, register_period_ms=60_000) as group:
+        async with asyncio.timeout(110), ledger_group(tmp_path, start=False, register_period_ms=60_000) as group:
             plain = Broker(group.settings(broker_name="plain"), group.store("plain"), NetSettings())
             await plain.start()
             try:

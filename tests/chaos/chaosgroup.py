@@ -6,7 +6,6 @@ import asyncio
 import json
 import random
 import signal
-import socket
 import sys
 import time
 from collections.abc import Coroutine
@@ -16,6 +15,7 @@ from typing import Any
 
 from chaosproxy import Network, pause
 
+from ports import free_ports
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.errors import ConnectFailed
 from saturnmq.net.settings import NetSettings
@@ -43,17 +43,6 @@ def outcome(code: int) -> str:
     if code == Code.SUCCESS:
         return OK
     return FAIL if code in REFUSED else UNKNOWN
-
-
-def free_addresses(count: int) -> list[str]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{sock.getsockname()[1]}" for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
 
 
 class Member:
@@ -138,7 +127,7 @@ class Group:
         self.heartbeat_ms = heartbeat_ms
         self.rng = random.Random(seed)
         self.names = [f"n{number}" for number in range(size)]
-        self.addresses = dict(zip(self.names, free_addresses(size), strict=True))
+        self.addresses = {name: f"127.0.0.1:{port}" for name, port in zip(self.names, free_ports(size), strict=True)}
         self.network = Network(self.addresses, seed)
         self.history = History()
         self.members = {name: Member(self, name) for name in self.names}

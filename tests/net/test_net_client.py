@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import socket
 
 import pytest
 from netpair import pair, run
 
+from ports import free_port
 from saturnmq.net import (
     CallTimeout,
     ConnectFailed,
@@ -25,12 +25,6 @@ from saturnmq.protocol.command import Command
 
 def silent(connection: Connection, request: Command) -> None:
     return None
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @pytest.mark.spec("REM-26")

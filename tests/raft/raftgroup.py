@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from ports import free_ports
 from saturnmq.net.settings import NetSettings
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.messages import AppendResponse, Code
 from saturnmq.raft.driver import Listener, RaftMember
 from saturnmq.raft.settings import RaftSettings
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 45.0
 FAST: dict[str, Any] = {
     "heartbeat_interval_ms": 300,
     "vote_interval_min_ms": 30,
@@ -25,17 +25,6 @@ FAST: dict[str, Any] = {
     "push_timeout_ms": 200,
     "checkpoint_interval_ms": 50,
 }
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
 
 
 class Recorder(Listener):

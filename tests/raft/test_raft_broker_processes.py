@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from raftgroup import free_ports
 
+from ports import free_ports
 from saturnmq import Client, SendStatus
 from saturnmq.broker.dledger_store import LedgerStore
 from saturnmq.net import NetSettings, RemotingClient
