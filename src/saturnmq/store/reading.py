@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import thread_time
 from typing import TYPE_CHECKING, Final
 
@@ -155,18 +155,23 @@ def _gather(
             ranges.append([physical, physical + size])
         total += size
         count += 1
-    file_bytes = commit_log.file_bytes
-    for start, end in ranges:
-        while start < end:
-            stop = min(end, start - start % file_bytes + file_bytes)
-            view = commit_log.view(start, stop - start)
-            if view is not None:
-                result.buffers.append(view)
-            start = stop
+    result.buffers += _views(store, ranges)
     result.status = GetStatus.FOUND if count else status
     result.total_bytes, result.count = total, count
     result.next_offset += scanned
     result.behind_memory = bool(ranges) and ranges[-1][0] < on_disk
+
+
+def _views(store: MessageStore, ranges: list[list[int]]) -> Iterator[memoryview]:
+    """The bytes of the ranges, cut where a file of the log ends."""
+    file_bytes = store.log.file_bytes
+    for start, end in ranges:
+        while start < end:
+            stop = min(end, start - start % file_bytes + file_bytes)
+            view = store.log.view(start, stop - start)
+            if view is not None:
+                yield view
+            start = stop
 
 
 def place_of(store: MessageStore, physical: int) -> tuple[int, int, int] | None:
