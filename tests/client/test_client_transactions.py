@@ -272,6 +272,9 @@ def test_an_open_block_is_not_decided_by_check_and_foreign_questions_are_not_ans
                 assert "no such producer here" in caplog.text and "cannot be read" in caplog.text
                 monkeypatch.setattr(transactions, "CHECKS_MAX", 0)
                 await ask(c, question(key="surplus"))
+                async with asyncio.timeout(30):
+                    while "wait already" not in caplog.text:
+                        await asyncio.sleep(0.01)  # poll: the question is on its way
                 monkeypatch.undo()
                 await ask(c, question(key="one more"))
                 assert (await ends(c, 4))[-1].msg_id == "one more"
