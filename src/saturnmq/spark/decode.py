@@ -60,11 +60,13 @@ _HEAD: Final = np.dtype(
     ]
 )  # fmt: skip
 _HEAD_BYTES: Final = _HEAD.itemsize
+_HEAD_RAW: Final = np.dtype(f"V{_HEAD_BYTES}")
 _V6: Final = 0x30  # the two bits for IPv6 hosts
 _TRANSACTION: Final = 0xC
 _VISIBLE: Final = (0, 8)  # not transactional, committed
 HIDDEN_TOPICS: Final = frozenset({HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC})
 _TOTAL: Final = struct.Struct(">i")
+_WORD_BYTES: Final = 8
 _PLAIN: Final = {  # column -> field of the head
     "queueId": "queue_id",
     "queueOffset": "queue_offset",
@@ -108,18 +110,19 @@ class Selection:
 
 def record_positions(buffer: bytes | memoryview) -> Ints:
     """Where each of the records starts that fill the buffer. Raises MessageError when one does not end where the next begins."""
-    at, end, found = 0, len(buffer), []
-    unpack = _TOTAL.unpack_from
-    while at < end:
-        if end - at < RECORD_FIXED_BYTES:
-            raise MessageError(f"a block of records ends inside a record at {at}")
-        found.append(at)
+    at, end = 0, len(buffer)
+    found: list[int] = []
+    unpack, add, last = _TOTAL.unpack_from, found.append, end - RECORD_FIXED_BYTES
+    while at <= last:
+        add(at)
         (total,) = unpack(buffer, at)
         if total < RECORD_FIXED_BYTES:
             raise MessageError(f"record at {at} claims {total} bytes")
         at += total
-    if at != end:
+    if at > end:
         raise MessageError(f"record at {found[-1]} claims {at - found[-1]} bytes, {end - found[-1]} are there")
+    if at != end:
+        raise MessageError(f"a block of records ends inside a record at {at}")
     return np.array(found, dtype=np.int64)
 
 
@@ -147,7 +150,7 @@ def decode_block(
     arrays = []
     for name in columns:
         if name == "brokerName":
-            arrays.append(pa.array([broker] * block.rows, type=pa.string()))
+            arrays.append(pa.repeat(pa.scalar(broker, type=pa.string()), block.rows))
         else:
             arrays.append(block.column(name, decompressed))
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
@@ -167,22 +170,26 @@ class _Fast:
     def of(cls, buffer: bytes | memoryview, at: Ints) -> _Fast | None:
         """The records, None when any of them is unusual or damaged."""
         raw = np.frombuffer(buffer, dtype=np.uint8)
-        if int(at[-1]) + RECORD_FIXED_BYTES > len(raw):
+        if int(at.min()) < 0 or int(at.max()) + RECORD_FIXED_BYTES > len(raw):
             return None
-        head = raw[at[:, None] + np.arange(_HEAD_BYTES)].view(_HEAD)[:, 0]
-        end = at + head["total"]
-        body_end = at + _HEAD_BYTES + head["body_bytes"]
+        # A view with a head at every byte: picking rows out of it copies 88 bytes each, which is all that this costs.
+        heads = np.ndarray((len(raw) - _HEAD_BYTES + 1,), dtype=_HEAD_RAW, buffer=buffer, strides=(1,))
+        head = heads[at].view(_HEAD)
+        total, body_bytes = head["total"].astype(np.int64), head["body_bytes"].astype(np.int64)
+        end = at + total
+        body_end = at + _HEAD_BYTES + body_bytes
         if (
             np.any(head["magic"] != MESSAGE_MAGIC)
             or np.any(head["sys_flag"] & _V6)
-            or np.any(head["total"] < RECORD_FIXED_BYTES)
+            or np.any(total < RECORD_FIXED_BYTES)
             or int(end.max()) > len(raw)
-            or np.any(head["body_bytes"] < 0)
+            or np.any(body_bytes < 0)
             or np.any(body_end + 3 > end)
         ):
             return None
-        topic_end = body_end + 1 + raw[body_end]
-        if np.any(raw[body_end] > 127) or np.any(topic_end + 2 > end):
+        topic_bytes = raw[body_end]
+        topic_end = body_end + 1 + topic_bytes
+        if np.any(topic_bytes > 127) or np.any(topic_end + 2 > end):
             return None
         properties = (raw[topic_end].astype(np.int64) << 8) + raw[topic_end + 1]
         if np.any(topic_end + 2 + properties != end):
@@ -279,30 +286,41 @@ class _Pairs:
         _, offsets, data = raw.buffers()
         bounds = np.frombuffer(offsets, dtype=np.int32)[: rows + 1] if rows else np.zeros(1, dtype=np.int32)
         self._bounds = bounds.astype(np.int64)
-        self._data = np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, dtype=np.uint8)
-        self._data = self._data[: int(self._bounds[-1])]
-        self._breaks: Ints = np.flatnonzero(self._data == ord(PAIR_SEPARATOR)).astype(np.int64)
-        self._starts = np.concatenate([self._bounds[:-1], self._breaks + 1])
+        content = int(self._bounds[-1])
+        padded = np.zeros(content + _WORD_BYTES, dtype=np.uint8)  # so that a word begins at every byte
+        if data is not None:
+            padded[:content] = np.frombuffer(data, dtype=np.uint8)[:content]
+        self._data = padded
+        # Where pairs begin: behind separators, and where a record's properties do. No pair crosses records.
+        begins = np.empty(content + 1, dtype=np.bool_)
+        np.equal(padded[:content], ord(PAIR_SEPARATOR), out=begins[1:])
+        begins[self._bounds] = True
+        starts = np.flatnonzero(begins)  # the last one is the end of all
+        self._starts, self._ends = starts[:-1], starts[1:] - (padded[starts[1:] - 1] == ord(PAIR_SEPARATOR))
+        starts = self._starts
+        words = np.ndarray((content + 1,), dtype="<u8", buffer=padded, strides=(1,))
+        self._words = words[starts]
 
     def value(self, name: str) -> pa.Array:
         """The property of each record, null when it has none or an empty one; the last of several wins, as in Java."""
         mark = name.encode() + NAME_SEPARATOR.encode()
-        at = self._starts[self._starts + len(mark) < len(self._data)]
-        for n, byte in enumerate(mark):
-            at = at[self._data[at + n] == byte]
-        at = np.sort(at)
-        row = np.searchsorted(self._bounds, at, side="right") - 1
-        begin = at + len(mark)
-        after = np.append(self._breaks, len(self._data))
-        end = np.minimum(after[np.searchsorted(self._breaks, begin)], self._bounds[row + 1])
+        first = mark[:_WORD_BYTES]
+        mask = (1 << 8 * len(first)) - 1
+        which = np.flatnonzero((self._words & np.uint64(mask)) == np.uint64(int.from_bytes(first, "little")))
+        for n in range(_WORD_BYTES, len(mark)):
+            which = which[self._data[np.minimum(self._starts[which] + n, len(self._data) - 1)] == mark[n]]
+        begin, end = self._starts[which] + len(mark), self._ends[which]
         some = end > begin
-        row, begin, end = row[some], begin[some], end[some]
+        begin, end = begin[some], end[some]
         rows = len(self._bounds) - 1
-        first, last = self._bounds[:-1].copy(), self._bounds[:-1].copy()
-        first[row], last[row] = begin, end
+        if len(begin) == rows and np.all(begin > self._bounds[:-1]) and np.all(begin < self._bounds[1:]):
+            return _texts(_cut(self._data, begin, end))  # each has one
+        row = np.searchsorted(self._bounds, begin, side="right") - 1
+        first_at, last_at = self._bounds[:-1].copy(), self._bounds[:-1].copy()
+        first_at[row], last_at[row] = begin, end
         absent = np.ones(rows, dtype=np.bool_)
         absent[row] = False
-        return _texts(_cut(self._data, first, last, absent))
+        return _texts(_cut(self._data, first_at, last_at, absent))
 
 
 class _Slow:
