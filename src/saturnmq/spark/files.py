@@ -6,11 +6,13 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from saturnmq.protocol.errors import ConfigError, CorruptRecord, MessageError
 from saturnmq.spark import queue_units
-from saturnmq.spark.decode import Selection, decode_block, rebatched
+from saturnmq.spark.decode import Ints, Selection, decode_block, rebatched
 from saturnmq.spark.fetch import Loss, met_loss
 from saturnmq.spark.log_scan import Chunk, FilePiece, chunks, log_files, pieces_of
 from saturnmq.spark.options import COLUMNS, SourceOptions
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 logger = logging.getLogger(__name__)
+JOINED_BYTES: Final = 4 * 1024 * 1024
 
 
 def plan_files(
@@ -106,6 +109,7 @@ def _by_units(
             if not queue_units.needs_records(columns, select, units):
                 yield queue_units.unit_batch(columns, piece, options.broker_name, offsets, units)
                 continue
+            near: list[tuple[FilePiece, Chunk]] = []
             for found in queue_units.records(piece, offsets, units):
                 file = FilePiece(found.path, found.base, 0, 0, False, False, 0)
                 for offset, at, size in found.strange:
@@ -114,29 +118,54 @@ def _by_units(
                     )
                     _damaged(options, file, at, at + size, reason)
                 if len(found.chunk.positions):
-                    yield from _decoded(options, columns, file, select, found.chunk)
+                    near.append((file, found.chunk))
+                    if sum(len(chunk.data) for _, chunk in near) >= JOINED_BYTES:
+                        yield from _together(options, columns, select, near)
+                        near = []
+            yield from _together(options, columns, select, near)
     except FileNotFoundError as error:
         _gone(options, str(error.filename or piece.root), piece.begin, piece.end)
+
+
+def _together(
+    options: SourceOptions, columns: tuple[str, ...], select: Selection, near: list[tuple[FilePiece, Chunk]]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of many small chunks, decoded as one: a block costs as much as a few hundred rows do. One by one after damage."""
+    if len(near) < 2:
+        for file, chunk in near:
+            yield from _decoded(options, columns, file, select, chunk)
+        return
+    starts = np.cumsum([0, *(len(chunk.data) for _, chunk in near[:-1])])
+    positions = [chunk.positions + start for (_, chunk), start in zip(near, starts.tolist(), strict=True)]
+    try:
+        made = _decode(options, columns, select, b"".join([c.data for _, c in near]), np.concatenate(positions))
+    except MessageError:
+        for file, chunk in near:
+            yield from _decoded(options, columns, file, select, chunk)
+        return
+    yield made
+
+
+def _decode(
+    options: SourceOptions, columns: tuple[str, ...], select: Selection, data: bytes, positions: Ints
+) -> pa.RecordBatch:
+    return decode_block(
+        data,
+        columns,
+        options.broker_name,
+        select,
+        positions=positions,
+        check_crc=options.verify_crc is not False,
+        decompressed=options.decompress,
+    )
 
 
 def _decoded(
     options: SourceOptions, columns: tuple[str, ...], piece: FilePiece, select: Selection, chunk: Chunk
 ) -> Iterator[pa.RecordBatch]:
     """The chunk's rows; when a record of it is damaged, record by record around it."""
-
-    def decode(part: Chunk) -> pa.RecordBatch:
-        return decode_block(
-            part.data,
-            columns,
-            options.broker_name,
-            select,
-            positions=part.positions,
-            check_crc=options.verify_crc is not False,
-            decompressed=options.decompress,
-        )
-
     try:
-        yield decode(chunk)
+        yield _decode(options, columns, select, chunk.data, chunk.positions)
     except MessageError as error:
         if len(chunk.positions) == 1:
             begin = chunk.at + int(chunk.positions[0])
