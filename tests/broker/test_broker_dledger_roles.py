@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from brokergroup import LedgerGroup, ledger, ledger_group
 
-from saturnmq.broker import Broker
+from saturnmq.broker import Broker, dledger_sync
 from saturnmq.broker.dledger import DLedger
 from saturnmq.namesrv import NameServer, NameServerSettings
-from saturnmq.net import NetSettings
+from saturnmq.net import Connection, NetSettings
 from saturnmq.protocol.bodies import TopicRouteData
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.command import Command
@@ -287,6 +287,59 @@ def test_a_switch_loses_no_consumer_offset(tmp_path: Path) -> None:
                 assert successor.ctx.offsets.get("T", "G", 0) == round_number + 3
 
     run(work)
+
+
+def answers_late(broker: Broker, until: asyncio.Event) -> None:
+    """It says what its offsets are only then."""
+    instead = part(broker).instead
+
+    async def late(connection: Connection, request: Command) -> Command:
+        await until.wait()
+        return request.reply(body=broker.ctx.offsets.encode())
+
+    def answer(connection: Connection, request: Command) -> Any:
+        if request.code == RequestCode.GET_ALL_CONSUMER_OFFSET:
+            return late(connection, request)
+        return instead(connection, request)
+
+    part(broker).instead = answer  # type: ignore[method-assign]
+
+
+@pytest.mark.spec("DL-X18", "DL-C05")
+def test_a_new_leader_waits_for_a_slow_member_and_not_for_a_frozen_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever answers heartbeats will answer with its offsets too; who answers nothing costs no second of service."""
+    monkeypatch.setattr(dledger_sync, "LAST_TIMEOUT_MS", 3_600_000)
+
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            for number in range(5):
+                await group.send(b"%d" % number)
+            slow = await transfer(group, "n0")
+            until = asyncio.Event()
+            answers_late(slow, until)
+            for broker in group.brokers.values():
+                await part(broker).copy.stop()  # nobody copies at another time
+            assert (await store_offset(group, slow, 4)).code == 0
+            await group.until(
+                lambda: group.member("n1").status().end_index == group.member("n0").status().end_index, ""
+            )
+            asyncio.get_running_loop().call_later(0.6, until.set)  # four times as long as its patience
+            second = await transfer(group, "n1")
+            assert until.is_set() and second.ctx.offsets.get("T", "G", 0) == 4
+            never = asyncio.Event()
+            answers_late(second, never)
+            await group.member("n1").stop()  # its broker takes connections, as that of a frozen process does
+            third = await group.until(lambda: serving_but(group, second), "nobody serves")
+            assert third.ctx.offsets.get("T", "G", 0) is not None
+            never.set()
+
+    run(work)
+
+
+def serving_but(group: LedgerGroup, gone: Broker) -> Broker | None:
+    return next((b for b in group.brokers.values() if b is not gone and ledger(b).serving and ledger(b).leads), None)
 
 
 @pytest.mark.spec("DL-X18", "DL-L09")

@@ -180,7 +180,7 @@ class DLedger:
                 return
             await asyncio.sleep(POLL_SECONDS)
         await self.copy.stop()
-        await self.copy.copy_last()
+        await self.copy.copy_last(self._silent, self._patience_ms)
         if not self._is_leader(term) or not self._store.caught_up:
             if self._is_leader(term):
                 self._events.put_nowait((Role.LEADER, term))
@@ -191,6 +191,17 @@ class DLedger:
         self.broker_id = MASTER_ID
         log.info("this broker is the master now term=%s", term)
         self._register()
+
+    def _silent(self) -> int:
+        """How many members have not answered this leader's last heartbeat, or none yet."""
+        node = self._store.member.node if self._store.member is not None else None
+        return 0 if node is None else sum(not node.heartbeats.live.get(name, False) for name in node.state.others)
+
+    @property
+    def _patience_ms(self) -> int:
+        """How long a leader waits for what members of whom it has not heard yet could tell it."""
+        settings = self._store.raft.core(self._store.settings.commit_log_bytes, sync_before_ack=True)
+        return settings.heartbeat_interval_ms // 2
 
     async def _follow(self) -> None:
         """DL-C04."""

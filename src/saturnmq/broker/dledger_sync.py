@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from saturnmq.broker.context import Context
@@ -32,6 +33,7 @@ SYNC_SECONDS_MAX: Final = 10.0  # as often as the original
 REST: Final = 10  # times as long as the last copy took: large tables are copied less often
 TIMEOUT_MS: Final = 3000
 LAST_TIMEOUT_MS: Final = 1000  # of the last copy before this member leads: the old leader may be gone
+LAST_POLL_SECONDS: Final = 0.01
 QUEUES_MIN: Final = 4  # of a topic that a first send made, as producers ask for it
 TIMER_FIELD: Final = "saturnmqTimer"  # progress of timed messages, in the answer to 45
 
@@ -91,11 +93,14 @@ class LeaderCopy:
                 log.exception("copying from the leader failed, tried again in %s s", SYNC_SECONDS)
             await asyncio.sleep(min(max(SYNC_SECONDS, REST * (loop.time() - began)), SYNC_SECONDS_MAX))
 
-    async def copy_last(self) -> None:
+    async def copy_last(self, silent: Callable[[], int], patience_ms: int) -> None:
         """Once more before this member leads, from every other that is there: what is newer than here.
 
         The leader of before is among them, unless it died; and if it did, another may have copied from it later than this one.
+        Who is frozen or cut off is not waited for: after patience_ms, once no more copies are missing than members are silent.
         """
+        clock = asyncio.get_running_loop().time
+        patient_until = clock() + min(patience_ms, LAST_TIMEOUT_MS) / 1000
         try:
             addresses = set(await self._registrar.siblings(LAST_TIMEOUT_MS))
         except SaturnError as error:
@@ -103,7 +108,18 @@ class LeaderCopy:
             addresses = set()
         if self._leader:
             addresses.add(self._leader)
-        await asyncio.gather(*(self.copy(address, LAST_TIMEOUT_MS, last=True) for address in addresses))
+        missing = {asyncio.ensure_future(self.copy(address, LAST_TIMEOUT_MS, last=True)) for address in addresses}
+        try:
+            while missing and (clock() < patient_until or len(missing) > silent()):
+                done, missing = await asyncio.wait(missing, timeout=LAST_POLL_SECONDS)
+                for copy in done:
+                    copy.result()
+            if missing:
+                log.info("not waited for the offsets of %s members that are silent", len(missing))
+        finally:
+            for copy in missing:
+                copy.cancel()
+            await asyncio.gather(*missing, return_exceptions=True)
 
     # ---- one copy
 

@@ -149,13 +149,25 @@ class Registrar:
         return True
 
     async def siblings(self, timeout_ms: int) -> list[str]:
-        """Addresses of the other brokers of this name, as the first NameServer that answers knows them."""
-        for address in self.name_servers:
-            answer = await self._tell(address, Command(RequestCode.GET_BROKER_CLUSTER_INFO), timeout_ms)
-            if answer is not None:
-                table = ClusterInfo.decode(answer.body).broker_addr_table
-                known = table[self._settings.broker_name].broker_addrs if self._settings.broker_name in table else {}
-                return sorted(set(known.values()) - {self._address()})
+        """Addresses of the other brokers of this name, as the first NameServer that answers knows them; all are asked at once."""
+        asked = [
+            asyncio.get_running_loop().create_task(
+                self._tell(address, Command(RequestCode.GET_BROKER_CLUSTER_INFO), timeout_ms)
+            )
+            for address in self.name_servers
+        ]
+        try:
+            for answered in asyncio.as_completed(asked):
+                answer = await answered
+                if answer is not None:
+                    table = ClusterInfo.decode(answer.body).broker_addr_table
+                    name = self._settings.broker_name
+                    known = table[name].broker_addrs if name in table else {}
+                    return sorted(set(known.values()) - {self._address()})
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
         return []
 
     def _command(self, table: TopicConfigTable) -> Command:
