@@ -1,0 +1,289 @@
+"""A broker, a load and a Spark program as processes that are killed and started again, at points that a seed chooses."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import queue
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+import saturnmq
+from saturnmq.protocol.errors import SaturnError
+
+READY_SECONDS_MAX = 90
+POINT_SECONDS_MAX = 150
+POLL_SECONDS = 0.005
+GONE_SECONDS_MAX = 60
+SETTINGS = {
+    "storeProfile": "small",
+    "mappedFileSizeCommitLog": "4194304",
+    "transactionTimeOut": "1000",
+    "transactionCheckInterval": "1000",
+    "transactionCheckMax": "1000",
+    "fastPortEnable": "false",
+}
+
+
+class Broker:
+    """`saturnmq standalone`; started again it has the same ports and files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ports = ("0", "0")
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        self.name_servers = ""
+
+    def start(self) -> None:
+        """Returns when it serves."""
+        words = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
+        with (self._folder / "broker.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "saturnmq.cli", "standalone", "--data", str(self._folder / "data"),
+                 "--namesrv-port", self._ports[0], "--port", self._ports[1], *words],
+                stdout=subprocess.PIPE, stderr=log, text=True,
+            )  # fmt: skip
+        self._process = process
+        lines: queue.Queue[str | None] = queue.Queue()
+        assert process.stdout is not None
+        self._reader = threading.Thread(target=_lines_of, args=(process.stdout, lines))
+        self._reader.start()
+        while True:
+            line = lines.get(timeout=READY_SECONDS_MAX)
+            assert line is not None, f"the broker did not start:\n{(self._folder / 'broker.log').read_text()[-3000:]}"
+            if line.startswith("saturnmq: ready "):
+                facts = dict(word.split("=", 1) for word in line.split()[2:] if "=" in word)
+                break
+        self.name_servers = facts["namesrv"]
+        self._ports = (facts["namesrv"].rpartition(":")[2], facts["broker"].rpartition(":")[2])
+
+    def end(self, number: signal.Signals = signal.SIGKILL) -> int:
+        """Its exit code after this signal."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(number)
+        code = process.wait(timeout=30)
+        assert self._reader is not None and process.stdout is not None
+        self._reader.join(timeout=10)
+        process.stdout.close()
+        return code
+
+
+def _lines_of(stream: IO[str], lines: queue.Queue[str | None]) -> None:
+    for line in stream:
+        lines.put(line)
+    lines.put(None)
+
+
+class Load:
+    """Sends numbered messages until it is stopped, over every kill of the broker. What is stored is the broker's word, not its."""
+
+    def __init__(self, name_servers: str, topic: str, pause_seconds: float) -> None:
+        self._arguments = name_servers, topic, pause_seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self.sent = 0
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=60)
+
+    async def _run(self) -> None:
+        name_servers, topic, pause_seconds = self._arguments
+        rest = asyncio.Event()
+        async with (
+            saturnmq.Client(name_servers=name_servers, timeout=2) as client,
+            client.producer("chaos-load") as out,
+        ):
+            for number in itertools.count():
+                if self._stop.is_set():
+                    return
+                try:
+                    await out.send(topic, b"%d" % number, keys=str(number), timeout=2)
+                    self.sent += 1
+                except (SaturnError, OSError):
+                    pass  # killed: its outcome is unknown, the next number follows
+                try:
+                    async with asyncio.timeout(pause_seconds):
+                        await rest.wait()
+                except TimeoutError:
+                    pass
+
+
+@dataclass
+class Program:
+    """A Spark program: driver, JVM and Python workers. It is started again whenever it ended."""
+
+    words: list[str]
+    log: Path
+    starts: int = 0
+    codes: list[int] = field(default_factory=list)
+    _process: psutil.Popen | None = None
+    _known: dict[int, psutil.Process] = field(default_factory=dict)
+
+    def ensure(self) -> bool:
+        """Start it if it does not run; whether it was started."""
+        if self._process is not None:
+            code = self._process.poll()
+            if code is None:
+                return False
+            self.codes.append(code)
+        with self.log.open("ab") as log:
+            self._process = psutil.Popen(
+                [sys.executable, *self.words], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
+        self.starts += 1
+        return True
+
+    def wait(self, seconds: float) -> int:
+        """Its exit code, when it ends by itself."""
+        assert self._process is not None
+        return int(self._process.wait(timeout=seconds))
+
+    @property
+    def family(self) -> list[psutil.Process]:
+        """Everything that the driver has started, in the order of ids."""
+        try:
+            found = self._process.children(recursive=True) if self._process is not None else []
+        except psutil.NoSuchProcess:
+            found = []
+        self._known |= {child.pid: child for child in found}
+        return sorted(found, key=lambda child: child.pid)
+
+    def victim(self, kind: str, rng: random.Random) -> psutil.Process | None:
+        """The driver, its JVM, or one of the Python workers; None when there is none at the moment."""
+        family = self.family
+        if kind == "driver":
+            return self._process
+        found = []
+        for child in family:
+            try:
+                name = child.name()
+            except psutil.NoSuchProcess:
+                continue
+            if name.startswith("java") if kind == "jvm" else name.startswith("python"):
+                found.append(child)
+        return rng.choice(found) if found else None
+
+    def end(self) -> None:
+        """Kill it and whatever it started."""
+        for process in (self._process, *self.family, *self._known.values()):
+            if process is not None:
+                kill(process)
+
+    def leftovers(self) -> list[psutil.Process]:
+        """Processes of earlier runs that are there though their driver is not, after a while to end by themselves."""
+        mine = {child.pid for child in self.family}
+        others = [process for pid, process in self._known.items() if pid not in mine]
+        _, alive = psutil.wait_procs(others, timeout=GONE_SECONDS_MAX)
+        return list(alive)
+
+
+def kill(process: psutil.Process) -> None:
+    """kill -9, and wait for its end."""
+    try:
+        process.kill()
+        process.wait(timeout=30)
+    except psutil.NoSuchProcess:
+        pass
+
+
+def wait_for(what: str, ready: Callable[[], bool], seconds: float) -> bool:
+    """Whether it came true in time."""
+    until = time.monotonic() + seconds
+    while not ready():
+        if time.monotonic() > until:
+            return False
+        time.sleep(POLL_SECONDS)  # poll: of files that other processes make
+    return bool(what)
+
+
+@dataclass(frozen=True)
+class Point:
+    """When to kill what: so long after the next change in one of these folders, or after now."""
+
+    victim: str
+    watched: str
+    delay_seconds: float
+    down_seconds: float
+
+
+def points(rng: random.Random, victims: list[str], watched: list[str]) -> Iterator[Point]:
+    """The same ones for the same seed; every victim comes as often as the others."""
+    while True:
+        order = list(victims)
+        rng.shuffle(order)
+        for victim in order:
+            where = rng.choice(watched)
+            delay = rng.uniform(0, 8) if not where else rng.choice((0.0, rng.uniform(0, 0.05), rng.uniform(0, 0.6)))
+            yield Point(victim, where, delay, rng.uniform(0, 2))
+
+
+def files_below(folder: Path) -> int:
+    """How many files there are; a folder that is being changed counts as it is found."""
+    return sum(1 for _ in folder.rglob("*")) if folder.exists() else 0
+
+
+def reach(point: Point, root: Path, program: Program) -> str:
+    """Wait for the point, starting the program again whenever it ends; what it was."""
+    program.ensure()
+    if point.watched:
+        folder = root / point.watched
+        before = files_below(folder)
+
+        def changed() -> bool:
+            program.ensure()
+            return files_below(folder) != before
+
+        if not wait_for("a change", changed, POINT_SECONDS_MAX):
+            return f"nothing happened in {point.watched}"
+    until = time.monotonic() + point.delay_seconds
+    wait_for("the moment", lambda: time.monotonic() >= until, point.delay_seconds + 1)
+    return f"{point.delay_seconds:.3f} s after {f'a change in {point.watched}' if point.watched else 'a start'}"
+
+
+def torture(
+    broker: Broker, program: Program, root: Path, plan: Iterator[Point], kills: int, rng: random.Random,
+    say: Callable[[str], None],
+) -> int:  # fmt: skip
+    """Kill so many times, starting again what was killed; how many kills hit a running process."""
+    done = 0
+    for point in itertools.islice(plan, kills * 3):
+        if done == kills:
+            break
+        words = reach(point, root, program)
+        if point.victim == "broker":
+            broker.end()
+            until = time.monotonic() + point.down_seconds
+            wait_for("time to pass", lambda until=until: time.monotonic() >= until, 3)  # type: ignore[misc]
+            broker.start()
+            done += 1
+            say(f"{done}: broker, away for {point.down_seconds:.1f} s, {words}")
+            continue
+        victim = program.victim(point.victim, rng)
+        if victim is not None and victim.is_running():
+            kill(victim)
+            done += 1
+            say(f"{done}: {point.victim} {victim.pid}, {words}")
+            if point.victim == "jvm":
+                program.wait(READY_SECONDS_MAX)  # a driver without its JVM ends by itself
+    return done

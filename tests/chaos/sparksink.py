@@ -1,0 +1,43 @@
+"""A stream from a topic into another one, each row once: the driver of the chaos test of transactional sinks.
+
+Arguments: name servers, topic to read, topic to write, folder of checkpoint and decisions, producer group, `once` or `go-on`.
+With `once` it ends when it has caught up and brokers have been told about every half message.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from saturnmq.spark import session
+from saturnmq.spark.decision_log import QUIET_MS
+from saturnmq.spark.transactional import answering
+
+CHECK_AFTER = "3s"
+
+
+def main(name_servers: str, read: str, write: str, folder: str, group: str, how: str) -> None:
+    """Run until killed, or until done."""
+    settings = {"spark.master": "local[2,4]", "spark.driver.memory": "700m"}
+    with answering(name_servers, f"{folder}/decisions", group):
+        spark = session("chaos-sink", **settings)
+        rows = (
+            spark.readStream.format("rocketmq")
+            .options(nameServer=name_servers, topic=read, startingOffsets="earliest", columns="body,keys")
+            .option("maxOffsetsPerTrigger", "5000" if how == "once" else "60")
+            .load()
+        )
+        writer = rows.writeStream.format("rocketmq").options(
+            nameServer=name_servers, topic=write, delivery="transactional", producerGroup=group,
+            transactionCheckAfter=CHECK_AFTER, decisionLog=f"{folder}/decisions", checkpointLocation=f"{folder}/checkpoint",
+        )  # fmt: skip
+        writer = writer.trigger(availableNow=True) if how == "once" else writer.trigger(processingTime="1 second")
+        query = writer.start()
+        query.awaitTermination()
+        spark.stop()
+        if how == "once":
+            time.sleep(QUIET_MS / 1000 + 10)  # brokers poll the driver about halves whose end is unclear
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

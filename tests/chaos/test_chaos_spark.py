@@ -1,0 +1,137 @@
+"""Spark programs killed at random points: the lake holds exactly the broker's messages, a transactional topic each row once.
+
+`make chaos-spark` kills 20 times each; CHAOS_SPARK_KILLS says how often, SEED chooses the points. Drivers, their JVM, Python
+workers and the broker are killed with kill -9; drivers and the broker are started again at once, as a supervisor would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from sparkprocess import Broker, Load, Program, points, torture
+
+from saturnmq.spark.connect import close_all
+from saturnmq.spark.pipelines.sink_log import read_log
+from saturnmq.spark.source import RocketMQDataSource
+from saturnmq.sync import Client
+
+KILLS = int(os.environ.get("CHAOS_SPARK_KILLS", "0"))
+SEED = int(os.environ.get("SEED", "1"))
+LAST_RUN_SECONDS = 300
+VICTIMS = ["driver", "worker", "broker", "driver", "jvm"]
+Place = tuple[str, int, int]
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(not KILLS, reason="takes minutes: make chaos-spark"),
+    pytest.mark.timeout(600 + 90 * KILLS),
+]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    made = Broker(tmp_path)
+    made.start()
+    try:
+        yield made
+    finally:
+        close_all()
+        made.end()
+
+
+def say(words: str) -> None:
+    print(f"SEED={SEED} {words}", flush=True)
+
+
+def messages(broker: Broker, topic: str) -> dict[Place, bytes]:
+    """Everything that the broker has, by place; offsets have no gap."""
+    source = RocketMQDataSource({"nameServer": broker.name_servers, "topic": topic})
+    reader = source.reader(source.schema())
+    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    found = {(row["brokerName"], row["queueId"], row["queueOffset"]): row["body"] for row in rows}
+    assert len(found) == len(rows)
+    for queue in {place[1] for place in found}:
+        offsets = sorted(place[2] for place in found if place[1] == queue)
+        assert offsets == list(range(len(offsets)))
+    return found
+
+
+def create(broker: Broker, *topics: str) -> None:
+    with Client(name_servers=broker.name_servers) as client:
+        for topic in topics:
+            client.create_topic(topic, queues=3)
+
+
+@pytest.mark.spec("PIP-08", "STR-16", "SRC-22", "PIP-04")
+def test_an_export_that_is_killed_again_and_again_has_every_message_once(broker: Broker, tmp_path: Path) -> None:
+    rng, lake = random.Random(f"{SEED} export"), tmp_path / "lake"
+    create(broker, "chaos")
+    words = ["-m", "saturnmq.cli", "spark", "export", "--name-servers", broker.name_servers, "--topic", "chaos",
+             "--lake", str(lake), "--quiet", "--master", "local[2,4]", "--conf", "spark.driver.memory=700m"]  # fmt: skip
+    program = Program([*words, "--trigger", "1s", "--max-offsets", "60"], tmp_path / "export.log")
+    watched = ["", "_checkpoint/offsets", "_checkpoint/commits", "messages/_spark_metadata", "messages"]
+    try:
+        with Load(broker.name_servers, "chaos", 0.03) as load:
+            done = torture(broker, program, lake, points(rng, VICTIMS, watched), KILLS, rng, say)
+        leftovers = program.leftovers()
+    finally:
+        program.end()
+    assert done == KILLS and load.sent > 10 * KILLS
+    assert not leftovers, "a JVM or worker outlived its driver"
+    last = subprocess.run([sys.executable, *words, "--json"], capture_output=True, text=True, timeout=LAST_RUN_SECONDS)
+    assert last.returncode == 0, f"{last.stderr[-3000:]}\n{program.log.read_text()[-3000:]}"
+    assert json.loads(last.stdout.splitlines()[-1])["rows"][0]["lag"] == 0
+    log = read_log(lake / "messages")
+    assert log is not None
+    rows = [
+        row
+        for path in log.files
+        for row in pq.ParquetFile(lake / "messages" / path)
+        .read(columns=["broker_name", "queue_id", "queue_offset", "body"])
+        .to_pylist()
+    ]
+    exported = Counter((row["broker_name"], row["queue_id"], row["queue_offset"]) for row in rows)
+    stored = messages(broker, "chaos")
+    say(f"{len(stored)} messages, {program.starts} starts, exit codes {program.codes}")
+    assert not {place: count for place, count in exported.items() if count > 1}, "there twice"
+    assert not stored.keys() - exported.keys(), "missing in the lake"
+    assert {(row["broker_name"], row["queue_id"], row["queue_offset"]): row["body"] for row in rows} == stored
+
+
+@pytest.mark.spec("SNK-10", "SNK-11", "SNK-14", "SNK-15", "SNK-16", "SCL-07")
+def test_a_transactional_sink_that_is_killed_again_and_again_has_every_row_once(broker: Broker, tmp_path: Path) -> None:
+    rng, folder = random.Random(f"{SEED} sink"), tmp_path / "sink"
+    create(broker, "from", "to")
+    script = str(Path(__file__).with_name("sparksink.py"))
+    words = [script, broker.name_servers, "from", "to", str(folder), "chaos-sink"]
+    program = Program([*words, "go-on"], tmp_path / "sink.log")
+    watched = ["", "checkpoint/offsets", "checkpoint/commits", "decisions", "decisions"]
+    try:
+        with Load(broker.name_servers, "from", 0.03) as load:
+            done = torture(broker, program, folder, points(rng, VICTIMS, watched), KILLS, rng, say)
+        leftovers = program.leftovers()
+    finally:
+        program.end()
+    assert done == KILLS and load.sent > 10 * KILLS
+    assert not leftovers, "a JVM or worker outlived its driver"
+    last = subprocess.run(
+        [sys.executable, *words, "once"],
+        capture_output=True,
+        text=True,
+        timeout=LAST_RUN_SECONDS,
+        stdin=subprocess.DEVNULL,
+    )
+    assert last.returncode == 0, f"{last.stderr[-3000:]}\n{program.log.read_text()[-3000:]}"
+    wanted, found = Counter(messages(broker, "from").values()), Counter(messages(broker, "to").values())
+    say(f"{sum(wanted.values())} rows, {program.starts} starts, exit codes {program.codes}")
+    assert not found - wanted, "there twice"
+    assert not wanted - found, "missing in the topic"
