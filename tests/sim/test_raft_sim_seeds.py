@@ -35,6 +35,8 @@ def cluster_of(seed: int) -> Cluster:
     settings = CoreSettings(file_bytes=2048)
     if seed % 4 == 1:
         settings = dataclasses.replace(settings, batch_push=True, batch_push_bytes=600)
+    if seed % 4 == 2:
+        settings = dataclasses.replace(settings, batch_push_auto=True, batch_push_auto_bytes=600)
     if seed % 5 == 2:
         settings = dataclasses.replace(
             settings,

@@ -86,6 +86,25 @@ class RemotingClient(Endpoint):
                 connection.close(f"nothing came from the peer, and a call was not answered within {timeout_ms} ms")
             raise
 
+    def ask(self, address: str, command: Command, timeout_ms: int) -> asyncio.Future[Command] | None:
+        """`invoke` without a task, where there is a connection to the address; None where there is none, or hooks look on.
+
+        For callers with a bound of their own: it takes no permit. The future raises CallTimeout, SendFailed.
+        """
+        connection = self._by_address.get(address)
+        if connection is None or connection.closed or self.hooks:
+            return None
+        reads = connection.reads
+        future = connection.ask(command, timeout_ms)
+
+        def done(future: asyncio.Future[Command]) -> None:
+            late = not future.cancelled() and isinstance(future.exception(), CallTimeout)
+            if late and self.settings.close_on_timeout and connection.reads == reads:
+                connection.close(f"nothing came from the peer, and a call was not answered within {timeout_ms} ms")
+
+        future.add_done_callback(done)
+        return future
+
     async def invoke_oneway(self, address: str, command: Command, timeout_ms: int) -> None:
         """Write a request that nobody answers. Raises CallTimeout, ConnectFailed, SendFailed."""
         try:

@@ -509,24 +509,29 @@ class Connection(asyncio.Protocol):
         if limited:
             await endpoint.async_permits.acquire(timeout_ms, self.remote_address)
         try:
-            if self.closed:
-                raise self._send_failed()
-            command.opaque = opaque = next_opaque()
-            future: asyncio.Future[Command] = self._loop.create_future()
-            self._pending[opaque] = future
-            timer = self._loop.call_later(max(timeout_ms, 0) / 1000, self._expire, opaque, timeout_ms)
-            try:
-                self.send(command)
-                reply = await future
-            finally:
-                timer.cancel()
-                self._pending.pop(opaque, None)
+            reply = await self.ask(command, timeout_ms)
         finally:
             if limited:
                 endpoint.async_permits.release()
         for hook in endpoint.hooks:
             hook.after(self.remote_address, command, reply)
         return reply
+
+    def ask(self, command: Command, timeout_ms: int) -> asyncio.Future[Command]:
+        """`invoke` without a permit and without a task: the answer to come. Raises SendFailed when it is closed already."""
+        if self.closed:
+            raise self._send_failed()
+        command.opaque = opaque = next_opaque()
+        self.send(command)
+        future = self._pending[opaque] = self._loop.create_future()
+        timer = self._loop.call_later(max(timeout_ms, 0) / 1000, self._expire, opaque, timeout_ms)
+
+        def done(_: asyncio.Future[Command]) -> None:
+            timer.cancel()
+            self._pending.pop(opaque, None)
+
+        future.add_done_callback(done)
+        return future
 
     def _expire(self, opaque: int, timeout_ms: int) -> None:
         future = self._pending.get(opaque)

@@ -57,6 +57,7 @@ log = logging.getLogger(__name__)
 TICK_MS = 10  # DL-E02
 CLEAN_INTERVAL_MS = 10_000
 SLOW_SYNC_MS = 500  # DL-S04
+SYNC_REST = 4  # a sync that nobody waits for follows the last one after so many times as long as that took
 
 Input = Callable[[], list[Action]]
 
@@ -150,6 +151,7 @@ class RaftMember:
         self._stopped = False
         self._next_clean_ms = 0
         self._too_full = False
+        self._rest_until_ms = 0
         self.node: Node | None = None
         self.address = ("", 0)
 
@@ -256,18 +258,20 @@ class RaftMember:
         answered is called when a quorum holds them, or with the code that says why not; for a refusal, before this returns.
         What is offered in one turn of the loop is pushed together.
         """
-        node, done = self._node(), AppendResponse(code=Code.LEADER_NOT_READY)
+        node = self._node()
         if self._stopped or self._running or self._blocked is not None or self._inputs:
-            return done
-        token = self._answer_with(answered)
+            return AppendResponse(code=Code.LEADER_NOT_READY)
+        self._token = token = self._token + 1
+        self._answers[token] = answered
+        done = AppendResponse(code=Code.DISK_ERROR)
 
         def decide() -> list[Action]:
             nonlocal done
-            done = AppendResponse(code=Code.DISK_ERROR)
             done, actions = node.offer(self._clock_ms(), token, bodies)
             return actions
 
-        self._feed(decide)
+        self._actions.extend(self._decide(decide))
+        self._run()
         if not self._push_soon:
             self._push_soon = True
             asyncio.get_running_loop().call_soon(self._push)
@@ -465,6 +469,7 @@ class RaftMember:
         try:
             await asyncio.get_running_loop().run_in_executor(self._sync_thread, job)
             took_ms = self._clock_ms() - began_ms
+            self._rest_until_ms = self._clock_ms() + SYNC_REST * took_ms
             if took_ms > SLOW_SYNC_MS:
                 log.warning("member=%s sync took %s ms", self.settings.self_id, took_ms)
         except (SaturnError, OSError) as error:
@@ -487,7 +492,8 @@ class RaftMember:
             await asyncio.sleep(self.settings.flush_interval_ms / 1000)
             self._make_room()
             quiet = self._sync is None and self._blocked is None
-            if not self._core.sync_before_ack and quiet and self.files.dirty:
+            rested = self._clock_ms() >= self._rest_until_ms
+            if not self._core.sync_before_ack and quiet and rested and self.files.dirty:
                 known = self._node().state.log
                 behind = SyncLog(known.epoch, known.end)
                 self._sync = asyncio.get_running_loop().create_task(self._run_sync(behind, self.files.sync_job()))

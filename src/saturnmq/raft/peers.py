@@ -63,6 +63,7 @@ class Peers:
         self._server = RemotingServer(self._handle, settings=net)
         self._client = RemotingClient(settings=net)
         self._calls: set[asyncio.Task[None]] = set()
+        self._stopped = False
         self._plain: set[str] = set()  # members that read raft/wire_push.py
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
@@ -70,6 +71,7 @@ class Peers:
         return await self._server.start(host, port)
 
     async def stop(self) -> None:
+        self._stopped = True
         for call in list(self._calls):
             call.cancel()
         if self._calls:
@@ -118,21 +120,28 @@ class Peers:
 
     def send(self, peer: str, request: Request, timeout_ms: int, answered: Callable[[Response | None], None]) -> None:
         """Ask a member; answered is called once, with None when there is no answer."""
-        task = asyncio.get_running_loop().create_task(self._call(peer, request, timeout_ms, answered))
-        self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
+        command = self._command(peer, request)
+        future = self._client.ask(self._addresses[peer], command, timeout_ms)
+        if future is None:
+            task = asyncio.get_running_loop().create_task(self._connect_and_call(peer, command, timeout_ms, answered))
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
+            return
 
-    async def _call(
-        self, peer: str, request: Request, timeout_ms: int, answered: Callable[[Response | None], None]
+        def done(future: asyncio.Future[Command]) -> None:
+            if not self._stopped:
+                answered(self._response(peer, command, future))
+
+        future.add_done_callback(done)
+
+    async def _connect_and_call(
+        self, peer: str, command: Command, timeout_ms: int, answered: Callable[[Response | None], None]
     ) -> None:
         response: Response | None = None
         try:
-            command = self._command(peer, request)
-            reply = await self._client.invoke(self._addresses[peer], command, timeout_ms)
-            response = self._response(peer, command, reply)
+            response = self._read(peer, command, await self._client.invoke(self._addresses[peer], command, timeout_ms))
         except SaturnError as error:
-            self._plain.discard(peer)
-            log.debug("peer=%s call failed: %s", peer, error)
+            self._failed(peer, error)
         answered(response)
 
     def _command(self, peer: str, request: Request) -> Command:
@@ -147,8 +156,20 @@ class Peers:
                 ext = dict(_OFFERED)
         return Command(code, ext=ext, body=encode(request))
 
-    def _response(self, peer: str, command: Command, reply: Command) -> Response | None:
-        """The answer; None where the member refused the call. Raises BodyError."""
+    def _response(self, peer: str, command: Command, call: asyncio.Future[Command]) -> Response | None:
+        """What the call brought; None where there was no answer, or a refusal."""
+        try:
+            return self._read(peer, command, call.result())
+        except SaturnError as error:
+            self._failed(peer, error)
+            return None
+
+    def _failed(self, peer: str, error: SaturnError) -> None:
+        self._plain.discard(peer)
+        log.debug("peer=%s call failed: %s", peer, error)
+
+    def _read(self, peer: str, command: Command, reply: Command) -> Response | None:
+        """Raises BodyError."""
         if reply.code != RESPONSE_HEADER_CODE:
             self._plain.discard(peer)
             log.debug("peer=%s code=%s refused the call: %s", peer, reply.code, reply.remark)

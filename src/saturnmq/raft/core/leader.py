@@ -100,8 +100,9 @@ class Leader:
     def _append(self, bodies: Sequence[bytes]) -> list[Entry]:
         state, log, entries = self.state, self.state.log, []
         for body in bodies:
-            pos = log.place(ENTRY_HEADER_BYTES + len(body))
-            entry = Entry(log.next_index, state.term, pos, self.stamp(body, pos))
+            size = ENTRY_HEADER_BYTES + len(body)
+            pos = log.place(size)
+            entry = Entry(log.next_index, state.term, pos, self.stamp(body, pos), size=size)
             log.append((entry,))
             entries.append(entry)
         state.out.append(AppendEntries(tuple(entries)))
