@@ -114,6 +114,33 @@ def test_a_master_that_is_known_later_is_learnt_by_the_sends_that_fail_meanwhile
     run(work)
 
 
+@pytest.mark.spec("PR-11", "API-25", "DL-C05")
+def test_a_call_does_not_wait_for_a_broker_that_is_silent_and_has_a_successor(run: Run, cluster: Any) -> None:
+    """A frozen master takes connections and answers nothing: one call finds out, the others are told."""
+
+    async def work() -> None:
+        async with (
+            cluster(brokers=2) as c,
+            Client(name_servers=c.name_servers, route_poll_ms=NEVER_MS) as client,
+        ):
+            old, new = c.brokers.values()
+            c.add("T", led_by(old.address))
+            old.script[RequestCode.SEND_MESSAGE_V2] = lambda command: None
+            async with client.producer("p") as producer:
+                with pytest.raises(SaturnError):
+                    await producer.send("T", b"1", queue=QUEUE, timeout=0.2)
+                waits = asyncio.create_task(producer.send("T", b"2", queue=QUEUE, timeout=3600))
+                await old.wait_for(RequestCode.SEND_MESSAGE_V2, 2)
+                c.add("T", led_by(new.address))
+                with pytest.raises(SaturnError) as caught:
+                    await waits
+                assert caught.value.outcome_unknown  # type: ignore[attr-defined]
+                assert (await producer.send("T", b"3", queue=QUEUE)).queue == QUEUE
+            assert [request.body for request in new.of(RequestCode.SEND_MESSAGE_V2)] == [b"3"]
+
+    run(work)
+
+
 class Routes:
     """Takes the place of a RouteCache: what was asked, and when."""
 
@@ -133,13 +160,13 @@ class Routes:
 @pytest.mark.spec("PR-11")
 def test_many_doubts_are_few_questions_and_the_last_one_is_not_lost(run: Run) -> None:
     async def work() -> None:
-        routes, tasks, pause = Routes(), [], 0.1
+        routes, tasks, replaced, pause = Routes(), [], [], 0.1
 
         def spawn(name: str, what: Any) -> asyncio.Task[Any]:
             tasks.append(asyncio.get_running_loop().create_task(what, name=name))
             return tasks[-1]
 
-        doubts = Doubts(routes, spawn, pause_seconds=pause)  # type: ignore[arg-type]
+        doubts = Doubts(routes, spawn, replaced.append, pause_seconds=pause)  # type: ignore[arg-type]
         doubts.tell("nobody's")
         assert not tasks
         for _ in range(100):
@@ -157,7 +184,7 @@ def test_many_doubts_are_few_questions_and_the_last_one_is_not_lost(run: Run) ->
         assert routes.asked[2][1] - routes.asked[1][1] >= pause
         doubts.tell("b")
         await asyncio.gather(*tasks)
-        assert len(tasks) == 2 and routes.asked[-1][0] == "V"
+        assert len(tasks) == 2 and routes.asked[-1][0] == "V" and not replaced
 
     run(work)
 

@@ -140,7 +140,7 @@ class Core:
             timeout_ms=settings.api_timeout_ms,
             on_change=self._on_route_change,
         )
-        self._doubts = Doubts(self.routes, self.spawn)
+        self._doubts = Doubts(self.routes, self.spawn, self._replaced)
         self.state = State.RUNNING
         if not settings.name_servers:
             self._every("name servers", FIRST_REFRESH_MS, REFRESH_MS, self._refresh_name_servers)
@@ -249,13 +249,19 @@ class Core:
             raise response_error(answer.code, answer.remark, broker=self.name_servers.chosen)
         return TopicRouteData.decode(answer.body or b"{}")
 
-    def _doubt(self, address: str) -> None:
+    def _doubt(self, address: str, silent: bool) -> None:
         """A peer failed, or does not lead (any more): whoever follows it may be known already."""
         if self._doubts is None or self.state is not State.RUNNING or self._stopping is not None:
             return
-        self._doubts.tell(address)
+        self._doubts.tell(address, silent=silent)
         if self.settings.vip_channel:
             self._doubts.tell(plain_address(address))
+
+    def _replaced(self, address: str) -> None:
+        """A broker that does not answer has a successor: nobody need wait for it any more."""
+        self.remote.drop(address)
+        if self.settings.vip_channel:
+            self.remote.drop(vip_address(address))
 
     def _on_route_change(self, route: Route) -> None:
         for watcher in self.route_watchers:

@@ -20,6 +20,7 @@ from saturnmq.protocol.errors import SaturnError
 logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS: Final = 0.25  # between two rounds of questions
+SILENT_SECONDS: Final = 10.0  # how long routes are asked for that name a broker which did not answer
 REST: Final = 10  # times as long as the last round took: slow NameServers are asked less often
 
 
@@ -38,24 +39,34 @@ def casts_doubt(request: Command, answer: Command) -> bool:
 
 
 class Doubts:
-    """Asks again for routes that somebody doubts. spawn makes the task, of which there is one at most."""
+    """Asks again for routes that somebody doubts. spawn makes the task, of which there is one at most.
+
+    A broker that was silent is asked about for some seconds more, because other calls may wait for it; on_replaced is told its
+    address when no route names it any more.
+    """
 
     def __init__(
         self,
         routes: RouteCache,
         spawn: Callable[[str, Coroutine[Any, Any, None]], asyncio.Task[Any]],
+        on_replaced: Callable[[str], None],
         *,
         pause_seconds: float = PAUSE_SECONDS,
     ) -> None:
         self._routes = routes
         self._spawn = spawn
+        self._on_replaced = on_replaced
         self._pause_seconds = pause_seconds
         self._topics: dict[str, None] = {}  # in the order of the doubts
+        self._silent: dict[str, float] = {}  # address -> until when it is asked about, loop's clock
         self._task: asyncio.Task[Any] | None = None
 
-    def tell(self, address: str) -> None:
-        """A broker at this address failed, or refused as one that does not lead."""
-        self._topics |= dict.fromkeys(self._routes.naming(address))
+    def tell(self, address: str, *, silent: bool = False) -> None:
+        """A broker at this address failed, or refused as one that does not lead; silent: it did not answer."""
+        topics = self._routes.naming(address)
+        self._topics |= dict.fromkeys(topics)
+        if silent and topics:
+            self._silent[address] = asyncio.get_running_loop().time() + SILENT_SECONDS
         if self._topics and (self._task is None or self._task.done()):
             self._task = self._spawn("doubted routes", self._ask())
 
@@ -69,4 +80,15 @@ class Doubts:
                     await self._routes.refresh(topic)
                 except SaturnError as error:
                     logger.info("doubted route not refreshed topic=%s error=%s", topic, error)
+            self._look_for_the_silent(clock())
             await asyncio.sleep(max(self._pause_seconds, REST * (clock() - began)))
+
+    def _look_for_the_silent(self, now: float) -> None:
+        for address, until in list(self._silent.items()):
+            topics = self._routes.naming(address)
+            if topics and now < until:
+                self._topics |= dict.fromkeys(topics)
+                continue
+            del self._silent[address]
+            if not topics:
+                self._on_replaced(address)

@@ -22,11 +22,15 @@ from saturnmq.protocol.command import Command
 class Remote:
     """One RemotingClient: one connection per address (API-05).
 
-    on_doubt is told the address of a peer that failed, or answered as a broker does that is not the master.
+    on_doubt is told the address of a peer that failed, or answered as a broker does that is not the master, and whether it was
+    silent: did not answer in time.
     """
 
     def __init__(
-        self, settings: ClientSettings, handler: Handler, on_doubt: Callable[[str], None] = lambda address: None
+        self,
+        settings: ClientSettings,
+        handler: Handler,
+        on_doubt: Callable[[str, bool], None] = lambda address, silent: None,
     ) -> None:
         self._signer = Signer(settings.access_key, settings.secret_key or "") if settings.access_key else None
         tls = TlsSettings(
@@ -52,13 +56,13 @@ class Remote:
         try:
             answer = await self._client.invoke(address, command, timeout_ms)
         except net_errors.CallTimeout as error:
-            self._on_doubt(address)
+            self._on_doubt(address, True)
             raise CallTimeout(f"{address} did not answer within {timeout_ms} ms", broker=address) from error
         except (net_errors.ConnectFailed, net_errors.SendFailed) as error:
-            self._on_doubt(address)
+            self._on_doubt(address, False)
             raise _failed(address, error) from error
         if casts_doubt(command, answer):
-            self._on_doubt(address)
+            self._on_doubt(address, False)
         return answer
 
     async def call_oneway(self, address: str, command: Command, timeout_ms: int) -> None:
@@ -70,7 +74,7 @@ class Remote:
         except net_errors.CallTimeout as error:
             raise CallTimeout(f"{address} did not take the request in {timeout_ms} ms", broker=address) from error
         except (net_errors.ConnectFailed, net_errors.SendFailed) as error:
-            self._on_doubt(address)
+            self._on_doubt(address, False)
             raise _failed(address, error) from error
 
     def answer_oneway(self, connection: Connection, command: Command) -> None:
@@ -81,6 +85,12 @@ class Remote:
             connection.invoke_oneway(command)
         except net_errors.SendFailed as error:
             raise _failed(connection.remote_address, error) from error
+
+    def drop(self, address: str) -> None:
+        """Wait no longer for a peer that another one has replaced: calls to it fail with ConnectFailed."""
+        for connection in list(self._client.connections):
+            if connection.remote_address == address:
+                connection.close("it does not answer, and another broker has its place")
 
     async def close(self) -> None:
         await self._client.close()
