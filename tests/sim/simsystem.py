@@ -1,0 +1,660 @@
+"""A whole system in one thread: NameServers, a DLedger group of brokers, clients; a seed decides every event (SIM-01, SIM-06).
+
+`python simsystem.py FIRST COUNT [SECONDS]` runs seeds, each in a process of its own, and prints a line of JSON per seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import hashlib
+import json
+import logging
+import os
+import random
+import resource
+import shutil
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Awaitable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from saturnmq import Client, SendStatus
+from saturnmq.broker import Broker, BrokerSettings
+from saturnmq.client.errors import BrokerNotExist, ConnectFailed, NoNameServer, RouteNotFound, SendFailed
+from saturnmq.client.puller import PullStatus
+from saturnmq.client.transactions import TransactionState
+from saturnmq.namesrv import NameServer, NameServerSettings
+from saturnmq.net import NetSettings, RemotingClient
+from saturnmq.protocol.bodies import MessageQueue, TopicRouteData
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import ResponseError, SaturnError
+from saturnmq.raft import driver
+from saturnmq.raft.ledger_check import compare, verify
+from saturnmq.raft.settings import RaftProfile, RaftSettings
+from saturnmq.store import StoreProfile, StoreSettings, lock_file
+from saturnmq.testing.history import FAIL, OK, UNKNOWN, History, result_of
+from saturnmq.testing.history_check import check
+from saturnmq.testing.sim_loop import RUNNING, Process, SimLoop
+from saturnmq.testing.sim_world import replace_the_machine
+
+GROUP, TOPIC, QUEUES = "g", "orders", 4
+SEND_SECONDS, DELAY_MS = 1.5, 995
+COMMIT, ROLLBACK = "commit", "rollback"
+FAULTS = (
+    "crash leader", "crash", "crash all", "isolate leader", "partition", "one way", "freeze", "freeze leader", "slow disk",
+    "bad disk", "slow net", "transfer", "clock", "heal",
+)  # fmt: skip
+
+
+class RolledBack(Exception):
+    """Ends a transaction."""
+
+
+def outcome_of(error: SaturnError) -> str:
+    """CHA-06."""
+    cause = error.__cause__ if isinstance(error, SendFailed) else error
+    if isinstance(error, SendFailed) and error.attempts > 1:
+        return UNKNOWN
+    if isinstance(cause, ResponseError):
+        return result_of(cause.code)
+    if isinstance(cause, ConnectFailed):
+        return UNKNOWN if cause.sent else FAIL
+    return FAIL if isinstance(cause, BrokerNotExist | RouteNotFound | NoNameServer) else UNKNOWN
+
+
+async def pause(seconds: float) -> None:
+    """Simulated time passes."""
+    loop = asyncio.get_running_loop()
+    over = loop.create_future()
+    timer = loop.call_later(seconds, lambda: over.done() or over.set_result(None))
+    try:
+        await over
+    finally:
+        timer.cancel()
+
+
+def queue_of(number: int) -> MessageQueue:
+    return MessageQueue(TOPIC, GROUP, number % QUEUES)
+
+
+def name_of(queue: MessageQueue) -> str:
+    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
+
+
+def unpack(body: bytes) -> tuple[str, int]:
+    value, _, attempt = body.decode().rstrip(".").rpartition("#")
+    return value, int(attempt)
+
+
+class Member:
+    """One broker of the group; its folder outlives its processes."""
+
+    def __init__(self, name: str, number: int, folder: Path) -> None:
+        self.name = name
+        self.host = f"10.0.1.{number + 1}"
+        self.folder = folder / name
+        self.process: Process | None = None
+        self.broker: Broker | None = None
+
+    @property
+    def up(self) -> bool:
+        return self.process is not None and self.process.alive
+
+
+class System:
+    def __init__(self, seed: int, folder: Path, seconds: float) -> None:
+        self.seed, self.folder, self.seconds = seed, folder, seconds
+        self.rng = random.Random(seed)
+        self.loop = SimLoop(self.rng)
+        self.history = History()
+        self.seen: Counter[str] = Counter()
+        self.schedule: list[str] = []
+        self.loading = True
+        self.ends: dict[str, str] = {}
+        self.masters: list[int] = []
+        self.acked: dict[str, int] = {}
+        rng = self.rng
+        self.members = [Member(f"n{at}", at, folder) for at in range(rng.choice((3, 3, 3, 5)))]
+        self.servers = [Process(f"s{at}", f"10.0.0.{at + 1}") for at in range(rng.choice((1, 2)))]
+        self.at = ";".join(f"{one.host}:9876" for one in self.servers)
+        self.clients = [Process(f"c{at}", f"10.0.2.{at + 1}") for at in range(3)]
+        self.mix = tuple(rng.sample(FAULTS, rng.randrange(3, 8)))
+        self.every_s = rng.choice((2.0, 4.0, 8.0))
+        self.batch_push = rng.random() < 0.5
+        self.heartbeat_ms = rng.choice((300, 500))
+
+    @property
+    def now(self) -> float:
+        return self.loop.now * 1000
+
+    # processes
+
+    async def start_server(self, process: Process) -> None:
+        settings = NameServerSettings(kv_config_path=str(self.folder / f"{process.name}.json"))
+        await NameServer(settings, NetSettings()).start(process.host, 9876)
+
+    def broker_of(self, member: Member) -> Broker:
+        peers = ";".join(f"{one.name}-{one.host}:40911" for one in self.members)
+        raft = RaftSettings(
+            enabled=True,
+            group=GROUP,
+            peers_text=peers,
+            self_id=member.name,
+            profile=RaftProfile.FAST,
+            heartbeat_interval_ms=self.heartbeat_ms,
+            index_file_units=4096,
+            batch_push=self.batch_push,
+            batch_push_bytes=4096,
+        )
+        store = StoreSettings(
+            store_path_root_dir=str(member.folder), profile=StoreProfile.SMALL, commit_log_file_bytes=65_536
+        )
+        settings = BrokerSettings(
+            broker_name=GROUP,
+            namesrv_addr=self.at,
+            bind_address=member.host,
+            listen_port=10911,
+            fast_port_enable=False,
+            transaction_timeout_ms=1000,
+            transaction_interval_ms=1000,
+        )
+        return Broker(settings, store, NetSettings(), raft=raft)
+
+    def start(self, member: Member) -> None:
+        """A new process on the member's folder."""
+        member.process = Process(member.name, member.host)
+
+        async def serve() -> None:
+            member.broker = self.broker_of(member)
+            await member.broker.start()
+
+        self.loop.run_as(member.process, serve()).add_done_callback(lambda task: self._started(member, task))
+
+    def _started(self, member: Member, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self.problem(f"{member.name} did not start: {task.exception()!r}")
+
+    def problem(self, text: str) -> None:
+        raise AssertionError(text)
+
+    def crash(self, member: Member) -> None:
+        if member.process is None or not member.process.alive:
+            return
+        self.loop.kill(member.process)
+        member.broker = None
+        for path in list(lock_file._held):
+            if path.is_relative_to(member.folder.resolve()):
+                lock_file._held.discard(path)
+        self.seen["crashed"] += 1
+
+    def again_soon(self, member: Member) -> None:
+        def restart() -> None:
+            if not member.up:
+                self.start(member)
+
+        self.loop.call_later(self.rng.random() * 5, restart)
+
+    @property
+    def leader(self) -> Member | None:
+        """The member that leads in the highest term."""
+        found, best = None, -1
+        for member in self.members:
+            node = member.broker.store.member.node if member.up and member.broker is not None else None
+            if node is not None and node.state.is_leader and node.state.term > best:
+                found, best = member, node.state.term
+        return found
+
+    # faults
+
+    async def faults(self) -> None:
+        rng = self.rng
+        while self.loading:
+            await pause(rng.random() * 2 * self.every_s)
+            if not self.loading:
+                return
+            fault = rng.choice(self.mix)
+            member = rng.choice(self.members)
+            if fault.endswith("leader"):
+                member = self.leader or member
+            self.seen[fault] += 1
+            self.schedule.append(f"{self.loop.now - 1000:.1f} s {fault} {member.name}")
+            self.fault(fault, member)
+
+    def fault(self, fault: str, member: Member) -> None:
+        rng, net = self.rng, self.loop.net
+        names = [one.name for one in self.members]
+        others = [name for name in names if name != member.name]
+        if fault in ("crash", "crash leader"):
+            self.crash(member)
+            self.again_soon(member)
+        elif fault == "crash all":
+            for one in self.members:
+                self.crash(one)
+                self.again_soon(one)
+        elif fault == "isolate leader":
+            net.partition([member.name], [*others, *self._some_clients()])
+        elif fault == "partition":
+            rng.shuffle(names)
+            at = rng.randrange(1, len(names))
+            net.partition(names[:at], [*names[at:], *self._some_clients()])
+        elif fault == "one way":
+            net.cut.add((member.name, rng.choice(others)))
+        elif fault in ("freeze", "freeze leader") and member.up:
+            process = member.process
+            assert process is not None
+            self.loop.freeze(process)
+            self.loop.call_later(rng.random() * 6, lambda: self.loop.thaw(process))
+        elif fault == "slow disk" and member.process is not None:
+            member.process.disk_s = rng.choice((0.002, 0.2, 2.0))
+        elif fault == "bad disk" and member.process is not None and sum(self._bad()) < len(self.members) // 2:
+            member.process.failing_sync = True
+            self.loop.call_later(3 + rng.random() * 3, lambda: (self.crash(member), self.again_soon(member)))
+        elif fault == "slow net":
+            net.slow = rng.choice((0.0, 0.01, 0.05))
+        elif fault == "transfer":
+            self.transfer(member)
+        elif fault == "clock" and member.process is not None:
+            member.process.ahead_s += rng.choice((-3600.0, -5.0, 5.0, 3600.0))
+        else:
+            net.heal()
+
+    def _bad(self) -> list[bool]:
+        return [one.process is not None and one.process.failing_sync for one in self.members if one.up]
+
+    def _some_clients(self) -> list[str]:
+        return [one.name for one in self.clients if self.rng.random() < 0.5]
+
+    def transfer(self, member: Member) -> None:
+        leader = self.leader
+        if leader is None or leader.broker is None or leader is member or leader.process is None:
+            return
+        raft = leader.broker.store.member
+
+        async def hand_over() -> None:
+            answer = await raft.transfer(member.name)
+            self.seen[f"transfer {answer.code}"] += 1
+
+        self.loop.run_as(leader.process, hand_over())
+
+    def calm(self) -> None:
+        self.loading = False
+        self.loop.net.slow = 0.0
+        self.loop.net.heal()
+        for member in self.members:
+            if member.process is not None:
+                if member.process.frozen:
+                    self.loop.thaw(member.process)
+                if member.process.failing_sync:
+                    self.crash(member)
+                member.process.disk_s = 0.002
+            if not member.up:
+                self.start(member)
+
+    # load
+
+    def client(self) -> Client:
+        return Client(name_servers=self.at, route_poll_ms=300, timeout=SEND_SECONDS)
+
+    async def ready(self) -> None:
+        """The topic is there, and the first client."""
+        self.library = self.client()
+        await self.library.__aenter__()
+        async with asyncio.timeout(30):
+            while True:
+                with suppress(SaturnError):
+                    await self.library.create_topic(TOPIC, queues=QUEUES)
+                    if len(await self.library.puller().queues(TOPIC)) == QUEUES:
+                        return
+                await pause(0.1)
+
+    async def sender(self, number: int) -> None:
+        """Messages one by one, with a key; tried again until they are stored, each attempt another message (CHA-05)."""
+        async with self.client() as client, client.producer(f"p{number}") as producer:
+            count = 0
+            while self.loading:
+                await pause(self.rng.random() * 0.3)
+                count += 1
+                await self.send(producer, f"p{number}", f"m{number}-{count}", f"k{number * 4 + count % 4}")
+
+    async def send(self, producer: Any, process: str, value: str, key: str, tries: int = 10**6) -> bool:
+        queue = queue_of(int(key[1:]))
+        for attempt in range(1, tries + 1):
+            begin, offset, why = self.now, None, None
+            try:
+                body = f"{value}#{attempt}".ljust(60, ".").encode()
+                receipt = await producer.send(TOPIC, body, queue=queue, keys=value, timeout=SEND_SECONDS)
+                result = OK if receipt.status is SendStatus.SEND_OK else UNKNOWN
+                offset = receipt.offset
+            except SaturnError as error:
+                result, why = outcome_of(error), str(error)[:300]
+            told = [[value, offset if result == OK else None]]
+            self.history.add(
+                "send", process, begin, self.now, result=result, attempt=attempt, messages=told, queue=name_of(queue),
+                key=key, why=why,
+            )  # fmt: skip
+            self.seen[f"send {result}"] += 1
+            if result == OK:
+                return True
+            if not self.loading and attempt > 60:
+                return False
+            await pause(0.03)
+            with suppress(SaturnError):
+                await self.library.puller().queues(TOPIC)
+        return False
+
+    async def once(self, sending: Awaitable[Any]) -> tuple[str, Any, str | None]:
+        try:
+            receipt = await sending
+        except SaturnError as error:
+            return outcome_of(error), None, str(error)[:300]
+        first = receipt[0] if isinstance(receipt, list) else receipt
+        good = not hasattr(first, "status") or first.status is SendStatus.SEND_OK
+        return (OK if good else UNKNOWN), receipt, None
+
+    async def others(self) -> None:
+        """Batches, delayed messages, one-way messages, transactions with and without an end."""
+        async with self.client() as client, client.producer("p9") as producer:
+            transactional = client.producer("transactions", check=self.decided)
+            async with transactional:
+                number = 0
+                while self.loading:
+                    await pause(0.1 + self.rng.random() * 0.3)
+                    number += 1
+                    kind = self.rng.choice(("batch", "delayed", "oneway", "half"))
+                    self.seen[kind] += 1
+                    if kind == "half":
+                        await self.half(transactional, f"half-{number}", number)
+                    else:
+                        await getattr(self, kind)(producer, f"{kind}-{number}", number)
+
+    async def batch_of(self, producer: Any, values: list[str], number: int) -> tuple[str, Any, str | None]:
+        bodies = [f"{value}#1".encode() for value in values]
+        return await self.once(producer.send_many(TOPIC, bodies, queue=queue_of(number), timeout=SEND_SECONDS))
+
+    async def delayed(self, producer: Any, value: str, number: int) -> None:
+        begin = self.now
+        result, _, why = await self.once(
+            producer.send(TOPIC, f"{value}#1".encode(), queue=queue_of(number), delay_level=1, timeout=SEND_SECONDS)
+        )
+        self.history.add(
+            "send", "delayed", begin, self.now, result=result, attempt=1, messages=[[value, None]],
+            deliver_at=begin + (DELAY_MS if "clock" not in self.mix else -10**7), why=why,
+        )  # fmt: skip
+
+    async def oneway(self, producer: Any, value: str, number: int) -> None:
+        begin = self.now
+        await self.once(
+            producer.send_oneway(TOPIC, f"{value}#1".encode(), queue=queue_of(number), timeout=SEND_SECONDS)
+        )
+        self.history.add("send", "oneway", begin, self.now, result=UNKNOWN, attempt=1, messages=[[value, None]])
+
+    async def half(self, producer: Any, value: str, number: int) -> None:
+        begin, result, why = self.now, OK, None
+        end = ROLLBACK if number % 3 == 0 else COMMIT
+        self.ends[value] = end
+        self.history.add("end", "transactions", begin, begin, result=UNKNOWN, value=value, attempt=1, outcome=end)
+        try:
+            async with producer.transaction(TOPIC, f"{value}#1".encode(), queue=queue_of(number), timeout=SEND_SECONDS):
+                if end == ROLLBACK:
+                    raise RolledBack
+        except RolledBack:
+            pass
+        except SaturnError as error:
+            result, why = UNKNOWN, str(error)[:300]
+        self.history.add(
+            "send", "transactions", begin, self.now, result=result, attempt=1, messages=[[value, None]], half=True, why=why
+        )  # fmt: skip
+
+    def decided(self, message: Any) -> TransactionState:
+        end = self.ends.get(unpack(message.value)[0])
+        return TransactionState.COMMIT if end == COMMIT else TransactionState.ROLLBACK
+
+    async def batch(self, producer: Any, value: str, number: int) -> None:
+        begin, values = self.now, [f"{value}-{at}" for at in range(3)]
+        result, receipts, why = await self.batch_of(producer, values, number)
+        offsets = [one.offset for one in receipts] if result == OK else [None] * 3
+        told = [[one, offset] for one, offset in zip(values, offsets, strict=True)]
+        self.history.add(
+            "send", "batches", begin, self.now, result=result, attempt=1, messages=told, queue=name_of(queue_of(number)),
+            why=why,
+        )  # fmt: skip
+
+    async def reader(self) -> None:
+        """Reads all queues by offset."""
+        async with self.client() as client:
+            puller, at = client.puller(), dict.fromkeys(range(QUEUES), 0)
+            while self.loading:
+                await pause(0.1)
+                for number, offset in at.items():
+                    at[number] = await self.pull(puller, number, offset, "reader", "assigned")
+
+    async def pull(self, puller: Any, number: int, offset: int, process: str, mode: str) -> int:
+        queue, begin = queue_of(number), self.now
+        try:
+            result = await puller.pull(queue, offset, timeout=SEND_SECONDS)
+        except SaturnError:
+            return offset
+        if result.status is not PullStatus.FOUND:
+            return offset
+        found = [[message.offset, *unpack(message.value)] for message in result.messages()]
+        self.history.add(
+            "poll", process, begin, self.now, group=mode, queue=name_of(queue), mode=mode, messages=found
+        )  # fmt: skip
+        self.seen["read"] += len(found)
+        return int(result.next_offset)
+
+    async def subscribed(self, number: int, *, ordered: bool) -> None:
+        """A member of a group; after a while it goes, and another one comes: the others take its queues and give them back."""
+        life = 0
+        while self.loading:
+            life += 1
+            process = f"member{number}-{life}"
+            async with self.client() as client:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(5 + self.rng.random() * 20):
+                        await self._consume(client, process, "ordered" if ordered else "subscribed", ordered)
+            self.seen["left"] += 1
+
+    async def _consume(self, client: Client, process: str, group: str, ordered: bool) -> None:
+        had: list[Any] = []
+        async with client.consumer(group, start="first", ordered=ordered) as inbox:
+            with suppress(SaturnError):
+                await inbox.subscribe(TOPIC)
+            while self.loading:
+                try:
+                    message = await inbox.recv(timeout=0.5)
+                except (TimeoutError, SaturnError):
+                    continue
+                now, found = self.now, [[message.offset, *unpack(message.value)]]
+                has = list(inbox._assigned.values())
+                if [id(one) for one in has] != [id(one) for one in had]:
+                    self.history.add("assign", process, now, now)
+                    self.seen["assigned"] += 1
+                    had = has
+                self.history.add(
+                    "poll", process, now, now, group=group, queue=name_of(message.queue), mode="subscribed", messages=found
+                )  # fmt: skip
+                self.seen[f"consumed {group}"] += 1
+                with suppress(SaturnError):
+                    await message.ack()
+
+    async def topics(self) -> None:
+        """Topics come and get more queues."""
+        number = 0
+        while self.loading:
+            await pause(1 + self.rng.random() * 4)
+            number += 1
+            with suppress(SaturnError):
+                await self.library.create_topic(f"t{number % 3}", queues=1 + number % 7)
+                self.seen["topic"] += 1
+
+    async def routes(self) -> None:
+        """How many brokers a NameServer calls the master, again and again (CHA-08)."""
+        net = RemotingClient(settings=NetSettings())
+        request = {"topic": TOPIC, "acceptStandardJsonOnly": "true"}
+        while self.loading:
+            await pause(0.3)
+            for address in self.at.split(";"):
+                with suppress(SaturnError):
+                    answer = await net.invoke(address, Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=request), 3000)
+                    if answer.code == 0 and answer.body:
+                        brokers = TopicRouteData.decode(answer.body).broker_datas
+                        self.masters.append(sum(0 in broker.broker_addrs for broker in brokers))
+
+    async def switches(self) -> None:
+        """Who leads, as the history tells it."""
+        known: tuple[str, int] | None = None
+        while True:
+            await pause(0.05)
+            leader = self.leader
+            if leader is None or leader.broker is None:
+                continue
+            now = leader.name, leader.broker.store.member.node.state.term
+            if now != known:
+                self.history.add("switch", "main", self.now, self.now, leader=f"{now[0]} in {now[1]}")
+                self.seen["switch"] += known is not None
+                known = now
+
+    # a whole run
+
+    async def run(self) -> None:
+        for server in self.servers:
+            await self.loop.run_as(server, self.start_server(server))
+        for member in self.members:
+            self.start(member)
+        one, two, three = self.clients
+        await self.loop.run_as(one, self.ready())
+        work: list[tuple[Process, Coroutine[Any, Any, None]]] = [
+            (one, self.sender(0)),
+            (two, self.sender(1)),
+            (three, self.others()),
+            (one, self.reader()),
+            (two, self.subscribed(0, ordered=False)),
+            (three, self.subscribed(1, ordered=False)),
+            (two, self.subscribed(2, ordered=True)),
+            (one, self.topics()),
+            (three, self.routes()),
+        ]
+        tasks = [self.loop.run_as(process, load) for process, load in work]
+        faults = self.loop.create_task(self.faults())
+        switches = self.loop.create_task(self.switches())
+        await pause(self.seconds)
+        self.calm()
+        calm_ms = self.now
+        await self.loop.run_as(one, self.marker())
+        self.healed_ms = self.now - calm_ms
+        faults.cancel()
+        async with asyncio.timeout(60):
+            await asyncio.gather(*tasks)
+        await pause(8)  # delayed messages come, and transactions without an end are asked for
+        await self.loop.run_as(one, self.marker())
+        await self.loop.run_as(one, self.final_polls())
+        await pause(2)
+        switches.cancel()
+
+    async def marker(self) -> None:
+        """A message in each queue is stored, within 10 s after all is well (SIM-10)."""
+        async with asyncio.timeout(10), self.library.producer("marker") as producer:
+            for number in range(QUEUES):
+                assert await self.send(producer, "marker", f"marker-{self.now:.0f}-{number}", f"k{100 + number}")
+
+    async def final_polls(self) -> None:
+        puller = self.library.puller()
+        for number in range(QUEUES):
+            queue = queue_of(number)
+            offset, end = await puller.min_offset(queue), await puller.max_offset(queue)
+            async with asyncio.timeout(60):
+                while offset < end:
+                    offset = await self.pull(puller, number, offset, "final", "final")
+
+    def check(self) -> None:
+        """The history, the ledgers, the routes."""
+        report = check(self.history)
+        assert report.valid, "\n".join(map(str, report.problems))
+        assert max(self.masters, default=0) <= 1, "a route names two masters"
+        stores = [member.broker.store for member in self.members if member.broker is not None]
+        assert len(stores) == len(self.members)
+        ends = {(store.member.node.state.log.end, store.member.node.state.committed) for store in stores}
+        assert len(ends) == 1, f"members end differently: {ends}"
+        for one in stores[1:]:
+            for key, queue in one.queues.items() if hasattr(one.queues, "items") else ():
+                assert queue.max_offset == stores[0].queues[key].max_offset, f"queue {key} differs"
+        folders = [member.folder / f"dledger-{member.name}" for member in self.members]
+        difference = compare(folders)
+        assert difference is None, str(difference)
+        assert [verify(one).problems for one in folders] == [[]] * len(folders)
+        assert self.seen["send ok"] > 10, "hardly anything was sent"
+
+    def digest(self) -> str:
+        told = json.dumps(self.history.operations, sort_keys=True).encode()
+        return hashlib.sha256(told + repr((self.loop.happened, self.loop.now)).encode()).hexdigest()
+
+
+def run_seed(seed: int, seconds: float, clock: Any) -> dict[str, Any]:
+    """In a process of its own. clock: the real CPU time."""
+    folder = Path(tempfile.mkdtemp(prefix=f"sim{seed}-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    began, why = clock(), None
+    system = System(seed, folder, seconds)
+    try:
+        replace_the_machine(system.loop)
+        asyncio.set_event_loop(system.loop)
+        main = Process("main", "10.0.9.9")
+        RUNNING.set(main)
+        system.loop.run_until_complete(system.run())
+        system.check()
+    except BaseException as error:
+        why = f"{error!r}\n{traceback.format_exc()}"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return {
+        "seed": seed,
+        "why": why,
+        "digest": system.digest(),
+        "simulated_s": system.loop.now - 1000,
+        "cpu_s": clock() - began,
+        "healed_ms": getattr(system, "healed_ms", None),
+        "operations": len(system.history),
+        "seen": dict(sorted(system.seen.items())),
+        "schedule": system.schedule,
+    }
+
+
+def fork_seed(seed: int, seconds: float) -> dict[str, Any]:
+    """Run a seed in a child, so that no seed knows of another."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read)
+        gc.disable()
+        with os.fdopen(write, "w") as out:
+            json.dump(run_seed(seed, seconds, lambda: sum(resource.getrusage(resource.RUSAGE_SELF)[:2])), out)
+            out.flush()
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as found:
+        text = found.read()
+    os.waitpid(pid, 0)
+    return json.loads(text) if text else {"seed": seed, "why": "the process died"}
+
+
+def main() -> None:
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
+    first, count = int(sys.argv[1]), int(sys.argv[2])
+    seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 20.0
+    logging.disable(logging.CRITICAL if not os.environ.get("SIM_LOG") else logging.NOTSET)
+    driver.TICK_MS = 50
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    for seed in range(first, first + count):
+        print(json.dumps(fork_seed(seed, seconds)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
