@@ -19,6 +19,7 @@ from saturnmq.client.puller import Puller, PullResult, PullStatus
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ResponseError, SaturnError, StoreError
+from saturnmq.protocol.message import RECORD_FIXED_BYTES
 from saturnmq.spark.options import SourceOptions
 from saturnmq.spark.ranges import QueueRange
 
@@ -105,8 +106,12 @@ class RangeFetcher:
             if part is None:
                 break
             bodies += part
-            size += sum(map(len, part))
-            count += max(self._next - before, len(part)) if not self._flying else self._span
+            taken = sum(map(len, part))
+            size += taken
+            if self._filtered:  # of what the broker looked at few may have come: a block of few rows costs as much as one of many
+                count += taken // RECORD_FIXED_BYTES
+            else:
+                count += max(self._next - before, len(part)) if not self._flying else self._span
         return bodies or None
 
     async def close(self) -> None:
