@@ -187,7 +187,7 @@ def test_a_stream_goes_from_topic_to_topic_and_repeats_can_be_found(
         .option("topic", "to").option("dedupe", "true").option("checkpointLocation", str(tmp_path / "c"))
         .trigger(availableNow=True).start()
     )  # fmt: skip
-    query.awaitTermination(60)
+    assert query.awaitTermination(300)
     rows = read(spark, server, "to").option("columns", "keys,propertiesMap").load().collect()
     assert sorted(int(r["keys"]) for r in rows) == list(range(500))
     names = [r["propertiesMap"]["SPARK_ROW"] for r in rows]

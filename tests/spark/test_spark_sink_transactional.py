@@ -247,7 +247,7 @@ def test_a_stream_into_a_topic_by_transactions(
     query = numbers.writeStream.format("rocketmq").options(
         nameServer=server.name_servers, topic="tx-to", delivery="transactional", checkpointLocation=str(tmp_path / "c")
     ).trigger(availableNow=True).start()  # fmt: skip
-    query.awaitTermination(60)
+    assert query.awaitTermination(300)
     assert bodies(server, "tx-to") == Counter(range(60))
     log = DecisionLog(str(tmp_path / "c" / "_saturnmq_tx"))
     found = [log.read(str(n)) for n in range(2)]

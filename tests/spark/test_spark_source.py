@@ -87,7 +87,7 @@ def test_a_stream_delivers_to_memory(spark: Any, server: SyncEmbeddedBroker, sen
         .load()
     )
     query = stream.writeStream.format("memory").queryName("live").trigger(availableNow=True).start()
-    query.awaitTermination(60)
+    assert query.awaitTermination(300)
     assert numbers(spark.table("live")) == list(range(100))
 
 
