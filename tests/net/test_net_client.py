@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Callable
 
 import pytest
 from netpair import pair, run
@@ -72,6 +73,44 @@ def test_the_socket_stays_open_after_a_timeout_when_told_so() -> None:
             assert p.client.is_connected(p.address)
 
     run(work)
+
+
+@pytest.mark.spec("REM-16", "REM-22")
+def test_a_call_without_a_task_is_answered_late_or_fails_like_any_other() -> None:
+    async def work() -> None:
+        async with pair() as p:
+            assert p.client.ask(p.address, Command(10), 5000) is None  # no connection yet
+            await p.call(Command(10))
+            asked = [p.client.ask(p.address, Command(10, ext={"n": str(n)}), 5000) for n in range(5)]
+            assert [(await one).ext["n"] for one in asked if one is not None] == list("01234")
+        for settings, stays in ((NetSettings(close_on_timeout=False), True), (NetSettings(), False)):
+            async with pair(first_only(), settings) as p:
+                await p.call(Command(10))
+                late = p.client.ask(p.address, Command(10), 30)
+                assert late is not None
+                with pytest.raises(CallTimeout):
+                    await late
+                assert p.client.is_connected(p.address) is stays
+        async with pair(first_only()) as p:
+            await p.call(Command(10))
+            cut = p.client.ask(p.address, Command(10), 5000)
+            assert cut is not None
+            await p.server.stop()
+            with pytest.raises(SendFailed):
+                await cut
+            assert p.client.ask(p.address, Command(10), 5000) is None
+
+    run(work)
+
+
+def first_only() -> Callable[[Connection, Command], Command | None]:
+    """A handler that answers its first request."""
+    left = [True]
+
+    def handler(connection: Connection, request: Command) -> Command | None:
+        return request.reply() if left and left.pop() else None
+
+    return handler
 
 
 @pytest.mark.spec("REM-16", "UX-05")

@@ -46,7 +46,7 @@ class Log:
         self.next_index = self.end + 1
         self.epoch = 0
         self.durable = self.end
-        self._cache: dict[int, Entry] = {}
+        self._cache: dict[int, Entry] = {}  # the last ones, none missing between them
         self._cache_bytes = 0
         self._fresh = self.next_index  # entries from here on may not be written yet
 
@@ -111,7 +111,9 @@ class Log:
         self._fresh = self.next_index
         cache = self._cache
         while len(cache) > CACHE_ENTRIES_MAX or self._cache_bytes > CACHE_BYTES_MAX:
-            oldest = next(iter(cache))
+            oldest = (
+                self.end - len(cache) + 1
+            )  # what a dict's iterator passes over first are the deleted ones, all of them
             if oldest >= self._fresh:
                 break
             self._forget(oldest)
