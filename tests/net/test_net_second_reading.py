@@ -299,7 +299,7 @@ def test_a_stop_takes_its_timeout_once_not_for_each_of_its_steps() -> None:
             await asyncio.Event().wait()
             raise AssertionError
 
-        async with pair(never, NetSettings(stop_timeout_ms=400)) as p:
+        async with pair(never, NetSettings(stop_timeout_ms=1500)) as p:
             _, writer = await p.socket()
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(encode_frame(Command(QUICK)))
@@ -308,7 +308,7 @@ def test_a_stop_takes_its_timeout_once_not_for_each_of_its_steps() -> None:
             loop = asyncio.get_running_loop()
             began = loop.time()
             await p.server.stop()
-            assert loop.time() - began < 0.7
+            assert loop.time() - began < 2.9
             writer.transport.abort()
 
     run(work)

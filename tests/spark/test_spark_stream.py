@@ -283,6 +283,6 @@ def test_a_broker_that_is_away_slows_no_query() -> None:
     began = time.monotonic()
     for n in range(100):
         tracker.onQueryProgress(progress("g", n, 100, n))
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 10  # each would wait 200 ms
     tracker._committer._groups.clear()
     tracker.stop()
