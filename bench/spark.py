@@ -44,7 +44,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks-spark.md")
     parser.add_argument("--rounds", type=int, help="rounds per case (default 5)")
     parser.add_argument("--rows", type=int, help="rows of a topic (default 1,000,000)")
-    parser.add_argument("--only", default="", metavar="WORD", help="only cases whose name contains it, e.g. SPP-02")
+    parser.add_argument(
+        "--only", default="", metavar="WORDS", help="only cases whose name contains one, e.g. SPP-02,sink"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every single measurement")
     return parser.parse_args()
 
@@ -81,7 +83,7 @@ def measure(plan: spark_cases.Plan, console: Console) -> spark_report.Results:
         stack.callback(spark.stop)
         bench = spark_cases.SparkBench(plan, spark, saturn, kafka, folder, status.update, apache)
         results = bench.run()
-        if plan.only in "SPP-11 pulls":
+        if plan.wants("SPP-11 pulls"):
             status.update("pulls from our broker")
             for size in plan.sizes:
                 rates = spark_pulls.rates(saturn, f"Rows{size}", rounds=max(plan.rounds, 3))

@@ -43,13 +43,18 @@ class Plan:
     sizes: tuple[int, ...]
     rounds: int
     quick: bool
-    only: str
+    only: tuple[str, ...]
+
+    def wants(self, name: str) -> bool:
+        """Whether a case is asked for: its name contains one of the words, or there are none."""
+        return not self.only or any(word in name for word in self.only)
 
     @classmethod
     def of(cls, *, quick: bool, rounds: int | None, rows: int | None, only: str) -> Plan:
         """The full plan, or the quick one."""
         count = rows or (100_000 if quick else 1_000_000)
-        return cls(count, (200,) if quick else (200, 1024), rounds or (1 if quick else 5), quick, only)
+        words = tuple(word.strip() for word in only.split(",") if word.strip())
+        return cls(count, (200,) if quick else (200, 1024), rounds or (1 if quick else 5), quick, words)
 
 
 @dataclass
@@ -72,13 +77,10 @@ class SparkTree:
     def cpu_s(self) -> float:
         """So far; children that ended are in their parents' figures."""
         total = 0.0
-        waiting = [self._me]
-        while waiting:
-            process = waiting.pop()
+        for process in [self._me, *self._me.children(recursive=True)]:
             if process.pid in self._servers:
                 continue
             try:
-                waiting += process.children()
                 times = process.cpu_times()
             except psutil.NoSuchProcess:
                 continue
@@ -136,7 +138,7 @@ class SparkBench:
             data = make_data(self.folder / f"data-{size}", self.plan.rows, size)
             self._fill(size, data)
             for case in self._cases(size, data):
-                if self.plan.only in f"{case.row.spec} {case.row.name}":
+                if self.plan.wants(f"{case.row.spec} {case.row.name}"):
                     self.say(case.row.name)
                     self._case(case)
         return self.results
@@ -352,12 +354,13 @@ class SparkBench:
         servers = self.saturn.processes if side == OURS else self.kafka.processes
         if self.apache is not None and case.row.name.startswith("Apache"):
             servers = self.apache.processes
-        busy, spark, broker = machine_busy_s(), self._tree.cpu_s(), sum(server.cpu_s() for server in servers)
+        spark, broker, busy = self._tree.cpu_s(), sum(server.cpu_s() for server in servers), machine_busy_s()
         begin = time.perf_counter()
         case.runs[side]()
         seconds = time.perf_counter() - begin
-        used, served = self._tree.cpu_s() - spark, sum(server.cpu_s() for server in servers) - broker
-        others = max(0.0, machine_busy_s() - busy - used - served)
+        whole, served = machine_busy_s() - busy, sum(server.cpu_s() for server in servers) - broker
+        used = self._tree.cpu_s() - spark
+        others = max(0.0, whole - used - served)
         return Sample(case.rows, seconds, used, served, others)
 
 
