@@ -172,7 +172,7 @@ def test_a_public_address_is_warned_of_and_the_default_is_loopback(serve: Start)
 @pytest.mark.spec("UX-02")
 def test_idle_standalone_is_small_and_ready_at_once(standalone: Start, tmp_path: Path) -> None:
     starts, memory = [], []
-    while len(starts) < 3 or (min(starts) >= 1000 and len(starts) < 10):  # one that nothing else on the machine disturbs
+    while len(starts) < 3 or (min(starts) >= 1000 and len(starts) < 10):  # one that nothing disturbs
         server = standalone()
         starts.append(int(server.facts["start_ms"]))
         memory.append(psutil.Process(server.process.pid).memory_info().rss)
