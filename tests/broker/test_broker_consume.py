@@ -40,6 +40,23 @@ def test_a_pull_returns_records_and_where_to_go_on() -> None:
     run(work)
 
 
+@pytest.mark.spec("BP-04", "SPP-11")
+def test_a_reader_of_backlogs_may_ask_for_more_at_once() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            for n in range(100):
+                await w.send(body=b"%d" % n * 1000)
+            assert (await w.pull(maxMsgNums=90)).ext["nextBeginOffset"] == "32"  # what the original gives
+            answer = await w.pull(maxMsgNums=90, bulkBytes=1_000_000)
+            assert [m.queue_offset for m in decode_records(answer.body or b"")] == list(range(90))
+            assert answer.ext["nextBeginOffset"] == "90"
+            few = await w.pull(maxMsgNums=90, offset=20, bulkBytes=1)  # never less than without it
+            assert few.ext["nextBeginOffset"] == "100"
+            assert (await w.pull(maxMsgNums=90, bulkBytes=-5)).ext["nextBeginOffset"] == "32"
+
+    run(work)
+
+
 @pytest.mark.spec("BP-02", "BP-05")
 def test_offsets_outside_the_queue_have_the_originals_codes() -> None:
     async def work() -> None:

@@ -94,8 +94,9 @@ def pull_command(
     expression: str | None = None,
     kind: str = "TAG",
     version_ms: int = 0,
+    bulk_bytes: int = 0,
 ) -> Command:
-    """A PULL_MESSAGE request; queue.topic is the name on the wire."""
+    """A PULL_MESSAGE request; queue.topic is the name on the wire. bulk_bytes is for SaturnMQ's brokers, others overlook it."""
     ext = {
         "consumerGroup": group,
         "topic": queue.topic,
@@ -111,6 +112,8 @@ def pull_command(
     }
     if expression is not None:
         ext["subscription"] = expression
+    if bulk_bytes:
+        ext["bulkBytes"] = str(bulk_bytes)
     return Command(RequestCode.PULL_MESSAGE, ext=ext)
 
 
@@ -224,11 +227,13 @@ class Puller:
         expression: Filter | str = "*",
         wait: float = 0.0,
         timeout: float | None = None,
+        bulk_bytes: int = 0,
     ) -> PullResult:
         """Messages of one queue from offset on; the broker may give fewer than max_count.
 
         expression: a tag filter, or what `sql` made. wait: seconds the broker may hold the request until something
-        arrives. timeout: seconds for all attempts together, default the client's (plus wait). A broker that is gone is
+        arrives. timeout: seconds for all attempts together, default the client's (plus wait). bulk_bytes: a SaturnMQ broker
+        gives so much of a backlog at once, up to max_count; 0 and other brokers: 32 messages. A broker that is gone is
         looked for again: the route is asked anew, and a slave of the same name may answer. Raises the error of a final
         answer, ConnectFailed, CallTimeout, BrokerNotExist.
         """
@@ -249,6 +254,7 @@ class Puller:
                 suspend_ms=held_ms,
                 expression=wanted.expression,
                 kind=wanted.kind,
+                bulk_bytes=bulk_bytes,
             )
 
         answer = await self._held(wire, ask(suspend_ms), budget_ms, suspend_ms) if suspend_ms else None

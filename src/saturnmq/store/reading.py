@@ -41,6 +41,7 @@ def get(
     offset: int,
     max_count: int,
     max_bytes: int | None,
+    bulk_bytes: int,
     accept: Callable[[int], bool] | None,
     accept_record: Callable[[bytes], bool] | None,
     accept_extension: Callable[[int, bytes], bool] | None,
@@ -63,7 +64,7 @@ def get(
     if queue.extension is not None and (accept is not None or accept_extension is not None):
         by_address = _by_address(queue.extension, accept, accept_extension)
         accept = accept or _is_code
-    _gather(store, result, units, queue_id, max_count, max_bytes, accept, by_address, accept_record)
+    _gather(store, result, units, queue_id, max_count, max_bytes, bulk_bytes, accept, by_address, accept_record)
     return result
 
 
@@ -101,6 +102,7 @@ def _gather(
     queue_id: int,
     max_count: int,
     max_bytes: int | None,
+    bulk_bytes: int,
     accept: Callable[[int], bool] | None,
     by_address: Callable[[int], bool],
     accept_record: Callable[[bytes], bool] | None,
@@ -108,6 +110,10 @@ def _gather(
     settings, commit_log = store.settings, store.log
     on_disk = commit_log.end - store.memory_bytes  # what lies before is not counted on to be in memory
     first, offset = commit_log.start, result.next_offset
+    in_disk = settings.transfer_bytes_in_disk, settings.transfer_count_in_disk
+    in_memory = settings.transfer_bytes_in_memory, settings.transfer_count_in_memory
+    if bulk_bytes:
+        in_memory = max(bulk_bytes, in_memory[0]), max_count
     ranges: list[list[int]] = []
     total = count = scanned = 0
     status = GetStatus.NO_MATCHED_MESSAGE
@@ -119,10 +125,7 @@ def _gather(
             scanned += 1
             continue
         if count:
-            if physical < on_disk:
-                bytes_max, count_max = settings.transfer_bytes_in_disk, settings.transfer_count_in_disk
-            else:
-                bytes_max, count_max = settings.transfer_bytes_in_memory, settings.transfer_count_in_memory
+            bytes_max, count_max = in_disk if physical < on_disk else in_memory
             if max_bytes is not None and max_bytes < bytes_max:
                 bytes_max = max_bytes
             if count >= max_count or count >= count_max or total + size > bytes_max:

@@ -438,6 +438,7 @@ class MessageStore:
         max_count: int,
         *,
         max_bytes: int | None = None,
+        bulk_bytes: int = 0,
         accept: Callable[[int], bool] | None = None,
         accept_record: Callable[[bytes], bool] | None = None,
         accept_extension: Callable[[int, bytes], bool] | None = None,
@@ -446,10 +447,12 @@ class MessageStore:
 
         accept is asked about the tags code of each unit; accept_record, of those that it takes, about the encoded properties
         of the record. accept_extension is asked between them about store time (Unix ms) and bit map, where there are any.
-        What they refuse is passed over by next_offset.
+        What they refuse is passed over by next_offset. bulk_bytes, unless 0, stands for the limits of what is in memory.
         Raises CorruptRecord when the first of them is damaged (DUR-10).
         """
-        return reading.get(self, topic, queue_id, offset, max_count, max_bytes, accept, accept_record, accept_extension)
+        return reading.get(
+            self, topic, queue_id, offset, max_count, max_bytes, bulk_bytes, accept, accept_record, accept_extension
+        )
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
         """Records whose topic and key have the asked hash, stored in a time range, ascending (IX-06, IX-07)."""

@@ -10,7 +10,7 @@ from saturnmq.broker.context import Context
 from saturnmq.broker.filters import EVERYTHING, Wanted, wanted_by, wanted_by_tags
 from saturnmq.broker.hold import Held
 from saturnmq.broker.names import group_problem, topic_problem
-from saturnmq.broker.numbers import int32, int64, int64_or
+from saturnmq.broker.numbers import int32, int32_or, int64, int64_or
 from saturnmq.broker.processors.pull_answer import frame
 from saturnmq.filter import is_tag_kind, matcher_of, require_property_filter, subscribed_tags
 from saturnmq.net import Connection
@@ -26,6 +26,9 @@ _COMMIT: Final = int(PullSysFlag.COMMIT_OFFSET)
 _SUSPEND: Final = int(PullSysFlag.SUSPEND)
 _SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
 _COUNT_MAX: Final = 4096
+_BULK_BYTES_MAX: Final = (
+    4 * 1024 * 1024
+)  # of an answer whose asker sent bulkBytes, which only our own readers of backlogs do
 _FIELDS: Final = (
     "consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag", "suspendTimeoutMillis", "subscription",
     "subVersion", "expressionType",
@@ -74,6 +77,7 @@ def _pull(ctx: Context, connection: Connection, request: Command, *, may_hold: b
         queue_id,
         offset,
         min(max(count, 1), _COUNT_MAX),
+        bulk_bytes=min(max(int32_or(ext, "bulkBytes", 0), 0), _BULK_BYTES_MAX),
         accept=wanted.by_code,
         accept_record=wanted.by_record,
         accept_extension=wanted.by_extension,
