@@ -20,10 +20,12 @@ def session(app: str = "saturnmq", *, name_server: str | None = None, **conf: st
 
 def register(spark: SparkSession) -> None:
     """Make the formats `rocketmq` and `saturnmq` known to a session."""
+    from saturnmq.spark.shipped import planners_see_shipped
     from saturnmq.spark.source import RocketMQDataSource, SaturnMQDataSource
 
-    spark.dataSource.register(RocketMQDataSource)
-    spark.dataSource.register(SaturnMQDataSource)
+    with planners_see_shipped(spark.sparkContext):
+        spark.dataSource.register(RocketMQDataSource)
+        spark.dataSource.register(SaturnMQDataSource)
 
 
 __all__ = ["register", "session"]

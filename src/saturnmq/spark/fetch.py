@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 BLOCK_BYTES: Final = 8 * 1024 * 1024
 SEGMENT_ANSWERS: Final = 8  # answers of one task; so many that a task costs little beside them
+SEGMENT_BYTES: Final = 4 * 1024 * 1024  # a task that holds so much is done, whatever sizes its messages have (SCL-06)
 FILTERED_COUNT: Final = 32_768
 BACKOFF_S: Final = (0.1, 5.0)
 _PASSING: Final = frozenset(
@@ -94,7 +95,7 @@ class RangeFetcher:
         self._filter = options.filter
         self._filtered = options.expression.strip() not in ("", "*")
         self._span = 0
-        self._flying: deque[asyncio.Task[list[bytes]]] = deque()
+        self._flying: deque[asyncio.Task[tuple[list[bytes], int, int]]] = deque()
 
     async def block(self) -> list[bytes] | None:
         """Records of some thousand messages, None at the end. Raises DataLossError, StoreError, errors of final answers."""
@@ -108,7 +109,9 @@ class RangeFetcher:
             bodies += part
             taken = sum(map(len, part))
             size += taken
-            if self._filtered:  # of what the broker looked at few may have come: a block of few rows costs as much as one of many
+            if (
+                self._filtered
+            ):  # of what the broker looked at few may have come: a block of few rows costs as much as one of many
                 count += taken // RECORD_FIXED_BYTES
             else:
                 count += max(self._next - before, len(part)) if not self._flying else self._span
@@ -145,19 +148,25 @@ class RangeFetcher:
             return None
         task = self._flying.popleft()
         try:
-            return await task
+            bodies, reached, end = await task
         except BaseException:
             task.cancel()
             raise
+        if reached < end:
+            self._flying.appendleft(asyncio.ensure_future(self._segment(reached, end)))
+        return bodies
 
-    async def _segment(self, begin: int, end: int) -> list[bytes]:
-        bodies = []
-        while begin < end:
+    async def _segment(self, begin: int, end: int) -> tuple[list[bytes], int, int]:
+        """(answers, the offset behind them, end): all up to end, or SEGMENT_BYTES and the rest of an answer."""
+        bodies: list[bytes] = []
+        size = 0
+        while begin < end and size < SEGMENT_BYTES:
             result = await self._pull(begin, min(self._options.pull_batch, end - begin))
             if result.body:
                 bodies.append(result.body)
+                size += len(result.body)
             begin = result.next_offset
-        return bodies
+        return bodies, begin, end
 
     async def _pull(self, offset: int, count: int) -> PullResult:
         """One answer that gets on: its next offset is beyond `offset`. Waits and retries until readTimeoutMs (SRC-13, SRC-14)."""

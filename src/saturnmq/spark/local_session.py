@@ -52,6 +52,11 @@ def check_versions() -> None:
     mine = f"{sys.version_info.major}.{sys.version_info.minor}"
     if named is not None and named[1] != mine:
         raise ConfigError(f"PYSPARK_PYTHON={chosen}: workers must run Python {mine}, as the driver does")
+    if chosen and "/" in chosen and not Path(chosen).is_absolute() and not Path(chosen).exists():
+        raise ConfigError(
+            f"PYSPARK_PYTHON={chosen} is not in {Path.cwd()}: in client mode the driver plans with it too; "
+            "saturnmq spark pack --client writes ./env/bin/python"
+        )
 
 
 def prepare_environment() -> None:

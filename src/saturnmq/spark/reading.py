@@ -56,6 +56,7 @@ def read_range(
                 f"{wanted.to_string()}; types and nullability must be equal"
             )
         yield made
+        del made, batch
 
 
 def _decoded(
@@ -66,8 +67,10 @@ def _decoded(
         try:
             while (bodies := link.run(fetcher.block())) is not None:
                 block = joined(bodies)
+                bodies.clear()  # what is not freed here lies beside the next block (SCL-06)
+                made: pa.RecordBatch | None = None
                 try:
-                    yield decode_block(
+                    made = decode_block(
                         block,
                         columns,
                         piece.broker,
@@ -78,6 +81,10 @@ def _decoded(
                 except MessageError as error:
                     lost = Loss(piece.topic, piece.broker, piece.queue_id, piece.begin, piece.end, str(error))
                     met_loss(options, lost)
+                del block  # the batch keeps what it needs of it
+                if made is not None:
+                    yield made
+                del made
         finally:
             link.run(fetcher.close())
 

