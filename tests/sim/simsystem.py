@@ -1,6 +1,6 @@
 """A whole system in one thread: NameServers, a DLedger group of brokers, clients; a seed decides every event (SIM-01, SIM-06).
 
-`python simsystem.py FIRST COUNT [SECONDS]` runs seeds, each in a process of its own, and prints a line of JSON per seed.
+`python simsystem.py FIRST COUNT [SECONDS [DEFECT]]` runs seeds, each in a process of its own, and prints a line of JSON per seed.
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ResponseError, SaturnError
 from saturnmq.raft import driver
+from saturnmq.raft.core import leader, state, voting
 from saturnmq.raft.ledger_check import compare, verify
 from saturnmq.raft.settings import RaftProfile, RaftSettings
-from saturnmq.store import StoreProfile, StoreSettings, lock_file
+from saturnmq.store import FlushDiskType, StoreProfile, StoreSettings, lock_file
 from saturnmq.testing.history import FAIL, OK, UNKNOWN, History, result_of
 from saturnmq.testing.history_check import check
+from saturnmq.testing.original_peer import OriginalLog, OriginalPeer
 from saturnmq.testing.sim_loop import RUNNING, Process, SimLoop
 from saturnmq.testing.sim_world import replace_the_machine
 
@@ -50,6 +52,7 @@ FAULTS = (
     "crash leader", "crash", "crash all", "isolate leader", "partition", "one way", "freeze", "freeze leader", "slow disk",
     "bad disk", "slow net", "transfer", "clock", "heal",
 )  # fmt: skip
+OF_GROUPS = ("isolate leader", "partition", "one way", "transfer", "bad disk")
 
 
 class RolledBack(Exception):
@@ -101,6 +104,7 @@ class Member:
         self.folder = folder / name
         self.process: Process | None = None
         self.broker: Broker | None = None
+        self.original: OriginalLog | None = None  # of a scripted peer: no broker
 
     @property
     def up(self) -> bool:
@@ -122,9 +126,15 @@ class System:
         rng = self.rng
         self.members = [Member(f"n{at}", at, folder) for at in range(rng.choice((3, 3, 3, 5)))]
         self.servers = [Process(f"s{at}", f"10.0.0.{at + 1}") for at in range(rng.choice((1, 2)))]
+        self.plain = seed % 8 == 6  # one broker by itself
+        if self.plain:
+            del self.members[1:]
+        if seed % 4 == 3:
+            self.members[-1].original = OriginalLog()
         self.at = ";".join(f"{one.host}:9876" for one in self.servers)
         self.clients = [Process(f"c{at}", f"10.0.2.{at + 1}") for at in range(3)]
-        self.mix = tuple(rng.sample(FAULTS, rng.randrange(3, 8)))
+        faults = [one for one in FAULTS if one not in OF_GROUPS] if self.plain else FAULTS
+        self.mix = tuple(rng.sample(faults, rng.randrange(3, 8)))
         self.every_s = rng.choice((2.0, 4.0, 8.0))
         self.batch_push = rng.random() < 0.5
         self.heartbeat_ms = rng.choice((300, 500))
@@ -153,7 +163,10 @@ class System:
             batch_push_bytes=4096,
         )
         store = StoreSettings(
-            store_path_root_dir=str(member.folder), profile=StoreProfile.SMALL, commit_log_file_bytes=65_536
+            store_path_root_dir=str(member.folder),
+            profile=StoreProfile.SMALL,
+            commit_log_file_bytes=65_536,
+            flush_disk_type=FlushDiskType.SYNC_FLUSH,
         )
         settings = BrokerSettings(
             broker_name=GROUP,
@@ -164,13 +177,19 @@ class System:
             transaction_timeout_ms=1000,
             transaction_interval_ms=1000,
         )
-        return Broker(settings, store, NetSettings(), raft=raft)
+        return Broker(settings, store, NetSettings(), raft=None if self.plain else raft)
 
     def start(self, member: Member) -> None:
         """A new process on the member's folder."""
         member.process = Process(member.name, member.host)
 
         async def serve() -> None:
+            if member.original is not None:
+                peers = {one.name: f"{one.host}:40911" for one in self.members}
+                heartbeat_s = self.heartbeat_ms / 1000
+                await OriginalPeer(
+                    member.name, GROUP, peers, member.original, heartbeat_s=heartbeat_s, rng=self.rng
+                ).run()
             member.broker = self.broker_of(member)
             await member.broker.start()
 
@@ -203,6 +222,8 @@ class System:
     @property
     def leader(self) -> Member | None:
         """The member that leads in the highest term."""
+        if self.plain:
+            return self.members[0]
         found, best = None, -1
         for member in self.members:
             node = member.broker.store.member.node if member.up and member.broker is not None else None
@@ -515,7 +536,7 @@ class System:
             leader = self.leader
             if leader is None or leader.broker is None:
                 continue
-            now = leader.name, leader.broker.store.member.node.state.term
+            now = leader.name, self.seen["crashed"] if self.plain else leader.broker.store.member.node.state.term
             if now != known:
                 self.history.add("switch", "main", self.now, self.now, leader=f"{now[0]} in {now[1]}")
                 self.seen["switch"] += known is not None
@@ -578,18 +599,34 @@ class System:
         report = check(self.history)
         assert report.valid, "\n".join(map(str, report.problems))
         assert max(self.masters, default=0) <= 1, "a route names two masters"
+        assert self.seen["send ok"] > 10, "hardly anything was sent"
+        if self.plain:
+            self.seen["plain"] += 1
+            return
         stores = [member.broker.store for member in self.members if member.broker is not None]
-        assert len(stores) == len(self.members)
+        assert len(stores) == sum(member.original is None for member in self.members)
         ends = {(store.member.node.state.log.end, store.member.node.state.committed) for store in stores}
         assert len(ends) == 1, f"members end differently: {ends}"
         for one in stores[1:]:
             for key, queue in one.queues.items() if hasattr(one.queues, "items") else ():
                 assert queue.max_offset == stores[0].queues[key].max_offset, f"queue {key} differs"
-        folders = [member.folder / f"dledger-{member.name}" for member in self.members]
+        for member in self.members:
+            if member.original is not None:
+                self.check_original(member.original, stores[0].member.node.state.log)
+        folders = [one.folder / f"dledger-{one.name}" for one in self.members if one.original is None]
         difference = compare(folders)
         assert difference is None, str(difference)
         assert [verify(one).problems for one in folders] == [[]] * len(folders)
-        assert self.seen["send ok"] > 10, "hardly anything was sent"
+
+    def check_original(self, log: OriginalLog, ours: Any) -> None:
+        """The scripted peer has what all have, and nobody cut what it knew to be committed."""
+        assert log.end == ours.end and log.committed <= log.end, (
+            f"the scripted peer ends at {log.end}, others at {ours.end}"
+        )
+        assert [index for index, entry in log.entries.items() if ours.entry(index) != entry] == []
+        assert log.cut_committed == 0
+        self.seen["original"] += 1
+        self.seen["original cut"] += log.cuts
 
     def digest(self) -> str:
         told = json.dumps(self.history.operations, sort_keys=True).encode()
@@ -643,6 +680,16 @@ def fork_seed(seed: int, seconds: float) -> dict[str, Any]:
     return json.loads(text) if text else {"seed": seed, "why": "the process died"}
 
 
+def plant(defect: str) -> None:
+    """A defect, to see that it is found."""
+    if defect == "half is a quorum":
+        voting.quorum = state.quorum = lambda members: members // 2
+    elif defect == "answered before it is committed":
+        leader.quorum_index = max
+    else:
+        raise SystemExit(f"no defect is called {defect!r}")
+
+
 def main() -> None:
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
@@ -650,6 +697,8 @@ def main() -> None:
     seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 20.0
     logging.disable(logging.CRITICAL if not os.environ.get("SIM_LOG") else logging.NOTSET)
     driver.TICK_MS = 50
+    if len(sys.argv) > 4:
+        plant(sys.argv[4])
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     for seed in range(first, first + count):
