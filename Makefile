@@ -12,7 +12,7 @@ AGAIN := once more, alone: what failed
 CODE := $(wildcard src tests bench demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-pure check format lint types contracts tidy interop chaos crash sim bench spec-coverage clean
+.PHONY: help setup demo test test-pure check format lint types contracts tidy interop chaos chaos-spark crash sim bench bench-spark spec-coverage clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -62,13 +62,20 @@ chaos: $(READY)  ## kills, freezes, partitions, loss, bad disks on real processe
 	  $(PYTEST) tests/chaos/test_chaos_ledger.py tests/chaos/test_chaos_brokers.py
 	CHURN_SECONDS=120 $(PYTEST) tests/chaos/test_chaos_churn.py
 
-sim: $(READY)  ## the simulation of the replicated log, long: 500 seeds and every planted defect
-	SATURNMQ_SIM_SEEDS=500 SATURNMQ_SIM_MUTANTS=all $(PYTEST) tests/sim
+chaos-spark: $(READY)  ## an export stream and a transactional sink of Spark, each killed 20 times (KILLS=, SEED=)
+	CHAOS_SPARK_KILLS=$(or $(KILLS),20) $(if $(SEED),SEED=$(SEED)) $(PYTEST) tests/chaos/test_chaos_spark.py
+
+sim: $(READY)  ## the simulation of the replicated log and of whole groups, long: 500 seeds and every planted defect (SEEDS=10000)
+	SATURNMQ_SIM_SEEDS=$(or $(SEEDS),500) SATURNMQ_SIM_MUTANTS=all SATURNMQ_SIM_SEARCH=whole $(PYTEST) tests/sim
 
 bench: $(READY)  ## the same Java load against SaturnMQ and Apache 4.9.7, side by side (ARGS=--quick)
 	$(BIN)/python bench/run.py $(ARGS)
 	$(BIN)/python bench/store.py $(ARGS)
 	$(BIN)/python bench/consume.py $(ARGS)
+	$(BIN)/python bench/ledger.py $(ARGS)
+
+bench-spark: $(READY)  ## the same data through Spark to and from SaturnMQ and Kafka, side by side (ARGS=--quick)
+	$(BIN)/python bench/spark.py $(ARGS)
 
 crash: $(READY)  ## 100,000 crash states of the store, then 50 times kill -9 under load (ARGS=--seed=N)
 	$(BIN)/python -m saturnmq.testing.crash $(ARGS)
