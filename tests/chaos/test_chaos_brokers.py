@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from chaosbrokers import BrokerGroup, outcome_of
 from chaosfaults import FAULTS, FIVE
-from test_chaos_ledger import LONG, SECONDS, long_run, tell
+from test_chaos_ledger import HEARTBEAT_MS, LONG, RTO_P95_MS, SECONDS, a_run, long_run, tell
 
 from saturnmq import Client
 from saturnmq.client.errors import BrokerNotExist, CallTimeout, ConnectFailed, SendFailed
@@ -20,6 +20,7 @@ from saturnmq.protocol.errors import SaturnError, response_error
 from saturnmq.testing import EmbeddedBroker
 
 BROKER_RTO_MAX_MS = 10_000
+KILLS = 12
 NAMES = [name for name in FAULTS if name in LONG and name not in FIVE and not name.startswith("disk")]
 
 
@@ -32,6 +33,16 @@ def test_brokers_and_clients_lose_nothing(name: str, tmp_path: Path, capsys: pyt
     tell(capsys, f"brokers, {name}", found)
     assert found["acknowledged"] > 100
     assert max(found["rto_ms"]) <= BROKER_RTO_MAX_MS
+
+
+@pytest.mark.skipif("leader-kill" not in LONG, reason="make chaos")
+@pytest.mark.timeout(400)
+@pytest.mark.spec("CHA-07")
+def test_time_without_service_when_leaders_are_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From the first send that does not succeed to the next that does, over many kills."""
+    kills = asyncio.run(a_run(tmp_path / "run", ["leader-kill"] * KILLS, 3.0, 3.0, HEARTBEAT_MS, BrokerGroup))
+    tell(capsys, f"brokers, {KILLS} leaders killed", kills)
+    assert sorted(kills["rto_ms"])[int(KILLS * 0.95)] <= RTO_P95_MS
 
 
 @pytest.mark.spec("PR-11", "PR-22", "CHA-08")
