@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark import planning, ranges
 from saturnmq.spark.connect import Link, linked
-from saturnmq.spark.fetch import Loss, met_loss
+from saturnmq.spark.fetch import BACKOFF_S, Loss, met_loss
 from saturnmq.spark.options import SourceOptions
 from saturnmq.spark.ranges import Bounds, Key
 from saturnmq.spark.source import RangePartition, read_partition
@@ -67,11 +67,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 self._cached = (now, *self._ask())
             except SaturnError as error:
-                if self._cached is None or not error.retryable:
+                if self._cached is None or not _may_pass(error):
                     raise
                 logger.warning("no new offsets: %s", error)
                 self._cached = (now, *self._cached[1:])
         return self._cached[1], self._cached[2]
+
+    def _reached(self, needed: frozenset[Key]) -> tuple[dict[Key, Bounds], dict[Key, float]]:
+        """Bounds and sizes of now. A broker that is away is waited for up to readTimeoutMs: it is only down, and a query that
+        runs a batch again must not take its queues for lost (SRC-13, SRC-15). Raises the last error.
+        """
+        until, pause = time.monotonic() + self._options.read_timeout_ms / 1000, BACKOFF_S[0]
+        while True:
+            failed: SaturnError | None = None
+            try:
+                known, sizes = self._ask()
+                brokers = {(topic, broker) for topic, broker, _ in known}
+                away = sorted({(topic, broker) for topic, broker, _ in needed} - brokers)
+                if not away or time.monotonic() > until:
+                    self._cached = (time.monotonic(), known, sizes)
+                    return known, sizes
+                logger.warning("waiting for brokers that no route names: %s", away)
+            except SaturnError as error:
+                failed = error
+            if failed is not None:
+                if not _may_pass(failed) or time.monotonic() > until:
+                    raise failed
+                logger.warning("waiting for brokers: %s", failed)
+            time.sleep(pause)
+            pause = min(pause * 2, BACKOFF_S[1])
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without checkpoint starts."""
@@ -128,8 +152,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         if begin == reached:
             return []
-        self._cached = None
-        known, sizes = self._state()
+        known, sizes = self._reached(frozenset(key for key in reached if reached[key] != begin.get(key)))
         whole = []
         for key in sorted(reached):
             limits = known.get(key)
@@ -165,3 +188,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the checkpoint decides."""
+
+
+def _may_pass(error: SaturnError) -> bool:
+    """Whether a broker or NameServer is away or has just come back; then a topic has no route for a moment."""
+    return error.retryable or (isinstance(error, ConfigError) and isinstance(error.__cause__, SaturnError))

@@ -1,0 +1,123 @@
+"""A stream whose broker is away for a while waits for it; it neither fails nor takes what is there for lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JNetworkError
+
+from saturnmq.client.errors import ConnectFailed, RouteNotFound
+from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.spark import stream
+from saturnmq.spark.fetch import DataLossError
+from saturnmq.spark.options import parse_options
+from saturnmq.spark.pipelines import pipeline, running
+from saturnmq.spark.ranges import Bounds, to_offset
+from saturnmq.spark.stream import StreamReader
+
+A, B, C = ("T", "a", 0), ("T", "b", 0), ("T", "b", 1)
+WHOLE = {A: Bounds(0, 50), B: Bounds(0, 70), C: Bounds(5, 9)}
+START, END = to_offset(dict.fromkeys(WHOLE, 5)), to_offset({A: 50, B: 70, C: 9})
+
+
+def no_route() -> ConfigError:
+    error = ConfigError("option topic: 'T' cannot be read")
+    error.__cause__ = RouteNotFound("no route")
+    return error
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[StreamReader, list[float]]]:
+    """A reader that gets these answers of brokers, the last one again and again, and what it waited in between."""
+
+    def make(*answers: Any, **options: str) -> tuple[StreamReader, list[float]]:
+        clock, waited, left = [0.0], [], list(answers)
+
+        def sleep(seconds: float) -> None:
+            waited.append(seconds)
+            clock[0] += seconds
+
+        monkeypatch.setattr(stream, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+        reader = StreamReader(parse_options({"nameServer": "h:1", "topic": "T"} | options, streaming=True), ("body",))
+
+        def ask() -> Any:
+            answer = left.pop(0) if len(left) > 1 else left[0]
+            if isinstance(answer, SaturnError):
+                raise answer
+            return answer, {}
+
+        monkeypatch.setattr(reader, "_ask", ask)
+        return reader, waited
+
+    return make
+
+
+@pytest.mark.spec("SRC-13", "SRC-15", "STR-15")
+def test_a_batch_waits_for_a_broker_that_is_away(made: Any) -> None:
+    """Killed and started again: first nothing answers, then the topic has no route, then one of two brokers is there."""
+    without_b = {A: WHOLE[A]}
+    reader, waited = made(ConnectFailed("refused"), no_route(), without_b, without_b, WHOLE)
+    pieces = [p.piece for p in reader.partitions(START, END)]
+    assert [piece[:5] for piece in pieces] == [(*A, 5, 50), (*B, 5, 70), (*C, 5, 9)]
+    assert waited == [0.1, 0.2, 0.4, 0.8]
+    reader, waited = made(without_b)
+    assert len(reader.partitions(START, to_offset({A: 50, B: 5, C: 5}))) == 1 and not waited, (
+        "nothing of b is asked for"
+    )
+
+
+@pytest.mark.spec("SRC-13", "SRC-15")
+def test_it_waits_no_longer_than_asked_for(made: Any) -> None:
+    reader, waited = made(ConnectFailed("refused by 1.2.3.4"), readTimeoutMs="20000")
+    with pytest.raises(ConnectFailed, match=r"1\.2\.3\.4"):
+        reader.partitions(START, END)
+    assert 20 <= sum(waited) <= 26
+    reader, waited = made({A: WHOLE[A]}, readTimeoutMs="20000")
+    with pytest.raises(DataLossError, match=r"broker b, queue 0, offsets 5\.\.70: the queue is gone"):
+        reader.partitions(START, END)
+    assert sum(waited) >= 20
+    reader, waited = made({A: WHOLE[A], B: WHOLE[B]})
+    with pytest.raises(DataLossError, match="broker b, queue 1"):
+        reader.partitions(START, END)
+    assert not waited, "its broker is there, and does not have the queue"
+    reader, waited = made(ConfigError("something else"))
+    with pytest.raises(ConfigError):
+        reader.partitions(START, END)
+    assert not waited
+
+
+@pytest.mark.spec("SRC-13", "STR-09")
+def test_without_an_answer_the_last_ends_stand(made: Any) -> None:
+    reader, waited = made(
+        WHOLE, no_route(), ConnectFailed("refused"), WHOLE | {A: Bounds(0, 60)}, metadataRefreshMs="0"
+    )
+    limit = reader.getDefaultReadLimit()
+    ends = [reader.latestOffset(START, limit) for _ in range(4)]
+    assert ends[:3] == [END] * 3 and ends[3] == to_offset({A: 60, B: 70, C: 9}) and not waited
+    reader, waited = made(no_route())
+    with pytest.raises(ConfigError):  # a query that begins is told at once
+        reader.latestOffset(START, limit)
+    assert not waited
+
+
+@pytest.mark.spec("PIP-05")
+def test_a_driver_whose_jvm_was_killed_ends_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is nobody left to stop; that must not hide the cause, or change the exit code."""
+
+    class Gone:
+        def stop(self) -> None:
+            raise ConnectionRefusedError("no JVM")
+
+    def killed(*_: Any) -> Any:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    monkeypatch.setattr(running, "session", lambda *_, **__: Gone())
+    found = replace(pipeline("compact"), run=killed)
+    assert running.run(found, ["./lake/t", "--quiet"]) == 1
+    assert capsys.readouterr().err == "saturnmq spark compact: Answer from Java side is empty\n"
