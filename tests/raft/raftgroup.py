@@ -17,7 +17,7 @@ from saturnmq.raft.settings import RaftSettings
 
 DEADLINE_SECONDS = 45.0
 FAST: dict[str, Any] = {
-    "heartbeat_interval_ms": 300,
+    "heartbeat_interval_ms": 500,
     "vote_interval_min_ms": 30,
     "vote_interval_max_ms": 200,
     "commit_idle_ms": 20,

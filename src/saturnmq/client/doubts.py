@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS: Final = 0.25  # between two rounds of questions
 SILENT_SECONDS: Final = 10.0  # how long routes are asked for that name a broker which did not answer
-REST: Final = 10  # times as long as the last round took: slow NameServers are asked less often
+REST: Final = 3  # times as long as the last round took: slow NameServers are asked less often
 
 
 def casts_doubt(request: Command, answer: Command) -> bool:
