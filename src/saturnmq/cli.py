@@ -471,7 +471,8 @@ def configure_spark(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "rest", nargs=argparse.REMAINDER, metavar="PIPELINE ...",
         help="export, replay, trace, stats, audit, dlq, files, compact: saturnmq spark PIPELINE --help; "
-        "--check: does Spark run here; --help after a pipeline's name shows its inputs, outputs and guarantees",
+        "pack OUT: what executors need; --check: does Spark run here; --help after a pipeline's name shows its inputs, outputs "
+        "and guarantees",
     )  # fmt: skip
 
 
