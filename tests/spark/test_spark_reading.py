@@ -321,7 +321,9 @@ class Script:
         self.asked: list[int] = []
         self.flying = self.most = 0
 
-    async def pull(self, queue: MessageQueue, offset: int, *, max_count: int, expression: Any = "*") -> PullResult:
+    async def pull(
+        self, queue: MessageQueue, offset: int, *, max_count: int, expression: Any = "*", **_more: Any
+    ) -> PullResult:
         self.asked.append(offset)
         self.flying += 1
         self.most = max(self.most, self.flying)
