@@ -159,6 +159,7 @@ class System:
             profile=RaftProfile.FAST,
             heartbeat_interval_ms=self.heartbeat_ms,
             index_file_units=4096,
+            flush_interval_ms=200,  # every 10 ms costs time, and this group syncs before it answers
             batch_push=self.batch_push,
             batch_push_bytes=4096,
         )
@@ -320,7 +321,7 @@ class System:
     # load
 
     def client(self) -> Client:
-        return Client(name_servers=self.at, route_poll_ms=300, timeout=SEND_SECONDS)
+        return Client(name_servers=self.at, route_poll_ms=1000, timeout=SEND_SECONDS)
 
     async def ready(self) -> None:
         """The topic is there, and the first client."""
@@ -339,7 +340,7 @@ class System:
         async with self.client() as client, client.producer(f"p{number}") as producer:
             count = 0
             while self.loading:
-                await pause(self.rng.random() * 0.3)
+                await pause(self.rng.random() * 0.5)
                 count += 1
                 await self.send(producer, f"p{number}", f"m{number}-{count}", f"k{number * 4 + count % 4}")
 
@@ -385,7 +386,7 @@ class System:
             async with transactional:
                 number = 0
                 while self.loading:
-                    await pause(0.1 + self.rng.random() * 0.3)
+                    await pause(0.1 + self.rng.random() * 0.4)
                     number += 1
                     kind = self.rng.choice(("batch", "delayed", "oneway", "half"))
                     self.seen[kind] += 1
@@ -451,7 +452,7 @@ class System:
         async with self.client() as client:
             puller, at = client.puller(), dict.fromkeys(range(QUEUES), 0)
             while self.loading:
-                await pause(0.1)
+                await pause(0.3)
                 for number, offset in at.items():
                     at[number] = await self.pull(puller, number, offset, "reader", "assigned")
 
