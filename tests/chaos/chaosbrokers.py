@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+import re
+from collections.abc import Awaitable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,10 @@ def outcome_of(error: SaturnError) -> str:
 
 
 class BrokerGroup(Group):
+    """settings: the members' own besides those of the group."""
+
     reads_while_running = True
+    settings: Mapping[str, str] = SETTINGS
 
     def __init__(self, folder: Path, *, size: int, heartbeat_ms: int, seed: int) -> None:
         super().__init__(folder, size=size, heartbeat_ms=heartbeat_ms, seed=seed)
@@ -78,7 +82,7 @@ class BrokerGroup(Group):
         self.ends: dict[str, str] = {}
 
     def command(self, name: str) -> list[str]:
-        values = SETTINGS | {
+        values = dict(self.settings) | {
             "dLegerPeers": self.peers(name),
             "dLegerSelfId": name,
             "dledger.heartBeatTimeIntervalMs": str(self.heartbeat_ms),
@@ -297,6 +301,35 @@ class BrokerGroup(Group):
         difference = compare(folders)
         assert difference is None or difference.index > min(report.committed_index for report in reports)
         assert max(self.masters, default=0) == 1
+
+
+class FiveBrokers(BrokerGroup):
+    size = 5
+
+
+class PlainBroker(BrokerGroup):
+    """One broker without a group: what its page cache held survives a kill."""
+
+    size = 1
+    settings: Mapping[str, str] = {
+        key: value for key, value in SETTINGS.items() if not re.search("dled?ger|BatchPush", key, re.IGNORECASE)
+    } | {"flushDiskType": "ASYNC_FLUSH"}
+
+    def command(self, name: str) -> list[str]:
+        own = {"storePathRootDir": str(self.folder / name), "listenPort": self.addresses[name].rpartition(":")[2]}
+        words = [word for key, value in (dict(self.settings) | own).items() for word in ("--set", f"{key}={value}")]
+        return ["-m", "saturnmq.cli", "broker", "-n", self.at, *words]
+
+    async def look(self) -> None:
+        """There is no other."""
+
+    def check_ledgers(self) -> None:
+        """There is none."""
+        assert max(self.masters, default=0) == 1
+
+
+class PlainSyncBroker(PlainBroker):
+    settings: Mapping[str, str] = {**PlainBroker.settings, "flushDiskType": "SYNC_FLUSH"}
 
 
 def queue_of(number: int) -> MessageQueue:

@@ -67,8 +67,9 @@ class Member:
         log = (group.folder / f"{self.name}.log").open("ab")
         try:
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable, *group.command(self.name), stdout=asyncio.subprocess.PIPE, stderr=log, limit=1 << 24
-            )
+                *group.program(self.name), stdout=asyncio.subprocess.PIPE, stderr=log, limit=1 << 24,
+                env=group.environment(self.name),
+            )  # fmt: skip
         finally:
             log.close()
         group.history.add("assign", self.name, group.now(), group.now())
@@ -84,7 +85,7 @@ class Member:
         while line := await stdout.readline():
             if not line.endswith(b"\n"):
                 return  # killed while it wrote
-            if line == b"ready\n" or line.startswith(b"saturnmq: ready "):
+            if line == b"ready\n" or line.startswith(b"saturnmq: ready ") or b"boot success" in line:
                 self._ready.set()
             elif line.startswith(b"["):
                 found = [[index, *unpack(body)] for index, body in json.loads(line)]
@@ -121,6 +122,9 @@ def unpack(body: str) -> tuple[str, int]:
 
 class Group:
     reads_while_running = False  # final polls go to members that run
+    size: int | None = None  # of every group of this kind
+    ends_with = frozenset({0})  # exit codes after SIGTERM
+    excused = False  # what the checker finds is told, and does not fail the run: a group of the original
 
     def __init__(self, folder: Path, *, size: int, heartbeat_ms: int, seed: int) -> None:
         self.folder = folder
@@ -150,6 +154,14 @@ class Group:
     def command(self, name: str) -> list[str]:
         """What a member runs, as arguments of Python."""
         return [str(SCRIPT), str(self.folder), self.peers(name), name, str(self.heartbeat_ms)]
+
+    def program(self, name: str) -> list[str]:
+        """What a member runs."""
+        return [sys.executable, *self.command(name)]
+
+    def environment(self, name: str) -> dict[str, str] | None:
+        """None: this process's own."""
+        return None
 
     async def start(self) -> None:
         await self.network.start()

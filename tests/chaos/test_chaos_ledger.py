@@ -88,14 +88,14 @@ async def run(group: Group, names: Sequence[str], healthy: float, faulty: float)
         stuck.cancel()
         codes = await group.stop()
         write_down(group, schedule)
-    assert codes == [0] * len(group.names)
+    assert set(codes) <= group.ends_with, codes
     group.check_ledgers()
     if not group.reads_while_running:
         await group.final_polls()
     report = check(group.history)
     write_down(group, schedule)
     said = [str(problem) for problem in report.problems]
-    assert said == [], f"seed {SEED}, {names}: what was recorded lies in {group.folder}"
+    assert group.excused or said == [], f"seed {SEED}, {names}: what was recorded lies in {group.folder}"
     assert found_without_one_message(group.history)
     return measured(group, schedule, report, caught_up)
 
@@ -103,7 +103,8 @@ async def run(group: Group, names: Sequence[str], healthy: float, faulty: float)
 async def a_run(
     folder: Path, names: Sequence[str], healthy: float, faulty: float, beat_ms: int, kind: type[Group] = Group
 ) -> dict[str, Any]:
-    group = kind(folder, size=5 if names[0] in FIVE else 3, heartbeat_ms=beat_ms, seed=SEED)
+    size = kind.size or (5 if names[0] in FIVE else 3)
+    group = kind(folder, size=size, heartbeat_ms=beat_ms, seed=SEED)
     return await run(group, names, healthy, faulty)
 
 
@@ -139,6 +140,7 @@ def measured(group: Group, schedule: Schedule, report: Report, caught_up: float)
     return {
         "sends": len(sends),
         "acknowledged": report.counts["messages acknowledged"],
+        "problems": [str(problem) for problem in report.problems],
         "unknown": report.counts["sends unknown"],
         "again": report.counts["stored again by a retry"],
         "late": report.counts["delayed, delivered again"],
@@ -165,11 +167,11 @@ def long_run(name: str, folder: Path, kind: type[Group]) -> dict[str, Any]:
 
 
 def tell(capsys: pytest.CaptureFixture[str], name: str, found: dict[str, Any]) -> None:
-    rto = ", ".join(f"{ms:.0f}" for ms in found["rto_ms"])
+    rto, wrong = ", ".join(f"{ms:.0f}" for ms in found["rto_ms"]), found["problems"]
     with capsys.disabled():
         print(
             f"\n{name}: {found['sends']} sends, {found['per_second']:.0f}/s acknowledged, {found['unknown']} unknown, "
-            f"{found['again']} stored again, 0 lost, 0 out of order; recovered in [{rto}] ms, "
+            f"{found['again']} stored again, {len(wrong)} found wrong {wrong[:3]}; recovered in [{rto}] ms, "
             f"all equal after {found['caught_up_s']:.1f} s"
         )
 

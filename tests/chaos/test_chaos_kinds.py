@@ -1,0 +1,33 @@
+"""The same faults on other kinds of servers, long: plain brokers, groups of five. Short, and with members of the original:
+tests/interop/test_interop_chaos.py.
+
+Source: spec 07 CHA-10. The settings of `make chaos` are those of test_chaos_ledger.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from chaosbrokers import FiveBrokers, PlainBroker, PlainSyncBroker
+from chaosfaults import FIVE
+from test_chaos_ledger import LONG, SECONDS, long_run, tell
+
+OTHERS = {
+    "plain, ASYNC_FLUSH": (PlainBroker, ("fixed-kill", "fixed-suspend")),
+    "plain, SYNC_FLUSH": (PlainSyncBroker, ("fixed-kill", "fixed-suspend")),
+    "five members": (FiveBrokers, ("minor-kill", "leader-partition", *FIVE)),
+}
+CASES = [(kind, name) for kind, (_, names) in OTHERS.items() for name in names if name in LONG]
+
+
+@pytest.mark.skipif(not LONG, reason="make chaos")
+@pytest.mark.timeout(int(400 + 4 * SECONDS))
+@pytest.mark.spec("CHA-10")
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_plain_brokers_and_groups_of_five_lose_nothing(
+    kind: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = long_run(name, tmp_path, OTHERS[kind][0])
+    tell(capsys, f"{kind}, {name}", found)
+    assert found["acknowledged"] > 100

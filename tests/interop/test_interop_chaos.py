@@ -1,0 +1,49 @@
+"""The faults of tests/chaos on plain brokers, on a mixed group and on a group of the original: one script for all of them.
+
+Short here. CHAOS_SECONDS, CHAOS_FAULT and CHAOS_SEED as for `make chaos`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "chaos"))
+from chaosbrokers import BrokerGroup, PlainBroker, PlainSyncBroker
+from chaospeers import HEARTBEAT_MS, MixedBrokers, TheirBrokers
+from test_chaos_ledger import ONLY, SECONDS, SHORT_HEARTBEAT_MS, a_run, tell
+
+HEALTHY_SECONDS = 3.0
+FAULTY_SECONDS = max(12.0, SECONDS / 2)  # the original's timers need up to 10 s
+KINDS: dict[str, type[BrokerGroup]] = {
+    "two of the original and one of ours": MixedBrokers,
+    "the original": TheirBrokers,
+}
+
+
+@pytest.mark.spec("CHA-10")
+@pytest.mark.parametrize("kind", [PlainBroker, PlainSyncBroker])
+def test_a_plain_broker_that_is_killed_and_frozen_loses_nothing(
+    kind: type[BrokerGroup], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("fixed-kill", "fixed-suspend")
+    found = asyncio.run(a_run(tmp_path / "run", names, 0.5, 0.5, SHORT_HEARTBEAT_MS, kind))
+    tell(capsys, kind.__name__, found)
+    assert found["acknowledged"] > 100
+    assert found["problems"] == []
+
+
+@pytest.mark.timeout(int(400 + 4 * SECONDS))
+@pytest.mark.spec("CHA-10")
+@pytest.mark.parametrize("kind", KINDS)
+def test_groups_with_members_of_the_original_go_on_when_their_leader_is_killed(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fault = ONLY or "leader-kill"
+    found = asyncio.run(a_run(tmp_path / "run", [fault], HEALTHY_SECONDS, FAULTY_SECONDS, HEARTBEAT_MS, KINDS[kind]))
+    tell(capsys, f"{kind}, {fault}", found)
+    assert found["acknowledged"] > 100
+    assert ONLY or found["rto_ms"][0] > 0, "the kill was not felt"
