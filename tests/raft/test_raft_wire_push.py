@@ -65,9 +65,10 @@ def test_an_answer_is_read_as_it_was_written(
 def test_any_bytes_parse_or_are_refused(data: bytes) -> None:
     for read in (decode_push, decode_answer):
         try:
-            read(b"\x02" + data)
+            found = read(b"\x02" + data)
         except BodyError:
             continue
+        assert isinstance(found, PushRequest | PushResponse)
 
 
 @pytest.mark.spec("DL-X14")
