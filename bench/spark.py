@@ -130,6 +130,8 @@ NOTES = (
     "with SaturnMQ in the reader (option mapArrow), which saves the way through the JVM.",
     "1 % by tag: our broker filters; Kafka has no filter, so everything is read and Spark filters by the key, which begins with "
     "the tag. One key: likewise.",
+    "sink: from Parquet, every message acknowledged (ack=stored; Kafka's producer with its defaults), with tags, without keys, "
+    "which Kafka does not index and our broker does: the line below it shows them.",
     "files reads the broker's store without the broker and is compared with Kafka's batch of the first row.",
     "What Kafka does better: no hop through Python, so micro-batches cost less; real-time mode; continuous optimisation by the "
     "JVM; and column pruning by itself, where ours needs option `columns` or a schema.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from measure import machine_busy_s
 from saturnmq.sync import Client
 from spark_report import KAFKA, OURS, SIDES, Results, Row, Sample
 
+KEYED = ("body", "tags", "keys")
 HITS_EVERY = 100  # one message in a hundred has tag hit
 FILES = 4
 SEND_TIMEOUT_MS = "30000"  # as long as Kafka's producer waits: a busy machine makes no doubles
@@ -168,11 +169,11 @@ class SparkBench:
     def _files(self, topic: str) -> DataFrame:
         return self._ours(topic, mode="files", path=str(self.saturn.store), brokerName="broker-a")
 
-    def _sink(self, side: str, topic: str, data: Path, **options: str) -> Run:
+    def _sink(self, side: str, topic: str, data: Path, columns: Sequence[str] = KEYED, **options: str) -> Run:
         frame = self.spark.read.parquet(str(data))
         if side == OURS:
             self._create(self.saturn.name_servers, topic)
-            out = frame.select("body", "tags", "keys").write.format("rocketmq")
+            out = frame.select(*columns).write.format("rocketmq")
             given = {
                 "nameServer": self.saturn.name_servers,
                 "topic": topic,
@@ -242,7 +243,12 @@ class SparkBench:
             yield self._streamed("SPP-06", "stream, 5 batches", None, topic, "noop", -(-self.plan.rows // 5))
             yield self._streamed("SPP-06", "stream to Parquet", None, topic, "parquet")
             yield self._streamed("SPP-06", "stream, windows of 1 minute", None, topic, "window")
-        yield self._sinks("SPP-07", f"sink, at_least_once, {tail}", 0.7, f"Sink{size}", data)
+        sink = f"sink, at_least_once, {tail}"
+        yield self._sinks("SPP-07", sink, 0.7, f"Sink{size}", data)
+        keyed = self._sink(OURS, f"Keyed{size}", data)
+        yield Case(
+            Row("SPP-07", f"the same with keys in the index, {tail}", against=sink), {OURS: keyed}, {}, self.plan.rows
+        )
         if small:
             tagged = {OURS: self._ours(topic, subExpression="hit")}
             tagged[KAFKA] = self._kafkas(topic).where(f.col("key").cast("string").startswith("hit/"))
@@ -287,8 +293,11 @@ class SparkBench:
         return Case(Row(spec, name, bar), runs, counts, self.plan.rows)
 
     def _sinks(self, spec: str, name: str, bar: float | None, topic: str, data: Path) -> Case:
-        runs = {side: self._sink(side, topic, data) for side in SIDES}
-        names = {OURS: "keys", KAFKA: "key"}  # each row has one of its own; at least once means that one may come twice
+        runs = {side: self._sink(side, topic, data, ("body", "tags")) for side in SIDES}
+        names = {
+            OURS: "uniqKey",
+            KAFKA: "key",
+        }  # each row has one of its own; at least once means that one may come twice
         counts = {s: lambda name=s: self._read(name, topic).select(names[name]).distinct().count() for s in SIDES}
         return Case(Row(spec, name, bar), runs, counts, self.plan.rows)
 
