@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.progress import Progress
@@ -195,15 +195,17 @@ def killed(make: str, settings: dict[str, str], count: int, advance: Callable[[]
 # ---- what was found
 
 
-def catch_up_rows(found: dict[str, list[CatchUp]]) -> list[tuple[str, ...]]:
+def catch_up_rows(found: list[tuple[str, CatchUp]]) -> list[tuple[str, ...]]:
     """Make, seconds, MiB/s, CPU seconds per GiB."""
-    rows = []
-    for make, runs in found.items():
-        seconds = statistics.median(run.seconds for run in runs)
-        rate = statistics.median(run.log_bytes / MIB / run.seconds for run in runs)
-        cpu = statistics.median(run.cpu_s / (run.log_bytes / GIB) for run in runs)
-        rows.append((report.TITLES[make], f"{seconds:.1f}", f"{rate:.0f}", f"{cpu:.1f}"))
-    return rows
+    return [
+        (
+            report.TITLES[make],
+            f"{run.seconds:.1f}",
+            f"{run.log_bytes / MIB / run.seconds:.0f}",
+            f"{run.cpu_s / (run.log_bytes / GIB):.1f}",
+        )
+        for make, run in found
+    ]
 
 
 def kill_rows(found: Kills) -> list[tuple[str, ...]]:
@@ -237,7 +239,16 @@ def _lines(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
     return out + ["| " + " | ".join(row) + " |" for row in rows]
 
 
-def markdown(parts: list[tuple[str, str, tuple[str, ...], list[tuple[str, ...]]]], facts: list[str]) -> str:
+class Part(NamedTuple):
+    """A chapter of the page."""
+
+    title: str
+    words: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+def markdown(parts: list[Part], facts: list[str]) -> str:
     """docs/benchmarks-ledger.md."""
     lines = ["# Benchmarks: a DLedger group of three", "", _INTRODUCTION, "", *(f"- {fact}" for fact in facts)]
     for title, words, columns, rows in parts:
@@ -263,13 +274,47 @@ _HOW_TO_READ = f"""
 """
 
 
+def sends_part(args: argparse.Namespace, console: Console) -> tuple[Part, int]:
+    """The rows, and how many of them failed."""
+    rounds = args.rounds or (1 if args.quick else 3)
+    plan = Plan((), rounds, args.seconds or (2.0 if args.quick else 4.0), 3.0 if args.quick else 8.0, 0, args.quick)
+    results = sends(plan, args.peers.split(","), console, [int(count) for count in args.threads.split(",")])
+    console.print(report.table(results))
+    words = f"{plan.rounds} rounds of {plan.seconds:g} s per row and group, bodies of 1 KiB, topics of four queues."
+    part = Part("Sends", words, tuple(report.columns(results.servers)), report.rows(results))
+    return part, sum(bool(row.failures) for row in results.rows)
+
+
+def catch_up_part(args: argparse.Namespace, console: Console) -> Part:
+    size = int((args.gib or (0.125 if args.quick else 2)) * GIB)
+    rows = catch_up_rows([(make, catch_up(make, size, console)) for make in ("saturnmq", "apache")])
+    console.print(shown(f"an empty follower copies {size / GIB:.2f} GiB", CATCH_UP_COLUMNS, rows))
+    words = (
+        f"Two members took {size / GIB:.2f} GiB of messages of 4 KiB; the third started with an empty folder, until it had "
+        "committed as much. One run each. Both kinds push at most 20 MiB/s to a member that lags by more than 300 MiB "
+        "(`peerPushQuota`)."
+    )
+    return Part("An empty follower", words, CATCH_UP_COLUMNS, rows)
+
+
+def kills_part(args: argparse.Namespace, console: Console) -> Part:
+    ours, theirs = (3, 1) if args.quick else (30, 30)
+    rows = kill_rows(kills({"saturnmq": args.kills or ours, "apache": args.java_kills or theirs}, console))
+    console.print(shown("seconds without a successful send when the leader is killed", KILL_COLUMNS, rows))
+    words = (
+        "Seconds between the last successful send before the leader's `kill -9` and the first after it, as the Java client "
+        "sees it: two threads without retries, `pollNameServerInterval=1000`."
+    )
+    return Part("Kills of the leader", words, KILL_COLUMNS, rows)
+
+
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--quick", action="store_true", help="one short round, 1/8 GiB, 3 kills of ours and 1 of theirs"
     )
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks-ledger.md")
-    parser.add_argument("--rounds", type=int, help="rounds (default 3)")
+    parser.add_argument("--rounds", type=int, help="rounds of sends (default 3)")
     parser.add_argument("--seconds", type=float, help="seconds per measurement of sends (default 4)")
     parser.add_argument("--threads", default="1,16,64", help="of the producer")
     parser.add_argument("--gib", type=float, help="size of the log that an empty follower copies (default 2)")
@@ -290,38 +335,14 @@ def main() -> int:
     with console.status("fetching the original and compiling the load generator (Maven)"):
         javatools.classpath()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stop the servers on the way out
-    rounds = args.rounds or (1 if args.quick else 3)
     parts, failures = [], 0
     if "sends" in args.only:
-        plan = Plan((), rounds, args.seconds or (2.0 if args.quick else 4.0), 3.0 if args.quick else 8.0, 0, args.quick)
-        results = sends(plan, args.peers.split(","), console, [int(count) for count in args.threads.split(",")])
-        failures = sum(bool(row.failures) for row in results.rows)
-        console.print(report.table(results))
-        words = f"{plan.rounds} rounds of {plan.seconds:g} s per row and group, bodies of 1 KiB, topics of four queues."
-        parts.append(("Sends", words, tuple(report.columns(results.servers)), report.rows(results)))
+        part, failures = sends_part(args, console)
+        parts.append(part)
     if "catch-up" in args.only:
-        size = int((args.gib or (0.125 if args.quick else 2)) * GIB)
-        runs: dict[str, list[CatchUp]] = {"saturnmq": [], "apache": []}
-        for _ in range(1 if args.quick else min(rounds, 2)):
-            for make, found in runs.items():
-                found.append(catch_up(make, size, console))
-        rows = catch_up_rows(runs)
-        console.print(shown(f"an empty follower copies {size / GIB:.2f} GiB", CATCH_UP_COLUMNS, rows))
-        words = (
-            f"Two members took {size / GIB:.2f} GiB of messages of 4 KiB; the third started with an empty folder, until it had "
-            "committed as much. Both kinds push at most 20 MiB/s to a member that lags by more than 300 MiB (`peerPushQuota`)."
-        )
-        parts.append(("An empty follower", words, CATCH_UP_COLUMNS, rows))
+        parts.append(catch_up_part(args, console))
     if "kills" in args.only:
-        ours, theirs = (3, 1) if args.quick else (30, 30)
-        counts = {"saturnmq": args.kills or ours, "apache": args.java_kills or theirs}
-        rows = kill_rows(kills(counts, console))
-        console.print(shown("seconds without a successful send when the leader is killed", KILL_COLUMNS, rows))
-        words = (
-            "Seconds between the last successful send before the leader's `kill -9` and the first after it, as the Java client "
-            "sees it: two threads without retries, `pollNameServerInterval=1000`."
-        )
-        parts.append(("Kills of the leader", words, KILL_COLUMNS, rows))
+        parts.append(kills_part(args, console))
     facts = report.machine(HEAP_MB)
     for line in facts:
         console.print(line, style="dim")
