@@ -266,8 +266,8 @@ _HOW_TO_READ = f"""
 - All members, both groups, the NameServers and the load generator (the original's Java client, one warm JVM) share one machine;
   the groups are measured in turns, the others stay up, idle.
 - **CPU s/M** is the sum over the three members and the NameServer, user and system, from `/proc`.
-- ASYNC_FLUSH, which is all that the original's members do: an entry counts when a majority has it in the page cache. The column
-  SYNC_FLUSH is our default for groups: it counts when it is on the disks of a majority.
+- ASYNC_FLUSH, which is all that the original's members do: an entry counts when a majority has it in the page cache. With
+  SYNC_FLUSH, which only members of ours have, it counts when it is on the disks of a majority.
 - Data files of {FILE_BYTES // MIB} MiB; heaps of {HEAP_MB} MB for members of the original.
 - `enableBatchPush` is the members' setting, off by default; members of ours push batches to whoever reads them all the same.
 - Pairs (`a / b`) name the groups in the order of the columns; figures are medians, with the smallest and largest round in brackets.
