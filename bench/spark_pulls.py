@@ -16,11 +16,12 @@ from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import PullSysFlag, ResponseCode
 from saturnmq.protocol.command import FrameDecoder, Serialization, encode_frame
 from saturnmq.spark.connect import READ_GROUP, linked
+from saturnmq.spark.fetch import BULK_BYTES
 from saturnmq.spark.options import SourceOptions, parse_options
 from saturnmq.spark.planning import batch_ranges
 from saturnmq.spark.ranges import QueueRange
 
-COUNT = 1024
+COUNT = 512  # of an answer; so that not the bytes end it, which would make its length hard to foretell
 DEPTH = 4
 _LENGTH = struct.Struct(">i")
 
@@ -55,6 +56,7 @@ class _Reader(threading.Thread):
             max_count=COUNT,
             sys_flag=int(PullSysFlag.SUBSCRIPTION),
             expression="*",
+            bulk_bytes=BULK_BYTES,
         )
         command.serialization = Serialization.ROCKETMQ
         self._socket.sendall(encode_frame(command))
