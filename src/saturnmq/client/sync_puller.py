@@ -78,11 +78,18 @@ class Puller:
         expression: Filter | str = "*",
         wait: float = 0.0,
         timeout: float | None = None,
+        bulk_bytes: int = 0,
     ) -> PullResult:
         """See saturnmq.Puller.pull."""
         return _portal.run(
             "Puller.pull",
             lambda: self._inner.pull(
-                queue, offset, max_count=max_count, expression=expression, wait=wait, timeout=timeout
+                queue,
+                offset,
+                max_count=max_count,
+                expression=expression,
+                wait=wait,
+                timeout=timeout,
+                bulk_bytes=bulk_bytes,
             ),
         )
