@@ -16,7 +16,8 @@ from saturnmq.net.settings import NetSettings
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError, CorruptRecord, DiskFull
 from saturnmq.protocol.message import decode_record
-from saturnmq.raft.core.actions import Role
+from saturnmq.raft import driver
+from saturnmq.raft.core.actions import Role, SyncLog
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.messages import (
     AppendRequest,
@@ -303,6 +304,27 @@ def test_page_cache_mode_acknowledges_and_flushes_behind(tmp_path: Path) -> None
             await made.equal()
             await made.until(lambda: not any(m.files.dirty for m in made.members.values()), "not flushed")
             assert all(m.status().durable_index == 0 for m in made.members.values())
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-S04")
+def test_a_sync_that_nobody_waits_for_rests_after_a_long_one_and_not_for_ever(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with group(tmp_path, size=1, sync_before_ack=False) as made:
+            await made.append(b"a")
+            member = await made.a_leader()
+            await made.until(lambda: not member.files.dirty and member._sync is None, "not flushed")
+            for took_ms, rest_ms in ((0, 0), (20, 80), (60_000, driver.SYNC_REST_MAX_MS)):
+                now = [1_000_000]
+                member._clock_ms = lambda now=now: now[0]  # type: ignore[misc]
+
+                def job(now: list[int] = now, took_ms: int = took_ms) -> None:
+                    now[0] += took_ms
+
+                end = member.status().end_index
+                await member._run_sync(SyncLog(0, end), job)
+                assert member._rest_until_ms - now[0] == rest_ms
 
     asyncio.run(run())
 

@@ -57,7 +57,8 @@ log = logging.getLogger(__name__)
 TICK_MS = 10  # DL-E02
 CLEAN_INTERVAL_MS = 10_000
 SLOW_SYNC_MS = 500  # DL-S04
-SYNC_REST = 4  # a sync that nobody waits for follows the last one after so many times as long as that took
+SYNC_REST = 4  # a sync that nobody waits for follows the last one after so many times as long as that took, but
+SYNC_REST_MAX_MS = 500  # after no more than this, as a plain broker's does
 
 Input = Callable[[], list[Action]]
 
@@ -469,7 +470,7 @@ class RaftMember:
         try:
             await asyncio.get_running_loop().run_in_executor(self._sync_thread, job)
             took_ms = self._clock_ms() - began_ms
-            self._rest_until_ms = self._clock_ms() + SYNC_REST * took_ms
+            self._rest_until_ms = self._clock_ms() + min(SYNC_REST * took_ms, SYNC_REST_MAX_MS)
             if took_ms > SLOW_SYNC_MS:
                 log.warning("member=%s sync took %s ms", self.settings.self_id, took_ms)
         except (SaturnError, OSError) as error:
