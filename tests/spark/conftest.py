@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import warnings
 from collections.abc import Iterator
@@ -27,6 +28,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(400))
+
+
+@functools.cache
+def why_not() -> str | None:
+    """Why no Spark session can be had here; None if one can (SPK-15)."""
+    from saturnmq.protocol.errors import ConfigError
+    from saturnmq.spark.java_home import java_home
+
+    try:
+        java_home()
+    except ConfigError as error:
+        return f"Spark needs Java: {error}"
+    return None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests marked spark are skipped without Java, by name; before any fixture of theirs."""
+    if item.get_closest_marker("spark") and (reason := why_not()):
+        pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")

@@ -54,7 +54,7 @@ class Job:
     def speculation(self) -> str:
         """Two tasks, a short and a long one: the long one is run a second time beside itself."""
         log = str(self.folder / "log")
-        frame = self.spark.read.format("rocketmq").options(nameServer=self.name_servers, topic="Long").load()
+        frame = self.batch("twice", topic="Long")
         return self._written(frame, "Once", delivery="transactional", decisionLog=log, inFlight="1")
 
     def stream(self) -> list[int]:

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark import TaskContext
 
 FOLDER = "SATURNMQ_TEST_FOLDER"
 HELD_FROM = 3  # the batch before which a worker stops: the ones before it have left the worker's and the JVM's buffers
@@ -48,6 +49,18 @@ def read(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def write(batch: pa.RecordBatch) -> pa.RecordBatch:
     return _seen("write", batch, holds=True)
+
+
+def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The first attempt at queue 0 stands still until a second one reads beside it."""
+    context = TaskContext.get()
+    assert context is not None
+    folder, queue = Path(os.environ[FOLDER]), batch.column("queueId")[0].as_py()
+    (folder / f"queue-{queue}-attempt-{context.attemptNumber()}").touch()
+    until = time.monotonic() + HELD_S
+    while queue == 0 and time.monotonic() < until and len(list(folder.glob("queue-0-attempt-*"))) < 2:
+        time.sleep(0.01)  # poll
+    return batch
 
 
 def halves(batch: pa.RecordBatch) -> pa.RecordBatch:
