@@ -129,19 +129,25 @@ class Answers:
 
     def __init__(self, queues: int) -> None:
         self.listed = [MessageQueue(f"topic-{n % 10}", f"broker-{n // 10 % 50:03}", n // 500) for n in range(queues)]
-        self.asked = 0
+        self.asked = self.at_once = self.at_once_max = 0
         self.high = 1_234_567_890_123
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         return [queue for queue in self.listed if queue.topic == topic]
 
-    async def min_offset(self, _queue: MessageQueue) -> int:
+    async def _answer(self, number: int) -> int:
         self.asked += 1
-        return 1_000_000_000_000
+        self.at_once += 1
+        self.at_once_max = max(self.at_once_max, self.at_once)
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        return number
+
+    async def min_offset(self, _queue: MessageQueue) -> int:
+        return await self._answer(1_000_000_000_000)
 
     async def max_offset(self, _queue: MessageQueue) -> int:
-        self.asked += 1
-        return self.high
+        return await self._answer(self.high)
 
 
 class FakeLink:
@@ -174,6 +180,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, queues: int) -> tuple[float, int, i
     took = time.process_time() - began
     assert len(partitions) == queues and all(len(pickle.dumps(p)) < 1024 for p in partitions)
     assert len(ranges.from_offset(end)) == queues
+    assert 1 < answers.at_once_max <= 2 * planning.ASKED_AT_ONCE  # all at once would be timed out by each other
     return took, len(json.dumps(end)), answers.asked
 
 
@@ -186,6 +193,25 @@ def test_planning_grows_with_the_queues_and_not_faster(monkeypatch: pytest.Monke
     assert many[0] < 30 * few[0]
     assert many[0] < 12  # CPU seconds of four looks, on a machine of any kind; 0.9 were measured
     assert many[1] < 1_000_000
+
+
+@pytest.mark.spec("SCL-05")
+def test_answers_come_in_order_and_the_first_error_ends_the_asking() -> None:
+    asked: list[int] = []
+
+    async def ask(number: int) -> int:
+        asked.append(number)
+        await asyncio.sleep(0)
+        if number == 1000:
+            raise StoreError("the broker is gone")
+        return number
+
+    assert asyncio.run(planning.gathered(ask, range(900))) == list(range(900))
+    assert asyncio.run(planning.gathered(ask, [])) == []
+    asked.clear()
+    with pytest.raises(StoreError, match="the broker is gone"):
+        asyncio.run(planning.gathered(ask, range(100_000)))
+    assert len(asked) < 2000
 
 
 # ---- SCL-06

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, TypeVar
 
 from saturnmq.protocol.bodies import MessageQueue, TopicList
 from saturnmq.protocol.codes import AUTO_CREATE_TOPIC, DLQ_PREFIX, FORBIDDEN_SEND_TOPICS, RETRY_PREFIX, RequestCode
@@ -24,7 +24,31 @@ from saturnmq.spark.ranges import Bounds, Key, QueueRange, key_of, named_queues,
 
 SIZE_SAMPLES: Final = 4
 EVERYTHING: Final = Predicates()
+ASKED_AT_ONCE: Final = (
+    256  # a request's time runs from when it is sent: thousands at once would wait for each other and time out
+)
 Known = dict[MessageQueue, Bounds]
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+async def gathered(ask: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
+    """The answer for each item, in order, asked in parallel but not all at once. Raises the first error (SCL-05)."""
+    listed = list(items)
+    found: dict[int, R] = {}
+    waiting = iter(enumerate(listed))
+
+    async def work() -> None:
+        for n, item in waiting:
+            found[n] = await ask(item)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(ASKED_AT_ONCE, len(listed))):
+                group.create_task(work())
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [found[n] for n in range(len(listed))]
 
 
 def is_system_topic(topic: str) -> bool:
@@ -81,11 +105,13 @@ async def queues_of(link: Link, options: SourceOptions) -> list[MessageQueue]:
 
 async def bounds_of(link: Link, queues: Iterable[MessageQueue]) -> Known:
     """First and next offset of each queue, asked in parallel. Raises the error of the first broker that does not answer."""
+
+    async def ask(queue: MessageQueue) -> Bounds:
+        low, high = await asyncio.gather(link.puller.min_offset(queue), link.puller.max_offset(queue))
+        return Bounds(low, max(low, high))
+
     listed = list(queues)
-    numbers = await asyncio.gather(
-        *(ask(q) for q in listed for ask in (link.puller.min_offset, link.puller.max_offset))
-    )
-    return {q: Bounds(numbers[2 * n], max(numbers[2 * n : 2 * n + 2])) for n, q in enumerate(listed)}
+    return dict(zip(listed, await gathered(ask, listed), strict=True))
 
 
 async def bounds(link: Link, options: SourceOptions) -> Known:
@@ -113,7 +139,7 @@ async def _committed(link: Link, known: Known, options: SourceOptions) -> dict[M
     """The group's stored offsets as they are; groupOffsetFallback for queues without one (SRC-05)."""
     group = options.group or ""
     listed = list(known)
-    stored = await asyncio.gather(*(link.puller.committed(group, queue) for queue in listed))
+    stored = await gathered(lambda queue: link.puller.committed(group, queue), listed)
     missing = [queue for queue, offset in zip(listed, stored, strict=True) if offset is None]
     if missing and options.group_fallback == "error":
         raise ConfigError(
@@ -162,7 +188,7 @@ async def _by_times(
 ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
     """(offsets, times) by queue."""
     wanted = dict.fromkeys(known, times) if isinstance(times, int) else named_queues(known, times, name)
-    found = await asyncio.gather(*(offset_of_time(link, q, known[q], when) for q, when in wanted.items()))
+    found = await gathered(lambda item: offset_of_time(link, item[0], known[item[0]], item[1]), wanted.items())
     return dict(zip(wanted, found, strict=True)), wanted
 
 
@@ -207,7 +233,7 @@ async def record_bytes(link: Link, known: Known) -> dict[Key, float]:
         return sum(sizes) / len(sizes) if sizes else 0.0
 
     wanted = {q: b for q, b in known.items() if b.high > b.low}
-    found = await asyncio.gather(*(one(q, b) for q, b in wanted.items()))
+    found = await gathered(lambda item: one(*item), wanted.items())
     return {key_of(q): size for q, size in zip(wanted, found, strict=True) if size}
 
 
@@ -220,7 +246,7 @@ async def _plan(link: Link, options: SourceOptions, wanted: Predicates) -> list[
         for q in sorted(known, key=key_of)
     ]
     if wanted.start_ms > 0 or wanted.end_ms < EVER:
-        whole = list(await asyncio.gather(*(_narrowed(link, known, r, wanted) for r in whole)))
+        whole = await gathered(lambda r: _narrowed(link, known, r, wanted), whole)
     whole = [r for r in whole if wanted.wants(r.topic, r.broker, r.queue_id)]
     if wanted.keys is not None or wanted.uniq_keys is not None:
         whole = await narrowed_by_index(link, whole, wanted)
