@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import queue
 import random
@@ -23,7 +24,7 @@ from saturnmq.protocol.errors import SaturnError
 
 READY_SECONDS_MAX = 90
 POINT_SECONDS_MAX = 150
-POLL_SECONDS = 0.005
+POLL_SECONDS = 0.01
 GONE_SECONDS_MAX = 60
 SETTINGS = {
     "storeProfile": "small",
@@ -149,15 +150,23 @@ class Program:
             self.codes.append(code)
         with self.log.open("ab") as log:
             self._process = psutil.Popen(
-                [sys.executable, *self.words], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                [sys.executable, "-X", "faulthandler", *self.words],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
         self.starts += 1
         return True
 
     def wait(self, seconds: float) -> int:
-        """Its exit code, when it ends by itself."""
+        """Its exit code, when it ends by itself; one that does not is made to say where it is."""
         assert self._process is not None
-        return int(self._process.wait(timeout=seconds))
+        try:
+            return int(self._process.wait(timeout=seconds))
+        except psutil.TimeoutExpired:
+            self._process.send_signal(signal.SIGABRT)
+            self._process.wait(timeout=60)
+            raise AssertionError(f"it did not end in {seconds} s:\n{self.log.read_text()[-6000:]}") from None
 
     @property
     def family(self) -> list[psutil.Process]:
@@ -170,18 +179,10 @@ class Program:
         return sorted(found, key=lambda child: child.pid)
 
     def victim(self, kind: str, rng: random.Random) -> psutil.Process | None:
-        """The driver, its JVM, or one of the Python workers; None when there is none at the moment."""
-        family = self.family
+        """The driver, its JVM, an executor, or one of the Python workers; None when there is none at the moment."""
         if kind == "driver":
             return self._process
-        found = []
-        for child in family:
-            try:
-                name = child.name()
-            except psutil.NoSuchProcess:
-                continue
-            if name.startswith("java") if kind == "jvm" else name.startswith("python"):
-                found.append(child)
+        found = [child for child in self.family if kind_of(child) == kind]
         return rng.choice(found) if found else None
 
     def end(self) -> None:
@@ -195,16 +196,34 @@ class Program:
         mine = {child.pid for child in self.family}
         others = [process for pid, process in self._known.items() if pid not in mine]
         _, alive = psutil.wait_procs(others, timeout=GONE_SECONDS_MAX)
-        return list(alive)
+        return [process for process in alive if kind_of(process) != "ended"]
+
+
+def kind_of(process: psutil.Process) -> str:
+    """What a process of the family is; a word for none when it has ended."""
+    try:
+        name, words = process.name(), process.cmdline()
+    except psutil.NoSuchProcess:
+        return "ended"
+    if name.startswith("python"):
+        return "worker"
+    if any("CoarseGrainedExecutorBackend" in word for word in words):
+        return "executor"
+    return "jvm" if name.startswith("java") else "other"
 
 
 def kill(process: psutil.Process) -> None:
-    """kill -9, and wait for its end."""
-    try:
+    """kill -9, and wait for its end; that its parent has not asked for its exit code yet does not matter."""
+
+    def gone() -> bool:
+        try:
+            return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+    with contextlib.suppress(psutil.NoSuchProcess):
         process.kill()
-        process.wait(timeout=30)
-    except psutil.NoSuchProcess:
-        pass
+    assert wait_for("its end", gone, 60), f"{process} lives on after kill -9"
 
 
 def wait_for(what: str, ready: Callable[[], bool], seconds: float) -> bool:

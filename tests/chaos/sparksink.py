@@ -1,7 +1,7 @@
 """A stream from a topic into another one, each row once: the driver of the chaos test of transactional sinks.
 
-Arguments: name servers, topic to read, topic to write, folder of checkpoint and decisions, producer group, `once` or `go-on`.
-With `once` it ends when it has caught up and brokers have been told about every half message.
+Arguments: name servers, topic to read, topic to write, folder of checkpoint and decisions, producer group, master,
+`once` or `go-on`. With `once` it ends when it has caught up and brokers have been told about every half message.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import time
 
 from saturnmq.spark import session
 from saturnmq.spark.decision_log import QUIET_MS
+from saturnmq.spark.pipelines.lake import startable
 from saturnmq.spark.transactional import answering
 
 CHECK_AFTER = "3s"
 
 
-def main(name_servers: str, read: str, write: str, folder: str, group: str, how: str) -> None:
+def main(name_servers: str, read: str, write: str, folder: str, group: str, master: str, how: str) -> None:
     """Run until killed, or until done."""
-    settings = {"spark.master": "local[2,4]", "spark.driver.memory": "700m"}
+    settings = {"spark.master": master, "spark.driver.memory": "700m"}
     with answering(name_servers, f"{folder}/decisions", group):
         spark = session("chaos-sink", **settings)
         rows = (
@@ -29,7 +30,8 @@ def main(name_servers: str, read: str, write: str, folder: str, group: str, how:
         )
         writer = rows.writeStream.format("rocketmq").options(
             nameServer=name_servers, topic=write, delivery="transactional", producerGroup=group,
-            transactionCheckAfter=CHECK_AFTER, decisionLog=f"{folder}/decisions", checkpointLocation=f"{folder}/checkpoint",
+            transactionCheckAfter=CHECK_AFTER, decisionLog=f"{folder}/decisions",
+            checkpointLocation=startable(f"{folder}/checkpoint"),
         )  # fmt: skip
         writer = writer.trigger(availableNow=True) if how == "once" else writer.trigger(processingTime="1 second")
         query = writer.start()

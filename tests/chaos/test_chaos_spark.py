@@ -1,7 +1,8 @@
 """Spark programs killed at random points: the lake holds exactly the broker's messages, a transactional topic each row once.
 
 `make chaos-spark` kills 20 times each; CHAOS_SPARK_KILLS says how often, SEED chooses the points. Drivers, their JVM, Python
-workers and the broker are killed with kill -9; drivers and the broker are started again at once, as a supervisor would.
+workers (executors, with CHAOS_SPARK_MASTER=local-cluster[2,1,700]) and the broker are killed with kill -9; drivers and the broker
+are started again at once, as a supervisor would.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from saturnmq.sync import Client
 KILLS = int(os.environ.get("CHAOS_SPARK_KILLS", "0"))
 SEED = int(os.environ.get("SEED", "1"))
 LAST_RUN_SECONDS = 300
-VICTIMS = ["driver", "worker", "broker", "driver", "jvm"]
+MASTER = os.environ.get("CHAOS_SPARK_MASTER", "local[2,4]")
+VICTIMS = ["driver", "executor" if "cluster" in MASTER else "worker", "broker", "driver", "jvm"]
 Place = tuple[str, int, int]
 
 pytestmark = [
@@ -76,7 +78,7 @@ def test_an_export_that_is_killed_again_and_again_has_every_message_once(broker:
     rng, lake = random.Random(f"{SEED} export"), tmp_path / "lake"
     create(broker, "chaos")
     words = ["-m", "saturnmq.cli", "spark", "export", "--name-servers", broker.name_servers, "--topic", "chaos",
-             "--lake", str(lake), "--quiet", "--master", "local[2,4]", "--conf", "spark.driver.memory=700m"]  # fmt: skip
+             "--lake", str(lake), "--quiet", "--master", MASTER, "--conf", "spark.driver.memory=700m"]  # fmt: skip
     program = Program([*words, "--trigger", "1s", "--max-offsets", "60"], tmp_path / "export.log")
     watched = ["", "_checkpoint/offsets", "_checkpoint/commits", "messages/_spark_metadata", "messages"]
     try:
@@ -112,7 +114,7 @@ def test_a_transactional_sink_that_is_killed_again_and_again_has_every_row_once(
     rng, folder = random.Random(f"{SEED} sink"), tmp_path / "sink"
     create(broker, "from", "to")
     script = str(Path(__file__).with_name("sparksink.py"))
-    words = [script, broker.name_servers, "from", "to", str(folder), "chaos-sink"]
+    words = [script, broker.name_servers, "from", "to", str(folder), "chaos-sink", MASTER]
     program = Program([*words, "go-on"], tmp_path / "sink.log")
     watched = ["", "checkpoint/offsets", "checkpoint/commits", "decisions", "decisions"]
     try:

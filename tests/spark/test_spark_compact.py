@@ -62,6 +62,11 @@ def test_an_exported_table_has_the_same_rows_in_one_file_an_hour_and_grows_on(
 ) -> None:
     conf = export.ExportConf(server.name_servers, str(tmp_path), topics="compacted", max_offsets=60)
     table = Path(conf.messages)
+    left = (
+        tmp_path / "_checkpoint" / "offsets" / ".0.325df3cb.tmp"
+    )  # killed at its first offsets: Spark alone refuses to start
+    left.parent.mkdir(parents=True)
+    left.touch()
     send("compacted", 120)
     assert export.run(spark, conf, quietly).rows_in == 120
     (next(table.glob("topic=*/date=*/hour=*")) / "part-left-by-a-kill.parquet").write_bytes(b"torn")
@@ -254,3 +259,19 @@ def test_the_sinks_log_is_read_from_its_newest_compaction_on(tmp_path: Path) -> 
     (log / "3").write_text("v1\n" + sink_log.line_of(tmp_path / "elsewhere.parquet", 1, 1))
     with pytest.raises(ConfigError, match="was the table moved"):
         sink_log.read_log(table)
+
+
+@pytest.mark.spec("PIP-04", "PIP-08")
+def test_what_a_kill_left_of_first_offsets_goes_and_known_batches_stay(tmp_path: Path) -> None:
+    offsets, commits = tmp_path / "offsets", tmp_path / "commits"
+    assert lake.startable(str(tmp_path / "new")) == str(tmp_path / "new") and not (tmp_path / "new").exists()
+    offsets.mkdir()
+    commits.mkdir()
+    for name in (".0.325df3cb.tmp", "..0.325df3cb.tmp.crc"):
+        (offsets / name).touch()
+    lake.startable(str(tmp_path))
+    assert not list(offsets.iterdir())
+    for name in ("0", ".0.crc", ".1.325df3cb.tmp"):
+        (offsets / name).touch()
+    lake.startable(str(tmp_path))
+    assert len(list(offsets.iterdir())) == 3

@@ -76,7 +76,7 @@ def build(spark: SparkSession, conf: ExportConf) -> StreamingQuery:
         noted = {"columnNameOfCorruptRecord": _CORRUPT}
         value = f.from_json(f.col("body").cast("string"), f"{conf.schema}, {_CORRUPT} STRING", noted)
         rows = rows.withColumn("value", value)
-    writer = rows.writeStream.option("checkpointLocation", conf.checkpoint).outputMode("append")
+    writer = rows.writeStream.option("checkpointLocation", lake.startable(conf.checkpoint)).outputMode("append")
     writer = writer.trigger(processingTime=conf.interval) if conf.interval else writer.trigger(availableNow=True)
     if conf.schema:
 

@@ -121,6 +121,22 @@ def writing(path: Path | str) -> Iterator[None]:
         os.close(handle)
 
 
+def startable(checkpoint: str) -> str:
+    """The checkpoint of a stream, fit for a start (PIP-04).
+
+    A query killed while it wrote its first offsets leaves a temporary file, for which Spark refuses every later start. While no
+    batch is known it counts for nothing, and goes.
+    """
+    folder = _local(checkpoint)
+    if folder is not None:
+        found = [path for name in ("offsets", "commits") for path in (folder / name).glob("*")]
+        if not any(path.name.isdigit() for path in found):
+            for path in found:
+                if path.name.startswith("."):
+                    path.unlink(missing_ok=True)
+    return checkpoint
+
+
 def write_part(frame: DataFrame, path: str, batch: int) -> None:
     """Write what one micro-batch adds; the same batch again takes its own place."""
     frame.write.mode("overwrite").parquet(f"{path.rstrip('/')}/batch={batch}")

@@ -159,7 +159,9 @@ def ingest(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> 
             place = "topic string, broker_name string, queue_id int, queue_offset bigint, error string, body binary"
             lake.write_part(spark.createDataFrame(bad, place).coalesce(1), conf.table("stats_ticks_bad"), number)
 
-    writer = rows.writeStream.option("checkpointLocation", conf.table("_checkpoint_stats")).foreachBatch(write)
+    writer = rows.writeStream.option(
+        "checkpointLocation", lake.startable(conf.table("_checkpoint_stats"))
+    ).foreachBatch(write)
     return running.watch(writer.trigger(availableNow=True).start(), step)
 
 

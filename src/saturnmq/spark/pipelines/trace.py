@@ -145,7 +145,9 @@ def build(spark: SparkSession, conf: TraceConf) -> StreamingQuery:
         lake.write_part(bad, conf.table("trace_events_bad"), number)
         kept.unpersist()
 
-    writer = rows.writeStream.option("checkpointLocation", conf.table("_checkpoint_trace")).foreachBatch(write)
+    writer = rows.writeStream.option(
+        "checkpointLocation", lake.startable(conf.table("_checkpoint_trace"))
+    ).foreachBatch(write)
     return writer.trigger(availableNow=True).start()
 
 
