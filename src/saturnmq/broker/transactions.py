@@ -320,6 +320,8 @@ class Transactions:
         for count, (half, step) in enumerate(self.table.due(self._ctx.clock_ms()), 1):
             if self.table.pending.get(half.offset) is half:
                 message = self._message_at(half.physical, HALF_TOPIC)
+                if message is None and half.physical >= self._store.max_physical_offset:
+                    continue  # no majority has it yet: it cannot be read, and its sender has no answer
                 if message is None:
                     log.error("half message %s has left the log undecided", half.offset)
                     self.table.settle(half.offset, Outcome.DISCARDED)

@@ -1,0 +1,41 @@
+"""A half message that no majority has yet is not given up (found by seed 482 of the simulated systems)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from saturnmq import Client
+from saturnmq.broker import BrokerSettings
+from saturnmq.client.transactions import TransactionState
+from saturnmq.store import MessageStore
+from saturnmq.testing import EmbeddedBroker
+
+
+@pytest.mark.spec("TX-07", "DUR-19", "SIM-14")
+def test_a_half_message_that_is_not_committed_yet_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is pending from its append on, but cannot be read before it is committed, which may take longer than its immunity."""
+
+    async def work() -> None:
+        settings = BrokerSettings(transaction_timeout_ms=1, transaction_interval_ms=600_000)
+        async with EmbeddedBroker(settings=settings) as server, Client(name_servers=server.name_servers) as client:
+            await client.create_topic("T", queues=1)
+            async with client.producer("p", check=lambda message: TransactionState.UNKNOWN) as producer:
+                transactions = server.broker.ctx.transactions
+                async with asyncio.timeout(20), producer.transaction("T", b"x"):
+                    [half] = transactions.table.pending.values()
+                    clock = server.broker.ctx.clock_ms
+                    while clock() <= half.stored_ms + half.immune_ms:
+                        await asyncio.sleep(0.002)  # poll
+                    with monkeypatch.context() as hidden:
+                        hidden.setattr(MessageStore, "read_record", lambda *_: None)
+                        hidden.setattr(MessageStore, "max_physical_offset", property(lambda store: half.physical))
+                        await transactions.round()
+                    assert half.offset in transactions.table.pending
+                    with monkeypatch.context() as gone:
+                        gone.setattr(MessageStore, "read_record", lambda *_: None)
+                        await transactions.round()
+                    assert half.offset not in transactions.table.pending
+
+    asyncio.run(work())
