@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -125,7 +126,8 @@ class Driver:
         below = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)] \
             if self.process.poll() is None else []  # fmt: skip
         for process in reversed(below):
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         psutil.wait_procs(below, 20)
         self.process.wait(20)
         self._said.close()

@@ -103,7 +103,7 @@ def test_the_zip_is_imported_and_says_once_that_it_has_no_compiled_parts(tmp_pat
 
 
 @pytest.mark.spec("SCL-04")
-def test_an_advertised_address_that_executors_cannot_reach_is_named(server: SyncEmbeddedBroker) -> None:
+def test_an_advertised_address_that_executors_cannot_reach_is_named() -> None:
     """The driver plans; then nobody answers at the address that the route names, as for an executor in another network."""
     with SyncEmbeddedBroker() as other:
         with Client(name_servers=other.name_servers) as client, client.producer("cluster-tests") as out:
