@@ -12,7 +12,7 @@ AGAIN := once more, alone: what failed
 CODE := $(wildcard src tests bench demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-pure check format lint types contracts tidy interop chaos chaos-spark crash sim bench bench-spark spec-coverage clean
+.PHONY: help setup demo test test-pure check format lint types contracts tidy interop chaos chaos-spark crash sim bench bench-spark spark-env spec-coverage clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -59,7 +59,7 @@ interop: $(READY)  ## Java client, Go client, mqadmin and a Java broker against 
 
 chaos: $(READY)  ## kills, freezes, partitions, loss, bad disks on real processes, long (FAULT=, SEED=, RATE=, SECONDS=)
 	CHAOS_SECONDS=$(or $(SECONDS),60) $(if $(FAULT),CHAOS_FAULT=$(FAULT)) $(if $(SEED),CHAOS_SEED=$(SEED)) $(if $(RATE),CHAOS_RATE=$(RATE)) \
-	  $(PYTEST) tests/chaos/test_chaos_ledger.py tests/chaos/test_chaos_brokers.py
+	  $(PYTEST) tests/chaos/test_chaos_ledger.py tests/chaos/test_chaos_brokers.py tests/chaos/test_chaos_kinds.py
 	CHURN_SECONDS=120 $(PYTEST) tests/chaos/test_chaos_churn.py
 
 chaos-spark: $(READY)  ## an export stream and a transactional sink of Spark, each killed 20 times (KILLS=, SEED=)
@@ -76,6 +76,9 @@ bench: $(READY)  ## the same Java load against SaturnMQ and Apache 4.9.7, side b
 
 bench-spark: $(READY)  ## the same data through Spark to and from SaturnMQ and Kafka, side by side (ARGS=--quick)
 	$(BIN)/python bench/spark.py $(ARGS)
+
+spark-env: $(READY)  ## the archive that executors of a Spark cluster need (docs/spark.md)
+	$(BIN)/saturnmq spark pack spark-env.tar.gz --needed
 
 crash: $(READY)  ## 100,000 crash states of the store, then 50 times kill -9 under load (ARGS=--seed=N)
 	$(BIN)/python -m saturnmq.testing.crash $(ARGS)
