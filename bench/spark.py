@@ -74,7 +74,7 @@ def measure(plan: spark_cases.Plan, console: Console) -> spark_report.Results:
         saturn = stack.enter_context(SaturnCluster(folder / "saturnmq", settings=STANDARD))
         kafka = stack.enter_context(kafkanode.KafkaNode(folder / "kafka"))
         apache = None
-        if not plan.quick:
+        if not plan.quick or "Apache" in plan.only:
             conf = {"flushDiskType": "ASYNC_FLUSH"}
             made = ApacheCluster(folder / "apache", settings=conf, heap_mb=APACHE_HEAP_MB, small_store=False)
             apache = stack.enter_context(made)
