@@ -190,6 +190,8 @@ class Program:
         for process in (self._process, *self.family, *self._known.values()):
             if process is not None:
                 kill(process)
+        if self._process is not None:
+            self._process.wait(timeout=60)
 
     def leftovers(self) -> list[psutil.Process]:
         """Processes of earlier runs that are there though their driver is not, after a while to end by themselves."""
@@ -303,6 +305,6 @@ def torture(
             kill(victim)
             done += 1
             say(f"{done}: {point.victim} {victim.pid}, {words}")
-            if point.victim == "jvm":
+            if point.victim in ("driver", "jvm"):
                 program.wait(READY_SECONDS_MAX)  # a driver without its JVM ends by itself
     return done
