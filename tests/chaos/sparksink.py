@@ -35,7 +35,8 @@ def main(name_servers: str, read: str, write: str, folder: str, group: str, mast
         )  # fmt: skip
         writer = writer.trigger(availableNow=True) if how == "once" else writer.trigger(processingTime="1 second")
         query = writer.start()
-        query.awaitTermination()
+        while not query.awaitTermination(1):  # without a limit the driver was seen waiting for a JVM that was killed
+            pass
         spark.stop()
         if how == "once":
             time.sleep(QUIET_MS / 1000 + 10)  # brokers poll the driver about halves whose end is unclear
