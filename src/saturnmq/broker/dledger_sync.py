@@ -108,7 +108,9 @@ class LeaderCopy:
             addresses = set()
         if self._leader:
             addresses.add(self._leader)
-        missing = {asyncio.ensure_future(self.copy(address, LAST_TIMEOUT_MS, last=True)) for address in sorted(addresses)}
+        missing = {
+            asyncio.ensure_future(self.copy(address, LAST_TIMEOUT_MS, last=True)) for address in sorted(addresses)
+        }
         try:
             while missing and (clock() < patient_until or len(missing) > silent()):
                 done, missing = await asyncio.wait(missing, timeout=LAST_POLL_SECONDS)
