@@ -33,7 +33,7 @@ _FILES_SHOWN_MAX: Final = 40
 _OF_A_GROUP: Final = (
     "this command knows plain stores only, and would take the queues of what lies there for damaged. Queues or index damaged: "
     "remove consumequeue, index and checkpoint of the store and start the broker. To check the ledger: "
-    "saturnmq.raft.ledger_check.verify on {folder}. To repair it: empty the store, the group fills it again"
+    "saturnmq admin ledgerVerify {folder}. To repair it: empty the store, the group fills it again"
 )
 
 
