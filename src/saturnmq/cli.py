@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import saturnmq
-from saturnmq import cli_admin
+from saturnmq import admin
 from saturnmq.protocol.codes import VERSION
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.settings import Loaded, keys_of, load, parse_properties, to_properties
@@ -498,8 +498,8 @@ VERBS: Final = (
         "admin",
         "how a DLedger group stands, who leads it, are its ledgers whole and equal",
         "saturnmq admin ledgerStatus -n 127.0.0.1:9876 -g RaftNode00",
-        cli_admin.configure,
-        cli_admin.run,
+        admin.configure,
+        admin.run,
     ),
     Verb(
         "spark",
