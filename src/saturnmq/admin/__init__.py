@@ -1,4 +1,4 @@
-"""What an operator asks of servers: the commands of `saturnmq admin`. Parses, asks, prints; imports what it asks with when it does."""
+"""What an operator asks of servers: the commands of `saturnmq admin`. Imports what it asks with when it does."""
 
 from saturnmq.admin.ledger import configure, run
 
