@@ -63,7 +63,7 @@ def binary() -> Path:
     return program
 
 
-def run_go(command: str, *, home: Path, timeout_s: float = 90.0, **options: object) -> Finished:
+def run_go(command: str, *, home: Path, timeout_s: float = 120.0, **options: object) -> Finished:
     """Run our program's COMMAND key=value...; checks that it ended well. Broadcast offsets lie under home."""
     env = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
     env.update({"HOME": str(home), "ROCKETMQ_GO_LOG_LEVEL": os.environ.get("ROCKETMQ_GO_LOG_LEVEL", "error")})

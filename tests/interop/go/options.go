@@ -45,7 +45,7 @@ func (o Options) number(key string, otherwise int) int {
 }
 
 func (o Options) wait() time.Duration {
-	return time.Duration(o.number("waitMs", 40_000)) * time.Millisecond
+	return time.Duration(o.number("waitMs", 70_000)) * time.Millisecond
 }
 
 func (o Options) nameServers() primitive.NsResolver {
