@@ -2,8 +2,10 @@
 
 In: a table of the lake with folders `date=.../hour=...`, such as `messages`. Out: the same table with the same rows. It is made
 beside the old one, of links to the files that stay and of the new ones, and both change places in one step of the file system: a
-reader sees the old or the new table, whether it goes by Spark's log or by what lies in the folders. A query that had begun before
-may miss a file and fail saying so; it never returns another number of rows. What a killed export left unfinished is not taken over.
+reader that goes by Spark's log sees the old or the new table, and so does one that opens every file that the folders name. A query
+that had begun before may miss a file and fail saying so; it never returns another number of rows. Only libraries that list folders
+and pass over a file that went away since (Arrow does) may leave one out, in the microseconds between its name and its size; that is
+theirs in any folder that changes. What a killed export left unfinished is not taken over.
 """
 
 from __future__ import annotations
@@ -238,7 +240,7 @@ PIPELINE: Final = Pipeline(
     "The small files of closed hours of a table to few large ones.",
     {"TABLE": "a table with date= and hour= folders, as export and files write it"},
     {"TABLE": "the same columns and rows"},
-    "no reader sees rows twice or not at all; run again it finds nothing to do; killed, the old or the new table stands",
+    "no reader of Spark's log sees rows twice or not at all; run again it finds nothing to do; killed, the old or the new table stands",
     options,
     conf_of,
     build,
