@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -107,7 +108,9 @@ def write_home(folder: Path, level: str = "WARN") -> Path:
     conf.mkdir(parents=True, exist_ok=True)
     for part in ("broker", "namesrv", "tools"):
         text = _LOGBACK.format(file=folder / "logs" / f"{part}.log", level=level)
-        (conf / f"logback_{part}.xml").write_text(text)
+        fresh = conf / f".{part}.{os.getpid()}.{threading.get_ident()}"
+        fresh.write_text(text)
+        fresh.replace(conf / f"logback_{part}.xml")  # another command may be reading it at this moment
     return folder
 
 
