@@ -13,7 +13,6 @@ import asyncio
 import json
 import os
 import random
-import signal
 import statistics
 import sys
 import tempfile
@@ -26,13 +25,12 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPOSITORY / "tests" / "interop"), str(REPOSITORY / "bench")]
 
-import javatools  # noqa: E402 - the path above leads to it
 from processes import ServerProcess  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 import report  # noqa: E402
-from measure import APACHE_HEAP_MB, Bench, Plan, machine_busy_s, progress_bar  # noqa: E402
+from measure import APACHE_HEAP_MB, Bench, Plan, machine_busy_s, may_run, progress_bar  # noqa: E402
 from saturnmq.client.client import Client  # noqa: E402
 from saturnmq.client.puller import pull_command  # noqa: E402
 from saturnmq.protocol.bodies import MessageQueue  # noqa: E402
@@ -548,13 +546,8 @@ def main() -> int:
         asyncio.run(LOADS[args.load[0]](*args.load[1:]))
         return 0
     console = Console()
-    reason = javatools.why_not()
-    if reason:
-        console.print(f"bench/consume.py was {reason}")
+    if not may_run("bench/consume.py", console):
         return 0
-    with console.status("fetching the original and compiling the load generator (Maven)"):
-        javatools.classpath()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stop the servers on the way out
     servers = [name for name in args.peers.split(",") if name]
     rounds = args.rounds or (1 if args.quick else 3)
     sizes = Sizes.of(quick=args.quick)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import statistics
 import sys
 import tempfile
@@ -31,7 +30,7 @@ from processes import ServerProcess  # noqa: E402
 
 import report  # noqa: E402
 from ledgergroup import FILE_BYTES, HEAP_MB, LedgerGroup  # noqa: E402
-from measure import Bench, Cluster, Plan, Results, Workload, progress_bar  # noqa: E402
+from measure import Bench, Cluster, Plan, Results, Workload, may_run, progress_bar  # noqa: E402
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -328,13 +327,8 @@ def options() -> argparse.Namespace:
 def main() -> int:
     args = options()
     console = Console()
-    reason = javatools.why_not()
-    if reason:
-        console.print(f"bench/ledger.py was {reason}")
+    if not may_run("bench/ledger.py", console):
         return 0
-    with console.status("fetching the original and compiling the load generator (Maven)"):
-        javatools.classpath()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stop the servers on the way out
     parts, failures = [], 0
     if "sends" in args.only:
         part, failures = sends_part(args, console)

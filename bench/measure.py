@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +23,19 @@ Cluster = ApacheCluster | SaturnCluster
 APACHE_HEAP_MB = 1024
 IDLE_SETTLE_S = 5.0
 START_ROUNDS = 3
+
+
+def may_run(name: str, console: Console) -> bool:
+    """Whether what the original's servers and its load generator need is here; it is fetched and compiled then, and a SIGTERM
+    stops the servers on the way out. Else the reason is said: `name` was skipped."""
+    reason = javatools.why_not()
+    if reason:
+        console.print(f"{name} was {reason}")
+        return False
+    with console.status("fetching the original and compiling the load generator (Maven)"):
+        javatools.classpath()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    return True
 
 
 @dataclass(frozen=True)

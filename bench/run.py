@@ -9,7 +9,6 @@ the ratio. The load generator (the original's Java client) shares the processors
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -17,11 +16,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPOSITORY / "tests" / "interop"), str(Path(__file__).resolve().parent)]
 
-import javatools  # noqa: E402 - the path above leads to it
 from rich.console import Console  # noqa: E402
 
 import report  # noqa: E402
-from measure import Bench, Plan  # noqa: E402
+from measure import Bench, Plan, may_run  # noqa: E402
 
 
 def options() -> argparse.Namespace:
@@ -39,15 +37,10 @@ def options() -> argparse.Namespace:
 def main() -> int:
     args = options()
     console = Console()
-    reason = javatools.why_not()
-    if reason:
-        console.print(f"make bench was {reason}")
+    if not may_run("make bench", console):
         return 0
-    with console.status("fetching the original and compiling the load generator (Maven)"):
-        javatools.classpath()
     plan = Plan.of(quick=args.quick, rounds=args.rounds, seconds=args.seconds, only=args.only)
     names = [name for name in args.peers.split(",") if name]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stop the servers on the way out
     with tempfile.TemporaryDirectory(prefix="saturnmq-bench-") as folder:
         results = Bench(plan, names, Path(folder), console).run()
     facts = report.machine()

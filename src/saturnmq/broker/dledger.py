@@ -199,9 +199,9 @@ class DLedger:
 
     @property
     def _patience_ms(self) -> int:
-        """How long a leader waits for what members of whom it has not heard yet could tell it."""
-        settings = self._store.raft.core(self._store.settings.commit_log_bytes, sync_before_ack=True)
-        return settings.heartbeat_interval_ms // 2
+        """How long a leader waits for what members of whom it has not heard yet could tell it: half a heartbeat."""
+        node = self._store.member.node if self._store.member is not None else None
+        return 0 if node is None else node.state.settings.heartbeat_interval_ms // 2
 
     async def _follow(self) -> None:
         """DL-C04."""

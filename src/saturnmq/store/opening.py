@@ -266,12 +266,19 @@ class _Recovery:
             if transaction not in (_PREPARED, _ROLLBACK) and not self._queue_unit(message):
                 self._misfit = message
                 return False
-            if message.physical_offset >= self.index_from and store.index is not None and transaction != _ROLLBACK:
-                keys = keys_of(message.properties_raw)
-                if keys:
-                    store.index.put(message.topic, keys, message.physical_offset, message.store_timestamp_ms)
-                    self.written += 1
+            if message.physical_offset >= self.index_from:
+                self._index(message)
         return True
+
+    def _index(self, message: Message) -> None:
+        """Its keys, but those of an end of a transaction that was rolled back."""
+        index = self.store.index
+        if index is None or message.sys_flag & TRANSACTION_MASK == _ROLLBACK:
+            return
+        keys = keys_of(message.properties_raw)
+        if keys:
+            index.put(message.topic, keys, message.physical_offset, message.store_timestamp_ms)
+            self.written += 1
 
     def _index_again(self, begin: int, end: int) -> None:
         """The index was cut: the last record that it kept completes its header, whose time was made from an entry."""
@@ -280,10 +287,7 @@ class _Recovery:
             return
         begin = max(begin, store.log.start)
         for message in good_records(store.log, begin, Scan(begin), check_crc=False, durable=end):
-            keys = keys_of(message.properties_raw)
-            if keys and message.sys_flag & TRANSACTION_MASK != _ROLLBACK:
-                store.index.put(message.topic, keys, message.physical_offset, message.store_timestamp_ms)
-                self.written += 1
+            self._index(message)
 
     def _queue_unit(self, message: Message) -> bool:
         store = self.store
