@@ -240,7 +240,7 @@ PIPELINE: Final = Pipeline(
     "The small files of closed hours of a table to few large ones.",
     {"TABLE": "a table with date= and hour= folders, as export and files write it"},
     {"TABLE": "the same columns and rows"},
-    "no reader of Spark's log sees rows twice or not at all; run again it finds nothing to do; killed, the old or the new table stands",
+    "no reader of Spark's log sees rows twice or not at all; run again it does nothing; killed, the old or the new table stands",
     options,
     conf_of,
     build,
