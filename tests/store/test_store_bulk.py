@@ -16,7 +16,8 @@ from saturnmq.protocol.message import Message
 from saturnmq.store import MessageStore, PutStatus, StoreProfile, StoreSettings, index_queue
 from saturnmq.store.disk import Disk
 from saturnmq.store.index_file import absolute, key_hash, raw_hash, topic_hash
-from saturnmq.store.message_index import MessageIndex, Record, keys_of
+from saturnmq.store.message_index import MessageIndex, Record
+from saturnmq.store.property_scan import keys_of
 
 HEX = "0123456789ABCDEF"
 LOOPBACK = ("127.0.0.1", 10911)
@@ -34,7 +35,17 @@ unique = st.text(HEX, min_size=32, max_size=32) | st.text(min_size=1, max_size=4
 )
 ids = st.sampled_from(["7F0000010ABC18B4AAC2000000%02X%04X" % (n // 4, n) for n in range(40)])  # noqa: UP031 - hex of fixed width
 tails = st.sampled_from(
-    ["", "\x02", "\x02TAGS\x01a", "\x02KEYS\x01k1 k2", "\x02X_UNIQ_KEY\x01no", "\x02UNIQ_KEY\x01again"]
+    [
+        "",
+        "\x02",
+        "\x02TAGS\x01a",
+        "\x02KEYS\x01k1 k2",
+        "\x02KEYS\x01k1",
+        "\x02KEYS\x01 ü  k2 ",
+        "\x02KEYS\x01\x02",
+        "\x02X_UNIQ_KEY\x01no",
+        "\x02UNIQ_KEY\x01again",
+    ]
 )
 heads = st.sampled_from(["", "A\x01b\x02", "XUNIQ_KEY\x01odd\x02", "KEYS\x01w\x02"])
 properties = st.builds(lambda head, key, tail: f"{head}UNIQ_KEY\x01{key}{tail}".encode(), heads, ids | unique, tails)

@@ -359,7 +359,7 @@ class IndexFile:
         return self._direct and self.count > 1
 
     def put_many(self, items: list[tuple[int, int, int]], start: int) -> int:
-        """Append items[start:], each hash, physical offset and store time (Unix ms), until the file is full.
+        """Append items[start:], each hash, physical offset and store time (Unix ms), until all of a record's no longer fit.
 
         Returns the index of the first one left. They follow what is there, in the order of their offsets.
         """
@@ -368,6 +368,8 @@ class IndexFile:
         count, used, begin_ms = self.count, 0, self.begin_ms
         at = self._entries_at + count * ENTRY_BYTES
         stop = min(len(items), start + entries_max - count)
+        while start < stop < len(items) and items[stop][1] == items[stop - 1][1]:
+            stop -= 1
         read_slot, write_slot, write_entry = _SLOT.unpack_from, _SLOT.pack_into, ENTRY.pack_into
         for value, physical_offset, store_ms in items[start:stop]:
             slot_at = HEADER_BYTES + value % slots * SLOT_BYTES

@@ -17,6 +17,7 @@ from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError, invariant
 from saturnmq.store.disk import Disk
 from saturnmq.store.index_file import NAME_DIGITS, IndexFile, IndexShape, absolute, key_hash, raw_hash, topic_hash
+from saturnmq.store.property_scan import KEYS, UNIQUE_KEY, keys_of, last_property
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +25,6 @@ QUERY_COUNT_MAX: Final = 64  # maxMsgsNumBatch (IX-06)
 _PREFIXES_MAX: Final = 50_000
 _YEARS: Final = range(1970, 9999)  # of a name; the one after the last must still be a time
 _ROLLBACK: Final = int(SysFlag.ROLLBACK)
-_UNIQUE_KEY: Final = b"UNIQ_KEY\x01"
-_KEYS: Final = b"KEYS\x01"
 
 # A client's unique key is 32 hex digits, of which the first 28 stay the same for a millisecond: their part of the hash is kept.
 _HEAD: Final = 28
@@ -87,31 +86,9 @@ class IndexFlush:
             self._disk.sync_folder(self._folder)
 
 
-def keys_of(properties_raw: bytes) -> list[str]:
-    """Under which keys a record is indexed: its unique key, then the words of its KEYS property (IX-02)."""
-    unique = _property(properties_raw, _UNIQUE_KEY)
-    words = _property(properties_raw, _KEYS)
-    keys = [unique.decode("utf-8", "replace")] if unique else []
-    if words:
-        keys += [word for word in words.decode("utf-8", "replace").split(" ") if word]
-    return keys
-
-
 def is_indexed(sys_flag: int) -> bool:
     """Whether records of this kind are indexed: all but the ends of rolled back transactions (IX-08)."""
     return sys_flag & TRANSACTION_MASK != _ROLLBACK
-
-
-def _property(raw: bytes, start: bytes) -> bytes:
-    at = raw.rfind(start)
-    while at >= 0:
-        if at == 0 or raw[at - 1] == 2:
-            end = raw.find(b"\x02", at)
-            value = raw[at + len(start) : end if end >= 0 else None]
-            if value:
-                return value
-        at = raw.rfind(start, 0, at + len(start) - 1)
-    return b""
 
 
 class MessageIndex:
@@ -270,8 +247,8 @@ class MessageIndex:
         heads, low, high = self._heads, _LOW, _HIGH
         plain: list[tuple[int, int, int]] = []
         for topic, raw, physical_offset, store_ms in records:
-            at = raw.rfind(_UNIQUE_KEY) + 9
-            if (at == 9 or (at > 9 and raw[at - 10] == 2)) and raw[at + 32 : at + 33] in _ENDS and _KEYS not in raw:
+            at = raw.rfind(UNIQUE_KEY) + 9
+            if (at == 9 or (at > 9 and raw[at - 10] == 2)) and raw[at + 32 : at + 33] in _ENDS:
                 try:
                     value = (
                         heads[topic, raw[at : at + _HEAD]]
@@ -282,6 +259,12 @@ class MessageIndex:
                     pass
                 else:
                     plain.append((value if value < 0x80000000 else absolute(value), physical_offset, store_ms))
+                    if KEYS in raw:
+                        words = last_property(raw, KEYS).decode("utf-8", "replace")
+                        prefix = self._prefixes.get(topic) or self._new_prefix(topic)
+                        plain += [
+                            (key_hash(prefix, word), physical_offset, store_ms) for word in words.split(" ") if word
+                        ]
                     continue
                 self._keep_head(topic, raw[at : at + _HEAD])
             if plain:
@@ -294,16 +277,21 @@ class MessageIndex:
             self._put_plain(plain)
 
     def _put_plain(self, items: list[tuple[int, int, int]]) -> None:
-        """Records with one key each. Raises DiskFull, StoreError."""
+        """Records with one item for each key. Raises DiskFull, StoreError."""
         at = 0
         while at < len(items):
             file = self._files[-1] if self._files else None
-            value, physical_offset, store_ms = items[at]
-            if file is None or file.full or file.stale or physical_offset <= file.end_offset or not file.takes_many:
-                self._put_hashes([value], physical_offset, store_ms)
-                at += 1
-            else:
-                at = file.put_many(items, at)
+            _, physical_offset, store_ms = items[at]
+            if file and not file.full and not file.stale and physical_offset > file.end_offset and file.takes_many:
+                after = file.put_many(items, at)
+                if after > at:
+                    at = after
+                    continue
+            end = at + 1
+            while end < len(items) and items[end][1] == physical_offset:
+                end += 1
+            self._put_hashes([value for value, _, _ in items[at:end]], physical_offset, store_ms)
+            at = end
 
     def _keep_head(self, topic: str, head: bytes) -> None:
         if not head.isascii() or b"\x02" in head:

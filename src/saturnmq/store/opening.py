@@ -19,8 +19,8 @@ from saturnmq.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from saturnmq.store.delay import delivery_code
 from saturnmq.store.index_file import NAME_DIGITS
 from saturnmq.store.mapped_file import numbered_files
-from saturnmq.store.message_index import Synced, keys_of
-from saturnmq.store.property_scan import tags_code
+from saturnmq.store.message_index import Synced
+from saturnmq.store.property_scan import keys_of, tags_code
 from saturnmq.store.queue_extension import ADDRESS_MAX
 from saturnmq.store.reading import place_of
 from saturnmq.store.recover import Facts, Plan, Scan, damage, facts_of_files, good_records, plan

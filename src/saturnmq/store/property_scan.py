@@ -1,4 +1,7 @@
-"""What the store reads from an encoded property string without decoding all of it: the tags code. Source: CQ-02."""
+"""What the store reads from an encoded property string without decoding all of it: the tags code and the keys.
+
+Source: CQ-02, IX-02.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from typing import Final
 
 from saturnmq.protocol.message import java_hash
 
+UNIQUE_KEY: Final = b"UNIQ_KEY\x01"
+KEYS: Final = b"KEYS\x01"
 _TAGS_START: Final = b"TAGS\x01"
 
 
@@ -19,6 +24,29 @@ def property_value(properties_raw: bytes, start: bytes) -> bytes:
     at += len(start)
     end = properties_raw.find(b"\x02", at)
     return properties_raw[at:end] if end >= 0 else properties_raw[at:]
+
+
+def last_property(raw: bytes, start: bytes) -> bytes:
+    """As `property_value`, of the last one that has a value."""
+    at = raw.rfind(start)
+    while at >= 0:
+        if at == 0 or raw[at - 1] == 2:
+            end = raw.find(b"\x02", at)
+            value = raw[at + len(start) : end if end >= 0 else None]
+            if value:
+                return value
+        at = raw.rfind(start, 0, at + len(start) - 1)
+    return b""
+
+
+def keys_of(properties_raw: bytes) -> list[str]:
+    """Under which keys a record is indexed: its unique key, then the words of its KEYS property (IX-02)."""
+    unique = last_property(properties_raw, UNIQUE_KEY)
+    words = last_property(properties_raw, KEYS)
+    keys = [unique.decode("utf-8", "replace")] if unique else []
+    if words:
+        keys += [word for word in words.decode("utf-8", "replace").split(" ") if word]
+    return keys
 
 
 def tags_code(properties_raw: bytes) -> int:

@@ -22,7 +22,8 @@ from saturnmq.store.index_file import (
     key_hash,
     topic_hash,
 )
-from saturnmq.store.message_index import is_indexed, keys_of
+from saturnmq.store.message_index import is_indexed
+from saturnmq.store.property_scan import keys_of
 from saturnmq.store.tools import Problem, ReadOnlyDisk, Weight
 
 _CHUNK_ENTRIES: Final = 16_384
