@@ -25,6 +25,7 @@ from typing import Any
 
 from saturnmq import Client, SendStatus
 from saturnmq.broker import Broker, BrokerSettings
+from saturnmq.broker.dledger_store import LedgerStore
 from saturnmq.client.errors import BrokerNotExist, ConnectFailed, NoNameServer, RouteNotFound, SendFailed
 from saturnmq.client.puller import PullStatus
 from saturnmq.client.transactions import TransactionState
@@ -38,7 +39,7 @@ from saturnmq.raft import driver
 from saturnmq.raft.core import leader, state, voting
 from saturnmq.raft.ledger_check import compare, verify
 from saturnmq.raft.settings import RaftProfile, RaftSettings
-from saturnmq.store import FlushDiskType, StoreProfile, StoreSettings, lock_file
+from saturnmq.store import FlushDiskType, MessageStore, StoreProfile, StoreSettings, lock_file
 from saturnmq.testing.history import FAIL, OK, UNKNOWN, History, result_of
 from saturnmq.testing.history_check import check
 from saturnmq.testing.original_peer import OriginalLog, OriginalPeer
@@ -609,8 +610,8 @@ class System:
         ends = {(store.member.node.state.log.end, store.member.node.state.committed) for store in stores}
         assert len(ends) == 1, f"members end differently: {ends}"
         for one in stores[1:]:
-            for key, queue in one.queues.items() if hasattr(one.queues, "items") else ():
-                assert queue.max_offset == stores[0].queues[key].max_offset, f"queue {key} differs"
+            differ = differing_queues(stores[0], one)
+            assert not differ, f"members hold different queues: {differ}"
         for member in self.members:
             if member.original is not None:
                 self.check_original(member.original, stores[0].member.node.state.log)
@@ -632,6 +633,18 @@ class System:
     def digest(self) -> str:
         told = json.dumps(self.history.operations, sort_keys=True).encode()
         return hashlib.sha256(told + repr((self.loop.happened, self.loop.now)).encode()).hexdigest()
+
+
+def differing_queues(one: MessageStore, other: MessageStore) -> list[str]:
+    """The queues that do not end alike, or whose units differ where both have them (SIM-09, DUR-13)."""
+    differ = []
+    for key in sorted(one.queues.by_key.keys() | other.queues.by_key.keys()):
+        left, right = (store.queues.get_or_make(*key) for store in (one, other))
+        first, end = max(left.min_offset, right.min_offset), left.max_offset
+        count = max(end - first, 0)
+        if end != right.max_offset or list(left.units(first, count)) != list(right.units(first, count)):
+            differ.append(f"{key} {left.min_offset}-{end}, {right.min_offset}-{right.max_offset}")
+    return differ
 
 
 def run_seed(seed: int, seconds: float, clock: Any) -> dict[str, Any]:
@@ -687,6 +700,9 @@ def plant(defect: str) -> None:
         voting.quorum = state.quorum = lambda members: members // 2
     elif defect == "answered before it is committed":
         leader.quorum_index = max
+    elif defect == "followers write other units":
+        right = LedgerStore.code_of
+        LedgerStore.code_of = lambda store, message: right(store, message) + (not store.serving)
     else:
         raise SystemExit(f"no defect is called {defect!r}")
 

@@ -79,8 +79,10 @@ def test_a_seed_of_a_whole_system_replays_exactly() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.spec("SIM-11")
 def test_whole_systems_find_planted_defects() -> None:
-    """One that shows at once; in the long form also one that needs a leader to be lost at the right moment."""
+    """Two that show at once; in the long form also one that needs a leader to be lost at the right moment."""
     assert any(run["why"] for run in simulate(1, 3, 4, "half is a quorum"))
+    found = [run["why"] for run in simulate(1, 3, 4, "followers write other units")]
+    assert any("members hold different queues" in why for why in found if why is not None), found
     if MANY:
         found = [run["why"] for run in simulate(1, 40, 8, "answered before it is committed") if run["why"]]
         assert any("inconsistent-offsets" in why or "lost-write" in why for why in found), found
