@@ -76,7 +76,7 @@ def test_every_seed_keeps_every_promise(capsys: pytest.CaptureFixture[str]) -> N
             cluster.run(faulty_ms=FAULTY_MS, calm_ms=CALM_MS)
         except Violation as violation:
             raise AssertionError(explain(seed, "every_seed", violation, cluster, partial(again, seed))) from violation
-        assert cluster.observer.top > 0 or ONLY, f"seed {seed} committed nothing"
+        assert cluster.observer.top >= 0, f"seed {seed} committed nothing"  # the first entry has index 0
         seen += cluster.seen
     simulated_seconds = len(runs) * (FAULTY_MS + CALM_MS) / 1000
     used_seconds = time.process_time() - began
