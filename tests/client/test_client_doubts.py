@@ -12,7 +12,7 @@ import pytest
 from saturnmq import Client
 from saturnmq.client import core
 from saturnmq.client.doubts import Doubts, casts_doubt
-from saturnmq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
+from saturnmq.protocol.bodies import BrokerData, HeartbeatData, MessageQueue, QueueData, TopicRouteData
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError
@@ -26,6 +26,7 @@ QUEUE = MessageQueue("T", "g", 0)
 def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is asked by the clock, so that what is learnt is learnt from a failure."""
     monkeypatch.setattr(core, "FIRST_ROUTE_POLL_MS", NEVER_MS)
+    monkeypatch.setattr(core, "FIRST_HEARTBEAT_MS", NEVER_MS)
 
 
 def led_by(address: str) -> TopicRouteData:
@@ -110,6 +111,38 @@ def test_a_master_that_is_known_later_is_learnt_by_the_sends_that_fail_meanwhile
                             await asyncio.sleep(0.01)  # poll
             asked = [request for ns in c.ns for request in ns.of(105) if request.ext["topic"] == "T"]
             assert tries >= 20 and len(asked) < tries  # not one question for each failure
+
+    run(work)
+
+
+@pytest.mark.spec("HB-01", "TX-09", "DL-C05")
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_new_master_knows_the_producers_at_once(run: Run, cluster: Any, busy: bool) -> None:
+    """It asks them about transactions; also when the heartbeat before waits for a broker that is silent."""
+
+    async def work() -> None:
+        silent = asyncio.Event()
+
+        async def no_answer(_: Command) -> None:
+            await silent.wait()
+
+        async with (
+            cluster(brokers=2) as c,
+            Client(name_servers=c.name_servers, route_poll_ms=NEVER_MS, heartbeat_ms=100_000, timeout=1) as client,
+        ):
+            old, new = c.brokers.values()
+            c.add("T", led_by(old.address))
+            if busy:
+                old.script[RequestCode.HEART_BEAT] = no_answer
+            async with client.producer("p"):
+                await client._core.write_route("T")
+                await old.wait_for(RequestCode.HEART_BEAT)
+                c.add("T", led_by(new.address))
+                await client._core.routes.refresh("T")
+                (beat, *_) = await new.wait_for(RequestCode.HEART_BEAT)
+                silent.set()
+            groups = {data.group_name for data in HeartbeatData.decode(beat.body).producer_data_set}
+            assert "p" in groups
 
     run(work)
 

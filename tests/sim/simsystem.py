@@ -121,6 +121,7 @@ class System:
         self.seen: Counter[str] = Counter()
         self.schedule: list[str] = []
         self.loading = True
+        self.over = asyncio.Event()  # nobody is asked about transactions any more
         self.ends: dict[str, str] = {}
         self.masters: list[int] = []
         self.acked: dict[str, int] = {}
@@ -380,7 +381,7 @@ class System:
         return (OK if good else UNKNOWN), receipt, None
 
     async def others(self) -> None:
-        """Batches, delayed messages, one-way messages, transactions with and without an end."""
+        """Batches, delayed messages, one-way messages, transactions with and without an end, and answers about them."""
         async with self.client() as client, client.producer("p9") as producer:
             transactional = client.producer("transactions", check=self.decided)
             async with transactional:
@@ -394,6 +395,7 @@ class System:
                         await self.half(transactional, f"half-{number}", number)
                     else:
                         await getattr(self, kind)(producer, f"{kind}-{number}", number)
+                await self.over.wait()
 
     async def batch_of(self, producer: Any, values: list[str], number: int) -> tuple[str, Any, str | None]:
         bodies = [f"{value}#1".encode() for value in values]
@@ -555,7 +557,6 @@ class System:
         work: list[tuple[Process, Coroutine[Any, Any, None]]] = [
             (one, self.sender(0)),
             (two, self.sender(1)),
-            (three, self.others()),
             (one, self.reader()),
             (two, self.subscribed(0, ordered=False)),
             (three, self.subscribed(1, ordered=False)),
@@ -564,6 +565,7 @@ class System:
             (three, self.routes()),
         ]
         tasks = [self.loop.run_as(process, load) for process, load in work]
+        others = self.loop.run_as(three, self.others())
         faults = self.loop.create_task(self.faults())
         switches = self.loop.create_task(self.switches())
         await pause(self.seconds)
@@ -576,6 +578,8 @@ class System:
             await asyncio.gather(*tasks)
         await pause(8)  # delayed messages come, and transactions without an end are asked for
         await self.loop.run_as(one, self.marker())
+        self.over.set()
+        await others
         await self.loop.run_as(one, self.final_polls())
         await pause(2)
         switches.cancel()

@@ -117,6 +117,7 @@ class Core:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._beating: asyncio.Task[None] | None = None
+        self._beat_wanted = False
         self._stopping: asyncio.Task[None] | None = None
 
     # life
@@ -266,10 +267,11 @@ class Core:
     def _on_route_change(self, route: Route) -> None:
         for watcher in self.route_watchers:
             watcher.set()
-        if self.consumers:
-            self.beat_soon()  # a new broker must know the group before it is pulled from
-            for consumer in self.consumers.values():
-                consumer.wake_rebalance()
+        # A new broker must know consumers before they pull from it, and producers before it asks about transactions.
+        if self.consumers or set(self._heartbeat_addresses()) - self.broker_versions.keys():
+            self.beat_soon()
+        for consumer in self.consumers.values():
+            consumer.wake_rebalance()
 
     async def write_route(self, topic: str) -> Route:
         """The route to send to a topic. Raises RouteNotFound (10005) with what to do about it."""
@@ -392,15 +394,22 @@ class Core:
                 logger.info("unregister failed: %s", outcome)
 
     def beat_soon(self) -> None:
-        """A heartbeat now, in the background; one at a time."""
+        """A heartbeat now, in the background; one at a time, and another one after that which is under way."""
+        self._beat_wanted = True
         if self._beating is None or self._beating.done():
-            self._beating = self.spawn("heartbeat now", self._quiet_heartbeat())
+            self._beating = self.spawn("heartbeat now", self._wanted_heartbeats())
 
-    async def _quiet_heartbeat(self) -> None:
-        try:
-            await self.heartbeat()
-        except SaturnError as error:
-            logger.warning("heartbeat failed: %s", error)
+    async def _wanted_heartbeats(self) -> None:
+        while self._beat_wanted:
+            self._beat_wanted = False
+            try:
+                await self.heartbeat()
+            except SaturnError as error:
+                logger.warning("heartbeat failed: %s", error)
+
+    def _heartbeat_addresses(self) -> list[str]:
+        brokers = self.routes.brokers()
+        return heartbeat_addresses(brokers, has_producers=bool(self.producers), has_consumers=bool(self.consumers))
 
     async def heartbeat(self) -> None:
         """Tell the brokers of the cached routes about our groups, all at once; remember their versions (HB-01..03)."""
@@ -408,7 +417,7 @@ class Core:
         known = {address for ids in brokers.values() for address in ids.values()}
         for address in [address for address in self.broker_versions if address not in known]:
             del self.broker_versions[address]  # PR-35
-        addresses = heartbeat_addresses(brokers, has_producers=bool(self.producers), has_consumers=bool(self.consumers))
+        addresses = self._heartbeat_addresses()
         if not addresses:
             return
         body = heartbeat_body(
