@@ -190,6 +190,43 @@ def test_positions_that_brokers_no_longer_have_are_data_loss(
         strict.latestOffset({"other": 1}, ALL)
 
 
+@pytest.mark.spec("SRC-15", "STR-16", "STR-03")
+def test_a_batch_run_again_misses_what_it_had_of_a_queue_that_was_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The offset before does not name the new queues, so the batch itself must say where they began."""
+    old, new, aged = ("T", "a", 0), ("T", "b", 0), ("T", "c", 0)
+    known = {old: Bounds(0, 50), new: Bounds(0, 70), aged: Bounds(30, 60)}
+    monkeypatch.setattr(StreamReader, "_ask", lambda _self: (known, {}))
+    options = {"nameServer": "h:1", "topic": "T", "metadataRefreshMs": "0"}
+    source = RocketMQDataSource(options)
+    made = source.streamReader(source.schema())
+    assert isinstance(made, StreamReader)
+
+    def planned() -> list[Any]:
+        return [p.piece[1:5] for p in made.partitions(start, end)]  # type: ignore[attr-defined]
+
+    start = to_offset({old: 50})
+    end = made.latestOffset(start, ALL)
+    assert planned() == [
+        ("b", 0, 0, 70),
+        ("c", 0, 30, 60),
+    ]  # a queue that begins at 30 when it is first seen has lost nothing
+    assert made.latestOffset(end, ALL) is end and from_offset(end) == {old: 50, new: 70, aged: 60}
+    assert planned() == [("b", 0, 0, 70), ("c", 0, 30, 60)]
+    known[new] = Bounds(40, 70)  # retention goes on before the batch is run again
+    with pytest.raises(DataLossError, match=r"broker b, queue 0, offsets 0\.\.40: the queue begins at 40"):
+        planned()
+    known[new], known[aged] = Bounds(0, 70), Bounds(45, 60)
+    with pytest.raises(DataLossError, match=r"broker c, queue 0, offsets 30\.\.45: the queue begins at 45"):
+        planned()
+    known[old] = Bounds(0, 55)
+    later = made.latestOffset(end, ALL)
+    assert "n" in end and "n" not in later  # said once, by the batch that the queue came with
+    del known[new], known[aged]
+    with pytest.raises(DataLossError, match="the queue is gone"):
+        made._options = made._options.__class__(**{**vars(made._options), "read_timeout_ms": 1})
+        planned()
+
+
 @pytest.mark.spec("STR-02", "STR-09")
 def test_positions_survive_a_broker_that_comes_back_elsewhere(tmp_path: Path) -> None:
     """The same store behind another NameServer and another port: the checkpoint names the broker, not its address."""

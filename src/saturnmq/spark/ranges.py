@@ -101,17 +101,39 @@ def split(
 # ---- positions of a stream
 
 
-def to_offset(positions: Mapping[Key, int], group: str | None = None) -> dict[str, object]:
-    """Positions as Spark keeps them; the same positions always give the same text (STR-01)."""
+def to_offset(
+    positions: Mapping[Key, int], group: str | None = None, begins: Mapping[Key, int] | None = None
+) -> dict[str, object]:
+    """Positions as Spark keeps them; the same positions always give the same text (STR-01).
+
+    begins: where queues begin that the offset before does not name. Those that begin at 0 are left out, so that nearly no offset
+    has any.
+    """
+    made: dict[str, object] = {"g": group} if group else {}
+    later = {key: begin for key, begin in (begins or {}).items() if begin > 0}
+    if later:
+        made["n"] = _table(later)
+    return made | {"q": _table(positions), "v": 1}
+
+
+def _table(numbers: Mapping[Key, int]) -> dict[str, dict[str, dict[str, int]]]:
     table: dict[str, dict[str, dict[str, int]]] = {}
-    for topic, broker, queue in sorted(positions):
-        table.setdefault(topic, {}).setdefault(broker, {})[str(queue)] = positions[(topic, broker, queue)]
-    return ({"g": group} if group else {}) | {"q": table, "v": 1}
+    for topic, broker, queue in sorted(numbers):
+        table.setdefault(topic, {}).setdefault(broker, {})[str(queue)] = numbers[(topic, broker, queue)]
+    return table
 
 
 def from_offset(offset: Mapping[str, object]) -> dict[Key, int]:
     """Positions of an offset. Raises ConfigError for one that is not this source's."""
-    table = offset.get("q")
+    return _numbers(offset, offset.get("q"))
+
+
+def begins_of(offset: Mapping[str, object]) -> dict[Key, int]:
+    """Where queues that the offset before did not name began when this one was made; 0 for those that are not here (SRC-15)."""
+    return _numbers(offset, offset.get("n", {}))
+
+
+def _numbers(offset: Mapping[str, object], table: object) -> dict[Key, int]:
     try:
         if offset.get("v") != 1 or not isinstance(table, dict):
             raise ValueError

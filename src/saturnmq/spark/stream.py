@@ -124,17 +124,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known, sizes = self._state()
         self._say_missing(begin, known)
         latest = dict(begin)  # a queue that is gone from the route keeps its offset
+        later = {}
         for key, limits in known.items():
             if self._target is not None and key not in self._target:
                 continue  # made after the run began: waits for the next one
-            begin.setdefault(key, limits.low)  # a queue that appeared later starts at its beginning (STR-03)
+            if key not in begin:  # a queue that appeared later starts at its beginning (STR-03)
+                begin[key] = later[key] = limits.low
             high = limits.high if self._target is None else min(self._target[key], limits.high)
             latest[key] = max(high, begin[key])
         reached = self._admission.reach(
             begin, latest, time.monotonic() * 1000, sizes, no_minimum=self._target is not None
         )
-        made = ranges.to_offset(reached, self._options.group)
-        return start if made == start else made
+        made = ranges.to_offset(reached, self._options.group, later)
+        return start if made == {name: part for name, part in start.items() if name != "n"} else made
 
     def _say_missing(self, begin: dict[Key, int], known: dict[Key, Bounds]) -> None:
         missing = frozenset(begin) - frozenset(known)
@@ -148,7 +150,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """A task per range between two offsets. Raises DataLossError for positions that the brokers no longer have."""
-        begin, reached = ranges.from_offset(start), ranges.from_offset(end)
+        begin, reached, begins = ranges.from_offset(start), ranges.from_offset(end), ranges.begins_of(end)
         options = self._options
         if begin == reached:
             return []
@@ -156,7 +158,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         whole = []
         for key in sorted(reached):
             limits = known.get(key)
-            first = begin.get(key, limits.low if limits else 0)
+            first = begin.get(key, begins.get(key, 0))  # a batch run again has the rows it was planned with (STR-16)
             last = reached[key]
             if last < first:
                 met_loss(options, Loss(*key, last, first, f"the next offset went back from {first} to {last}"))
