@@ -14,7 +14,10 @@ import pytest
 from brokergroup import LedgerGroup, expire, ledger, ledger_group
 
 from saturnmq.broker import Broker
+from saturnmq.protocol.errors import DiskFull
 from saturnmq.protocol.message import encode_properties
+from saturnmq.raft.core.actions import Role
+from saturnmq.raft.ledger_files import LedgerFiles
 from saturnmq.store import StoreFailureAction
 
 
@@ -161,6 +164,48 @@ def test_a_leader_whose_disk_fails_gives_up_and_another_one_serves(tmp_path: Pat
             finally:
                 del member.files.sync_job
                 await first.stop()
+
+    run(work)
+
+
+@pytest.mark.spec("DL-X04", "DL-C03", "DUR-15")
+def test_a_group_that_starts_on_full_disks_serves_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            for body in (b"1", b"2", b"3"):
+                await group.send(body)
+            await group.same("T", 0, [b"1", b"2", b"3"])
+            for name in group.names:
+                await group.stop(name)
+            for name in group.names:  # as a kill -9 leaves it: the last commit is not noted yet
+                note = tmp_path / name / f"dledger-{name}" / "checkpoint"
+                note.write_text(note.read_text().replace("committedIndex=2", "committedIndex=0"))
+            full = {"yes": True}
+            prepare = LedgerFiles.prepare
+
+            def prepared(files: LedgerFiles) -> None:
+                if full["yes"]:
+                    raise DiskFull("no room")
+                prepare(files)
+
+            monkeypatch.setattr(LedgerFiles, "prepare", prepared)
+            for name in group.names:
+                await group.start(name)
+
+            def led() -> bool:
+                found = [group.member(name).status() for name in group.names]
+                return all(one.leader_id for one in found) and any(
+                    one.role is Role.LEADER and one.end_index > one.committed_index for one in found
+                )
+
+            await group.until(led, "no leader")
+            assert group.serving() is None
+            full["yes"] = False
+            await group.until(group.serving, "it does not serve though there is room")
+            await send_all(group, [b"4"])
+            await group.same("T", 0, [b"1", b"2", b"3", b"4"])
 
     run(work)
 

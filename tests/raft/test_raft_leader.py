@@ -472,6 +472,36 @@ def test_a_new_leader_appends_a_noop_only_when_something_is_not_known_to_be_comm
         assert known.of(AppendEntries) == []
 
 
+@pytest.mark.spec("DL-X04", "DL-S10", "DUR-15")
+def test_a_leader_elected_on_a_full_disk_appends_its_noop_when_there_is_room() -> None:
+    def noops(bench: Bench) -> list[bytes]:
+        return [entry.body for written in bench.of(AppendEntries) for entry in written.entries]
+
+    def told(bench: Bench, full: bool) -> None:
+        bench.do(bench.node.disk_full(bench.now_ms, full))
+
+    bench = Bench(log=OLD, term=2, noop=b"noop")
+    told(bench, True)
+    bench.lead().appending("n1", 3)
+    assert noops(bench) == [] and bench.commits == []
+    told(bench, False)
+    assert noops(bench) == [b"noop"] and pushed(bench) == [[4]]
+    acked(bench, "n1")
+    assert bench.commits == [4]
+    bench.propose(b"under way")
+    for full in (True, False):
+        told(bench, full)
+    assert noops(bench) == [b"noop", b"under way"]  # an entry of this term commits what is before it
+    for other in (Bench(log=OLD, term=2, noop=b"noop").follow("n1"), Bench(log=OLD, term=2).lead()):
+        for full in (True, False):
+            told(other, full)
+        assert noops(other) == []
+    nothing_open = Bench(log=OLD, term=2, noop=b"noop", committed=3).lead()
+    for full in (True, False):
+        told(nothing_open, full)
+    assert noops(nothing_open) == []
+
+
 @pytest.mark.spec("DL-Q01", "DL-Q05", "DL-X02")
 def test_the_own_watermark_is_what_is_synced_here() -> None:
     bench = leader(auto_sync=False)

@@ -49,8 +49,17 @@ class Leader:
         self.peers = {}
         if state.role is Role.LEADER:
             self.peers = {peer: Progress(peer) for peer in state.others}
-            if self.noop is not None and state.log.end > state.committed and not state.disk_full:
-                self._append([self.noop])
+            self._append_noop()
+
+    def has_room(self) -> None:
+        """A leader elected while its disk was full appends now what commits the entries of before (DL-X04, DUR-15)."""
+        if self.state.role is Role.LEADER and self.state.log.end_term < self.state.term:
+            self._append_noop()
+
+    def _append_noop(self) -> None:
+        state = self.state
+        if self.noop is not None and state.log.end > state.committed and not state.disk_full:
+            self._append([self.noop])
 
     # append
 

@@ -192,6 +192,9 @@ class Node:
         """Appends are refused with 415 while it is full (DL-S10)."""
         self._enter(now_ms)
         self.state.disk_full = full
+        if not full:
+            self.leader.has_room()
+            self._proposed()
         return self._leave()
 
     def trimmed(self, now_ms: int, begin_index: int) -> list[Action]:
