@@ -409,6 +409,24 @@ def test_pull_request_of_a_push_consumer(run: Run, cluster: Any) -> None:
     run(work)
 
 
+@pytest.mark.spec("PL-07")
+def test_messages_that_do_not_match_are_committed_without_a_reader(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            for _ in range(5):
+                c.broker.put("T", 0, b"x", "TAGS\x01other")
+            filtered = {"nextBeginOffset": "3", "minOffset": "0", "maxOffset": "5", "suggestWhichBrokerId": "0"}
+            c.broker.script[11] = [lambda command: command.reply(20, ext=filtered)]
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T", tag("mine"))
+                await eventually(lambda: inbox.committed().get(MessageQueue("T", "b0", 0)) == 5)
+                pulls = [r.ext for r in c.broker.of(11) if r.ext["topic"] == "T"]
+                assert [pull["queueOffset"] for pull in pulls[:2]] == ["0", "3"]
+
+    run(work)
+
+
 @pytest.mark.spec("PL-08")
 def test_offset_the_broker_does_not_have_is_corrected(run: Run, cluster: Any) -> None:
     async def work() -> None:

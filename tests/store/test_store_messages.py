@@ -593,7 +593,7 @@ def test_a_state_file_is_replaced_whole_and_its_backup_is_used(tmp_path: Path) -
     assert sorted(p.name for p in file.path.parent.iterdir()) == ["x.json.bak"]
 
 
-@pytest.mark.spec("MF-01", "MF-02", "CQ-12")
+@pytest.mark.spec("CQ-12")
 def test_deleting_a_topic_removes_its_queues_only(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.put(message())

@@ -144,7 +144,7 @@ def test_with_sync_flush_nobody_sees_what_is_not_on_disk_and_one_sync_serves_all
 @pytest.mark.spec("FLU-05", "DUR-01")
 def test_a_send_that_does_not_wait_still_reaches_the_disk_soon(tmp_path: Path) -> None:
     async def work() -> None:
-        store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+        store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH, flush_interval_ms=3_600_000)
         await store.start()
         store.put(message(b"no wait"))
         await until(lambda: bodies(store) == [b"no wait"])
@@ -204,6 +204,28 @@ def test_the_transient_pool_shows_what_is_committed_and_a_crash_loses_the_rest(t
 
     asyncio.run(work())
     assert StoreSettings(transient_pool_enable=True, flush_disk_type=FlushDiskType.SYNC_FLUSH).pool_size == 0
+
+
+@pytest.mark.spec("MF-01", "MF-02")
+def test_what_is_flushed_was_committed_and_what_is_committed_was_written(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = opened(tmp_path, transient_pool_enable=True, transient_pool_size=2)
+
+        def positions() -> tuple[int, int, int]:
+            return store.flushed_offset, store.max_physical_offset, store.log.end
+
+        first = store.put(message()).end_offset
+        assert positions() == (0, 0, first)
+        store.commit()
+        assert positions() == (0, first, first)
+        second = store.put(message()).end_offset
+        store.flusher.start()
+        await until(lambda: store.flushed_offset > 0)
+        assert positions() == (first, first, second)
+        await store.stop()
+        assert positions() == (second, second, second)
+
+    asyncio.run(work())
 
 
 @pytest.mark.spec("MF-09", "RC-10")
