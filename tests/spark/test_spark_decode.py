@@ -44,7 +44,7 @@ def test_records_become_arrow_columns_in_the_order_asked_for() -> None:
     assert dict(row["propertiesMap"]) == {"KEYS": "k1", "TAGS": "b", "UNIQ_KEY": "U1"}
     assert row["storeSize"] == len(record(1)) and row["bodyCrc"] == zlib.crc32(b"body1") & 0x7FFFFFFF
     assert row["offsetMsgId"] == "05060708000000090000000000000064"
-    assert set(TYPES) == set(COLUMNS) and set(DEFAULT_COLUMNS) < set(COLUMNS)
+    assert set(TYPES) == {*COLUMNS, "properties:json", "properties:map"} and set(DEFAULT_COLUMNS) < set(COLUMNS)
     assert [b.num_rows for b in rebatched(iter([batch]), 3)] == [3, 3, 2]
 
 

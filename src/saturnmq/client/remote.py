@@ -32,11 +32,16 @@ class Remote:
         handler: Handler,
         on_doubt: Callable[[str, bool], None] = lambda address, silent: None,
     ) -> None:
-        self._signer = Signer(settings.access_key, settings.secret_key or "") if settings.access_key else None
+        token = settings.security_token or ""
+        self._signer = Signer(settings.access_key, settings.secret_key or "", token) if settings.access_key else None
         tls = TlsSettings(
-            enable=settings.tls, client_auth_server=settings.tls_verify, client_trust_path=settings.tls_ca or ""
+            enable=settings.tls,
+            client_auth_server=settings.tls_verify,
+            client_trust_path=settings.tls_ca or "",
+            client_cert_path=settings.tls_cert or "",
+            client_key_path=settings.tls_key or "",
         )
-        self._client = RemotingClient(settings=NetSettings(), tls=tls, handler=handler)
+        self._client = RemotingClient(settings=NetSettings(), tls=tls, handler=handler, check_host=settings.tls_verify)
         self._on_doubt = on_doubt
         self.generation = forks.watch(self)
 

@@ -49,10 +49,13 @@ class ClientSettings:
     address_server: str | None = None  # PR-08: http(s) URL whose answer is the NameServer list; only when named
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)
+    security_token: str | None = field(default=None, repr=False)  # ACL-18, of a temporary account
     namespace: str | None = None  # PR-32
     tls: bool = False
-    tls_verify: bool = True  # the server's certificate must be signed by a trusted authority
+    tls_verify: bool = True  # the server's certificate must be signed by a trusted authority, and be for its host
     tls_ca: str | None = None  # file of trusted certificates, default the system's
+    tls_cert: str | None = None  # file of the client's own certificate, for servers that demand one
+    tls_key: str | None = None  # file of its key, when not in the same file
     instance: str | None = None  # second half of the client id, API-06
     unit: str | None = None  # PR-06
     vip_channel: bool = False  # PR-31 vipChannelEnabled
@@ -92,6 +95,10 @@ class ClientSettings:
                 problems.append(f"{name} is {value!r}, must be {low}..{high}")
         if bool(self.access_key) != bool(self.secret_key):
             problems.append("access_key and secret_key belong together, one of them is missing")
+        if self.security_token and not self.access_key:
+            problems.append("security_token is of no use without access_key and secret_key")
+        if self.tls_key and not self.tls_cert:
+            problems.append("tls_key is of no use without tls_cert")
         for name in ("namespace", "instance", "unit"):
             value = getattr(self, name)
             if value is not None and not re.fullmatch(r"[%|a-zA-Z0-9_.#-]{1,127}", value):

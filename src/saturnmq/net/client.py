@@ -42,6 +42,7 @@ class RemotingClient(Endpoint):
         tls: TlsSettings | None = None,
         handler: Handler | None = None,
         listener: ConnectionListener | None = None,
+        check_host: bool = False,
     ) -> None:
         super().__init__(
             handler or refuse,
@@ -52,6 +53,8 @@ class RemotingClient(Endpoint):
             oneway_permits=settings.client_oneway_permits,
         )
         self._context: ssl.SSLContext | None = client_context(tls) if tls is not None and tls.enable else None
+        if self._context is not None and check_host:  # the original's clients never do
+            self._context.check_hostname = True
         self._by_address: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
         self._closed = False

@@ -12,21 +12,27 @@ import os
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeVar
 
 from saturnmq.client.client import Client
 from saturnmq.client.core import Core
-from saturnmq.client.puller import Puller
+from saturnmq.client.puller import Puller, PullResult
+from saturnmq.client.subscription import Filter
+from saturnmq.protocol.bodies import MessageQueue
 
 IDLE_SECONDS: Final = 60.0
 READ_GROUP: Final = "CID_RMQ_SYS_SPARK"  # groups with this prefix exist on every broker (SRC-11)
+_BROKER_IDS: Final = {"master": 0, "slave": 1}  # of option readFrom; with two slaves either of them answers for 1
 R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class Connection:
-    """What makes two clients different. The secret is in no repr."""
+    """What makes two clients different. Secrets are in no repr.
+
+    read_from: auto, as brokers suggest; master or slave: that one, and another of its name while it does not answer.
+    """
 
     name_server: str = ""
     pull_timeout_ms: int = 3000
@@ -34,20 +40,16 @@ class Connection:
     secret_key: str | None = field(default=None, repr=False)
     tls: bool = False
     tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
     tls_verify: bool = True
+    security_token: str | None = field(default=None, repr=False)
+    read_from: str = "auto"
 
     @property
     def connection(self) -> Connection:
         """Only these fields, of whatever options they are part."""
-        return Connection(
-            self.name_server,
-            self.pull_timeout_ms,
-            self.access_key,
-            self.secret_key,
-            self.tls,
-            self.tls_ca,
-            self.tls_verify,
-        )
+        return Connection(**{item.name: getattr(self, item.name) for item in fields(Connection)})
 
     def make_client(self) -> Client:
         """A client that is not started. Raises ConfigError."""
@@ -57,8 +59,11 @@ class Connection:
             timeout=self.pull_timeout_ms / 1000,
             access_key=self.access_key,
             secret_key=self.secret_key,
+            security_token=self.security_token,
             tls=self.tls,
             tls_ca=self.tls_ca,
+            tls_cert=self.tls_cert,
+            tls_key=self.tls_key,
             tls_verify=self.tls_verify,
         )
 
@@ -95,12 +100,41 @@ class _LoopThread:
                 loop.close()
 
 
+class SteadyPuller(Puller):
+    """Pulls from the broker id that was chosen, whatever brokers suggest; from another of the name while it does not answer."""
+
+    def __init__(self, core: Core, group: str, broker_id: int) -> None:
+        super().__init__(core, group)
+        self._chosen = broker_id
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_count: int = 32,
+        expression: Filter | str = "*",
+        wait: float = 0.0,
+        timeout: float | None = None,
+        bulk_bytes: int = 0,
+    ) -> PullResult:
+        """As `Puller.pull`."""
+        wire = self._wire(queue)
+        self._suggested.setdefault(wire, self._chosen)
+        result = await super().pull(
+            queue, offset, max_count=max_count, expression=expression, wait=wait, timeout=timeout, bulk_bytes=bulk_bytes
+        )
+        self._suggested[wire] = self._chosen
+        return result
+
+
 class Link:
     """A started client and its reader."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, read_from: str = "auto") -> None:
         self.client = client
-        self.puller: Puller = client.puller(READ_GROUP)
+        chosen = _BROKER_IDS.get(read_from)
+        self.puller = client.puller(READ_GROUP) if chosen is None else SteadyPuller(client._core, READ_GROUP, chosen)
         self.users = 0
         self.idle: asyncio.TimerHandle | None = None
 
@@ -161,7 +195,7 @@ def linked(options: Connection) -> Iterator[Link]:
     with state.lock:
         link = state.links.get(key)
         if link is None:
-            link = Link(key.make_client())
+            link = Link(key.make_client(), key.read_from)
             state.thread.run(link.client.start())
             state.links[key] = link
         link.users += 1

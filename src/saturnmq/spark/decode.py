@@ -7,6 +7,7 @@ The layout is the one of protocol/message.py. Source: spec 06 SRC-08, SRC-09, se
 
 from __future__ import annotations
 
+import json
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -50,8 +51,10 @@ _BY_NAME: Final[dict[str, pa.DataType]] = {
     "bodyCrc": pa.int32(),
     "tagsCode": pa.int64(),
     "propertiesMap": pa.map_(pa.string(), pa.string()),
+    "properties:map": pa.map_(pa.string(), pa.string()),
 }
-TYPES: Final[dict[str, pa.DataType]] = {name: _BY_NAME.get(name, pa.string()) for name in COLUMNS}
+_FORMS: Final = ("properties:json", "properties:map")  # other forms of a column, as SourceOptions.form_of says them
+TYPES: Final[dict[str, pa.DataType]] = {name: _BY_NAME.get(name, pa.string()) for name in (*COLUMNS, *_FORMS)}
 
 _HEAD: Final = np.dtype(
     [
@@ -87,7 +90,12 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
     """All fields nullable, in the order asked for."""
-    return pa.schema([pa.field(name, TYPES[name], nullable=True) for name in columns])
+    return pa.schema([pa.field(name_of(name), TYPES[name], nullable=True) for name in columns])
+
+
+def name_of(column: str) -> str:
+    """What a column is called, whatever its form."""
+    return column.partition(":")[0]
 
 
 @dataclass(frozen=True)
@@ -265,8 +273,10 @@ class _Fast:
             self._pairs = _Pairs(_cut(self._buffer, self._topic_end + 2, self._end))
         if name == "properties":
             return _texts(self._pairs.raw)
-        if name == "propertiesMap":
+        if name in ("propertiesMap", "properties:map"):
             return _maps(self._pairs.raw)
+        if name == "properties:json":
+            return pa.array([_json(value) for value in self._pairs.raw.to_pylist()], type=pa.string())
         return self._pairs.value(_PROPERTY[name])
 
     def _hosts(self, packed: Any) -> pa.Array:
@@ -395,6 +405,10 @@ def _maps(raw: pa.Array) -> pa.Array:
     return pa.array([list(pairs_of(value).items()) for value in raw.to_pylist()], type=TYPES["propertiesMap"])
 
 
+def _json(raw: bytes) -> str:
+    return json.dumps(pairs_of(raw), ensure_ascii=False)
+
+
 def _is_in(column: pa.Array, wanted: frozenset[str]) -> Mask:
     found = pc.is_in(column, value_set=pa.array(sorted(wanted), type=pa.string()))
     mask: Mask = found.to_numpy(zero_copy_only=False)
@@ -455,6 +469,8 @@ _GETTERS: Final[dict[str, Callable[[Message], Any]]] = {
     "offsetMsgId": lambda m: offset_message_id(m.store_host, m.physical_offset),
     "tagsCode": lambda m: java_hash(_property(m, "TAGS") or ""),
     "propertiesMap": lambda m: list(pairs_of(m.properties_raw).items()),
+    "properties:map": lambda m: list(pairs_of(m.properties_raw).items()),
+    "properties:json": lambda m: _json(m.properties_raw),
 }
 
 

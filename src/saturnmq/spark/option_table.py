@@ -12,6 +12,8 @@ Parser = Callable[[str], Any]
 OptionTable = Mapping[str, tuple[str, Parser]]
 SPARKS_OWN: Final = ("path", "checkpointlocation", "queryname")
 _SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_SECRETS: Final = ("secret_key", "security_token")
+_TLS_ONLY: Final = ("tls_ca", "tls_cert", "tls_key")
 _TIMES: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 
@@ -94,8 +96,11 @@ CONNECTION: Final[OptionTable] = {
     "nameServer": ("name_server", text),
     "accessKey": ("access_key", text),
     "secretKey": ("secret_key", text),
+    "securityToken": ("security_token", text),
     "tls": ("tls", flag),
     "tlsCa": ("tls_ca", text),
+    "tlsCert": ("tls_cert", text),
+    "tlsKey": ("tls_key", text),
     "tlsVerify": ("tls_verify", flag),
 }
 
@@ -122,20 +127,31 @@ def read_options(
         try:
             values[attribute] = parse(value)
         except ValueError as error:
-            shown = "***" if attribute == "secret_key" else repr(value)
+            shown = "***" if attribute in _SECRETS else repr(value)
             problems.append(f"option {name}={shown}: {error}")
     return values, problems
 
 
 def connection_values(values: dict[str, Any], problems: list[str]) -> None:
     """Fill in what the environment says and check what belongs together (SPK-11)."""
+    account = (
+        () if "access_key" in values else (("security_token", "SATURNMQ_SECURITY_TOKEN"),)
+    )  # a token is one account's
     for attribute, variable in (
         ("name_server", "NAMESRV_ADDR"),
         ("access_key", "SATURNMQ_ACCESS_KEY"),
         ("secret_key", "SATURNMQ_SECRET_KEY"),
+        *account,
     ):
         found = os.environ.get(variable)
         if attribute not in values and found:
             values[attribute] = found
     if ("access_key" in values) != ("secret_key" in values):
         problems.append("options accessKey and secretKey belong together, one of them is missing")
+    if "security_token" in values and "access_key" not in values:
+        problems.append("option securityToken needs accessKey and secretKey")
+    if "tls_key" in values and "tls_cert" not in values:
+        problems.append("option tlsKey needs tlsCert, the certificate that it belongs to")
+    beside = [name for name, (attribute, _) in CONNECTION.items() if attribute in _TLS_ONLY and attribute in values]
+    if beside and not values.get("tls"):
+        problems.append(f"{', '.join(beside)}: of no use without option tls=true")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from saturnmq.client.subscription import ALL, TAG, Filter, sql, tag
@@ -76,6 +76,15 @@ class SourceOptions(Connection):
     plan: str = "auto"
     uncommitted: bool = False
     broker_name: str | None = None
+    properties_format: str = "raw"
+
+    def form_of(self, column: str) -> str:
+        """The column as decoders know it: `properties` in another form than raw has that behind a colon."""
+        return (
+            f"properties:{self.properties_format}"
+            if column == "properties" and self.properties_format != "raw"
+            else column
+        )
 
     @property
     def filter(self) -> Filter:
@@ -205,6 +214,8 @@ _TABLE: Final[table.OptionTable] = {
     "corrupt": ("corrupt", table.one_of("fail", "skip", "report")),
     "uncommitted": ("uncommitted", table.flag),
     "brokerName": ("broker_name", table.text),
+    "readFrom": ("read_from", table.one_of("auto", "master", "slave")),
+    "propertiesFormat": ("properties_format", table.one_of("raw", "json", "map")),
     "split": ("split", table.one_of("walk", "file")),
     "plan": ("plan", table.one_of("auto", "queues", "log")),
 }
@@ -252,7 +263,8 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None = False, p
     values.setdefault("pushdown", pushdown)
     if problems:
         raise ConfigError(problems)
-    return SourceOptions(**values)
+    made = SourceOptions(**values)
+    return replace(made, columns=tuple(map(made.form_of, made.columns)))
 
 
 def _check_together(values: dict[str, Any], problems: list[str], *, files: bool) -> None:

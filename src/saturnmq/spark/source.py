@@ -64,22 +64,22 @@ class RangePartition(InputPartition):
 
 def struct_type(columns: Sequence[str]) -> StructType:
     """Spark's schema of these columns."""
-    from saturnmq.spark.decode import TYPES
+    from saturnmq.spark.decode import TYPES, name_of
 
-    return StructType([StructField(name, _SPARK_TYPES[str(TYPES[name])], True) for name in columns])
+    return StructType([StructField(name_of(name), _SPARK_TYPES[str(TYPES[name])], True) for name in columns])
 
 
-def wanted_columns(schema: StructType) -> tuple[str, ...]:
+def wanted_columns(schema: StructType, options: SourceOptions) -> tuple[str, ...]:
     """Columns of the schema that Spark decided on. Raises ConfigError for names or types that the source does not have."""
     for item in schema.fields:
         if item.name not in COLUMNS:
             raise ConfigError(f"schema: column {item.name!r} is unknown; allowed are {', '.join(COLUMNS)}")
-        expected = struct_type([item.name]).fields[0].dataType
+        expected = struct_type([options.form_of(item.name)]).fields[0].dataType
         if item.dataType != expected:
             raise ConfigError(
                 f"schema: column {item.name} is {item.dataType.simpleString()}, must be {expected.simpleString()}"
             )
-    return tuple(item.name for item in schema.fields)
+    return tuple(options.form_of(item.name) for item in schema.fields)
 
 
 def read_partition(
@@ -103,7 +103,7 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._schema = None
         if options.map_arrow is None:
-            self._columns = wanted_columns(schema)
+            self._columns = wanted_columns(schema, options)
         else:
             from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -178,7 +178,8 @@ class RocketMQDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from saturnmq.spark.stream import StreamReader
 
-        return StreamReader(self._options(True), wanted_columns(schema))
+        options = self._options(True)
+        return StreamReader(options, wanted_columns(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from saturnmq.spark.sink import BatchWriter, make_writer

@@ -289,9 +289,16 @@ def track(
     lag_table: str | None = None,
     access_key: str | None = None,
     secret_key: str | None = None,
+    security_token: str | None = None,
+    tls: bool = False,
+    tls_ca: str | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+    tls_verify: bool = True,
 ) -> Tracker:
     """Commit group offsets and keep the lag of this session's streams from now on. `stop()` it, or the queries first."""
-    options = Connection(name_server, access_key=access_key, secret_key=secret_key)
+    options = Connection(name_server, access_key=access_key, secret_key=secret_key, security_token=security_token,
+                         tls=tls, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, tls_verify=tls_verify)  # fmt: skip
     tracker = Tracker(options, interval_ms=interval_ms, lag_table=lag_table)
     spark.streams.addListener(tracker)
     return tracker

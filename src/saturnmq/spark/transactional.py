@@ -138,8 +138,20 @@ def verdict(log: DecisionLog, message: Message[bytes]) -> TransactionState:
 
 
 @contextmanager
-def answering(name_servers: str, decision_log: str, group: str, *, access_key: str | None = None,
-              secret_key: str | None = None) -> Iterator[None]:  # fmt: skip
+def answering(
+    name_servers: str,
+    decision_log: str,
+    group: str,
+    *,
+    access_key: str | None = None,
+    secret_key: str | None = None,
+    security_token: str | None = None,
+    tls: bool = False,
+    tls_ca: str | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+    tls_verify: bool = True,
+) -> Iterator[None]:
     """Answer brokers that ask about halves of the group, as long as the block runs: around the query, in the driver (SNK-17).
 
     A driver that is away for longer than about 15 checks, a minute apart, loses halves that are decided and not ended: what the log
@@ -151,7 +163,8 @@ def answering(name_servers: str, decision_log: str, group: str, *, access_key: s
         some = ", ".join(half.uniq for _, half in waiting[:10])
         logger.warning("%d halves are decided and not acknowledged (%s): brokers will ask, or gave up on them and moved them "
                        "to TRANS_CHECK_MAX_TIME_TOPIC", len(waiting), some)  # fmt: skip
-    connection = Connection(name_servers, access_key=access_key, secret_key=secret_key)
+    connection = Connection(name_servers, access_key=access_key, secret_key=secret_key, security_token=security_token,
+                            tls=tls, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, tls_verify=tls_verify)  # fmt: skip
     client = connection.make_client()
     with linked(connection) as link:
         link.run(client.start())
