@@ -228,6 +228,30 @@ def test_permits_bound_calls_and_say_why_none_was_given() -> None:
     run(work)
 
 
+@pytest.mark.spec("REM-16", "REM-17", "REM-19")
+def test_the_wait_for_a_permit_is_part_of_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[int] = []
+    ask = Connection.ask
+
+    def noted(self: Connection, command: Command, timeout_ms: int) -> asyncio.Future[Command]:
+        left.append(timeout_ms)
+        return ask(self, command, timeout_ms)
+
+    monkeypatch.setattr(Connection, "ask", noted)
+
+    async def work() -> None:
+        async with pair(settings=NetSettings(client_async_permits=1)) as p:
+            await p.call(Command(1))
+            permits = p.client.async_permits
+            await permits.acquire(1, "a:1")
+            asyncio.get_running_loop().call_later(0.1, permits.release)
+            assert (await p.call(Command(1), 10_000)).is_response
+            assert left[0] == 5000 and 0 < left[1] < 9_950
+            assert permits.free == 1
+
+    run(work)
+
+
 @pytest.mark.spec("REM-20", "REM-17")
 def test_server_and_client_have_their_own_permits() -> None:
     async def work() -> None:

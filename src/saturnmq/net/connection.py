@@ -503,11 +503,12 @@ class Connection(asyncio.Protocol):
     async def invoke(self, command: Command, timeout_ms: int, *, limited: bool = True) -> Command:
         """The answer to a request. Raises CallTimeout, SendFailed (closed before the answer), TooManyRequests.
 
-        limited: it takes one of the endpoint's permits (REM-17, REM-20); a caller with a bound of its own needs none.
+        limited: it takes one of the endpoint's permits (REM-17, REM-20), and the wait for it is part of timeout_ms; a caller
+        with a bound of its own needs none.
         """
         endpoint = self._endpoint
         if limited:
-            await endpoint.async_permits.acquire(timeout_ms, self.remote_address)
+            timeout_ms = await endpoint.async_permits.acquire(timeout_ms, self.remote_address)
         try:
             reply = await self.ask(command, timeout_ms)
         finally:

@@ -54,18 +54,20 @@ class Permits:
         self._what = what
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def acquire(self, timeout_ms: int, address: str) -> None:
-        """Take one. Raises TooManyRequests for timeout_ms <= 0, else NoPermit."""
+    async def acquire(self, timeout_ms: int, address: str) -> int:
+        """Take one; what is left of the timeout, in ms. Raises TooManyRequests for timeout_ms <= 0, else NoPermit."""
         if self.free > 0:
             self.free -= 1
-            return
+            return timeout_ms
         text = (
             f"no {self._what} permit for a call to {address}: all {self._count} are taken, "
             f"{len(self._waiting)} callers wait"
         )
         if timeout_ms <= 0:
             raise TooManyRequests(text + "; too many requests, too fast")
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        future: asyncio.Future[None] = loop.create_future()
         self._waiting.append(future)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -76,6 +78,7 @@ class Permits:
         except asyncio.CancelledError:
             self._abandon(future)
             raise
+        return max(timeout_ms - int((loop.time() - before) * 1000), 0)
 
     def _abandon(self, future: asyncio.Future[None]) -> None:
         if future.done() and not future.cancelled():
