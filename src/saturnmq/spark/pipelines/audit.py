@@ -108,7 +108,7 @@ def audit_daily(sent: DataFrame, messages: DataFrame, consumed: DataFrame) -> Da
     first = sent.groupBy("topic", "uniq_key").agg(f.min("produced_at").alias("produced_at"))
     both = first.join(stored, ["topic", "uniq_key"], "full_outer").join(
         consumed.withColumn("done", f.lit(1)), "uniq_key", "left")  # fmt: skip
-    day = f.to_date(f.coalesce("produced_at", "stored_at")).alias("date")
+    day = lake.utc_date(f.coalesce("produced_at", "stored_at")).alias("date")
     return both.groupBy("topic", day).agg(
         f.count("produced_at").alias("produced"),
         f.coalesce(f.sum("n"), f.lit(0)).alias("stored"),

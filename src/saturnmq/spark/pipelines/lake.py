@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from saturnmq.protocol.errors import ConfigError
@@ -30,6 +30,7 @@ SOURCE_COLUMNS: Final = (
     "properties,body,offsetMsgId"
 )
 PARTITIONS: Final = ("topic", "date", "hour")
+ColumnOrName = Column | str
 PLACE: Final = ("topic", "broker_name", "queue_id", "queue_offset")
 
 
@@ -51,9 +52,30 @@ def messages_of(rows: DataFrame) -> DataFrame:
         "properties",
         "body",
         f.col("offsetMsgId").alias("offset_msg_id"),
-        f.to_date("storeTimestamp").alias("date"),
-        f.hour("storeTimestamp").alias("hour"),
+        utc_date("storeTimestamp").alias("date"),
+        utc_hour("storeTimestamp").alias("hour"),
     )
+
+
+def utc_start(column: ColumnOrName, seconds: int) -> Column:
+    """When the minute, hour or day (60, 3600, 86400 seconds) of a timestamp begins in UTC, whatever the session's zone (SPK-12)."""
+    at = f.unix_seconds(_named(column))
+    return f.timestamp_seconds(at - f.pmod(at, f.lit(seconds)))
+
+
+def utc_date(column: ColumnOrName) -> Column:
+    """The date of a timestamp in UTC; Spark's to_date takes that of the session's zone (SPK-12)."""
+    at = f.unix_seconds(_named(column))
+    return f.date_from_unix_date(((at - f.pmod(at, f.lit(86_400))) / 86_400).cast("int"))
+
+
+def utc_hour(column: ColumnOrName) -> Column:
+    """The hour of a timestamp in UTC, 0 to 23 (SPK-12)."""
+    return f.floor(f.pmod(f.unix_seconds(_named(column)), f.lit(86_400)) / 3600).cast("int")
+
+
+def _named(column: ColumnOrName) -> Column:
+    return f.col(column) if isinstance(column, str) else column
 
 
 def property_of(name: str, column: str = "properties") -> str:

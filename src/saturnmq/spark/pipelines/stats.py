@@ -69,7 +69,7 @@ def stats_1m(ticks: DataFrame) -> DataFrame:
 
     seconds = (f.unix_micros("ts") - f.lag(f.unix_micros("ts")).over(in_order)) / 1_000_000
     steps = once.select("*", grown("total").alias("more"), grown("fail").alias("failed"), seconds.alias("seconds"))
-    return steps.groupBy(*_WHO, f.date_trunc("minute", "ts").alias("window_start")).agg(
+    return steps.groupBy(*_WHO, lake.utc_start("ts", 60).alias("window_start")).agg(
         f.sum("more").alias("msgs"), f.max("bytes").alias("bytes"), (f.sum("more") / 60).alias("tps_avg"),
         f.coalesce(f.max(f.col("more") / f.col("seconds")), f.lit(0.0)).alias("tps_max"), f.max_by("lag", "ts").alias("lag"),
         f.max_by("lag_s", "ts").alias("lag_s"), f.sum("failed").alias("fail"),
@@ -79,7 +79,7 @@ def stats_1m(ticks: DataFrame) -> DataFrame:
 def rolled(finer: DataFrame, unit: str) -> DataFrame:
     """Hours or days of minutes or hours."""
     seconds = {"hour": 3600, "day": 86_400}[unit]
-    return finer.groupBy(*_WHO, f.date_trunc(unit, "window_start").alias("start")).agg(
+    return finer.groupBy(*_WHO, lake.utc_start("window_start", seconds).alias("start")).agg(
         f.sum("msgs").alias("msgs"), f.sum("bytes").alias("bytes"), (f.sum("msgs") / seconds).alias("tps_avg"),
         f.max("tps_max").alias("tps_max"), f.max_by("lag", "window_start").alias("lag"),
         f.max_by("lag_s", "window_start").alias("lag_s"), f.sum("fail").alias("fail"),

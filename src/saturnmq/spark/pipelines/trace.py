@@ -126,7 +126,7 @@ def events_of(messages: DataFrame) -> DataFrame:
 
 def split(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
     """(trace_events, trace_events_bad)."""
-    good = rows.where("_error is null").withColumn("date", f.to_date("ts")).select(*_NAMES)
+    good = rows.where("_error is null").withColumn("date", lake.utc_date("ts")).select(*_NAMES)
     bad = rows.where("_error is not null").selectExpr(
         "_topic topic", "_brokerName broker_name", "_queueId queue_id", "_queueOffset queue_offset",
         "_error error", "_body body")  # fmt: skip
@@ -176,14 +176,14 @@ def msg_latency(events: DataFrame) -> DataFrame:
     return sends(events).join(done, "msg_id", "left").select(
         "msg_id", "topic", "group", "produced_at", "stored_at", "consumed_at",
         (f.unix_millis("consumed_at") - f.unix_millis("produced_at")).alias("e2e_ms"), "retry", "success",
-        f.to_date("produced_at").alias("date"),
+        lake.utc_date("produced_at").alias("date"),
     )  # fmt: skip
 
 
 def latency_1m(latency: DataFrame) -> DataFrame:
     """Percentiles per topic, group and minute of consumption."""
     done = latency.where("consumed_at is not null")
-    window = f.date_trunc("minute", "consumed_at").alias("window_start")
+    window = lake.utc_start("consumed_at", 60).alias("window_start")
     shares = f.percentile_approx("e2e_ms", [0.5, 0.95, 0.99], 10_000).alias("p")
     counted = done.groupBy("topic", "group", window).agg(
         f.count("*").alias("n"), f.expr("count_if(not success)").alias("fail"), shares)  # fmt: skip

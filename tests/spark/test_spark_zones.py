@@ -1,0 +1,94 @@
+"""Tables of the pipelines under two session time zones: dates, hours and windows are those of UTC in both (SPK-12)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from functools import reduce
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from saturnmq.spark.pipelines import audit, lake, stats, trace
+
+LATE = datetime(2026, 3, 1, 21, 45, 30, tzinfo=UTC)  # the day after in Kolkata, whose hours begin at half past
+EVENT_COLUMNS = [column.split(" ") for column in f"{trace.EVENTS}, {trace._PLACE}".split(", ")
+                 if column.split(" ")[0] not in ("type", "ts", "_error")]  # fmt: skip
+ZONE = "spark.sql.session.timeZone"
+
+
+@pytest.fixture
+def zones(spark: Any) -> Iterator[list[str]]:
+    before = spark.conf.get(ZONE)
+    yield ["UTC", "Asia/Kolkata"]
+    spark.conf.set(ZONE, before)
+
+
+def source_rows(spark: Any) -> Any:
+    """A row of the source, as pipelines read it."""
+    at = f"timestamp_micros({int(LATE.timestamp()) * 1_000_000})"
+    return spark.sql(
+        f"select 'T' topic, 'b' brokerName, 0 queueId, 0L queueOffset, {at} storeTimestamp, {at} bornTimestamp, '' tags, '' keys, "
+        "'ID' uniqKey, 0 reconsumeTimes, 0 sysFlag, '' bornHost, '' properties, binary('x') body, '' offsetMsgId"
+    )
+
+
+def told(name: str, frame: Any, *columns: str) -> Any:
+    """Columns of a frame as text, timestamps as Unix seconds: what collect() makes of those is local time."""
+    kinds = dict(frame.dtypes)
+    shown = [f.unix_seconds(f.col(c)) if kinds[c] == "timestamp" else f.col(c) for c in columns]
+    return frame.select(f.lit(name), f.concat_ws(" ", *[column.cast("string") for column in shown]))
+
+
+def seconds(hour: int = 0, minute: int = 0) -> str:
+    return str(int(datetime(2026, 3, 1, hour, minute, tzinfo=UTC).timestamp()))
+
+
+@pytest.mark.spark
+@pytest.mark.spec("SPK-12", "PIP-08", "PIP-10", "PIP-11", "PIP-12")
+def test_tables_are_those_of_utc_in_every_time_zone(spark: Any, zones: list[str]) -> None:
+    for zone in zones:
+        spark.conf.set(ZONE, zone)
+        messages = lake.messages_of(source_rows(spark))
+        assert told("", messages, "date", "hour").collect() == [("", "2026-03-01 21")], zone
+    sent = messages.select("topic", "uniq_key", f.col("store_ts").alias("produced_at"))
+    events = messages.select(f.lit("Pub").alias("type"), f.col("store_ts").alias("ts"), f.lit(None).cast("string").alias("_error"),
+                             *[f.lit(None).cast(kind).alias(name) for name, kind in EVENT_COLUMNS])  # fmt: skip
+    good, _bad = trace.split(events.withColumn("msg_id", f.lit("ID")).withColumn("success", f.lit(True)))
+    ticks = [
+        f.lit(None).cast(kind).alias(name)
+        for name, kind in (c.split(" ") for c in stats.TICKS.split(", "))
+        if name != "ts"
+    ]
+    minutes = stats.stats_1m(messages.select(f.col("store_ts").alias("ts"), *ticks))
+    frames = [
+        told("audit", audit.audit_daily(sent, messages, messages.select("uniq_key")), "date"),
+        told("events", good, "date"),
+        told("latency", trace.msg_latency(good), "date"),
+        told("minute", minutes, "window_start"),
+        told("hour", stats.rolled(minutes, "hour"), "window_start"),
+        told("day", stats.rolled(minutes, "day"), "window_start"),
+    ]
+    assert dict(map(tuple, reduce(DataFrame.union, frames).collect())) == {
+        "audit": "2026-03-01", "events": "2026-03-01", "latency": "2026-03-01", "minute": seconds(21, 45), "hour": seconds(21),
+        "day": seconds(),
+    }  # fmt: skip
+
+
+@pytest.mark.spark
+@pytest.mark.spec("SPK-12")
+def test_starts_of_days_and_hours_hold_at_their_edges(spark: Any) -> None:
+    """Just before, at and after midnight, before 1970 too; no timestamp has no date."""
+    edges = [-86_401, -86_400, -1, 0, 3599, 3600, 86_399, 86_400, 1_772_323_199, 1_772_323_200, None]
+    rows = spark.createDataFrame([(at,) for at in edges], "at bigint").select(
+        "at", f.timestamp_seconds("at").alias("ts")
+    )
+    made = rows.select("at", lake.utc_date("ts"), lake.utc_hour("ts"), f.unix_seconds(lake.utc_start("ts", 3600)))
+    for at, day, hour, start in made.collect():
+        if at is None:
+            assert (day, hour, start) == (None, None, None)
+        else:
+            assert (day, hour, start) == (date.fromordinal(date(1970, 1, 1).toordinal() + at // 86_400), at // 3600 % 24,
+                                          at // 3600 * 3600)  # fmt: skip
