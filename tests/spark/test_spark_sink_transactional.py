@@ -13,9 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from saturnmq.broker import BrokerSettings
 from saturnmq.client.transactions import TransactionState
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import ConfigError, StoreError
 from saturnmq.protocol.message import decode_properties
 from saturnmq.spark import decision_log, sink, transactional
@@ -214,6 +216,36 @@ def test_brokers_that_ask_the_driver_are_told(
         deadline.wait(0.05)
     assert bodies(server, "tx-asked") == Counter(range(5))
     assert failed.halves and UNKNOWN not in asked
+
+
+@pytest.mark.spec("SNK-19")
+def test_a_broker_that_takes_no_transactions_is_named_at_the_start(
+    server: SyncEmbeddedBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"topic": "tx-refused", "delivery": "transactional", "decisionLog": str(tmp_path / "log")}
+    schema = StructType([StructField("body", BinaryType(), True)])
+
+    def started(name_servers: str, **more: str) -> None:
+        source = RocketMQDataSource({**given, "nameServer": name_servers, **more})
+        source.writer(schema, False)
+        source.streamWriter(schema, False)
+
+    with SyncEmbeddedBroker(settings=BrokerSettings(reject_transactions=True)) as strict:
+        with Client(name_servers=strict.name_servers) as client:
+            client.create_topic("tx-refused", queues=2)
+        for make in (RocketMQDataSource.writer, RocketMQDataSource.streamWriter):
+            source = RocketMQDataSource({**given, "nameServer": strict.name_servers})
+            with pytest.raises(ConfigError, match="tx-refused lies on broker-a, where rejectTransactionMessage=true"):
+                make(source, schema, False)
+        started(strict.name_servers, delivery="at_least_once")
+        asked = [r for r in strict.inner.tap.requests if r.code == RequestCode.SEND_MESSAGE_V2]
+        assert asked == []  # nothing was sent
+    with Client(name_servers=server.name_servers) as client:
+        client.create_topic("tx-refused", queues=2)
+    started(server.name_servers)
+    assert "not known whether" not in caplog.text
+    started(strict.name_servers)  # away: left to the tasks
+    assert "not known whether" in caplog.text
 
 
 @pytest.mark.spec("SNK-11")

@@ -23,7 +23,7 @@ from saturnmq.spark.decision_log import DecisionLog, Fence, new_token
 from saturnmq.spark.encode import Encoder, Request, Target
 from saturnmq.spark.sending import Sender
 from saturnmq.spark.sink_options import SinkOptions, parse_sink_options
-from saturnmq.spark.transactional import Halves, abort, check_count, commit, group_of, write_halves
+from saturnmq.spark.transactional import Halves, abort, check_brokers, check_count, commit, group_of, write_halves
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -196,9 +196,12 @@ W = TypeVar("W", BatchWriter, StreamWriter)
 
 
 def make_writer(kind: type[W], given: MutableMapping[str, str], schema: StructType, overwrite: bool) -> W:
-    """A writer whose options and columns fit. Raises ConfigError with every problem."""
+    """A writer whose options and columns fit. Raises ConfigError with every problem, or for brokers that take no transactions."""
     columns: Mapping[str, str] = {item.name: item.dataType.simpleString() for item in schema.fields}
-    return kind(parse_sink_options(given, columns, overwrite=overwrite))
+    options = parse_sink_options(given, columns, overwrite=overwrite)
+    if options.delivery == "transactional" and options.topic is not None:
+        check_brokers(options, options.topic)
+    return kind(options)
 
 
 def _say(what: str, messages: list[WriterCommitMessage | None]) -> None:

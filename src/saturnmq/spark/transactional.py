@@ -16,8 +16,9 @@ from typing import Final
 
 from saturnmq.client.message import Message, Receipt
 from saturnmq.client.transactions import TransactionState, end_command
-from saturnmq.protocol.codes import ResponseCode, SysFlag
-from saturnmq.protocol.errors import SaturnError, StoreError
+from saturnmq.protocol.codes import RequestCode, ResponseCode, SysFlag
+from saturnmq.protocol.command import Command
+from saturnmq.protocol.errors import ConfigError, SaturnError, StoreError
 from saturnmq.protocol.ids import parse_offset_message_id
 from saturnmq.spark.connect import Connection, Link, linked
 from saturnmq.spark.decision_log import END_TIMEOUT_MS, FENCE_PROPERTY, Decision, DecisionLog, Fence, Half
@@ -174,6 +175,44 @@ def answering(
             yield
         finally:
             link.run(client.stop())
+
+
+def check_brokers(connection: Connection, topic: str) -> None:
+    """Raises ConfigError naming brokers of the topic that take no transactions, before anything is read or sent (SNK-19).
+
+    One that does not say so, or is away, is left to the tasks: they wait for it, or fail with what it answers.
+    """
+    try:
+        with linked(connection) as link:
+            refusing = link.run(_refusing(link, topic))
+    except SaturnError as error:
+        logger.warning("topic %s: not known whether its brokers take transactions: %s", topic, error)
+        return
+    if refusing:
+        raise ConfigError(
+            f"option delivery=transactional: topic {topic} lies on {', '.join(refusing)}, where rejectTransactionMessage=true; "
+            "use delivery=at_least_once, or change that broker's file"
+        )
+
+
+async def _refusing(link: Link, topic: str) -> list[str]:
+    """Names of the brokers that a message of the topic may go to and that take no half messages."""
+
+    async def refuses(broker: str) -> bool:
+        address = await link.core.master_address(topic, broker)
+        answer = await link.core.remote.call(address, Command(RequestCode.GET_BROKER_CONFIG), END_TIMEOUT_MS)
+        lines = (answer.body or b"").decode("utf-8", "replace").splitlines()
+        return answer.code == ResponseCode.SUCCESS and "rejectTransactionMessage=true" in map(str.strip, lines)
+
+    route = await link.core.write_route(topic)
+    names = sorted({queue.broker_name for queue in route.write_queues})
+    answers = await asyncio.gather(*map(refuses, names), return_exceptions=True)
+    for name, answer in zip(names, answers, strict=True):
+        if isinstance(answer, SaturnError):
+            logger.warning("broker %s: not known whether it takes transactions: %s", name, answer)
+        elif isinstance(answer, BaseException):
+            raise answer
+    return [name for name, answer in zip(names, answers, strict=True) if answer is True]
 
 
 def check_count(rows: int, limit: int) -> None:
