@@ -46,13 +46,14 @@ class NetSettings:
     server_rcvbuf_bytes: int = key("serverSocketRcvBufSize", 0, unit="bytes", low=0, spec="REM-25")
     client_sndbuf_bytes: int = key("clientSocketSndBufSize", 0, unit="bytes", low=0, spec="REM-25")
     client_rcvbuf_bytes: int = key("clientSocketRcvBufSize", 0, unit="bytes", low=0, spec="REM-25")
-    server_oneway_permits: int = key("serverOnewaySemaphoreValue", 256, low=1, spec="REM-20")
     server_async_permits: int = key("serverAsyncSemaphoreValue", 64, low=1, spec="REM-20")
     client_oneway_permits: int = key("clientOnewaySemaphoreValue", 65535, low=1, spec="REM-18")
     client_async_permits: int = key("clientAsyncSemaphoreValue", 65535, low=1, spec="REM-17")
     connect_timeout_ms: int = key("connectTimeoutMillis", 3000, unit="ms", low=1, spec="REM-26")
     close_on_timeout: bool = key("clientCloseSocketIfTimeout", True, spec="REM-16")
     stop_timeout_ms: int = key("serverStopTimeoutMillis", 3000, unit="ms", low=0, spec="NS-06")
+    # A oneway call of a server holds its permit while it is written, and that is one step of the loop: none waits for another.
+    server_oneway_permits: int = key("serverOnewaySemaphoreValue", 256, low=1, spec="REM-20")
     # Threads of the original's network layer; read so that its files load, one loop does their work here.
     worker_threads: int = key("serverWorkerThreads", 8, low=0, spec="NS-04")
     callback_threads: int = key("serverCallbackExecutorThreads", 0, low=0, spec="NS-04")

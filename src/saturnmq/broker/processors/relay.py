@@ -53,7 +53,7 @@ async def _relayed(
         text = f"The Consumer <{group}> <{client_id}> not online"
         return request.reply(ResponseCode.SYSTEM_ERROR, text)
     try:
-        answer = await member.invoke(Command(request.code, ext=ext, body=body), RELAY_TIMEOUT_MS, limited=False)
+        answer = await member.invoke(Command(request.code, ext=ext, body=body), RELAY_TIMEOUT_MS)
     except CallTimeout as error:
         text = f"consumer <{group}> <{client_id}> Timeout: {error}"
         return request.reply(ResponseCode.CONSUME_MSG_TIMEOUT, text)
@@ -78,7 +78,7 @@ async def consumer_status(
         ask = h.GetConsumerStatus(topic=header.topic, group=header.group)
         command = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext=ask.to_ext())
         try:
-            answer = await member.invoke(command, STATUS_TIMEOUT_MS, limited=False)
+            answer = await member.invoke(command, STATUS_TIMEOUT_MS)
             if answer.code == ResponseCode.SUCCESS and answer.body:
                 table[info.client_id] = GetConsumerStatusBody.decode(answer.body).message_queue_table
         except RemoteProtocolError as error:
