@@ -210,6 +210,27 @@ def test_a_group_that_starts_on_full_disks_serves_when_there_is_room(
     run(work)
 
 
+@pytest.mark.spec("DL-B14", "DL-B16", "DUR-20")
+@pytest.mark.parametrize("committed", [-1, 0, 1])
+def test_an_index_that_knows_more_than_what_is_noted_as_committed_is_cut_and_filled_again(
+    committed: int, tmp_path: Path
+) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path, size=1) as group:
+            await send_all(group, [b"0", b"1", b"2"])
+            await group.same("T", 0, [b"0", b"1", b"2"])
+            await group.stop("n0")
+            noted = tmp_path / "n0" / "dledger-n0" / "checkpoint"
+            noted.write_text(f"committedIndex={committed}\nendIndex=2\n")  # it is written every 3 s
+            broker = await group.start("n0")
+            await group.send(b"3", i=encode_properties({"KEYS": "key3"}).decode())
+            await group.same("T", 0, [b"0", b"1", b"2", b"3"])
+            for number in range(4):
+                assert len(broker.store.query("T", f"key{number}", 10, 0, 1 << 60).records) == 1, number
+
+    run(work)
+
+
 def another(group: LedgerGroup, first: Broker) -> bool:
     asyncio.get_running_loop().create_task(poke(first))
     serving = group.serving()

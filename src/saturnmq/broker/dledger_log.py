@@ -123,6 +123,14 @@ class LedgerLog(CommitLog):
             yield found
             pos = found.next_pos
 
+    def entry_pos(self, offset: int) -> int:
+        """Where the entry stands whose body begins at this physical offset; any other offset is given back as it is."""
+        pos = offset - ENTRY_HEADER_BYTES
+        view = self.ledger.view(pos) if self.ledger is not None and pos >= self.ledger.begin_pos else None
+        if view is None or len(view) < HEADER.size or not _is_entry(read_header(view, 0), pos):
+            return offset
+        return pos
+
     def forget_pages(self, flushed: int) -> None:
         super().forget_pages(flushed)
         if self.ledger is not None:

@@ -88,7 +88,7 @@ def _recover(store: LedgerStore, *, clean: bool, rebuild: Progress | None) -> No
     anew = bool(problems) or rebuild is not None
     dispatch_from = start if anew else max(min(dispatch_from, end), start)
     if index_from is not None:
-        dispatch_from = max(min(dispatch_from, index_from), start)
+        dispatch_from = max(min(dispatch_from, store.log.entry_pos(index_from)), start)
     if not clean and note is not None and not anew:
         store.queues.drop_unlisted()
     try:
@@ -118,7 +118,8 @@ def _dispatch(store: LedgerStore, begin: int, *, anew: bool, progress: Progress 
             known.truncate(begin)
             known.trim_extension()
         if index is not None:
-            begin = max(min(begin, index.truncate(begin)), store.log.start)
+            # the index says from which message on, whose entry begins before it
+            begin = max(min(begin, store.log.entry_pos(index.truncate(begin))), store.log.start)
     told = 0
     for written, message in enumerate(_messages(store, begin), 1):
         queue = store.queue_for(message)
