@@ -152,6 +152,7 @@ class RaftMember:
         self._stopped = False
         self._next_clean_ms = 0
         self._too_full = False
+        self._clean_due: tuple[float, float, int] | None = None  # what `clean` was asked while files were in use
         self._rest_until_ms = 0
         self.node: Node | None = None
         self.address = ("", 0)
@@ -477,9 +478,10 @@ class RaftMember:
             why = f"sync failed: {error}"
             self._feed(lambda: node.disk_failed(self._clock_ms(), why))
             return  # final: nothing is acknowledged after it
-        self._sync = None
         self._feed(lambda: node.synced(self._clock_ms(), wanted.epoch, wanted.end_index))
+        self._sync = None
         if self._blocked is None:
+            self._clean_now()  # under load the next sync begins at once: there is no other moment
             self._start_sync()
 
     async def _in_thread(self, call: Callable[[], None]) -> None:
@@ -516,7 +518,9 @@ class RaftMember:
         node, now_ms = self._node(), self._clock_ms()
         if self._blocked is not None or node.state.failed is not None:
             return
-        if now_ms >= self._next_clean_ms:
+        if self._clean_due is not None:
+            self._clean_now()
+        elif now_ms >= self._next_clean_ms:
             self._next_clean_ms = now_ms + CLEAN_INTERVAL_MS
             usage = shutil.disk_usage(self.files.folder)
             self.clean(usage.used / usage.total if usage.total else -1.0, time.time(), time.localtime().tm_hour)
@@ -545,22 +549,37 @@ class RaftMember:
         return usage.used <= self.retention.clean_ratio * usage.total
 
     def clean(self, used_ratio: float, now_s: float, hour: int) -> int:
-        """Delete old files (DL-S09), a few per call and none while a sync is under way. Returns how many."""
+        """Delete old files (DL-S09), a few per call. Returns how many; 0 while a sync is under way: then they go behind it."""
+        self._clean_due = used_ratio, now_s, hour
+        return self._clean_now()
+
+    def _clean_now(self) -> int:
+        """What `clean` asked for, once no file is in use by another thread. An error of the disk ends this member's part."""
+        if self._clean_due is None:
+            return 0
+        used_ratio, now_s, hour = self._clean_due
         disk = disk_state(self.retention, used_ratio)
         self._too_full = disk is Fullness.FULL
+        if self._sync is not None or self._blocked is not None:
+            return 0
+        self._clean_due = None
         needed = self.keep_from() if self.keep_from is not None else 1 << 62
         files = self.files.data.files
         behind = sum(file.end <= needed for file in files)
-        modified = [int(file.path.stat().st_mtime * 1000) for file in files[: behind + 1]]  # the last one never goes
-        count = files_to_delete(self.retention, modified, now_ms=int(now_s * 1000), hour=hour, disk=disk)
-        if count == 0 or self._sync is not None or self._blocked is not None:
+        node, begin = self._node(), -1
+        try:
+            candidates = files[: behind + 1]  # the last one never goes
+            modified = [int(file.path.stat().st_mtime * 1000) for file in candidates]
+            count = files_to_delete(self.retention, modified, now_ms=int(now_s * 1000), hour=hour, disk=disk)
+            for _ in range(count):
+                begin = self.files.delete_oldest()
+        except (SaturnError, OSError) as error:
+            why = f"old files cannot be deleted: {error}"
+            self._feed(lambda: node.disk_failed(self._clock_ms(), why))
             return 0
-        begin = -1
-        for _ in range(count):
-            begin = self.files.delete_oldest()
-        log.info("ledger files deleted count=%s begin=%s member=%s", count, begin, self.settings.self_id)
-        node = self._node()
-        self._feed(lambda: node.trimmed(self._clock_ms(), begin))
+        if count > 0:
+            log.info("ledger files deleted count=%s begin=%s member=%s", count, begin, self.settings.self_id)
+            self._feed(lambda: node.trimmed(self._clock_ms(), begin))
         return count
 
     def _checkpoint_now(self) -> LedgerCheckpoint:
