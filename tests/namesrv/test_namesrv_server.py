@@ -15,7 +15,7 @@ import pytest
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.namesrv.processor import TABLE
 from saturnmq.namesrv.settings import load_settings
-from saturnmq.net import NetSettings, RemotingClient
+from saturnmq.net import NetSettings, RemotingClient, TlsSettings
 from saturnmq.protocol.bodies import (
     ClusterInfo,
     DataVersion,
@@ -71,9 +71,11 @@ class Served:
 
 @asynccontextmanager
 async def served(tmp_path: Path, **more: Any) -> AsyncIterator[Served]:
-    clock = more.pop("clock_ms", None)
+    clock, tls = more.pop("clock_ms", None), more.pop("tls", None)
+    unknown = more.pop("unknown_keys", None)
     values = {"kv_config_path": str(tmp_path / "kv.json"), "config_store_path": str(tmp_path / "ns.properties")}
-    server = NameServer(NameServerSettings(**(values | more)), NetSettings(), clock_ms=clock)
+    settings = NameServerSettings(**(values | more))
+    server = NameServer(settings, NetSettings(), clock_ms=clock, tls=tls, unknown_keys=unknown)
     host, port = await server.start("127.0.0.1", 0)
     s = Served(server, f"{host}:{port}")
     try:
@@ -306,6 +308,65 @@ def test_configuration_over_the_network_is_off_unless_allowed(tmp_path: Path) ->
             assert kept["orderMessageEnable"] == "true"
             bad = await s.call(RequestCode.UPDATE_NAMESRV_CONFIG, b"orderMessageEnable=perhaps")
             assert bad.code == 1 and "true or false" in (bad.remark or "")
+
+    run(work)
+
+
+@pytest.mark.spec("NS-29")
+def test_a_key_that_cannot_change_is_refused_by_name(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path, remote_config_enable=True, unknown_keys={"myKey": "mine"}) as s:
+            before = (await s.call(RequestCode.GET_NAMESRV_CONFIG)).body or b""
+            for name, text in (
+                ("serverChannelMaxIdleTimeSeconds", "7"),
+                ("myKey", "yours"),
+                ("listenPort", "1"),
+                ("bindAddress", "0.0.0.0"),
+                ("remoteConfigEnable", "false"),
+            ):
+                pairs = f"{name}={text}\norderMessageEnable=true".encode()
+                refused = await s.call(RequestCode.UPDATE_NAMESRV_CONFIG, pairs)
+                assert refused.code == 1 and (refused.remark or "").startswith(f"{name} cannot change"), name
+            assert (await s.call(RequestCode.GET_NAMESRV_CONFIG)).body == before
+            assert not (tmp_path / "ns.properties").exists()
+            kept = [line for line in before.splitlines() if b"Path=" not in line]
+            kept.remove(b"scanNotActiveBrokerInterval=10000")
+            same = await s.call(
+                RequestCode.UPDATE_NAMESRV_CONFIG, b"\n".join([*kept, b"scanNotActiveBrokerInterval=5s"])
+            )
+            assert same.code == 0, "all of it, with one line changed"
+            assert s.server.settings.scan_interval_ms == 5000
+            assert b"scanNotActiveBrokerInterval=5000\n" in ((await s.call(RequestCode.GET_NAMESRV_CONFIG)).body or b"")
+
+    run(work)
+
+
+@pytest.mark.spec("NS-29", "REM-29")
+def test_a_change_of_the_configuration_leaves_tls_as_it_was(tmp_path: Path) -> None:
+    async def work() -> None:
+        tls = TlsSettings(mode="enforcing", server_key_password="hush")
+        async with served(tmp_path, remote_config_enable=True, tls=tls) as s:
+            s.server.update_config({"orderMessageEnable": "true"})
+            path = tmp_path / "ns.properties"
+            kept = parse_properties(path.read_text())
+            assert load(TlsSettings, ("file", kept)).settings == tls and "tls.enable" not in kept
+            assert path.stat().st_mode & 0o777 == 0o600, "it holds a password"
+            assert "hush" not in s.server.config_text()
+
+    run(work)
+
+
+@pytest.mark.spec("NS-05", "NS-29")
+def test_a_changed_period_counts_from_the_next_run_on(tmp_path: Path) -> None:
+    async def work() -> None:
+        long = {"scan_first_ms": 20, "scan_interval_ms": 20, "broker_expiry_ms": 1}
+        async with served(tmp_path, remote_config_enable=True, **long) as s:
+            s.server.update_config({"scanNotActiveBrokerInterval": "1h"})
+            loop = asyncio.get_running_loop()
+            first = s.server._timers["scan"]
+            while s.server._timers["scan"] is first:
+                await asyncio.sleep(0)
+            assert s.server._timers["scan"].when() > loop.time() + 3000
 
     run(work)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import time
 from collections.abc import Callable
@@ -18,14 +17,27 @@ from saturnmq.net import Connection, NetSettings, RemotingServer
 from saturnmq.net.tls import TlsSettings
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.command import Command
-from saturnmq.protocol.errors import response_error
-from saturnmq.protocol.settings import format_properties, keys_of, load, to_properties
+from saturnmq.protocol.errors import ConfigError, response_error
+from saturnmq.protocol.settings import format_properties, load, to_properties
+from saturnmq.store.disk import Disk
 from saturnmq.store.state_file import StateFile
 
 log = logging.getLogger(__name__)
 
 _PATH_KEYS: Final = ("kvConfigPath", "configStorePath")
+_START_KEYS: Final = frozenset(
+    {"listenPort", "bindAddress", "rocketmqHome", "remoteConfigEnable"}
+)  # matter at the start only
 _CACHED_ROUTES_MAX: Final = 10_000
+
+
+class _PrivateDisk(Disk):
+    """For files that hold a password: what it writes nobody else reads."""
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        path.touch(mode=0o600)
+        path.chmod(0o600)
+        super().write_file(path, data)
 
 
 class NameServer:
@@ -45,6 +57,7 @@ class NameServer:
         self.routes = RouteTable()
         self.kv = KVConfig(Path(settings.kv_config_path))
         self._unknown = dict(unknown_keys or {})
+        self._tls = tls or TlsSettings()
         self._clock_ms = clock_ms or (lambda: time.time_ns() // 1_000_000)
         self._server = RemotingServer(self._handle, settings=net, tls=tls, listener=self)
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -56,8 +69,8 @@ class NameServer:
         self.kv.load()
         bound = await self._server.start(host, port)
         settings = self.settings
-        self._every("scan", settings.scan_first_ms, settings.scan_interval_ms, self.scan)
-        self._every("kv", settings.kv_log_first_ms, settings.kv_log_interval_ms, self._log_kv)
+        self._every("scan", settings.scan_first_ms, lambda: self.settings.scan_interval_ms, self.scan)
+        self._every("kv", settings.kv_log_first_ms, lambda: self.settings.kv_log_interval_ms, self._log_kv)
         return bound
 
     async def stop(self) -> None:
@@ -67,11 +80,11 @@ class NameServer:
         self._timers.clear()
         await self._server.stop()
 
-    def _every(self, name: str, first_ms: int, then_ms: int, work: Callable[[], None]) -> None:
+    def _every(self, name: str, first_ms: int, then_ms: Callable[[], int], work: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
 
         def tick() -> None:
-            self._timers[name] = loop.call_later(then_ms / 1000, tick)
+            self._timers[name] = loop.call_later(then_ms() / 1000, tick)
             work()
 
         self._timers[name] = loop.call_later(first_ms / 1000, tick)
@@ -126,7 +139,10 @@ class NameServer:
         return format_properties(to_properties(self.settings) | to_properties(self.net) | self._unknown)
 
     def update_config(self, pairs: dict[str, str]) -> None:
-        """Change known settings and write them to configStorePath. Raises ConfigError, NoPermission."""
+        """Change known settings and write them to configStorePath; keys that nobody knows are passed over (NS-29).
+
+        Raises ConfigError for a wrong value and for a key that cannot change while this process runs; NoPermission.
+        """
         if any(name in pairs for name in _PATH_KEYS):
             raise response_error(ResponseCode.NO_PERMISSION, "Can not update config path")
         if not self.settings.remote_config_enable:
@@ -134,12 +150,23 @@ class NameServer:
                 ResponseCode.NO_PERMISSION,
                 "this NameServer takes no configuration over the network; set remoteConfigEnable=true in its file",
             )
-        changes = {name: text for name, text in pairs.items() if name in keys_of(NameServerSettings)}
-        changes.pop("remoteConfigEnable", None)
         present = to_properties(self.settings, secrets=True)
+        fixed = to_properties(self.net) | self._unknown | {name: present[name] for name in _START_KEYS}
+        refused = [name for name, text in pairs.items() if name in fixed and text.strip() != fixed[name].strip()]
+        if refused:
+            raise ConfigError(
+                f"{', '.join(sorted(refused))} cannot change while this NameServer runs; nothing was changed. "
+                "Write it to its file and start it again"
+            )
+        changes = {name: text for name, text in pairs.items() if name in present and name not in _START_KEYS}
         updated = load(NameServerSettings, ("present", present), ("update", changes)).settings
-        path = Path(self.settings.config_store_path)
-        everything = to_properties(updated, secrets=True) | to_properties(self.net, secrets=True) | self._unknown
-        StateFile(path).write(format_properties(everything).encode())
-        self.settings = dataclasses.replace(updated, listen_port=self.settings.listen_port)
+        everything = to_properties(updated, secrets=True) | to_properties(self.net, secrets=True) | self._tls_keys()
+        disk = _PrivateDisk() if self._tls.server_key_password else Disk()
+        StateFile(Path(updated.config_store_path), disk).write(format_properties(everything | self._unknown).encode())
+        self.settings = updated
         self.routes.changes += 1
+
+    def _tls_keys(self) -> dict[str, str]:
+        """The `tls.*` keys that were given: without them the file would start a server that speaks no TLS."""
+        usual = to_properties(TlsSettings())
+        return {name: text for name, text in to_properties(self._tls, secrets=True).items() if text != usual[name]}
