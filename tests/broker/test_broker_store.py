@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from wire import Wire, run, wire
 
-from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.message import decode_records
+from saturnmq.protocol.codes import OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, RequestCode, ResponseCode
+from saturnmq.protocol.message import Host, Message, decode_records
 from saturnmq.store import FlushDiskType, PutStatus
 
 SMALL = {"commit_log_file_bytes": 4096, "consume_queue_file_bytes": 200, "index_slots_max": 50, "index_entries_max": 60}
@@ -47,6 +47,28 @@ def test_messages_are_found_by_key_and_by_unique_key() -> None:
                 RequestCode.QUERY_MESSAGE, topic="T", key="all", maxNum="x", beginTimestamp=0, endTimestamp=1
             )
             assert wrong.code == ResponseCode.SYSTEM_ERROR and "maxNum" in (wrong.remark or "")
+
+    run(work)
+
+
+@pytest.mark.spec("DEL-10")
+def test_cleaning_spares_queues_of_the_brokers_own(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with wire(SMALL, data=tmp_path) as w:
+            own = {SCHEDULE_TOPIC, TIMER_TOPIC, OP_HALF_TOPIC}
+            store, host = w.broker.store, Host("127.0.0.1", 1)
+            for topic in (*own, "%LMQ%q", "unknown"):
+                store.put(Message(topic, b"x" * 500, b"", 0, 0, 0, 0, host, host))
+            for topic in own:
+                w.broker.topics.table.pop(topic, None)
+            assert (await w.call(RequestCode.CLEAN_UNUSED_TOPIC)).code == ResponseCode.SUCCESS
+            assert {topic for topic, _ in store.topic_queues()} == own | {"%LMQ%q"}
+            for _ in range(4):
+                store.put(Message("T", b"x" * 3000, b"", 0, 0, 0, 0, host, host))
+            await store.write_all()
+            store.log.drop_first()
+            assert (await w.call(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == ResponseCode.SUCCESS
+            assert {topic for topic, _ in store.topic_queues()} == {SCHEDULE_TOPIC, TIMER_TOPIC, "T"}
 
     run(work)
 

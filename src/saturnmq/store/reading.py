@@ -12,6 +12,7 @@ from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import MESSAGE_MAGIC, RECORD_FIXED_BYTES, decode_record, record_properties
 from saturnmq.store.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES
+from saturnmq.store.message_index import QUERY_COUNT_MAX
 from saturnmq.store.queue_extension import ADDRESS_MAX, QueueExtension
 from saturnmq.store.results import GetResult, GetStatus, QueryResult
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-QUERY_COUNT_MAX: Final = 64  # maxMsgsNumBatch
 QUERY_BYTES_MAX: Final = 8 << 20  # an answer has to fit a frame
 _QUERY_TRIES: Final = 3
 _SCAN_BYTES_MIN: Final = 16_000  # index bytes looked at for one pull (BP-03)
@@ -285,13 +285,13 @@ def query(store: MessageStore, topic: str, key: str, max_count: int, begin_ms: i
             record = store.read_record(offset)
             if record is None:
                 continue
+            if oldest_ms < 0:  # a damaged one may say anything, and the range never grows
+                oldest_ms = min(store.log.store_time(offset), end_ms)
             if not _intact(store, offset, len(record)):
                 log.warning(
                     "the record at offset %s is damaged and not served; `saturnmq store verify` tells more", offset
                 )
                 continue
-            if oldest_ms < 0:
-                oldest_ms = store.log.store_time(offset)
             if len(record) < RECORD_FIXED_BYTES or total + len(record) > QUERY_BYTES_MAX:
                 break
             result.records.append(record)

@@ -1,0 +1,181 @@
+"""Bounds and settings of the store, each shown by what it changes: answers, retention, flush, checkpoint, folders, queries."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from saturnmq.protocol.message import Host, Message, decode_record
+from saturnmq.store import MessageStore, PutResult, StoreProfile, StoreSettings
+from saturnmq.store.retention import Usage
+
+CL = 4096
+START_MS = 1_700_000_000_000
+
+
+def message(body: bytes = b"body", properties: bytes = b"") -> Message:
+    return Message("T", body, properties, 0, born_host=Host("10.0.0.9", 5), store_host=Host("127.0.0.1", 10911))
+
+
+def opened(path: Path, clock: Callable[[], int] | None = None, **more: Any) -> MessageStore:
+    values = {"commit_log_file_bytes": CL, "consume_queue_file_bytes": 2000, "profile": StoreProfile.SMALL} | more
+    settings = StoreSettings(store_path_root_dir=str(path), **values)
+    store = MessageStore(settings, **({"clock_ms": clock} if clock else {}))
+    store.open()
+    return store
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.001)  # poll
+
+
+def used(monkeypatch: pytest.MonkeyPatch, shares: dict[str, int]) -> None:
+    """Folders of these names lie on disks that are so full, percent; all others on an empty one."""
+
+    def facts(folder: Path) -> SimpleNamespace:
+        share = shares.get(Path(folder).name, 0)
+        return SimpleNamespace(f_blocks=100, f_bfree=100 - share, f_bavail=100 - share)
+
+    monkeypatch.setattr(os, "statvfs", facts)
+
+
+def two_folders(path: Path) -> str:
+    for name in ("one", "two"):
+        (path / name).mkdir()
+    return f"{path / 'one'},{path / 'two'}"
+
+
+@pytest.mark.spec("BP-04")
+@pytest.mark.parametrize(
+    ("body_bytes", "from_memory", "from_disk"),
+    [
+        (100, 32, 8),
+        (30_000, 8, 2),
+        (150_000, 1, 1),
+        (300_000, 1, 1),
+    ],  # by their number, by their bytes, the first always
+)
+def test_an_answer_from_disk_is_smaller_than_one_from_memory(
+    tmp_path: Path, body_bytes: int, from_memory: int, from_disk: int
+) -> None:
+    store = opened(tmp_path, commit_log_file_bytes=16 << 20)
+    for _ in range(40):
+        assert store.put(message(b"x" * body_bytes)).physical_offset >= 0
+    assert store.get("T", 0, 0, 40).count == from_memory
+    store.memory_bytes = 0
+    assert store.get("T", 0, 0, 40).count == from_disk
+    store.close_files()
+
+
+@pytest.mark.spec("DEL-04")
+@pytest.mark.parametrize(("forcible", "left"), [(True, 1), (False, 4)])
+def test_unexpired_files_go_only_where_that_is_allowed(tmp_path: Path, forcible: bool, left: int) -> None:
+    async def work() -> None:
+        store = opened(tmp_path, clean_forcibly=forcible, delete_when="", delete_pause_ms=0, delete_queue_pause_ms=0)
+        store.disk_usage = lambda: Usage(88, 20, 20)  # type: ignore[method-assign]
+        for _ in range(4):
+            store.put(message(b"x" * 3000))
+        await store.write_all()
+        assert len(store.log.files) == 4
+        await store._upkeep.clean()
+        assert len(store.log.files) == left
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("DEL-05")
+def test_of_several_commit_log_folders_the_emptiest_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(tmp_path, store_path_commit_log=two_folders(tmp_path))
+    store.put(message())
+    asyncio.run(store.write_all())
+    used(monkeypatch, {"one": 95, "two": 30, "consumequeue": 80})
+    assert store.disk_usage() == Usage(30, 80, 0)
+    store.close_files()
+
+
+@pytest.mark.spec("ST-20")
+@pytest.mark.parametrize(
+    ("one", "two", "in_one", "in_two"), [(85, 85, 2, 2), (86, 85, 0, 4), (0, 86, 4, 0), (99, 86, 2, 2)]
+)
+def test_a_folder_that_is_nearly_full_gets_no_file_while_another_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: int, two: int, in_one: int, in_two: int
+) -> None:
+    used(monkeypatch, {"one": one, "two": two})
+    store = opened(tmp_path, store_path_commit_log=two_folders(tmp_path))
+    for _ in range(4):
+        store.put(message(b"x" * 3000))
+    found = [sum(file.path.parent.name == name for file in store.log.files) for name in ("one", "two")]
+    assert found == [in_one, in_two]
+    store.close_files()
+
+
+@pytest.mark.spec("FLU-06")
+def test_a_few_dirty_pages_are_flushed_in_the_end(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = opened(tmp_path, flush_interval_ms=1, flush_least_pages=1000, flush_thorough_ms=20)
+        assert StoreSettings().flush_thorough_ms == 10_000
+        await store.start()
+        store.put(message())
+        await until(lambda: store.flushed_offset == store.log.end)
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("FLU-09", "RC-09")
+def test_the_checkpoint_says_when_the_last_record_on_disk_was_stored(tmp_path: Path) -> None:
+    now = [START_MS]
+    store = opened(tmp_path, clock=lambda: now[0])
+
+    def times() -> tuple[int, int]:
+        log_ms, queue_ms = struct.unpack(">qq", (tmp_path / "checkpoint").read_bytes()[:16])
+        return log_ms, queue_ms
+
+    async def work() -> None:
+        store.put(message())
+        now[0] += 5000
+        await store.write_all()
+        assert times() == (START_MS, START_MS)
+        store.put(message())
+        now[0] += 5000
+        await store.stop()
+        assert times() == (START_MS + 5000, START_MS + 5000)
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("IX-06")
+def test_a_query_gives_the_newest_64_at_most(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for _ in range(70):
+        store.put(message(properties=b"KEYS\x01k"))
+    found = [decode_record(record).queue_offset for record in store.query("T", "k", 1000, 0, 2**62).records]
+    assert found == list(range(6, 70))
+    store.close_files()
+
+
+@pytest.mark.spec("IX-07")
+@pytest.mark.parametrize(("damaged", "found"), [(0, [4, 5]), (2, [3]), (3, [2]), (4, [])])
+def test_a_query_goes_back_in_time_three_times_until_something_is_readable(
+    tmp_path: Path, damaged: int, found: list[int]
+) -> None:
+    now = [START_MS]
+    store = opened(tmp_path, clock=lambda: now[0])
+    results: list[PutResult] = []
+    for _ in range(6):
+        results.append(store.put(message(b"body", b"KEYS\x01k")))
+        now[0] += 10_000
+    for result in results[6 - damaged :]:
+        store.log.files[0].map[result.physical_offset + 88 : result.physical_offset + 89] = b"\xff"
+    assert [decode_record(record).queue_offset for record in store.query("T", "k", 2, 0, 2**62).records] == found
+    store.close_files()
