@@ -119,6 +119,28 @@ def test_certificate_and_key_are_renewed_only_after_both_changed(certificate: Pa
 
 
 @pytest.mark.spec("REM-30")
+def test_files_that_do_not_fit_are_spoken_of_once_per_change(
+    certificate: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def errors() -> int:
+        return sum("cannot be used" in record.message for record in caplog.records if record.levelname == "ERROR")
+
+    holder = ContextHolder(server_tls("permissive", certificate))
+    first = holder.context
+    (tmp_path / "new").mkdir()
+    (cert, key), (_, foreign) = (write_certificate(tmp_path / "new", name) for name in ("one", "two"))
+    certificate[0].write_bytes(cert.read_bytes())
+    certificate[1].write_bytes(foreign.read_bytes())
+    assert [holder.check() for _ in range(3)] == [False] * 3
+    assert errors() == 1 and holder.context is first
+    certificate[1].write_text("nothing")
+    assert [holder.check() for _ in range(3)] == [False] * 3
+    assert errors() == 2
+    certificate[1].write_bytes(key.read_bytes())
+    assert holder.check() is True and errors() == 2
+
+
+@pytest.mark.spec("REM-30")
 def test_a_changed_trust_file_is_taken_at_once_and_a_broken_one_keeps_the_old(
     certificate: Pair, tmp_path: Path
 ) -> None:

@@ -185,12 +185,17 @@ class ContextHolder:
         return [path for path in (s.server_cert_path, s.server_key_path, s.server_trust_path) if path]
 
     def check(self) -> bool:
-        """Look at the files once; whether the context was renewed."""
+        """Look at the files once; whether the context was renewed.
+
+        Files that cannot be used are tried again at every look, and spoken of once per change.
+        """
+        changed_now = False
         for path, known in list(self._sums.items()):
             digest = _digest(path)
             if digest is not None and digest != known:
                 self._sums[path] = digest
                 self._changed.add(path)
+                changed_now = True
         pair = {self.settings.server_cert_path, self.settings.server_key_path} & set(self._sums)
         trust_changed = self.settings.server_trust_path in self._changed
         if not trust_changed and not (pair and pair <= self._changed):
@@ -198,7 +203,8 @@ class ContextHolder:
         try:
             self.context = server_context(self.settings)
         except ConfigError as error:
-            log.error("TLS files changed but cannot be used, the old ones stay: %s", error)
+            level = logging.ERROR if changed_now else logging.DEBUG
+            log.log(level, "TLS files changed but cannot be used, the old ones stay: %s", error)
             self._changed -= {self.settings.server_trust_path}
             return False
         self._changed.clear()
