@@ -146,11 +146,8 @@ def test_times_select_exactly_what_was_stored_between_them(server: SyncEmbeddedB
     assert rows(reader(server, **options)) == []
 
 
-@pytest.mark.spec("SRC-03", "SRC-04")
-@given(st.lists(st.integers(0, 20), max_size=30), st.integers(-1, 22), st.integers(0, 40))
-def test_an_offset_by_time_is_right_whatever_the_broker_hints(stored: list[int], when: int, hint: int) -> None:
-    """Store times in order, a broker that answers any offset: the first message at or after the time is found."""
-    stored.sort()
+def hinting(stored: list[int], hint: int) -> Any:
+    """A link to a queue of these store times, whose broker answers any offset for a time."""
 
     class Liar:
         async def offset_by_time(self, _queue: MessageQueue, _when: int) -> int:
@@ -163,8 +160,40 @@ def test_an_offset_by_time_is_right_whatever_the_broker_hints(stored: list[int],
     class Link:
         puller: Any = Liar()
 
-    found = asyncio.run(offset_of_time(Link(), MessageQueue("T", "b", 0), Bounds(0, len(stored)), when))  # type: ignore[arg-type]
-    assert found == sum(1 for time_ms in stored if time_ms < when)
+    return Link()
+
+
+@pytest.mark.spec("SRC-03", "SRC-04")
+@given(st.lists(st.integers(0, 20), max_size=30), st.integers(-1, 22), st.integers(0, 40))
+def test_an_offset_by_time_is_right_whatever_the_broker_hints(stored: list[int], when: int, hint: int) -> None:
+    """Store times in order, a broker that answers any offset: the first message at or after the time is found."""
+    stored.sort()
+    found = asyncio.run(offset_of_time(hinting(stored, hint), MessageQueue("T", "b", 0), Bounds(0, len(stored)), when))
+    assert found == (sum(1 for time_ms in stored if time_ms < when), False)
+
+
+@pytest.mark.spec("SRC-04", "SRC-18")
+@pytest.mark.parametrize("hint", range(9))
+@pytest.mark.parametrize(("begin", "end"), [(30, 55), (51, 60), (20, 22), (52, 100)])
+def test_store_times_that_fall_lose_no_row(hint: int, begin: int, end: int, caplog: pytest.LogCaptureFixture) -> None:
+    """A broker's clock was set back once: options and pushed predicates leave every row of the span in the range."""
+    stored = [10, 50, 51, 52, 20, 21, 22, 60]
+    link, queue = hinting(stored, hint), MessageQueue("T", "b", 0)
+    known = {queue: Bounds(0, len(stored))}
+    wanted = [n for n, at in enumerate(stored) if begin <= at < end]
+    made = SourceOptions(name_server="x:1", topics=("T",), starting_ms=begin, ending_ms=end)
+    first = asyncio.run(planning.starts(link, known, made))[0][queue]
+    last = asyncio.run(planning._ends(link, known, made))[0][queue]
+    assert first <= wanted[0] and last > wanted[-1]
+    whole = QueueRange("T", "b", 0, 0, len(stored))
+    pushed = pushdown.Predicates(start_ms=begin, end_ms=end)
+    piece = asyncio.run(planning._narrowed(link, known, whole, pushed))
+    assert piece.begin <= wanted[0] and piece.end > wanted[-1]
+    assert "store times of T/b/0 fall" in caplog.text
+    streaming = asyncio.run(planning.starts(link, known, made, compared=False))[0][queue]
+    assert (
+        stored[streaming] >= begin and streaming <= wanted[0]
+    )  # a stream drops no rows: it begins at one that is late enough
 
 
 @pytest.mark.spec("SRC-05", "SRC-16", "SRC-11")

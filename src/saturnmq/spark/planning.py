@@ -6,9 +6,10 @@ Everything of one plan is asked in parallel; nothing here changes anything on a 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from saturnmq.protocol.bodies import MessageQueue, TopicList
 from saturnmq.protocol.codes import AUTO_CREATE_TOPIC, DLQ_PREFIX, FORBIDDEN_SEND_TOPICS, RETRY_PREFIX, RequestCode
@@ -21,6 +22,8 @@ from saturnmq.spark.index_lookup import narrowed_by_index
 from saturnmq.spark.options import Positions, SourceOptions
 from saturnmq.spark.pushdown import EVER, Predicates
 from saturnmq.spark.ranges import Bounds, Key, QueueRange, key_of, named_queues, place, split
+
+logger = logging.getLogger(__name__)
 
 SIZE_SAMPLES: Final = 4
 EVERYTHING: Final = Predicates()
@@ -156,27 +159,70 @@ async def _store_ms(link: Link, queue: MessageQueue, offset: int) -> int | None:
     return decode_record(result.body).store_timestamp_ms if result.body else None
 
 
-async def offset_of_time(link: Link, queue: MessageQueue, limits: Bounds, time_ms: int) -> int:
+class TimeBound(NamedTuple):
+    """Where a time lies in a queue. offset: the first message seen that was stored then or later.
+
+    falls: store times go back near it, as after a step of a broker's clock, so that messages before the offset may be later ones
+    and messages behind it sooner ones (SRC-04).
+    """
+
+    offset: int
+    falls: bool
+
+
+async def offset_of_time(link: Link, queue: MessageQueue, limits: Bounds, time_ms: int) -> TimeBound:
     """The first offset stored at time_ms or later, the queue's end if there is none (SRC-03, SRC-04).
 
     A broker's answer is only a hint: it may be any of several equal times, and a broker whose files were copied picks the wrong
-    file. Its neighbours are read; when they contradict it the queue is searched by single reads.
+    file. Its neighbours are read; when they contradict it the queue is searched by single reads. Then messages at growing distances
+    are read on both sides: they tell whether store times fall, unless only few do.
     """
     low, high = limits
     if low >= high:
-        return low
+        return TimeBound(low, False)
+    seen: dict[int, int] = {}  # offset: store time
     hint = min(max(await link.puller.offset_by_time(queue, time_ms), low), high)
+    found = await _crossing(link, queue, limits, time_ms, hint, seen)
+    steps = [1 << n for n in range((high - low).bit_length())]
+    around = [at for step in steps for at in (found - step, found + step) if low <= at < high and at not in seen]
+    for at in around:  # one after the other: many queues are asked at once
+        if (stored := await _store_ms(link, queue, at)) is not None:
+            seen[at] = stored
+    early = min((at for at, stored in seen.items() if stored >= time_ms), default=high)
+    late = max((at for at, stored in seen.items() if stored < time_ms), default=low - 1)
+    if late < early:
+        return TimeBound(found, False)
+    before = max((at for at, stored in seen.items() if at < early and stored < time_ms), default=low - 1)
+    early = await _searched(link, queue, Bounds(before + 1, early), time_ms, seen)
+    logger.warning("store times of %s fall between offsets %d and %d: the bound of %d ms is not exact there",
+                   where(queue), early, late, time_ms)  # fmt: skip
+    return TimeBound(early, True)
+
+
+async def _crossing(
+    link: Link, queue: MessageQueue, limits: Bounds, time_ms: int, hint: int, seen: dict[int, int]
+) -> int:
+    """A first message stored at time_ms or later: the one the broker names, or that behind it, else by search."""
+    low, high = limits
     for guess in (hint, min(hint + 1, high)):
-        before = await _store_ms(link, queue, guess - 1) if guess > low else None
-        after = await _store_ms(link, queue, guess) if guess < high else None
-        if (guess == low or (before is not None and before < time_ms)) and (
-            guess == high or (after is not None and after >= time_ms)
+        for at in (guess - 1, guess):
+            if low <= at < high and at not in seen and (stored := await _store_ms(link, queue, at)) is not None:
+                seen[at] = stored
+        if (guess == low or seen.get(guess - 1, time_ms) < time_ms) and (
+            guess == high or seen.get(guess, time_ms - 1) >= time_ms
         ):
             return guess
+    return await _searched(link, queue, limits, time_ms, seen)
+
+
+async def _searched(link: Link, queue: MessageQueue, limits: Bounds, time_ms: int, seen: dict[int, int]) -> int:
+    """By halves, a message at a time; what cannot be read counts as sooner."""
+    low, high = limits
     while low < high:
         middle = (low + high) // 2
-        stored = await _store_ms(link, queue, middle)
-        if stored is not None and stored >= time_ms:
+        if middle not in seen and (stored := await _store_ms(link, queue, middle)) is not None:
+            seen[middle] = stored
+        if seen.get(middle, time_ms - 1) >= time_ms:
             high = middle
         else:
             low = middle + 1
@@ -185,21 +231,26 @@ async def offset_of_time(link: Link, queue: MessageQueue, limits: Bounds, time_m
 
 async def _by_times(
     link: Link, known: Known, times: Positions | int, name: str
-) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
-    """(offsets, times) by queue."""
+) -> tuple[dict[MessageQueue, TimeBound], dict[MessageQueue, int]]:
+    """(where the times are, times) by queue."""
     wanted = dict.fromkeys(known, times) if isinstance(times, int) else named_queues(known, times, name)
     found = await gathered(lambda item: offset_of_time(link, item[0], known[item[0]], item[1]), wanted.items())
     return dict(zip(wanted, found, strict=True)), wanted
 
 
 async def starts(
-    link: Link, known: Known, options: SourceOptions
+    link: Link, known: Known, options: SourceOptions, *, compared: bool = True
 ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
-    """(where each queue begins, from which store time on). Times win over offsets. Raises ConfigError, DataLossError."""
+    """(where each queue begins, from which store time on). Times win over offsets. Raises ConfigError, DataLossError.
+
+    Rows that are compared with the time when they are read, as those of a batch, lose none where store times fall: such a queue is
+    read from its beginning. A stream compares none, and begins at the first message seen that is late enough (SRC-04).
+    """
     times = options.starting_times if options.starting_times is not None else options.starting_ms
     if times is not None:
         name = "startingOffsetsByTimestamp" if options.starting_times is not None else "startingTimestamp"
-        offsets, wanted = await _by_times(link, known, times, name)
+        found, wanted = await _by_times(link, known, times, name)
+        offsets = {q: known[q].low if bound.falls and compared else bound.offset for q, bound in found.items()}
         empty = [q for q, offset in offsets.items() if offset >= known[q].high > known[q].low]
         if empty and options.starting_times is not None and options.time_strategy == "error":
             raise ConfigError(
@@ -218,7 +269,8 @@ async def _ends(
     times = options.ending_times if options.ending_times is not None else options.ending_ms
     if times is not None:
         name = "endingOffsetsByTimestamp" if options.ending_times is not None else "endingTimestamp"
-        return await _by_times(link, known, times, name)
+        found, wanted = await _by_times(link, known, times, name)
+        return {q: known[q].high if bound.falls else bound.offset for q, bound in found.items()}, wanted
     return checked(known, place(known, options.ending, "endingOffsets"), options, "endingOffsets"), {}
 
 
@@ -255,13 +307,13 @@ async def _plan(link: Link, options: SourceOptions, wanted: Predicates) -> list[
 
 
 async def _narrowed(link: Link, known: Known, r: QueueRange, wanted: Predicates) -> QueueRange:
-    """The range without what was stored at other times; rows are compared again when they are read."""
+    """The range without what was stored at other times, unless times fall in it; rows are compared again when they are read."""
     queue = MessageQueue(r.topic, r.broker, r.queue_id)
     begin, end = r.begin, r.end
-    if wanted.start_ms > 0:
-        begin = max(begin, await offset_of_time(link, queue, known[queue], wanted.start_ms))
-    if wanted.end_ms < EVER:
-        end = min(end, await offset_of_time(link, queue, known[queue], wanted.end_ms))
+    if wanted.start_ms > 0 and not (bound := await offset_of_time(link, queue, known[queue], wanted.start_ms)).falls:
+        begin = max(begin, bound.offset)
+    if wanted.end_ms < EVER and not (bound := await offset_of_time(link, queue, known[queue], wanted.end_ms)).falls:
+        end = min(end, bound.offset)
     return r._replace(begin=begin, end=end)
 
 

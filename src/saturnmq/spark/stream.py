@@ -103,7 +103,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         async def ask(link: Link) -> dict[Key, int]:
             known = await planning.bounds(link, options)
-            placed, _times = await planning.starts(link, known, options)
+            placed, _times = await planning.starts(link, known, options, compared=False)
             return {ranges.key_of(queue): offset for queue, offset in placed.items()}
 
         with linked(options) as link:
