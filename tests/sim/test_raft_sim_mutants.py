@@ -114,7 +114,7 @@ def acknowledged_after_a_failed_sync(patch: Patch) -> None:
             self._sync_running = False
             if not failed:
                 self.log.sync(mark)
-            self.do(self.node.synced(self.now_ms, wanted.epoch, wanted.end_index))
+            self.feed(lambda node: node.synced(self.now_ms, wanted.epoch, wanted.end_index))
             self._start_sync()
 
     patch.setattr(Member, "_synced", synced)

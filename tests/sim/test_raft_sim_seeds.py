@@ -86,7 +86,8 @@ def test_every_seed_keeps_every_promise(capsys: pytest.CaptureFixture[str]) -> N
     assert simulated_seconds / used_seconds > 50, told
     if len(runs) >= 90:  # a suite in which one of these never happened proves nothing about it
         wanted = ("crash", "lost unsynced", "disk failed", "partition", "one way", "freeze", "skew", "trim", "truncate")
-        wanted += ("restart", "transfer 200", "append 200", "append 501", "append 502")
+        wanted += ("restart", "transfer 200", "append 200", "append 415", "append 501", "append 502")
+        wanted += ("stall", "full", "flip", "flip read", "flip at start", "emptied")
         assert [kind for kind in wanted if not seen[kind]] == []
 
 

@@ -10,7 +10,8 @@ from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.messages import VoteResponse, VoteResult
 
 if TYPE_CHECKING:
-    from saturnmq.testing.raft_simulation import Cluster, Member
+    from saturnmq.testing.raft_process import Member
+    from saturnmq.testing.raft_simulation import Cluster
 
 
 class Violation(AssertionError):
@@ -103,9 +104,17 @@ class Observer:
         who = member.name, member.incarnation
         earlier = self.leaders.setdefault(action.term, who)
         self.check(earlier == who, f"term {action.term} is led by {earlier} and {who}")
-        log = member.log.live
+        log, node = member.log.live, member.node
+        self.check(
+            node is None or not node.state.lacking, f"{member.name} leads, and lacks what it held before (DUR-10)"
+        )
         for index in range(max(log.begin, 0), self.top + 1):
             self.check(log.entry(index) == self.truth.get(index), f"leader {member.name} lacks committed entry {index}")
+
+    def appended(self, member: Member) -> None:
+        """A member that was told that its disk is full writes no entries (DUR-15)."""
+        node = member.node
+        self.check(node is None or not node.state.disk_full, f"{member.name} appends, and has no room")
 
     def cut(self, member: Member, action: CutLog) -> None:
         self.cluster.seen["restart" if action.restart else "truncate"] += 1
@@ -137,7 +146,7 @@ class Observer:
         """On disk, or deleted since with what is old, or lost to damage of which the member knows."""
         log = member.log.durable
         entry = log.entry(index)
-        known_lost = member.rots and log.end_index < index <= member.must_hold
+        known_lost = (member.rots or member.damaged) and log.end_index < index <= member.must_hold
         return log.begin > index or known_lost or (entry is not None and entry.body == body)
 
     def match_logs(self) -> None:

@@ -6,21 +6,9 @@ import dataclasses
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from typing import Final
 
-from saturnmq.raft.core.actions import (
-    Action,
-    AppendEntries,
-    Commit,
-    CutLog,
-    PersistTerm,
-    Reply,
-    Role,
-    RoleChanged,
-    Send,
-    SyncLog,
-)
+from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.messages import (
     AppendResponse,
     Code,
@@ -28,232 +16,23 @@ from saturnmq.raft.core.messages import (
     Response,
     TransferRequest,
     VoteRequest,
-    VoteResponse,
 )
-from saturnmq.raft.core.node import Node
 from saturnmq.raft.core.settings import CoreSettings
-from saturnmq.raft.core.state import HardState
 from saturnmq.testing.history import History
 from saturnmq.testing.history_raft import record_answer, record_send
+from saturnmq.testing.raft_disk import DiskFaults, Flip
 from saturnmq.testing.raft_observer import Ledger, Observer, Violation
-from saturnmq.testing.simulation import Events, Journal, Network, NetworkFaults, Trace
+from saturnmq.testing.raft_process import GROUP, Member
+from saturnmq.testing.simulation import Events, Network, NetworkFaults, Trace
 
 __all__ = ["Cluster", "Ledger", "Member", "Observer", "Violation"]
 
-GROUP = "g"
-
+NO_ROOM_MS_MAX: Final = 15_000
 
 ALL_FAULTS = (
     "crash", "crash", "crash leader", "partition", "one way", "isolate leader", "heal", "freeze", "transfer",
-    "transfer, isolate", "lossy", "trim", "crash all", "skew", "stall",
+    "transfer, isolate", "lossy", "trim", "crash all", "skew", "slow disk", "no room", "damage",
 )  # fmt: skip
-
-
-@dataclass(slots=True)
-class DiskFaults:
-    sync_ms: float = 5.0
-    stall: float = 0.0  # chance of a sync that takes up to stall_ms
-    stall_ms: float = 2000.0
-    eio: float = 0.0  # chance that a sync fails
-
-
-class Member:
-    """One simulated process: its disk outlives it, its Node does not."""
-
-    def __init__(self, cluster: Cluster, name: str) -> None:
-        self.cluster = cluster
-        self.name = name
-        self.log: Journal[Ledger] = Journal(Ledger(), Ledger.apply, Ledger.copy)
-        self.hard = HardState()
-        self.checkpoint = -1
-        self.rots = False  # its disk loses synced entries at crashes; one member of a group at most
-        self.must_hold = -1
-        self.lacking = False
-        self.committed = -1
-        self.incarnation = 0
-        self.node: Node | None = None
-        self.frozen = False
-        self.keeps_writes = False  # a crash is the end of the process, not of the power
-        self.clock_offset_ms = cluster.rng.randrange(10**6)
-        self.clock_rate = 1.0
-        self._sync: SyncLog | None = None
-        self._sync_running = False
-        self._tokens: dict[int, Callable[[Response], None]] = {}
-        self._token = 0
-
-    @property
-    def alive(self) -> bool:
-        return self.node is not None
-
-    @property
-    def now_ms(self) -> int:
-        return int(self.clock_offset_ms + self.cluster.events.now_ms * self.clock_rate)
-
-    @property
-    def role(self) -> Role | None:
-        return self.node.state.role if self.node is not None else None
-
-    def start(self) -> None:
-        self.incarnation += 1
-        self._sync, self._sync_running, self._tokens = None, False, {}
-        self.committed = self.checkpoint = min(self.checkpoint, self.log.live.end_index)
-        cluster = self.cluster
-        self.node = Node(
-            group=GROUP,
-            self_id=self.name,
-            peers={name: f"{name}:1" for name in cluster.names},
-            settings=cluster.settings,
-            reader=self.log.live,
-            hard_state=self.hard,
-            committed=self.checkpoint,
-            chance=cluster.rng.randrange,
-            noop=cluster.noop,
-            must_hold=self.must_hold,
-        )
-        cluster.trace.add(f"{cluster.events.now_ms:.3f} {self.name} start {self.incarnation}")
-        self._tick(self.incarnation)
-
-    def crash(self) -> None:
-        if self.node is None:
-            return
-        self.lacking = self.node.state.lacking
-        self.node = None
-        if self.keeps_writes:
-            self.log.sync(self.log.mark())
-        lost = self.log.crash(self.cluster.rng)
-        self.cluster.seen["crash"] += 1
-        self.must_hold = max(self.must_hold, self.log.live.end_index) if self.lacking else self.log.live.end_index
-        if self.rots and self.log.live.entries and self.cluster.rng.random() < 0.7:
-            ledger = self.log.live
-            first_gone = self.cluster.rng.randrange(ledger.begin, ledger.end_index + 1)
-            before = ledger.entry(first_gone - 1)
-            self.log.damage(CutLog(first_gone, before.end_pos if before is not None else ledger.entries[0].pos))
-            self.cluster.seen["rot"] += 1
-        if lost:
-            self.cluster.seen["lost unsynced"] += 1
-        self.cluster.trace.add(f"{self.cluster.events.now_ms:.3f} {self.name} crash, {lost} lost")
-
-    def _tick(self, incarnation: int) -> None:
-        if incarnation != self.incarnation or self.node is None:
-            return
-        self.cluster.events.after(self.cluster.tick_ms, partial(self._tick, incarnation))
-        if not self.frozen:
-            self.do(self.node.tick(self.now_ms))
-
-    # inputs
-
-    def ask(self, request: Request, answer: Callable[[Response], None]) -> None:
-        """A request arrives."""
-        if self.node is None or self.frozen:
-            return
-        self._token += 1
-        self._tokens[self._token] = answer
-        self.do(self.node.request(self.now_ms, self._token, request))
-
-    def answered(self, incarnation: int, call: int, response: Response | None) -> None:
-        if self.node is not None and incarnation == self.incarnation:
-            if self.frozen:
-                self.cluster.events.after(50, lambda: self.answered(incarnation, call, response))
-            else:
-                self.do(self.node.response(self.now_ms, call, response))
-
-    def propose(self, bodies: list[bytes], answer: Callable[[Response], None]) -> None:
-        if self.node is None or self.frozen:
-            return
-        self._token += 1
-        self._tokens[self._token] = answer
-        self.do(self.node.propose(self.now_ms, self._token, bodies))
-
-    def trim(self, begin: int) -> None:
-        """Delete old entries, as retention does."""
-        if self.node is not None and begin > self.log.live.begin:
-            self.log.change(begin)
-            self.do(self.node.trimmed(self.now_ms, begin))
-
-    # outputs
-
-    def do(self, actions: list[Action]) -> None:
-        """Execute in order; a crash may come between any two of them."""
-        cluster = self.cluster
-        for action in actions:
-            if cluster.crash_between and cluster.rng.random() < cluster.crash_between:
-                self.crash()
-                cluster.events.after(cluster.rng.random() * 3000, partial(cluster.restart, self))
-                return
-            cluster.trace.add(f"{cluster.events.now_ms:.3f} {self.name} {action!r}")
-            self._one(action)
-            if self.node is None:
-                return
-
-    def _one(self, action: Action) -> None:
-        cluster = self.cluster
-        if isinstance(action, PersistTerm):
-            cluster.observer.term_stored(self, action)
-            self.hard = HardState(action.term, action.voted_for)
-        elif isinstance(action, AppendEntries):
-            self.log.change(action)
-        elif isinstance(action, CutLog):
-            cluster.observer.cut(self, action)
-            self.log.change(action)
-            if cluster.rng.random() < cluster.crash_after_cut:
-                cluster.events.after(cluster.rng.random() * 200, partial(cluster.crash_soon_back, self))
-        elif isinstance(action, SyncLog):
-            self._sync = action
-            self._start_sync()
-        elif isinstance(action, Send):
-            self._send(action)
-        elif isinstance(action, Reply):
-            answer = self._tokens.pop(action.token, None)
-            if isinstance(action.response, VoteResponse):
-                cluster.observer.voted(self, action.response)
-            if answer is not None:
-                answer(action.response)
-        elif isinstance(action, Commit):
-            cluster.observer.committed(self, action)
-            self.committed = action.index
-            if cluster.rng.random() < 0.1:
-                self.checkpoint = self._committed_on_disk(action.index)
-        elif isinstance(action, RoleChanged):
-            cluster.observer.role(self, action)
-
-    def _committed_on_disk(self, committed: int) -> int:
-        """What the checkpoint may say: a committed entry that a crash could still replace is not among it."""
-        assert self.node is not None
-        return min(committed, self.node.state.log.durable)
-
-    def _start_sync(self) -> None:
-        if self._sync is None or self._sync_running:
-            return
-        wanted, self._sync, self._sync_running = self._sync, None, True
-        faults, rng = self.cluster.disk, self.cluster.rng
-        delay_ms = rng.random() * faults.sync_ms
-        if rng.random() < faults.stall:
-            delay_ms += rng.random() * faults.stall_ms
-        mark, failed = self.log.mark(), rng.random() < faults.eio
-        self.cluster.events.after(delay_ms, partial(self._synced, self.incarnation, wanted, mark, failed))
-
-    def _synced(self, incarnation: int, wanted: SyncLog, mark: int, failed: bool) -> None:
-        if incarnation != self.incarnation or self.node is None:
-            return
-        self._sync_running = False
-        if failed:
-            self.cluster.seen["disk failed"] += 1
-            self.do(self.node.disk_failed(self.now_ms, "EIO"))
-            return
-        self.log.sync(mark)
-        self.do(self.node.synced(self.now_ms, wanted.epoch, wanted.end_index))
-        self._start_sync()
-
-    def _send(self, send: Send) -> None:
-        cluster, incarnation = self.cluster, self.incarnation
-        peer = cluster.members[send.peer]
-        cluster.events.after(send.timeout_ms, partial(self.answered, incarnation, send.call, None))
-
-        def back(response: Response) -> None:
-            cluster.network.deliver(peer.name, self.name, lambda: self.answered(incarnation, send.call, response))
-
-        if not cluster.drop(send.request):
-            cluster.network.deliver(self.name, send.peer, lambda: peer.ask(send.request, back))
 
 
 class Cluster:
@@ -269,6 +48,7 @@ class Cluster:
         self.seen: Counter[str] = Counter()
         self.network = Network(self.events, self.rng)
         self.disk = DiskFaults()
+        self.disk_rng = random.Random(~seed)
         self.tick_ms = tick_ms
         self.crash_between = 0.0
         self.crash_after_cut = 0.0  # chance of a crash while a cut may not be on disk yet
@@ -418,8 +198,49 @@ class Cluster:
             before = member.now_ms
             member.clock_rate = rng.choice((0.9, 1.0, 1.1))
             member.clock_offset_ms += int(before - member.now_ms) + rng.choice((0, 0, 100))
+        elif fault == "no room":
+            member.room = False
+            self.events.after(rng.random() * NO_ROOM_MS_MAX, lambda: setattr(member, "room", True))
+        elif fault == "damage":
+            self.damage(member)
         else:
-            self.disk = DiskFaults(stall=rng.choice((0, 0.2)), eio=rng.choice((0, 0, 0.01)))
+            self.disk = DiskFaults(
+                stall=rng.choice((0, 0.2)),
+                stall_ms=rng.choice((2000, 10_000)),
+                slow_write=rng.choice((0, 0.1)),
+                eio=rng.choice((0, 0, 0.01)),
+            )
+
+    def damage(self, member: Member) -> None:
+        """Flip a bit of an entry that a majority holds, on one of a minority of members; half of them are restarted.
+
+        Never is an entry damaged on all but less than a minority: what was acknowledged can be had from others.
+        """
+        others = [one for one in self.members.values() if one is not member]
+        ledger, rng = member.log.durable, self.disk_rng
+        if not ledger.entries or sum(one.hurt for one in others) >= (len(self.names) - 1) // 2:
+            return
+        for _ in range(8):
+            back = rng.choice((4, 20, 60, len(ledger.entries)))
+            index = rng.randint(max(ledger.begin, ledger.end_index - back), ledger.end_index)
+            entry = ledger.entry(index)
+            good = sum(one.log.durable.entry(index) == entry and index not in one.flips for one in others)
+            if entry is not None and entry == member.log.live.entry(index) and good >= len(self.names) // 2:
+                member.flip(index, rng.choice((Flip.BODY, Flip.BODY, Flip.UNIT_WRONG)))
+                if rng.random() < 0.5:
+                    self._crash(member)
+                return
+
+    def start_again(self, member: Member) -> None:
+        """Its part has ended: somebody looks after it, soon when all is calm."""
+        incarnation = member.incarnation
+
+        def again() -> None:
+            if member.incarnation == incarnation:
+                member.crash()
+                self.restart(member)
+
+        self.events.after(self.rng.random() * (8000 if self.loading else 500), again)
 
     def _isolate(self, name: str) -> None:
         if self.loading:
@@ -444,9 +265,10 @@ class Cluster:
         self.disk = DiskFaults()
         for member in self.members.values():
             member.frozen = False
+            member.disk_is_well()
             member.clock_rate, member.clock_offset_ms = 1.0, member.now_ms - int(self.events.now_ms)
         self._repair()
-        self.events.after(self.disk.stall_ms + 500, self._repair)  # a sync that failed was under way
+        self.events.after(500, self._repair)
 
     def _repair(self) -> None:
         """What failed is started again, on a new disk."""
@@ -479,6 +301,10 @@ class Cluster:
         check = observer.check
         check(leader is not None, "no leader though all is well")
         assert leader is not None
+        last = leader.log.live.end_index
+        check(
+            self.noop is None or leader.committed == last, f"{leader.committed} of {last} committed though all is well"
+        )
         acked = len(observer.acked)
         self.propose(leader)
         self.events.run_until(start_ms + 3000)
