@@ -41,7 +41,7 @@ def message(topic: str, offset: int, uniq: str, *, queue: int = 0, seconds: floa
             at.date(), at.hour)  # fmt: skip
 
 
-@pytest.mark.spec("PIP-01", "PIP-02")
+@pytest.mark.spec("PIP-01", "PIP-02", "STR-17")
 def test_every_pipeline_says_what_it_reads_writes_and_guarantees(capsys: pytest.CaptureFixture[str]) -> None:
     for name in NAMES:
         found = pipeline(name)
@@ -54,8 +54,11 @@ def test_every_pipeline_says_what_it_reads_writes_and_guarantees(capsys: pytest.
     with pytest.raises(ConfigError, match="unknown pipeline 'exprot'; there is: export, replay"):
         main(["exprot"])
     assert main([]) == 2
-    with pytest.raises(ConfigError, match="must be once, or a time such as 30s"):
-        running.interval_of(argparse.Namespace(trigger="often", follow=False))
+    for wrong in ("often", "continuous", "realtime", "0s"):
+        with pytest.raises(
+            ConfigError, match=r"must be once \(availableNow\), or a time such as 30s or 5m \(processingTime\)"
+        ):
+            running.interval_of(argparse.Namespace(trigger=wrong, follow=False))
     assert running.interval_of(argparse.Namespace(trigger="5m", follow=False)) == "5 minutes"
 
 

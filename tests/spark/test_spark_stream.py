@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from saturnmq import Outgoing
@@ -121,7 +122,7 @@ def test_a_batch_waits_for_enough_messages_but_not_for_ever() -> None:
     assert sized.reach(start, {("T", "b", 0): 200}, 0, {("T", "b", 0): 1.0}) == {("T", "b", 0): 50}
 
 
-@pytest.mark.spec("STR-06", "STR-17")
+@pytest.mark.spec("STR-06")
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -323,3 +324,43 @@ def test_a_broker_that_is_away_slows_no_query() -> None:
     assert time.monotonic() - began < 10  # each would wait 200 ms
     tracker._committer._groups = {}  # its thread may be in the middle of them
     tracker.stop()
+
+
+@pytest.mark.spec("STR-17")
+def test_a_tracker_names_the_triggers_there_are(caplog: pytest.LogCaptureFixture) -> None:
+    refusal = "[STREAMING_REAL_TIME_MODE.INPUT_STREAM_NOT_SUPPORTED] ... The input stream {} is not supported"
+    tracker = Tracker(Connection("127.0.0.1:1"))
+    try:
+        for stream_name in ("org.apache.spark.sql.connect.Other", None, "v2.python.PythonMicroBatchStream"):
+            assert not caplog.records
+            failure = refusal.format(stream_name) if stream_name else None
+            tracker.onQueryTerminated(SimpleNamespace(id="q", exception=failure))
+        assert "availableNow" in caplog.text and "processingTime" in caplog.text
+    finally:
+        tracker.stop()
+
+
+@pytest.mark.spark
+@pytest.mark.spec("STR-17")
+def test_continuous_and_real_time_triggers_are_refused(spark: Any, server: SyncEmbeddedBroker, tmp_path: Path) -> None:
+    fill(server, "triggers", [1])
+    rows = (
+        spark.readStream.format("rocketmq")
+        .options(nameServer=server.name_servers, topic="triggers", columns="body")
+        .load()
+    )
+    writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
+    with pytest.raises(PySparkException, match="Data source rocketmq does not support continuous processing"):
+        writer.trigger(continuous="1 second").start()
+    allowed = (
+        "spark.sql.streaming.realTimeMode.allowlistCheck"  # of sinks: else Spark says no before it comes to the source
+    )
+    spark.conf.set(allowed, "false")
+    try:
+        writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "r"))
+        query = writer.outputMode("update").trigger(realTime="5 minutes").start()
+        with pytest.raises(PySparkException, match="INPUT_STREAM_NOT_SUPPORTED"):
+            query.awaitTermination(60)
+        assert not query.isActive
+    finally:
+        spark.conf.unset(allowed)

@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 COMMIT_INTERVAL_MS: Final = 5000
 STOP_SECONDS: Final = 30.0
+TRIGGERS: Final = (
+    "streams of this source run in micro-batches: use trigger(availableNow=True) or trigger(processingTime='1 second')"
+)
 
 
 @dataclass
@@ -197,8 +200,11 @@ class Tracker(StreamingQueryListener):
             )
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Commit what is left."""
+        """Commit what is left; tell of the triggers there are when Spark refused a real-time one (STR-17)."""
         self._events.put(threading.Event())
+        failure = str(getattr(event, "exception", None) or "")
+        if "REAL_TIME_MODE.INPUT_STREAM_NOT_SUPPORTED" in failure and "PythonMicroBatchStream" in failure:
+            logger.error("query %s: %s", getattr(event, "id", ""), TRIGGERS)
         with self._change:
             self._ended.add(str(getattr(event, "id", "")))
             self._change.notify_all()

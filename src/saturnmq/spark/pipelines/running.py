@@ -131,7 +131,10 @@ def interval_of(args: argparse.Namespace) -> str | None:
         return "10 seconds" if args.follow else None
     match = re.fullmatch(r"(\d+)\s*(s|m|h)", text)
     if match is None or not int(match[1]):
-        raise ConfigError(f"option --trigger={args.trigger}: must be once, or a time such as 30s or 5m")
+        raise ConfigError(
+            f"option --trigger={args.trigger}: must be once (availableNow), or a time such as 30s or 5m (processingTime); "
+            "there are no continuous and no real-time triggers"
+        )
     return f"{match[1]} { {'s': 'seconds', 'm': 'minutes', 'h': 'hours'}[match[2]] }"
 
 
