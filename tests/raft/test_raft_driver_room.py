@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from raftgroup import DEADLINE_SECONDS, Group
 
 from saturnmq.raft.core.messages import Code
+from saturnmq.raft.room import member_ratio
 from saturnmq.store.disk import Disk
 
 YEAR_S = 366 * 86400
@@ -56,6 +60,75 @@ def test_old_files_go_between_two_syncs_when_there_always_is_one_under_way(
             assert [(await first).code, (await second).code] == [Code.SUCCESS, Code.SUCCESS]
         assert len(member.files.data.files) < files
         assert member.status().begin_index == member.files.begin_index > 0
+        await made.stop("n0")
+
+    asyncio.run(run())
+
+
+def used(ratios: dict[Path, float]) -> Callable[[Path], SimpleNamespace]:
+    """A stand-in for shutil.disk_usage; each folder here is a disk of its own, everything else is nearly empty."""
+
+    def disk_usage(path: Path) -> SimpleNamespace:
+        ratio = next((ratios[folder] for folder in (path, *path.parents) if folder in ratios), 0.1)
+        return SimpleNamespace(total=1000, used=round(ratio * 1000), free=1000 - round(ratio * 1000))
+
+    return disk_usage
+
+
+@pytest.mark.spec("DL-S10", "DL-S13")
+@pytest.mark.parametrize(
+    ("own", "data", "read_only", "expected"),
+    [
+        (0.2, {"a": 0.9}, "", 0.9),
+        (0.9, {"a": 0.2}, "", 0.9),
+        (0.2, {"a": 0.9, "b": 0.3}, "", 0.3),
+        (0.2, {"a": 0.9, "b": 0.3}, "b", 0.9),  # its room is of no use
+        (0.2, {"a": 0.3, "b": 0.9}, "b", 0.3),
+        (0.2, {"a": 0.3}, "a", 0.3),
+        (0.2, {}, "", 0.2),
+    ],
+)
+def test_the_fuller_one_counts_of_the_own_disk_and_the_emptiest_that_takes_data_files(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    own: float,
+    data: dict[str, float],
+    read_only: str,
+    expected: float,
+) -> None:
+    folders = [tmp_path / name / "not" / "made" for name in data]
+    for name in data:
+        (tmp_path / name).mkdir()
+    (tmp_path / "own").mkdir()
+    ratios = {tmp_path / name: ratio for name, ratio in data.items()} | {tmp_path / "own": own}
+    monkeypatch.setattr(shutil, "disk_usage", used(ratios))
+    held = {folder for folder in folders if folder.parts[-3] == read_only}
+    assert member_ratio(tmp_path / "own", folders, held) == expected
+
+
+@pytest.mark.spec("DL-S09", "DL-S10", "DL-S13", "DUR-15")
+def test_a_full_disk_of_the_data_files_alone_refuses_appends_and_forces_old_files_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other" / "ledger"
+    other.mkdir(parents=True)
+    ratios = {tmp_path / "other": 0.2}
+    monkeypatch.setattr(shutil, "disk_usage", used(ratios))
+
+    async def run() -> None:
+        made = Group(tmp_path, 1, file_bytes=4096, data_folders_text=str(other))
+        member = await made.start("n0")
+        for _ in range(20):
+            await made.append(b"x" * 800)
+        assert {file.path.parent for file in member.files.data.files} == {other}
+        ratios[tmp_path / "other"] = 0.97
+        member._next_clean_ms = 0
+        await made.until(lambda: member.node and member.node.state.disk_full, "the full disk is not seen")
+        await made.until(lambda: member.status().begin_index > 0, "no file went")
+        assert (await member.append([b"y"])).code == Code.DISK_FULL
+        ratios[tmp_path / "other"] = 0.2
+        member._next_clean_ms = 0
+        await made.append(b"z")
         await made.stop("n0")
 
     asyncio.run(run())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import shutil
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -48,6 +47,7 @@ from saturnmq.raft.ledger_files import BodyCheck, LedgerFiles, any_body
 from saturnmq.raft.peers import Peers
 from saturnmq.raft.retention import Disk as Fullness
 from saturnmq.raft.retention import RetentionSettings, disk_state, files_to_delete
+from saturnmq.raft.room import member_ratio, takes_files
 from saturnmq.raft.settings import RaftSettings
 from saturnmq.raft.term_file import CheckpointFile, TermFile
 from saturnmq.store.disk import Disk
@@ -522,8 +522,12 @@ class RaftMember:
             self._clean_now()
         elif now_ms >= self._next_clean_ms:
             self._next_clean_ms = now_ms + CLEAN_INTERVAL_MS
-            usage = shutil.disk_usage(self.files.folder)
-            self.clean(usage.used / usage.total if usage.total else -1.0, time.time(), time.localtime().tm_hour)
+            try:
+                used = member_ratio(self.files.folder, self.files.data.folders, self.settings.read_only_folders)
+            except OSError as error:
+                log.warning("member=%s how full its disks are cannot be read: %s", self.settings.self_id, error)
+            else:
+                self.clean(used, time.time(), time.localtime().tm_hour)
         try:
             self.files.prepare()
             full = self._too_full
@@ -540,13 +544,9 @@ class RaftMember:
             self._feed(lambda: node.disk_full(self._clock_ms(), full))
 
     def _may_grow(self, folder: Path) -> bool:
-        """Whether new data files go there (DL-S13). One folder among several that is nearly full is passed over."""
-        if folder in self.settings.read_only_folders:
-            return False
-        if len(self.settings.data_folders) < 2 or not folder.is_dir():
-            return True
-        usage = shutil.disk_usage(folder)
-        return usage.used <= self.retention.clean_ratio * usage.total
+        """Whether new data files go there (DL-S13)."""
+        settings = self.settings
+        return takes_files(folder, settings.data_folders, settings.read_only_folders, self.retention.clean_ratio)
 
     def clean(self, used_ratio: float, now_s: float, hour: int) -> int:
         """Delete old files (DL-S09), a few per call. Returns how many; 0 while a sync is under way: then they go behind it."""
