@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -152,17 +153,144 @@ def nested(n: int) -> bytes:
 @given(
     st.lists(st.sampled_from([b"x", b"y" * 300, nested(1), nested(2)]), max_size=25),
     st.integers(1, 4000),
-    st.booleans(),
+    st.sampled_from(["walk", "file", "resync"]),
 )
-def test_each_record_comes_once_at_any_split(bodies: list[bytes], piece_bytes: int, walk: bool) -> None:
+def test_each_record_comes_once_at_any_split(bodies: list[bytes], piece_bytes: int, split: str) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_scan, "PIECE_BYTES", piece_bytes)
         patch.setattr(log_scan, "CHUNK_BYTES", 700)
         make_log(Path(folder) / "commitlog", bodies)
-        found = read(Path(folder), split="walk" if walk else "file")
+        found = read(Path(folder), split=split)
         assert [(r["queueOffset"], r["body"]) for r in found] == list(enumerate(bodies))
+
+
+@pytest.mark.spec("FMD-03", "FMD-04", "FMD-06")
+@pytest.mark.parametrize("ledger", [False, True])
+def test_resync_cuts_without_reading_all_and_a_hole_is_told_by_one_task(
+    tmp_path: Path, ledger: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "dledger-n0" / "data" if ledger else tmp_path / "commitlog"
+    make_log(folder, [b"%d" % n * 50 for n in range(200)], file_bytes=60_000, ledger=ledger)
+    (path,) = folder.iterdir()
+    monkeypatch.setattr(log_scan, "PIECE_BYTES", 3000)
+    monkeypatch.setattr(log_scan, "CHUNK_BYTES", 500)
+    (file,) = log_files(str(tmp_path))
+    walked, cut = pieces_of(file), pieces_of(file, split="resync")
+    assert len(cut) > 5 and [p.begin for p in cut[1:]] == [p.end for p in cut[:-1]]
+    assert (cut[0].begin, cut[-1].end) == (0, walked[-1].end) and [p.last for p in cut] == [False] * (len(cut) - 1) + [
+        True
+    ]
+    assert [r["queueOffset"] for r in read(tmp_path, split="resync")] == list(range(200))
+    # the record before a cut is damaged: it ends the task before, which says so, though its file is the last one
+    whole = bytearray(path.read_bytes())
+    frames = [c.at + int(p) - 48 * ledger for c in chunks(cut[2]) for p in c.positions]
+    whole[frames[-1] : frames[-1] + 8] = b"garbage!"
+    path.write_bytes(whole)
+    with pytest.raises(CorruptRecord, match=f"damaged at byte {frames[-1]}"):
+        read(tmp_path, split="resync")
+    assert len(read(tmp_path, split="resync", corrupt="skip")) == 199
+
+
+@pytest.mark.spec("FMD-03")
+def test_a_body_that_forges_a_whole_frame_deceives_resync_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Why resync is never the default: position and CRC of a record inside a body can be right."""
+    first = record(0, 0)
+    head = len(record(1, len(first), body=b"")) - len(b"KEYS\x011") - len("T") - 3  # where the body begins
+    forged = record(7, len(first) + head)
+    folder = tmp_path / "commitlog"
+    folder.mkdir()
+    content = first + record(1, len(first), body=forged)
+    content += record(2, len(content))
+    (folder / f"{0:020d}").write_bytes(content)
+    monkeypatch.setattr(log_scan, "PIECE_BYTES", len(first) + 10)
+    (file,) = log_files(str(tmp_path))
+    assert pieces_of(file, split="resync")[1].begin == len(first) + head
+    assert [r["queueOffset"] for r in read(tmp_path)] == [0, 1, 2]
+    assert [r["queueOffset"] for r in read(tmp_path, split="file")] == [0, 1, 2]
+
+
+def pack(path: Path, codec: str) -> Path:
+    """The file as an archive in its place."""
+    packed = path.with_name(path.name + (".gz" if codec == "gzip" else ".zst"))
+    with pa.output_stream(str(packed), compression=codec) as out:
+        out.write(path.read_bytes())
+    path.unlink()
+    return packed
+
+
+@pytest.mark.spec("FMD-05", "FMD-09")
+@pytest.mark.parametrize("ledger", [False, True])
+def test_packed_files_are_read_as_others_a_task_each(tmp_path: Path, ledger: bool) -> None:
+    folder = tmp_path / "dledger-n0" / "data" if ledger else tmp_path / "commitlog"
+    used = make_log(folder, [b"m%d" % n * 20 for n in range(60)], ledger=ledger)
+    names = sorted(folder.iterdir())
+    content = names[-1].read_bytes()
+    names[-1].write_bytes(content[: used - 9] + bytes(len(content) - used + 9))  # the last record is torn
+    (folder / f"{len(names) * 2000:020d}").write_bytes(bytes(2000))  # made ahead
+    everything = [(r["queueOffset"], r["body"]) for r in read(tmp_path)]
+    assert everything[0] == (0, b"m0" * 20) and [n for n, _ in everything] == list(range(59)) and len(names) > 4
+    kept = names[1].read_bytes()
+    for number, path in enumerate(sorted(folder.iterdir())):
+        if number != 2:
+            pack(path, ("gzip", "zstd")[number % 2])
+    before = tree(tmp_path)
+    assert [(r["queueOffset"], r["body"]) for r in read(tmp_path)] == everything
+    assert [(r["queueOffset"], r["body"]) for r in read(tmp_path, split="resync")] == everything
+    assert tree(tmp_path) == before  # nothing is unpacked there
+    files = log_files(str(tmp_path))
+    assert [len(pieces_of(file)) for file in files] == [1] * len(files)
+    names[1].write_bytes(kept)  # unpacked again beside the archive: once all the same
+    assert [(r["queueOffset"], r["body"]) for r in read(tmp_path)] == everything
+    archive = names[0].with_name(names[0].name + ".gz")
+    if not ledger:
+        alone = [r["queueOffset"] for r in read(archive)]
+        assert alone and alone == list(range(len(alone)))
+    archive.write_bytes(archive.read_bytes()[:-30])
+    with pytest.raises(CorruptRecord, match=f"{archive.name}: cannot be unpacked"):
+        read(tmp_path)
+
+
+@pytest.mark.spec("FMD-09")
+def test_a_store_with_packed_files_is_not_read_by_its_queues(tmp_path: Path) -> None:
+    """Units tell places in files; those of packed ones would be taken for deleted."""
+
+    async def main() -> None:
+        small = StoreSettings(profile=StoreProfile.SMALL, commit_log_file_bytes=FILE_BYTES)
+        async with (
+            EmbeddedBroker(tmp_path, store=small) as server,
+            Client(name_servers=server.name_servers) as client,
+            client.producer("files-tests") as out,
+        ):
+            await client.create_topic("packed", queues=1)
+            for at in range(0, 1000, 50):
+                await out.send_many("packed", [Outgoing(value=b"%d" % n * 20) for n in range(at, at + 50)])
+
+    asyncio.run(main())
+    store = tmp_path / "store"
+    assert len(read(store, topic="packed", plan="queues")) == 1000
+    pack(min((store / "commitlog").iterdir()), "zstd")
+    assert sorted(r["queueOffset"] for r in read(store, topic="packed")) == list(range(1000))
+    with pytest.raises(ConfigError, match="plan=queues"):
+        read(store, topic="packed", plan="queues")
+
+
+@pytest.mark.spec("FMD-09")
+def test_a_file_of_another_name_is_read_with_its_base_offset(tmp_path: Path) -> None:
+    make_log(tmp_path / "commitlog", [b"m%d" % n * 20 for n in range(60)])
+    second = sorted((tmp_path / "commitlog").iterdir())[1]
+    expected = read(second)
+    assert expected and expected[0]["physicalOffset"] == 2000
+    copy = second.rename(tmp_path / "copy of a log.bin")
+    with pytest.raises(ConfigError, match=r"20 digits.*option baseOffset says it"):
+        read(copy)
+    assert read(copy, baseOffset=2000) == expected
+    assert read(pack(copy, "gzip"), baseOffset=2000) == expected
+    with pytest.raises(ConfigError, match="is no file; files of folders have their names"):
+        read(tmp_path, baseOffset=0)
+    with pytest.raises(ConfigError, match="baseOffset is for mode=files"):
+        RocketMQDataSource({"nameServer": "h:1", "topic": "T", "baseOffset": "0"}).schema()
 
 
 @pytest.mark.spec("FMD-06", "PIP-14")

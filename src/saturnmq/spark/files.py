@@ -14,7 +14,8 @@ from saturnmq.protocol.errors import ConfigError, CorruptRecord, MessageError
 from saturnmq.spark import queue_units
 from saturnmq.spark.decode import Ints, Selection, decode_block, rebatched
 from saturnmq.spark.fetch import Loss, met_loss
-from saturnmq.spark.log_scan import Chunk, FilePiece, chunks, log_files, pieces_of
+from saturnmq.spark.log_archive import is_archive
+from saturnmq.spark.log_scan import NO_LIMIT, Chunk, FilePiece, chunks, log_files, pieces_of
 from saturnmq.spark.options import COLUMNS, SourceOptions
 from saturnmq.spark.planning import EVERYTHING
 from saturnmq.spark.pushdown import Predicates
@@ -46,10 +47,10 @@ def plan_files(
         raise ConfigError(
             f"option plan=queues: {options.path!r} has no consume queues of the topics that can be relied on"
         )
-    for file in log_files(options.path, uncommitted=options.uncommitted):
+    for file in log_files(options.path, uncommitted=options.uncommitted, base_offset=options.base_offset):
         try:
-            if file.base + Path(file.path).stat().st_size > since:
-                found += pieces_of(file, walk=options.split == "walk", begin=max(since - file.base, 0))
+            if is_archive(file.path) or file.base + Path(file.path).stat().st_size > since:
+                found += pieces_of(file, split=options.split, begin=max(since - file.base, 0))
         except FileNotFoundError:
             _gone(options, file.path, file.base, file.base)
     return found
@@ -94,7 +95,7 @@ def _batches(
             if len(chunk.positions):
                 yield from _decoded(options, columns, piece, select, chunk)
     except FileNotFoundError:
-        _gone(options, piece.path, piece.base + piece.begin, piece.base + piece.end)
+        _gone(options, piece.path, piece.base + piece.begin, min(piece.base + piece.end, NO_LIMIT))
 
 
 def _by_units(

@@ -2,7 +2,7 @@
 
 A file begins with a record, and each record says where the next one is. A record is taken for one only when its magic and its own
 position fit; after damage also its lengths and its CRC must, since a body can hold anything. Files of DLedger have an entry header
-before each record. Source: FMD-01, FMD-03..07; layouts: protocol/message.py, raft/layout.py.
+before each record. Source: FMD-01, FMD-03..07, FMD-09; layouts: protocol/message.py, raft/layout.py.
 """
 
 # Frame heads, big-endian.
@@ -19,6 +19,7 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -27,6 +28,7 @@ import numpy as np
 from saturnmq.protocol.errors import ConfigError, MessageError
 from saturnmq.protocol.message import BLANK_MAGIC, MESSAGE_MAGIC, RECORD_FIXED_BYTES, decode_record
 from saturnmq.spark.decode import Ints
+from saturnmq.spark.log_archive import is_archive, number_of, opened
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -80,11 +82,19 @@ class Chunk:
     bad: list[Bad] = field(default_factory=list)
 
 
-def log_files(path: str, *, uncommitted: bool = False) -> list[LogFile]:
-    """The files of a store root, a commitlog folder, a DLedger folder or one file, in order. Raises ConfigError."""
+def log_files(path: str, *, uncommitted: bool = False, base_offset: int | None = None) -> list[LogFile]:
+    """The files of a store root, a commitlog folder, a DLedger folder or one file, in order; packed ones too, unless the same
+    file is there unpacked.
+
+    base_offset: physical offset of the first byte, of one file whose name does not say it. Raises ConfigError.
+    """
     root = Path(path.removeprefix("file://"))
     if root.is_file():
-        return [_named(root, ledger=False, last=True)]
+        return [_named(root, ledger=False, last=True, base=base_offset)]
+    if base_offset is not None:
+        raise ConfigError(
+            f"option baseOffset={base_offset}: path={path!r} is no file; files of folders have their names"
+        )
     if not root.is_dir():
         raise ConfigError(f"option path={path!r}: no such folder")
     ledgers = sorted(p for p in root.glob("dledger-*") if (p / "data").is_dir())
@@ -93,12 +103,14 @@ def log_files(path: str, *, uncommitted: bool = False) -> list[LogFile]:
     files: list[LogFile] = []
     if ledger is not None:
         committed = NO_LIMIT if uncommitted else _committed(ledger / "checkpoint")
-        found = [_named(p, ledger=True, last=False) for p in numbered(ledger / "data")]
+        found = [_named(p, ledger=True, last=False) for p in _all_numbered(ledger / "data")]
         files = [f._replace(committed=committed) for f in found]
         divide = files[0].base if files else NO_LIMIT
-        files = [f for f in (_named(p, ledger=False, last=False) for p in numbered(plain)) if f.base < divide] + files
+        files = [
+            f for f in (_named(p, ledger=False, last=False) for p in _all_numbered(plain)) if f.base < divide
+        ] + files
     else:
-        files = [_named(p, ledger=False, last=False) for p in numbered(plain)]
+        files = [_named(p, ledger=False, last=False) for p in _all_numbered(plain)]
     if not files and plain == root and ledger is None:
         raise ConfigError(
             f"option path={path!r}: it holds no commit log: a store folder, its commitlog, or a DLedger folder"
@@ -110,10 +122,12 @@ def log_files(path: str, *, uncommitted: bool = False) -> list[LogFile]:
 
 def _is_empty(path: Path) -> bool:
     """Whether nothing but zeros is in the file."""
-    with path.open("rb") as handle:
-        while data := handle.read(CHUNK_BYTES):
+    with opened(str(path)) as handle:
+        at = 0
+        while data := os.pread(handle, CHUNK_BYTES, at):
             if data.strip(b"\0"):
                 return False
+            at += len(data)
     return True
 
 
@@ -124,12 +138,25 @@ def numbered(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if re.fullmatch(r"\d{20}", p.name))
 
 
-def _named(path: Path, *, ledger: bool, last: bool) -> LogFile:
-    if not re.fullmatch(r"\d{20}", path.name):
+def _all_numbered(folder: Path) -> list[Path]:
+    """As `numbered`, with packed files in the places of those that are not there."""
+    found = (
+        {number: path for path in folder.iterdir() if (number := number_of(path)) is not None}
+        if folder.is_dir()
+        else {}
+    )
+    found |= {int(path.name): path for path in numbered(folder)}
+    return [path for _, path in sorted(found.items())]
+
+
+def _named(path: Path, *, ledger: bool, last: bool, base: int | None = None) -> LogFile:
+    number = number_of(path) if base is None else base
+    if number is None:
         raise ConfigError(
-            f"option path: {path.name!r} is no file of a log; such names are 20 digits, the file's first offset"
+            f"option path: {path.name!r} is no file of a log; such names are 20 digits, the file's first offset, "
+            "with .gz or .zst behind when it is packed; option baseOffset says it for a file of another name"
         )
-    return LogFile(str(path), int(path.name), ledger, last)
+    return LogFile(str(path), number, ledger, last)
 
 
 def _committed(checkpoint: Path) -> int:
@@ -141,19 +168,30 @@ def _committed(checkpoint: Path) -> int:
     return NO_LIMIT
 
 
-def pieces_of(file: LogFile, *, walk: bool = True, begin: int = 0) -> list[FilePiece]:
-    """Tasks of about 64 MiB with exact ends; the file as one without walk, the last one excepted: its end must be found.
+def pieces_of(file: LogFile, *, split: str = "walk", begin: int = 0) -> list[FilePiece]:
+    """Tasks of about 64 MiB with exact ends, found by walking from frame to frame.
 
-    begin: where the first of them starts in the file, which is where a frame starts.
+    split=file: the file as one, the last one is still walked: its end must be found. split=resync: little is read, each task begins
+    at the first frame behind a place that is surely one; a body that forges a whole frame there is taken for it. A packed file is
+    one task. begin: where the first of them starts in the file, which is where a frame starts. Source: FMD-03.
     """
-    size = Path(file.path).stat().st_size
+    if is_archive(file.path):
+        if not file.last:
+            return [FilePiece(file.path, file.base, begin, NO_LIMIT, file.ledger, file.last, file.committed)]
+        size, split = NO_LIMIT, "file"
+    else:
+        size = Path(file.path).stat().st_size
+    whole = FilePiece(file.path, file.base, begin, size, file.ledger, file.last, file.committed)
+    if split == "resync":
+        starts = [begin, *_starts(whole)]
+        pieces = [whole._replace(begin=a, end=b, last=False) for a, b in pairwise(starts)]
+        return pieces + pieces_of(file, split="file", begin=starts[-1])
+    walk = split == "walk"
     if not walk and not file.last:
-        return [FilePiece(file.path, file.base, begin, size, file.ledger, file.last, file.committed)]
+        return [whole]
     cuts, end, damaged = [], begin, False
     tail: Chunk | None = None
-    for chunk in chunks(
-        FilePiece(file.path, file.base, begin, size, file.ledger, file.last, file.committed), stop_at_bad=True
-    ):
+    for chunk in chunks(whole, stop_at_bad=True):
         if chunk.bad:
             damaged = not chunk.bad[0].torn
             end = chunk.at
@@ -183,10 +221,24 @@ def _whole(chunk: Chunk, head_bytes: int) -> int:
     return last - head_bytes if b"\0" in record.properties_raw else len(chunk.data)
 
 
+def _starts(piece: FilePiece) -> list[int]:
+    """Where frames surely start, one behind each 64 MiB."""
+    found: list[int] = []
+    with opened(piece.path) as handle:
+        at = piece.begin + PIECE_BYTES
+        while at < piece.end and (start := _resync(handle, at, piece)) is not None:
+            found.append(start)
+            at = start + PIECE_BYTES
+    return found
+
+
 def chunks(piece: FilePiece, *, stop_at_bad: bool = False) -> Iterator[Chunk]:
-    """Whole frames of a piece, in order; damage as a chunk with `bad` and no records. Raises OSError when the file is gone."""
-    handle = os.open(piece.path, os.O_RDONLY)
-    try:
+    """Whole frames of a piece, in order; damage as a chunk with `bad` and no records.
+
+    Raises OSError when the file is gone, CorruptRecord for a packed one that cannot be unpacked.
+    """
+    with opened(piece.path) as handle:
+        piece = piece._replace(end=min(piece.end, os.fstat(handle).st_size))
         at, want = piece.begin, CHUNK_BYTES
         while at < piece.end:
             data = os.pread(handle, min(want, piece.end - at), at)
@@ -209,8 +261,6 @@ def chunks(piece: FilePiece, *, stop_at_bad: bool = False) -> Iterator[Chunk]:
             if stop_at_bad or next_at is None:
                 return
             at = next_at
-    finally:
-        os.close(handle)
 
 
 def _frames(data: bytes, at: int, piece: FilePiece) -> tuple[list[int], int, str]:

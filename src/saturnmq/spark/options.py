@@ -77,6 +77,7 @@ class SourceOptions(Connection):
     uncommitted: bool = False
     broker_name: str | None = None
     properties_format: str = "raw"
+    base_offset: int | None = None
 
     def form_of(self, column: str) -> str:
         """The column as decoders know it: `properties` in another form than raw has that behind a colon."""
@@ -216,7 +217,8 @@ _TABLE: Final[table.OptionTable] = {
     "brokerName": ("broker_name", table.text),
     "readFrom": ("read_from", table.one_of("auto", "master", "slave")),
     "propertiesFormat": ("properties_format", table.one_of("raw", "json", "map")),
-    "split": ("split", table.one_of("walk", "file")),
+    "split": ("split", table.one_of("walk", "file", "resync")),
+    "baseOffset": ("base_offset", table.number(0)),
     "plan": ("plan", table.one_of("auto", "queues", "log")),
 }
 OPTION_NAMES: Final = tuple(_TABLE)
@@ -287,5 +289,7 @@ def _check_together(values: dict[str, Any], problems: list[str], *, files: bool)
     for attribute, name in (("pattern", "subscribePattern"), ("assign", "assign")):
         if files and attribute in values:
             problems.append(f"option {name} needs a broker; with mode=files name topics by option topic")
+    if not files and "base_offset" in values:
+        problems.append("option baseOffset is for mode=files")
     if not files and "path" in values:
         values.pop("path")  # Spark's own name for load(PATH); it says nothing to a broker

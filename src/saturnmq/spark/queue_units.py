@@ -19,6 +19,7 @@ import pyarrow as pa
 from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.message import MESSAGE_MAGIC, java_hash
 from saturnmq.spark.decode import HIDDEN_TOPICS, Ints, Selection, arrow_schema
+from saturnmq.spark.log_archive import packed
 from saturnmq.spark.log_scan import NO_LIMIT, Chunk, numbered
 from saturnmq.spark.options import SourceOptions
 from saturnmq.spark.pushdown import Predicates
@@ -74,6 +75,8 @@ def plan_queues(options: SourceOptions, wanted: Predicates, columns: tuple[str, 
     root = _root(options.path)
     if root is None or options.plan == "log" or options.include_system:
         return None
+    if any(packed(folder) for folder in (root / "commitlog", _ledger(root)) if folder is not None):
+        return None  # records cannot be picked out of packed files
     named = frozenset(options.topics)
     if wanted.topics is not None:
         named = named & wanted.topics if named else wanted.topics

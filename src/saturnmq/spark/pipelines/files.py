@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from saturnmq.protocol.errors import MessageError
 from saturnmq.protocol.message import decode_record
-from saturnmq.spark.log_scan import FilePiece, LogFile, chunks, log_files
+from saturnmq.spark.log_scan import NO_LIMIT, FilePiece, LogFile, chunks, log_files
 from saturnmq.spark.pipelines import lake, running
 from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
 
@@ -53,8 +53,7 @@ def build(spark: SparkSession, conf: FilesConf) -> DataFrame:
 def check_file(file: LogFile) -> tuple[str, int, int, int, int, int, bool]:
     """A row of `commitlog_check`: bytes of the log from the file's first to behind its last valid record. Runs in a worker."""
     frames, bad_crc, holes, torn, end = 0, 0, 0, False, 0
-    size = Path(file.path).stat().st_size
-    for chunk in chunks(FilePiece(file.path, file.base, 0, size, file.ledger, file.last, file.committed)):
+    for chunk in chunks(FilePiece(file.path, file.base, 0, NO_LIMIT, file.ledger, file.last, file.committed)):
         for bad in chunk.bad:
             if not bad.torn:
                 holes += 1
