@@ -136,7 +136,9 @@ def test_a_requester_that_refuses_or_is_silent_is_told_to_the_sender(monkeypatch
 
 
 @pytest.mark.spec("RR-04")
-def test_a_reply_that_is_not_stored_is_delivered_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_that_is_not_stored_is_delivered_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     async def work() -> None:
         async with wire(store_replies=False) as w, requester(w) as got:
             answer = await reply(w)
@@ -145,7 +147,9 @@ def test_a_reply_that_is_not_stored_is_delivered_all_the_same(monkeypatch: pytes
         async with wire() as w, requester(w) as got:
             full = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="full")
             monkeypatch.setattr(w.broker.store, "put", lambda message: full)
-            assert ((await reply(w)).code, len(got)) == (0, 1)
+            answer = await reply(w)
+            assert (answer.code, answer.ext["msgId"], answer.ext["queueOffset"], len(got)) == (0, "0", "0", 1)
+            assert f"reply not stored topic={TOPIC}: SERVICE_NOT_AVAILABLE full" in caplog.text
 
     run(work)
 

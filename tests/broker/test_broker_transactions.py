@@ -7,6 +7,7 @@ import json
 import logging
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from wire import Clock, Wire, run, wire
 
 from saturnmq.broker.half_table import CheckLimits, Half, HalfTable, Outcome, Step, immunity_ms
 from saturnmq.broker.transactions import GROUP, Transactions
+from saturnmq.net import Connection
 from saturnmq.protocol.bodies import HeartbeatData, ProducerData
 from saturnmq.protocol.codes import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, RequestCode
 from saturnmq.protocol.command import Command
@@ -380,6 +382,29 @@ def test_producers_of_a_group_are_asked_in_turn() -> None:
             for each in (w, other):
                 assert [(await asked(each)).ext["msgId"] for _ in range(2)] == ["ID", "ID"]
             await other.client.close()
+
+    run(work)
+
+
+@pytest.mark.spec("TX-09")
+def test_three_producers_are_tried_for_one_that_takes_a_question() -> None:
+    async def work() -> None:
+        clock = Clock()
+        async with wire(clock_ms=clock) as w:
+            members = w.broker.ctx.clients.producers
+            await become_producer(w)
+            deaf: list[Any] = [Mock(spec=Connection, closed=n == 0, congested=n > 0) for n in range(3)]
+            (own,) = members["producers"]
+            await half(w)
+            clock.ms += 10_000
+            for number, questions in ((2, 1), (3, 0)):
+                members["producers"] = dict.fromkeys([*deaf[:number], own], members["producers"][own])
+                w.broker.ctx.clients._turn = number  # the next is the first of them
+                before = service(w).table.pending[0].asked
+                await service(w).round()
+                assert service(w).table.pending[0].asked - before == questions
+            assert (await asked(w)).ext["msgId"] == "ID"
+            members["producers"] = {own: members["producers"][own]}
 
     run(work)
 

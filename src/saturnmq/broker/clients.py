@@ -110,7 +110,9 @@ class Clients:
         self._producer_ids[info.client_id] = connection
         self._groups_of.setdefault(connection, (set(), set()))[0].add(group)
 
-    def register_consumer(self, data: ConsumerData, connection: Connection, info: ClientInfo, *, notify: bool) -> None:
+    def register_consumer(
+        self, data: ConsumerData, connection: Connection, info: ClientInfo, *, notify: bool = True
+    ) -> None:
         """A consumer was heard of; its group's members are told when that changes something (HB-04)."""
         group = self.consumers.get(data.group_name)
         if group is None:

@@ -63,15 +63,12 @@ def _consumer(
     if problem is not None:
         raise response_error(ResponseCode.SYSTEM_ERROR, f"{problem}: {data.group_name[:80]!r}")
     group = ctx.groups.find(data.group_name)
-    notify = ctx.settings.notify_ids_changed
-    if group is not None:
-        notify = notify and group.notify_consumer_ids_changed_enable
-        if len(RETRY_PREFIX + data.group_name) <= 127:
-            with contextlib.suppress(ResponseError):  # as many topics as there may be: its retries are refused, no more
-                ctx.topics.ensure_for_group(RETRY_PREFIX + data.group_name, group.retry_queue_nums)
+    if group is not None and len(RETRY_PREFIX + data.group_name) <= 127:
+        with contextlib.suppress(ResponseError):  # as many topics as there may be: its retries are refused, no more
+            ctx.topics.ensure_for_group(RETRY_PREFIX + data.group_name, group.retry_queue_nums)
     info = ClientInfo(client_id, request.language, request.version, now_ms)
     before = _expressions(ctx, data.group_name)
-    ctx.clients.register_consumer(data, connection, info, notify=notify)
+    ctx.clients.register_consumer(data, connection, info)
     ctx.filters.subscribe(data.group_name, data.subscription_data_set, now_ms)
     for topic, expression in _expressions(ctx, data.group_name).items():
         if before.get(topic, expression) != expression:

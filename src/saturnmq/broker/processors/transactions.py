@@ -21,8 +21,6 @@ _ENDS: Final = (int(SysFlag.COMMIT), int(SysFlag.ROLLBACK))
 
 def end(ctx: Context, connection: Connection, request: Command, header: h.EndTransaction) -> Command | None:
     """37: usually one-way. A producer that does not know is not answered, and asked again."""
-    if ctx.settings.broker_role == "SLAVE":
-        return request.reply(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave ends no transactions, ask the master")
     if header.commit_or_rollback == _UNKNOWN:
         log.debug("producer does not know yet key=%s peer=%s", header.transaction_id, connection.remote_address)
         return None

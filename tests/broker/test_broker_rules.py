@@ -1,0 +1,140 @@
+"""Switches and small rules of a broker, each shown by what it changes for a client."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from brokergroup import ledger_group
+from wire import Wire, run, wire
+
+from saturnmq.protocol.bodies import SubscriptionGroupConfig
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.command import Command
+from saturnmq.store import PutResult, PutStatus
+
+# ---- messages sent back
+
+
+async def sent_back(w: Wire, *, version: int = 407, **more: object) -> Command:
+    """The answer to the return of the first message of T."""
+    (message,) = await w.messages()
+    fields = {"group": "G", "delayLevel": 0, "originTopic": "T", "offset": message.physical_offset} | more
+    return await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, version=version, **fields)
+
+
+@pytest.mark.spec("RTY-06")
+def test_a_message_that_is_not_stored_again_was_not_sent_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            for status in PutStatus:
+
+                async def confirmed(result: PutResult, status: PutStatus = status) -> PutStatus:
+                    return status
+
+                monkeypatch.setattr(w.broker.store, "wait_confirmed", confirmed)
+                answer = await sent_back(w)
+                stored = status is PutStatus.PUT_OK
+                assert answer.code == (0 if stored else 1) and (stored or status.value in (answer.remark or ""))
+
+    run(work)
+
+
+@pytest.mark.spec("RTY-02")
+def test_a_group_without_retry_queues_has_its_messages_dropped() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            for queues in (0, -1):
+                w.broker.ctx.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=queues))
+                before = w.broker.store.log.end
+                assert (await sent_back(w)).code == 0
+                assert w.broker.store.log.end == before and "%RETRY%G" not in w.broker.topics.table
+
+    run(work)
+
+
+@pytest.mark.spec("RTY-02")
+@pytest.mark.parametrize(("version", "topic"), [(120, "SCHEDULE_TOPIC_XXXX"), (121, "%DLQ%G")])
+def test_the_consumers_own_count_of_retries_counts_from_client_3_4_9_on(version: int, topic: str) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            assert (await sent_back(w, version=version, maxReconsumeTimes=0)).code == 0
+            assert {name for name, _ in w.broker.store.topic_queues()} == {"T", topic}
+
+    run(work)
+
+
+# ---- members and topics
+
+
+@pytest.mark.spec("RB-07", "HB-04")
+def test_members_of_a_group_that_wants_no_notice_get_none() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            w.broker.ctx.groups.set(SubscriptionGroupConfig("Quiet", notify_consumer_ids_changed_enable=False))
+            other = Wire(w.server)
+            for group in ("Quiet", "Loud"):  # told in this order, if at all
+                await w.heartbeat(group, "T")
+            assert (await w.pushed.get()).ext == {"consumerGroup": "Loud"}
+            for group in ("Quiet", "Loud"):
+                await other.heartbeat(group, "T", client_id="c2")
+            assert (await w.pushed.get()).ext == {"consumerGroup": "Loud"}
+            await other.client.close()
+            assert (await w.pushed.get()).ext == {"consumerGroup": "Loud"}
+        async with wire(notify_ids_changed=False) as w:
+            await w.heartbeat("Loud", "T")
+            assert w.broker._changed_groups == {} and w.broker.ctx.clients.consumers["Loud"].members
+
+    run(work)
+
+
+@pytest.mark.spec("SND-06")
+def test_a_topic_made_by_a_send_has_the_filter_type_of_the_default_one_and_the_unit_flag_of_the_send() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            table = w.broker.topics.table
+            assert (await w.send("plain")).code == 0
+            table["TBW102"].topic_filter_type = "MULTI_TAG"
+            assert (await w.send("unit", k=True)).code == 0
+            found = [(table[name].topic_filter_type, table[name].topic_sys_flag) for name in ("plain", "unit")]
+            assert found == [("SINGLE_TAG", 0), ("MULTI_TAG", 1)]
+
+    run(work)
+
+
+# ---- a member of a group that leads nobody
+
+
+LEADERS_ONLY = {
+    RequestCode.SEND_MESSAGE: 14,
+    RequestCode.SEND_MESSAGE_V2: 14,
+    RequestCode.SEND_BATCH_MESSAGE: 14,
+    RequestCode.CONSUMER_SEND_MSG_BACK: 14,
+    RequestCode.END_TRANSACTION: 11,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: 14,
+    RequestCode.SEND_REPLY_MESSAGE: 14,
+    RequestCode.SEND_REPLY_MESSAGE_V2: 14,
+    RequestCode.UPDATE_CONSUMER_OFFSET: 14,
+    RequestCode.LOCK_BATCH_MQ: 14,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: 14,
+    RequestCode.CLONE_GROUP_OFFSET: 14,
+    RequestCode.CLEAN_UNUSED_TOPIC: 14,
+    RequestCode.UPDATE_AND_CREATE_TOPIC: 14,
+    RequestCode.DELETE_TOPIC_IN_BROKER: 14,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: 14,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: 14,
+}
+
+
+@pytest.mark.spec("DL-X08", "TX-04")
+def test_a_member_that_does_not_lead_refuses_all_that_changes_something(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with asyncio.timeout(30), ledger_group(tmp_path, start=False) as group:
+            lonely = await group.start("n0")
+            assert {code: (await group.call(lonely, code)).code for code in LEADERS_ONLY} == LEADERS_ONLY
+
+    asyncio.run(work())
