@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow
@@ -22,7 +24,20 @@ from saturnmq.protocol.ids import parse_offset_message_id
 from saturnmq.protocol.message import Host, Message, encode_record
 from saturnmq.spark.connect import Connection, linked
 from saturnmq.spark.log_scan import log_files
-from saturnmq.spark.pipelines import NAMES, audit, dlq, export, files, lake, main, pipeline, replay, running, trace
+from saturnmq.spark.pipelines import (
+    NAMES,
+    audit,
+    dlq,
+    export,
+    files,
+    lake,
+    main,
+    pipeline,
+    replay,
+    running,
+    stats,
+    trace,
+)
 from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
@@ -85,6 +100,29 @@ def test_the_result_is_one_line_and_the_exit_code_says_what_failed(capsys: pytes
         "data loss: topic T, broker b, queue 0, offsets 0..5: gone",
     )
     assert running.cause_of(RuntimeError("no cause\nin here")) == ("RuntimeError", "no cause")
+
+
+@pytest.mark.spec("PIP-05")
+def test_too_many_bad_rows_are_a_run_that_failed_not_wrong_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    stopped: list[bool] = []
+    monkeypatch.setattr(
+        running, "session", lambda *_given, **_settings: SimpleNamespace(stop=lambda: stopped.append(True))
+    )
+    found = 3
+
+    def run(_spark: Any, conf: running.Conf, _step: Any) -> running.Outcome:
+        conf.check_bad(found, "messages_bad")
+        return running.Outcome(bad=found)
+
+    made = replace(pipeline("export"), run=run)
+    argv = ["--name-servers", "h:1", "--topic", "T", "--lake", str(tmp_path), "--quiet"]
+    assert running.run(made, [*argv, "--max-bad", "2"]) == running.EXIT_FAILED == 1
+    assert capsys.readouterr().err == (
+        f"saturnmq spark export: 3 rows are bad, option --max-bad=2 allows fewer: see {tmp_path}/messages_bad\n"
+    )
+    assert running.run(made, [*argv, "--max-bad", "3"]) == running.run(made, argv) == 0 and len(stopped) == 3
 
 
 @pytest.mark.spark
@@ -318,7 +356,7 @@ def test_an_export_decodes_bodies_and_sets_bad_ones_aside(
     ]
     offsets = spark.read.parquet(conf.table("_offsets")).collect()
     assert [(r["batch"], r["topic"], r["queue_id"], r["to_offset"]) for r in offsets] == [(0, "decoded", 0, 3)]
-    with pytest.raises(ConfigError, match="1 rows are bad"):
+    with pytest.raises(running.BadRowsError, match="1 rows are bad"):
         export.run(spark, export.ExportConf(**{**vars(conf), "max_bad": 0}), quietly)
 
 
@@ -398,7 +436,7 @@ def test_latencies_of_known_traces_are_found_and_late_ones_count(
     with Client(name_servers=server.name_servers) as client, client.producer("pipeline-tests") as out:
         client.create_topic("traces", queues=1)
         out.send_many("traces", [Outgoing(value="".join(texts[n : n + 40]).encode()) for n in range(0, len(texts), 40)])
-        first = trace.run(spark, conf, quietly)
+        first = trace.run(spark, replace(conf, max_bad=1), quietly)
         assert (first.bad, first.rows_out, first.more["unconsumed"]) == (1, 188, 15)
         out.send("traces", "".join(deliver(n, f"M{n}", n) for n in range(186, 196)).encode())  # late
     second = trace.run(spark, conf, quietly)

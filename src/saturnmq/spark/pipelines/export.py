@@ -126,10 +126,7 @@ def _run(spark: SparkSession, conf: ExportConf, step: Callable[[str], Any]) -> O
     bad = 0
     if conf.schema:
         bad = lake.count(spark, conf.table("messages_bad"))
-        if conf.max_bad is not None and bad > conf.max_bad:
-            raise ConfigError(
-                f"{bad} rows are bad, option --max-bad={conf.max_bad} allows fewer: {conf.table('messages_bad')}"
-            )
+        conf.check_bad(bad, "messages_bad")
     return Outcome(rows, rows - bad, bad, lag, f"{rows} rows of topic {conf.topics} are in {conf.messages}",
                    more={"table": conf.messages})  # fmt: skip
 

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark import session
 from saturnmq.spark.fetch import DataLossError
 from saturnmq.spark.progress import Report
@@ -39,6 +39,10 @@ C = TypeVar("C", bound="Conf")
 STOP: Final = threading.Event()  # set by SIGTERM and SIGINT: end at a border between batches (SPK-14)
 
 
+class BadRowsError(SaturnError):
+    """More rows are bad than --max-bad allows: the run failed, its options are right (PIP-05)."""
+
+
 @dataclass(frozen=True)
 class Conf:
     """What every pipeline knows. lake: folder of its tables. interval: None for a single run, else Spark's words for it."""
@@ -51,6 +55,13 @@ class Conf:
     def table(self, name: str) -> str:
         """Path of a table of the lake."""
         return f"{self.lake.rstrip('/')}/{name}"
+
+    def check_bad(self, bad: int, table: str) -> None:
+        """Raises BadRowsError when so many bad rows, which are in this table, are too many."""
+        if self.max_bad is not None and bad > self.max_bad:
+            raise BadRowsError(
+                f"{bad} rows are bad, option --max-bad={self.max_bad} allows fewer: see {self.table(table)}"
+            )
 
 
 @dataclass
@@ -169,7 +180,7 @@ def run(pipeline: Pipeline[Any], argv: Sequence[str]) -> int:
     try:
         with stoppable(hasattr(args, "trigger")), watched(spark, pipeline.name, quiet=args.quiet or args.json) as step:
             outcome = pipeline.run(spark, conf, step)
-    except (PySparkException, Py4JError, DataLossError) as error:
+    except (PySparkException, Py4JError, DataLossError, BadRowsError) as error:
         kind, cause = cause_of(error)
         if kind == ConfigError.__name__:
             raise ConfigError(cause) from error
@@ -203,7 +214,7 @@ def say(name: str, outcome: Outcome, seconds: float, *, as_json: bool) -> None:
 
 def cause_of(error: BaseException) -> tuple[str, str]:
     """(class name, message) of what went wrong first, out of the text that Spark wraps it in."""
-    if isinstance(error, DataLossError | ConfigError):
+    if isinstance(error, DataLossError | ConfigError | BadRowsError):
         return type(error).__name__, str(error)
     found = _CAUSE.findall(str(error))
     own = [(kind, text) for kind, text in found if not kind.startswith(("PySpark", "Spark", "Py4J", "Streaming"))]

@@ -197,8 +197,7 @@ def once(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> Ou
     step("asking brokers" if conf.mode == "poll" else "reading ticks")
     count = poll(spark, conf) if conf.mode == "poll" else ingest(spark, conf, step)
     bad = lake.count(spark, conf.table("stats_ticks_bad"))
-    if conf.max_bad is not None and bad > conf.max_bad:
-        raise ConfigError(f"{bad} ticks are bad, option --max-bad={conf.max_bad} allows fewer: see stats_ticks_bad")
+    conf.check_bad(bad, "stats_ticks_bad")
     fresh = tables(spark, conf, step)
     if conf.alert_topic and fresh:
         told = [(json.dumps(row | {"ts": row["ts"].isoformat()}).encode(), row["subject"]) for row in fresh]

@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from saturnmq.protocol.codes import TRACE_TOPIC
-from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.protocol.errors import SaturnError
 from saturnmq.spark.pipelines import lake, report, running
 from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
 
@@ -233,8 +233,7 @@ def once(spark: SparkSession, conf: TraceConf, step: Callable[[str], Any]) -> Ou
     """New events, then the tables and the report."""
     messages = running.watch(build(spark, conf), step)
     bad = lake.count(spark, conf.table("trace_events_bad"))
-    if conf.max_bad is not None and bad > conf.max_bad:
-        raise ConfigError(f"{bad} records are bad, option --max-bad={conf.max_bad} allows fewer: see trace_events_bad")
+    conf.check_bad(bad, "trace_events_bad")
     tables(spark, conf, step)
     step("report")
     minutes = sorted(lake.head(spark, conf.table("latency_1m"), ROWS_MAX), key=lambda row: str(row["window_start"]))
