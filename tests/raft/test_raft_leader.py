@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -37,6 +38,11 @@ def pushed(bench: Bench, peer: str = "n1") -> list[list[int]]:
         for send in bench.sends(peer, PushRequest)
         if isinstance(send.request, PushRequest) and send.request.kind is PushKind.APPEND
     ]
+
+
+def last_append(bench: Bench, peer: str = "n1") -> Any:
+    """The newest APPEND to a peer."""
+    return [send for send in bench.sends(peer, PushRequest) if send.request.kind is PushKind.APPEND][-1]
 
 
 def leader(**more: object) -> Bench:
@@ -362,6 +368,35 @@ def test_answers_to_appends() -> None:
     bench.push_answer(sends[2], Code.INCONSISTENT_STATE, 0, 5)
     assert progress.state is PeerState.COMPARE
     assert kinds(bench)[-1] is PushKind.COMPARE
+
+
+@pytest.mark.spec("DL-P10", "DL-P12", "DL-F10")
+def test_a_peer_that_has_a_push_already_and_never_stores_it_is_compared() -> None:
+    """A member of the original came back empty and could not place a push before the answer to it was no longer waited for."""
+    bench = leader()
+    bench.propose(b"x")
+    progress = bench.node.leader.peers["n1"]
+    for pushes in range(2, 6):
+        assert progress.state is PeerState.APPEND
+        bench.tick(1001)
+        assert pushed(bench) == [[4]] * pushes
+        bench.push_answer(last_append(bench), Code.REPEATED_PUSH)
+    assert (progress.state, kinds(bench)[-1]) == (PeerState.COMPARE, PushKind.COMPARE)
+
+
+@pytest.mark.spec("DL-P10", "DL-P12")
+def test_a_slow_peer_that_moves_on_is_not_compared() -> None:
+    bench = leader()
+    progress = bench.node.leader.peers["n1"]
+    for index in (4, 5):
+        bench.propose(b"x")
+        first = last_append(bench)
+        for _ in range(2):
+            bench.tick(1001)
+            assert last_append(bench).request.entries[0].index == index
+            bench.push_answer(last_append(bench), Code.REPEATED_PUSH)
+        bench.push_answer(first, Code.SUCCESS, 0, index)
+    assert (progress.state, progress.watermark) == (PeerState.APPEND, 5)
 
 
 @pytest.mark.spec("DL-P13")

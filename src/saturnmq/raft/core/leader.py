@@ -17,6 +17,7 @@ from saturnmq.raft.core.voting import quorum_index
 
 BATCHES_UNDER_WAY: Final = 2
 PUSH_PENDING_BYTES_MAX: Final = 33_554_432
+REPEATS_MAX: Final = 3  # pushes of the next entry, a second apart, that the peer says it has already
 Stamp = Callable[[bytes, int], bytes]  # (body, pos of its entry) -> the body as it is stored (DL-B03)
 
 
@@ -326,7 +327,11 @@ class Leader:
         state.send(progress.peer, request, partial(self._appended, progress, state.term, first, last))
 
     def _appended(self, progress: Progress, term: int, first: int, last: int, response: Response | None) -> None:
-        """DL-P12, DL-P16. Codes other than 200 and 406 are left to the second push."""
+        """DL-P12, DL-P16. Codes other than 200 and 406 are left to the second push.
+
+        A member of the original keeps a push that it cannot place, answers it once, with 406 when its time has come, and every
+        later one of the same entry with 413 (DL-F10). When that answer came too late, only a COMPARE makes it forget the push.
+        """
         if not self._is_current(progress, term) or not isinstance(response, PushResponse):
             return
         if response.code == Code.SUCCESS and response.index is not None:
@@ -335,12 +340,11 @@ class Leader:
             progress.hold(min(held, last))
             self.advance()
             self.push(progress)
-        elif (
-            response.code == Code.INCONSISTENT_STATE
-            and progress.state is PeerState.APPEND
-            and first in progress.pending
-        ):
-            self._refused(progress)
+        elif progress.state is PeerState.APPEND and first in progress.pending:
+            if response.code == Code.REPEATED_PUSH and first == progress.watermark + 1:
+                progress.repeats += 1
+            if response.code == Code.INCONSISTENT_STATE or progress.repeats > REPEATS_MAX:
+                self._refused(progress)
 
     def _refused(self, progress: Progress) -> None:
         """Compare at once; but a peer that refuses again and again, a full one for instance, is asked with pauses."""

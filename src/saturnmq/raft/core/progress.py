@@ -101,6 +101,7 @@ class Progress:
     pause_until_ms: int = -1
     refused_ms: int = -(10**9)
     last_push_ms: int = -1
+    repeats: int = 0  # answers that the next entry was pushed before, since the watermark rose
     pending: dict[int, Pushed] = field(default_factory=dict)
     cleaned_ms: int = -1
     quota_second: int = -1
@@ -114,12 +115,14 @@ class Progress:
         self.state = target
         if target is not PeerState.APPEND:
             self.pending.clear()
+            self.repeats = 0
         if target is not PeerState.COMPARE or event is Event.LOST:
             self.search = None
 
     def hold(self, index: int) -> None:
         """The peer holds everything up to index; pushes that it covers are forgotten, as far as they come first."""
-        self.watermark = max(self.watermark, index)
+        if index > self.watermark:
+            self.watermark, self.repeats = index, 0
         pending = self.pending
         while pending and (first := next(iter(pending))) <= self.watermark and pending[first].last <= self.watermark:
             del pending[first]
