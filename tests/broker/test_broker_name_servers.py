@@ -1,0 +1,103 @@
+"""What a broker makes of the answers of several NameServers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wire import run
+
+from saturnmq.broker import BrokerSettings
+from saturnmq.broker.registrar import Registrar
+from saturnmq.broker.topics import Topics
+from saturnmq.net import Connection, NetSettings, RemotingServer
+from saturnmq.protocol.bodies import KVTable, TopicConfig
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.command import Command
+from saturnmq.store import StateFile
+
+
+class Scripted:
+    """A NameServer that says what a test wants: which topics are ordered, who the master is, whether a version differs."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.healthy = True
+        self.changed = "true"
+        self.asked: list[int] = []
+        self.server = RemotingServer(self._handle, settings=NetSettings())
+
+    def _handle(self, connection: Connection, request: Command) -> Command:
+        self.asked.append(request.code)
+        if not self.healthy:
+            return request.reply(1, "not today")
+        if request.code == RequestCode.QUERY_DATA_VERSION:
+            return request.reply(ext={"changed": self.changed})
+        body = KVTable({f"ordered-by-{self.name}": "broker-a:4"}).encode()
+        return request.reply(ext={"masterAddr": f"master-of-{self.name}:1", "haServerAddr": "h:2"}, body=body)
+
+
+@asynccontextmanager
+async def registrar(folder: Path, *servers: Scripted, **more: Any) -> AsyncIterator[tuple[Registrar, Topics]]:
+    addresses = []
+    for scripted in servers:
+        host, port = await scripted.server.start("127.0.0.1", 0)
+        addresses.append(f"{host}:{port}")
+    settings = BrokerSettings(namesrv_addr=";".join(addresses), **more)
+    topics = Topics(settings, StateFile(folder / "topics.json"), lambda: 1)
+    made = Registrar(settings, NetSettings(), topics, address=lambda: "h:1", ha_address=lambda: "h:2")
+    try:
+        yield made, topics
+    finally:
+        await made.stop()
+        for scripted in servers:
+            await scripted.server.stop()
+
+
+@pytest.mark.spec("NS-32")
+def test_the_first_name_server_that_answers_tells_master_and_ordered_topics(tmp_path: Path) -> None:
+    async def work() -> None:
+        one, two, three = (Scripted(name) for name in ("one", "two", "three"))
+        async with registrar(tmp_path, one, two, three) as (made, topics):
+            for name in ("one", "two", "three"):
+                topics.set(TopicConfig(f"ordered-by-{name}"))
+            for broken, believed in ((None, "one"), (one, "two"), (two, "one")):
+                for scripted in (one, two, three):
+                    scripted.healthy = scripted is not broken
+                assert await made.register(force=True)
+                assert made.master_address == f"master-of-{believed}:1"
+                assert [name for name, config in topics.table.items() if config.order] == [f"ordered-by-{believed}"]
+                assert two.asked == three.asked == one.asked
+
+    run(work)
+
+
+@pytest.mark.spec("NS-33")
+def test_without_force_all_are_told_when_one_fails_and_none_when_all_know_the_version(tmp_path: Path) -> None:
+    async def work() -> None:
+        one, two = Scripted("one"), Scripted("two")
+        one.changed = two.changed = "false"
+        async with registrar(tmp_path, one, two, force_register=False) as (made, _):
+            assert await made.register()
+            assert one.asked == two.asked == [RequestCode.QUERY_DATA_VERSION]
+            for two.healthy, two.changed in ((False, "false"), (True, "true")):
+                one.asked.clear()
+                assert await made.register()
+                assert one.asked == [RequestCode.QUERY_DATA_VERSION, RequestCode.REGISTER_BROKER]
+
+    run(work)
+
+
+@pytest.mark.spec("NS-33")
+def test_a_broker_registers_with_force_unless_told_otherwise(tmp_path: Path) -> None:
+    async def work() -> None:
+        one = Scripted("one")
+        one.changed = "false"
+        async with registrar(tmp_path, one) as (made, _):
+            assert await made.register()
+            assert one.asked == [RequestCode.REGISTER_BROKER]
+
+    run(work)
