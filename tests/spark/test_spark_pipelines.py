@@ -35,7 +35,6 @@ from saturnmq.spark.pipelines import (
     pipeline,
     replay,
     running,
-    stats,
     trace,
 )
 from saturnmq.spark.source import RocketMQDataSource

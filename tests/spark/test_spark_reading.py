@@ -26,7 +26,7 @@ from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ConfigError, StoreError, response_error
 from saturnmq.protocol.message import Message, encode_record
-from saturnmq.spark import connect, fetch, planning, pushdown
+from saturnmq.spark import connect, fetch, planning, pushdown, reading
 from saturnmq.spark.connect import linked
 from saturnmq.spark.fetch import DataLossError, RangeFetcher
 from saturnmq.spark.options import SourceOptions
@@ -437,6 +437,64 @@ def test_lost_messages_fail_the_query_or_are_recorded(tmp_path: Path, monkeypatc
         ("T", "broker-x", 7, 0, 12)
     }
     assert any(e["end"] == 40 and e["begin"] >= 30 for e in events)
+
+
+def frames(offsets: Iterable[int], bad: Iterable[int] = ()) -> list[bytes]:
+    """Records of these queue offsets; of the bad ones a byte of the body is another than the CRC says."""
+    made = {n: encode_record(Message("T", b"body %04d" % n, queue_offset=n)) for n in offsets}
+    return [r.replace(b"body", b"bodY") if n in bad else r for n, r in made.items()]
+
+
+def rows_of_blocks(blocks: list[list[bytes]], end: int, **options: Any) -> list[int]:
+    """Blocks, each a list of answers, of a range from 0 on through a worker's decoding."""
+    made = SourceOptions(name_server="x:1", topics=("T",), verify_crc=True, **options)
+    piece = QueueRange("T", "broker-x", 7, 0, end)
+    decoding = reading.Blocks(made, ("queueOffset",), piece, reading.selection(made, piece))
+    found = []
+    for answers in blocks:
+        batches = decoding.batches(b"".join(answers), [len(answer) for answer in answers])
+        found += [n for batch in batches for n in batch.column(0).to_pylist()]
+    decoding.end()
+    return found
+
+
+@pytest.mark.spec("SRC-15", "SRC-09")
+def test_a_record_that_cannot_be_read_costs_its_own_row_only(tmp_path: Path) -> None:
+    """Wrong CRCs in the middle, at both ends of a block and of the range; a length that hides the rest of its answer."""
+    bad = {0, 57, 58, 199, 200, 399}
+    blocks = [
+        [b"".join(frames(range(100), bad)), b"".join(frames(range(100, 200), bad))],
+        [b"".join(frames(range(200, 300), bad))],
+        [b"".join(frames(range(300, 350), bad)), b"".join(frames(range(350, 400), bad))],
+    ]
+    hidden = bytearray(blocks[2][0])
+    at = sum(map(len, frames(range(300, 340))))
+    hidden[at : at + 4] = (2**31 - 1).to_bytes(4, "big")
+    blocks[2][0] = bytes(hidden)
+    log = tmp_path / "loss"
+    found = rows_of_blocks(blocks, 400, fail_on_data_loss=False, data_loss_log=str(log))
+    assert found == [n for n in range(400) if n not in bad and not 340 <= n < 350]
+    events = sorted((json.loads(p.read_text()) for p in log.iterdir()), key=lambda e: e["begin"])
+    assert [(e["begin"], e["end"]) for e in events] == [(0, 1), (57, 59), (199, 201), (340, 350), (399, 400)]
+    assert all("CRC" in e["reason"] for e in events[:3]) and "claims 2147483647 bytes" in events[3]["reason"]
+    with pytest.raises(DataLossError, match=r"queue 7, offsets 57\.\.59: .*CRC"):
+        rows_of_blocks([[b"".join(frames(range(100), {57, 58}))]], 100)
+    with pytest.raises(DataLossError, match=r"offsets 99\.\.400: .*CRC"):  # its end is not known before the next block
+        rows_of_blocks([[b"".join(frames(range(100), {99}))]], 400)
+
+
+@pytest.mark.spec("SRC-15", "SRC-09")
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.sets(st.integers(0, 60)), st.integers(1, 3))
+def test_rows_and_losses_together_are_the_range(answers: list[int], bad: set[int], per_block: int) -> None:
+    total, made, lost = sum(answers), [], []
+    for n, count in enumerate(answers):
+        first = sum(answers[:n])
+        made.append(b"".join(frames(range(first, first + count), bad)))
+    blocks = [made[n : n + per_block] for n in range(0, len(made), per_block)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "met_loss", lambda _options, loss: lost.extend(range(loss.begin, loss.end)))
+        found = rows_of_blocks(blocks, total, fail_on_data_loss=False)
+    assert lost == sorted(bad & set(range(total))) and sorted(found + lost) == list(range(total))
 
 
 @pytest.mark.spec("SRC-22")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from saturnmq.client.subscription import TAG
 from saturnmq.protocol.errors import ConfigError, MessageError
+from saturnmq.protocol.message import RECORD_FIXED_BYTES
 from saturnmq.spark.connect import linked
-from saturnmq.spark.decode import Selection, arrow_schema, decode_block, joined, rebatched
+from saturnmq.spark.decode import Selection, arrow_schema, decode_block, joined, rebatched, record_positions
 from saturnmq.spark.fetch import Loss, RangeFetcher, met_loss
 from saturnmq.spark.options import SourceOptions
 from saturnmq.spark.pushdown import EVER, Predicates
@@ -20,7 +23,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BLOCK_ROWS_BYTES_MAX = 16 * 1024 * 1024
+_QUEUE_OFFSET_AT: Final = 20  # in a record; protocol/message.py has the layout
 Mapper = Callable[["pa.RecordBatch"], "pa.RecordBatch"]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+_Part = tuple["pa.RecordBatch", int, int]  # rows; queue offsets of the first and the last record looked at
 
 
 def mapper_of(options: SourceOptions) -> Mapper | None:
@@ -62,31 +68,123 @@ def read_range(
 def _decoded(
     options: SourceOptions, columns: tuple[str, ...], piece: QueueRange, select: Selection
 ) -> Iterator[pa.RecordBatch]:
+    blocks = Blocks(options, columns, piece, select)
     with linked(options) as link:
         fetcher = RangeFetcher(link.puller, piece, options)
         try:
             while (bodies := link.run(fetcher.block())) is not None:
+                sizes = [len(body) for body in bodies]
                 block = joined(bodies)
                 bodies.clear()  # what is not freed here lies beside the next block (SCL-06)
-                made: pa.RecordBatch | None = None
-                try:
-                    made = decode_block(
-                        block,
-                        columns,
-                        piece.broker,
-                        select,
-                        check_crc=bool(options.verify_crc),
-                        decompressed=options.decompress,
-                    )
-                except MessageError as error:
-                    lost = Loss(piece.topic, piece.broker, piece.queue_id, piece.begin, piece.end, str(error))
-                    met_loss(options, lost)
-                del block  # the batch keeps what it needs of it
-                if made is not None:
-                    yield made
-                del made
+                found = blocks.batches(block, sizes)
+                del block  # the batches keep what they need of it
+                while found:
+                    yield found.pop(0)
+            blocks.end()
         finally:
             link.run(fetcher.close())
+
+
+class Blocks:
+    """Blocks of one range as record batches, in order. A record that cannot be read costs its own row and no other (SRC-15)."""
+
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...], piece: QueueRange, select: Selection) -> None:
+        self._options = options
+        self._columns = columns
+        self._piece = piece
+        self._select = select
+        self._next = piece.begin  # behind the last record that could be read
+        self._reason: str | None = None  # of a hole that begins there and whose end is not known yet
+
+    def batches(self, block: bytes, sizes: Sequence[int]) -> list[pa.RecordBatch]:
+        """The rows of a block. sizes: bytes of the answers in it; what a bad length hides ends with its answer.
+
+        Raises DataLossError for a record that cannot be read; with failOnDataLoss=false the offsets between its neighbours are
+        recorded as lost.
+        """
+        try:
+            parts: list[_Part | str] = [self._part(block, record_positions(block))]
+        except MessageError:
+            parts = self._parts(block, sizes)
+        found = []
+        for part in parts:
+            if isinstance(part, str):
+                self._reason = self._reason or part
+                continue
+            batch, first, last = part
+            self._close(first)
+            self._next = max(self._next, last + 1)
+            found.append(batch)
+        if self._options.fail_on_data_loss:
+            self.end()
+        return found
+
+    def end(self) -> None:
+        """Nothing comes any more: a hole that is open goes to the end of the range."""
+        self._close(self._piece.end)
+
+    def _close(self, end: int) -> None:
+        begin, end = self._next, min(end, self._piece.end)
+        if self._reason is not None and begin < end:
+            met_loss(
+                self._options,
+                Loss(self._piece.topic, self._piece.broker, self._piece.queue_id, begin, end, self._reason),
+            )
+        self._reason = None
+
+    def _part(self, block: bytes, at: Ints) -> _Part:
+        made = decode_block(
+            block,
+            self._columns,
+            self._piece.broker,
+            self._select,
+            positions=at,
+            check_crc=bool(self._options.verify_crc),
+            decompressed=self._options.decompress,
+        )
+        return made, _queue_offset(block, int(at[0])), _queue_offset(block, int(at[-1]))
+
+    def _parts(self, block: bytes, sizes: Sequence[int]) -> list[_Part | str]:
+        """Good stretches of a block with damage, and a reason in the place of each record that is none."""
+        found: list[_Part | str] = []
+        begin = 0
+        for size in sizes:
+            whole, wrong = _walk(block, begin, begin + size)
+            self._halve(block, whole, found)
+            if wrong is not None:
+                found.append(wrong)
+            begin += size
+        return found
+
+    def _halve(self, block: bytes, at: Ints, found: list[_Part | str]) -> None:
+        """As few decodings as it takes to tell the bad records from the good ones: usually one is bad."""
+        if not len(at):
+            return
+        try:
+            found.append(self._part(block, at))
+        except MessageError as error:
+            if len(at) == 1:
+                found.append(str(error))
+                return
+            self._halve(block, at[: len(at) // 2], found)
+            self._halve(block, at[len(at) // 2 :], found)
+
+
+def _walk(block: bytes, begin: int, end: int) -> tuple[Ints, str | None]:
+    """(where the records of one answer are, as far as their lengths tell; what is wrong with the next one)."""
+    found, at, wrong = [], begin, None
+    while at < end:
+        size = int.from_bytes(block[at : at + 4], "big", signed=True)
+        if size < RECORD_FIXED_BYTES or at + size > end:
+            wrong = f"a record claims {size} bytes, {end - at} are left of the answer"
+            break
+        found.append(at)
+        at += size
+    return np.array(found, dtype=np.int64), wrong
+
+
+def _queue_offset(block: bytes, at: int) -> int:
+    return int.from_bytes(block[at + _QUEUE_OFFSET_AT : at + _QUEUE_OFFSET_AT + 8], "big")
 
 
 def selection(options: SourceOptions, piece: QueueRange) -> Selection:
