@@ -14,11 +14,13 @@ import pytest
 from brokergroup import LedgerGroup, expire, ledger, ledger_group
 
 from saturnmq.broker import Broker
+from saturnmq.broker.dledger_store import LedgerStore
+from saturnmq.net import NetSettings
 from saturnmq.protocol.errors import DiskFull
 from saturnmq.protocol.message import encode_properties
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.ledger_files import LedgerFiles
-from saturnmq.store import StoreFailureAction
+from saturnmq.store import FlushDiskType, StoreFailureAction
 
 
 def run(work: Callable[[], Awaitable[Any]]) -> Any:
@@ -148,13 +150,7 @@ def test_a_leader_whose_disk_fails_gives_up_and_another_one_serves(tmp_path: Pat
             first = await group.master()
             member = group.member(group.name_of(first))
 
-            def broken() -> Callable[[], None]:
-                def sync() -> None:
-                    raise OSError(5, "Input/output error")
-
-                return sync
-
-            member.files.sync_job = broken
+            member.files.sync_job = lambda: _raise
             await group.until(partial(another, group, first), "nobody else serves")
             assert first.failed.is_set() and first.store.failure is not None
             group.brokers = {n: b for n, b in group.brokers.items() if b is not first}
@@ -229,6 +225,99 @@ def test_an_index_that_knows_more_than_what_is_noted_as_committed_is_cut_and_fil
                 assert len(broker.store.query("T", f"key{number}", 10, 0, 1 << 60).records) == 1, number
 
     run(work)
+
+
+async def fail_sync(group: LedgerGroup, name: str) -> Any:
+    """Let the member's disk refuse every sync from now on; its status when it has given up."""
+    member = group.member(name)
+    member.files.sync_job = lambda: _raise
+    broker = group.brokers[name]
+    await group.until(lambda: asyncio.get_running_loop().create_task(poke(broker)) and member.status().failed, "works")
+    return member.status()
+
+
+@pytest.mark.spec("DUR-06", "DUR-07")
+def test_what_a_failed_sync_left_behind_is_cut_at_the_next_start(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path, store={"flush_disk_type": FlushDiskType.SYNC_FLUSH}) as group:
+            await send_all(group, [b"1", b"2", b"3"])
+            await group.same("T", 0, [b"1", b"2", b"3"])
+            name = group.name_of(await group.master())
+            for other in group.names:
+                if other != name:
+                    await group.stop(other)
+            gone = await fail_sync(group, name)  # nobody else has what is appended now
+            assert gone.end_index > gone.durable_index == 2
+            node = group.member(name).node
+            node.synced(1 << 50, node.state.log.epoch, gone.end_index)  # another thread's sync comes to its end
+            assert node.state.log.durable == 2  # what is noted stays true
+            await group.stop(name)
+            ledger_folder = tmp_path / name / f"dledger-{name}"
+            assert (ledger_folder / "sync-failed.json").exists()
+            store = LedgerStore(group.store(name), group.raft_settings(name), NetSettings())
+            store.open()
+            assert store.member is not None and store.member.node is not None
+            status = store.member.status()
+            assert (status.end_index, status.durable_index) == (2, 2)
+            assert not store.member.node.state.lacking  # it never said that it holds more
+            assert not list(tmp_path.rglob("*-failed.json"))
+            await store.stop()
+            for again in group.names:
+                await group.start(again)
+            await send_all(group, [b"4"])
+            await group.same("T", 0, [b"1", b"2", b"3", b"4"])
+
+    run(work)
+
+
+@pytest.mark.spec("DUR-07", "DUR-10")
+def test_a_member_that_acknowledged_what_a_failed_sync_took_is_filled_before_it_votes(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = {"flush_disk_type": FlushDiskType.ASYNC_FLUSH}
+        async with ledger_group(tmp_path, store=store) as group:
+            await send_all(group, [b"1", b"2", b"3"])
+            await group.same("T", 0, [b"1", b"2", b"3"])
+            lost = follower(group)
+            member = group.member(lost)
+            await group.until(lambda: member.node.state.log.durable == 2, "not synced")
+            member.files.sync_job = lambda: _raise
+            await send_all(group, [b"4"])
+            await group.until(lambda: member.status().failed, "works")
+            assert member.status().end_index == 3
+            await group.stop(lost)
+            opened = LedgerStore(group.store(lost), group.raft_settings(lost), NetSettings())
+            opened.open()
+            assert opened.member is not None and opened.member.node is not None
+            assert opened.member.status().end_index == 2
+            assert opened.member.node.state.must_hold == 3
+            opened.close_files()  # killed
+            await group.start(lost)
+            await group.same("T", 0, [b"1", b"2", b"3", b"4"])
+            await send_all(group, [b"5"])
+            await group.until(lambda: not group.member(lost).node.state.lacking, "it never votes again")
+
+    run(work)
+
+
+@pytest.mark.spec("DUR-07")
+@pytest.mark.parametrize("text", [b"", b"[]", b'{"durable_index": null}'])
+def test_a_mark_that_cannot_be_read_leaves_what_the_checkpoint_knows_to_be_synced(text: bytes, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path, size=1) as group:
+            await send_all(group, [b"1", b"2", b"3"])
+            await group.stop("n0")
+            folder = tmp_path / "n0" / "dledger-n0"
+            (folder / "sync-failed.json").write_bytes(text)
+            (folder / "checkpoint").write_text("committedIndex=1\nendIndex=1\n")
+            await group.start("n0")
+            await send_all(group, [b"4"])
+            await group.same("T", 0, [b"1", b"2", b"4"])
+
+    run(work)
+
+
+def _raise() -> None:
+    raise OSError(5, "Input/output error")
 
 
 def another(group: LedgerGroup, first: Broker) -> bool:

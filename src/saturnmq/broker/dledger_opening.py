@@ -10,8 +10,11 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from saturnmq.broker.dledger_failure import drop_unsynced
 from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import Message, decode_record
+from saturnmq.raft.ledger_files import LedgerFiles
+from saturnmq.raft.message_entries import message_is_good
 from saturnmq.store import opening
 from saturnmq.store.mapped_file import numbered_files
 from saturnmq.store.recover import Scan, damage, good_records
@@ -61,6 +64,19 @@ def open_store(store: LedgerStore, rebuild: Progress | None) -> None:
 
 def _attach(store: LedgerStore, divided: int) -> None:
     """Load the ledger, which begins where the old log ends (DL-U01, DL-U02)."""
+    raft, settings = store.raft, store.settings
+    drop_unsynced(
+        LedgerFiles(
+            raft.folder(settings.root),
+            file_bytes=settings.commit_log_bytes,
+            index_file_units=raft.index_file_units,
+            start_pos=divided,
+            body_is_good=message_is_good,
+            disk=store.disk,
+            data_folders=raft.data_folders,
+        ),
+        store.disk,
+    )
     member = store.make_member(divided)
     member.open()
     files, node = member.files, member.node
@@ -177,3 +193,4 @@ def _settle(store: LedgerStore, start: int) -> None:
             store.index.end_flush(snapshot)
     store.begin_upkeep([start])
     store.write_note()
+    store.disk.unlink(store.settings.root / opening.FAILURE_NAME)

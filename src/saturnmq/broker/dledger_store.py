@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from saturnmq.broker import dledger_opening
+from saturnmq.broker.dledger_failure import SyncMark
 from saturnmq.broker.dledger_log import Body, LedgerFlusher, LedgerLog
 from saturnmq.net import NetSettings
 from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
@@ -117,6 +118,7 @@ class LedgerStore(MessageStore, Listener):
         self._direct = False
         self._upkeep = LedgerUpkeep(self)
         self._going_on = False
+        self._marked = False
         self._begins_at = -1
 
     # ---- life
@@ -184,6 +186,10 @@ class LedgerStore(MessageStore, Listener):
         try:
             if self.member is not None:
                 await self.member.stop()
+        except (SaturnError, OSError) as error:
+            if self.member is not None:
+                self._mark(self.member, f"the ledger's last sync failed: {error}")
+            raise
         finally:
             await super().stop()
 
@@ -218,9 +224,18 @@ class LedgerStore(MessageStore, Listener):
         self.flusher.give_up()
         member = self._member()
         if member.node is not None and member.node.state.failed is not None:
-            self.stop_writing(StoreError(f"the ledger failed: {member.node.state.failed}"))
+            why = f"the ledger failed: {member.node.state.failed}"
+            self._mark(member, why)
+            self.stop_writing(StoreError(why))
         if self.on_role is not None:
             self.on_role()
+
+    def _mark(self, member: RaftMember, why: str) -> None:
+        """Nothing is acknowledged from now on; the next start must know what was, and what is on disk (DUR-06, DUR-07)."""
+        if member.node is not None and not self._marked:
+            self._marked = True
+            state = member.node.state
+            SyncMark(state.log.durable, state.durable, why).leave(member.files.folder, self.disk)
 
     @property
     def caught_up(self) -> bool:

@@ -167,10 +167,10 @@ class Node:
             self.leader.push_all()
 
     def synced(self, now_ms: int, epoch: int, end_index: int) -> list[Action]:
-        """The sync asked for by SyncLog(epoch, end_index) is done."""
+        """The sync asked for by SyncLog(epoch, end_index) is done. After a failure it counts no more (DUR-06)."""
         self._enter(now_ms)
         log = self.state.log
-        if epoch == log.epoch and end_index > log.durable:
+        if self.state.failed is None and epoch == log.epoch and end_index > log.durable:
             log.durable = end_index
             self.follower.synced()
             if self.state.role is Role.LEADER:
