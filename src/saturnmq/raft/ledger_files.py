@@ -27,6 +27,7 @@ from saturnmq.raft.layout import (
     read_header,
 )
 from saturnmq.raft.ledger_recover import DataFile, Facts, Plan, plan
+from saturnmq.raft.unborn_files import drop_unborn_data, drop_unborn_index
 from saturnmq.store.disk import Disk
 from saturnmq.store.mapped_file import PAGE_BYTES, MappedFile, MappedFiles
 
@@ -105,8 +106,10 @@ class LedgerFiles:
 
     def open(self) -> None:
         """Load and recover. Raises CorruptRecord for a wrong file size, a missing file or damage in the middle (DL-S05..07)."""
-        self.data.load()
+        drop_unborn_index(self.index, self.disk)
         self.index.load()
+        drop_unborn_data(self.data, self.index, self.disk)
+        self.data.load()
         made = self.recovered = plan(
             Facts(
                 [DataFile(file.start, self._head_of(file)) for file in self.data.files],
