@@ -227,6 +227,7 @@ class Broker:
                 self.store.on_append = self.ctx.hold.appended
             await self.store.start()
             self.topics.on_change = self.registrar.topics_changed
+            self.ctx.told = self.registrar.told
             await self._listen()
             loop = asyncio.get_running_loop()
             self._tasks = [

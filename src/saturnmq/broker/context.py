@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from saturnmq.broker.clients import Clients
@@ -22,6 +22,10 @@ from saturnmq.broker.transactions import Transactions
 from saturnmq.net.refusals import Refusals
 from saturnmq.protocol.message import Host
 from saturnmq.store import MessageStore
+
+
+async def _nobody() -> None:
+    """There are no NameServers."""
 
 
 @dataclass(slots=True)
@@ -52,4 +56,5 @@ class Context:
     waiting_sends: int = 0  # sends whose durability is not confirmed yet
     waiting_replies: int = 0  # replies whose requester has not confirmed yet
     config_text: Callable[[], str] = str
+    told: Callable[[], Awaitable[None]] = _nobody  # waits, not for long, until NameServers know all topics set so far
     is_slave: Callable[[], bool] = bool  # whether another broker of the name is the master now

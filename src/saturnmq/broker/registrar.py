@@ -1,4 +1,11 @@
-"""Keeps every NameServer informed: registration at the start, every 30 s, and when a topic changes. Source: NS-32..36."""
+"""Keeps every NameServer informed: registration at the start, every 30 s, and when a topic changes. Source: NS-32..36.
+
+Two ways to tell. Whole: all topics, to all NameServers; by the clock, when a topic is gone, and for NameServers that lack
+something. Changes: only the topics set since the last telling, at once and one telling at a time, to the NameServers that have
+all the rest (`_current`) over the connection that they have it from; so a thousand new topics cost a thousand small requests.
+A telling carries the version of all topics, and a NameServer takes no other with the same version: who did not answer one is
+told the whole next.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from saturnmq.broker.address_server import LookupFailed, look_up
@@ -24,6 +31,9 @@ log = logging.getLogger(__name__)
 COMPLETE_FIELD: Final = "saturnmqComplete"  # our NameServers then drop what is not in the registration
 UNREGISTER_TIMEOUT_MS: Final = 3000
 LOOK_UP_SECONDS: Final = 120
+CHANGES_WAIT_MS: Final = 2000  # less than what clients give an administrator's request
+WHOLE_PAUSE_FACTOR: Final = 10  # after a whole telling the next waits so many times as long as it took
+WHOLE_PAUSE_SECONDS_MAX: Final = 10
 
 
 class Registrar:
@@ -47,7 +57,14 @@ class Registrar:
         self._ha_address = ha_address
         self._client = RemotingClient(settings=net, tls=tls)
         self._task: asyncio.Task[None] | None = None
-        self._soon: asyncio.Event = asyncio.Event()
+        self._changes_task: asyncio.Task[None] | None = None
+        self._soon: asyncio.Event = asyncio.Event()  # the whole is to be told
+        self._news: asyncio.Event = asyncio.Event()  # something is in _changed
+        self._changed: dict[str, None] = {}  # topics set since the last telling of changes
+        self._told: asyncio.Event = asyncio.Event()  # when those are told
+        self._telling: asyncio.Event | None = None  # when those are that are being told
+        self._current: set[str] = set()  # NameServers that have everything but what is in _changed
+        self._told_as = -1  # the broker id that changes were told under
         self._looked_up: list[str] = []
         self._look_up_task: asyncio.Task[None] | None = None
         self._broker_id = broker_id or (lambda: settings.broker_id)
@@ -67,8 +84,10 @@ class Registrar:
             await self.look_up()
             self._look_up_task = asyncio.get_running_loop().create_task(self._look_up_again())
         if self.name_servers or self._look_up_task is not None:
+            self._told_as = self._broker_id()
             await self.register()
             self._task = asyncio.get_running_loop().create_task(self._run())
+            self._changes_task = asyncio.get_running_loop().create_task(self._run_changes())
 
     async def stop(self) -> None:
         """Say goodbye to all NameServers, so that no client is sent here any more (NS-18)."""
@@ -77,10 +96,12 @@ class Registrar:
             await asyncio.gather(self._look_up_task, return_exceptions=True)
             self._look_up_task = None
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+            tasks = [task for task in (self._task, self._changes_task) if task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._task = self._changes_task = None
+            self._told.set()
             header = h.UnregisterBroker(
                 broker_name=self._settings.broker_name,
                 broker_addr=self._address(),
@@ -111,18 +132,92 @@ class Registrar:
 
     def topics_changed(self, topics: list[TopicConfig]) -> None:
         """Register soon, not only at the next period (NS-34)."""
-        self._soon.set()
+        for config in topics:
+            if self._topics.get(config.topic_name) is None:
+                self._soon.set()  # only the whole says so
+            else:
+                self._changed[config.topic_name] = None
+        if self._changed:
+            self._news.set()
+
+    async def told(self) -> None:
+        """Until the NameServers know of all topics set so far, but for those that failed last; at most CHANGES_WAIT_MS (NS-34)."""
+        event = self._told if self._changed else self._telling
+        if event is None or self._task is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(self._settings.register_timeout_ms, CHANGES_WAIT_MS) / 1000):
+                await event.wait()
+
+    async def _run_changes(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            names, self._changed = list(self._changed), {}
+            self._telling, self._told = self._told, asyncio.Event()
+            try:
+                await self._tell_changes(names)
+            except Exception:
+                self._soon.set()
+                log.exception("registration of changed topics failed, all are told instead")
+            finally:
+                self._telling.set()
+                self._telling = None
+
+    async def _tell_changes(self, names: list[str]) -> None:
+        """Tell these topics to the NameServers that have all others; the rest of them get the whole, later."""
+        broker_id = self._broker_id()
+        if broker_id < 0:
+            return
+        if broker_id != self._told_as:  # who knows this version may have it from another member, and less of it
+            self._told_as = broker_id
+            self._current.clear()
+        everybody = self.name_servers
+        ready = [address for address in everybody if address in self._current]
+        if len(ready) < len(everybody):
+            self._soon.set()
+        table = self._topics.registered(names)
+        if ready and table.topic_config_table:
+            answers = await self._register_with(ready, table, complete=False)
+            if None in answers:
+                self._soon.set()
+            ordered = {name for answer in answers if answer is not None for name in _orders(answer) or ()}
+            if ordered & table.topic_config_table.keys():
+                self._soon.set()  # which topics are ordered is taken over with the whole
+
+    async def _register_with(
+        self, addresses: Sequence[str], table: TopicConfigTable, *, complete: bool
+    ) -> list[Command | None]:
+        """The answer of each, None where it failed; who failed does not count as current any more."""
+        timeout_ms = self._settings.register_timeout_ms
+        answers = await asyncio.gather(
+            *(
+                self._tell(address, self._command(table, complete=complete), timeout_ms, connect=complete)
+                for address in addresses
+            )
+        )
+        for address, answer in zip(addresses, answers, strict=True):
+            if answer is None:
+                self._current.discard(address)
+                continue
+            if complete:
+                self._current.add(address)
+            log.info("registered address=%s topics=%s complete=%s", address, len(table.topic_config_table), complete)
+        return answers
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.register_seconds):
                     await self._soon.wait()
             self._soon.clear()
+            began = loop.time()
             try:
                 await self.register()
             except Exception:
                 log.exception("registration failed, it is tried again within %s s", self._settings.register_seconds)
+            await asyncio.sleep(min(WHOLE_PAUSE_FACTOR * (loop.time() - began), WHOLE_PAUSE_SECONDS_MAX))
 
     async def register(self, *, force: bool = False) -> bool:
         """One round; without forceRegister only when some NameServer knows another version or fails (NS-33).
@@ -133,19 +228,16 @@ class Registrar:
             return True
         if not force and not self._settings.force_register and not await self._anybody_differs():
             return True
-        table = self._topics.registered()
-        answers = await self._tell_all(lambda: self._command(table), self._settings.register_timeout_ms)
+        answers = await self._register_with(self.name_servers, self._topics.registered(), complete=True)
         first = next((answer for answer in answers if answer is not None), None)
         if first is None:
             log.warning("registered with no name server of %s", self.name_servers)
             return False
         self.registered += 1
         self.master_address = next((a.ext["masterAddr"] for a in answers if a and a.ext.get("masterAddr")), "")
-        if first.body:
-            try:
-                self._topics.set_order_topics(KVTable.decode(first.body).table)
-            except SaturnError as error:
-                log.warning("ordered topics are not taken over from the name server: %s", error)
+        orders = _orders(first)
+        if orders is not None:
+            self._topics.set_order_topics(orders)
         return True
 
     async def siblings(self, timeout_ms: int) -> list[str]:
@@ -170,7 +262,7 @@ class Registrar:
             await asyncio.gather(*asked, return_exceptions=True)
         return []
 
-    def _command(self, table: TopicConfigTable) -> Command:
+    def _command(self, table: TopicConfigTable, *, complete: bool) -> Command:
         body = RegisterBrokerBody(table, [])
         compressed = self._settings.compressed_register
         data = body.encode_compressed() if compressed else body.encode()
@@ -183,7 +275,8 @@ class Registrar:
             compressed=compressed,
             body_crc32=zlib.crc32(data) & 0x7FFFFFFF,
         )
-        return Command(RequestCode.REGISTER_BROKER, ext=header.to_ext() | {COMPLETE_FIELD: "true"}, body=data)
+        ext = header.to_ext() | ({COMPLETE_FIELD: "true"} if complete else {})
+        return Command(RequestCode.REGISTER_BROKER, ext=ext, body=data)
 
     async def _anybody_differs(self) -> bool:
         header = h.QueryDataVersion(
@@ -193,19 +286,26 @@ class Registrar:
             broker_id=self._broker_id(),
         )
         version = self._topics.version.encode()
+        addresses = self.name_servers
         answers = await self._tell_all(
             lambda: Command(RequestCode.QUERY_DATA_VERSION, ext=header.to_ext(), body=version),
             self._settings.register_timeout_ms,
         )
-        return any(answer is None or answer.ext.get("changed") != "false" for answer in answers)
+        same = [answer is not None and answer.ext.get("changed") == "false" for answer in answers]
+        self._current.update(address for address, unchanged in zip(addresses, same, strict=True) if unchanged)
+        return not all(same)
 
     async def _tell_all(self, command: Callable[[], Command], timeout_ms: int) -> list[Command | None]:
         """Each NameServer's answer, None where it failed; all are asked at the same time."""
         return await asyncio.gather(*(self._tell(address, command(), timeout_ms) for address in self.name_servers))
 
-    async def _tell(self, address: str, command: Command, timeout_ms: int) -> Command | None:
+    async def _tell(self, address: str, command: Command, timeout_ms: int, *, connect: bool = True) -> Command | None:
+        """connect=False: only over a connection that is there, as who listens at another may know less."""
         try:
-            answer = await self._client.invoke(address, command, timeout_ms)
+            asked = None if connect else self._client.ask(address, command, timeout_ms)
+            if asked is None and not connect:
+                return None
+            answer = await (asked if asked is not None else self._client.invoke(address, command, timeout_ms))
             if answer.code != ResponseCode.SUCCESS:
                 raise response_error(answer.code, answer.remark, broker=address)
         except (SaturnError, OSError) as error:
@@ -213,3 +313,14 @@ class Registrar:
             return None
         log.debug("name server answered address=%s code=%s", address, command.code)
         return answer
+
+
+def _orders(answer: Command) -> dict[str, str] | None:
+    """The ordered topics that a NameServer names with its answer; None when it names none, or nothing that can be read."""
+    if not answer.body:
+        return None
+    try:
+        return KVTable.decode(answer.body).table
+    except SaturnError as error:
+        log.warning("ordered topics are not taken over from the name server: %s", error)
+        return None

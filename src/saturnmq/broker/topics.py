@@ -6,7 +6,7 @@ Source: spec 01 section 2.4, SND-06, NS-34, NS-35.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from saturnmq.broker.growth import Growth
 from saturnmq.broker.names import topic_problem
@@ -167,15 +167,19 @@ class Topics:
                 raise response_error(ResponseCode.SYSTEM_ERROR, problem)
         return self.ensure(topic, queues)
 
-    def registered(self) -> TopicConfigTable:
-        """What NameServers are told: with the broker's permission where that is not read and write (NS-35)."""
+    def registered(self, names: Iterable[str] | None = None) -> TopicConfigTable:
+        """What NameServers are told: with the broker's permission where that is not read and write (NS-35).
+
+        names: only those of these topics that are there.
+        """
+        table = dict(self.table) if names is None else {name: self.table[name] for name in names if name in self.table}
         everything = int(Perm.READ | Perm.WRITE)
         if self._settings.broker_permission & everything == everything:
-            return TopicConfigTable(dict(self.table), self.version)
+            return TopicConfigTable(table, self.version)
         limited = {
             name: TopicConfig(name, c.read_queue_nums, c.write_queue_nums, self._settings.broker_permission,
                               c.topic_filter_type, c.topic_sys_flag, c.order)
-            for name, c in self.table.items()
+            for name, c in table.items()
         }  # fmt: skip
         return TopicConfigTable(limited, self.version)
 

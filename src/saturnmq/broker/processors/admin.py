@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 async def update_topic(
     ctx: Context, connection: Connection, request: Command, header: h.UpdateAndCreateTopic
 ) -> Command:
-    """17: create or change a topic; NameServers are told before the next period (NS-34)."""
+    """17: create or change a topic; answered when the NameServers know it, or one of them did not answer in time (NS-34)."""
     problem = topic_problem(header.topic)
     if problem is None and header.topic in ctx.topics.system:
         problem = f"The topic[{header.topic}] is conflict with system topic."
@@ -57,6 +57,7 @@ async def update_topic(
     )
     ctx.topics.set(config)
     await ctx.topics.saver.saved()
+    await ctx.told()
     return request.reply()
 
 

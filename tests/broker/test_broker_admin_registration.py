@@ -1,0 +1,245 @@
+"""How NameServers hear of topics that are created, changed and deleted, and what an administrator waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wire import run, wire
+
+from ports import free_port
+from saturnmq.broker import BrokerSettings
+from saturnmq.broker import registrar as registrar_module
+from saturnmq.broker.registrar import COMPLETE_FIELD, Registrar
+from saturnmq.broker.topics import Topics
+from saturnmq.namesrv import NameServer, NameServerSettings
+from saturnmq.net import Connection, NetSettings, RemotingServer
+from saturnmq.protocol.bodies import RegisterBrokerBody, TopicConfig
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.command import Command
+from saturnmq.store import StateFile
+
+CREATE = {
+    "topic": "New", "defaultTopic": "TBW102", "readQueueNums": 3, "writeQueueNums": 2, "perm": 6,
+    "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine is no reason to answer an administrator early."""
+    monkeypatch.setattr(registrar_module, "CHANGES_WAIT_MS", 20_000)
+
+
+@dataclass
+class Told:
+    """A NameServer that notes registrations: whether whole, and of which topics. Its answers wait until it is open."""
+
+    folder: Path
+    whole: list[set[str]] = field(default_factory=list)
+    changes: list[set[str]] = field(default_factory=list)
+    address: str = ""
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.namesrv = NameServer(NameServerSettings(kv_config_path=str(self.folder / "kv.json")), NetSettings())
+        self.open = asyncio.Event()
+        self.open.set()
+
+    def handle(self, connection: Connection, request: Command) -> Command | Awaitable[Command]:
+        answer = self.namesrv._handle(connection, request)
+        if request.code == RequestCode.REGISTER_BROKER:
+            body = RegisterBrokerBody.decode(request.body)
+            names = set(body.topic_config_serialize_wrapper.topic_config_table)
+            (self.whole if COMPLETE_FIELD in request.ext else self.changes).append(names)
+            self.news.set()
+        return answer if self.open.is_set() else self._later(answer)
+
+    async def _later(self, answer: Command) -> Command:
+        await self.open.wait()
+        return answer
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self.news.clear()
+            await self.news.wait()
+
+
+@asynccontextmanager
+async def name_server(folder: Path, port: int = 0) -> AsyncIterator[Told]:
+    told = Told(folder)
+    server = RemotingServer(told.handle, settings=NetSettings(), listener=told.namesrv)
+    host, bound = await server.start("127.0.0.1", port)
+    told.address = f"{host}:{bound}"
+    try:
+        yield told
+    finally:
+        told.open.set()
+        await server.stop()
+
+
+@asynccontextmanager
+async def registrar(folder: Path, address: str, **more: Any) -> AsyncIterator[tuple[Registrar, Topics]]:
+    settings = BrokerSettings(namesrv_addr=address, **more)
+    topics = Topics(settings, StateFile(folder / "topics.json"), lambda: 1)
+    made = Registrar(settings, NetSettings(), topics, address=lambda: "h:1", ha_address=lambda: "h:2")
+    topics.on_change = made.topics_changed
+    await made.start()
+    try:
+        yield made, topics
+    finally:
+        await made.stop()
+        await topics.saver.saved()
+
+
+@pytest.mark.spec("NS-34")
+def test_an_administrator_is_answered_when_the_name_server_knows_the_topic() -> None:
+    async def work() -> None:
+        async with wire(register_timeout_ms=20_000) as w:
+            seen, may_answer = asyncio.Event(), asyncio.Event()
+            handle = w.server.namesrv._server.handler
+
+            async def held(connection: Connection, request: Command) -> Command:
+                if request.code == RequestCode.REGISTER_BROKER:
+                    seen.set()
+                    await may_answer.wait()
+                return handle(connection, request)  # type: ignore[return-value]
+
+            for connection in w.server.namesrv._server.connections:
+                connection._handler = held
+            created = asyncio.create_task(w.call(RequestCode.UPDATE_AND_CREATE_TOPIC, **CREATE))
+            await seen.wait()
+            await w.broker.topics.saver.saved()
+            assert (await w.call(RequestCode.GET_ALL_TOPIC_CONFIG)).code == 0
+            assert not created.done(), "the NameServer has not answered yet"
+            may_answer.set()
+            assert (await created).code == 0
+            queue = w.server.namesrv.routes.topics["New"]["broker-a"]
+            assert (queue.read_queue_nums, queue.write_queue_nums) == (3, 2)
+
+    run(work)
+
+
+@pytest.mark.spec("NS-34", "NS-32")
+def test_a_name_server_that_says_nothing_delays_an_administrator_once_and_fails_nothing(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with name_server(tmp_path) as told, registrar(tmp_path, told.address) as (made, topics):
+            usual = made._settings
+            made._settings = dataclasses.replace(usual, register_timeout_ms=100)
+            told.open.clear()
+            loop = asyncio.get_running_loop()
+            before = loop.time()
+            topics.set(TopicConfig("A"))
+            await made.told()
+            assert 0.05 <= loop.time() - before < 10
+            while made._telling is not None:
+                await asyncio.sleep(0)
+            assert told.changes == [{"A"}] and made._current == set()
+            topics.set(TopicConfig("B"))
+            while made._changed or made._telling is not None:
+                await asyncio.sleep(0)
+            assert told.changes == [{"A"}], "it is told the whole next, and nobody waits for that"
+            made._settings = usual
+            told.open.set()
+            await told.until(lambda: {"A", "B"} <= told.whole[-1])
+
+    run(work)
+
+
+@pytest.mark.spec("NS-34", "NS-32")
+def test_an_administrator_is_answered_while_a_name_server_is_down(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            up = w.broker.registrar.name_servers[0]
+            w.broker.registrar._looked_up = [f"127.0.0.1:{free_port()}", up]
+            assert (await w.call(RequestCode.UPDATE_AND_CREATE_TOPIC, **CREATE)).code == 0
+            assert "New" in w.server.namesrv.routes.topics, "the one that is up knows it"
+            await w.server.namesrv.stop()
+            assert (await w.call(RequestCode.UPDATE_AND_CREATE_TOPIC, **(CREATE | {"topic": "Other"}))).code == 0
+
+    run(work)
+
+
+@pytest.mark.spec("NS-34")
+def test_a_new_topic_is_told_alone_and_what_it_costs_does_not_grow(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with name_server(tmp_path) as told, registrar(tmp_path, told.address) as (made, topics):
+            for n in range(100):
+                topics.set(TopicConfig(f"T{n}"))
+                await made.told()
+                assert f"T{n}" in told.namesrv.routes.topics
+            assert told.changes == [{f"T{n}"} for n in range(100)] and len(told.whole) == 1
+            assert told.namesrv.routes.live["h:1"].version == topics.version
+            topics.set(TopicConfig("One"))
+            topics.set(TopicConfig("Two"))
+            await made.told()
+            assert told.changes[-1] == {"One", "Two"}, "one version is told once"
+
+    run(work)
+
+
+@pytest.mark.spec("NS-34")
+def test_a_topic_that_is_gone_is_told_with_the_whole(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with name_server(tmp_path) as told, registrar(tmp_path, told.address) as (made, topics):
+            topics.set(TopicConfig("Kept"))
+            topics.set(TopicConfig("Gone"))
+            await made.told()
+            topics.delete("Gone")
+            await told.until(lambda: len(told.whole) == 2)
+            assert "Kept" in told.whole[1] and "Gone" not in told.namesrv.routes.topics
+
+    run(work)
+
+
+@pytest.mark.spec("NS-34", "NS-32")
+def test_a_name_server_that_came_back_empty_hears_of_all_topics(tmp_path: Path) -> None:
+    async def work() -> None:
+        port = free_port()
+        async with name_server(tmp_path, port) as told:
+            manager = registrar(tmp_path, told.address)
+            made, topics = await manager.__aenter__()
+            topics.set(TopicConfig("Old"))
+            await made.told()
+        async with name_server(tmp_path, port) as again:
+            topics.set(TopicConfig("New"))
+            await again.until(lambda: bool(again.whole))
+            assert {"Old", "New"} <= again.whole[0] and again.changes == []
+            await manager.__aexit__(None, None, None)
+
+    run(work)
+
+
+@pytest.mark.spec("NS-34", "NS-11")
+def test_a_new_ordered_topic_is_marked_without_waiting_for_the_period(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with name_server(tmp_path) as told, registrar(tmp_path, told.address) as (_, topics):
+            told.namesrv.kv.put("ORDER_TOPIC_CONFIG", "Ordered", "broker-a:4")
+            topics.set(TopicConfig("Ordered"))
+            while not topics.table["Ordered"].order:
+                await asyncio.sleep(0)
+
+    run(work)
+
+
+@pytest.mark.spec("DG-10")
+def test_every_result_of_a_registration_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        dead = f"127.0.0.1:{free_port()}"
+        with caplog.at_level(logging.INFO, "saturnmq.broker.registrar"):
+            async with name_server(tmp_path) as told, registrar(tmp_path, f"{told.address};{dead}") as (made, topics):
+                topics.set(TopicConfig("T"))
+                await made.told()
+        lines = [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
+        assert any(line.startswith(f"INFO registered address={told.address} ") for line in lines)
+        assert any("topics=1 complete=False" in line for line in lines)
+        assert any(line.startswith(f"WARNING name server failed address={dead}") for line in lines)
+
+    run(work)
