@@ -16,6 +16,7 @@ from wire import run, wire
 
 from ports import free_port
 from saturnmq.broker import BrokerSettings
+from saturnmq.broker import broker as broker_module
 from saturnmq.broker import registrar as registrar_module
 from saturnmq.broker.registrar import COMPLETE_FIELD, Registrar
 from saturnmq.broker.topics import Topics
@@ -243,3 +244,20 @@ def test_every_result_of_a_registration_is_in_the_log(tmp_path: Path, caplog: py
         assert any(line.startswith(f"WARNING name server failed address={dead}") for line in lines)
 
     run(work)
+
+
+@pytest.mark.spec("DG-10")
+def test_how_far_the_queues_are_behind_is_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert (broker_module.LOG_FIRST_SECONDS, broker_module.LOG_SECONDS) == (10, 60)
+    monkeypatch.setattr(broker_module, "LOG_FIRST_SECONDS", 0)
+    monkeypatch.setattr(broker_module, "LOG_SECONDS", 0.001)
+
+    async def work() -> None:
+        async with wire():
+            while caplog.messages.count("dispatch behind commit log 0 bytes") < 2:
+                await asyncio.sleep(0)
+
+    with caplog.at_level(logging.INFO, "saturnmq.broker.broker"):
+        run(work)

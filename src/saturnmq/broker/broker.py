@@ -47,6 +47,8 @@ from saturnmq.store import MessageStore, StateFile, StoreFailureAction, StoreSet
 
 log = logging.getLogger(__name__)
 
+LOG_SECONDS: Final = 60
+LOG_FIRST_SECONDS: Final = 10
 NOTIFY_SECONDS: Final = 0.02  # changes of a group that come within it are told once
 _WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not bound
 
@@ -239,6 +241,7 @@ class Broker:
                 loop.create_task(self._every(self.settings.flush_delay_ms / 1000, lambda: self.ctx.delay.save())),
                 loop.create_task(self._every(self.settings.flush_delay_ms / 1000, lambda: self.ctx.timer.save())),
                 loop.create_task(self._every(SAMPLE_SECONDS, lambda: self.ctx.transactions.note_progress())),
+                loop.create_task(self._every(LOG_SECONDS, self._log_behind, LOG_FIRST_SECONDS)),
             ]
             if self.dledger is None and self.settings.broker_role != "SLAVE":
                 self.ctx.delay.start()
@@ -367,9 +370,11 @@ class Broker:
 
     # ---- timers
 
-    async def _every(self, seconds: float, work: Callable[[], object]) -> None:
+    async def _every(self, seconds: float, work: Callable[[], object], first_seconds: float | None = None) -> None:
+        wait_seconds = seconds if first_seconds is None else first_seconds
         while True:
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(wait_seconds)
+            wait_seconds = seconds
             try:
                 result = work()
                 if asyncio.iscoroutine(result):
@@ -392,6 +397,9 @@ class Broker:
     def _disable_slow_groups(self) -> None:
         if self.settings.disable_slow_groups and not self.ctx.is_slave():
             disable_slow(self.store, self.ctx.groups, self.ctx.offsets, self.settings.slow_group_bytes)
+
+    def _log_behind(self) -> None:
+        log.info("dispatch behind commit log %s bytes", self.store.behind_bytes)  # DG-10
 
     def _sample(self) -> None:
         self.ctx.stats.sample(asyncio.get_running_loop().time())
