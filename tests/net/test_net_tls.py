@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import ssl
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 from netpair import echo, pair, run, write_certificate
 
 from saturnmq.net import NetSettings, SendFailed, TlsMode, TlsSettings
-from saturnmq.net.tls import ContextHolder, TlsStream, client_context
+from saturnmq.net.tls import ContextHolder, TlsStream, client_context, server_context
 from saturnmq.protocol.command import Command, encode_frame
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.settings import load
 
 Pair = tuple[Path, Path]
 
@@ -101,6 +103,42 @@ def test_the_server_can_demand_a_client_certificate(certificate: Pair, tmp_path:
                 await p.call(Command(10))
 
     run(work)
+
+
+@pytest.mark.spec("REM-29")
+@pytest.mark.parametrize(
+    ("need", "auth", "mode"),
+    [
+        ("none", False, ssl.CERT_NONE),
+        ("none", True, ssl.CERT_NONE),
+        ("optional", False, ssl.CERT_OPTIONAL),
+        ("optional", True, ssl.CERT_OPTIONAL),
+        ("require", False, ssl.CERT_REQUIRED),
+        ("require", True, ssl.CERT_REQUIRED),
+    ],
+)
+def test_whether_a_client_needs_a_certificate_says_one_key_alone(
+    certificate: Pair, need: str, auth: bool, mode: ssl.VerifyMode
+) -> None:
+    settings = dataclasses.replace(
+        server_tls("permissive", certificate), need_client_auth=need, server_auth_client=auth,
+        server_trust_path=str(certificate[0]),
+    )  # fmt: skip
+    context = server_context(settings)
+    assert context is not None and context.verify_mode is mode
+
+
+@pytest.mark.spec("REM-29", "UX-05")
+def test_tls_keys_that_this_version_cannot_keep_are_refused_or_spoken_of(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ConfigError, match=r"tls\.test\.mode\.enable=true: .*tls\.server\.certPath"):
+        load(TlsSettings, ("file", {"tls.test.mode.enable": "true"}))
+    with pytest.raises(ConfigError, match=r"tls\.config\.file=/etc/x: .* into this one"):
+        load(TlsSettings, ("file", {"tls.config.file": "/etc/x"}))
+    both = {"tls.server.authClient": "true", "tls.test.mode.enable": "false"}
+    load(TlsSettings, ("file", both | {"tls.server.need.client.auth": "require"}))
+    assert not caplog.records
+    load(TlsSettings, ("file", both))
+    assert "tls.server.need.client.auth is none" in caplog.text
 
 
 @pytest.mark.spec("REM-30", "NS-31")

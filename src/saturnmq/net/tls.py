@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_MS: Final = 500
 _READ_BYTES: Final = 65_536
+_VERIFY_MODES: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}
 
 
 class TlsMode(Enum):
@@ -35,7 +36,7 @@ class TlsMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """The original's `tls.*` keys. An unknown mode counts as permissive, as there."""
+    """The original's `tls.*` keys. An unknown mode counts as permissive, as there; what this version cannot do is refused."""
 
     mode: str = key("tls.server.mode", "permissive", spec="REM-29")
     enable: bool = key("tls.enable", False, spec="REM-29")
@@ -50,6 +51,28 @@ class TlsSettings:
     client_cert_path: str = key("tls.client.certPath", "")
     client_trust_path: str = key("tls.client.trustCertPath", "")
     client_auth_server: bool = key("tls.client.authServer", False)
+    test_mode: bool = key("tls.test.mode.enable", False, spec="REM-29")
+    config_file: str = key("tls.config.file", "", spec="REM-29")
+
+    def validate(self) -> list[str]:
+        """One sentence per problem; says aloud what is legal and asks no client for a certificate."""
+        problems = []
+        if self.test_mode:
+            problems.append(
+                "tls.test.mode.enable=true: this version makes no throw-away certificate; set tls.server.certPath and "
+                "tls.server.keyPath to files of your own, and remove this key"
+            )
+        if self.config_file:
+            problems.append(
+                f"tls.config.file={self.config_file}: this version reads no second file; write its tls.* keys into this one, "
+                "and remove this key"
+            )
+        if self.server_auth_client and self.need_client_auth == "none":
+            log.warning(
+                "tls.server.authClient=true has no effect, no client is asked for a certificate: "
+                "tls.server.need.client.auth is none, set it to require"
+            )
+        return problems
 
     @property
     def server_mode(self) -> TlsMode:
@@ -66,10 +89,11 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     _load(context, settings.server_cert_path, settings.server_key_path, settings.server_key_password, "tls.server")
-    if settings.need_client_auth != "none" or settings.server_auth_client:
+    context.verify_mode = _VERIFY_MODES[settings.need_client_auth]
+    if (
+        context.verify_mode is not ssl.CERT_NONE
+    ):  # a certificate that comes is looked at, whatever tls.server.authClient says
         _trust(context, settings.server_trust_path, "tls.server.trustCertPath")
-        optional = settings.need_client_auth == "optional"
-        context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
     return context
 
 
