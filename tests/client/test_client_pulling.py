@@ -1,0 +1,186 @@
+"""Where a consumer begins, which broker it asks, how long it waits after what, and how much it sends back at once."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from saturnmq import Ack, Client
+from saturnmq.client.assignment import FLOW_CONTROL_DELAY_S, Generation
+from saturnmq.client.ordered import OrderedAssignment
+from saturnmq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
+from saturnmq.protocol.command import Command
+
+Run = Callable[[Callable[[], Any]], Any]
+QUEUE = MessageQueue("T", "b0", 0)
+
+
+def one_queue(c: Any, topic: str = "T") -> None:
+    c.add(topic, c.route("b0", read=1, write=1))
+
+
+def with_slave(c: Any, number: int = 1) -> None:
+    """b1 is a slave of b0 with this id."""
+    addresses = {0: c.brokers["b0"].address, number: c.brokers["b1"].address}
+    c.add("T", TopicRouteData([QueueData("b0", 1, 1, 6)], [BrokerData("c", "b0", addresses)]))
+
+
+def suggesting(broker: Any, broker_id: int) -> Callable[[Command], Any]:
+    """Answers pulls as usual, and says that the next one should go to this broker id."""
+
+    async def answer(command: Command) -> Command:
+        reply = broker.on_11(command)
+        reply = await reply if inspect.isawaitable(reply) else reply
+        reply.ext["suggestWhichBrokerId"] = str(broker_id)
+        return reply  # type: ignore[no-any-return]
+
+    return answer
+
+
+def pulls(broker: Any, topic: str = "T") -> list[dict[str, str]]:
+    return [request.ext for request in broker.of(11) if request.ext["topic"] == topic]
+
+
+async def eventually(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.001)  # poll
+
+
+@pytest.mark.spec("RB-05")
+@pytest.mark.parametrize(
+    ("start", "stored", "expected"),
+    [
+        ("first", None, 0),
+        ("last", None, 0),
+        (datetime(2024, 1, 1, tzinfo=UTC), None, 3),
+        ("last", 2, 2),
+    ],
+)
+def test_a_retry_topic_is_begun_where_nothing_of_the_group_is_lost(
+    run: Run, cluster: Any, start: Any, stored: int | None, expected: int
+) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            for topic in ("T", "%RETRY%g"):
+                one_queue(c, topic)
+                for n in range(3):
+                    c.broker.put(topic, 0, b"%d" % n)
+            if stored is not None:
+                c.broker.offsets["g", "%RETRY%g", 0] = stored
+            async with client.consumer("g", start=start) as inbox:
+                await inbox.subscribe("T")
+                await eventually(lambda: pulls(c.broker, "%RETRY%g"))
+                assert pulls(c.broker, "%RETRY%g")[0]["queueOffset"] == str(expected)
+                assert not [request for request in c.broker.of(29) if request.ext["topic"] == "%RETRY%g"]
+
+    run(work)
+
+
+@pytest.mark.spec("PL-03", "PL-05")
+def test_a_slave_is_asked_for_messages_and_told_no_offset(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(2) as c, Client(name_servers=c.name_servers) as client:
+            master, slave = c.brokers["b0"], c.brokers["b1"]
+            with_slave(c)
+            for broker in (master, slave):
+                broker.put("T", 0, b"0")
+                broker.script[11] = suggesting(broker, 1)
+            slave.put("T", 0, b"1")
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                for _ in range(2):
+                    await (await inbox.recv(30)).ack()
+                slave.put("T", 0, b"2")
+                await inbox.recv(30)
+                await eventually(lambda: len(pulls(slave)) == 3)
+                assert [pull["queueOffset"] for pull in pulls(master)] == ["0"]
+                assert [pull["queueOffset"] for pull in pulls(slave)] == ["1", "2", "3"]
+                assert pulls(slave)[-1]["commitOffset"] == "2"
+                assert [int(pull["sysFlag"]) & 1 for pull in pulls(slave)] == [0, 0, 0]
+
+    run(work)
+
+
+@pytest.mark.spec("PL-05")
+def test_a_slave_that_is_gone_is_replaced_by_the_next_id_then_by_any(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(2) as c, Client(name_servers=c.name_servers) as client:
+            with_slave(c, 2)
+            await client.puller().queues("T")
+            master, slave = ((c.brokers[name].address, name == "b1") for name in ("b0", "b1"))
+            for wanted, found in ((0, master), (1, slave), (2, slave), (3, master)):
+                assert await client._core.read_address("T", "b0", wanted) == found
+
+    run(work)
+
+
+@pytest.mark.spec("PL-09")
+@pytest.mark.parametrize(("code", "constant", "pause_s"), [
+    (215, "FLOW_CONTROL_DELAY_S", FLOW_CONTROL_DELAY_S), (2, "EXCEPTION_DELAY_S", 0.05),
+])  # fmt: skip
+def test_after_flow_control_and_after_other_errors_a_pull_waits_its_own_time(
+    run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch, code: int, constant: str, pause_s: float
+) -> None:
+    for name in ("FLOW_CONTROL_DELAY_S", "EXCEPTION_DELAY_S"):
+        monkeypatch.setattr(f"saturnmq.client.assignment.{name}", pause_s if name == constant else 3600.0)
+
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            c.broker.put("T", 0, b"x")
+            times: list[float] = []
+
+            def answer(command: Command) -> Any:
+                times.append(asyncio.get_running_loop().time())
+                return command.reply(code, "not now") if len(times) == 1 else c.broker.on_11(command)
+
+            c.broker.script[11] = answer
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                assert (await inbox.recv(30)).value == b"x"
+                assert times[1] - times[0] >= pause_s * 0.95
+                assert FLOW_CONTROL_DELAY_S == 0.02
+
+    run(work)
+
+
+@pytest.mark.spec("PL-14")
+def test_at_most_16_late_messages_of_a_queue_are_sent_back_at_once() -> None:
+    generation = Generation(None, 0)  # type: ignore[arg-type]
+    messages: list[Any] = [SimpleNamespace(offset=n) for n in range(40)]
+    for message in messages:
+        generation.delivered[message.offset] = (message.offset, message)
+    generation.verdicts[3] = Ack.SUCCESS
+    assert generation.expired(before=1.5) == messages[:2]
+    assert generation.expired(before=100) == [*messages[:3], *messages[4:17]]
+
+
+@pytest.mark.spec("OR-07")
+@pytest.mark.parametrize(
+    ("setting_s", "after_s", "pause_s"),
+    [(1, None, 1), (0, None, 0.01), (60, None, 30), (1, 0, 0.01), (1, 0.5, 0.5), (1, 7200, 30)],
+)
+def test_a_failed_message_holds_its_queue_for_10_ms_to_30_s(
+    monkeypatch: pytest.MonkeyPatch, setting_s: float, after_s: float | None, pause_s: float
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr("saturnmq.client.ordered.asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("saturnmq.client.ordered.next_attempt", lambda message: message)
+    core = SimpleNamespace(spawn=lambda name, work, vital: asyncio.run(work), settings=SimpleNamespace(namespace=None))
+    host: Any = SimpleNamespace(core=core)
+    assignment = OrderedAssignment(host, QUEUE, 0, None, setting_s)
+    message: Any = SimpleNamespace(offset=0)
+    after = None if after_s is None else timedelta(seconds=after_s)
+    assignment.repeat_later(assignment._now, message, after)
+    assert slept == [pause_s]
