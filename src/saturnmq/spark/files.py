@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from saturnmq.protocol.errors import ConfigError, CorruptRecord, MessageError
-from saturnmq.spark import queue_units
+from saturnmq.spark import index_files, queue_units
 from saturnmq.spark.decode import Ints, Selection, decode_block, rebatched
 from saturnmq.spark.fetch import Loss, met_loss
+from saturnmq.spark.index_files import IndexPiece
 from saturnmq.spark.log_archive import is_archive
 from saturnmq.spark.log_scan import NO_LIMIT, Chunk, FilePiece, chunks, log_files, pieces_of
 from saturnmq.spark.options import COLUMNS, SourceOptions
@@ -31,11 +32,13 @@ JOINED_BYTES: Final = 4 * 1024 * 1024
 
 def plan_files(
     options: SourceOptions, wanted: Predicates = EVERYTHING, columns: tuple[str, ...] = COLUMNS
-) -> list[FilePiece | QueuePiece]:
+) -> list[FilePiece | QueuePiece | IndexPiece]:
     """Tasks of a read, the end fixed now. Raises ConfigError for a path that holds no log."""
     if wanted.brokers is not None and options.broker_name not in wanted.brokers:
         return []
-    found: list[FilePiece | QueuePiece] = []
+    if (by_index := index_files.plan_by_index(options, wanted)) is not None:
+        return [*by_index]
+    found: list[FilePiece | QueuePiece | IndexPiece] = []
     since = 0
     by_queues = queue_units.plan_queues(options, wanted, columns)
     if by_queues is not None:
@@ -78,6 +81,8 @@ def read_files(
         select = replace(select, queue_ids=wanted.queue_ids)
     if given[0] == "queue":
         made = _by_units(options, columns, QueuePiece(*given), select)  # type: ignore[arg-type]
+    elif given[0] == "index":
+        made = _by_index(options, columns, IndexPiece(*given), select)  # type: ignore[arg-type]
     else:
         made = _batches(options, columns, FilePiece(*given), select)  # type: ignore[arg-type]
     for batch in rebatched(made, options.batch_rows):
@@ -96,6 +101,20 @@ def _batches(
                 yield from _decoded(options, columns, piece, select, chunk)
     except FileNotFoundError:
         _gone(options, piece.path, piece.base + piece.begin, min(piece.base + piece.end, NO_LIMIT))
+
+
+def _by_index(
+    options: SourceOptions, columns: tuple[str, ...], piece: IndexPiece, select: Selection
+) -> Iterator[pa.RecordBatch]:
+    """Rows of the places that the index says; a place without a record is damage (FMD-09)."""
+    try:
+        for file, chunk in index_files.records(piece):
+            for bad in chunk.bad:
+                _damaged(options, file, bad.begin, bad.end, bad.reason)
+            if len(chunk.positions):
+                yield from _decoded(options, columns, file, select, chunk)
+    except FileNotFoundError:
+        _gone(options, piece.path, piece.base, piece.base + piece.places[-1])
 
 
 def _by_units(

@@ -34,7 +34,7 @@ _FOREVER: Final = str(2**63 - 1)
 
 async def narrowed_by_index(link: Link, ranges: Iterable[QueueRange], wanted: Predicates) -> list[QueueRange]:
     """The ranges, those of brokers whose index can tell narrowed to where the keys are; the others as they were."""
-    keys = _index_keys(wanted)
+    keys = index_keys(wanted)
     whole = list(ranges)
     if keys is None:
         return whole
@@ -45,7 +45,7 @@ async def narrowed_by_index(link: Link, ranges: Iterable[QueueRange], wanted: Pr
     return [r for own, better in zip(groups.values(), found, strict=True) for r in (own if better is None else better)]
 
 
-def _index_keys(wanted: Predicates) -> list[str] | None:
+def index_keys(wanted: Predicates) -> list[str] | None:
     """What to look up, one word for each wanted text; None when the index cannot help."""
     if wanted.uniq_keys is not None:
         keys = sorted(wanted.uniq_keys)

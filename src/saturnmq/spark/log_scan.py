@@ -321,6 +321,18 @@ def _resync(handle: int, begin: int, piece: FilePiece) -> int | None:
     return None
 
 
+def record_at(handle: int, at: int, base: int) -> bytes | None:
+    """The record that begins at a place of a file, by magic, own position and length; None when none does."""
+    head = os.pread(handle, _RECORD.size, at)
+    if len(head) < _RECORD.size:
+        return None
+    total, magic, position = _RECORD.unpack(head)
+    if magic != MESSAGE_MAGIC or position != base + at or not RECORD_FIXED_BYTES <= total <= RECORD_BYTES_MAX:
+        return None
+    data = os.pread(handle, total, at)
+    return data if len(data) == total else None
+
+
 def _surely(handle: int, start: int, piece: FilePiece) -> bool:
     head = os.pread(handle, 36, start)
     if len(head) < 36:

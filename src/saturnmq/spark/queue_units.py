@@ -72,7 +72,7 @@ class QueuePlan(NamedTuple):
 
 def plan_queues(options: SourceOptions, wanted: Predicates, columns: tuple[str, ...]) -> QueuePlan | None:
     """The plan, None when the log is to be walked: no queues, an unknown topic, or nothing to win by them."""
-    root = _root(options.path)
+    root = store_root(options.path)
     if root is None or options.plan == "log" or options.include_system:
         return None
     if any(packed(folder) for folder in (root / "commitlog", _ledger(root)) if folder is not None):
@@ -110,7 +110,7 @@ def plan_queues(options: SourceOptions, wanted: Predicates, columns: tuple[str, 
     return QueuePlan(made, None if high == NO_LIMIT else high)
 
 
-def _root(path: str) -> Path | None:
+def store_root(path: str) -> Path | None:
     """The store that the path is of, when it has consume queues."""
     given = Path(path.removeprefix("file://"))
     for root in (given, given.parent) if given.name == "commitlog" else (given,):

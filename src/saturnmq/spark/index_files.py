@@ -1,0 +1,184 @@
+"""mode=files, predicates on keys and uniqKey: the store's `index/` says where records may be, what it does not cover is walked.
+
+Only the index of a store that was stopped in good order is believed: others may lack entries. Entries hold hashes, so that rows are
+compared when they are read. A record lies where the index has an entry of it, or in a gap: before the first index file begins,
+between two, and from the record of the very last entry on. Source: FMD-09, IX-01..06; layout: store/index_file.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from saturnmq.protocol.message import java_hash
+from saturnmq.spark.index_lookup import index_keys
+from saturnmq.spark.log_archive import packed
+from saturnmq.spark.log_scan import Bad, Chunk, FilePiece, LogFile, log_files, pieces_of, record_at
+from saturnmq.spark.options import SourceOptions
+from saturnmq.spark.pushdown import Predicates
+from saturnmq.spark.queue_units import store_root
+from saturnmq.store.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES, absolute
+
+PIECE_PLACES: Final = 32  # of one task; what is sent to it stays small
+PLACES_MAX: Final = 10_000  # so many are read sooner by walking
+STEPS_MAX: Final = 100_000  # entries of one chain
+_ENTRIES_PER_SLOT: Final = 4  # in the original's files and ours; no file says how many slots it has
+_U32: Final = 0xFFFFFFFF
+
+
+class IndexPiece(NamedTuple):
+    """Places in one file where records begin that may match. kind sets it apart from a FilePiece."""
+
+    kind: str
+    path: str
+    base: int
+    places: tuple[int, ...]
+
+
+class _Index:
+    """One index file, open. Only `find` and the header are used."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        size = os.fstat(handle).st_size
+        self.slots = (size - HEADER_BYTES) // (SLOT_BYTES + _ENTRIES_PER_SLOT * ENTRY_BYTES)
+        head = os.pread(handle, HEADER_BYTES, 0).ljust(HEADER_BYTES, b"\0")
+        self.begin: int
+        self.end: int
+        self.count: int
+        _, _, self.begin, self.end, _, self.count = HEADER.unpack(head)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was ever put in."""
+        return self.count <= 1
+
+    @property
+    def is_sound(self) -> bool:
+        """The first and the last entry are what the header says: the file has as many slots as its length let us think."""
+        first, last = self._entry(1), self._entry(self.count - 1)
+        return first is not None and last is not None and (first[1], last[1]) == (self.begin, self.end)
+
+    def _entry(self, number: int) -> tuple[int, int, int, int] | None:
+        """(hash, physical offset, seconds, number of the one before)."""
+        at = HEADER_BYTES + SLOT_BYTES * self.slots + ENTRY_BYTES * number
+        data = os.pread(self._handle, ENTRY_BYTES, at)
+        return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else None
+
+    def find(self, text: str) -> set[int] | None:
+        """Physical offsets of entries with the hash of `topic#key`; None when they are too many to follow, or lead nowhere."""
+        wanted = absolute(java_hash(text) & _U32)
+        slot = os.pread(self._handle, SLOT_BYTES, HEADER_BYTES + SLOT_BYTES * (wanted % self.slots))
+        number, found = int.from_bytes(slot, "big", signed=True), set[int]()
+        if number >= self.count:
+            return None
+        for _ in range(STEPS_MAX):
+            if number <= 0:
+                return found
+            entry = self._entry(number)
+            if entry is None or entry[3] >= number:
+                return None
+            if entry[0] == wanted:
+                found.add(entry[1])
+            number = entry[3]
+        return None
+
+
+def plan_by_index(options: SourceOptions, wanted: Predicates) -> list[FilePiece | IndexPiece] | None:
+    """Tasks for records that may have the keys; None when the index cannot tell, and all is to be read."""
+    keys = index_keys(wanted)
+    topics = frozenset(options.topics)
+    if wanted.topics is not None:
+        topics = topics & wanted.topics if topics else wanted.topics
+    root = store_root(options.path)
+    if keys is None or not topics or root is None or options.plan != "auto" or options.include_system:
+        return None
+    if (root / "abort").exists() or packed(root / "commitlog") or any(root.glob("dledger-*")):
+        return None
+    files = log_files(options.path)
+    texts = [f"{topic}#{key}" for topic in sorted(topics) for key in keys]
+    found = _looked_up(root / "index", texts)
+    if found is None or not files:
+        return None
+    places, covered = found
+    gaps = _gaps(files, covered)
+    walked = [piece for begin, end in gaps for piece in _between(files, begin, end, options.split)]
+    inside = sorted(at for at in places if at >= files[0].base and not any(a <= at < b for a, b in gaps))
+    return [*_index_pieces(files, inside), *walked]
+
+
+def _looked_up(folder: Path, texts: Iterable[str]) -> tuple[set[int], list[tuple[int, int]]] | None:
+    """(physical offsets, what each index file covers); None when a file is odd or the answer too long."""
+    places, covered = set[int](), list[tuple[int, int]]()
+    paths = sorted(p for p in folder.iterdir() if re.fullmatch(r"\d{17}", p.name)) if folder.is_dir() else []
+    for path in paths:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            index = _Index(handle)
+            if index.is_empty:
+                continue
+            if index.slots < 1 or not index.is_sound:
+                return None
+            for text in texts:
+                more = index.find(text)
+                if more is None:
+                    return None
+                places |= more
+            covered.append((index.begin, index.end))
+        finally:
+            os.close(handle)
+    bounds = [bound for pair in covered for bound in pair]
+    return (places, covered) if covered and bounds == sorted(bounds) and len(places) <= PLACES_MAX else None
+
+
+def _gaps(files: list[LogFile], covered: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Parts of the log that no index file covers. The record of a last entry is in the gap behind it, unless the next file begins
+    with the same one.
+    """
+    low, high = files[0].base, 2**63 - 1
+    begins = [low, *(end for _, end in covered)]
+    ends = [*(begin for begin, _ in covered), high]
+    return [(max(begin, low), end) for begin, end in zip(begins, ends, strict=True) if max(begin, low) < end]
+
+
+def _between(files: list[LogFile], begin: int, end: int, split: str) -> Iterator[FilePiece]:
+    """Tasks for a part of the log that begins with a frame, and ends with one or with the log."""
+    for file, after in itertools.zip_longest(files, files[1:]):
+        size = Path(file.path).stat().st_size
+        last = file.base + size if after is None else min(file.base + size, after.base)
+        first = max(begin, file.base)
+        if first >= min(end, last):
+            continue
+        if end >= last:
+            yield from pieces_of(file, split=split, begin=first - file.base)
+        else:
+            yield FilePiece(file.path, file.base, first - file.base, end - file.base, False, False, file.committed)
+
+
+def _index_pieces(files: list[LogFile], places: list[int]) -> Iterator[IndexPiece]:
+    bases = [file.base for file in files]
+    which = (np.searchsorted(bases, places, side="right") - 1).tolist()
+    for number, group in itertools.groupby(zip(which, places, strict=True), key=lambda pair: pair[0]):
+        file = files[number]
+        own = [at - file.base for _, at in group]
+        for first in range(0, len(own), PIECE_PLACES):
+            yield IndexPiece("index", file.path, file.base, tuple(own[first : first + PIECE_PLACES]))
+
+
+def records(piece: IndexPiece) -> Iterator[tuple[FilePiece, Chunk]]:
+    """The record at each place, as a chunk of its own; damage where none begins. Raises OSError when the file is gone."""
+    handle = os.open(piece.path, os.O_RDONLY)
+    try:
+        for at in piece.places:
+            data = record_at(handle, at, piece.base)
+            bad = [] if data else [Bad(at, at + 1, "an entry of the index leads there, no record begins", False)]
+            starts = np.zeros(1 if data else 0, dtype=np.int64)
+            yield FilePiece(piece.path, piece.base, at, at, False, False, 0), Chunk(data or b"", starts, at, bad)
+    finally:
+        os.close(handle)
