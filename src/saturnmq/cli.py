@@ -68,7 +68,7 @@ class Configured:
 def configure(classes: dict[str, type[Any]], args: argparse.Namespace, preset: dict[str, str]) -> Configured:
     """Settings of every room from built-in presets, the file of -c, and --set, later ones winning.
 
-    A member of a DLedger group syncs before it answers unless told otherwise (DUR-02).
+    A member of a DLedger group syncs before it answers, and ends when its disk fails, unless told otherwise (DUR-02, DUR-06).
     Unknown keys warn and name the nearest, or fail under --strict-config (CLI-10).
     Raises ConfigError with all problems.
     """
@@ -79,7 +79,8 @@ def configure(classes: dict[str, type[Any]], args: argparse.Namespace, preset: d
     sources.append(("--set", dict(pair(text) for text in args.set)))
     of_a_group = [source["enableDLegerCommitLog"] for _, source in sources if "enableDLegerCommitLog" in source]
     if "store" in classes and of_a_group and of_a_group[-1].strip().lower() == "true":
-        sources[0] = ("default of a group's member", {"flushDiskType": "SYNC_FLUSH"} | preset)
+        member = {"flushDiskType": "SYNC_FLUSH", "storeFailureAction": "exit"}
+        sources[0] = ("default of a group's member", member | preset)
     problems: list[str] = []
     parts: dict[str, Loaded[Any]] = {}
     known: dict[str, str] = {}

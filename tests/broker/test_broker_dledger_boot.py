@@ -1,15 +1,17 @@
-"""When the name servers first hear of a broker: a plain one at its start, a member of a group with its role."""
+"""A member's process: when the name servers first hear of it, by its role, and how it ends when its disk fails."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
 from brokergroup import LedgerGroup, ledger_group
 
+from ports import free_ports
 from saturnmq.broker import Broker
-from saturnmq.net import NetSettings
+from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.bodies import ClusterInfo
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command
@@ -59,3 +61,60 @@ def test_a_member_is_registered_with_its_role_and_not_at_its_start(tmp_path: Pat
             await until_told(group)
 
     asyncio.run(work())
+
+
+_ON_A_DISK_THAT_MAY_FAIL = """
+import os, sys
+from saturnmq.cli import main
+from saturnmq.store.disk import Disk
+well = Disk.sync
+def sync(self, fd):
+    if os.path.exists(sys.argv[1]):
+        raise OSError(5, "Input/output error")
+    well(self, fd)
+Disk.sync = sync
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+async def send(client: RemotingClient, address: str) -> int:
+    ext = {"a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "", "j": "0"}
+    return (await client.invoke(address, Command(RequestCode.SEND_MESSAGE_V2, ext=ext, body=b"x"), 10_000)).code
+
+
+@pytest.mark.spec("DUR-06")
+def test_a_member_whose_disk_fails_ends_with_an_error_within_10_s(tmp_path: Path) -> None:
+    async def work() -> tuple[int | None, str]:
+        keys = ["enableDLegerCommitLog=true", "dLegerGroup=g", "dLegerSelfId=n0", "dledger.profile=fast"]
+        keys += [f"dLegerPeers=n0-127.0.0.1:{free_ports(1)[0]}", "listenPort=0", "fastPortEnable=false"]
+        keys += [f"storePathRootDir={tmp_path / 'store'}", "storeProfile=small"]
+        words = ["broker", *(word for key in keys for word in ("--set", key))]
+        failing = tmp_path / "failing"
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _ON_A_DISK_THAT_MAY_FAIL, str(failing), *words,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        client = RemotingClient(settings=NetSettings())
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(60):
+                while b"saturnmq: ready" not in (line := await process.stdout.readline()):
+                    assert line, "it ended before it was ready"
+                address = dict(word.split("=", 1) for word in line.decode().split()[2:])["broker"]
+                while await send(client, address) != 0:
+                    await asyncio.sleep(0.02)  # poll
+            failing.touch()
+            asking = asyncio.get_running_loop().create_task(send(client, address))
+            async with asyncio.timeout(10):
+                _, errors = await process.communicate()
+            answered = (await asyncio.gather(asking, return_exceptions=True))[0]
+            assert answered != 0  # never acknowledged
+        finally:
+            await client.close()
+            if process.returncode is None:
+                process.kill()
+                await process.communicate()
+        return process.returncode, errors.decode()
+
+    code, errors = asyncio.run(work())
+    assert code == 1 and "Input/output error" in errors

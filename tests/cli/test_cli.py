@@ -120,6 +120,24 @@ def test_a_member_of_a_group_syncs_before_it_answers_unless_told_otherwise(
     assert rows["flushDiskType"] == {"key": "flushDiskType", "value": value, "origin": origin}
 
 
+@pytest.mark.spec("DUR-06")
+@pytest.mark.parametrize(
+    ("said", "value", "origin"),
+    [
+        ([], "READONLY", "default"),
+        (["enableDLegerCommitLog=true"], "EXIT", "default of a group's member"),
+        (["enableDLegerCommitLog=true", "storeFailureAction=readonly"], "READONLY", "--set"),
+    ],
+)
+def test_a_member_of_a_group_ends_when_its_disk_fails_unless_told_otherwise(
+    cli: Cli, said: list[str], value: str, origin: str
+) -> None:
+    member = ["dLegerGroup=g", "dLegerPeers=n0-127.0.0.1:40911", "dLegerSelfId=n0"]
+    done = cli("broker", "--print-config", "--json", *(word for key in (*member, *said) for word in ("--set", key)))
+    rows = {row["key"]: row for row in json.loads(done.stdout)["rows"]}
+    assert rows["storeFailureAction"] == {"key": "storeFailureAction", "value": value, "origin": origin}
+
+
 @pytest.mark.spec("CLI-03", "CLI-04", "UX-05")
 def test_wrong_values_are_all_reported_at_once_with_the_allowed_range(cli: Cli) -> None:
     done = cli("broker", "--set", "listenPort=99999", "--set", "flushDiskType=SOMETIMES")
