@@ -18,7 +18,7 @@ from typing import Final
 from saturnmq.client.puller import Puller, PullResult, PullStatus
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import ResponseCode
-from saturnmq.protocol.errors import ResponseError, SaturnError, StoreError
+from saturnmq.protocol.errors import ResponseError, SaturnError, StoreError, response_error
 from saturnmq.protocol.message import RECORD_FIXED_BYTES
 from saturnmq.spark.options import SourceOptions
 from saturnmq.spark.ranges import QueueRange
@@ -189,7 +189,10 @@ class RangeFetcher:
                 behind = True
             except ResponseError as error:
                 if error.code not in _PASSING:
-                    raise
+                    place = f"{where(self._queue)}, group {self._puller.group}"
+                    raise response_error(
+                        error.code or 0, f"{place}: {error.message}", broker=error.broker, hint=error.hint
+                    ) from error
                 cause, behind = str(error), False
             except SaturnError as error:
                 if not error.retryable:
