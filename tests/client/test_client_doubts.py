@@ -147,6 +147,39 @@ def test_a_new_master_knows_the_producers_at_once(run: Run, cluster: Any, busy: 
     run(work)
 
 
+@pytest.mark.spec("HB-01", "TX-09")
+def test_a_broker_that_is_back_at_its_address_hears_of_the_groups_again(
+    run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "TELL_AGAIN_SECONDS", 0.01)
+
+    async def work() -> None:
+        async with (
+            cluster() as c,
+            Client(name_servers=c.name_servers, route_poll_ms=NEVER_MS, heartbeat_ms=100_000) as client,
+        ):
+            (broker,) = c.brokers.values()
+            async with client.producer("p") as producer:
+                await producer.send("T", b"1")
+                told = len(await broker.wait_for(RequestCode.HEART_BEAT))
+                port = int(broker.address.rpartition(":")[2])
+                await broker.stop()
+                with pytest.raises(SaturnError):
+                    await producer.send("T", b"2", timeout=0.3)
+                again = type(broker)(broker.name)
+                await again.start(port)
+                try:
+                    assert (await again.wait_for(RequestCode.HEART_BEAT)) and told > 0
+                    await producer.send("T", b"3")
+                    assert len(again.of(RequestCode.HEART_BEAT)) == 1, (
+                        "once it knows, the next one comes when it is due"
+                    )
+                finally:
+                    await again.stop()
+
+    run(work)
+
+
 @pytest.mark.spec("PR-11", "API-25", "DL-C05")
 def test_a_call_does_not_wait_for_a_broker_that_is_silent_and_has_a_successor(run: Run, cluster: Any) -> None:
     """A frozen master takes connections and answers nothing: one call finds out, the others are told."""

@@ -48,6 +48,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_ROUTE_POLL_MS: Final = 10
 FIRST_HEARTBEAT_MS: Final = 1_000
+TELL_AGAIN_SECONDS: Final = 1.0  # between heartbeats to a broker that failed, until it answers one
 OFFSET_FIRST_MS: Final = 10_000
 VIP_PORT_STEP: Final = 2
 
@@ -255,6 +256,8 @@ class Core:
         if self._doubts is None or self.state is not State.RUNNING or self._stopping is not None:
             return
         self._doubts.tell(address, silent=silent)
+        if self.broker_versions.pop(address, None) is not None:
+            self.spawn(f"heartbeat to {address}", self._tell_again(address))
         if self.settings.vip_channel:
             self._doubts.tell(plain_address(address))
 
@@ -420,12 +423,18 @@ class Core:
         addresses = self._heartbeat_addresses()
         if not addresses:
             return
-        body = heartbeat_body(
-            self.client_id,
-            sorted(self.producers),
-            [data for consumer in self.consumers.values() if (data := consumer.heartbeat_data()) is not None],
-        )
+        body = self._heartbeat_body()
         await asyncio.gather(*(self._beat(address, body) for address in addresses))
+
+    def _heartbeat_body(self) -> bytes:
+        consumers = [data for consumer in self.consumers.values() if (data := consumer.heartbeat_data()) is not None]
+        return heartbeat_body(self.client_id, sorted(self.producers), consumers)
+
+    async def _tell_again(self, address: str) -> None:
+        """A broker that failed may be back without knowing our groups: it hears of them when it answers, not 30 s later."""
+        while address not in self.broker_versions and address in self._heartbeat_addresses():
+            await asyncio.sleep(TELL_AGAIN_SECONDS)
+            await self._beat(address, self._heartbeat_body())
 
     async def _beat(self, address: str, body: bytes) -> None:
         try:
