@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+from typing import Final
 
 from saturnmq.protocol.settings import key
+
+log = logging.getLogger(__name__)
+
+_SEND_WAIT_MS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ class BrokerSettings:
     client_expiry_ms: int = key("channelExpiredTimeout", 120_000, unit="ms", low=1, spec="HB-06")
     client_scan_ms: int = key("clientHousekeepingInterval", 10_000, unit="ms", low=1, spec="HB-06")
     fast_failure: bool = key("brokerFastFailureEnable", True, spec="SND-16")
-    send_wait_ms: int = key("waitTimeMillsInSendQueue", 200, unit="ms", low=1, spec="SND-16")
+    send_wait_ms: int = key("waitTimeMillsInSendQueue", _SEND_WAIT_MS, unit="ms", low=1, spec="SND-16")
     send_queue_max: int = key("sendThreadPoolQueueCapacity", 10_000, low=1, spec="REM-14")
     pull_queue_max: int = key("pullThreadPoolQueueCapacity", 100_000, low=1, spec="REM-14")
     topics_max: int = key("topicsMax", 100_000, low=1, spec="LIM-13")
@@ -76,8 +82,17 @@ class BrokerSettings:
     acl_enable: bool = key("aclEnable", False, spec="ACL-01")
 
     def validate(self) -> list[str]:
-        """One sentence per problem; what this version cannot do is refused rather than ignored."""
+        """One sentence per problem; what this version cannot do is refused rather than ignored.
+
+        Says aloud which key has no effect.
+        """
         problems = []
+        if self.send_wait_ms != _SEND_WAIT_MS:
+            log.warning(
+                "waitTimeMillsInSendQueue=%s has no effect: no request waits in a queue here. Sends that wait for their "
+                "durability are bounded by sendThreadPoolQueueCapacity",
+                self.send_wait_ms,
+            )
         if self.acl_enable:
             problems.append("aclEnable=true: this version has no access control; remove the key or set it to false")
         if self.broker_role == "SLAVE":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
 from saturnmq.protocol.settings import key
+
+log = logging.getLogger(__name__)
 
 CONSUME_QUEUE_UNIT_BYTES: Final = 20
 QUEUE_EXTENSION_BYTES_MIN: Final = 64  # a unit with the bit map of the default settings, and what a file keeps spare
@@ -34,6 +37,7 @@ class StoreFailureAction(Enum):
     EXIT = "exit"
 
 
+_BUSY_MS: Final = 1000
 _RESERVE_BYTES: Final = {StoreProfile.STANDARD: 16 << 20, StoreProfile.SMALL: 1 << 20}
 _QUEUE_EXTENSION_BYTES: Final = {StoreProfile.STANDARD: 50_331_648, StoreProfile.SMALL: 1_048_576}
 _INDEX_SLOTS: Final = {StoreProfile.STANDARD: 5_000_000, StoreProfile.SMALL: 10_000}
@@ -48,6 +52,7 @@ class StoreSettings:
 
     store_path_root_dir: str = key("storePathRootDir", "store", spec="DG-11")
     store_path_commit_log: str = key("storePathCommitLog", "", spec="DG-11")
+    read_only_commit_log: str = key("readOnlyCommitLogStorePaths", "", spec="ST-20")
     store_path_consume_queue: str = key("storePathConsumeQueue", "", spec="DG-11")
     store_path_index: str = key("storePathIndex", "", spec="DG-11")
     store_checkpoint: str = key("storeCheckpoint", "", spec="DG-11")
@@ -67,7 +72,7 @@ class StoreSettings:
     flush_queue_interval_ms: int = key("flushIntervalConsumeQueue", 1000, unit="ms", low=1, spec="FLU-10")
     flush_queue_thorough_ms: int = key("flushConsumeQueueThoroughInterval", 60_000, unit="ms", low=1, spec="FLU-10")
     message_bytes_max: int = key("maxMessageSize", 4_194_304, unit="bytes", low=10, high=2**31 - 1, spec="ST-06")
-    page_cache_busy_ms: int = key("osPageCacheBusyTimeOutMills", 1000, unit="ms", low=1, spec="ST-04")
+    page_cache_busy_ms: int = key("osPageCacheBusyTimeOutMills", _BUSY_MS, unit="ms", low=1, spec="ST-04")
     check_crc_on_recover: bool = key("checkCRCOnRecover", True, spec="RC-07")
     memory_percent_max: int = key("accessMessageInMemoryMaxRatio", 40, unit="%", low=1, high=100, spec="BP-04")
     transfer_bytes_in_memory: int = key("maxTransferBytesOnMessageInMemory", 262_144, unit="bytes", low=1, spec="BP-04")
@@ -97,6 +102,21 @@ class StoreSettings:
         "messageDelayLevel", "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", spec="ST-08"
     )
     store_failure_action: StoreFailureAction = key("storeFailureAction", StoreFailureAction.READONLY, spec="DUR-06")
+
+    def validate(self) -> list[str]:
+        """One sentence per problem; says aloud which key has no effect."""
+        if self.page_cache_busy_ms != _BUSY_MS:
+            log.warning(
+                "osPageCacheBusyTimeOutMills=%s has no effect: a put is one step here, and never in the way of others",
+                self.page_cache_busy_ms,
+            )
+        if self.read_only_commit_log:
+            return [
+                f"readOnlyCommitLogStorePaths={self.read_only_commit_log}: this version reads no commit log files from folders "
+                "that it may not write to, so their messages would be missing; move the files to a folder of "
+                "storePathCommitLog and remove this key"
+            ]
+        return []
 
     @property
     def root(self) -> Path:

@@ -1,0 +1,38 @@
+"""Keys of the original that this version cannot keep: refused where something would be lost, else spoken of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from saturnmq.broker import BrokerSettings
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.settings import load
+from saturnmq.store import StoreSettings
+
+
+@pytest.mark.spec("ST-20", "UX-05")
+def test_read_only_folders_of_the_commit_log_are_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"readOnlyCommitLogStorePaths=/old,/older: .* would be missing; move the files"
+    ):
+        load(StoreSettings, ("file", {"readOnlyCommitLogStorePaths": "/old,/older"}))
+    assert load(StoreSettings, ("file", {"readOnlyCommitLogStorePaths": ""})).unknown == {}
+
+
+@pytest.mark.spec("UX-05")
+@pytest.mark.parametrize(
+    ("settings", "name", "usual", "other"),
+    [
+        (BrokerSettings, "waitTimeMillsInSendQueue", "200", "500"),
+        (StoreSettings, "osPageCacheBusyTimeOutMills", "1000", "2000"),
+    ],
+)
+def test_a_key_without_effect_is_said_to_have_none(
+    settings: type[Any], name: str, usual: str, other: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    load(settings, ("file", {name: usual}))
+    assert not caplog.records
+    load(settings, ("file", {name: other}))
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [f"{name}={other} has no effect"]
