@@ -16,6 +16,7 @@ from saturnmq.protocol.errors import InvariantBroken
 from saturnmq.raft.core import elector, follower, leader, log, node, state, voting
 from saturnmq.raft.core.actions import PersistTerm, Role
 from saturnmq.raft.core.messages import Code, PushKind, VoteResult
+from saturnmq.testing.raft_disk import StoredLog
 from saturnmq.testing.raft_simulation import Cluster, Member, Violation
 
 Patch = pytest.MonkeyPatch
@@ -219,6 +220,48 @@ def cut_keeps_the_durable_mark(patch: Patch) -> None:
     patch.setattr(log.Log, "cut", cut)
 
 
+def votes_by_a_log_shortened_by_damage(patch: Patch) -> None:
+    patch.setattr(state.State, "lacking", property(lambda self: False))
+
+
+def what_damage_took_is_forgotten(patch: Patch) -> None:
+    """The checkpoint that is written meanwhile says how long the log is now, and the next restart believes it."""
+
+    def note(self: Member, known: node.Node) -> None:
+        self.noted = known.state.log.durable
+
+    patch.setattr(Member, "_note", note)
+
+
+def damage_is_served(patch: Patch) -> None:
+    def entry(self: StoredLog, index: int) -> Any:
+        found = self.ledger.entry(index)
+        return (
+            found
+            if index not in self.flips or found is None
+            else dataclasses.replace(found, body=b"?" + found.body[1:])
+        )
+
+    patch.setattr(StoredLog, "entry", entry)
+
+
+def a_full_leader_commits_nothing_later(patch: Patch) -> None:
+    """Elected while its disk was full, so without an entry of its own, and none follows when there is room."""
+    patch.setattr(leader.Leader, "has_room", lambda self: None)
+
+
+def a_full_follower_writes(patch: Patch) -> None:
+    original = follower.Follower._store
+
+    def store(self: follower.Follower, waiting: Any) -> bool:
+        full, self.state.disk_full = self.state.disk_full, False
+        fits = original(self, waiting)
+        self.state.disk_full = full
+        return fits
+
+    patch.setattr(follower.Follower, "_store", store)
+
+
 MUTANTS: tuple[Callable[[Patch], None], ...] = (
     vote_not_persisted,
     reply_before_persist,
@@ -243,19 +286,24 @@ MUTANTS: tuple[Callable[[Patch], None], ...] = (
     checkpoint_ahead_of_the_log,
     compare_says_yes,
     cut_keeps_the_durable_mark,
+    votes_by_a_log_shortened_by_damage,
+    what_damage_took_is_forgotten,
+    damage_is_served,
+    a_full_leader_commits_nothing_later,
+    a_full_follower_writes,
 )
 QUICK = (vote_not_persisted, truncate_below_committed, half_is_a_quorum)
 CHOSEN = MUTANTS if os.environ.get("SATURNMQ_SIM_MUTANTS") == "all" else QUICK
 
 
 def run_one(seed: int) -> None:
-    """Runs of four kinds in turn.
+    """Runs of five kinds in turn.
 
     Too rare for chance, and left to the tests of the follower: a PUSH of an old term, a late TRUNCATE, an APPEND behind
     entries that were not compared.
     """
     cluster = Cluster(seed)
-    kind = (0, 1, 1, 2, 3)[seed % 5]
+    kind = (0, 1, 1, 2, 3, 4)[seed % 6]
     cluster.crash_between = 0.0005 if seed % 2 else 0.0
     if kind == 0:
         cluster.run(faulty_ms=40_000, calm_ms=20_000)
@@ -266,6 +314,9 @@ def run_one(seed: int) -> None:
         cluster.harsh("isolate leader")
         cluster.crash_after_cut = 0.0
         cluster.run(faulty_ms=30_000, calm_ms=15_000, load_every_ms=700, fault_every_ms=1500)
+    elif kind == 4:  # damaged and full disks
+        cluster.mix = ("damage", "damage", "crash", "crash leader", "isolate leader", "heal", "no room", "partition")
+        cluster.run(faulty_ms=30_000, calm_ms=15_000, fault_every_ms=1200)
     else:  # cuts that a crash undoes
         cluster.harsh("isolate leader", "one way", "heal")
         cluster.crash_after_cut = 1.0

@@ -146,7 +146,7 @@ class Observer:
         """On disk, or deleted since with what is old, or lost to damage of which the member knows."""
         log = member.log.durable
         entry = log.entry(index)
-        known_lost = (member.rots or member.damaged) and log.end_index < index <= member.must_hold
+        known_lost = log.end_index < index <= member.lost_to
         return log.begin > index or known_lost or (entry is not None and entry.body == body)
 
     def match_logs(self) -> None:

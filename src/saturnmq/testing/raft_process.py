@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from saturnmq.testing.raft_simulation import Cluster
 
 GROUP: Final = "g"
+NOTE_EVERY_MS: Final = 3000
 STALL_MS_MIN: Final = 5000  # from here on it counts as one
 Input = Callable[[Node], list[Action]]
 
@@ -51,8 +52,9 @@ class Member:
         self.room = True  # on its disk, for another file
         self.flips: dict[int, Flip] = {}  # damaged entries that are still there, by index
         self.known_bad: set[int] = set()  # those that were read
-        self.damaged = False  # it ever was
-        self.must_hold = -1
+        self.lost_to = -1  # last index of what damage took
+        self.noted = -1  # what the checkpoint file says was synced
+        self._next_note_ms = 0.0
         self.lacking = False
         self.committed = -1
         self.incarnation = 0
@@ -105,7 +107,7 @@ class Member:
             committed=self.checkpoint,
             chance=cluster.rng.randrange,
             noop=cluster.noop,
-            must_hold=self.must_hold,
+            must_hold=self.noted,
         )
         cluster.trace.add(f"{cluster.events.now_ms:.3f} {self.name} start {self.incarnation}")
         self._tick(self.incarnation)
@@ -120,10 +122,9 @@ class Member:
             self.log.sync(self.log.mark())
         lost = self.log.crash(self.cluster.rng)
         self.cluster.seen["crash"] += 1
-        self.must_hold = max(self.must_hold, self.log.live.end_index) if self.lacking else self.log.live.end_index
-        if self.rots and self.log.live.entries and self.cluster.rng.random() < 0.7:
-            ledger = self.log.live
-            self._lose_from(self.cluster.rng.randrange(ledger.begin, ledger.end_index + 1))
+        ledger = self.log.live
+        if self.rots and ledger.entries and ledger.begin <= self.noted and self.cluster.rng.random() < 0.7:
+            self._lose_from(self.cluster.rng.randrange(ledger.begin, min(ledger.end_index, self.noted) + 1))
             self.cluster.seen["rot"] += 1
         if lost:
             self.cluster.seen["lost unsynced"] += 1
@@ -147,6 +148,8 @@ class Member:
             full = not self.room
             self.cluster.seen["full"] += full
             self.feed(lambda node: node.disk_full(self.now_ms, full))
+        if state.failed is None and self._waits is None and self.cluster.events.now_ms >= self._next_note_ms:
+            self._note(self.node)
         if not self._inputs:
             self.feed(lambda node: node.tick(self.now_ms))
 
@@ -232,6 +235,8 @@ class Member:
             cluster.observer.cut(self, action)
             self.log.change(action)
             self._flips_within(0, self.log.live.end_index)
+            assert self.node is not None
+            self._note(self.node)
             if cluster.rng.random() < cluster.crash_after_cut:
                 cluster.events.after(cluster.rng.random() * 200, partial(cluster.crash_soon_back, self))
             self._slow_write(lambda: None)
@@ -257,6 +262,11 @@ class Member:
     def _persist(self, action: PersistTerm) -> None:
         self.cluster.observer.term_stored(self, action)
         self.hard = HardState(action.term, action.voted_for)
+
+    def _note(self, node: Node) -> None:
+        """The checkpoint file: how far the log is synced, but what damage took is not forgotten before it is here again."""
+        self._next_note_ms = self.cluster.events.now_ms + NOTE_EVERY_MS
+        self.noted = max(node.state.log.durable, node.state.must_hold)
 
     def _committed_on_disk(self, committed: int) -> int:
         """What the checkpoint may say: a committed entry that a crash could still replace is not among it."""
@@ -347,7 +357,6 @@ class Member:
     def flip(self, index: int, kind: Flip) -> None:
         """An entry on the disk is damaged; nothing up to it is read from memory any more."""
         self.flips[index] = kind
-        self.damaged = True
         self.cluster.seen["flip"] += 1
         if self.node is not None:
             log = self.node.state.log
@@ -386,12 +395,14 @@ class Member:
 
     def _empty(self) -> None:
         self.cluster.seen["emptied"] += 1
+        self.lost_to = max(self.lost_to, self.log.live.end_index)
         self.log.damage(CutLog(0, 0, restart=True))
         self.flips.clear()
         self.known_bad.clear()
 
     def _lose_from(self, first_gone: int) -> None:
         ledger = self.log.live
+        self.lost_to = max(self.lost_to, ledger.end_index)
         before = ledger.entry(first_gone - 1)
         self.log.damage(CutLog(first_gone, before.end_pos if before is not None else ledger.entries[0].pos))
 

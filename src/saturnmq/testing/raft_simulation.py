@@ -214,15 +214,20 @@ class Cluster:
     def damage(self, member: Member) -> None:
         """Flip a bit of an entry that a majority holds, on one of a minority of members; half of them are restarted.
 
-        Never is an entry damaged on all but less than a minority: what was acknowledged can be had from others.
+        Only of one that the checkpoint covers: behind that, damage looks like a write that a crash tore (DUR-09).
         """
         others = [one for one in self.members.values() if one is not member]
         ledger, rng = member.log.durable, self.disk_rng
-        if not ledger.entries or sum(one.hurt for one in others) >= (len(self.names) - 1) // 2:
+        if (
+            not ledger.entries
+            or member.noted < ledger.begin
+            or sum(one.hurt for one in others) >= (len(self.names) - 1) // 2
+        ):
             return
         for _ in range(8):
             back = rng.choice((4, 20, 60, len(ledger.entries)))
-            index = rng.randint(max(ledger.begin, ledger.end_index - back), ledger.end_index)
+            last = min(ledger.end_index, member.noted)
+            index = rng.randint(max(ledger.begin, last - back), last)
             entry = ledger.entry(index)
             good = sum(one.log.durable.entry(index) == entry and index not in one.flips for one in others)
             if entry is not None and entry == member.log.live.entry(index) and good >= len(self.names) // 2:
