@@ -132,7 +132,7 @@ class RaftMember:
             settings.peers,
             net,
             self._asked,
-            may_append=lambda body: body_is_good(memoryview(body)),
+            body_is_good=lambda body: body_is_good(memoryview(body)),
             allowed=settings.allowed_addresses,
         )
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"raft-{settings.self_id}")

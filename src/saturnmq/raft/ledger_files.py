@@ -44,8 +44,8 @@ class LedgerFiles:
     """folder holds `data` and `index`. It is a LedgerReader.
 
     file_bytes: length of a data file, equal on all members (DL-S03). start_pos: where an empty ledger begins (DL-U01).
-    body_is_good looks at a message at recovery (DL-X16). data_folders: where data files lie, instead of folder/data; may_grow:
-    whether a folder takes new files, which the read-only and the full ones do not (DL-S13).
+    body_is_good looks at a message at recovery and whenever its entry is read (DL-X16, DUR-08). data_folders: where data files
+    lie, instead of folder/data; may_grow: whether a folder takes new files, which read-only and full ones do not (DL-S13).
     """
 
     def __init__(
@@ -171,16 +171,30 @@ class LedgerFiles:
     # read
 
     def entry(self, index: int) -> Entry | None:
-        """The entry; None outside of begin..end. Raises CorruptRecord when index and data do not agree."""
+        """The entry; None outside of begin..end.
+
+        Raises CorruptRecord, naming file and byte, when index and data do not agree or the body is not good: damage is neither
+        sent on nor compared with (DUR-08, DUR-10).
+        """
         unit = self._unit(index) if 0 <= self._begin <= index <= self._end else None
         if unit is None:
             return None
         file = self.data.find(unit.pos)
         if file is None:
             return None
-        entry = read_entry(file.view, unit.pos - file.start)
+        at = unit.pos - file.start
+        try:
+            entry = read_entry(file.view, at)
+        except CorruptRecord as error:
+            raise CorruptRecord(f"{file.path}, byte {at}, should hold entry {index}: {error.message}") from error
         if (entry.index, entry.pos) != (index, unit.pos):
-            raise CorruptRecord(f"the index says that entry {index} lies at {unit.pos}, there is {entry.index}")
+            raise CorruptRecord(
+                f"{file.path}, byte {at}: the index says that entry {index} lies at {unit.pos}, there is {entry.index}"
+            )
+        if not self._body_is_good(memoryview(entry.body)):
+            raise CorruptRecord(
+                f"{file.path}, byte {at + ENTRY_HEADER_BYTES}: the body of entry {index} ({len(entry.body)} bytes) is damaged"
+            )
         return entry
 
     def view(self, pos: int) -> memoryview | None:

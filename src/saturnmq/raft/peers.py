@@ -18,6 +18,7 @@ from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import BodyError, SaturnError
 from saturnmq.raft.core.messages import (
     AppendRequest,
+    Code,
     HeartBeatRequest,
     PushKind,
     PushRequest,
@@ -45,7 +46,10 @@ Ask = Callable[[Request, Answer], None]
 
 
 class Peers:
-    """ask(request, answer) is called for each request that came; answer may be called at once or later, once."""
+    """ask(request, answer) is called for each request that came; answer may be called at once or later, once.
+
+    body_is_good: an entry's body that it does not find good comes no further, whoever sent it (DL-X17, DUR-08).
+    """
 
     def __init__(
         self,
@@ -53,13 +57,13 @@ class Peers:
         net: NetSettings,
         ask: Ask,
         *,
-        may_append: Callable[[bytes], bool] = bool,
+        body_is_good: Callable[[bytes], bool] = bool,
         allowed: frozenset[str] = frozenset(),
     ) -> None:
         self._allowed = allowed
         self._addresses = dict(addresses)
         self._ask = ask
-        self._may_append = may_append
+        self._body_is_good = body_is_good
         self._server = RemotingServer(self._handle, settings=net)
         self._client = RemotingClient(settings=net)
         self._calls: set[asyncio.Task[None]] = set()
@@ -101,7 +105,7 @@ class Peers:
                 return command.reply(
                     ResponseCode.SYSTEM_ERROR, f"{address} is not among dledger.allowedAddresses (DL-X17)"
                 )
-        if isinstance(request, AppendRequest) and not self._may_append(request.body or b""):
+        if isinstance(request, AppendRequest) and not self._body_is_good(request.body or b""):
             return command.reply(ResponseCode.SYSTEM_ERROR, "the body is not a message (DL-X17)")
 
         def answer(response: Response) -> None:
@@ -113,7 +117,26 @@ class Peers:
             ext = dict(_OFFERED) if command.ext and command.ext.get(OFFER) == _OFFERED[OFFER] else None
             connection.send(command.reply(RESPONSE_HEADER_CODE, ext=ext, body=encode(response)))
 
-        self._ask(request, answer)
+        if isinstance(request, PushRequest) and (refusal := self._damaged(request)) is not None:
+            answer(refusal)
+        else:
+            self._ask(request, answer)
+        return None
+
+    def _damaged(self, push: PushRequest) -> PushResponse | None:
+        """The refusal of a push with a damaged entry; the leader sends it again (DL-P10), or compares again."""
+        for entry in push.entries:
+            if not self._body_is_good(entry.body):
+                log.warning(
+                    "entry=%s pos=%s pushed by leader=%s is damaged: refused", entry.index, entry.pos, push.leader_id
+                )
+                return PushResponse(
+                    group=push.group,
+                    term=push.term,
+                    code=Code.UNEXPECTED_ARGUMENT,
+                    index=push.entries[0].index,
+                    count=len(push.entries),
+                )
         return None
 
     # this member asks
