@@ -261,3 +261,18 @@ def test_how_far_the_queues_are_behind_is_in_the_log(
 
     with caplog.at_level(logging.INFO, "saturnmq.broker.broker"):
         run(work)
+
+
+@pytest.mark.spec("NS-34")
+def test_one_cancelled_task_ends_the_registrar(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with name_server(tmp_path) as told, registrar(tmp_path, told.address) as (made, _):
+            await asyncio.sleep(0)
+            before = asyncio.all_tasks()
+            assert made._task is not None
+            made._task.cancel()
+            await asyncio.gather(made._task, return_exceptions=True)
+            ended = {task.get_coro().__qualname__ for task in before - asyncio.all_tasks()}  # type: ignore[union-attr]
+            assert {"Registrar._run", "Registrar._run_whole", "Registrar._run_changes"} <= ended
+
+    run(work)

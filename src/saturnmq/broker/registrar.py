@@ -57,7 +57,6 @@ class Registrar:
         self._ha_address = ha_address
         self._client = RemotingClient(settings=net, tls=tls)
         self._task: asyncio.Task[None] | None = None
-        self._changes_task: asyncio.Task[None] | None = None
         self._soon: asyncio.Event = asyncio.Event()  # the whole is to be told
         self._news: asyncio.Event = asyncio.Event()  # something is in _changed
         self._changed: dict[str, None] = {}  # topics set since the last telling of changes
@@ -87,7 +86,6 @@ class Registrar:
             self._told_as = self._broker_id()
             await self.register()
             self._task = asyncio.get_running_loop().create_task(self._run())
-            self._changes_task = asyncio.get_running_loop().create_task(self._run_changes())
 
     async def stop(self) -> None:
         """Say goodbye to all NameServers, so that no client is sent here any more (NS-18)."""
@@ -96,11 +94,10 @@ class Registrar:
             await asyncio.gather(self._look_up_task, return_exceptions=True)
             self._look_up_task = None
         if self._task is not None:
-            tasks = [task for task in (self._task, self._changes_task) if task is not None]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._task = self._changes_task = None
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
             self._told.set()
             header = h.UnregisterBroker(
                 broker_name=self._settings.broker_name,
@@ -206,6 +203,9 @@ class Registrar:
         return answers
 
     async def _run(self) -> None:
+        await asyncio.gather(self._run_whole(), self._run_changes())
+
+    async def _run_whole(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             with contextlib.suppress(TimeoutError):
