@@ -581,8 +581,21 @@ class System:
         self.over.set()
         await others
         await self.loop.run_as(one, self.final_polls())
-        await pause(2)
+        await self.level()
         switches.cancel()
+
+    async def level(self) -> None:
+        """Members have 10 s to catch up: one may have been restarted a moment ago (CHA-08)."""
+        for _ in range(20):
+            await pause(0.5)
+            if self.plain or len(self.log_ends()) == 1:
+                return
+
+    def log_ends(self) -> set[tuple[int, int] | None]:
+        """Of each member's ledger (but a scripted one's): its last index and the committed one; None for one that is not there."""
+        members = [one for one in self.members if one.original is None]
+        states = [one.broker.store.member.node.state if one.broker is not None else None for one in members]
+        return {None if state is None else (state.log.end, state.committed) for state in states}
 
     async def marker(self) -> None:
         """A message in each queue is stored, within 10 s after all is well (SIM-10)."""
@@ -610,8 +623,7 @@ class System:
             return
         stores = [member.broker.store for member in self.members if member.broker is not None]
         assert len(stores) == sum(member.original is None for member in self.members)
-        ends = {(store.member.node.state.log.end, store.member.node.state.committed) for store in stores}
-        assert len(ends) == 1, f"members end differently: {ends}"
+        assert len(self.log_ends()) == 1, f"members end differently: {self.log_ends()}"
         for one in stores[1:]:
             differ = differing_queues(stores[0], one)
             assert not differ, f"members hold different queues: {differ}"
