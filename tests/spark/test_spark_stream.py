@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -16,7 +17,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from saturnmq import Outgoing
 from saturnmq.client.client import Client as AsyncClient
-from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.bodies import ConsumerIdList, MessageQueue
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark.connect import Connection, linked
 from saturnmq.spark.fetch import DataLossError
@@ -313,6 +316,69 @@ def test_offsets_are_committed_rarely_and_never_backwards(server: SyncEmbeddedBr
     made.reached("slow-group", {key: 80})
     made.flush(20_001, all_of_it=True)
     assert committed(server, "slow-group") == 80
+
+
+class Cluster:
+    """A link to two masters; the second one has these members of every group. No group has a retry topic."""
+
+    def __init__(self, members: list[str]) -> None:
+        self.members = members
+        self.asked: list[tuple[str, int]] = []
+        self.offsets: dict[Key, int] = {}
+        masters = {"a": "a:1", "b": "b:1"}
+
+        async def none(_topic: str) -> None: ...
+
+        async def route(_topic: str) -> Any:
+            return SimpleNamespace(addresses=masters, master=masters.get)
+
+        async def call(address: str, command: Command, _timeout_ms: int) -> Command:
+            self.asked.append((address, command.code))
+            if command.code != RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+                return command.reply()
+            ids = self.members if address == "b:1" else []
+            return (
+                command.reply(body=ConsumerIdList(ids).encode())
+                if ids
+                else command.reply(ResponseCode.SYSTEM_ERROR, "no consumer")
+            )
+
+        self.core = SimpleNamespace(
+            routes=SimpleNamespace(refresh=none), read_route=route, client_id="id", remote=SimpleNamespace(call=call),
+            call_broker=call, settings=SimpleNamespace(api_timeout_ms=3000))  # fmt: skip
+
+        async def stored(_group: str, queue: MessageQueue) -> int:
+            return self.offsets.get((queue.topic, queue.broker_name, queue.queue_id), 0)
+
+        async def commit(_group: str, queue: MessageQueue, offset: int) -> None:
+            self.offsets[(queue.topic, queue.broker_name, queue.queue_id)] = offset
+
+        self.puller = SimpleNamespace(queues=none, committed=stored, commit=commit)
+
+    def run(self, work: Any) -> Any:
+        return asyncio.run(work)
+
+
+@pytest.mark.spec("STR-13")
+def test_a_group_with_live_members_gets_no_heartbeat_but_a_warning(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offsets are committed all the same; once the members are gone the retry topic is made."""
+    link, key = Cluster(["somebody"]), ("tracked", "broker-a", 0)
+    monkeypatch.setattr("saturnmq.spark.track.linked", lambda _options: contextlib.nullcontext(link))
+    made = OffsetCommitter(Connection("h:1"), 0)
+    members = [(a, int(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) for a in ("a:1", "b:1")]
+    for offset in (3, 5):
+        made.reached("G", {key: offset})
+        made.flush(offset)
+    assert link.asked == members * 2 and link.offsets == {key: 5}
+    assert caplog.text.count("group G has live consumers") == 1
+    link.members, link.asked = [], []
+    made.reached("G", {key: 8})
+    made.flush(8)
+    assert link.offsets == {key: 8} and link.asked == members + [
+        (a, int(code)) for a in ("a:1", "b:1") for code in (RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT)
+    ]
 
 
 @pytest.mark.spec("STR-11", "STR-12")

@@ -26,8 +26,8 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
-from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, MessageQueue
-from saturnmq.protocol.codes import RETRY_PREFIX, RequestCode
+from saturnmq.protocol.bodies import ConsumerData, ConsumerIdList, HeartbeatData, MessageQueue
+from saturnmq.protocol.codes import RETRY_PREFIX, RequestCode, ResponseCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark.connect import Connection, Link, linked
@@ -69,6 +69,7 @@ class Lag:
 class _Group:
     wanted: dict[Key, int] = field(default_factory=dict)
     done: dict[Key, int] = field(default_factory=dict)
+    told: bool = False  # that the group has members of its own
     at_ms: float = -1e18
 
 
@@ -105,12 +106,20 @@ class OffsetCommitter:
             group.at_ms = now_ms
             try:
                 with linked(self._options) as link:
-                    group.done.update(link.run(_commit(link, name, due)))
+                    link.run(_commit(link, name, due))
+                    alone = link.run(_make_retry_topic(link, name, sorted({key[0] for key in due})))
+                group.done.update(due)
+                if not alone and not group.told:
+                    group.told = True
+                    logger.warning(
+                        "group %s has live consumers: they and this stream commit to the same offsets; %s%s is left to them",
+                        name, RETRY_PREFIX, name,
+                    )  # fmt: skip
             except SaturnError as error:
                 logger.warning("offsets of group %s not committed: %s", name, error)
 
 
-async def _commit(link: Link, group: str, due: dict[Key, int]) -> dict[Key, int]:
+async def _commit(link: Link, group: str, due: dict[Key, int]) -> None:
     async def one(key: Key, offset: int) -> None:
         target = MessageQueue(*key)
         await link.puller.queues(key[0])  # its route
@@ -123,15 +132,16 @@ async def _commit(link: Link, group: str, due: dict[Key, int]) -> dict[Key, int]
             )
 
     await asyncio.gather(*(one(key, offset) for key, offset in due.items()))
-    await _make_retry_topic(link, group, sorted({key[0] for key in due}))
-    return due
 
 
-async def _make_retry_topic(link: Link, group: str, topics: list[str]) -> None:
-    """mqadmin consumerProgress asks for the route of %RETRY%group: one heartbeat and a goodbye make it (STR-13)."""
+async def _make_retry_topic(link: Link, group: str, topics: list[str]) -> bool:
+    """mqadmin consumerProgress asks for the route of %RETRY%group: one heartbeat and a goodbye make it (STR-13).
+
+    False, with nothing done, when the group has live members: a heartbeat would make them share out their queues with this client.
+    """
     core = link.core
     if await core.routes.refresh(RETRY_PREFIX + group) is not None:
-        return
+        return True
     consumer = ConsumerData(
         group_name=group,
         consume_type="CONSUME_PASSIVELY",
@@ -145,10 +155,16 @@ async def _make_retry_topic(link: Link, group: str, topics: list[str]) -> None:
     for topic in topics:
         route = await core.read_route(topic)
         addresses |= {a for name in route.addresses if (a := route.master(name)) is not None}
+    members = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext={"consumerGroup": group})
+    for address in sorted(addresses):
+        answer = await core.remote.call(address, members, core.settings.api_timeout_ms)  # an error where it has none
+        if answer.code == ResponseCode.SUCCESS and answer.body and ConsumerIdList.decode(answer.body).consumer_id_list:
+            return False
     for address in sorted(addresses):
         await core.call_broker(address, Command(RequestCode.HEART_BEAT, body=body), core.settings.api_timeout_ms)
         goodbye = Command(RequestCode.UNREGISTER_CLIENT, ext={"clientID": client_id, "consumerGroup": group})
         await core.call_broker(address, goodbye, core.settings.api_timeout_ms)
+    return True
 
 
 _running: set[Tracker] = set()
