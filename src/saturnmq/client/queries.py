@@ -1,6 +1,6 @@
 """Topics made and messages found by a client: what the original's producer API offers beside sending.
 
-Source: PR-02, PR-33, TR-09.
+Source: PR-02, PR-31, PR-33, TR-09.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from saturnmq.client import namespaces
 from saturnmq.client.checks import check_topic
 from saturnmq.client.codecs import BytesCodec
-from saturnmq.client.core import Core
+from saturnmq.client.core import Core, vip_address
 from saturnmq.client.errors import CallTimeout, ConnectFailed
 from saturnmq.client.message import Message
 from saturnmq.client.trace_records import TraceRecord, index_keys
@@ -51,6 +51,11 @@ def span_of(begin: int | datetime, end: int | datetime | None) -> Span:
     return Span(milliseconds(begin), LAST_MOMENT_MS if end is None else milliseconds(end))
 
 
+def _port_of(core: Core, address: str) -> str:
+    """Where such questions go: the address, or its fast port when the client's settings say so (PR-31)."""
+    return vip_address(address) if core.settings.vip_channel else address
+
+
 async def create_topic(core: Core, topic: str, *, queues: int, key: str, sys_flag: int) -> list[str]:
     """Create a topic on every master that the route of `key` names, 5 attempts each. Returns the broker names that did.
 
@@ -78,7 +83,7 @@ async def create_topic(core: Core, topic: str, *, queues: int, key: str, sys_fla
         for _ in range(CREATE_ATTEMPTS):
             try:
                 command = Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=dict(ext))
-                await core.call_broker(address, command, core.settings.api_timeout_ms, topic=wire)
+                await core.call_broker(_port_of(core, address), command, core.settings.api_timeout_ms, topic=wire)
             except SaturnError as error:
                 last = error
                 if not error.retryable:
@@ -106,7 +111,7 @@ async def view_message(core: Core, message_id: str, topic: str | None = None) ->
         where = f"[{host.ip}]:{host.port}" if ":" in host.ip else f"{host.ip}:{host.port}"
         command = Command(RequestCode.VIEW_MESSAGE_BY_ID, ext={"offset": str(offset)})
         try:
-            answer = await core.call_broker(where, command, core.settings.api_timeout_ms)
+            answer = await core.call_broker(_port_of(core, where), command, core.settings.api_timeout_ms)
             records = decode_records(answer.body or b"")
             if records:
                 return _message(core, records[0])
@@ -129,7 +134,8 @@ async def query_messages(
     """
     wire = topic if plain else namespaces.wrap(core.settings.namespace, topic)
     route = await core.read_route(wire)
-    addresses = [address for name in sorted(route.addresses) if (address := route.master(name)) is not None]
+    masters = [address for name in sorted(route.addresses) if (address := route.master(name)) is not None]
+    addresses = [_port_of(core, address) for address in masters]
     ext = {
         "topic": wire,
         "key": key,

@@ -1,0 +1,40 @@
+"""Which port of a broker an administrator's questions go to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from saturnmq import Client, MessageQueue
+from saturnmq.protocol.bodies import BrokerData, QueueData, TopicRouteData
+from saturnmq.protocol.ids import offset_message_id
+
+Run = Callable[..., Any]
+
+
+@pytest.mark.spec("PR-31")
+@pytest.mark.parametrize("vip", [True, False])
+def test_topics_are_made_and_messages_found_over_the_fast_port_when_it_is_wished(
+    run: Run, cluster: Any, vip: bool
+) -> None:
+    async def work() -> None:
+        async with cluster() as c:
+            async with Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+                await out.send("T", b"one", keys="k", queue=MessageQueue("T", "b0", 0))
+            record = c.broker.stored["T", 0][0]
+            c.broker.script[12] = c.broker.script[33] = lambda cmd: cmd.reply(body=record)
+            host, _, port = c.broker.address.rpartition(":")
+            main_port = int(port) + (2 if vip else 0)  # nobody listens there when it is another
+            place = BrokerData("c", "b0", {0: f"{host}:{main_port}"})
+            for topic in ("TBW102", "T", "New"):
+                c.add(topic, TopicRouteData([QueueData("b0", 1, 1, 7)], [place]))
+            async with Client(name_servers=c.name_servers, vip_channel=vip) as client:
+                assert await client.create_topic("New", queues=1) == ["b0"]
+                assert len(c.broker.of(17)) == 1
+                assert [found.body for found in await client.query_messages("T", "k")] == [b"one"]
+                found = await client.view_message(offset_message_id((host, main_port), 0))
+                assert found.body == b"one" and len(c.broker.of(33)) == 1
+
+    run(work)
