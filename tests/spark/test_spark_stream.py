@@ -231,6 +231,35 @@ def test_a_batch_run_again_misses_what_it_had_of_a_queue_that_was_new(monkeypatc
         planned()
 
 
+@pytest.mark.spec("STR-15", "STR-01")
+def test_a_changed_filter_is_told_once_and_dropped_topics_too(
+    server: SyncEmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(server, "filtered", [6])
+    said = "the checkpoint was written with"
+    first = stream(server, "filtered", subExpression="paid || refunded")
+    begin = first.initialOffset()
+    end = first.latestOffset(begin, ALL)
+    assert counts(end) == [6] and begin["s"] == end["s"] == "paid || refunded" and list(end) == sorted(end)
+    assert first.latestOffset(end, ALL) is end and said not in caplog.text
+    other = stream(server, "filtered", subExpression="a > 5", expressionType="SQL92")
+    for _ in range(2):
+        assert other.latestOffset(end, ALL) is end  # another filter alone starts no batch
+    assert caplog.text.count(f"subExpression is 'SQL92: a > 5', {said} 'paid || refunded'") == 1
+    fill(server, "filtered", [1])
+    moved = other.latestOffset(end, ALL)
+    assert moved["s"] == "SQL92: a > 5" and counts(moved) == [7]
+    caplog.clear()
+    again = stream(server, "filtered", subExpression="a > 5", expressionType="SQL92")
+    assert again.latestOffset(moved, ALL) is moved and said not in caplog.text
+    plain = stream(server, "filtered", subExpression="*")
+    assert "s" not in plain.initialOffset() and plain.latestOffset(moved, ALL) is moved
+    assert f"subExpression is '*', {said} 'SQL92: a > 5'" in caplog.text
+    dropped = to_offset({("filtered", "broker-a", 0): 7, ("dropped", "broker-a", 0): 5})
+    assert counts(stream(server, "filtered").latestOffset(dropped, ALL)) == [5, 7]
+    assert "queues of the checkpoint are not in the route: [('dropped', 'broker-a', 0)]" in caplog.text
+
+
 @pytest.mark.spec("STR-02", "STR-09")
 def test_positions_survive_a_broker_that_comes_back_elsewhere(tmp_path: Path) -> None:
     """The same store behind another NameServer and another port: the checkpoint names the broker, not its address."""

@@ -102,18 +102,24 @@ def split(
 
 
 def to_offset(
-    positions: Mapping[Key, int], group: str | None = None, begins: Mapping[Key, int] | None = None
+    positions: Mapping[Key, int],
+    group: str | None = None,
+    begins: Mapping[Key, int] | None = None,
+    expression: str = "",
 ) -> dict[str, object]:
     """Positions as Spark keeps them; the same positions always give the same text (STR-01).
 
     begins: where queues begin that the offset before does not name. Those that begin at 0 are left out, so that nearly no offset
-    has any.
+    has any. expression: what the broker filtered by, "" for nothing.
     """
     made: dict[str, object] = {"g": group} if group else {}
     later = {key: begin for key, begin in (begins or {}).items() if begin > 0}
     if later:
         made["n"] = _table(later)
-    return made | {"q": _table(positions), "v": 1}
+    made["q"] = _table(positions)
+    if expression:
+        made["s"] = expression
+    return made | {"v": 1}
 
 
 def _table(numbers: Mapping[Key, int]) -> dict[str, dict[str, dict[str, int]]]:
@@ -131,6 +137,11 @@ def from_offset(offset: Mapping[str, object]) -> dict[Key, int]:
 def begins_of(offset: Mapping[str, object]) -> dict[Key, int]:
     """Where queues that the offset before did not name began when this one was made; 0 for those that are not here (SRC-15)."""
     return _numbers(offset, offset.get("n", {}))
+
+
+def at_one_place(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
+    """Whether two offsets are the same positions of the same group; what else they say is not compared."""
+    return all(one.get(name) == other.get(name) for name in ("g", "q", "v"))
 
 
 def _numbers(offset: Mapping[str, object], table: object) -> dict[Key, int]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
+from saturnmq.client.subscription import ALL, TAG
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark import planning, ranges
 from saturnmq.spark.connect import Link, linked
@@ -37,6 +38,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cached: tuple[float, dict[Key, Bounds], dict[Key, float]] | None = None
         self._target: dict[Key, int] | None = None
         self._missing: frozenset[Key] = frozenset()
+        self._changed = False
         self._admission = ranges.Admission(
             options.offsets_per_trigger,
             options.bytes_per_trigger,
@@ -107,7 +109,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {ranges.key_of(queue): offset for queue, offset in placed.items()}
 
         with linked(options) as link:
-            return ranges.to_offset(link.run(ask(link)), options.group)
+            return ranges.to_offset(link.run(ask(link)), options.group, expression=self._expression)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Everything: the limits of the options are applied in latestOffset, Spark knows no combination of them."""
@@ -121,6 +123,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """How far the next micro-batch goes; `start` itself when nothing is new."""
         begin = ranges.from_offset(start)
+        self._say_changed(start)
         known, sizes = self._state()
         self._say_missing(begin, known)
         latest = dict(begin)  # a queue that is gone from the route keeps its offset
@@ -135,8 +138,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reached = self._admission.reach(
             begin, latest, time.monotonic() * 1000, sizes, no_minimum=self._target is not None
         )
-        made = ranges.to_offset(reached, self._options.group, later)
-        return start if made == {name: part for name, part in start.items() if name != "n"} else made
+        made = ranges.to_offset(reached, self._options.group, later, self._expression)
+        return start if ranges.at_one_place(start, made) else made
+
+    @property
+    def _expression(self) -> str:
+        """The filter as offsets keep it."""
+        given = self._options.expression.strip()
+        kind = self._options.expression_type
+        return "" if given in ("", ALL) else given if kind == TAG else f"{kind}: {given}"
+
+    def _say_changed(self, start: dict[str, Any]) -> None:
+        """Warn once when the checkpoint was written with another filter (STR-15)."""
+        before, now = str(start.get("s", "")), self._expression
+        if before != now and not self._changed:
+            self._changed = True
+            logger.warning(
+                "subExpression is %r, the checkpoint was written with %r: what that left out before is not read again",
+                now or ALL, before or ALL,
+            )  # fmt: skip
 
     def _say_missing(self, begin: dict[Key, int], known: dict[Key, Bounds]) -> None:
         missing = frozenset(begin) - frozenset(known)
