@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -189,6 +190,19 @@ def test_the_scan_runs_by_itself(tmp_path: Path) -> None:
             await broker.close()
 
     run(work)
+
+
+@pytest.mark.spec("NS-05")
+def test_the_kv_configuration_is_logged_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with served(tmp_path, kv_log_first_ms=10, kv_log_interval_ms=10) as s:
+            s.server.kv.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
+            line = "kv configuration namespace=ORDER_TOPIC_CONFIG keys=['T']"
+            while caplog.messages.count(line) < 2:
+                await asyncio.sleep(0)
+
+    with caplog.at_level(logging.INFO, "saturnmq.namesrv.server"):
+        run(work)
 
 
 @pytest.mark.spec("NS-24", "NS-11", "NS-21")
@@ -418,18 +432,27 @@ def test_a_route_read_between_two_registrations_is_never_half_of_one(tmp_path: P
         async with served(tmp_path) as s:
 
             async def write() -> None:
+                broker = RemotingClient(settings=NetSettings())
                 for version in range(60):
                     n = version % 7 + 1
                     tables = {f"T{i}": TopicConfig(f"T{i}", n, n) for i in range(5)}
                     body = RegisterBrokerBody(TopicConfigTable(tables, DataVersion(1, version)), []).encode()
-                    await s.register(body=body)
+                    await s.register(broker, body=body)
+                assert await counts() == {n}, "the last one"
+                await broker.close()
 
+            async def counts() -> set[int]:
+                """Of all five topics, asked in one write: the server answers them in one turn."""
+                routes = await asyncio.gather(*(s.route(f"T{i}") for i in range(5)))
+                return {0 if route is None else route.queue_datas[0].write_queue_nums for route in routes}
+
+            seen = set()
             writing = asyncio.create_task(write())
             while not writing.done():
-                route = await s.route("T4")
-                if route is not None:
-                    assert route.queue_datas[0].read_queue_nums == route.queue_datas[0].write_queue_nums
+                (count,) = await counts()
+                seen.add(count)
             await writing
+            assert seen & set(range(1, 8)), "a route was seen"
 
     run(work)
 
