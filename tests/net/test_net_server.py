@@ -355,3 +355,36 @@ def test_stop_lets_answers_under_way_leave() -> None:
             await stop
 
     run(work)
+
+
+@pytest.mark.spec("REM-25")
+def test_buffers_of_sockets_have_the_size_that_is_set_and_else_the_systems() -> None:
+    def sizes(connection: Connection) -> tuple[int, int]:
+        assert connection.transport is not None
+        sock = connection.transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert not sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        return tuple(sock.getsockopt(socket.SOL_SOCKET, option) for option in (socket.SO_SNDBUF, socket.SO_RCVBUF))
+
+    def as_told(size: int) -> set[int]:
+        return {size, 2 * size}  # Linux doubles it, for what it writes down beside the data
+
+    async def work() -> None:
+        usual = NetSettings()
+        assert usual.backlog == 1024
+        sized = NetSettings(
+            server_sndbuf_bytes=20_000,
+            server_rcvbuf_bytes=22_000,
+            client_sndbuf_bytes=24_000,
+            client_rcvbuf_bytes=26_000,
+        )
+        found = []
+        for settings in (sized, usual):
+            async with pair(settings=settings) as p:
+                await p.call(Command(10))
+                (server_side,), (client_side,) = p.server.connections, p.client.connections
+                found.append(sizes(server_side) + sizes(client_side))
+        for size, told, own in zip((20_000, 22_000, 24_000, 26_000), *found, strict=True):
+            assert told in as_told(size) and own not in as_told(size)
+
+    run(work)

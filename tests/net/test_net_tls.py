@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from netpair import echo, pair, run, write_certificate
 
-from saturnmq.net import NetSettings, SendFailed, TlsMode, TlsSettings
+from saturnmq.net import SendFailed, TlsMode, TlsSettings
 from saturnmq.net.tls import ContextHolder, TlsStream, client_context, server_context
 from saturnmq.protocol.command import Command, encode_frame
 from saturnmq.protocol.errors import ConfigError
@@ -227,9 +227,3 @@ def test_a_running_server_serves_the_renewed_certificate(certificate: Pair, tmp_
 def test_a_certificate_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tls.server.certPath=.*missing.pem"):
         ContextHolder(TlsSettings(server_cert_path=str(tmp_path / "missing.pem")))
-
-
-@pytest.mark.spec("REM-25")
-def test_buffer_sizes_are_only_set_when_given() -> None:
-    assert NetSettings().server_sndbuf_bytes == NetSettings().client_rcvbuf_bytes == 0
-    assert NetSettings().backlog == 1024

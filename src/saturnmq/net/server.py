@@ -82,15 +82,15 @@ class RemotingServer(Endpoint):
             )
         except OSError as error:
             raise _start_error(host, port, error) from error
-        sock = self._server.sockets[0]
-        for option, size in (
-            (socket.SO_SNDBUF, self.settings.server_sndbuf_bytes),
-            (socket.SO_RCVBUF, self.settings.server_rcvbuf_bytes),
-        ):
-            if size > 0:
-                sock.setsockopt(socket.SOL_SOCKET, option, size)
+        for sock in self._server.sockets:
+            for option, size in (
+                (socket.SO_SNDBUF, self.settings.server_sndbuf_bytes),
+                (socket.SO_RCVBUF, self.settings.server_rcvbuf_bytes),
+            ):
+                if size > 0:
+                    sock.setsockopt(socket.SOL_SOCKET, option, size)  # accepted ones inherit it
         self._tls.watch()
-        name = sock.getsockname()
+        name = self._server.sockets[0].getsockname()
         return name[0], name[1]
 
     def opened(self, connection: Connection) -> None:
