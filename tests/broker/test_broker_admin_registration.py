@@ -200,6 +200,35 @@ def test_a_topic_that_is_gone_is_told_with_the_whole(tmp_path: Path) -> None:
     run(work)
 
 
+@pytest.mark.spec("NS-34")
+@pytest.mark.parametrize("under_way", [False, True])
+def test_a_topic_that_is_gone_is_told_before_one_that_came_after_it(tmp_path: Path, under_way: bool) -> None:
+    """The new one carries the version of both: a NameServer that had it would take no whole of that version."""
+
+    async def work() -> None:
+        async with name_server(tmp_path) as told, registrar(tmp_path, told.address) as (made, topics):
+            topics.set(TopicConfig("Gone"))
+            await made.told()
+            if under_way:
+                told.open.clear()
+                made._soon.set()
+                await told.until(lambda: len(told.whole) == 2)
+            topics.delete("Gone")
+            topics.set(TopicConfig("New"))
+            await asyncio.sleep(0)
+            told.open.set()
+            await told.until(lambda: "New" in told.namesrv.routes.topics)
+            assert "Gone" not in told.namesrv.routes.topics
+            topics.set(TopicConfig("Later"))
+            while "Later" not in told.namesrv.routes.topics:
+                await asyncio.sleep(0)
+            assert (
+                "Gone" not in told.namesrv.routes.topics and told.namesrv.routes.live["h:1"].version == topics.version
+            )
+
+    run(work)
+
+
 @pytest.mark.spec("NS-34", "NS-32")
 def test_a_name_server_that_came_back_empty_hears_of_all_topics(tmp_path: Path) -> None:
     async def work() -> None:

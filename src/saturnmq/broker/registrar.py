@@ -63,6 +63,7 @@ class Registrar:
         self._told: asyncio.Event = asyncio.Event()  # when those are told
         self._telling: asyncio.Event | None = None  # when those are that are being told
         self._current: set[str] = set()  # NameServers that have everything but what is in _changed
+        self._losses = 0  # how often that stopped being true of all of them
         self._told_as = -1  # the broker id that changes were told under
         self._looked_up: list[str] = []
         self._look_up_task: asyncio.Task[None] | None = None
@@ -131,11 +132,17 @@ class Registrar:
         """Register soon, not only at the next period (NS-34)."""
         for config in topics:
             if self._topics.get(config.topic_name) is None:
-                self._soon.set()  # only the whole says so
+                self._nobody_is_current()  # only the whole says that it is gone
             else:
                 self._changed[config.topic_name] = None
         if self._changed:
             self._news.set()
+
+    def _nobody_is_current(self) -> None:
+        """All NameServers are told the whole next; no change before, as they would take no whole of its version."""
+        self._losses += 1
+        self._current.clear()
+        self._soon.set()
 
     async def told(self) -> None:
         """Until the NameServers know of all topics set so far, but for those that failed last; at most CHANGES_WAIT_MS (NS-34)."""
@@ -168,7 +175,7 @@ class Registrar:
             return
         if broker_id != self._told_as:  # who knows this version may have it from another member, and less of it
             self._told_as = broker_id
-            self._current.clear()
+            self._nobody_is_current()
         everybody = self.name_servers
         ready = [address for address in everybody if address in self._current]
         if len(ready) < len(everybody):
@@ -186,7 +193,7 @@ class Registrar:
         self, addresses: Sequence[str], table: TopicConfigTable, *, complete: bool
     ) -> list[Command | None]:
         """The answer of each, None where it failed; who failed does not count as current any more."""
-        timeout_ms = self._settings.register_timeout_ms
+        timeout_ms, losses = self._settings.register_timeout_ms, self._losses
         answers = await asyncio.gather(
             *(
                 self._tell(address, self._command(table, complete=complete), timeout_ms, connect=complete)
@@ -197,7 +204,7 @@ class Registrar:
             if answer is None:
                 self._current.discard(address)
                 continue
-            if complete:
+            if complete and losses == self._losses:
                 self._current.add(address)
             log.info("registered address=%s topics=%s complete=%s", address, len(table.topic_config_table), complete)
         return answers
@@ -286,13 +293,14 @@ class Registrar:
             broker_id=self._broker_id(),
         )
         version = self._topics.version.encode()
-        addresses = self.name_servers
+        addresses, losses = self.name_servers, self._losses
         answers = await self._tell_all(
             lambda: Command(RequestCode.QUERY_DATA_VERSION, ext=header.to_ext(), body=version),
             self._settings.register_timeout_ms,
         )
         same = [answer is not None and answer.ext.get("changed") == "false" for answer in answers]
-        self._current.update(address for address, unchanged in zip(addresses, same, strict=True) if unchanged)
+        if losses == self._losses:
+            self._current.update(address for address, unchanged in zip(addresses, same, strict=True) if unchanged)
         return not all(same)
 
     async def _tell_all(self, command: Callable[[], Command], timeout_ms: int) -> list[Command | None]:
