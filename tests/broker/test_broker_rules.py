@@ -9,9 +9,11 @@ import pytest
 from brokergroup import ledger_group
 from wire import Wire, run, wire
 
+from saturnmq.broker import BrokerSettings
 from saturnmq.protocol.bodies import SubscriptionGroupConfig
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command
+from saturnmq.protocol.settings import to_properties
 from saturnmq.store import PutResult, PutStatus
 
 # ---- messages sent back
@@ -138,3 +140,30 @@ def test_a_member_that_does_not_lead_refuses_all_that_changes_something(tmp_path
             assert {code: (await group.call(lonely, code)).code for code in LEADERS_ONLY} == LEADERS_ONLY
 
     asyncio.run(work())
+
+
+# ---- settings
+
+DEFAULTS = """
+    brokerClusterName=DefaultCluster brokerId=0 brokerPermission=6 defaultTopicQueueNums=8 autoCreateTopicEnable=true
+    clusterTopicEnable=true brokerTopicEnable=true autoCreateSubscriptionGroup=true msgTraceTopicName=RMQ_SYS_TRACE_TOPIC
+    traceTopicEnable=false regionId=DefaultRegion registerBrokerTimeoutMills=6000 registerNameServerPeriod=30000
+    compressedRegister=false forceRegister=true fetchNamesrvAddrByAddressServer=false brokerRole=ASYNC_MASTER
+    flushConsumerOffsetInterval=5000 flushDelayOffsetInterval=10000 longPollingEnable=true shortPollingTimeMills=1000
+    notifyConsumerIdsChangedEnable=true slaveReadEnable=false offsetCheckInSlave=false
+    disableConsumeIfConsumerReadSlowly=false consumerFallbehindThreshold=17179869184 startAcceptSendRequestTimeStamp=0
+    rejectTransactionMessage=false transactionTimeOut=6000 transactionCheckMax=15 transactionCheckInterval=60000
+    aclEnable=false storeReplyMessageEnable=true traceOn=true enableCalcFilterBitMap=false expectConsumerNumUseFilter=32
+    maxErrorRateOfBloomFilter=20 filterDataCleanTimeSpan=86400000 filterSupportRetry=false enablePropertyFilter=false
+    sendThreadPoolQueueCapacity=10000 pullThreadPoolQueueCapacity=100000 replyThreadPoolQueueCapacity=10000
+"""
+
+
+@pytest.mark.spec(
+    "SND-01", "SND-02", "SND-06", "SND-12", "NS-08", "NS-32", "NS-33", "NS-35", "OF-05", "DLY-07", "LP-01", "HB-04",
+    "BP-06", "BP-08", "BP-09", "BP-10", "TX-07", "TX-08", "RR-04", "FIL-04", "FIL-05", "FIL-06", "FIL-07", "REM-14",
+)  # fmt: skip
+def test_defaults_are_the_originals() -> None:
+    properties = to_properties(BrokerSettings())
+    expected = dict(word.split("=") for word in DEFAULTS.split())
+    assert {name: properties.get(name) for name in expected} == expected

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from saturnmq.protocol.message import Host, Message, decode_record
+from saturnmq.protocol.settings import to_properties
 from saturnmq.store import MessageStore, PutResult, StoreProfile, StoreSettings
 from saturnmq.store.retention import Usage
 
@@ -123,7 +124,6 @@ def test_a_folder_that_is_nearly_full_gets_no_file_while_another_is_not(
 def test_a_few_dirty_pages_are_flushed_in_the_end(tmp_path: Path) -> None:
     async def work() -> None:
         store = opened(tmp_path, flush_interval_ms=1, flush_least_pages=1000, flush_thorough_ms=20)
-        assert StoreSettings().flush_thorough_ms == 10_000
         await store.start()
         store.put(message())
         await until(lambda: store.flushed_offset == store.log.end)
@@ -179,3 +179,35 @@ def test_a_query_goes_back_in_time_three_times_until_something_is_readable(
         store.log.files[0].map[result.physical_offset + 88 : result.physical_offset + 89] = b"\xff"
     assert [decode_record(record).queue_offset for record in store.query("T", "k", 2, 0, 2**62).records] == found
     store.close_files()
+
+
+DEFAULTS = """
+    flushDiskType=ASYNC_FLUSH flushIntervalCommitLog=500 flushCommitLogLeastPages=4 flushCommitLogThoroughInterval=10000
+    flushIntervalConsumeQueue=1000 flushConsumeQueueLeastPages=2 flushConsumeQueueThoroughInterval=60000 syncFlushTimeout=5000
+    commitIntervalCommitLog=200 transientStorePoolEnable=false transientStorePoolSize=5
+    deleteWhen=04 fileReservedTime=72 diskMaxUsedSpaceRatio=75 deleteCommitLogFilesInterval=100
+    deleteConsumeQueueFilesInterval=100 cleanFileForciblyEnable=true cleanResourceInterval=10000
+    maxMessageSize=4194304 checkCRCOnRecover=true messageIndexEnable=true enableConsumeQueueExt=false
+    accessMessageInMemoryMaxRatio=40 maxTransferBytesOnMessageInMemory=262144 maxTransferCountOnMessageInMemory=32
+    maxTransferBytesOnMessageInDisk=65536 maxTransferCountOnMessageInDisk=8
+"""
+
+
+@pytest.mark.spec(
+    "FLU-01", "FLU-04", "FLU-06", "FLU-07", "FLU-10", "MF-11", "DEL-01", "DEL-02", "DEL-03", "DEL-04", "DEL-09", "ST-06",
+    "RC-07", "IX-09", "CQ-13", "BP-04",
+)  # fmt: skip
+def test_defaults_are_the_originals() -> None:
+    properties = to_properties(StoreSettings())
+    expected = dict(word.split("=") for word in DEFAULTS.split())
+    assert {name: properties.get(name) for name in expected} == expected
+    levels = properties["messageDelayLevel"].split()
+    assert levels == [*("1s", "5s", "10s", "30s"), *(f"{n}m" for n in range(1, 11)), "20m", "30m", "1h", "2h"]
+
+
+@pytest.mark.spec("ST-01", "CQ-01", "CQ-13", "IX-01")
+def test_files_have_the_originals_sizes_unless_a_laptop_asks_for_less() -> None:
+    s = StoreSettings(queue_extension_enable=True)
+    assert (s.commit_log_bytes, s.consume_queue_bytes) == (1 << 30, 300_000 * 20)
+    assert (s.index_slots, s.index_entries) == (5_000_000, 20_000_000)
+    assert s.queue_extension is not None and s.queue_extension[1] == 48 << 20
