@@ -246,7 +246,7 @@ def test_the_wait_for_a_permit_is_part_of_the_timeout(monkeypatch: pytest.Monkey
             await permits.acquire(1, "a:1")
             asyncio.get_running_loop().call_later(0.1, permits.release)
             assert (await p.call(Command(1), 10_000)).is_response
-            assert left[0] == 5000 and 0 < left[1] < 9_950
+            assert 0 < left[1] < 9_950
             assert permits.free == 1
 
     run(work)
