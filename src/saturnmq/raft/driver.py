@@ -48,6 +48,7 @@ from saturnmq.raft.peers import Peers
 from saturnmq.raft.retention import Disk as Fullness
 from saturnmq.raft.retention import RetentionSettings, disk_state, files_to_delete
 from saturnmq.raft.room import member_ratio, takes_files
+from saturnmq.raft.scrub import Scrub
 from saturnmq.raft.settings import RaftSettings
 from saturnmq.raft.term_file import CheckpointFile, TermFile
 from saturnmq.store.disk import Disk
@@ -144,6 +145,7 @@ class RaftMember:
         self._sync: asyncio.Task[None] | None = None
         self._sync_wanted: SyncLog | None = None
         self._background: asyncio.Task[None] | None = None
+        self._scrub = Scrub(settings, self.files, self._peers.send, self._hand_over, clock_ms())
         self._ticker: asyncio.TimerHandle | None = None
         self._proposals: list[tuple[int, Sequence[bytes]]] = []
         self._push_soon = False
@@ -286,17 +288,19 @@ class RaftMember:
 
     async def transfer(self, transferee: str) -> TransferResponse:
         """Hand the leadership over (DL-L01)."""
-        node = self._node()
-        request = TransferRequest(
-            group=self.settings.group,
-            remote_id=self.settings.self_id,
-            transfer_id=self.settings.self_id,
-            transferee_id=transferee,
-            term=node.state.term,
-        )
+        request = self._transfer_request(transferee)
         response = await self._ask_core(lambda now, token, node: node.request(now, token, request))
         assert isinstance(response, TransferResponse)
         return response
+
+    def _hand_over(self, transferee: str) -> None:
+        self._asked(self._transfer_request(transferee), lambda response: None)
+
+    def _transfer_request(self, transferee: str) -> TransferRequest:
+        name, term = self.settings.self_id, self._node().state.term
+        return TransferRequest(
+            group=self.settings.group, remote_id=name, transfer_id=name, transferee_id=transferee, term=term
+        )
 
     @property
     def leads(self) -> bool:
@@ -494,6 +498,8 @@ class RaftMember:
         while True:
             await asyncio.sleep(self.settings.flush_interval_ms / 1000)
             self._make_room()
+            if self._blocked is None and self._node().state.failed is None:
+                self._scrub.step(self._clock_ms(), self._node())
             quiet = self._sync is None and self._blocked is None
             rested = self._clock_ms() >= self._rest_until_ms
             if not self._core.sync_before_ack and quiet and rested and self.files.dirty:

@@ -15,6 +15,7 @@ from typing import Final
 from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError, invariant
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC, Entry, place
 from saturnmq.raft.layout import (
+    BLANK,
     INDEX_FILE_UNITS,
     INDEX_UNIT,
     INDEX_UNIT_BYTES,
@@ -191,11 +192,14 @@ class LedgerFiles:
             raise CorruptRecord(
                 f"{file.path}, byte {at}: the index says that entry {index} lies at {unit.pos}, there is {entry.index}"
             )
-        if not self._body_is_good(memoryview(entry.body)):
+        if not self._good(entry.body):
             raise CorruptRecord(
                 f"{file.path}, byte {at + ENTRY_HEADER_BYTES}: the body of entry {index} ({len(entry.body)} bytes) is damaged"
             )
         return entry
+
+    def _good(self, body: bytes) -> bool:
+        return self._body_is_good(memoryview(body))
 
     def view(self, pos: int) -> memoryview | None:
         """The bytes of the file from pos up to what is written; None where nothing is. Valid until the file is deleted."""
@@ -241,6 +245,37 @@ class LedgerFiles:
             if self._end < 0:
                 self._begin = entry.index
             self._end, self._end_term, self._end_pos = entry.index, entry.term, entry.end_pos
+
+    def repair(self, entry: Entry) -> bool:
+        """Put a good copy of a committed entry where the damaged one lies. False: it does not fit between its neighbours."""
+        index = entry.index
+        if not (0 <= self._begin <= index <= self._end and entry.well_formed and self._good(entry.body)):
+            return False
+        file = self.data.find(entry.pos)
+        if file is None or not self._begins(entry) or not self._ends(entry, file):
+            return False
+        file.map[entry.pos - file.start : entry.end_pos - file.start] = entry_bytes(entry)
+        self._dirty[id(file)] = file
+        self._write_unit(index, index_unit(entry))
+        return True
+
+    def _begins(self, entry: Entry) -> bool:
+        """Whether it begins where the one before it says; the first one, where the index says."""
+        if entry.index == self._begin:
+            own = self._unit(entry.index)
+            return own is not None and own.pos == entry.pos
+        before = self._unit(entry.index - 1)
+        return before is not None and place(before.pos + before.size, entry.size, self.file_bytes) == entry.pos
+
+    def _ends(self, entry: Entry, file: MappedFile) -> bool:
+        """Whether the next one, a blank record or the end of the log is right behind it."""
+        if entry.index == self._end:
+            return entry.end_pos == self._end_pos
+        after = self._unit(entry.index + 1)
+        if after is None or after.pos == entry.end_pos:
+            return after is not None
+        at, left = entry.end_pos - file.start, file.end - entry.end_pos
+        return after.pos == file.end and left >= BLANK.size and file.view[at : at + BLANK.size] == blank_record(left)
 
     def _file_for(self, pos: int) -> MappedFile:
         """The file that holds pos; the one before it ends in a blank record (DL-S02)."""

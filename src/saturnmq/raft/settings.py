@@ -99,6 +99,7 @@ class RaftSettings:
     checkpoint_interval_ms: int = key("dledger.checkPointInterval", 3000, unit="ms", low=1, spec="DL-Q07")
     flush_interval_ms: int = key("dledger.flushFileInterval", 10, unit="ms", low=1, spec="DL-S04")
     index_file_units: int = key("dledger.indexFileUnits", INDEX_FILE_UNITS, low=16, spec="DL-S01")
+    scrub_days: int = key("dledger.scrubDays", 7, unit="days", low=0, spec="DUR-08")
     force_vote_damaged: bool = key("dledger.forceVoteDamaged", False, spec="DUR-10")
     force_without_term: bool = key("dledger.forceStartWithoutTerm", False, spec="DL-X01")
 
