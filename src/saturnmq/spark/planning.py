@@ -153,7 +153,7 @@ async def _committed(link: Link, known: Known, options: SourceOptions) -> dict[M
     return {q: fallback[q] if offset is None else offset for q, offset in zip(listed, stored, strict=True)}
 
 
-async def _store_ms(link: Link, queue: MessageQueue, offset: int) -> int | None:
+async def store_ms(link: Link, queue: MessageQueue, offset: int) -> int | None:
     """When the message was stored, None if it cannot be read."""
     result = await link.puller.pull(queue, offset, max_count=1)
     return decode_record(result.body).store_timestamp_ms if result.body else None
@@ -186,7 +186,7 @@ async def offset_of_time(link: Link, queue: MessageQueue, limits: Bounds, time_m
     steps = [1 << n for n in range((high - low).bit_length())]
     around = [at for step in steps for at in (found - step, found + step) if low <= at < high and at not in seen]
     for at in around:  # one after the other: many queues are asked at once
-        if (stored := await _store_ms(link, queue, at)) is not None:
+        if (stored := await store_ms(link, queue, at)) is not None:
             seen[at] = stored
     early = min((at for at, stored in seen.items() if stored >= time_ms), default=high)
     late = max((at for at, stored in seen.items() if stored < time_ms), default=low - 1)
@@ -206,7 +206,7 @@ async def _crossing(
     low, high = limits
     for guess in (hint, min(hint + 1, high)):
         for at in (guess - 1, guess):
-            if low <= at < high and at not in seen and (stored := await _store_ms(link, queue, at)) is not None:
+            if low <= at < high and at not in seen and (stored := await store_ms(link, queue, at)) is not None:
                 seen[at] = stored
         if (guess == low or seen.get(guess - 1, time_ms) < time_ms) and (
             guess == high or seen.get(guess, time_ms - 1) >= time_ms
@@ -220,7 +220,7 @@ async def _searched(link: Link, queue: MessageQueue, limits: Bounds, time_ms: in
     low, high = limits
     while low < high:
         middle = (low + high) // 2
-        if middle not in seen and (stored := await _store_ms(link, queue, middle)) is not None:
+        if middle not in seen and (stored := await store_ms(link, queue, middle)) is not None:
             seen[middle] = stored
         if seen.get(middle, time_ms - 1) >= time_ms:
             high = middle

@@ -31,11 +31,13 @@ from saturnmq.protocol.codes import RETRY_PREFIX, RequestCode, ResponseCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark.connect import Connection, Link, linked
+from saturnmq.spark.planning import gathered, store_ms
 from saturnmq.spark.ranges import Key, from_offset
 
 logger = logging.getLogger(__name__)
 
 COMMIT_INTERVAL_MS: Final = 5000
+AGE_INTERVAL_MS: Final = 5000
 STOP_SECONDS: Final = 30.0
 TRIGGERS: Final = (
     "streams of this source run in micro-batches: use trigger(availableNow=True) or trigger(processingTime='1 second')"
@@ -53,6 +55,17 @@ class Lag:
     batch_ms: int
     end: dict[Key, int]
     latest: dict[Key, int]
+    oldest_ms: dict[str, int] = field(
+        default_factory=dict
+    )  # topic: when the oldest message behind was stored, where known
+
+    @property
+    def by_topic(self) -> dict[str, int]:
+        """Messages behind, by topic."""
+        found: dict[str, int] = {}
+        for key, behind in self.by_queue.items():
+            found[key[0]] = found.get(key[0], 0) + behind
+        return found
 
     @property
     def by_queue(self) -> dict[Key, int]:
@@ -89,7 +102,7 @@ class OffsetCommitter:
     """Commits group offsets, at most every interval and never backwards (STR-12). Used by one thread."""
 
     def __init__(self, options: Connection, interval_ms: int = COMMIT_INTERVAL_MS) -> None:
-        self._options = options
+        self.options = options
         self._interval_ms = interval_ms
         self._groups: dict[str, _Group] = {}
 
@@ -105,7 +118,7 @@ class OffsetCommitter:
                 continue
             group.at_ms = now_ms
             try:
-                with linked(self._options) as link:
+                with linked(self.options) as link:
                     link.run(_commit(link, name, due))
                     alone = link.run(_make_retry_topic(link, name, sorted({key[0] for key in due})))
                 group.done.update(due)
@@ -167,11 +180,25 @@ async def _make_retry_topic(link: Link, group: str, topics: list[str]) -> bool:
     return True
 
 
+async def _oldest(link: Link, lag: Lag) -> dict[str, int]:
+    """When the oldest message was stored that a query is behind by, by topic."""
+
+    async def one(key: Key) -> tuple[str, int | None]:
+        await link.puller.queues(key[0])  # its route
+        return key[0], await store_ms(link, MessageQueue(*key), lag.end.get(key, 0))
+
+    found: dict[str, int] = {}
+    for topic, at_ms in await gathered(one, [key for key, behind in lag.by_queue.items() if behind]):
+        if at_ms is not None:
+            found[topic] = min(at_ms, found.get(topic, at_ms))
+    return found
+
+
 _running: set[Tracker] = set()
 
 
 class Tracker(StreamingQueryListener):
-    """Listens to every query of a session. `lags` has the newest lag by query id."""
+    """Listens to every query of a session. `lags` has the newest lag by query id, `gauges()` says it to Prometheus."""
 
     def __init__(
         self, options: Connection, *, interval_ms: int = COMMIT_INTERVAL_MS, lag_table: str | None = None
@@ -182,6 +209,7 @@ class Tracker(StreamingQueryListener):
         self._thread = threading.Thread(target=self._work, name="saturnmq-track", daemon=True)
         self._thread.start()
         self.lags: dict[str, Lag] = {}
+        self._looked_ms: dict[str, float] = {}  # when the ages of a query's lag were asked for
         self._ended: set[str] = set()
         self._change = threading.Condition()
         _running.add(self)
@@ -243,6 +271,7 @@ class Tracker(StreamingQueryListener):
             if item is None:
                 return
             if isinstance(item, Lag):
+                self._look(item)
                 self.lags[item.query] = item
                 if self._lag_table:
                     self._write(item)
@@ -252,6 +281,40 @@ class Tracker(StreamingQueryListener):
                 item.set()
             else:
                 self._committer.reached(*item)
+
+    def _look(self, lag: Lag) -> None:
+        """Ages for gauge saturnmq_spark_lag_seconds, at most each AGE_INTERVAL_MS; those of before stand in between."""
+        now_ms, before = time.monotonic() * 1000, self.lags.get(lag.query)
+        lag.oldest_ms = dict(before.oldest_ms) if before is not None else {}
+        if not lag.messages or now_ms - self._looked_ms.get(lag.query, -AGE_INTERVAL_MS) < AGE_INTERVAL_MS:
+            return
+        self._looked_ms[lag.query] = now_ms
+        try:
+            with linked(self._committer.options) as link:
+                lag.oldest_ms = link.run(_oldest(link, lag))
+        except SaturnError as error:
+            logger.warning("age of the lag of query %s not known: %s", lag.query, error)
+
+    def gauges(self, now_ms: float | None = None) -> str:
+        """The lag of every query by topic, as Prometheus text: messages behind, and the age of the oldest of them (STR-14).
+
+        now_ms: Unix ms, default now. A topic whose age is not known has messages only.
+        """
+        now = time.time() * 1000 if now_ms is None else now_ms
+        messages = ["# HELP saturnmq_spark_lag_messages Messages that a stream has not read yet.",
+                    "# TYPE saturnmq_spark_lag_messages gauge"]  # fmt: skip
+        seconds = ["# HELP saturnmq_spark_lag_seconds Age of the oldest message that a stream has not read yet.",
+                   "# TYPE saturnmq_spark_lag_seconds gauge"]  # fmt: skip
+        for lag in list(self.lags.values()):
+            for topic, behind in sorted(lag.by_topic.items()):
+                labels = f'{{query="{lag.query}",topic="{topic}"}}'
+                messages.append(f"saturnmq_spark_lag_messages{labels} {behind}")
+                if not behind:
+                    seconds.append(f"saturnmq_spark_lag_seconds{labels} 0")
+                elif topic in lag.oldest_ms:
+                    age = max(0.0, now - lag.oldest_ms[topic]) / 1000
+                    seconds.append(f"saturnmq_spark_lag_seconds{labels} {age:.3f}")
+        return "\n".join([*messages, *seconds, ""])
 
     def _write(self, lag: Lag) -> None:
         """One Parquet file of rows, without a Spark job (STR-14)."""
