@@ -10,6 +10,7 @@ from brokergroup import ledger_group
 from wire import Wire, run, wire
 
 from saturnmq.broker import BrokerSettings
+from saturnmq.broker.locks import LOCK_LIVE_MS
 from saturnmq.protocol.bodies import SubscriptionGroupConfig
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command
@@ -167,3 +168,4 @@ def test_defaults_are_the_originals() -> None:
     properties = to_properties(BrokerSettings())
     expected = dict(word.split("=") for word in DEFAULTS.split())
     assert {name: properties.get(name) for name in expected} == expected
+    assert LOCK_LIVE_MS == 60_000

@@ -51,6 +51,20 @@ def test_messages_are_found_by_key_and_by_unique_key() -> None:
     run(work)
 
 
+@pytest.mark.spec("IX-06")
+def test_a_unique_key_brings_32_messages_whatever_number_was_asked_for() -> None:
+    async def work() -> None:
+        async with wire(SMALL | {"commit_log_file_bytes": 65_536}) as w:
+            for n in range(40):
+                await w.send(body=b"%d" % n, properties={"UNIQ_KEY": "U"})
+            newest = [b"%d" % n for n in range(8, 40)]
+            for asked in (1, 64):
+                assert (await query(w, "U", maxNum=asked, _UNIQUE_KEY_QUERY=True))[1] == newest
+            assert len((await query(w, "U", maxNum=64))[1]) == 40
+
+    run(work)
+
+
 @pytest.mark.spec("DEL-10")
 def test_cleaning_spares_queues_of_the_brokers_own(tmp_path: Path) -> None:
     async def work() -> None:

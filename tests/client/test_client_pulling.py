@@ -1,4 +1,4 @@
-"""Where a consumer begins, which broker it asks, how long it waits after what, and how much it sends back at once."""
+"""Where a consumer begins, which broker it asks, how long it waits after what, and how much it sends back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from saturnmq import Ack, Client
+from saturnmq.client import assignment, queue_locks
 from saturnmq.client.assignment import FLOW_CONTROL_DELAY_S, Generation
+from saturnmq.client.member import Member
 from saturnmq.client.ordered import OrderedAssignment
 from saturnmq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
 from saturnmq.protocol.command import Command
@@ -179,8 +181,47 @@ def test_a_failed_message_holds_its_queue_for_10_ms_to_30_s(
     monkeypatch.setattr("saturnmq.client.ordered.next_attempt", lambda message: message)
     core = SimpleNamespace(spawn=lambda name, work, vital: asyncio.run(work), settings=SimpleNamespace(namespace=None))
     host: Any = SimpleNamespace(core=core)
-    assignment = OrderedAssignment(host, QUEUE, 0, None, setting_s)
+    queue = OrderedAssignment(host, QUEUE, 0, None, setting_s)
     message: Any = SimpleNamespace(offset=0)
     after = None if after_s is None else timedelta(seconds=after_s)
-    assignment.repeat_later(assignment._now, message, after)
+    queue.repeat_later(queue._now, message, after)
     assert slept == [pause_s]
+
+
+@pytest.mark.spec("OR-05", "OR-06")
+def test_locks_are_renewed_every_20_s_and_every_3_s_while_one_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Queue(OrderedAssignment):
+        def __init__(self, ours: list[bool]) -> None:
+            self.ours = ours
+
+        @property
+        def locked(self) -> bool:
+            return self.ours[0]
+
+    ours, slept, renewed = [True], [], 0
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 4:
+            raise asyncio.CancelledError
+
+    async def renew() -> None:
+        nonlocal renewed
+        renewed += 1
+        ours[0] = renewed != 2  # the second time one is missing
+
+    monkeypatch.setattr("saturnmq.client.member.asyncio", SimpleNamespace(sleep=sleep))
+    consumer: Any = SimpleNamespace(_renew_locks=renew, _assigned={0: Queue([True]), 1: Queue(ours)})
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(Member._lock_loop(consumer))
+    assert slept == [1, 20, 3, 20] and renewed == 3
+
+
+@pytest.mark.spec("OR-05", "OR-06", "PL-04", "PL-09")
+def test_limits_of_time_are_the_originals() -> None:
+    assert (queue_locks.LOCK_TIMEOUT_MS, queue_locks.LIVE_S) == (1000, 30)
+    assert (assignment.BROKER_SUSPEND_MS, assignment.PULL_TIMEOUT_MS, assignment.EXCEPTION_DELAY_S) == (
+        15_000,
+        30_000,
+        1,
+    )
