@@ -22,6 +22,7 @@ from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.headers import ConsumerSendMsgBack
 from saturnmq.protocol.ids import parse_offset_message_id
 from saturnmq.protocol.message import Host, Message, encode_record
+from saturnmq.spark import lake_sink
 from saturnmq.spark.connect import Connection, linked
 from saturnmq.spark.log_scan import log_files
 from saturnmq.spark.pipelines import (
@@ -357,6 +358,49 @@ def test_an_export_decodes_bodies_and_sets_bad_ones_aside(
     assert [(r["batch"], r["topic"], r["queue_id"], r["to_offset"]) for r in offsets] == [(0, "decoded", 0, 3)]
     with pytest.raises(running.BadRowsError, match="1 rows are bad"):
         export.run(spark, export.ExportConf(**{**vars(conf), "max_bad": 0}), quietly)
+
+
+@pytest.mark.spark
+@pytest.mark.spec("PIP-05", "PIP-08")
+def test_an_export_decodes_avro(spark: Any, server: SyncEmbeddedBroker, tmp_path: Path) -> None:
+    schema = json.dumps(
+        {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"]},
+         {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}}]}
+    )  # fmt: skip
+    bodies = [
+        b"\x02\x02\x02x\x00",
+        b"no avro",
+        b"\x04\x00\xd0\x0f",
+        b"\x04\x00\x00\x00",
+    ]  # the last one is longer than its datum
+    with Client(name_servers=server.name_servers) as client, client.producer("pipeline-tests") as out:
+        client.create_topic("avro", queues=1)
+        out.send_many("avro", [Outgoing(value=body) for body in bodies])
+    conf = export.ExportConf(server.name_servers, str(tmp_path), topics="avro", schema=schema, decode="avro")
+    done = export.run(spark, conf, quietly)
+    assert (done.rows_in, done.rows_out, done.bad) == (4, 2, 2)
+    values = (
+        spark.read.parquet(conf.messages)
+        .select("value.id", "value.name", functions.unix_millis("value.at"))
+        .orderBy("id")
+    )
+    assert [tuple(row) for row in values.collect()] == [(1, "x", 0), (2, None, 1000)]
+    bad = spark.read.parquet(conf.table("messages_bad")).orderBy("queue_offset").collect()
+    assert [(r["queue_offset"], r["error"]) for r in bad] == [
+        (1, "no Avro of the schema"),
+        (3, "no Avro of the schema"),
+    ]
+
+
+@pytest.mark.spec("PIP-03")
+@pytest.mark.parametrize(
+    ("name", "why"), [("delta", "fails on PySpark 4.3"), ("iceberg", "fails on PySpark 4.2 and 4.3")]
+)
+def test_formats_that_do_not_work_are_refused_with_the_reason(name: str, why: str) -> None:
+    arguments = ["export", "--name-servers", "127.0.0.1:1", "--topic", "T", "--lake", "/nowhere", "--format", name]
+    with pytest.raises(ConfigError, match=f"--format={name}: .*{why}"):  # exit 2, before a session is made
+        main(arguments)
+    assert isinstance(lake_sink.sink_of("parquet"), lake_sink.ParquetSink)
 
 
 START_MS = int(NOON.timestamp() * 1000)

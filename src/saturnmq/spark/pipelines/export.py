@@ -20,6 +20,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.spark import avro
+from saturnmq.spark.lake_sink import FORMATS, sink_of
 from saturnmq.spark.pipelines import lake, running, sink_log
 from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
 from saturnmq.spark.ranges import from_offset
@@ -34,7 +36,7 @@ _CORRUPT: Final = "_not_decoded"
 
 @dataclass(frozen=True)
 class ExportConf(Conf):
-    """What to export. max_offsets, max_bytes: of a micro-batch. schema: JSON text of the Spark type that bodies are decoded to."""
+    """What to export. max_offsets, max_bytes: of a micro-batch. schema: what bodies are decoded to, as DDL or Avro's JSON."""
 
     topics: str = ""
     partition_by: tuple[str, ...] = lake.PARTITIONS
@@ -44,6 +46,8 @@ class ExportConf(Conf):
     expression: str = "*"
     checkpoint_path: str | None = None
     schema: str | None = None
+    decode: str = "json"
+    format: str = "parquet"
 
     @property
     def checkpoint(self) -> str:
@@ -71,8 +75,11 @@ def reader(spark: SparkSession, conf: ExportConf) -> DataFrame:
 
 def build(spark: SparkSession, conf: ExportConf) -> StreamingQuery:
     """Start the export; without interval it ends by itself when it has caught up."""
+    sink = sink_of(conf.format)
     rows = reader(spark, conf)
-    if conf.schema:
+    if conf.schema and conf.decode == "avro":
+        rows = rows.withColumn("value", avro.column(conf.schema, f.col("body")))
+    elif conf.schema:
         noted = {"columnNameOfCorruptRecord": _CORRUPT}
         value = f.from_json(f.col("body").cast("string"), f"{conf.schema}, {_CORRUPT} STRING", noted)
         rows = rows.withColumn("value", value)
@@ -82,15 +89,19 @@ def build(spark: SparkSession, conf: ExportConf) -> StreamingQuery:
 
         def both(batch: DataFrame, number: int) -> None:
             batch = batch.persist()
-            good = f.col("value").isNotNull() & f.col(f"value.{_CORRUPT}").isNull()
-            kept = batch.where(good).withColumn("value", f.col("value").dropFields(_CORRUPT))
-            bad = batch.where(~good).select(*lake.PLACE, f.lit("no JSON of the schema").alias("error"), "body")
+            if conf.decode == "avro":
+                good, value, error = f.col("value").isNotNull(), f.col("value"), "no Avro of the schema"
+            else:
+                good = f.col("value").isNotNull() & f.col(f"value.{_CORRUPT}").isNull()
+                value, error = f.col("value").dropFields(_CORRUPT), "no JSON of the schema"
+            kept = batch.where(good).withColumn("value", value)
+            bad = batch.where(~good).select(*lake.PLACE, f.lit(error).alias("error"), "body")
             lake.write_part(kept, conf.messages, number)
             lake.write_part(bad, conf.table("messages_bad"), number)
             batch.unpersist()
 
         return writer.foreachBatch(both).start()
-    return writer.format("parquet").option("path", conf.messages).partitionBy(*conf.partition_by).start()
+    return sink.start(writer, conf.messages, conf.partition_by)
 
 
 def run(spark: SparkSession, conf: ExportConf, step: Callable[[str], Any]) -> Outcome:
@@ -176,9 +187,15 @@ def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--tags", default="*", metavar="EXPRESSION", help="tags to take, such as 'paid || refunded'")
     p.add_argument("--checkpoint", metavar="DIR", help="where progress is kept (default LAKE/_checkpoint)")
     p.add_argument(
-        "--decode", choices=["json"], help="decode bodies to column value; bodies that are none go to messages_bad"
+        "--decode",
+        choices=["json", "avro"],
+        help="decode bodies to column value; bodies that are none go to messages_bad",
     )
-    p.add_argument("--schema", metavar="FILE", help="with --decode: columns, as DDL such as: id BIGINT, name STRING")
+    p.add_argument("--schema", metavar="FILE", help="with --decode json: columns, as DDL such as: id BIGINT, name STRING; "
+                   "with --decode avro: the schema of a record in JSON, bodies without a header")  # fmt: skip
+    p.add_argument(
+        "--format", choices=FORMATS, default=FORMATS[0], help="of table messages (only %(default)s is built)"
+    )
     running.trigger_option(p)
 
 
@@ -195,8 +212,17 @@ def conf_of(args: argparse.Namespace) -> ExportConf:
         group=args.group,
         expression=args.tags,
         checkpoint_path=args.checkpoint,
-        schema=Path(args.schema).read_text() if args.schema else None,
+        **_decoding(args),
     )
+
+
+def _decoding(args: argparse.Namespace) -> dict[str, Any]:
+    """What of the options is checked before a session is made. Raises ConfigError."""
+    sink_of(args.format)
+    schema = Path(args.schema).read_text() if args.schema else None
+    if schema and args.decode == "avro":
+        avro.ddl(schema)
+    return {"schema": schema, "decode": args.decode or "json", "format": args.format}
 
 
 PIPELINE: Final = Pipeline(
