@@ -373,6 +373,22 @@ def test_an_age_that_nobody_tells_is_left_out() -> None:
         tracker.stop()
 
 
+@pytest.mark.spec("STR-14", "STR-11")
+def test_a_query_that_is_started_again_has_not_ended() -> None:
+    """Spark gives a query that goes on from its checkpoint the id of the one before."""
+    tracker, query = Tracker(Connection("127.0.0.1:1", pull_timeout_ms=200)), SimpleNamespace(id="query-1")
+    try:
+        for end in (100, 100):
+            tracker.onQueryStarted(query)
+            assert not tracker.wait(query, 0.0)
+            tracker.onQueryProgress(progress(None, end, 100))
+            assert tracker.flush() and 'query="query-1"' in tracker.gauges()
+            tracker.onQueryTerminated(query)
+            assert tracker.wait(query) and 'query="query-1"' not in tracker.gauges()
+    finally:
+        tracker.stop()
+
+
 @pytest.mark.spec("STR-12")
 def test_offsets_are_committed_rarely_and_never_backwards(server: SyncEmbeddedBroker) -> None:
     fill(server, "tracked", [100])

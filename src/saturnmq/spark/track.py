@@ -217,7 +217,9 @@ class Tracker(StreamingQueryListener):
     # callbacks of Spark; they only put something into the queue
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing to do."""
+        """A query that goes on from its checkpoint has the id of the one before: it has not ended."""
+        with self._change:
+            self._ended.discard(str(getattr(event, "id", "")))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Nothing new."""
@@ -298,14 +300,14 @@ class Tracker(StreamingQueryListener):
     def gauges(self, now_ms: float | None = None) -> str:
         """The lag of every query by topic, as Prometheus text: messages behind, and the age of the oldest of them (STR-14).
 
-        now_ms: Unix ms, default now. A topic whose age is not known has messages only.
+        now_ms: Unix ms, default now. A topic whose age is not known has messages only, a query that has ended nothing.
         """
         now = time.time() * 1000 if now_ms is None else now_ms
         messages = ["# HELP saturnmq_spark_lag_messages Messages that a stream has not read yet.",
                     "# TYPE saturnmq_spark_lag_messages gauge"]  # fmt: skip
         seconds = ["# HELP saturnmq_spark_lag_seconds Age of the oldest message that a stream has not read yet.",
                    "# TYPE saturnmq_spark_lag_seconds gauge"]  # fmt: skip
-        for lag in list(self.lags.values()):
+        for lag in [lag for lag in list(self.lags.values()) if lag.query not in self._ended]:
             for topic, behind in sorted(lag.by_topic.items()):
                 labels = f'{{query="{lag.query}",topic="{topic}"}}'
                 messages.append(f"saturnmq_spark_lag_messages{labels} {behind}")
