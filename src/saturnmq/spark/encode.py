@@ -7,19 +7,18 @@ Source: SNK-01, SNK-02, SNK-05, SNK-07, SNK-09.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from saturnmq.client.compress import ZLIB_FLAGS
 from saturnmq.client.errors import MessageRefused
 from saturnmq.client.send_request import Prepared
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import RESERVED_PROPERTIES
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message import BATCH_FIXED_BYTES, PROPERTIES_BYTES_MAX
+from saturnmq.spark.body_codecs import CODECS
 from saturnmq.spark.sink_options import BODY_BYTES_MAX, SinkOptions
 
 _HEAD: Final = struct.Struct(">iiiii")
@@ -83,6 +82,7 @@ class Encoder:
         shard_target: Callable[[str, str], Target],
     ) -> None:
         self._options = options
+        self._codec = CODECS.get(options.compress)
         self._next_id = next_id
         self._row_name = row_name
         self._shard_target = shard_target
@@ -168,8 +168,9 @@ class Encoder:
             raise MessageRefused(f"the properties have {len(properties)} bytes, at most {PROPERTIES_BYTES_MAX} fit")
         self.last_id = unique
         options = self._options
-        if options.compress == "zlib" and len(body) > options.compress_above:
-            return self._single(target, zlib.compress(body, 5), unique, text, flag, ZLIB_FLAGS)
+        if self._codec is not None and len(body) > options.compress_above:
+            pack, flags = self._codec
+            return self._single(target, pack(body), unique, text, flag, flags)
         size = BATCH_FIXED_BYTES + len(body) + len(properties)
         if single or size > BODY_BYTES_MAX or options.delivery == "transactional":
             return self._single(target, body, unique, text, flag, 0)

@@ -64,7 +64,7 @@ _TABLE: Final[table.OptionTable] = {
     "inFlight": ("in_flight", table.number(1, 1024)),
     "sendTimeoutMs": ("send_timeout_ms", table.number(1)),
     "retries": ("retries", table.number(0)),
-    "compress": ("compress", table.one_of("none", "zlib")),
+    "compress": ("compress", table.one_of("none", "zlib", "lz4", "zstd")),
     "compressAbove": ("compress_above", table.number(1)),
     "badRows": ("bad_rows", table.one_of("fail", "skip")),
     "dedupe": ("dedupe", table.flag),
