@@ -255,6 +255,7 @@ def test_a_new_ordered_topic_is_marked_without_waiting_for_the_period(tmp_path: 
             topics.set(TopicConfig("Ordered"))
             while not topics.table["Ordered"].order:
                 await asyncio.sleep(0)
+            assert len(told.whole) == 2 and told.changes == [{"Ordered"}]
 
     run(work)
 

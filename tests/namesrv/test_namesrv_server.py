@@ -200,6 +200,7 @@ def test_the_kv_configuration_is_logged_by_itself(tmp_path: Path, caplog: pytest
             line = "kv configuration namespace=ORDER_TOPIC_CONFIG keys=['T']"
             while caplog.messages.count(line) < 2:
                 await asyncio.sleep(0)
+            assert {record.levelname for record in caplog.records if record.message == line} == {"INFO"}
 
     with caplog.at_level(logging.INFO, "saturnmq.namesrv.server"):
         run(work)
