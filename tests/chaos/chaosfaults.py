@@ -10,6 +10,7 @@ from typing import Final
 from chaosgroup import Group
 from chaosproxy import pause
 
+HOUR_SECONDS: Final = 3600
 Fault = Callable[[Group, float], Awaitable[bool]]
 
 
@@ -144,6 +145,17 @@ def bad_disk(kind: str) -> Fault:
     return fault
 
 
+async def clock_jump(group: Group, seconds: float) -> bool:
+    """The leader's wall clock goes an hour ahead and another's an hour back, then the other way round, then they are right."""
+    leader = await group.leader()
+    pair = [leader, *(name for name in group.names if name != leader)][:2]
+    for hours in ((1, -1), (-1, 1)):
+        for name, ahead in zip(pair, hours, strict=False):
+            group.jump(name, ahead * HOUR_SECONDS)
+        await pause(seconds / 2)
+    return False
+
+
 async def noop(group: Group, seconds: float) -> bool:
     await pause(seconds)
     return False
@@ -165,6 +177,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "kill-all": kill_all,
     "kill-during-recovery": kill_during_recovery,
     "rolling-restart": rolling_restart,
+    "clock-jump": clock_jump,
     "disk-full": bad_disk("full"),
     "disk-slow": bad_disk("slow"),
     "disk-eio": bad_disk("eio"),

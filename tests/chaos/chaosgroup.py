@@ -28,6 +28,7 @@ from saturnmq.raft.wire import RESPONSE_HEADER_CODE, code_of, decode_response, e
 from saturnmq.testing.history import FAIL, OK, UNKNOWN, History
 
 SCRIPT = Path(__file__).parent / "ledgerprocess.py"
+CLOCK = Path(__file__).parent / "clockprocess.py"
 QUEUE = "ledger"
 PRODUCERS, KEYS = 4, 8
 CALL_MS = 1500
@@ -137,6 +138,7 @@ class Group:
         self.members = {name: Member(self, name) for name in self.names}
         self.guess = self.names[0]
         self.loading = True
+        self.jumped = False  # a wall clock did
         self.client = RemotingClient(settings=NetSettings())
         self._looking: asyncio.Task[None] | None = None
         (folder / "faults").mkdir(parents=True)
@@ -156,8 +158,8 @@ class Group:
         return [str(SCRIPT), str(self.folder), self.peers(name), name, str(self.heartbeat_ms)]
 
     def program(self, name: str) -> list[str]:
-        """What a member runs."""
-        return [sys.executable, *self.command(name)]
+        """What a member runs, with a wall clock that can be set."""
+        return [sys.executable, str(CLOCK), str(self._clock_of(name)), *self.command(name)]
 
     def environment(self, name: str) -> dict[str, str] | None:
         """None: this process's own."""
@@ -265,6 +267,19 @@ class Group:
 
     def disk(self, name: str, fault: str) -> None:
         (self.folder / "faults" / f"{name}.{fault}").touch()
+
+    def jump(self, name: str, ahead_seconds: int) -> None:
+        """A member's wall clock is so much ahead from now on, until all is healed; negative: behind."""
+        self.jumped = True
+        self._clock_of(name).write_text(str(ahead_seconds))
+
+    def ahead_seconds(self, name: str) -> int:
+        """How far the process goes ahead, as it said when it last noticed a jump."""
+        told = Path(f"{self._clock_of(name)}.told")
+        return int(told.read_text() or 0) if told.exists() else 0
+
+    def _clock_of(self, name: str) -> Path:
+        return self.folder / "faults" / f"{name}.clock"
 
     async def heal(self) -> None:
         """Everything runs, is connected, and has a working disk."""

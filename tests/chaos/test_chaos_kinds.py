@@ -14,7 +14,7 @@ from chaosfaults import FIVE
 from test_chaos_ledger import LONG, SECONDS, long_run, tell
 
 OTHERS = {
-    "plain, ASYNC_FLUSH": (PlainBroker, ("fixed-kill", "fixed-suspend")),
+    "plain, ASYNC_FLUSH": (PlainBroker, ("fixed-kill", "fixed-suspend", "clock-jump")),
     "plain, SYNC_FLUSH": (PlainSyncBroker, ("fixed-kill", "fixed-suspend")),
     "five members": (FiveBrokers, ("minor-kill", "leader-partition", *FIVE)),
 }

@@ -203,6 +203,8 @@ def test_a_fault_for_a_while_loses_nothing(name: str, tmp_path: Path, capsys: py
 @pytest.mark.spec("CHA-07")
 def test_failover_times_of_all_faults(capsys: pytest.CaptureFixture[str]) -> None:
     took = sorted(ms for found in MEASURED.values() for ms in found["rto_ms"] if ms > 0)
+    if not took and ONLY is not None:
+        pytest.skip("it is not felt")
     assert took, "no fault was felt"
     p95 = took[min(int(len(took) * 0.95), len(took) - 1)]
     with capsys.disabled():
