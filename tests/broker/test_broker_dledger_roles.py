@@ -455,3 +455,26 @@ def test_a_half_message_is_known_to_the_next_leader(tmp_path: Path) -> None:
             assert not third.ctx.transactions.table.pending  # decided, and known to be
 
     run(work)
+
+
+@pytest.mark.spec("DL-X18")
+def test_a_preferred_leader_that_returns_takes_nothing_over_before_it_has_copied(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path, raft={"preferred_leader_id": "n2"}, start=False) as group:
+            for name in ("n0", "n1"):
+                await group.start(name)
+            await group.send(b"x")
+            while (await store_offset(group, await group.master(), 9)).code != 0:
+                await asyncio.sleep(0.02)  # poll
+            await group.namesrv.stop()  # nobody says who the leader is
+            back = await group.start("n2")
+            core = group.member("n2").node
+            await group.until(lambda: core.transfers._told, "nobody asks it to lead")
+            assert part(back).copy.count == 0 and not ledger(back).serving
+            assert core.state.leader_id is not None and group.member("n2").status().role is Role.FOLLOWER
+            await group.until(lambda: part(back)._following, "it does not follow")
+            part(back)._registrar.master_address = (await group.master()).advertised_address  # as the NameServer would
+            await group.until(lambda: ledger(back).serving, "it does not take over though it has copied")
+            assert back.ctx.offsets.get("T", "G", 0) == 9
+
+    run(work)

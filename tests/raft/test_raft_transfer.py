@@ -192,3 +192,40 @@ def test_no_preferred_transfer_for_a_preferred_leader_or_a_far_peer() -> None:
         for _ in range(3):
             bench.tick(1000)
         assert bench.sends(kind=TransferRequest) == []
+
+
+@pytest.mark.spec("DL-X18", "DL-L04")
+def test_preference_makes_nobody_leader_who_has_not_copied_what_is_not_in_the_log() -> None:
+    bench = Bench(log=LOG, term=2, preferred_leaders=("n0", "n2")).follow("n1")
+    bench.state.outdated = True
+    for _ in range(2):
+        assert take(bench).code == Code.TAKE_LEADERSHIP_FAILED
+    assert (bench.state.role, bench.state.term, len(bench.alarms)) == (Role.FOLLOWER, 2, 1)
+    bench.state.outdated = False
+    assert take(bench) is None and bench.state.role is Role.CANDIDATE
+    for wanted, leader_id in (((), "n1"), (("n1",), "n1"), (("n0", "n2"), "n2")):  # somebody asked for these
+        other = Bench(log=LOG, term=2, preferred_leaders=wanted).follow(leader_id)
+        other.state.outdated = True
+        assert take(other, leader_id=leader_id) is None and other.state.role is Role.CANDIDATE
+
+
+@pytest.mark.spec("DL-X18", "DL-L09")
+def test_a_preferred_member_that_refuses_is_asked_less_and_less_often() -> None:
+    bench = leader(preferred_leaders=("n1",), lease_ms=1_000_000, heartbeat_interval_ms=900_000)
+    bench.node.heartbeats.live = {"n1": True}
+
+    def asked(seconds: int) -> int:
+        bench.forget()
+        for _ in range(seconds):
+            bench.tick(1000)
+            for send in bench.sends("n1", TransferRequest):
+                if send.call in bench.state.calls:
+                    bench.answer(send, TransferResponse(code=Code.TAKE_LEADERSHIP_FAILED))
+            assert bench.reply(bench.propose(b"x")) is None  # the service goes on
+            bench.node.leader.peers["n1"].watermark = bench.state.log.end
+        return len(bench.sends("n1", TransferRequest))
+
+    assert asked(1 + 2 + 4 + 8 + 16) == 5
+    assert asked(64) == 4
+    give(bench)  # who asks for it is not kept waiting
+    assert len(bench.sends("n1", TransferRequest)) == 5

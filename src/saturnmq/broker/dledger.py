@@ -97,15 +97,18 @@ class DLedger:
         self._task: asyncio.Task[None] | None = None
         self._events: asyncio.Queue[tuple[Role, int]] = asyncio.Queue()
         self._register_soon: asyncio.Task[None] | None = None
+        self._following = False  # the copies that come now are those of the leader that this member follows
         self._asked_last = asyncio.Event()  # somebody copied from here since this broker leads no more
         self.broker_id = NO_ROLE
         store.on_role = self._role_changed
         store.on_foreign = copy.came
+        copy.on_copied = self._copied
 
     # ---- life
 
     async def start(self) -> None:
         """Take part in the group; services and registration come with the first role (DL-B14, DL-X19). Raises StartError."""
+        self._set_outdated(True)
         self._task = asyncio.get_running_loop().create_task(self._run())
         await self._store.take_part()
 
@@ -147,7 +150,19 @@ class DLedger:
         member = self._store.member
         if member is not None:
             status = member.status()
+            self._set_outdated(status.role is not Role.LEADER)
             self._events.put_nowait((status.role, status.term))
+
+    def _set_outdated(self, outdated: bool) -> None:
+        """Whether the core must not let preference make this member the leader (DL-X18)."""
+        self._following = False
+        if self._store.member is not None and self._store.member.node is not None:
+            self._store.member.node.state.outdated = outdated
+
+    def _copied(self) -> None:
+        if self._following:
+            self._set_outdated(False)
+            self._following = True
 
     async def _run(self) -> None:
         """One event after the other (DL-C01)."""
@@ -213,6 +228,7 @@ class DLedger:
         if before != self.broker_id:
             log.info("this broker is a slave now id=%s", self.broker_id)
         await self.copy.restart()
+        self._following = self._events.empty()
         self._register()
 
     def _register(self) -> None:

@@ -61,6 +61,7 @@ class LeaderCopy:
         self._writing = asyncio.Lock()
         self.foreign: dict[str, int] = {}  # topics of messages that came by the log, and how many queues they need
         self.count = 0  # copies that succeeded
+        self.on_copied: Callable[[], None] | None = None  # told of each of them
 
     # ---- life
 
@@ -153,6 +154,8 @@ class LeaderCopy:
             log.info("topics, groups, offsets and delays are copied from address=%s", address)
         self._leader, self._said = address, ""
         self.count += 1
+        if self.on_copied is not None:
+            self.on_copied()
         return True
 
     async def _ask(self, address: str, code: RequestCode, timeout_ms: int) -> Command:

@@ -56,6 +56,7 @@ class State:
     term_to_take: int = -1
     failed: str | None = None  # the log or the term file cannot be written any more (DL-X15)
     disk_full: bool = False
+    outdated: bool = False  # what is not in the log may be older here than at the leader; the caller says so (DL-X18)
     must_hold: int = -1  # damage took entries up to here that this member had acknowledged; -1: none (DUR-10)
     out: list[Action] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)

@@ -13,6 +13,9 @@ from saturnmq.raft.core.messages import Code, Response, TransferRequest, Transfe
 from saturnmq.raft.core.state import State
 
 OWN: int = -1  # token of a transfer that this member started by itself
+REFUSED_CHECKS_MAX: int = (
+    16  # checks for a preferred member that are passed over after refusals; appends wait during a transfer
+)
 
 
 @dataclass(slots=True)
@@ -45,9 +48,12 @@ class Transfers:
         self.giving: Giving | None = None
         self.taking: Taking | None = None
         self._checked_ms: int | None = None
+        self._refused = 0  # own transfers one after the other, in this term
+        self._told = False
 
     def role_changed(self) -> None:
         """A transfer that was not sent yet ends with the leadership; a sent one is answered by the transferee (DL-L06)."""
+        self._refused, self._told = 0, False
         if self.giving is not None and not self.giving.sent:
             self._end(self.giving, Code.NOT_LEADER)
 
@@ -66,7 +72,9 @@ class Transfers:
         state = self.state
         if self._checked_ms is None:
             self._checked_ms = state.now_ms
-        elif state.now_ms - self._checked_ms >= state.settings.preferred_check_ms:
+        elif state.now_ms - self._checked_ms >= state.settings.preferred_check_ms * min(
+            1 << min(self._refused, 8), REFUSED_CHECKS_MAX
+        ):
             self._checked_ms = state.now_ms
             self._prefer()
 
@@ -129,6 +137,8 @@ class Transfers:
             self.giving = None
         if self.state.term == giving.term:
             self.state.transferee = None
+            if giving.token == OWN and code == Code.TAKE_LEADERSHIP_FAILED:
+                self._refused += 1
         self._reply(giving.token, code)
 
     def _prefer(self) -> None:
@@ -154,9 +164,24 @@ class Transfers:
             self._reply(token, Code.REPEATED_REQUEST)
         elif state.failed is not None or state.lacking:
             self._reply(token, Code.DISK_ERROR)
+        elif self._comes_too_early(request):
+            self._reply(token, Code.TAKE_LEADERSHIP_FAILED)
         else:
             self.taking = Taking(token, request, state.now_ms + state.settings.transfer_wait_ms)
             self._settle(self.taking)
+
+    def _comes_too_early(self, request: TransferRequest) -> bool:
+        """Preference makes nobody leader who would bring back old offsets (DL-X18).
+
+        A leader that is preferred itself does not give way by preference: its transfer is asked for, and taken.
+        """
+        state, wanted = self.state, self.state.settings.preferred_leaders
+        if not state.outdated or state.self_id not in wanted or request.transfer_id in wanted:
+            return False
+        if not self._told:
+            self._told = True
+            state.alarm("offsets and topics of the leader are not copied yet: the leadership is not taken before")
+        return True
 
     def _settle(self, taking: Taking) -> None:
         """DL-L04, DL-L05."""
