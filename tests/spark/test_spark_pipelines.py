@@ -38,6 +38,7 @@ from saturnmq.spark.pipelines import (
     running,
     trace,
 )
+from saturnmq.spark.ranges import to_offset
 from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
@@ -286,6 +287,23 @@ def send_back(server: SyncEmbeddedBroker, group: str, receipts: list[Any]) -> No
 
     with linked(Connection(server.name_servers)) as link:
         link.run(back(link))
+
+
+@pytest.mark.spec("PIP-08")
+def test_what_a_batch_covered_of_a_new_queue_is_known_too(tmp_path: Path) -> None:
+    """Only of the first batch the checkpoint does not say where it began; the third has not ended."""
+    old, new, aged = ("T", "a", 0), ("T", "b", 0), ("T", "c", 0)
+    offsets = [
+        to_offset({old: 50}),
+        to_offset({old: 50, new: 70, aged: 60}, begins={new: 0, aged: 30}),
+        to_offset({old: 55, new: 75, aged: 60}),
+    ]
+    for name, count in (("offsets", 3), ("commits", 2)):
+        (tmp_path / name).mkdir()
+        for n in range(count):
+            (tmp_path / name / str(n)).write_text("v1\n{}\n" + json.dumps(offsets[n]))
+    assert export.batches(tmp_path, "Q") == [
+        ("Q", 0, *old, None, 50, None), ("Q", 1, *new, 0, 70, 70), ("Q", 1, *aged, 30, 60, 30)]  # fmt: skip
 
 
 @pytest.mark.spec("PIP-13")

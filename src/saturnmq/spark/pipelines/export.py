@@ -24,7 +24,7 @@ from saturnmq.spark import avro
 from saturnmq.spark.lake_sink import FORMATS, sink_of
 from saturnmq.spark.pipelines import lake, running, sink_log
 from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
-from saturnmq.spark.ranges import from_offset
+from saturnmq.spark.ranges import Key, begins_of, from_offset
 
 OFFSETS: Final = (
     "query string, batch bigint, topic string, broker_name string, queue_id int, "
@@ -160,17 +160,17 @@ def batches(checkpoint: Path, query: str) -> list[tuple[Any, ...]]:
     """Rows of `_offsets`: what every finished batch covered, out of the checkpoint, which does not say where the first began."""
     rows: list[tuple[Any, ...]] = []
     finished = {int(p.name) for p in (checkpoint / "commits").glob("*") if re.fullmatch(r"\d+", p.name)}
-    before: dict[tuple[str, str, int], int] = {}
+    before: dict[Key, int] | None = None
     for path in sorted(
         (p for p in (checkpoint / "offsets").glob("*") if re.fullmatch(r"\d+", p.name)), key=lambda p: int(p.name)
     ):
-        ends = from_offset(json.loads(path.read_text().splitlines()[-1]))
+        offset = json.loads(path.read_text().splitlines()[-1])
+        ends, begins = from_offset(offset), begins_of(offset)
         if int(path.name) in finished:
-            rows += [
-                (query, int(path.name), *key, before.get(key), end, end - before[key] if key in before else None)
-                for key, end in ends.items()
-                if end != before.get(key, 0)
-            ]
+            for key, end in ends.items():
+                first = None if before is None else before.get(key, begins.get(key, 0))
+                if end != (first or 0):
+                    rows.append((query, int(path.name), *key, first, end, None if first is None else end - first))
         before = ends
     return rows
 
