@@ -21,6 +21,7 @@ from saturnmq.protocol.errors import ConfigError, CorruptRecord
 from saturnmq.protocol.message import BLANK_MAGIC, Host, Message, encode_record
 from saturnmq.spark import log_scan
 from saturnmq.spark.log_scan import chunks, log_files, pieces_of
+from saturnmq.spark.pipelines.files import check_file
 from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.store import StoreProfile, StoreSettings
 from saturnmq.testing import EmbeddedBroker
@@ -232,6 +233,7 @@ def test_packed_files_are_read_as_others_a_task_each(tmp_path: Path, ledger: boo
     everything = [(r["queueOffset"], r["body"]) for r in read(tmp_path)]
     assert everything[0] == (0, b"m0" * 20) and [n for n, _ in everything] == list(range(59)) and len(names) > 4
     kept = names[1].read_bytes()
+    checked = [check_file(file)[1:] for file in log_files(str(tmp_path))]
     for number, path in enumerate(sorted(folder.iterdir())):
         if number != 2:
             pack(path, ("gzip", "zstd")[number % 2])
@@ -240,6 +242,7 @@ def test_packed_files_are_read_as_others_a_task_each(tmp_path: Path, ledger: boo
     assert [(r["queueOffset"], r["body"]) for r in read(tmp_path, split="resync")] == everything
     assert tree(tmp_path) == before  # nothing is unpacked there
     files = log_files(str(tmp_path))
+    assert [check_file(file)[1:] for file in files] == checked
     assert [len(pieces_of(file)) for file in files] == [1] * len(files)
     names[1].write_bytes(kept)  # unpacked again beside the archive: once all the same
     assert [(r["queueOffset"], r["body"]) for r in read(tmp_path)] == everything
@@ -250,6 +253,22 @@ def test_packed_files_are_read_as_others_a_task_each(tmp_path: Path, ledger: boo
     archive.write_bytes(archive.read_bytes()[:-30])
     with pytest.raises(CorruptRecord, match=f"{archive.name}: cannot be unpacked"):
         read(tmp_path)
+
+
+@pytest.mark.spec("PIP-14", "FMD-09")
+def test_a_torn_end_is_told_of_a_packed_file_too(tmp_path: Path) -> None:
+    used = make_log(tmp_path / "commitlog", [bytes([n]) * 300 for n in range(1, 40)], file_bytes=60_000)
+    (path,) = (tmp_path / "commitlog").iterdir()
+    for rest, torn in ((b"", False), (b"torn", True)):
+        path.write_bytes((path.read_bytes()[:used] + rest).ljust(60_000, b"\0"))
+        (plain,) = [check_file(file) for file in log_files(str(tmp_path))]
+        packed = pack(path, "gzip")
+        (other,) = [check_file(file) for file in log_files(str(tmp_path))]
+        assert plain[1:] == other[1:] and plain[-1] is torn and plain[3] == 39
+        assert packed.stat().st_size < used  # places are those of the unpacked file
+        with pa.input_stream(str(packed), compression="gzip") as stream:
+            path.write_bytes(stream.read())
+        packed.unlink()
 
 
 @pytest.mark.spec("FMD-09")

@@ -7,6 +7,7 @@ into the folder that is read.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from saturnmq.protocol.errors import MessageError
 from saturnmq.protocol.message import decode_record
+from saturnmq.spark.log_archive import opened
 from saturnmq.spark.log_scan import NO_LIMIT, FilePiece, LogFile, chunks, log_files
 from saturnmq.spark.pipelines import lake, running
 from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
@@ -71,10 +73,9 @@ def check_file(file: LogFile) -> tuple[str, int, int, int, int, int, bool]:
 
 
 def _has_content(path: str, begin: int, end: int) -> bool:
-    with Path(path).open("rb") as handle:
-        handle.seek(begin)
+    with opened(path) as handle:
         while begin < end:
-            data = handle.read(min(1 << 20, end - begin))
+            data = os.pread(handle, min(1 << 20, end - begin), begin)
             if not data:
                 return False
             if data.strip(b"\0"):
