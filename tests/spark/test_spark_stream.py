@@ -511,7 +511,7 @@ def test_continuous_and_real_time_triggers_are_refused(spark: Any, server: SyncE
         writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "r"))
         query = writer.outputMode("update").trigger(realTime="5 minutes").start()
         with pytest.raises(PySparkException, match="INPUT_STREAM_NOT_SUPPORTED"):
-            query.awaitTermination(60)
+            query.awaitTermination(200)
         assert not query.isActive
     finally:
         spark.conf.unset(allowed)
