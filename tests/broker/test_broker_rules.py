@@ -71,6 +71,58 @@ def test_the_consumers_own_count_of_retries_counts_from_client_3_4_9_on(version:
     run(work)
 
 
+@pytest.mark.spec("RTY-02")
+def test_a_broker_that_takes_no_messages_takes_none_back() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            (message,) = await w.messages()
+        async with wire(broker_permission=4) as w:
+            fields = {"group": "G", "delayLevel": 0, "originTopic": "T", "offset": message.physical_offset}
+            answer = await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **fields)
+            assert answer.code == 16 and "sending message is forbidden" in (answer.remark or "")
+
+    run(work)
+
+
+@pytest.mark.spec("RTY-02", "RTY-04")
+def test_returned_messages_are_spread_over_the_retry_queues() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            w.broker.ctx.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=2))
+            for _ in range(4):
+                await w.send()
+            for message in await w.messages():
+                fields = {"group": "G", "delayLevel": 1, "originTopic": "T", "offset": message.physical_offset}
+                assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **fields)).code == 0
+            waiting = await w.messages("SCHEDULE_TOPIC_XXXX", 0)
+            assert sorted(m.properties["REAL_QID"] for m in waiting) == ["0", "0", "1", "1"]
+
+    run(work)
+
+
+# ---- progress
+
+
+@pytest.mark.spec("LP-04", "BP-07")
+def test_a_pull_that_waited_does_not_set_back_what_was_committed_meanwhile() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            for _ in range(3):
+                await w.send()
+            place = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+            held = asyncio.create_task(w.pull(offset=3, suspend_ms=20_000, sysFlag=7, commitOffset=1))
+            while not w.broker.ctx.hold.count:
+                await asyncio.sleep(0)
+            assert w.broker.ctx.offsets.get("T", "G", 0) == 1
+            assert (await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=3, **place)).code == 0
+            await w.send()
+            assert (await held).code == 0
+            assert w.broker.ctx.offsets.get("T", "G", 0) == 3
+
+    run(work)
+
+
 # ---- members and topics
 
 

@@ -77,18 +77,20 @@ def test_an_answer_from_disk_is_smaller_than_one_from_memory(
     store.close_files()
 
 
-@pytest.mark.spec("DEL-04")
+@pytest.mark.spec("DEL-03", "DEL-04")
 @pytest.mark.parametrize(("forcible", "left"), [(True, 1), (False, 4)])
 def test_unexpired_files_go_only_where_that_is_allowed(tmp_path: Path, forcible: bool, left: int) -> None:
     async def work() -> None:
-        store = opened(tmp_path, clean_forcibly=forcible, delete_when="", delete_pause_ms=0, delete_queue_pause_ms=0)
+        store = opened(tmp_path, clean_forcibly=forcible, delete_when="", delete_pause_ms=20, delete_queue_pause_ms=0)
         store.disk_usage = lambda: Usage(88, 20, 20)  # type: ignore[method-assign]
         for _ in range(4):
             store.put(message(b"x" * 3000))
         await store.write_all()
         assert len(store.log.files) == 4
+        begin = asyncio.get_running_loop().time()
         await store._upkeep.clean()
         assert len(store.log.files) == left
+        assert left > 1 or asyncio.get_running_loop().time() - begin >= 0.035, "two pauses between three files"
         await store.stop()
 
     asyncio.run(work())
@@ -127,6 +129,20 @@ def test_a_few_dirty_pages_are_flushed_in_the_end(tmp_path: Path) -> None:
         await store.start()
         store.put(message())
         await until(lambda: store.flushed_offset == store.log.end)
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("FLU-10")
+def test_a_queue_with_enough_new_units_is_written_before_the_thorough_round(tmp_path: Path) -> None:
+    async def work() -> None:
+        more = {"flush_queue_interval_ms": 1, "flush_queue_least_pages": 1, "flush_queue_thorough_ms": 3_600_000}
+        store = opened(tmp_path, flush_interval_ms=1, commit_log_file_bytes=1 << 20, **more)
+        await store.start()
+        for _ in range(4096 // 20 + 1):
+            store.put(message())
+        await until(lambda: any(path.is_file() for path in (tmp_path / "consumequeue").rglob("0" * 20)))
         await store.stop()
 
     asyncio.run(work())
@@ -178,6 +194,21 @@ def test_a_query_goes_back_in_time_three_times_until_something_is_readable(
     for result in results[6 - damaged :]:
         store.log.files[0].map[result.physical_offset + 88 : result.physical_offset + 89] = b"\xff"
     assert [decode_record(record).queue_offset for record in store.query("T", "k", 2, 0, 2**62).records] == found
+    store.close_files()
+
+
+@pytest.mark.spec("IX-06", "IX-07")
+def test_a_damaged_time_never_makes_a_query_look_beyond_its_end(tmp_path: Path) -> None:
+    now = [START_MS]
+    store = opened(tmp_path, clock=lambda: now[0])
+    for _ in range(4):
+        store.put(message(b"body", b"KEYS\x01k"))
+        now[0] += 10_000
+    assert len(store.query("T", "k", 2, 0, START_MS + 5000).records) == 1
+    file = store.log.files[0]
+    file.map[56:57], file.map[88:89] = b"\x01", b"\xff"  # of the first: when it was stored, and its body
+    assert store.log.store_time(0) > now[0]
+    assert store.query("T", "k", 2, 0, START_MS + 5000).records == []
     store.close_files()
 
 
