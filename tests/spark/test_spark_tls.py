@@ -139,7 +139,7 @@ def topic(cluster: Cluster) -> str:
 
 def bodies(topic: str, options: dict[str, str]) -> list[int]:
     """What workers read."""
-    source = RocketMQDataSource({"topic": topic, "columns": "body", "pullTimeoutMs": "2000", **options})
+    source = RocketMQDataSource({"topic": topic, "columns": "body", "pullTimeoutMs": "10000", **options})
     made = source.reader(source.schema())
     return sorted(int(row["body"]) for p in made.partitions() for b in made.read(p) for row in b.to_pylist())
 
