@@ -23,7 +23,7 @@ from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message import BatchItem, Host, Message, decode_record, encode_batch, encode_properties
 from saturnmq.raft.core.messages import AppendResponse, Code
 from saturnmq.raft.settings import RaftSettings
-from saturnmq.store import FlushDiskType, PutStatus, StoreProfile, StoreSettings
+from saturnmq.store import FlushDiskType, MessageStore, PutStatus, StoreProfile, StoreSettings
 
 BUSY = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
 
@@ -120,18 +120,17 @@ def test_messages_are_on_every_broker_and_survive_the_leader(tmp_path: Path) -> 
 
 @pytest.mark.spec("DL-B01", "DL-X19")
 def test_the_ledger_takes_the_commit_logs_place_and_nobody_hears_of_a_broker_without_a_role(tmp_path: Path) -> None:
-    assert not RaftSettings().enabled
-
     async def work() -> None:
         async with ledger_group(tmp_path, start=False) as group:
+            plain = Broker(group.settings(), group.store("plain"), NetSettings(), raft=RaftSettings())
+            assert type(plain.store) is MessageStore and plain.dledger is None  # off by default
             lonely = await group.start("n0")
             member = group.member("n0")
-            votes = member.node.elector
-            await group.until(lambda: member.node.state.now_ms > 0 and votes is not None, "no tick")
+            await group.until(lambda: member.node.state.now_ms > 0, "no tick")
             await lonely.registrar.register()
             assert lonely.dledger is not None and lonely.dledger.broker_id == -1
             assert lonely.registrar.registered == 0
-            assert "HA" not in type(lonely.store).__name__ and not (tmp_path / "n0" / "commitlog").exists()
+            assert type(lonely.store) is LedgerStore and not (tmp_path / "n0" / "commitlog").exists()
             host, _, port = lonely.advertised_address.rpartition(":")
             with socket.socket() as probe:  # haListenPort
                 assert probe.connect_ex((host, int(port) + 1)) != 0

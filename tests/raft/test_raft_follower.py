@@ -305,3 +305,28 @@ def test_a_failed_disk_refuses_pushes() -> None:
     bench = follower(2)
     bench.do(bench.node.disk_failed(bench.now_ms, "EIO"))
     assert bench.push(APPEND, LOG[2]).code == Code.DISK_ERROR
+
+
+@pytest.mark.spec("DL-F05", "DL-F08")
+def test_a_full_disk_takes_no_truncate_that_brings_an_entry() -> None:
+    other = dataclasses.replace(LOG[2], term=2)
+    bench = follower(3)
+    bench.do(bench.node.disk_full(bench.now_ms, True))
+    bench.push(COMPARE, entries(2, 2, first=3, pos=LOG[2].end_pos)[-1])
+    assert bench.push(TRUNCATE, other).code == Code.INCONSISTENT_STATE
+    assert bench.ledger.entries == LOG[:3] and not bench.of(CutLog)
+    assert bench.push(TRUNCATE, LOG[2]).code == Code.SUCCESS  # brings nothing
+    bench.do(bench.node.disk_full(bench.now_ms, False))
+    assert bench.push(TRUNCATE, other).code == Code.SUCCESS
+    assert bench.ledger.entries == [*LOG[:2], other]
+
+
+@pytest.mark.spec("DL-F08")
+def test_a_truncate_behind_a_log_that_was_never_compared_starts_it_anew() -> None:
+    """That the entry's place is the log's end says nothing: what comes before may be another log."""
+    bench = Bench(log=entries(1, 1, 1), term=2).follow("n1")
+    entry = entries(2, first=3, pos=LOG[2].end_pos)[0]
+    assert entry.pos == bench.state.log.end_pos
+    assert bench.push(COMPARE, entry).code == Code.INCONSISTENT_STATE
+    assert bench.push(TRUNCATE, entry).code == Code.SUCCESS
+    assert [held.index for held in bench.ledger.entries] == [3]

@@ -297,7 +297,7 @@ def test_the_halving_search_finds_what_the_linear_walk_finds(mine: int, same: in
     same, begin = min(same, mine), min(begin, mine - 1)
     ours = list(range(mine))
     theirs = ours[:same] + [-1] * extra
-    search, end = Search(-1, mine - 1, mine - 1), mine - 1
+    search = Search(-1, mine - 1, mine - 1)
     expected = plain_walk(ours, theirs, begin)
     steps = 0
     while True:
@@ -310,7 +310,7 @@ def test_the_halving_search_finds_what_the_linear_walk_finds(mine: int, same: in
                 break
             found = search.matched(begin)
         else:
-            found = search.missed(have, begin, end)
+            found = search.missed(have, begin)
         if found is not None:
             break
     assert found == expected
@@ -666,3 +666,19 @@ def test_a_process_that_was_stopped_takes_no_append_before_its_first_tick() -> N
 def leader_is_silent(bench: Bench) -> bool:
     bench.now_ms += 60_000
     return bool(bench.ask(GetRequest(begin_index=0)).code == Code.NOT_LEADER)
+
+
+@pytest.mark.spec("DL-P04", "DL-P13")
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [(0, 3), (-1, -1), (0, 4), (11, 20), (30, 40)],  # ends before this log begins; begins behind its end
+)
+def test_logs_without_a_common_index_are_truncated_to_the_leaders_begin_at_once(begin: int, end: int) -> None:
+    search = Search(-1, 10, 10)
+    answer = PushResponse(code=Code.INCONSISTENT_STATE, begin_index=begin, end_index=end)
+    assert search.missed(answer, 5) == 5
+    touching = Search(-1, 10, 10)  # one index in common: it is asked for
+    assert touching.missed(PushResponse(code=Code.INCONSISTENT_STATE, begin_index=0, end_index=5), 5) is None
+    assert touching.at == 5
+    moved = Search(8, 10, 9)  # what matched was deleted there since
+    assert moved.missed(PushResponse(code=Code.INCONSISTENT_STATE, begin_index=10, end_index=20), 5) == 5

@@ -229,3 +229,56 @@ def test_a_preferred_member_that_refuses_is_asked_less_and_less_often() -> None:
     assert asked(64) == 4
     give(bench)  # who asks for it is not kept waiting
     assert len(bench.sends("n1", TransferRequest)) == 5
+
+
+@pytest.mark.spec("DL-E22", "DL-L06")
+def test_a_leader_that_lost_its_role_during_a_transfer_takes_appends_when_it_leads_again() -> None:
+    bench = leader()
+    give(bench)
+    assert len(bench.sends("n1", TransferRequest)) == 1 and bench.state.transferee == "n1"
+    bench.vote("n2", 8, end_index=9, end_term=2)
+    assert (bench.state.role, bench.state.transferee) == (Role.CANDIDATE, None)
+    lead_again(bench)
+    assert bench.reply(bench.propose(b"x")) is None  # taken, though the transfer was never answered
+
+
+@pytest.mark.spec("DL-L06", "DL-L09")
+def test_an_answer_to_a_transfer_of_an_older_term_changes_nothing_in_this_one() -> None:
+    bench = leader(preferred_leaders=("n1",), lease_ms=1_000_000, heartbeat_interval_ms=900_000)
+    bench.node.heartbeats.live = {"n1": True}
+    bench.tick(1000)
+    bench.tick(1000)
+    old = bench.sends("n1", TransferRequest)[-1]
+    bench.vote("n2", 8, end_index=9, end_term=2)
+    lead_again(bench)
+    bench.appending("n1", 2)
+    bench.tick(1000)
+    bench.state.transferee = "n2"
+    bench.answer(old, TransferResponse(code=Code.TAKE_LEADERSHIP_FAILED))
+    assert bench.state.transferee == "n2"
+    bench.state.transferee = None
+    bench.forget()
+    bench.node.heartbeats.live = {"n1": True}
+    bench.tick(1000)
+    assert len(bench.sends("n1", TransferRequest)) == 1  # and is not kept waiting for what was refused then
+
+
+def lead_again(bench: Bench) -> None:
+    """Win the election of a term that was heard of."""
+    bench.tick()
+    bench.tick(1000)
+    bench.lead()
+
+
+@pytest.mark.spec("DL-L04", "DL-X15", "DUR-10")
+def test_a_transferee_takes_one_command_at_a_time_and_none_that_it_cannot_follow() -> None:
+    bench = Bench(log=LOG, term=2).follow("n1").verified(*LOG)
+    assert take(bench, index=3) is None
+    assert take(bench, index=3).code == Code.REPEATED_REQUEST
+    lacking = Bench(log=LOG, term=2, must_hold=9).follow("n1")
+    failed = Bench(log=LOG, term=2)
+    failed.do(failed.node.disk_failed(failed.now_ms, "gone"))
+    failed.follow("n1")
+    for unfit in (lacking, failed):
+        assert take(unfit).code == Code.DISK_ERROR
+        assert (unfit.state.role, unfit.state.term) == (Role.FOLLOWER, 2)

@@ -193,7 +193,7 @@ class Leader:
         if not self._is_current(progress, term):
             return
         progress.asking = False
-        search, begin, end = progress.search, self.state.log.begin, self.state.log.end
+        search, begin = progress.search, self.state.log.begin
         code = response.code if isinstance(response, PushResponse) else Code.NETWORK_ERROR
         if isinstance(response, PushResponse) and self.state.settings.batch_push_auto:
             progress.reads_batches = response.count > 0  # members before 0.2.6 do not count
@@ -205,7 +205,7 @@ class Leader:
             else:
                 self._diverged(progress, search.matched(begin) if search is not None else None)
         elif kind is PushKind.COMPARE and code == Code.INCONSISTENT_STATE and isinstance(response, PushResponse):
-            self._diverged(progress, search.missed(response, begin, end) if search is not None else None)
+            self._diverged(progress, search.missed(response, begin) if search is not None else None)
         else:
             self._lost(progress)
         self.push(progress)

@@ -55,15 +55,14 @@ class Search:
     high: int
     at: int
 
-    def missed(self, response: PushResponse, begin: int, end: int) -> int | None:
-        """After a 406 for the entry `at` of a log begin..end: None to ask again at `at`, else where to truncate.
+    def missed(self, response: PushResponse, begin: int) -> int | None:
+        """After a 406 for the entry `at` of a log that starts at begin: None to ask again at `at`, else where to truncate.
 
         Section 3.4 rule 3: no overlap, or nothing common above the peer's begin, means the leader's begin.
         """
         if response.end_index < self.low:
             self.low = -1  # the peer lost what had matched
-        no_overlap = response.end_index < begin or response.begin_index > end
-        if no_overlap or self.at < response.begin_index:
+        if response.end_index < begin or self.at < response.begin_index:
             return begin
         if self.at > response.end_index:
             self.high = self.at = min(response.end_index, self.high)
