@@ -18,6 +18,7 @@ from saturnmq.client.member import Member
 from saturnmq.client.ordered import OrderedAssignment
 from saturnmq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
 from saturnmq.protocol.command import Command
+from saturnmq.protocol.message import decode_properties
 
 Run = Callable[[Callable[[], Any]], Any]
 QUEUE = MessageQueue("T", "b0", 0)
@@ -119,6 +120,71 @@ def test_a_slave_that_is_gone_is_replaced_by_the_next_id_then_by_any(run: Run, c
             master, slave = ((c.brokers[name].address, name == "b1") for name in ("b0", "b1"))
             for wanted, found in ((0, master), (1, slave), (2, slave), (3, master)):
                 assert await client._core.read_address("T", "b0", wanted) == found
+
+    run(work)
+
+
+@pytest.mark.spec("PL-05", "PL-09")
+def test_after_an_error_of_a_slave_the_master_is_asked_again(
+    run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("saturnmq.client.assignment.EXCEPTION_DELAY_S", 0.01)
+
+    async def work() -> None:
+        async with cluster(2) as c, Client(name_servers=c.name_servers) as client:
+            master, slave = c.brokers["b0"], c.brokers["b1"]
+            with_slave(c)
+            for n in range(2):
+                master.put("T", 0, b"%d" % n)
+            master.script[11] = [suggesting(master, 1)]
+            slave.script[11] = lambda command: command.reply(1, "the disk of this one is broken")
+            async with client.consumer("g", start="first", pull_batch=1) as inbox:
+                await inbox.subscribe("T")
+                assert [(await inbox.recv(30)).value for _ in range(2)] == [b"0", b"1"]
+                assert len(pulls(slave)) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("PL-10")
+def test_what_a_broker_gives_twice_is_delivered_once(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            for n in range(3):
+                c.broker.put("T", 0, b"%d" % n)
+
+            def all_of_it(command: Command) -> Any:
+                command.ext["queueOffset"] = "0"
+                return c.broker.on_11(command)
+
+            c.broker.script[11] = [c.broker.on_11, all_of_it]
+            async with client.consumer("g", start="first", pull_batch=2) as inbox:
+                await inbox.subscribe("T")
+                assert (await inbox.recv(30)).value == b"0"
+                await eventually(lambda: len(pulls(c.broker)) == 4)
+                assert [(await inbox.recv(30)).value for _ in range(2)] == [b"1", b"2"]
+                c.broker.put("T", 0, b"3")
+                assert (await inbox.recv(30)).value == b"3"
+
+    run(work)
+
+
+@pytest.mark.spec("RTY-01", "API-21")
+def test_a_copy_of_a_failed_message_waits_as_long_as_was_asked_and_belongs_to_no_transaction(
+    run: Run, cluster: Any
+) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            one_queue(c, "%RETRY%g")
+            c.broker.put("T", 0, b"x", sys_flag=8)
+            c.broker.script[36] = lambda command: command.reply(1, "no")
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                await (await inbox.recv(30)).retry(timedelta(minutes=9))
+                (copy,) = c.broker.of(310)
+                assert (decode_properties(copy.ext["i"])["DELAY"], copy.ext["f"]) == ("13", "0")
 
     run(work)
 
