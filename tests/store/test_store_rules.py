@@ -129,6 +129,7 @@ def test_a_few_dirty_pages_are_flushed_in_the_end(tmp_path: Path) -> None:
         await store.start()
         store.put(message())
         await until(lambda: store.flushed_offset == store.log.end)
+        assert store.flusher.dirty_pages() == 0 < store.flushed_offset
         await store.stop()
 
     asyncio.run(work())
@@ -143,6 +144,8 @@ def test_a_queue_with_enough_new_units_is_written_before_the_thorough_round(tmp_
         for _ in range(4096 // 20 + 1):
             store.put(message())
         await until(lambda: any(path.is_file() for path in (tmp_path / "consumequeue").rglob("0" * 20)))
+        note = store.checkpoint.note
+        assert note is None or note.dispatched == 0, "this was not the thorough round"
         await store.stop()
 
     asyncio.run(work())
