@@ -551,6 +551,8 @@ def test_filtered_tail_moves_the_commit_offset_only_when_nothing_is_open() -> No
     queue.skip_to(10)
     assert queue.commit_offset == 3
     assert queue.settle(3) == 10
+    queue.skip_to(7)
+    assert queue.commit_offset == 10, "it never goes back"
 
 
 @pytest.mark.spec("CC-05")

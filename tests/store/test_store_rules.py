@@ -15,6 +15,8 @@ import pytest
 from saturnmq.protocol.message import Host, Message, decode_record
 from saturnmq.protocol.settings import to_properties
 from saturnmq.store import MessageStore, PutResult, StoreProfile, StoreSettings
+from saturnmq.store.checkpoint import Checkpoint
+from saturnmq.store.disk import Disk
 from saturnmq.store.retention import Usage
 
 CL = 4096
@@ -171,6 +173,17 @@ def test_the_checkpoint_says_when_the_last_record_on_disk_was_stored(tmp_path: P
         assert times() == (START_MS + 5000, START_MS + 5000)
 
     asyncio.run(work())
+
+
+@pytest.mark.spec("RC-09")
+@pytest.mark.parametrize(("log_ms", "queue_ms", "safe_ms"), [(9000, 8000, 5000), (8000, 9000, 5000), (2000, 9000, 0)])
+def test_three_seconds_before_the_older_time_of_the_checkpoint_all_is_safe(
+    tmp_path: Path, log_ms: int, queue_ms: int, safe_ms: int
+) -> None:
+    (tmp_path / "checkpoint").write_bytes(struct.pack(">qqq", log_ms, queue_ms, 1).ljust(4096, b"\0"))
+    checkpoint = Checkpoint(tmp_path / "checkpoint", Disk())
+    checkpoint.load()
+    assert checkpoint.safe_ms == safe_ms
 
 
 @pytest.mark.spec("IX-06")
