@@ -176,6 +176,20 @@ LEADER, FAILED = (V.REJECT_ALREADY_HAS_LEADER, 5), (None, 0)
 BIG_TERM, BIG_INDEX = (V.REJECT_EXPIRED_LEDGER_TERM, 5), (V.REJECT_SMALL_LEDGER_END_INDEX, 5)
 
 
+@pytest.mark.spec("DL-X05", "DL-E13")
+def test_the_term_rises_only_where_a_quorum_knows_neither_a_leader_nor_a_better_log() -> None:
+    """Whatever five members answer in the candidate's own term: this round is what a pre-vote would be."""
+    kinds = (ACC, VOTED, NOT_READY, LEADER, BIG_INDEX, BIG_TERM, FAILED)
+    risen = 0
+    for answers in itertools.combinations_with_replacement(kinds, 5):
+        result, _ = tally({f"n{number}": answer for number, answer in enumerate(answers)}, members=5).parse()
+        if result is Parsed.WAIT_TO_VOTE_NEXT:
+            risen += 1
+            assert LEADER not in answers
+            assert sum(answer in (ACC, VOTED, NOT_READY) for answer in answers) >= quorum(5)
+    assert risen > 0
+
+
 @pytest.mark.spec("DL-E11", "DL-E12", "DL-E13", "DL-E14")
 @pytest.mark.parametrize(
     ("answers", "expected"),

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 from raftbench import GROUP, Bench, entries
+from raftgroup import Group
 
 from saturnmq.raft.core.actions import PersistTerm, Role
 from saturnmq.raft.core.messages import Code, HeartBeatRequest, HeartBeatResponse, VoteRequest, VoteResult
 from saturnmq.raft.core.settings import CoreSettings
+from saturnmq.raft.layout import LedgerCheckpoint
+from saturnmq.raft.term_file import CheckpointFile
 from saturnmq.testing.raft_simulation import Cluster
 
 BEAT = HeartBeatRequest
@@ -254,3 +260,27 @@ def test_a_candidate_that_hears_of_a_leader_keeps_its_term() -> None:
     bench.vote_answer(second, VoteResult.REJECT_ALREADY_VOTED)
     bench.tick(7000)
     assert bench.state.term == 5
+
+
+@pytest.mark.spec("DUR-10")
+def test_what_a_damaged_member_must_hold_again_outlives_its_next_restarts(tmp_path: Path) -> None:
+    """Its checkpoint says so, and was written again with what is left of the log: after a second start the member voted."""
+
+    async def work() -> None:
+        made = Group(tmp_path, 3)
+        folder = tmp_path / "dledger-n0"
+        folder.mkdir()
+        CheckpointFile(folder).write(LedgerCheckpoint(end_index=5, committed_index=4))
+        for _ in range(2):
+            member = await made.start("n0")
+            assert member.node is not None and member.node.state.must_hold == 5
+            await made.stop("n0")
+        for name in made.names:
+            await made.start(name, force_vote_damaged=True)
+        await made.append(b"x")
+        await made.equal()
+        for name in made.names:
+            await made.stop(name)
+        assert CheckpointFile(folder).read().end_index == 0
+
+    asyncio.run(work())

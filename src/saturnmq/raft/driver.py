@@ -458,7 +458,8 @@ class RaftMember:
             await asyncio.gather(self._sync, return_exceptions=True)
         kept = -1 if action.restart else action.index - 1
         now = self._checkpoint_now()
-        before = LedgerCheckpoint(min(now.end_index, kept), min(now.committed_index, kept))
+        held = max(min(now.end_index, kept), self._node().state.must_hold)
+        before = LedgerCheckpoint(held, min(now.committed_index, kept))
         await self._in_thread(lambda: self._checkpoint.write(before))  # a cut is no damage
         self.files.cut(action.index, action.end_pos, restart=action.restart)
 
@@ -591,7 +592,8 @@ class RaftMember:
     def _checkpoint_now(self) -> LedgerCheckpoint:
         """Both only as far as the log is on disk: what a crash may take back must not count as committed, or missed, after it."""
         state = self._node().state
-        return LedgerCheckpoint(state.log.durable, min(state.committed, state.log.durable))
+        end = max(state.log.durable, state.must_hold)  # what damage took is still missed at the next start (DUR-10)
+        return LedgerCheckpoint(end, min(state.committed, state.log.durable))
 
     def _write_checkpoint(self) -> None:
         self._checkpoint.write(self._checkpoint_now())
