@@ -6,6 +6,10 @@ import datetime
 import decimal
 import json
 import struct
+import sys
+import tomllib
+import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.spark import avro
+from saturnmq.spark import avro, packing
 
 DAY = datetime.date(1970, 1, 1)
 NOON = datetime.datetime(2026, 3, 1, 12, 0, 0, 5000, tzinfo=datetime.UTC)
+EMPTY = {"type": "record", "name": "Empty", "fields": []}
 NOON_MS = int(NOON.timestamp() * 1000)
 
 
@@ -76,7 +81,21 @@ CASES: list[tuple[Any, str, bytes, Any]] = [
         b"\x04\xfb\x2e",
         decimal.Decimal("-12.34"),
     ),
+    (
+        {"type": "fixed", "name": "F", "size": 2, "logicalType": "decimal", "precision": 5, "scale": 2},
+        "DECIMAL(5, 2)",
+        b"\xfb\x2e",
+        decimal.Decimal("-12.34"),
+    ),
     ({"type": "string", "logicalType": "uuid"}, "STRING", text("u"), "u"),
+    ({"type": "int", "logicalType": "time-millis"}, "INT", number(5), 5),
+    ({"type": "long", "logicalType": "local-timestamp-millis"}, "BIGINT", number(5), 5),
+    (
+        {"type": "map", "values": ["null", "boolean"]},
+        "MAP<STRING, BOOLEAN>",
+        b"\x02" + text("k") + b"\x02\x01\x00",
+        {"k": True},
+    ),
 ]
 
 
@@ -98,16 +117,20 @@ def test_a_datum_of_each_type(type_: Any, ddl: str, data: bytes, value: Any) -> 
     [
         ("boolean", b"\x02"),
         ("int", number(2**31)),
-        ("long", b"\x80" * 10 + b"\x01"),
+        ("long", b"\x80" * 10),
         ("string", b"\x02\xff"),
         ("bytes", number(-1)),
         ("bytes", number(2**40)),
         (["null", "int"], b"\x04\x02"),
         (["null", "int"], b"\x01\x02"),
+        (["null", "int"], b"\x03"),
+        (["int"], b"\x01\x02"),
         ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x02"),
         ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x01"),
         ({"type": "array", "items": "int"}, number(2**60)),
-        ({"type": "array", "items": {"type": "record", "name": "Empty", "fields": []}}, number(2**30) + b"\x00"),
+        ({"type": "array", "items": "int"}, number(-(2**60)) + b"\x02\x02"),
+        ({"type": "map", "values": EMPTY}, number(2**60) + text("k")),
+        ({"type": "fixed", "name": "F", "size": 2**50}, b"abc"),
         ({"type": "int", "logicalType": "date"}, number(2**31 - 1)),
         ({"type": "long", "logicalType": "timestamp-millis"}, number(2**62)),
         ({"type": "bytes", "logicalType": "decimal", "precision": 2}, b"\x04\x7f\xff"),
@@ -139,6 +162,16 @@ def test_any_body_is_a_datum_or_none(data: bytes) -> None:
         (record({"type": "array"}), "array lacks 'items'"),
         (record({"type": "null"}), "'null' is no type of a column"),
         (record(["null", "R"]), "'R' holds itself"),
+        (record({"type": "array", "items": "R"}), "'R' holds itself"),
+        (record({"type": "array", "items": EMPTY}), "Empty.* of an array have no bytes"),
+        (record({"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}), '"F".* have no bytes'),
+        (record({"type": "array", "items": "null"}), "'null' is unknown"),
+        (record({"type": "fixed", "name": "F", "size": "3"}), "size '3' of a fixed"),
+        (record({"type": "enum", "name": "E", "symbols": ["A", "A"]}), "must be unique"),
+        (record({"type": "bytes", "logicalType": "decimal", "precision": 40}), r"decimal\(40, 0\) is none"),
+        (record({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 3}), r"decimal\(2, 3\) is none"),
+        ('{"type": "record", "name": "R", "fields": [1]}', "Avro schema: TypeError"),
+        ('{"type": ' * 3000 + '"int"' + "}" * 3000, "Avro schema: RecursionError"),
     ],
 )
 def test_schemas_without_columns_are_refused(schema: str, why: str) -> None:
@@ -152,3 +185,44 @@ def test_a_named_type_may_come_again() -> None:
     schema = record(colour, "n.Colour", "Colour")
     assert avro.ddl(schema) == "STRUCT<`f0`: STRING, `f1`: STRING, `f2`: STRING>"
     assert avro.decode(schema, b"\x00\x02\x00") == {"f0": "RED", "f1": "BLUE", "f2": "RED"}
+
+
+@pytest.mark.spec("PIP-08")
+@pytest.mark.parametrize(
+    "type_", ["bytes", "string", {"type": "array", "items": ["null", "long"]}, {"type": "map", "values": EMPTY}]
+)
+@pytest.mark.parametrize("length", [2**40, 2**62, -(2**63)])
+def test_a_length_that_a_body_claims_takes_no_memory(type_: Any, length: int) -> None:
+    schema, data = record(type_), number(length) + bytes(10_000)
+    assert avro.ddl(schema)
+    tracemalloc.start()
+    try:
+        assert avro._or_none(schema, data) is None
+        _now, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2_000_000
+
+
+@pytest.mark.spec("PIP-08")
+def test_without_fastavro_it_is_told_and_no_body_is_called_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    avro._top.cache_clear()
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    with pytest.raises(ConfigError, match=r"pip install 'saturnmq\[spark\]'"):
+        avro.ddl(record("int"))
+    with pytest.raises(ConfigError, match="pip install fastavro"):
+        avro._or_none(record("int"), b"\x02")
+
+
+@pytest.mark.spec("SCL-01", "PIP-08")
+def test_an_environment_for_executors_has_fastavro() -> None:
+    assert {"fastavro", "pyarrow"} <= packing.needed(packing.installed() | {"saturnmq": _Own()})
+
+
+class _Own:
+    """This package as pyproject.toml says, whatever an editable install wrote down once."""
+
+    @property
+    def requires(self) -> list[str]:
+        project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+        return [f'{line.partition(";")[0]}; extra == "spark"' for line in project["optional-dependencies"]["spark"]]

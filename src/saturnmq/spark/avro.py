@@ -1,26 +1,19 @@
-"""Message bodies in Avro's binary encoding, of one schema, as columns. No jar, no package; pyspark is needed by `column` only.
+"""Message bodies in Avro's binary encoding, of one schema, as columns. fastavro reads them; own is how Spark calls their types.
 
-A body is one datum without a header; one that ends too early or too late is none. Every item of an array or map is taken to have at
-least one byte, so that no body makes more items than it has bytes. Source: PIP-08; Avro 1.12 specification, binary encoding.
+A body is one datum without a header; one that ends too early or too late is none. Every item of an array has at least one byte, or
+the schema is refused, so that no body makes more items than it has bytes. Where fastavro takes more than Avro knows (a boolean 2,
+an int beyond 32 bits, branch -1, symbol -1, a decimal of too many digits), the schema that it gets is made stricter; only a number
+that goes on beyond its 64 bits stays what fastavro makes of it. Source: PIP-08; Avro 1.12 specification, binary encoding.
 """
-
-# Binary encoding.
-#   boolean  1 byte, 0 or 1                    string, bytes  long n, n bytes (string: UTF-8)
-#   int      zigzag varint, 1..5 bytes         fixed          as many bytes as the schema says
-#   long     zigzag varint, 1..10 bytes        enum           int, number of the symbol
-#   float    f32 little-endian                 union          int, number of the branch, then its datum
-#   double   f64 little-endian                 record         its fields, one after the other
-#   array    blocks: long n, n items; ends with n = 0; n < 0: -n items, behind a long with their bytes
-#   map      as an array of pairs: string, datum
 
 from __future__ import annotations
 
-import datetime
 import decimal
 import functools
+import io
 import json
-import struct
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from saturnmq.protocol.errors import ConfigError
@@ -28,98 +21,47 @@ from saturnmq.protocol.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_DAY: Final = _EPOCH.date()
-_FLOAT: Final = struct.Struct("<f")
-_DOUBLE: Final = struct.Struct("<d")
 _WORDS: Final = "null boolean int long float double bytes string record enum array map union fixed"
-Read = Callable[["_Body"], Any]
+_DIGITS: Final = 38  # of a decimal in Spark
+_NO_BRANCHES: Final = ("no branch",) * 64
+_INT: Final = {"type": "int", "logicalType": "saturnmq-int"}
 
 
 class _Kind(NamedTuple):
-    """How Spark calls a type, and what reads a datum of it."""
+    """How Spark calls a type, how many bytes a datum of it has at least, and the schema that fastavro reads it by."""
 
     ddl: str
-    read: Read
-
-
-class _Body:
-    """Bytes that are read from front to back. Raises ValueError at the end of them."""
-
-    __slots__ = ("_at", "_data")
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    @property
-    def left(self) -> int:
-        return len(self._data) - self._at
-
-    def take(self, count: int) -> bytes:
-        if not 0 <= count <= self.left:
-            raise ValueError(f"{count} bytes at {self._at}, {self.left} are left")
-        self._at += count
-        return self._data[self._at - count : self._at]
-
-    def number(self, bits: int) -> int:
-        value = shift = 0
-        while True:
-            (byte,) = self.take(1)
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                break
-            shift += 7
-            if shift >= bits + 3:
-                raise ValueError(f"a number at {self._at} does not end")
-        if value >> bits:
-            raise ValueError(f"a number at {self._at} is too large")
-        return (value >> 1) ^ -(value & 1)
-
-    def blocks(self, item: Callable[[], None]) -> None:
-        """Call item for each item of an array or map."""
-        while count := self.number(64):
-            if count < 0:
-                count = -count
-                self.number(64)  # its bytes, for those who skip it
-            if count > self.left:
-                raise ValueError(f"{count} items at {self._at}, {self.left} bytes are left")
-            for _ in range(count):
-                item()
-
-
-def _flag(body: _Body) -> bool:
-    (byte,) = body.take(1)
-    if byte > 1:
-        raise ValueError(f"{byte} is no boolean")
-    return bool(byte)
-
-
-def _bytes(body: _Body) -> bytes:
-    return body.take(body.number(64))
+    least: int
+    schema: Any
 
 
 _PLAIN: Final[Mapping[str, _Kind]] = {
-    "boolean": _Kind("BOOLEAN", _flag),
-    "int": _Kind("INT", lambda body: body.number(32)),
-    "long": _Kind("BIGINT", lambda body: body.number(64)),
-    "float": _Kind("FLOAT", lambda body: _FLOAT.unpack(body.take(4))[0]),
-    "double": _Kind("DOUBLE", lambda body: _DOUBLE.unpack(body.take(8))[0]),
-    "bytes": _Kind("BINARY", _bytes),
-    "string": _Kind("STRING", lambda body: _bytes(body).decode()),
+    "int": _Kind("INT", 1, _INT),
+    "long": _Kind("BIGINT", 1, "long"),
+    "float": _Kind("FLOAT", 4, "float"),
+    "double": _Kind("DOUBLE", 8, "double"),
+    "bytes": _Kind("BINARY", 1, "bytes"),
+    "string": _Kind("STRING", 1, "string"),
 }
 
 
-class _Reader:
-    """A schema, taken apart. Raises ConfigError for what has no columns."""
+class _Mapper:
+    """A schema, taken apart and put together for fastavro. Raises ConfigError for what has no columns.
+
+    Logical types that Spark lacks are left out, named types get names of their own.
+    """
 
     def __init__(self) -> None:
         self._named: dict[str, _Kind | None] = {}
+        self._names = 0
 
     def kind(self, schema: Any) -> _Kind:
         if isinstance(schema, list):
             return self._union(schema)
         if isinstance(schema, str):
+            if schema == "boolean":
+                flag = {"type": "fixed", "size": 1, "name": self._fresh(), "logicalType": "saturnmq-boolean"}
+                return _Kind("BOOLEAN", 1, flag)
             if schema in _PLAIN:
                 return _PLAIN[schema]
             known = self._named.get(schema, schema)
@@ -137,110 +79,167 @@ class _Reader:
                 return self._name(name, schema)
         except KeyError as error:
             raise ConfigError(f"Avro schema: {name} lacks {error}") from None
-        if not isinstance(name, str) or name not in _PLAIN:
+        if name != "boolean" and name not in _PLAIN:
             raise ConfigError(f"Avro schema: {name!r} is no type of a column; there are {_WORDS}")
-        return _logical(_PLAIN[name], schema)
+        return _logical(self.kind(name), schema)
+
+    def _fresh(self) -> str:
+        self._names += 1
+        return f"T{self._names}"
 
     def _union(self, branches: list[Any]) -> _Kind:
         """A type or null; other unions have no column type."""
         others = [branch for branch in branches if branch != "null"]
         if len(others) != 1 or len(branches) > 2:
             raise ConfigError(f"Avro schema: union {json.dumps(branches)} must be a type, or null and a type")
-        inner, where = self.kind(others[0]), branches.index(others[0])
-
-        def read(body: _Body) -> Any:
-            branch = body.number(32)
-            if not 0 <= branch < len(branches):
-                raise ValueError(f"a union has no branch {branch}")
-            return inner.read(body) if branch == where else None
-
-        return _Kind(inner.ddl, read)
+        inner = self.kind(others[0])
+        return _Kind(inner.ddl, 1, [branch if branch == "null" else inner.schema for branch in branches])
 
     def _many(self, name: str, schema: dict[str, Any]) -> _Kind:
-        if name == "array":
-            inner = self.kind(schema["items"])
-
-            def read_array(body: _Body) -> list[Any]:
-                found: list[Any] = []
-                body.blocks(lambda: found.append(inner.read(body)))
-                return found
-
-            return _Kind(f"ARRAY<{inner.ddl}>", read_array)
-        value = self.kind(schema["values"])
-
-        def read_map(body: _Body) -> dict[str, Any]:
-            found: dict[str, Any] = {}
-
-            def pair() -> None:
-                key = _bytes(body).decode()
-                found[key] = value.read(body)
-
-            body.blocks(pair)
-            return found
-
-        return _Kind(f"MAP<STRING, {value.ddl}>", read_map)
+        if name == "map":
+            value = self.kind(schema["values"])
+            return _Kind(f"MAP<STRING, {value.ddl}>", 1, {"type": "map", "values": value.schema})
+        item = self.kind(schema["items"])
+        if not item.least:
+            raise ConfigError(
+                f"Avro schema: items {json.dumps(schema['items'])} of an array have no bytes, nothing bounds their number"
+            )
+        return _Kind(f"ARRAY<{item.ddl}>", 1, {"type": "array", "items": item.schema})
 
     def _name(self, name: str, schema: dict[str, Any]) -> _Kind:
         own, space = str(schema["name"]), schema.get("namespace")
         names = {own, f"{space}.{own}" if space else own, own.rpartition(".")[2]}
         self._named |= dict.fromkeys(names)
-        made = {"record": self._record, "enum": _enum, "fixed": _fixed}[name](schema)
-        self._named |= dict.fromkeys(names, made)
+        called = self._fresh()
+        made = {"record": self._record, "enum": _enum, "fixed": _fixed}[name](schema, called)
+        self._named |= dict.fromkeys(names, made._replace(schema=called))
         return made
 
-    def _record(self, schema: dict[str, Any]) -> _Kind:
+    def _record(self, schema: dict[str, Any], called: str) -> _Kind:
         fields = [(str(item["name"]), self.kind(item["type"])) for item in schema["fields"]]
         ddl = ", ".join(f"`{name}`: {kind.ddl}" for name, kind in fields)
-        return _Kind(f"STRUCT<{ddl}>", lambda body: {name: kind.read(body) for name, kind in fields})
+        inner = [{"name": name, "type": kind.schema} for name, kind in fields]
+        least = sum(kind.least for _name, kind in fields)
+        return _Kind(f"STRUCT<{ddl}>", least, {"type": "record", "name": called, "fields": inner})
 
 
-def _enum(schema: dict[str, Any]) -> _Kind:
-    symbols = tuple(map(str, schema["symbols"]))
-
-    def read(body: _Body) -> str:
-        number = body.number(32)
-        if not 0 <= number < len(symbols):
-            raise ValueError(f"an enum has no symbol {number}")
-        return symbols[number]
-
-    return _Kind("STRING", read)
+def _enum(schema: dict[str, Any], called: str) -> _Kind:
+    return _Kind("STRING", 1, {"type": "enum", "name": called, "symbols": schema["symbols"]})
 
 
-def _fixed(schema: dict[str, Any]) -> _Kind:
-    size = int(schema["size"])
-    return _logical(_Kind("BINARY", lambda body: body.take(size)), schema)
+def _fixed(schema: dict[str, Any], called: str) -> _Kind:
+    size = schema["size"]
+    if type(size) is not int or size < 0:
+        raise ConfigError(f"Avro schema: size {size!r} of a fixed is no number of bytes")
+    return _logical(_Kind("BINARY", size, {"type": "fixed", "name": called, "size": size}), schema)
 
 
 def _logical(plain: _Kind, schema: Mapping[str, Any]) -> _Kind:
     """The type that logicalType says, where Spark has one; else the plain one."""
-    name, read = schema.get("logicalType"), plain.read
+    name = schema.get("logicalType")
     if name == "date" and plain.ddl == "INT":
-        return _Kind("DATE", lambda body: _DAY + datetime.timedelta(days=read(body)))
+        return plain._replace(ddl="DATE", schema={"type": "int", "logicalType": name})
     if name in ("timestamp-millis", "timestamp-micros") and plain.ddl == "BIGINT":
-        unit = 1000 if name == "timestamp-millis" else 1
-        return _Kind("TIMESTAMP", lambda body: _EPOCH + datetime.timedelta(microseconds=read(body) * unit))
+        return plain._replace(ddl="TIMESTAMP", schema={"type": "long", "logicalType": name})
     if name == "decimal" and plain.ddl == "BINARY":
-        precision, scale = int(schema["precision"]), int(schema.get("scale", 0))
-        context = decimal.Context(prec=precision, traps=[decimal.InvalidOperation, decimal.Inexact])
-
-        def number(body: _Body) -> decimal.Decimal:
-            whole = decimal.Decimal(int.from_bytes(read(body), "big", signed=True))
-            return context.scaleb(whole, -scale)
-
-        return _Kind(f"DECIMAL({precision}, {scale})", number)
+        precision, scale = schema.get("precision"), schema.get("scale", 0)
+        if (
+            type(precision) is not int
+            or type(scale) is not int
+            or not 0 <= scale <= precision <= _DIGITS
+            or not precision
+        ):
+            raise ConfigError(
+                f"Avro schema: decimal({precision}, {scale}) is none of Spark's, of 1 to {_DIGITS} digits"
+            )
+        inner = {"type": "bytes"} if plain.schema == "bytes" else plain.schema
+        inner = {**inner, "logicalType": "saturnmq-decimal", "precision": precision, "scale": scale}
+        return plain._replace(ddl=f"DECIMAL({precision}, {scale})", schema=inner)
     return plain
 
 
-@functools.lru_cache(maxsize=16)
-def _top(text: str) -> _Kind:
+def _read_boolean(data: bytes, _schema: Any = None, _reader: Any = None) -> bool:
+    if data not in (b"\x00", b"\x01"):
+        raise ValueError(f"{data!r} is no boolean")
+    return data == b"\x01"
+
+
+def _read_int(data: int, _schema: Any = None, _reader: Any = None) -> int:
+    if not -(2**31) <= data < 2**31:
+        raise ValueError(f"{data} is no int")
+    return data
+
+
+def _read_decimal(data: bytes, schema: Any = None, _reader: Any = None) -> decimal.Decimal:
+    """fastavro's own rounds what has too many digits."""
+    context = decimal.Context(prec=schema["precision"], traps=[decimal.InvalidOperation, decimal.Inexact])
+    return context.scaleb(decimal.Decimal(int.from_bytes(data, "big", signed=True)), -schema["scale"])
+
+
+_READERS: Final[Mapping[str, Callable[..., Any]]] = {
+    "fixed-saturnmq-boolean": _read_boolean,
+    "int-saturnmq-int": _read_int,
+    "bytes-saturnmq-decimal": _read_decimal,
+    "fixed-saturnmq-decimal": _read_decimal,
+}
+
+
+def _strict(schema: Any) -> Any:
+    """A parsed schema that is changed in place, as names refer to its parts: no branch or symbol is counted from the end.
+
+    Symbols get a dict; branches must stay a list, and what -1 to -64 find there has no reader.
+    """
+    if isinstance(schema, list):
+        return [*map(_strict, schema), *_NO_BRANCHES]
+    if isinstance(schema, dict):
+        for part in {"items", "values"} & schema.keys():
+            schema[part] = _strict(schema[part])
+        for field in schema.get("fields", ()):
+            field["type"] = _strict(field["type"])
+        if "symbols" in schema:
+            schema["symbols"] = dict(enumerate(schema["symbols"]))
+    return schema
+
+
+def _fastavro() -> ModuleType:
+    """The package, which knows our logical types. Raises ConfigError where it is not installed."""
     try:
-        schema = json.loads(text)
-    except ValueError as error:
+        import fastavro
+        import fastavro.read
+    except ImportError as error:
+        raise ConfigError("Avro needs fastavro: pip install fastavro, or pip install 'saturnmq[spark]'") from error
+    fastavro.read.LOGICAL_READERS.update(_READERS)
+    return fastavro
+
+
+class _Top(NamedTuple):
+    ddl: str
+    read: Callable[[io.BytesIO], dict[str, Any]]
+
+
+@functools.lru_cache(maxsize=16)
+def _top(text: str) -> _Top:
+    """A schema's type and reader. Raises ConfigError."""
+    library = _fastavro()
+    try:
+        made = _Mapper().kind(json.loads(text))
+        if not made.ddl.startswith("STRUCT<`"):
+            raise ConfigError("Avro schema: it must be a record with fields")
+        # A record around it has the same bytes, and makes a union at the top as good as any.
+        outer = {"type": "record", "name": "Top", "fields": [{"name": "top", "type": made.schema}]}
+        parsed = _strict(library.parse_schema(outer))
+    except ConfigError:
+        raise
+    except json.JSONDecodeError as error:
         raise ConfigError(f"Avro schema: it is no JSON: {error}") from None
-    made = _Reader().kind(schema)
-    if not made.ddl.startswith("STRUCT<`"):
-        raise ConfigError("Avro schema: it must be a record with fields")
-    return made
+    except Exception as error:  # fastavro's SchemaParseException is no subclass of anything else
+        raise ConfigError(f"Avro schema: {type(error).__name__}: {error}") from error
+
+    def read(stream: io.BytesIO) -> dict[str, Any]:
+        found: dict[str, Any] = library.schemaless_reader(stream, parsed, None)["top"]
+        return found
+
+    return _Top(made.ddl, read)
 
 
 def ddl(schema: str) -> str:
@@ -249,14 +248,15 @@ def ddl(schema: str) -> str:
 
 
 def decode(schema: str, data: bytes) -> dict[str, Any]:
-    """The datum. Raises ValueError for a body that is none of the schema."""
-    body = _Body(data)
+    """The datum. Raises ValueError for a body that is none of the schema, ConfigError for the schema."""
+    read, stream = _top(schema).read, io.BytesIO(data)
     try:
-        made: dict[str, Any] = _top(schema).read(body)
-    except (OverflowError, decimal.DecimalException, RecursionError) as error:
-        raise ValueError(f"out of range: {error!r}") from error
-    if body.left:
-        raise ValueError(f"{body.left} bytes are behind the datum")
+        made = read(stream)
+    except Exception as error:  # what it finds there is told by EOFError, IndexError, OverflowError, and others
+        raise ValueError(f"no datum of the schema: {error!r}") from error
+    left = len(data) - stream.tell()
+    if left:
+        raise ValueError(f"{left} bytes are behind the datum")
     return made
 
 
