@@ -460,7 +460,8 @@ def test_a_half_message_is_known_to_the_next_leader(tmp_path: Path) -> None:
 @pytest.mark.spec("DL-X18")
 def test_a_preferred_leader_that_returns_takes_nothing_over_before_it_has_copied(tmp_path: Path) -> None:
     async def work() -> None:
-        async with ledger_group(tmp_path, raft={"preferred_leader_id": "n2"}, start=False) as group:
+        raft = {"preferred_leader_id": "n2", "heartbeat_interval_ms": 1000}  # a busy machine elects nobody meanwhile
+        async with ledger_group(tmp_path, raft=raft, start=False) as group:
             for name in ("n0", "n1"):
                 await group.start(name)
             await group.send(b"x")
