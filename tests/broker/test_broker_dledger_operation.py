@@ -21,6 +21,7 @@ from saturnmq.net import NetSettings
 from saturnmq.protocol.errors import DiskFull
 from saturnmq.protocol.message import encode_properties
 from saturnmq.raft.core.actions import Role
+from saturnmq.raft.core.messages import Code, TransferResponse
 from saturnmq.raft.ledger_files import LedgerFiles
 from saturnmq.store import FlushDiskType, StoreFailureAction
 
@@ -61,8 +62,17 @@ def test_a_leader_that_is_stopped_hands_over_and_nobody_waits_for_a_timeout(tmp_
             await group.until(lambda: all(b.store.max_offset("T", 0) == 2 for b in group.followers()), "behind")
             clock = asyncio.get_running_loop().time
             began = clock()
+            member, asked = group.member(group.name_of(first)), []
+            transfer = member.transfer
+
+            async def refused_once(to: str) -> Any:
+                asked.append(to)
+                return TransferResponse(code=Code.TAKE_LEADERSHIP_FAILED) if len(asked) == 1 else await transfer(to)
+
+            member.transfer = refused_once
             await group.stop(group.name_of(first))
             second = await group.master()
+            assert len(set(asked)) == 2
             await send_all(group, [b"3"])
             assert clock() - began < 25  # the first timeout of a follower would come after 30 s
             assert second is not first and group.member(group.name_of(second)).status().term > term

@@ -25,6 +25,7 @@ from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.raft.core.actions import Role
+from saturnmq.raft.core.messages import Code
 from saturnmq.raft.settings import broker_id
 from saturnmq.store.mapped_file import numbered_files
 
@@ -124,23 +125,25 @@ class DLedger:
         await self.copy.close()
 
     async def _hand_over(self) -> None:
-        """A stop that is asked for is no failure: the follower that has most leads at once, not after its timeout."""
+        """A stop that is asked for is no failure: the follower that has most leads at once, not after its timeout.
+
+        One may refuse, because it lacks what is not in the log (DL-X18); the next is asked then.
+        """
         member = self._store.member
         if member is None or self._task is None or not member.leads:
             return
         status = member.status()
         others = {name: mark for name, mark in status.watermarks.items() if name != status.self_id}
-        if not others:
-            return
-        best = max(others, key=lambda name: others[name])
         self._asked_last.clear()
         try:
             async with asyncio.timeout(2 * HANDED_OVER_SECONDS):
-                answer = await member.transfer(best)
-                log.info("leadership handed over to=%s code=%s", best, answer.code)
-                if answer.code == 200:
-                    async with asyncio.timeout(HANDED_OVER_SECONDS):
-                        await self._asked_last.wait()
+                for best in sorted(others, key=lambda name: others[name], reverse=True):
+                    answer = await member.transfer(best)
+                    log.info("leadership handed over to=%s code=%s", best, answer.code)
+                    if answer.code == Code.SUCCESS:
+                        async with asyncio.timeout(HANDED_OVER_SECONDS):
+                            await self._asked_last.wait()
+                        return
         except TimeoutError:
             log.info("nobody took the leadership over in time")
 
