@@ -321,7 +321,8 @@ def test_a_mark_that_cannot_be_read_leaves_what_the_checkpoint_knows_to_be_synce
             folder = tmp_path / "n0" / "dledger-n0"
             (folder / "sync-failed.json").write_bytes(text)
             (folder / "checkpoint").write_text("committedIndex=1\nendIndex=1\n")
-            await group.start("n0")
+            broker = await group.start("n0")
+            assert group.bodies(broker) == [b"1", b"2"] and not list(tmp_path.rglob("sync-failed.json"))
             await send_all(group, [b"4"])
             await group.same("T", 0, [b"1", b"2", b"4"])
 
