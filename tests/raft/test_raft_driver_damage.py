@@ -51,7 +51,8 @@ def bodies(made: Group, name: str) -> list[bytes]:
 
 
 @pytest.mark.spec("DUR-08", "DUR-10", "DL-X15", "DL-X16")
-def test_a_leader_whose_own_copy_is_damaged_pushes_none_of_it_and_steps_down(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hurt", ["body", "index unit"])
+def test_a_leader_whose_own_copy_is_damaged_pushes_none_of_it_and_steps_down(tmp_path: Path, hurt: str) -> None:
     async def run() -> None:
         made = Group(tmp_path, 3, **MESSAGES)
         try:
@@ -64,12 +65,18 @@ def test_a_leader_whose_own_copy_is_damaged_pushes_none_of_it_and_steps_down(tmp
             assert leader.node is not None
             entry = leader.files.entry(leader.files.end_index - 3)
             assert entry is not None
-            file, place = leader.files.data.files[0], entry.pos + 48 + entry.body.index(b"payload")
-            file.map[place : place + 1] = b"P"
+            if hurt == "body":
+                file, place = leader.files.data.files[0], entry.pos + 48 + entry.body.index(b"payload")
+                file.map[place : place + 1] = b"P"
+                found = f"{file.path}, byte {entry.pos + 48}: the body of entry {entry.index}"
+            else:
+                file, place = leader.files.index.files[0], entry.index * 32
+                file.map[place : place + 1] = b"\1"
+                found = f"{file.path}, byte {place}: the index lost entry {entry.index}"
             leader.node.state.log._cache.clear()  # as after a restart, or 4096 entries later
             await made.start("n2")  # has nothing yet
             await made.until(lambda: leader.status().failed, "the damage is not seen")
-            assert f"{file.path}, byte {entry.pos + 48}: the body of entry {entry.index}" in str(leader.status().failed)
+            assert found in str(leader.status().failed)
             assert not leader.leads
             await made.until(lambda: made.leader not in (None, leader), "no other leader")
             await made.append(record(99))

@@ -10,6 +10,7 @@ import pytest
 from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import Host, Message, decode_record, encode_record
 from saturnmq.raft.core.entry import Entry
+from saturnmq.raft.core.entry import place as place_of
 from saturnmq.raft.ledger_files import LedgerFiles
 from saturnmq.raft.message_entries import message_is_good, noop_message
 
@@ -81,4 +82,29 @@ def test_a_damaged_entry_is_not_read_and_the_error_names_file_and_byte(tmp_path:
     file.map[at + 4 : at + 8] = b"\0\0\0\1"
     with pytest.raises(CorruptRecord, match=rf"{file.path}, byte {at}, should hold entry 7"):
         files.entry(7)
+    files.close()
+
+
+@pytest.mark.spec("DUR-08", "DUR-10", "DL-S06")
+@pytest.mark.parametrize("hurt_byte", [0, 4, 20])  # of the unit: in its magic, in its position, in its number
+def test_an_entry_that_the_index_lost_is_damaged_and_not_deleted(tmp_path: Path, hurt_byte: int) -> None:
+    """For None a leader pushes nothing behind the entry, says nothing, and its followers never catch up."""
+    files = LedgerFiles(tmp_path, file_bytes=1024, index_file_units=4, body_is_good=message_is_good)
+    files.open()
+    for number in range(7):
+        body = record(number)
+        files.append([Entry(number, 0, place_of(files.end_pos, 48 + len(body), 1024), body)])
+    good = files.entry(5)
+    assert good is not None
+    file, at = files.index.files[1], 32 + hurt_byte
+    kept = file.map[at]
+    file.map[at] = kept ^ 64
+    with pytest.raises(CorruptRecord) as caught:
+        files.entry(5)
+    assert f"{file.path}, byte 32: " in str(caught.value)
+    assert "entry 5" in str(caught.value)
+    assert files.entry(7) is None
+    assert files.entry(-1) is None
+    file.map[at] = kept
+    assert files.entry(5) == good
     files.close()

@@ -174,15 +174,19 @@ class LedgerFiles:
     def entry(self, index: int) -> Entry | None:
         """The entry; None outside of begin..end.
 
-        Raises CorruptRecord, naming file and byte, when index and data do not agree or the body is not good: damage is neither
-        sent on nor compared with (DUR-08, DUR-10).
+        Raises CorruptRecord, naming file and byte, when the index lost it, index and data do not agree or the body is not good:
+        damage is neither sent on, compared with nor taken for an entry that was deleted (DUR-08, DUR-10).
         """
-        unit = self._unit(index) if 0 <= self._begin <= index <= self._end else None
-        if unit is None:
+        if not 0 <= self._begin <= index <= self._end:
             return None
+        unit = self._unit(index)
+        if unit is None:
+            raise CorruptRecord(f"{self._unit_place(index)}: the index lost entry {index}")
         file = self.data.find(unit.pos)
         if file is None:
-            return None
+            raise CorruptRecord(
+                f"{self._unit_place(index)}: entry {index} lies at {unit.pos}, says the index; no file is there"
+            )
         at = unit.pos - file.start
         try:
             entry = read_entry(file.view, at)
@@ -230,6 +234,11 @@ class LedgerFiles:
             return None
         unit = IndexUnit(*INDEX_UNIT.unpack_from(file.view, index * INDEX_UNIT_BYTES - file.start))
         return unit if unit.magic == ENTRY_MAGIC and unit.index == index else None
+
+    def _unit_place(self, index: int) -> str:
+        """Where the unit of an entry lies, for people."""
+        file = self.index.find(index * INDEX_UNIT_BYTES)
+        return f"{file.path}, byte {index * INDEX_UNIT_BYTES - file.start}" if file is not None else "no index file"
 
     # write
 

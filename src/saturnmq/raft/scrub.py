@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from saturnmq.protocol.errors import CorruptRecord, SaturnError
+from saturnmq.protocol.errors import SaturnError
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.messages import Code, GetRequest, GetResponse, Request, Response
@@ -65,11 +65,10 @@ class Scrub:
         while left_bytes > 0 and files.begin_index <= self._index <= last:
             try:
                 entry = files.entry(self._index)
-                if entry is None:
-                    raise CorruptRecord(f"the index in {files.index.folders[0]} lost entry {self._index}")
             except SaturnError as error:
                 self._damage(now_ms, node, error)
                 return
+            assert entry is not None, "it lies within begin..end"
             left_bytes -= entry.size
             self._index += 1
         if self._index > last:

@@ -63,14 +63,12 @@ class StoredLog:
         return self.ledger.end_pos
 
     def entry(self, index: int) -> Entry | None:
-        """None, or CorruptRecord, where LedgerFiles has it so."""
+        """None outside of begin..end. Raises CorruptRecord for a damaged one, as LedgerFiles does."""
         entry = self.ledger.entry(index)
         flip = self.flips.get(index) if entry is not None else None
         if flip is None:
             return entry
         self.found(index)
-        if flip is Flip.UNIT_GONE:
-            return None
         raise CorruptRecord(f"entry {index} is damaged: {flip.value}")
 
 

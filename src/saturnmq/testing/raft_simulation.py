@@ -28,9 +28,7 @@ from saturnmq.testing.simulation import Events, Network, NetworkFaults, Trace
 __all__ = ["Cluster", "Ledger", "Member", "Observer", "Violation"]
 
 NO_ROOM_MS_MAX: Final = 15_000
-# Not UNIT_GONE: LedgerFiles.entry has None for it, as if the entry were deleted, and a leader pushes nothing behind it until the
-# scrub or a restart mends the unit. To be drawn when that raises CorruptRecord.
-FLIPS: Final = (Flip.BODY, Flip.BODY, Flip.UNIT_WRONG)
+FLIPS: Final = (Flip.BODY, Flip.BODY, Flip.UNIT_GONE, Flip.UNIT_WRONG)
 
 ALL_FAULTS = (
     "crash", "crash", "crash leader", "partition", "one way", "isolate leader", "heal", "freeze", "transfer",
