@@ -13,11 +13,10 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from saturnmq.net.settings import NetSettings
-from saturnmq.protocol.errors import DiskFull, InvariantBroken, SaturnError
+from saturnmq.protocol.errors import CorruptRecord, DiskFull, InvariantBroken, SaturnError
 from saturnmq.raft.core.actions import (
     Action,
     Alarm,
@@ -42,8 +41,10 @@ from saturnmq.raft.core.messages import (
 )
 from saturnmq.raft.core.node import Node, keep_body
 from saturnmq.raft.core.state import HardState
+from saturnmq.raft.damage_mark import DamageMark
 from saturnmq.raft.layout import LedgerCheckpoint
 from saturnmq.raft.ledger_files import BodyCheck, LedgerFiles, any_body
+from saturnmq.raft.member_status import MemberStatus
 from saturnmq.raft.peers import Peers
 from saturnmq.raft.retention import Disk as Fullness
 from saturnmq.raft.retention import RetentionSettings, disk_state, files_to_delete
@@ -70,23 +71,6 @@ class Listener:
     def role_changed(self, role: Role, term: int, leader_id: str | None) -> None: ...
 
     def committed(self, index: int, end_pos: int) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class MemberStatus:
-    """What an operator sees of a member (DL-Q06). watermarks: only on a leader."""
-
-    self_id: str
-    group: str
-    role: Role
-    term: int
-    leader_id: str | None
-    begin_index: int
-    end_index: int
-    committed_index: int
-    durable_index: int
-    failed: str | None
-    watermarks: dict[str, int]
 
 
 class RaftMember:
@@ -129,6 +113,7 @@ class RaftMember:
         self._clock_ms = clock_ms
         self._term_file = TermFile(folder, disk)
         self._checkpoint = CheckpointFile(folder, disk)
+        self._damage_mark = DamageMark(folder, disk)
         self._peers = Peers(
             settings.peers,
             net,
@@ -181,6 +166,7 @@ class RaftMember:
             stamp=self._stamp,
             noop=self._noop,
         )
+        self._scrub.mend_first(self._damage_mark.damaged(self.files))
         recovered = self.files.recovered
         log.info(
             "ledger opened member=%s begin=%s end=%s term=%s committed=%s stopped_by=%s",
@@ -347,10 +333,15 @@ class RaftMember:
     # inputs and actions
 
     def _tick(self) -> None:
-        loop, node = asyncio.get_running_loop(), self._node()
-        self._ticker = loop.call_later(TICK_MS / 1000, self._tick)
+        self._ticker = asyncio.get_running_loop().call_later(TICK_MS / 1000, self._tick)
         if not self._inputs:
-            self._feed(lambda: node.tick(self._clock_ms()))
+            self._feed(self._ticked)
+
+    def _ticked(self) -> list[Action]:
+        node, now_ms = self._node(), self._clock_ms()
+        if self._scrub.keeps_from_standing(now_ms, node):
+            node.elector.next_vote_ms = max(node.elector.next_vote_ms, now_ms + 1)
+        return node.tick(now_ms)
 
     def _feed(self, given: Input) -> None:
         """Handle an input now, or when those before it are done."""
@@ -382,6 +373,8 @@ class RaftMember:
             return given()
         except Exception as error:
             log.exception("member=%s the core failed", self.settings.self_id)
+            if isinstance(error, CorruptRecord) and self.files.damaged >= 0:
+                self._damage_mark.leave(self.files.damaged)
             if node.state.failed is None:
                 self._failed(error)
             return []

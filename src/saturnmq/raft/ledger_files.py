@@ -75,6 +75,7 @@ class LedgerFiles:
         self._dirty: dict[int, MappedFile] = {}
         self._spare: MappedFile | None = None  # the next data file, made before it is needed
         self.recovered = Plan()
+        self.damaged = -1  # the entry that CorruptRecord was last raised for
 
     @property
     def begin_index(self) -> int:
@@ -179,6 +180,13 @@ class LedgerFiles:
         """
         if not 0 <= self._begin <= index <= self._end:
             return None
+        try:
+            return self._entry(index)
+        except CorruptRecord:
+            self.damaged = index
+            raise
+
+    def _entry(self, index: int) -> Entry:
         unit = self._unit(index)
         if unit is None:
             raise CorruptRecord(f"{self._unit_place(index)}: the index lost entry {index}")

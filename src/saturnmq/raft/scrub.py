@@ -25,6 +25,7 @@ STEP_BYTES_MIN: Final = 8192
 FIRST_PASS_AFTER_MS: Final = 60_000  # the start has looked at the last files
 NEXT_PASS_AFTER_MS: Final = 3_600_000
 TRY_AGAIN_MS: Final = 1_000
+LEADERLESS_MAX: Final = 10  # election timeouts without a leader until a member stands in spite of its damage
 DAY_MS: Final = 86_400_000
 
 Send = Callable[[str, Request, int, Callable[[Response | None], None]], None]
@@ -44,6 +45,8 @@ class Scrub:
         self.next_ms = now_ms + FIRST_PASS_AFTER_MS
         self.passes = 0
         self.repaired = 0
+        self._mends = -1  # the entry that ended this member's part before its last start; -1: none
+        self._leaderless_since_ms = -1
         self._settings = settings
         self._files = files
         self._send = send
@@ -53,15 +56,37 @@ class Scrub:
         self._told = -1
         self._tries = 0
 
+    def mend_first(self, index: int) -> None:
+        """Begin at once, at this entry. -1: nothing to mend."""
+        if index >= 0:
+            self._mends = self._index = index
+            self.next_ms = 0
+
+    def keeps_from_standing(self, now_ms: int, node: Node) -> bool:
+        """Whether others should lead: as a leader this member would read the damage, and fail, once more.
+
+        Not for ever: nobody could be elected where a majority is damaged.
+        """
+        state = node.state
+        if self._mends < 0 or len(state.peers) == 1:
+            return False
+        if state.leader_id is not None or self._leaderless_since_ms < 0:
+            self._leaderless_since_ms = now_ms
+        return now_ms - self._leaderless_since_ms < LEADERLESS_MAX * state.settings.election_timeout_ms
+
     def step(self, now_ms: int, node: Node) -> None:
         """Look at a few committed entries, when it is time. To be called often, on the loop, while no cut is under way."""
-        if now_ms < self.next_ms or self._asked >= 0 or self._settings.scrub_days <= 0:
+        if now_ms < self.next_ms or self._asked >= 0 or (self._settings.scrub_days <= 0 and self._mends < 0):
             return
         self.next_ms = now_ms + STEP_MS
         files, last = self._files, min(node.state.committed, self._files.end_index)
+        if not files.begin_index <= self._mends <= files.end_index:
+            self._mends = -1  # gone meanwhile
+        if self._mends > last:
+            return  # a leader says soon that it is committed
         self._index = max(self._index, files.begin_index, 0)
         span_bytes = files.end_pos - files.begin_pos
-        left_bytes = max(span_bytes * STEP_MS // (self._settings.scrub_days * DAY_MS), STEP_BYTES_MIN)
+        left_bytes = max(span_bytes * STEP_MS // (max(self._settings.scrub_days, 1) * DAY_MS), STEP_BYTES_MIN)
         while left_bytes > 0 and files.begin_index <= self._index <= last:
             try:
                 entry = files.entry(self._index)
@@ -71,6 +96,9 @@ class Scrub:
             assert entry is not None, "it lies within begin..end"
             left_bytes -= entry.size
             self._index += 1
+            if self._mends >= 0:
+                self._mends, self._index, self.next_ms = -1, -1, now_ms + FIRST_PASS_AFTER_MS
+                return
         if self._index > last:
             self._index = -1
             self.passes += 1
@@ -125,4 +153,4 @@ class Scrub:
     def _go_on(self) -> None:
         """Nothing more can be done for this entry; the next pass comes to it again."""
         self._index += 1
-        self._told = -1
+        self._told = self._mends = -1

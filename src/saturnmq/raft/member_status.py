@@ -1,0 +1,24 @@
+"""What an operator sees of a member (DL-Q06)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from saturnmq.raft.core.actions import Role
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """watermarks: only on a leader."""
+
+    self_id: str
+    group: str
+    role: Role
+    term: int
+    leader_id: str | None
+    begin_index: int
+    end_index: int
+    committed_index: int
+    durable_index: int
+    failed: str | None
+    watermarks: dict[str, int]

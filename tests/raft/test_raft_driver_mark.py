@@ -1,0 +1,167 @@
+"""Damage that ended a member's part is remembered over its restart: it is mended first, and others lead until then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from raftgroup import Group
+
+from saturnmq.net.settings import NetSettings
+from saturnmq.protocol.message import Host, Message, encode_record
+from saturnmq.raft.core.actions import Reply, Role, Send
+from saturnmq.raft.core.entry import Entry
+from saturnmq.raft.core.messages import HeartBeatRequest, VoteRequest, VoteResponse, VoteResult
+from saturnmq.raft.driver import RaftMember
+from saturnmq.raft.message_entries import message_is_good, noop_message, stamp_message
+from saturnmq.raft.settings import RaftSettings
+
+HOST = Host("127.0.0.1", 10911)
+FILE_BYTES = 1024
+MESSAGES: dict[str, Any] = {
+    "stamp": stamp_message,
+    "body_is_good": message_is_good,
+    "noop": noop_message(("127.0.0.1", 10911), 1),
+    "file_bytes": FILE_BYTES,
+}
+
+
+def record(number: int) -> bytes:
+    return encode_record(Message("T", b"payload %d" % number, born_host=HOST, store_host=HOST))
+
+
+def hurt(member: RaftMember, index: int) -> Entry:
+    """Its body, in the first file, where no start looks."""
+    entry = member.files.entry(index)
+    assert entry is not None
+    assert entry.pos < FILE_BYTES
+    assert len(member.files.data.files) > 4
+    at = entry.pos + 48 + entry.body.index(b"payload")
+    member.files.data.files[0].map[at : at + 1] = b"P"
+    return entry
+
+
+@pytest.mark.spec("DUR-08", "DUR-10")
+def test_a_member_that_failed_over_damage_mends_it_first_after_its_restart(tmp_path: Path) -> None:
+    """Without waiting for the scrub's time; and the next start has nothing to mend."""
+
+    async def run() -> None:
+        made = Group(tmp_path, 3, **MESSAGES)
+        try:
+            for name in ("n0", "n1"):
+                await made.start(name)
+            for number in range(40):
+                await made.append(record(number))
+            await made.equal()
+            failed = await made.a_leader()
+            assert failed.node is not None
+            name, mark = failed.settings.self_id, failed.files.folder / "damaged"
+            good = hurt(failed, 3)
+            failed.node.state.log._cache.clear()
+            await made.start("n2")  # has nothing yet
+            await made.until(lambda: failed.status().failed, "the damage is not seen")
+            assert mark.read_bytes() == b"3"
+            await made.until(lambda: made.leader not in (None, failed), "no other leader")
+            await made.stop(name)
+            again = await made.start(name, scrub_days=0)  # also where it never looks by itself
+            await made.until(lambda: again._scrub.repaired == 1, "not mended")
+            assert Role.LEADER not in made.recorders[name].roles
+            assert again.files.entry(3) == good
+            await made.append(record(99))
+            await made.equal()
+            assert again.status().failed is None
+            await made.stop(name)
+            await made.start(name)
+            assert not mark.exists()
+        finally:
+            for name in list(made.members):
+                await made.stop(name)
+
+    asyncio.run(run())
+
+
+def asks_for_votes(member: RaftMember, clock: list[int], until_ms: int) -> int:
+    """When it does, on its own clock; -1: not before until_ms."""
+    while clock[0] < until_ms:
+        clock[0] += 10
+        if any(isinstance(action, Send) and isinstance(action.request, VoteRequest) for action in member._ticked()):
+            return clock[0]
+    return -1
+
+
+async def damaged_ledger(folder: Path) -> None:
+    made = Group(folder, 1, **MESSAGES)
+    member = await made.start("n0")
+    for number in range(40):
+        await made.append(record(number))
+    hurt(member, 3)
+    await made.stop("n0")
+
+
+@contextmanager
+def opened(folder: Path, members: int, clock: list[int], mark: bytes | None) -> Iterator[RaftMember]:
+    """Loaded, without timers and sockets."""
+    peers = ";".join(f"n{number}-127.0.0.1:{number + 1}" for number in range(members))
+    settings = RaftSettings(enabled=True, group="g", peers_text=peers, self_id="n0", index_file_units=4096)
+    if mark is not None:
+        (settings.folder(folder) / "damaged").write_bytes(mark)
+    member = RaftMember(
+        settings,
+        settings.folder(folder),
+        NetSettings(),
+        file_bytes=FILE_BYTES,
+        sync_before_ack=True,
+        body_is_good=message_is_good,
+        clock_ms=lambda: clock[0],
+    )
+    member.open()
+    try:
+        yield member
+    finally:
+        asyncio.run(member.stop())
+
+
+@pytest.mark.spec("DUR-10")
+def test_a_member_with_known_damage_stands_only_when_nobody_leads_for_ten_election_timeouts(tmp_path: Path) -> None:
+    asyncio.run(damaged_ledger(tmp_path))
+    for mark, stands_ms in ((None, 0), (b"4", 0), (b"x", 0), (b"99999", 0), (b"3", 60_000)):
+        clock = [0]
+        with opened(tmp_path, 3, clock, mark) as member:
+            asked_ms = asks_for_votes(member, clock, 200_000)
+            assert stands_ms <= asked_ms <= stands_ms + 30, mark
+            assert (member.files.folder / "damaged").exists() == (mark == b"3")
+
+
+@pytest.mark.spec("DUR-10")
+def test_a_leader_heard_of_begins_the_wait_of_a_member_with_known_damage_anew(tmp_path: Path) -> None:
+    """And it votes for others meanwhile: they have to be elected."""
+    asyncio.run(damaged_ledger(tmp_path))
+    clock = [0]
+    with opened(tmp_path, 3, clock, b"3") as member:
+        assert asks_for_votes(member, clock, 50_000) == -1
+        node = member._node()
+        term, log = node.state.term + 1, node.state.log
+        about: dict[str, Any] = {"group": "g", "remote_id": "n0", "local_id": "n1", "leader_id": "n1", "term": term}
+        vote = VoteRequest(**about, ledger_end_index=log.end, ledger_end_term=log.end_term)
+        node.request(clock[0], 1, vote)  # the term is taken at the next tick
+        assert asks_for_votes(member, clock, 51_000) == -1
+        granted = [one.response for one in node.request(clock[0], 2, vote) if isinstance(one, Reply)]
+        assert [one.vote_result for one in granted if isinstance(one, VoteResponse)] == [VoteResult.ACCEPT]
+        node.request(clock[0], 3, HeartBeatRequest(**about))
+        assert node.state.leader_id == "n1"
+        assert 117_000 <= asks_for_votes(member, clock, 200_000) <= 117_050  # 6 s until it misses the leader, and 60 s
+
+
+@pytest.mark.spec("DUR-10")
+def test_a_group_of_one_with_known_damage_has_its_leader_at_once(tmp_path: Path) -> None:
+    asyncio.run(damaged_ledger(tmp_path))
+    clock = [0]
+    with opened(tmp_path, 1, clock, b"3") as member:
+        while member.status().role is not Role.LEADER:
+            clock[0] += 10
+            member._ticked()
+            assert clock[0] < 5000
