@@ -125,7 +125,7 @@ class Group:
     reads_while_running = False  # final polls go to members that run
     size: int | None = None  # of every group of this kind
     ends_with = frozenset({0})  # exit codes after SIGTERM
-    excused = False  # what the checker finds is told, and does not fail the run: a group of the original
+    excused: tuple[str, ...] = ()  # begins of what the checker may find: it is told, and does not fail the run
 
     def __init__(self, folder: Path, *, size: int, heartbeat_ms: int, seed: int) -> None:
         self.folder = folder

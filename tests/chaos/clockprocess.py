@@ -48,20 +48,27 @@ class Clock:
     def time_ns(self) -> int:
         return _time_ns() + self.ahead_seconds() * 1_000_000_000
 
-    def of_now(self, broken_down: Callable[[float], struct_time]) -> Callable[..., struct_time]:
-        """The function with this clock's time where it is given none."""
-        return lambda seconds=None: broken_down(self.time() if seconds is None else seconds)
-
     def install(self) -> None:
         stand_ins: dict[str, Any] = {
             "time": self.time,
             "time_ns": self.time_ns,
-            "localtime": self.of_now(_localtime),
-            "gmtime": self.of_now(_gmtime),
+            "localtime": OfNow(self, _localtime),
+            "gmtime": OfNow(self, _gmtime),
             "strftime": lambda form, at=None: _strftime(form, time.localtime() if at is None else at),
         }
         for name, stand_in in stand_ins.items():
             setattr(time, name, stand_in)
+
+
+class OfNow:
+    """A function of time, with this clock's time where it is given none; no function, for logging puts it into a class."""
+
+    def __init__(self, clock: Clock, broken_down: Callable[[float], struct_time]) -> None:
+        self._clock = clock
+        self._broken_down = broken_down
+
+    def __call__(self, seconds: float | None = None) -> struct_time:
+        return self._broken_down(self._clock.time() if seconds is None else seconds)
 
 
 def main(switch: str, program: list[str]) -> None:
