@@ -219,6 +219,7 @@ class Member:
             if isinstance(error, InvariantBroken) and not self.known_bad:
                 raise
             self.cluster.seen["flip read"] += 1
+            self.cluster.damage_read_ms = self.cluster.events.now_ms
             why = str(error)
             self._inputs.appendleft(lambda node: node.disk_failed(self.now_ms, why))
             self.cluster.start_again(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -47,6 +48,7 @@ class Cluster:
         self.events = Events()
         self.trace = Trace()
         self.seen: Counter[str] = Counter()
+        self.damage_read_ms = -math.inf  # when a member met damage last
         self.network = Network(self.events, self.rng)
         self.disk = DiskFaults()
         self.disk_rng = random.Random(~seed)
@@ -298,6 +300,8 @@ class Cluster:
             self.observer.match_logs()
         self.calm()
         self.events.run_until(faulty_ms + calm_ms)
+        while self.damage_read_ms > self.events.now_ms - calm_ms:  # a fault of before is met only now
+            self.events.run_until(self.damage_read_ms + calm_ms)
         self.check_calm()
 
     def check_calm(self) -> None:
