@@ -201,6 +201,16 @@ def test_a_gap_is_answered_after_a_second_and_the_request_is_forgotten() -> None
     assert bench.push(APPEND, LOG[3]) is None  # not REPEATED_PUSH for ever (dl#251)
 
 
+@pytest.mark.spec("DL-F10", "DL-P12")
+def test_a_gap_is_answered_while_a_leader_with_short_timeouts_still_waits() -> None:
+    """Refused a second later, nobody would hear of it, and the leader would push the same entry for ever."""
+    bench = follower(2, rpc_timeout_ms=1000)
+    assert bench.push(APPEND, LOG[3]) is None
+    waiting = bench.last_token
+    bench.tick(501)
+    assert bench.reply(waiting).code == Code.INCONSISTENT_STATE
+
+
 @pytest.mark.spec("DL-F10")
 def test_what_is_there_already_is_compared_and_answered() -> None:
     bench = follower(4)

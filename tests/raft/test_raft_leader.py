@@ -384,6 +384,34 @@ def test_a_peer_that_has_a_push_already_and_never_stores_it_is_compared() -> Non
     assert (progress.state, kinds(bench)[-1]) == (PeerState.COMPARE, PushKind.COMPARE)
 
 
+@pytest.mark.spec("DL-P03", "DL-P10")
+def test_a_peer_that_lost_its_log_gets_again_what_it_had_and_a_push_of_that_is_sent_twice_if_need_be() -> None:
+    """What it held once counts for the quorum; what it needs next does not follow from that."""
+    bench = leader()
+    for _ in range(3):
+        bench.propose(b"x")
+        acked(bench, "n1")
+    progress = bench.node.leader.peers["n1"]
+    bench.propose(b"x")
+    acked(bench, "n1", Code.INCONSISTENT_STATE)
+    bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.INCONSISTENT_STATE, -1, -1)
+    assert kinds(bench)[-1] is PushKind.TRUNCATE
+    bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.SUCCESS, 0, 0)
+    assert (progress.watermark, progress.matched) == (6, 0)
+    refused = [send for send in bench.sends("n1", PushRequest) if send.request.entries[0].index == 1][-1]
+    bench.push_answer(refused, Code.PUSH_REQUEST_IS_FULL, 0, 0)
+    bench.tick(1001)
+    assert pushed(bench)[-1] == [1]
+    for index in range(1, 8):
+        send = [
+            one
+            for one in bench.sends("n1", PushRequest)
+            if one.request.entries and one.request.entries[0].index == index
+        ][-1]
+        bench.push_answer(send, Code.SUCCESS, 0, index)
+    assert (progress.watermark, progress.matched, progress.pending) == (7, 7, {})
+
+
 @pytest.mark.spec("DL-P10", "DL-P12")
 def test_a_slow_peer_that_moves_on_is_not_compared() -> None:
     bench = leader()

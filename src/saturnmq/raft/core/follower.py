@@ -94,7 +94,7 @@ class Follower:
         late = [
             first
             for first, waiting in self._appends.items()
-            if state.now_ms - waiting.since_ms > state.settings.push_timeout_ms
+            if state.now_ms - waiting.since_ms > state.settings.gap_wait_ms
         ]
         for first in sorted(late):
             waiting = self._appends.pop(first)

@@ -250,7 +250,7 @@ class Leader:
             self._push_again(progress)
             progress.last_push_ms = now_ms
             request = self._request(progress, PushKind.COMMIT, ())
-            state.send(progress.peer, request, partial(self._committed, progress, state.term, progress.watermark))
+            state.send(progress.peer, request, partial(self._committed, progress, state.term, progress.matched))
         else:
             self._push_again(progress)
 
@@ -309,7 +309,7 @@ class Leader:
 
     def _push_again(self, progress: Progress) -> None:
         """Only what the peer needs next is sent a second time (DL-P10)."""
-        first = progress.watermark + 1
+        first = progress.matched + 1
         pushed = progress.pending.get(first)
         if pushed is None or self.state.now_ms - pushed.sent_ms <= self.state.settings.push_timeout_ms:
             return
@@ -336,12 +336,12 @@ class Leader:
             return
         if response.code == Code.SUCCESS and response.index is not None:
             held = response.index + max(response.count, 1) - 1
-            progress.pending.pop(first, None)
-            progress.hold(min(held, last))
+            if progress.pending.pop(first, None) is not None:  # else it tells of what was before a COMPARE
+                progress.hold(min(held, last))
             self.advance()
             self.push(progress)
         elif progress.state is PeerState.APPEND and first in progress.pending:
-            if response.code == Code.REPEATED_PUSH and first == progress.watermark + 1:
+            if response.code == Code.REPEATED_PUSH and first == progress.matched + 1:
                 progress.repeats += 1
             if response.code == Code.INCONSISTENT_STATE or progress.repeats > REPEATS_MAX:
                 self._refused(progress)
@@ -356,16 +356,14 @@ class Leader:
             progress.pause_until_ms = state.now_ms + state.settings.push_error_pause_ms
         self.push(progress)
 
-    def _committed(self, progress: Progress, term: int, watermark: int, response: Response | None) -> None:
+    def _committed(self, progress: Progress, term: int, matched: int, response: Response | None) -> None:
         """A peer that refuses the committed index, or ends before what it was known to hold then, lost its log or its place.
 
         The original does not look: such a peer stays behind until something is appended.
         """
         if not self._is_current(progress, term) or not isinstance(response, PushResponse):
             return
-        if response.code == Code.INCONSISTENT_STATE or (
-            response.code == Code.SUCCESS and response.end_index < watermark
-        ):
+        if response.code == Code.INCONSISTENT_STATE or (response.code == Code.SUCCESS and response.end_index < matched):
             progress.on(Event.LOST)
             self.push(progress)
 

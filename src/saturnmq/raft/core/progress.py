@@ -87,11 +87,16 @@ class Search:
 
 @dataclass(slots=True)
 class Progress:
-    """One peer, for the term of one leadership. watermark: the highest index it is known to hold; never falls (DL-P03)."""
+    """One peer, for the term of one leadership.
+
+    watermark: the highest index it is known to have held; never falls (DL-P03). matched: the same since the last COMPARE, before
+    which the peer may have lost its log: what it needs next follows that.
+    """
 
     peer: str
     state: PeerState = PeerState.COMPARE
     watermark: int = -1
+    matched: int = -1
     search: Search | None = None
     truncate_at: int = -1
     next_index: int = -1
@@ -100,7 +105,7 @@ class Progress:
     pause_until_ms: int = -1
     refused_ms: int = -(10**9)
     last_push_ms: int = -1
-    repeats: int = 0  # answers that the next entry was pushed before, since the watermark rose
+    repeats: int = 0  # answers that the next entry was pushed before, since more was matched
     pending: dict[int, Pushed] = field(default_factory=dict)
     cleaned_ms: int = -1
     quota_second: int = -1
@@ -120,20 +125,22 @@ class Progress:
 
     def hold(self, index: int) -> None:
         """The peer holds everything up to index; pushes that it covers are forgotten, as far as they come first."""
-        if index > self.watermark:
-            self.watermark, self.repeats = index, 0
+        self.watermark = max(self.watermark, index)
+        if index > self.matched:
+            self.matched, self.repeats = index, 0
         pending = self.pending
-        while pending and (first := next(iter(pending))) <= self.watermark and pending[first].last <= self.watermark:
+        while pending and (first := next(iter(pending))) <= self.matched and pending[first].last <= self.matched:
             del pending[first]
 
     def append_from(self, index: int) -> None:
         """The peer's log ends with index, equal to this one (DL-P03)."""
+        self.matched = -1
         self.hold(index)
         self.next_index = index + 1
         self.pending.clear()
 
     def clean(self, now_ms: int) -> None:
-        """Forget pushes that the watermark covers (DL-P09)."""
+        """Forget pushes that the peer holds (DL-P09)."""
         self.cleaned_ms = now_ms
-        for first in [first for first, pushed in self.pending.items() if pushed.last <= self.watermark]:
+        for first in [first for first, pushed in self.pending.items() if pushed.last <= self.matched]:
             del self.pending[first]

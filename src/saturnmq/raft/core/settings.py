@@ -46,6 +46,11 @@ class CoreSettings:
         return self.heartbeat_interval_ms * self.heartbeat_leak_max
 
     @property
+    def gap_wait_ms(self) -> int:
+        """So long a follower keeps an append that it cannot place: its leader must still wait for the refusal (DL-F10)."""
+        return min(self.push_timeout_ms, self.rpc_timeout_ms // 2)
+
+    @property
     def lease_timeout_ms(self) -> int:
         """A leader that heard from no quorum for longer is none; shorter than the followers' timeout (DL-X08)."""
         return self.lease_ms or self.heartbeat_interval_ms * 5 // 2
