@@ -17,6 +17,7 @@ import pytest
 
 import saturnmq.sync
 from saturnmq import Client, TransactionState
+from saturnmq.client import core
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message import Message as Record
@@ -275,8 +276,15 @@ def test_transactions_are_asked_about_and_given_up(
 
 @pytest.mark.spec("TST-03", "TST-06")
 def test_a_client_that_is_stalled_expires_and_a_live_one_does_not(
-    saturn_broker: BrokerFixture, saturn_topic: str, saturn_group: str, saturn_clock: ClockFixture
+    saturn_broker: BrokerFixture,
+    saturn_topic: str,
+    saturn_group: str,
+    saturn_clock: ClockFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The broker closes its connection, too: it would be back over a new one a second later."""
+    monkeypatch.setattr(core, "TELL_AGAIN_SECONDS", 3600.0)
+
     def members() -> int:
         group = saturn_broker.server.broker.ctx.clients.consumers.get(saturn_group)
         return len(group.members) if group is not None else 0
