@@ -182,7 +182,7 @@ class Program:
         """The driver, its JVM, an executor, or one of the Python workers; None when there is none at the moment."""
         if kind == "driver":
             return self._process
-        found = [child for child in self.family if kind_of(child) == kind]
+        found = [child for child in self.family if kind_of(child) == kind and not is_copy(child)]
         return rng.choice(found) if found else None
 
     def end(self) -> None:
@@ -199,6 +199,15 @@ class Program:
         others = [process for pid, process in self._known.items() if pid not in mine]
         _, alive = psutil.wait_procs(others, timeout=GONE_SECONDS_MAX)
         return [process for process in alive if kind_of(process) != "ended"]
+
+
+def is_copy(process: psutil.Process) -> bool:
+    """A JVM starts programs through a copy of itself, which looks like it for a moment; without it the JVM goes on."""
+    try:
+        parent = process.parent()
+        return kind_of(process) == "jvm" and parent is not None and kind_of(parent) == "jvm"
+    except psutil.NoSuchProcess:
+        return True
 
 
 def kind_of(process: psutil.Process) -> str:
