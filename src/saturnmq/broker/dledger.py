@@ -153,19 +153,18 @@ class DLedger:
         member = self._store.member
         if member is not None:
             status = member.status()
+            self._following = False
             self._set_outdated(status.role is not Role.LEADER)
             self._events.put_nowait((status.role, status.term))
 
     def _set_outdated(self, outdated: bool) -> None:
         """Whether the core must not let preference make this member the leader (DL-X18)."""
-        self._following = False
         if self._store.member is not None and self._store.member.node is not None:
             self._store.member.node.state.outdated = outdated
 
     def _copied(self) -> None:
         if self._following:
             self._set_outdated(False)
-            self._following = True
 
     async def _run(self) -> None:
         """One event after the other (DL-C01)."""

@@ -141,6 +141,7 @@ class Puller:
         self._core = core
         self._namespace = core.settings.namespace
         self.group = namespaces.wrap(self._namespace, group)
+        self._home = 0  # id of the broker that is asked where nothing else is suggested
         self._suggested: dict[MessageQueue, int] = {}
 
     async def queues(self, topic: str) -> list[MessageQueue]:
@@ -263,11 +264,14 @@ class Puller:
         result = pull_result(answer, queue, wanted.tags, self._namespace)
         if result is None:
             raise core.answer_error(answer, wire.broker_name, topic=wire.topic, group=self.group)
-        if result.suggested_broker_id or wire in self._suggested:
-            self._suggested[wire] = result.suggested_broker_id
+        self._answered(wire, result)
         return result
 
     # inside
+
+    def _answered(self, wire: MessageQueue, result: PullResult) -> None:
+        if result.suggested_broker_id or wire in self._suggested:
+            self._suggested[wire] = result.suggested_broker_id
 
     def _wire(self, queue: MessageQueue) -> MessageQueue:
         topic = namespaces.wrap(self._namespace, queue.topic)
@@ -315,7 +319,7 @@ class Puller:
             last_try = attempt == attempts - 1
             try:
                 # Only reading itself may go to a slave; offsets are the master's.
-                wanted = self._suggested.get(wire, 0) if command.code == RequestCode.PULL_MESSAGE else 0
+                wanted = self._suggested.get(wire, self._home) if command.code == RequestCode.PULL_MESSAGE else 0
                 address, _slave = await core.read_address(wire.topic, wire.broker_name, wanted)
             except BrokerNotExist:
                 if last_try or deadline.remaining_ms <= 0:
@@ -342,7 +346,7 @@ class Puller:
     async def _switch(self, wire: MessageQueue) -> None:
         """The broker did not answer: ask for the route anew and try another id of the same name next."""
         core = self._core
-        tried = self._suggested.pop(wire, 0)
+        tried = self._suggested.pop(wire, self._home)
         try:
             await core.routes.refresh(wire.topic)
         except SaturnError:

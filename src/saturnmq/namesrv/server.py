@@ -25,9 +25,8 @@ from saturnmq.store.state_file import StateFile
 log = logging.getLogger(__name__)
 
 _PATH_KEYS: Final = ("kvConfigPath", "configStorePath")
-_START_KEYS: Final = frozenset(
-    {"listenPort", "bindAddress", "rocketmqHome", "remoteConfigEnable"}
-)  # matter at the start only
+# They matter at the start only.
+_START_KEYS: Final = frozenset({"listenPort", "bindAddress", "rocketmqHome", "remoteConfigEnable"})
 _CACHED_ROUTES_MAX: Final = 10_000
 
 

@@ -90,9 +90,7 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     _load(context, settings.server_cert_path, settings.server_key_path, settings.server_key_password, "tls.server")
     context.verify_mode = _VERIFY_MODES[settings.need_client_auth]
-    if (
-        context.verify_mode is not ssl.CERT_NONE
-    ):  # a certificate that comes is looked at, whatever tls.server.authClient says
+    if context.verify_mode is not ssl.CERT_NONE:  # one that comes is looked at, whatever tls.server.authClient says
         _trust(context, settings.server_trust_path, "tls.server.trustCertPath")
     return context
 

@@ -18,7 +18,6 @@ from typing import Any, Final, TypeVar
 from saturnmq.client.client import Client
 from saturnmq.client.core import Core
 from saturnmq.client.puller import Puller, PullResult
-from saturnmq.client.subscription import Filter
 from saturnmq.protocol.bodies import MessageQueue
 
 IDLE_SECONDS: Final = 60.0
@@ -105,27 +104,10 @@ class SteadyPuller(Puller):
 
     def __init__(self, core: Core, group: str, broker_id: int) -> None:
         super().__init__(core, group)
-        self._chosen = broker_id
+        self._home = broker_id
 
-    async def pull(
-        self,
-        queue: MessageQueue,
-        offset: int,
-        *,
-        max_count: int = 32,
-        expression: Filter | str = "*",
-        wait: float = 0.0,
-        timeout: float | None = None,
-        bulk_bytes: int = 0,
-    ) -> PullResult:
-        """As `Puller.pull`."""
-        wire = self._wire(queue)
-        self._suggested.setdefault(wire, self._chosen)
-        result = await super().pull(
-            queue, offset, max_count=max_count, expression=expression, wait=wait, timeout=timeout, bulk_bytes=bulk_bytes
-        )
-        self._suggested[wire] = self._chosen
-        return result
+    def _answered(self, wire: MessageQueue, result: PullResult) -> None:
+        self._suggested.pop(wire, None)
 
 
 class Link:

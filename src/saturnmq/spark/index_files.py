@@ -16,20 +16,18 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from saturnmq.protocol.message import java_hash
 from saturnmq.spark.index_lookup import index_keys
 from saturnmq.spark.log_archive import packed
 from saturnmq.spark.log_scan import Bad, Chunk, FilePiece, LogFile, log_files, pieces_of, record_at
 from saturnmq.spark.options import SourceOptions
 from saturnmq.spark.pushdown import Predicates
 from saturnmq.spark.queue_units import store_root
-from saturnmq.store.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES, absolute
+from saturnmq.store.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES, key_hash, topic_hash
 
 PIECE_PLACES: Final = 32  # of one task; what is sent to it stays small
 PLACES_MAX: Final = 10_000  # so many are read sooner by walking
 STEPS_MAX: Final = 100_000  # entries of one chain
 _ENTRIES_PER_SLOT: Final = 4  # in the original's files and ours; no file says how many slots it has
-_U32: Final = 0xFFFFFFFF
 
 
 class IndexPiece(NamedTuple):
@@ -71,9 +69,8 @@ class _Index:
         data = os.pread(self._handle, ENTRY_BYTES, at)
         return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else None
 
-    def find(self, text: str) -> set[int] | None:
-        """Physical offsets of entries with the hash of `topic#key`; None when they are too many to follow, or lead nowhere."""
-        wanted = absolute(java_hash(text) & _U32)
+    def find(self, wanted: int) -> set[int] | None:
+        """Physical offsets of entries with this hash; None when they are too many to follow, or lead nowhere."""
         slot = os.pread(self._handle, SLOT_BYTES, HEADER_BYTES + SLOT_BYTES * (wanted % self.slots))
         number, found = int.from_bytes(slot, "big", signed=True), set[int]()
         if number >= self.count:
@@ -102,8 +99,8 @@ def plan_by_index(options: SourceOptions, wanted: Predicates) -> list[FilePiece 
     if (root / "abort").exists() or packed(root / "commitlog") or any(root.glob("dledger-*")):
         return None
     files = log_files(options.path)
-    texts = [f"{topic}#{key}" for topic in sorted(topics) for key in keys]
-    found = _looked_up(root / "index", texts)
+    hashes = {key_hash(topic_hash(topic), key) for topic in topics for key in keys}
+    found = _looked_up(root / "index", hashes)
     if found is None or not files:
         return None
     places, covered = found
@@ -113,7 +110,7 @@ def plan_by_index(options: SourceOptions, wanted: Predicates) -> list[FilePiece 
     return [*_index_pieces(files, inside), *walked]
 
 
-def _looked_up(folder: Path, texts: Iterable[str]) -> tuple[set[int], list[tuple[int, int]]] | None:
+def _looked_up(folder: Path, hashes: Iterable[int]) -> tuple[set[int], list[tuple[int, int]]] | None:
     """(physical offsets, what each index file covers); None when a file is odd or the answer too long."""
     places, covered = set[int](), list[tuple[int, int]]()
     paths = sorted(p for p in folder.iterdir() if re.fullmatch(r"\d{17}", p.name)) if folder.is_dir() else []
@@ -125,8 +122,8 @@ def _looked_up(folder: Path, texts: Iterable[str]) -> tuple[set[int], list[tuple
                 continue
             if index.slots < 1 or not index.is_sound:
                 return None
-            for text in texts:
-                more = index.find(text)
+            for wanted in hashes:
+                more = index.find(wanted)
                 if more is None:
                     return None
                 places |= more

@@ -134,14 +134,13 @@ def read_options(
 
 def connection_values(values: dict[str, Any], problems: list[str]) -> None:
     """Fill in what the environment says and check what belongs together (SPK-11)."""
-    account = (
-        () if "access_key" in values else (("security_token", "SATURNMQ_SECURITY_TOKEN"),)
-    )  # a token is one account's
+    # A token is one account's.
+    token = () if "access_key" in values else (("security_token", "SATURNMQ_SECURITY_TOKEN"),)
     for attribute, variable in (
         ("name_server", "NAMESRV_ADDR"),
         ("access_key", "SATURNMQ_ACCESS_KEY"),
         ("secret_key", "SATURNMQ_SECRET_KEY"),
-        *account,
+        *token,
     ):
         found = os.environ.get(variable)
         if attribute not in values and found:

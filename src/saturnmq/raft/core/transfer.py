@@ -13,9 +13,7 @@ from saturnmq.raft.core.messages import Code, Response, TransferRequest, Transfe
 from saturnmq.raft.core.state import State
 
 OWN: int = -1  # token of a transfer that this member started by itself
-REFUSED_CHECKS_MAX: int = (
-    16  # checks for a preferred member that are passed over after refusals; appends wait during a transfer
-)
+REFUSED_CHECKS_MAX: int = 16  # checks that pass after refusals before the next try: appends wait during a transfer
 
 
 @dataclass(slots=True)
@@ -72,9 +70,7 @@ class Transfers:
         state = self.state
         if self._checked_ms is None:
             self._checked_ms = state.now_ms
-        elif state.now_ms - self._checked_ms >= state.settings.preferred_check_ms * min(
-            1 << min(self._refused, 8), REFUSED_CHECKS_MAX
-        ):
+        elif state.now_ms - self._checked_ms >= state.settings.preferred_check_ms * self._checks_passed_over:
             self._checked_ms = state.now_ms
             self._prefer()
 
@@ -140,6 +136,10 @@ class Transfers:
             if giving.token == OWN and code == Code.TAKE_LEADERSHIP_FAILED:
                 self._refused += 1
         self._reply(giving.token, code)
+
+    @property
+    def _checks_passed_over(self) -> int:
+        return min(1 << min(self._refused, 8), REFUSED_CHECKS_MAX)
 
     def _prefer(self) -> None:
         """A leader that is not preferred gives way to a preferred one that is live and near (DL-L09)."""
