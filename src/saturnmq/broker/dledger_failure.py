@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from saturnmq.protocol.errors import SaturnError
 from saturnmq.raft.layout import LedgerCheckpoint
 from saturnmq.raft.ledger_files import LedgerFiles
 from saturnmq.raft.term_file import CheckpointFile
 from saturnmq.store.disk import Disk
+from saturnmq.store.state_file import leave_mark
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +33,7 @@ class SyncMark:
 
     def leave(self, folder: Path, disk: Disk) -> None:
         """Have it on disk; on a broken one that may fail too, which the log then says."""
-        path = folder / MARK_NAME
-        try:
-            disk.write_file(path, json.dumps(asdict(self)).encode())
-            disk.sync_folder(folder)
-        except (OSError, SaturnError) as error:
-            log.critical("cannot write %s: %s", path, error)
+        leave_mark(folder / MARK_NAME, json.dumps(asdict(self)).encode(), disk)
 
 
 def _read(path: Path, noted: LedgerCheckpoint) -> SyncMark | None:

@@ -9,9 +9,10 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from saturnmq.protocol.errors import CorruptRecord, SaturnError
+from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.raft.ledger_files import LedgerFiles
 from saturnmq.store.disk import Disk
+from saturnmq.store.state_file import leave_mark
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +28,7 @@ class DamageMark:
 
     def leave(self, index: int) -> None:
         """Have it on disk. On a broken one that may fail; the log says so, and the next start knows nothing."""
-        try:
-            self._disk.write_file(self._path, b"%d" % index)
-            self._disk.sync_folder(self._path.parent)
-        except (OSError, SaturnError) as error:
-            log.error("cannot write %s: %s", self._path, error)
+        leave_mark(self._path, b"%d" % index, self._disk, level=logging.ERROR)
 
     def damaged(self, files: LedgerFiles) -> int:
         """Index of the entry that the mark names, while it is damaged; else -1, and the mark goes."""

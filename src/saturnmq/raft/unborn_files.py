@@ -13,7 +13,7 @@ from typing import Final
 
 from saturnmq.raft.layout import INDEX_UNIT, INDEX_UNIT_BYTES, IndexUnit
 from saturnmq.store.disk import Disk
-from saturnmq.store.mapped_file import MappedFiles, numbered_files
+from saturnmq.store.mapped_file import MappedFiles, is_zero, numbered_files
 
 log = logging.getLogger(__name__)
 
@@ -37,15 +37,7 @@ def drop_unborn_data(data: MappedFiles, index: MappedFiles, disk: Disk) -> None:
 def _unborn(files: MappedFiles) -> Path | None:
     paths: Sequence[Path] = [path for folder in files.folders for path in numbered_files(folder)]
     last = max(paths, key=lambda path: path.name, default=None)
-    return last if last is not None and last.stat().st_size < files.size_bytes and _is_zero(last) else None
-
-
-def _is_zero(path: Path) -> bool:
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            if chunk.count(0) != len(chunk):
-                return False
-    return True
+    return last if last is not None and last.stat().st_size < files.size_bytes and is_zero(last) else None
 
 
 def _indexed_to(index: MappedFiles) -> int:

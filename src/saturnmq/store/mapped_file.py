@@ -17,6 +17,7 @@ from saturnmq.store.disk import Disk
 
 PAGE_BYTES: Final = 4096
 NAME_DIGITS: Final = 20
+_CHUNK_BYTES: Final = 1_048_576
 
 
 class MappedFile:
@@ -91,6 +92,15 @@ class MappedFile:
 def file_name(offset: int) -> str:
     """The original's file name for a start offset: 20 digits (ST-01)."""
     return f"{offset:0{NAME_DIGITS}d}"
+
+
+def is_zero(path: Path) -> bool:
+    """Whether a file holds nothing but zeros, or nothing. Raises OSError."""
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            if chunk.count(0) != len(chunk):
+                return False
+    return True
 
 
 def numbered_files(folder: Path) -> list[Path]:

@@ -18,12 +18,13 @@ from saturnmq.store.checkpoint import TIME_END_MS, Note
 from saturnmq.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from saturnmq.store.delay import delivery_code
 from saturnmq.store.index_file import NAME_DIGITS
-from saturnmq.store.mapped_file import numbered_files
+from saturnmq.store.mapped_file import is_zero, numbered_files
 from saturnmq.store.message_index import Synced
 from saturnmq.store.property_scan import keys_of, tags_code
 from saturnmq.store.queue_extension import ADDRESS_MAX
 from saturnmq.store.reading import place_of
 from saturnmq.store.recover import Facts, Plan, Scan, damage, facts_of_files, good_records, plan
+from saturnmq.store.state_file import leave_mark
 from saturnmq.store.upkeep import BOUNDARY_BYTES
 
 if TYPE_CHECKING:
@@ -116,11 +117,7 @@ def mark_failure(store: MessageStore, failure: SaturnError) -> None:
     """Leave word for the next start (DUR-07); on a broken disk this may fail too, which the log then says."""
     path = store.settings.root / FAILURE_NAME
     text = json.dumps({"offset": store.flusher.flushed, "reason": failure.message})
-    try:
-        store.disk.write_file(path, text.encode())
-        store.disk.sync_folder(path.parent)
-    except (OSError, StoreError) as error:
-        log.critical("cannot write %s: %s", path, error)
+    leave_mark(path, text.encode(), store.disk)
 
 
 def _drop_unborn_file(store: MessageStore, *, clean: bool) -> None:
@@ -132,7 +129,7 @@ def _drop_unborn_file(store: MessageStore, *, clean: bool) -> None:
     note = store.checkpoint.note
     if note is not None and note.log_synced > int(paths[-1].name):
         return
-    if not paths[-1].read_bytes().strip(b"\0"):
+    if is_zero(paths[-1]):
         log.warning("%s was never allocated and is empty: deleted", paths[-1])
         store.disk.unlink(paths[-1])
 

@@ -89,3 +89,12 @@ class StateFile:
             disk.replace(spare, self.backup)
         disk.replace(temporary, self.path)
         disk.sync_folder(self.path.parent)
+
+
+def leave_mark(path: Path, data: bytes, disk: Disk, *, level: int = logging.CRITICAL) -> None:
+    """Leave word for the next start, on disk with its name; on a broken disk that may fail too, which the log then says."""
+    try:
+        disk.write_file(path, data)
+        disk.sync_folder(path.parent)
+    except (OSError, SaturnError) as error:
+        log.log(level, "cannot write %s: %s", path, error)
