@@ -340,14 +340,17 @@ class Group:
 def failovers(history: History, faults: list[tuple[float, float]]) -> list[float]:
     """RTO of each fault in ms: from the start of the first send that did not succeed to the next success (CHA-07).
 
-    faults: (begin, from when a majority was there). A send under way when the fault began counts.
+    faults: (begin, from when a majority was there). A send under way when the fault began counts; one that the next fault found
+    under way counts for that one, if sends succeeded before it.
     """
     sends = sorted((op for op in history if op["op"] == "send"), key=lambda op: op["begin"])
     took = []
     for at, (begin, majority) in enumerate(faults):
         until = faults[at + 1][0] if at + 1 < len(faults) else float("inf")
         bad = [op for op in sends if op["result"] != OK and op["end"] >= begin and op["begin"] < until]
-        if not bad:
+        back = max(begin, majority)
+        served = any(op["result"] == OK and op["begin"] >= back and op["end"] < until for op in sends)
+        if not bad or (served and all(op["end"] >= until for op in bad)):
             took.append(0.0)
             continue
         start = max(bad[0]["begin"], begin if majority <= begin else majority)

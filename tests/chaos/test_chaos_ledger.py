@@ -212,3 +212,19 @@ def test_failover_times_of_all_faults(capsys: pytest.CaptureFixture[str]) -> Non
             f"\nrecovery of {len(took)} faults: median {took[len(took) // 2]:.0f} ms, p95 {p95:.0f} ms, max {took[-1]:.0f} ms"
         )
     assert p95 <= RTO_P95_MS
+
+
+@pytest.mark.spec("CHA-07")
+def test_a_send_under_way_counts_for_the_fault_that_hit_it() -> None:
+    def history(*sends: tuple[float, float, str]) -> History:
+        out = History()
+        for begin, end, result in sends:
+            out.add("send", "c", begin, end, result=result, queue=0, messages=[])
+        return out
+
+    faults = [(100.0, 100.0), (200.0, 350.0)]
+    healthy = [(at, at + 1.0, "ok") for at in (10.0, 50.0, 110.0, 150.0)]
+    assert failovers(history(*healthy, (199.0, 400.0, "fail"), (360.0, 365.0, "ok")), faults) == [0.0, 15.0]
+    assert failovers(history((10.0, 11.0, "ok"), (99.0, 400.0, "fail"), (360.0, 365.0, "ok")), faults) == [265.0, 15.0]
+    late = [(120.0, 140.0, "fail"), (150.0, 160.0, "ok"), (199.0, 400.0, "fail"), (360.0, 365.0, "ok")]
+    assert failovers(history((10.0, 11.0, "ok"), *late), faults) == [40.0, 15.0]
