@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.message import Message
-from saturnmq.store import MessageStore, PutStatus, StoreProfile, StoreSettings, index_queue
+from saturnmq.store import MessageStore, PutStatus, StoreProfile, StoreSettings, index_queue, message_index
 from saturnmq.store.disk import Disk
 from saturnmq.store.index_file import absolute, key_hash, raw_hash, topic_hash
 from saturnmq.store.message_index import MessageIndex, Record
@@ -30,10 +30,11 @@ def opened(root: Path, **more: Any) -> MessageStore:
     return store
 
 
-unique = st.text(HEX, min_size=32, max_size=32) | st.text(min_size=1, max_size=40).filter(
+IPV4, IPV6 = "7F0000010ABC18B4AAC2", "FD0000000000000000000000000000022DC05FFD2B27"  # how keys of a client begin
+unique = st.text(HEX, min_size=1, max_size=60) | st.text(min_size=1, max_size=40).filter(
     lambda text: not set(text) & {"\x01", "\x02", "\0"}
 )
-ids = st.sampled_from(["7F0000010ABC18B4AAC2000000%02X%04X" % (n // 4, n) for n in range(40)])  # noqa: UP031 - hex of fixed width
+ids = st.sampled_from([f"{ip}{77_000_000 * n // 4:08X}{n * 1999:04X}" for n in range(30) for ip in (IPV4, IPV6)])
 tails = st.sampled_from(
     [
         "",
@@ -75,6 +76,19 @@ def test_many_records_leave_the_index_that_single_ones_leave(
     many.close()
     for one in (root / "single").glob("*"):
         assert one.read_bytes() == (root / "many" / one.name).read_bytes()
+
+
+@pytest.mark.spec("IX-02", "IX-03")
+@pytest.mark.parametrize("ip", [IPV4, IPV6])
+def test_keys_of_clients_are_not_hashed_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ip: str) -> None:
+    made = MessageIndex(tmp_path, 7, 100, Disk(), lambda: 10**12)
+    hashed: list[str] = []
+    monkeypatch.setattr(message_index, "raw_hash", lambda prefix, key: hashed.append(key) or raw_hash(prefix, key))
+    keys = [f"{ip}{n * 1999:08X}{n:04X}" for n in range(50)]
+    made.put_many([("T", f"A\x01b\x02UNIQ_KEY\x01{key}".encode(), 100 * n, 10**12) for n, key in enumerate(keys)])
+    assert [made.query("T", key, 9, 0, 1 << 60) for key in keys] == [[100 * n] for n in range(50)]
+    assert hashed == [ip]
+    made.close()
 
 
 @pytest.mark.spec("IX-03")

@@ -26,13 +26,15 @@ _PREFIXES_MAX: Final = 50_000
 _YEARS: Final = range(1970, 9999)  # of a name; the one after the last must still be a time
 _ROLLBACK: Final = int(SysFlag.ROLLBACK)
 
-# A client's unique key is 32 hex digits, of which the first 28 stay the same for a millisecond: their part of the hash is kept.
-_HEAD: Final = 28
+# A client's unique key is 32 hex digits, 56 where its address is IPv6. The last four count; those before them stay the same for
+# a millisecond, and all but the last twelve as long as the client lives: the parts of the hash that these have are kept.
+_COUNT: Final = 4
+_TIME: Final = 8
 _HEADS_MAX: Final = 4096
 _HEX: Final = b"0123456789ABCDEF"
 _LOW: Final = {bytes((a, b)): a * 31 + b for a in _HEX for b in _HEX}
 _HIGH: Final = {pair: value * 31**2 for pair, value in _LOW.items()}
-_ENDS: Final = (b"", b"\x02")
+_TIMES: Final = tuple({pair: value * 31**power for pair, value in _LOW.items()} for power in (10, 8, 6, 4))
 _U32: Final = 0xFFFFFFFF
 
 Record = tuple[str, bytes, int, int]  # topic, properties, physical offset, store time in Unix ms
@@ -124,6 +126,7 @@ class MessageIndex:
         self._flush: IndexFlush | None = None
         self._prefixes: dict[str, int] = {}
         self._heads: dict[tuple[str, bytes], int] = {}
+        self._stems: dict[tuple[str, bytes], int] = {}
 
     # ---- life
 
@@ -248,13 +251,13 @@ class MessageIndex:
         plain: list[tuple[int, int, int]] = []
         for topic, raw, physical_offset, store_ms in records:
             at = raw.rfind(UNIQUE_KEY) + 9
-            if (at == 9 or (at > 9 and raw[at - 10] == 2)) and raw[at + 32 : at + 33] in _ENDS:
+            if at == 9 or (at > 9 and raw[at - 10] == 2):
+                end = raw.find(b"\x02", at)
+                head = raw[at : (end if end >= 0 else len(raw)) - _COUNT]
+                count_at = at + len(head)
                 try:
-                    value = (
-                        heads[topic, raw[at : at + _HEAD]]
-                        + high[raw[at + _HEAD : at + 30]]
-                        + low[raw[at + 30 : at + 32]]
-                    ) & _U32
+                    start = heads.get((topic, head)) or self._new_head(topic, head)
+                    value = (start + high[raw[count_at : count_at + 2]] + low[raw[count_at + 2 : count_at + 4]]) & _U32
                 except KeyError:
                     pass
                 else:
@@ -266,7 +269,6 @@ class MessageIndex:
                             (key_hash(prefix, word), physical_offset, store_ms) for word in words.split(" ") if word
                         ]
                     continue
-                self._keep_head(topic, raw[at : at + _HEAD])
             if plain:
                 self._put_plain(plain)
                 plain = []
@@ -293,15 +295,23 @@ class MessageIndex:
             self._put_hashes([value for value, _, _ in items[at:end]], physical_offset, store_ms)
             at = end
 
-    def _keep_head(self, topic: str, head: bytes) -> None:
-        if not head.isascii() or b"\x02" in head:
-            return
+    def _new_head(self, topic: str, head: bytes) -> int:
+        """The part of a unique key's hash that all but its last four characters have. Raises KeyError: it is none of a client."""
+        stem, time = head[:-_TIME], head[-_TIME:]
+        value = sum(power[time[at : at + 2]] for power, at in zip(_TIMES, (0, 2, 4, 6), strict=True))
+        start = self._stems.get((topic, stem))
+        if start is None:
+            if not stem or not stem.isascii():
+                raise KeyError(stem)
+            if len(self._stems) >= _HEADS_MAX:
+                self._stems.clear()
+            prefix = self._prefixes.get(topic) or self._new_prefix(topic)
+            start = self._stems[topic, stem] = raw_hash(prefix, stem.decode()) * 31 ** (_TIME + _COUNT) & _U32
+        value += start
         if len(self._heads) >= _HEADS_MAX:
             self._heads.clear()
-        prefix = self._prefixes.get(topic)
-        if prefix is None:
-            prefix = self._new_prefix(topic)
-        self._heads[topic, head] = raw_hash(prefix, head.decode()) * 31**4 & _U32
+        self._heads[topic, head] = value
+        return value
 
     def _new_prefix(self, topic: str) -> int:
         if len(self._prefixes) >= _PREFIXES_MAX:

@@ -1,7 +1,7 @@
 """Codes 10, 310, 320 as most of them come: a single message for an existing topic, answered at once or when flushed.
 
 What follows from the part of a header that a producer repeats is worked out once per shape of header (`Plan`). Whatever is not
-plain (a new topic, an odd number, a property with a meaning for the broker, a store that is busy or waits for a quorum) goes to
+plain (a new topic, an odd number, a property with a meaning for the broker, a store that is busy) goes to
 `send.send`, which is the definition: for any request both leave the same bytes in the store and on the wire. A new rule for
 sends belongs there; when it concerns a property or a field, say here that it is not plain. Source: spec 01 section 4, SND-01..15.
 """
@@ -99,7 +99,6 @@ def _send(ctx: Context, connection: Connection, request: ShapedCommand, plan: Pl
         or ctx.waiting_sends >= ctx.settings.send_queue_max
         or topics.saver.writing
         or store.busy
-        or store.quorum
     ):
         return None
     born = values[plan.born]
