@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from saturnmq.protocol.errors import CorruptRecord, FlushFailed
 from saturnmq.protocol.message import BLANK_MAGIC
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC
+from saturnmq.raft.layout import BLANK_MAGIC as LEDGER_BLANK_MAGIC
 from saturnmq.raft.layout import HEADER, Header, read_header
 from saturnmq.raft.ledger_files import LedgerFiles
 from saturnmq.store.commit_log import END_BLANK_BYTES, CommitLog
@@ -102,19 +103,23 @@ class LedgerLog(CommitLog):
         """
         ledger = self.ledger
         while ledger is not None and pos < self.committed_pos:
-            view = ledger.view(pos)
-            if view is None:
+            file = ledger.data.find(pos)
+            if file is None or pos >= ledger.end_pos:
                 return None
-            header = read_header(view, 0) if len(view) >= HEADER.size else None
-            if header is None or header.is_blank:
+            view, at = file.view, pos - file.start
+            if file.size_bytes - at < ENTRY_HEADER_BYTES:
+                magic, size, its_pos, body_len = LEDGER_BLANK_MAGIC, 0, pos, 0
+            else:
+                magic, size, _, _, its_pos, _, _, _, body_len = HEADER.unpack_from(view, at)
+            if magic == LEDGER_BLANK_MAGIC:
                 pos += self.file_bytes - pos % self.file_bytes
                 continue
-            if not _is_entry(header, pos):
-                raise CorruptRecord(f"no entry at {pos} of the ledger: magic {header.magic}, size {header.size}")
-            end = pos + header.size
+            if magic != ENTRY_MAGIC or its_pos != pos or size != ENTRY_HEADER_BYTES + body_len:
+                raise CorruptRecord(f"no entry at {pos} of the ledger: magic {magic}, size {size}")
+            end = pos + size
             if end > self.committed_pos:
                 return None
-            return Body(pos + ENTRY_HEADER_BYTES, end, view[ENTRY_HEADER_BYTES : header.size])
+            return Body(pos + ENTRY_HEADER_BYTES, end, view[at + ENTRY_HEADER_BYTES : at + size])
         return None
 
     def bodies(self, pos: int) -> Iterator[Body]:

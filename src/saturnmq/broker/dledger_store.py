@@ -13,9 +13,10 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from saturnmq.broker import dledger_opening
+from saturnmq.broker.dledger_dispatch import dispatch_plain
 from saturnmq.broker.dledger_failure import SyncMark
 from saturnmq.broker.dledger_log import Body, LedgerFlusher, LedgerLog
 from saturnmq.net import NetSettings
@@ -39,6 +40,7 @@ from saturnmq.store.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
 
+Told = Callable[[PutStatus, str], object]
 DISPATCH_STEP: Final = 512  # messages dispatched before the loop gets to serve others
 _NOT_IN_QUEUE: Final = (int(SysFlag.PREPARED), int(SysFlag.ROLLBACK))
 _KEPT_HOURS: Final = 87_600  # of the ledger's files while the old log has some (DL-U03)
@@ -118,6 +120,7 @@ class LedgerStore(MessageStore, Listener):
         self._direct = False
         self._upkeep = LedgerUpkeep(self)
         self._going_on = False
+        self._soon: list[tuple[Message, Told]] = []
         self._marked = False
         self._begins_at = -1
 
@@ -260,7 +263,7 @@ class LedgerStore(MessageStore, Listener):
 
     def put(self, message: Message, code: int | None = None) -> PutResult:
         """See MessageStore.put. What is returned is appended here and not yet committed."""
-        return self._append([message], [code], message.topic)
+        return self._append([message], [code])
 
     def put_batch(self, messages: list[Message]) -> PutResult:
         """All or none, one entry each; the group answers for the last (DL-A03, DL-B08)."""
@@ -268,47 +271,130 @@ class LedgerStore(MessageStore, Listener):
             return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="the batch is empty")
         if any(message.sys_flag & TRANSACTION_MASK for message in messages):
             return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="a batch cannot be transactional")
-        result = self._append(messages, [None] * len(messages), messages[0].topic)
+        result = self._append(messages, [None] * len(messages))
         if result.status is PutStatus.PUT_OK:
             result.physical_offsets = tuple(message.physical_offset for message in messages)
         return result
 
-    def _append(self, messages: list[Message], codes: list[int | None], topic: str) -> PutResult:
+    def put_soon(self, message: Message, told: Told) -> None:
+        """Put a message with the others of this turn of the loop, as one proposal; what is put in another way follows them.
+
+        told gets its final status, and the reason of a refusal. The message says where it lies then.
+        """
+        if not self._soon:
+            asyncio.get_running_loop().call_soon(self._put_given)
+        self._soon.append((message, told))
+
+    def _put_given(self) -> None:
+        """Append what `put_soon` was given, in its order. Each is told, whatever happens."""
+        given, self._soon = self._soon, []
+        ready: list[tuple[Message, Told]] = []
+        targets: list[ConsumeQueue | None] = []
+        for message, told in given:
+            target = self._target(message)
+            if isinstance(target, PutResult):
+                told(target.status, target.reason)
+            else:
+                ready.append((message, told))
+                targets.append(target)
+        if ready:
+            self._put_ready(ready, targets)
+            self._member().push()
+
+    def _put_ready(self, ready: list[tuple[Message, Told]], targets: list[ConsumeQueue | None]) -> None:
+        answer = Answer()
+
+        def confirmed(code: int) -> None:
+            status, reason = _outcome(code)
+            for _, told in ready:
+                told(status, reason)
+
+        try:
+            taken = self._offer([message for message, _ in ready], targets, [None] * len(ready), answer.came)
+        except Exception as error:  # its senders wait
+            log.exception("%s messages cannot be appended", len(ready))
+            refused = PutResult(PutStatus.UNKNOWN_ERROR, reason=str(error))
+        else:
+            if taken.code == Code.SUCCESS:
+                answer.then(confirmed)
+                return
+            refused = _refused(taken)
+            if taken.code == Code.UNEXPECTED_ARGUMENT and len(ready) > 1:  # one of them is too long
+                for one, target in zip(ready, targets, strict=True):
+                    self._put_ready([one], [target])
+                return
+        for _, told in ready:
+            told(refused.status, refused.reason)
+
+    def _target(self, message: Message) -> ConsumeQueue | PutResult | None:
+        """The queue of a message that can be stored; None where it has none; else why not."""
         if not self.serving:
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="this broker does not lead its group")
-        for message in messages:
-            refused = self._refuse(message)
-            if refused is not None:
-                return refused
-        first = messages[0]
-        in_queue = (first.sys_flag & TRANSACTION_MASK) not in _NOT_IN_QUEUE
+        refused = self._refuse(message)
+        if refused is not None:
+            return refused
+        if (message.sys_flag & TRANSACTION_MASK) in _NOT_IN_QUEUE:
+            return None
         try:
-            queue = self.queues.get_or_make(topic, first.queue_id)
+            return self.queues.get_or_make(message.topic, message.queue_id)
         except StoreError as error:
             return PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED, reason=error.message)
-        start, store_ms = queue.next_offset if in_queue else 0, max(self.clock_ms(), self.last_store_ms)
-        bodies = []
-        for number, message in enumerate(messages):
-            message.queue_offset, message.physical_offset = start + number if in_queue else 0, 0
-            message.store_timestamp_ms = store_ms
-            bodies.append(encode_record(message))
-        answer = Answer()
-        taken = self._member().offer(bodies, answer.came)
+
+    def _append(self, messages: list[Message], codes: list[int | None]) -> PutResult:
+        if self._soon:
+            self._put_given()
+        targets = [self._target(message) for message in messages]
+        for target in targets:
+            if isinstance(target, PutResult):
+                return target
+        answer, first = Answer(), messages[0]
+        taken = self._offer(messages, cast("list[ConsumeQueue | None]", targets), codes, answer.came)
         if taken.code != Code.SUCCESS:
             return _refused(taken)
-        self.last_store_ms = store_ms
-        target, total = queue if in_queue else None, 0
-        for message, body, pos, code in zip(messages, bodies, taken.positions, codes, strict=True):
-            message.physical_offset, message.store_bytes = pos + ENTRY_HEADER_BYTES, len(body)
-            total += len(body)
-            end = pos + ENTRY_HEADER_BYTES + len(body)
-            self._pending.append((end, target, message, self.code_of(message) if code is None else code))
-        if target is not None:
-            target.next_offset = start + len(messages)  # DL-B05
-        self.log.end = end
         return LedgerPut(
-            PutStatus.PUT_OK, first.physical_offset, total, start, store_ms, (), first.store_host, end, answer=answer
-        )
+            PutStatus.PUT_OK, first.physical_offset, sum(message.store_bytes for message in messages), first.queue_offset,
+            first.store_timestamp_ms, (), first.store_host, self.log.end, answer=answer,
+        )  # fmt: skip
+
+    def _offer(
+        self,
+        messages: list[Message],
+        targets: list[ConsumeQueue | None],
+        codes: list[int | None],
+        came: Callable[[Response], None],
+    ) -> AppendResponse:
+        """Append messages, each behind the last one of its queue (DL-B05), all or none; answered together."""
+        store_ms, bodies = max(self.clock_ms(), self.last_store_ms), []
+        begun = 0
+        taken = AppendResponse(code=Code.DISK_ERROR)
+        try:
+            for message, queue in zip(messages, targets, strict=True):
+                if queue is None:
+                    message.queue_offset = 0
+                else:
+                    message.queue_offset = queue.next_offset
+                    queue.next_offset += 1
+                begun += 1
+                message.physical_offset = 0
+                message.store_timestamp_ms = store_ms
+                bodies.append(encode_record(message))
+            taken = self._member().offer(bodies, came)
+        finally:
+            if taken.code != Code.SUCCESS:
+                for queue in targets[:begun]:
+                    if queue is not None:
+                        queue.next_offset -= 1
+        if taken.code != Code.SUCCESS:
+            return taken
+        self.last_store_ms = store_ms
+        pending = self._pending
+        for message, queue, body, pos, code in zip(messages, targets, bodies, taken.positions, codes, strict=True):
+            size = len(body)
+            message.physical_offset, message.store_bytes = pos + ENTRY_HEADER_BYTES, size
+            end = pos + ENTRY_HEADER_BYTES + size
+            pending.append((end, queue, message, self.code_of(message) if code is None else code))
+        self.log.end = end
+        return taken
 
     def code_of(self, message: Message) -> int:
         """Tags code of the message's unit, or its time of delivery."""
@@ -325,9 +411,9 @@ class LedgerStore(MessageStore, Listener):
         """As `wait_confirmed`; calls, without a task, perhaps before it returns."""
 
         def came(code: int) -> None:
-            if code != Code.SUCCESS:
-                result.reason = f"DLedger {code}"
-            told(_OUTCOMES.get(Code(code), PutStatus.UNKNOWN_ERROR))
+            status, reason = _outcome(code)
+            result.reason = result.reason or reason
+            told(status)
 
         if isinstance(result, LedgerPut) and result.answer is not None:
             result.answer.then(came)
@@ -368,9 +454,14 @@ class LedgerStore(MessageStore, Listener):
         pending, commit_log = self._pending, self.log
         if commit_log.ledger is not None and commit_log.ledger.begin_pos != self._begins_at:
             self._begins_anew(commit_log.ledger.begin_pos)
-        for _ in range(count_max):
+        done = 0
+        while done < count_max:
             if self.dispatched >= commit_log.committed_pos:
                 return False
+            many = dispatch_plain(self, count_max - done) if not pending else 0
+            done += max(many, 1)
+            if many:
+                continue
             if pending and pending[0][2].physical_offset - ENTRY_HEADER_BYTES == self.dispatched:
                 end, queue, message, code = pending.popleft()
                 self.dispatch(queue, message, code)
@@ -490,6 +581,11 @@ class LedgerUpkeep(Upkeep):
         store.recheck(usage)
         if not store.refusal:
             await asyncio.to_thread(store.reserve.take)
+
+
+def _outcome(code: int) -> tuple[PutStatus, str]:
+    """What the group's answer means, and why."""
+    return _OUTCOMES.get(Code(code), PutStatus.UNKNOWN_ERROR), "" if code == Code.SUCCESS else f"DLedger {code}"
 
 
 def _refused(taken: AppendResponse) -> PutResult:

@@ -253,24 +253,24 @@ class RaftMember:
             return AppendResponse(code=Code.LEADER_NOT_READY)
         self._token = token = self._token + 1
         self._answers[token] = answered
-        done = AppendResponse(code=Code.DISK_ERROR)
-
-        def decide() -> list[Action]:
-            nonlocal done
+        try:
             done, actions = node.offer(self._clock_ms(), token, bodies)
-            return actions
-
-        self._actions.extend(self._decide(decide))
+        except Exception as error:
+            self._core_failed(error)
+            done, actions = AppendResponse(code=Code.DISK_ERROR), []
+        self._actions.extend(actions)
         self._run()
         if not self._push_soon:
             self._push_soon = True
-            asyncio.get_running_loop().call_soon(self._push)
+            asyncio.get_running_loop().call_soon(self.push)
         return done
 
-    def _push(self) -> None:
-        self._push_soon = False
-        node = self._node()
-        self._feed(lambda: node.push(self._clock_ms()))
+    def push(self) -> None:
+        """Send what was offered now, and not at the end of this turn."""
+        if self._push_soon:
+            self._push_soon = False
+            node = self._node()
+            self._feed(lambda: node.push(self._clock_ms()))
 
     async def transfer(self, transferee: str) -> TransferResponse:
         """Hand the leadership over (DL-L01)."""
@@ -368,16 +368,18 @@ class RaftMember:
 
     def _decide(self, given: Input) -> list[Action]:
         """The core's answer to an input. One that raises (damage on disk, a broken invariant) ends this member's part."""
-        node = self._node()
         try:
             return given()
         except Exception as error:
-            log.exception("member=%s the core failed", self.settings.self_id)
-            if isinstance(error, CorruptRecord) and self.files.damaged >= 0:
-                self._damage_mark.leave(self.files.damaged)
-            if node.state.failed is None:
-                self._failed(error)
+            self._core_failed(error)
             return []
+
+    def _core_failed(self, error: Exception) -> None:
+        log.exception("member=%s the core failed", self.settings.self_id)
+        if isinstance(error, CorruptRecord) and self.files.damaged >= 0:
+            self._damage_mark.leave(self.files.damaged)
+        if self._node().state.failed is None:
+            self._failed(error)
 
     async def _wait_for(self, work: Awaitable[None]) -> None:
         try:

@@ -25,6 +25,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -74,10 +75,17 @@ class IndexUnit:
 
 def entry_bytes(entry: Entry) -> bytes:
     """The entry as it is stored."""
-    head = HEADER.pack(
-        entry.magic, entry.size, entry.index, entry.term, entry.pos, entry.channel, 0, 0, len(entry.body)
-    )
-    return head + entry.body
+    return entries_bytes((entry,))
+
+
+def entries_bytes(entries: Iterable[Entry]) -> bytes:
+    """Entries as they are stored, one behind the other."""
+    pack, parts = HEADER.pack, []
+    for entry in entries:
+        body = entry.body
+        parts.append(pack(entry.magic, entry.size, entry.index, entry.term, entry.pos, entry.channel, 0, 0, len(body)))
+        parts.append(body)
+    return b"".join(parts)
 
 
 def read_header(buffer: memoryview, at: int) -> Header:

@@ -22,6 +22,7 @@ from saturnmq.raft.layout import (
     Header,
     IndexUnit,
     blank_record,
+    entries_bytes,
     entry_bytes,
     index_unit,
     read_entry,
@@ -127,7 +128,7 @@ class LedgerFiles:
         self._begin, self._end = made.begin_index, made.end_index
         self._end_term, self._end_pos = made.end_term, made.end_pos
         for header in made.found:
-            self._write_unit(header.index, index_unit(header))
+            self._write_units(header.index, [index_unit(header)])
         self._clear_behind(made)
 
     def close(self) -> None:
@@ -252,16 +253,32 @@ class LedgerFiles:
 
     def append(self, entries: Iterable[Entry]) -> None:
         """Write entries behind the end. Raises DiskFull, StoreError; what was written before stays."""
+        run: list[Entry] = []  # of one file, one behind the other
+        end, last = self._end_pos, self._end
         for entry in entries:
-            invariant(entry.pos == place(self._end_pos, entry.size, self.file_bytes), "the entry belongs elsewhere")
-            invariant(self._end < 0 or entry.index == self._end + 1, "the entry does not follow the last one")
-            file = self._file_for(entry.pos)
-            file.map[entry.pos - file.start : entry.end_pos - file.start] = entry_bytes(entry)
-            self._write_unit(entry.index, index_unit(entry))
-            self._dirty[id(file)] = file
-            if self._end < 0:
-                self._begin = entry.index
-            self._end, self._end_term, self._end_pos = entry.index, entry.term, entry.end_pos
+            pos, size, index = entry.pos, entry.size, entry.index
+            if pos != place(end, size, self.file_bytes) or (last >= 0 and index != last + 1):
+                self._write(run)
+                invariant(False, f"entry {index} at {pos} does not follow entry {last}, which ends at {end}")
+            if pos != end and run:
+                self._write(run)
+                run = []
+            run.append(entry)
+            end, last = pos + size, index
+        self._write(run)
+
+    def _write(self, run: list[Entry]) -> None:
+        """Entries of one file and their index units, in one step each."""
+        if not run:
+            return
+        first, last = run[0], run[-1]
+        file = self._file_for(first.pos)
+        file.map[first.pos - file.start : last.end_pos - file.start] = entries_bytes(run)
+        self._dirty[id(file)] = file
+        self._write_units(first.index, [index_unit(entry) for entry in run])
+        if self._end < 0:
+            self._begin = first.index
+        self._end, self._end_term, self._end_pos = last.index, last.term, last.end_pos
 
     def repair(self, entry: Entry) -> bool:
         """Put a good copy of a committed entry where the damaged one lies. False: it does not fit between its neighbours."""
@@ -273,7 +290,7 @@ class LedgerFiles:
             return False
         file.map[entry.pos - file.start : entry.end_pos - file.start] = entry_bytes(entry)
         self._dirty[id(file)] = file
-        self._write_unit(index, index_unit(entry))
+        self._write_units(index, [index_unit(entry)])
         return True
 
     def _begins(self, entry: Entry) -> bool:
@@ -341,17 +358,22 @@ class LedgerFiles:
             self._spare.delete()
             self._spare = None
 
-    def _write_unit(self, index: int, unit: bytes) -> None:
-        offset = index * INDEX_UNIT_BYTES
-        file = self.index.find(offset)
-        if file is None:
-            start = offset - offset % self.index.size_bytes
-            if self.index.files and self.index.files[-1].end != start:
-                self._drop(self.index)
-            file = self.index.make(start)
-            self.index.files.append(file)
-        file.map[offset - file.start : offset - file.start + INDEX_UNIT_BYTES] = unit
-        self._dirty[id(file)] = file
+    def _write_units(self, index: int, units: Sequence[bytes]) -> None:
+        """Index units from index on."""
+        at = 0
+        while at < len(units):
+            offset = (index + at) * INDEX_UNIT_BYTES
+            file = self.index.find(offset)
+            if file is None:
+                start = offset - offset % self.index.size_bytes
+                if self.index.files and self.index.files[-1].end != start:
+                    self._drop(self.index)
+                file = self.index.make(start)
+                self.index.files.append(file)
+            data = b"".join(units[at : at + (file.end - offset) // INDEX_UNIT_BYTES])
+            file.map[offset - file.start : offset - file.start + len(data)] = data
+            self._dirty[id(file)] = file
+            at += len(data) // INDEX_UNIT_BYTES
 
     def cut(self, index: int, end_pos: int, *, restart: bool = False) -> None:
         """Remove entries from index on, durably; restart: remove all, the next entry lies at end_pos (section 3.5)."""

@@ -34,7 +34,7 @@ from typing import Final
 from saturnmq.protocol.errors import BodyError
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, Entry
 from saturnmq.raft.core.messages import PushKind, PushRequest, PushResponse
-from saturnmq.raft.layout import HEADER, entry_bytes
+from saturnmq.raft.layout import HEADER, entries_bytes
 
 OFFER: Final = "saturnmqPush"  # ext field; its value is the form
 FORM: Final = 2
@@ -58,7 +58,7 @@ def encode_push(push: PushRequest) -> bytes | None:
     if push.kind is not PushKind.APPEND or max(lengths) > _TEXT_BYTES_MAX:
         return None
     head = _PUSH_HEAD.pack(FORM, _APPEND, len(push.entries), push.term, push.commit_index, *lengths)
-    return b"".join((head, *texts, *map(entry_bytes, push.entries)))
+    return b"".join((head, *texts, entries_bytes(push.entries)))
 
 
 def decode_push(body: bytes) -> PushRequest:

@@ -96,13 +96,14 @@ def answer_later(ctx: Context, result: PutResult, made: Callable[[PutStatus], Co
 
     def told(status: PutStatus) -> None:
         ctx.waiting_sends -= 1
-        later.answer(_after_topics(ctx, made(status)) if ctx.topics.saver.writing else made(status))
+        later.answer(after_topics(ctx, made(status)) if ctx.topics.saver.writing else made(status))
 
     ctx.store.when_confirmed(result, told)
     return later
 
 
-async def _after_topics(ctx: Context, reply: Command | bytes) -> Command:
+async def after_topics(ctx: Context, reply: Command | bytes) -> Command:
+    """The answer once topics that were made a moment ago are on disk."""
     with contextlib.suppress(StoreError):  # logged where it is noticed; the message is stored all the same
         await ctx.topics.saver.saved()
     return reply if isinstance(reply, Command) else FrameDecoder().feed(reply)[0]

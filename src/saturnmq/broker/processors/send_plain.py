@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from saturnmq.broker.context import Context
+from saturnmq.broker.dledger_store import LedgerStore
 from saturnmq.broker.numbers import int32, int32_or
 from saturnmq.broker.processors import send as definition
 from saturnmq.net import Connection, Later
@@ -134,6 +135,8 @@ def _send(ctx: Context, connection: Connection, request: ShapedCommand, plan: Pl
         ctx.store_host,
         plan.reconsume,
     )
+    if store.quorum and isinstance(store, LedgerStore):
+        return _put_soon(ctx, store, request, message)
     result = store.put(message)
     if result.status is not _PUT_OK:
         return definition.answer(ctx, request, result, result.status, queue_id)
@@ -145,6 +148,29 @@ def _send(ctx: Context, connection: Connection, request: ShapedCommand, plan: Pl
     if request.flag & _ONEWAY:
         return b""
     return ctx.answers.one(request.serialization, request.opaque, queue_id, result.queue_offset, result.physical_offset)
+
+
+def _put_soon(ctx: Context, store: LedgerStore, request: ShapedCommand, message: Message) -> Later:
+    """With what else came in this turn of the loop; the answer when the group has committed it."""
+    later, queue_id = Later(), message.queue_id
+    ctx.waiting_sends += 1
+
+    def told(status: PutStatus, reason: str) -> None:
+        ctx.waiting_sends -= 1
+        if message.store_bytes:
+            ctx.stats.put_messages += 1
+            ctx.stats.put_bytes += message.store_bytes
+        made: Command | bytes
+        if status is _PUT_OK:
+            made = ctx.answers.one(
+                request.serialization, request.opaque, queue_id, message.queue_offset, message.physical_offset
+            )
+        else:
+            made = definition.answer(ctx, request, PutResult(status, reason=reason), status, queue_id)
+        later.answer(definition.after_topics(ctx, made) if ctx.topics.saver.writing else made)
+
+    store.put_soon(message, told)
+    return later
 
 
 def _answer_later(ctx: Context, request: ShapedCommand, result: PutResult, queue_id: int) -> Later:

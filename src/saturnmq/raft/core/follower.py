@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from saturnmq.raft.core.actions import AppendEntries, CutLog, Role
-from saturnmq.raft.core.entry import Entry
+from saturnmq.raft.core.entry import Entry, place
 from saturnmq.raft.core.messages import Code, PushKind, PushRequest, PushResponse
 from saturnmq.raft.core.state import State
 
@@ -159,18 +159,20 @@ class Follower:
         """Append the entries that are not there. False when one does not fit; those before it stay (DL-F05, DL-F11)."""
         state, log = self.state, self.state.log
         new: list[Entry] = []
-        fits = not state.disk_full
+        fits, known = not state.disk_full, log.next_index
+        end, end_term, file_bytes = log.end_pos, log.end_term, state.settings.file_bytes
         for entry in waiting.request.entries if fits else ():
-            if entry.index < log.next_index:
+            if entry.index < known:
                 fits = log.entry(entry.index) == entry
             else:
-                fits = entry.pos == log.place(entry.size) and log.end_term <= entry.term <= state.term
+                fits = entry.pos == place(end, entry.size, file_bytes) and end_term <= entry.term <= state.term
+                end, end_term = entry.end_pos, entry.term
                 if fits:
-                    log.append((entry,))
                     new.append(entry)
             if not fits:
                 break
         if new:
+            log.append(new)
             self.verified = log.end
             state.out.append(AppendEntries(tuple(new)))
             state.sync()

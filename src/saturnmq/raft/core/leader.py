@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from saturnmq.raft.core.actions import AppendEntries, Role
-from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, Entry, entry_bytes_max
+from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, Entry, entry_bytes_max, place
 from saturnmq.raft.core.messages import AppendResponse, Code, PushKind, PushRequest, PushResponse, Response
 from saturnmq.raft.core.progress import Event, PeerState, Progress, Pushed, Search
 from saturnmq.raft.core.state import State
@@ -108,13 +108,14 @@ class Leader:
         return Code.DISK_FULL if state.disk_full else None
 
     def _append(self, bodies: Sequence[bytes]) -> list[Entry]:
-        state, log, entries = self.state, self.state.log, []
-        for body in bodies:
+        state, log, entries, stamp = self.state, self.state.log, [], self.stamp
+        term, end, file_bytes = state.term, log.end_pos, state.settings.file_bytes
+        for index, body in enumerate(bodies, log.next_index):
             size = ENTRY_HEADER_BYTES + len(body)
-            pos = log.place(size)
-            entry = Entry(log.next_index, state.term, pos, self.stamp(body, pos), size=size)
-            log.append((entry,))
-            entries.append(entry)
+            pos = place(end, size, file_bytes)
+            entries.append(Entry(index, term, pos, stamp(body, pos), size=size))
+            end = pos + size
+        log.append(entries)
         state.out.append(AppendEntries(tuple(entries)))
         state.sync()
         return entries

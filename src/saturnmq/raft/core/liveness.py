@@ -50,9 +50,11 @@ class Heartbeats:
     @property
     def quorum_seen_ms(self) -> int:
         """A quorum, with this leader, answered heartbeats that were sent at this time or later."""
-        others = sorted(self.acked_ms.values(), reverse=True)
-        needed = self.state.quorum - 1
-        return others[needed - 1] if needed else self.state.now_ms
+        acked = self.acked_ms.values()
+        needed = (len(acked) + 1) // 2
+        if needed == 1:  # asked for before every append
+            return max(acked)
+        return sorted(acked, reverse=True)[needed - 1] if needed else self.state.now_ms
 
     @property
     def lease_ends_ms(self) -> int:

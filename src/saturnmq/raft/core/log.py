@@ -65,17 +65,19 @@ class Log:
         return place(self.end_pos, entry_bytes, self._file_bytes)
 
     def append(self, entries: Iterable[Entry]) -> None:
+        cache = self._cache
         for entry in entries:
-            if entry.index != self.next_index or entry.term < self.end_term:
-                invariant(False, f"{entry.index} of term {entry.term} follows {self.end} of term {self.end_term}")
-            if self.empty:
-                self.begin = entry.index
-            self.end = entry.index
-            self.next_index = entry.index + 1
+            index, size = entry.index, entry.size
+            if index != self.next_index or entry.term < self.end_term:
+                invariant(False, f"{index} of term {entry.term} follows {self.end} of term {self.end_term}")
+            if self.end < 0:
+                self.begin = index
+            self.end = index
+            self.next_index = index + 1
             self.end_term = entry.term
-            self.end_pos = entry.end_pos
-            self._cache[entry.index] = entry
-            self._cache_bytes += entry.size
+            self.end_pos = entry.pos + size
+            cache[index] = entry
+            self._cache_bytes += size
 
     def cut(self, index: int, end_pos: int) -> None:
         """Remove entries from index on; the entry before it is the last."""
