@@ -247,12 +247,21 @@ class Part(NamedTuple):
     rows: list[tuple[str, ...]]
 
 
-def markdown(parts: list[Part], facts: list[str]) -> str:
-    """docs/benchmarks-ledger.md."""
-    lines = ["# Benchmarks: a DLedger group of three", "", _INTRODUCTION, "", *(f"- {fact}" for fact in facts)]
+CHAPTERS = ("Sends", "An empty follower", "Kills of the leader")
+
+
+def markdown(parts: list[Part], facts: list[str], before: str = "") -> str:
+    """docs/benchmarks-ledger.md. before: the page as it was, whose chapters stay where nothing was measured anew."""
+    kept = {chapter.partition("\n")[0]: chapter for chapter in before.split("\n## ")[1:]}
+    kept = {title: f"## {chapter.rstrip()}" for title, chapter in kept.items() if title in CHAPTERS}
+    stamp = "; ".join(facts[:1] + facts[2:3])
     for title, words, columns, rows in parts:
-        lines += ["", f"## {title}", "", words, "", *_lines(columns, rows)]
-    return "\n".join([*lines, "", _HOW_TO_READ.strip(), ""])
+        kept[title] = "\n".join([f"## {title}", "", words, "", f"- {stamp}", "", *_lines(columns, rows)])
+    chapters = [kept[title] for title in CHAPTERS if title in kept]
+    head = "\n".join(
+        ["# Benchmarks: a DLedger group of three", "", _INTRODUCTION, "", *(f"- {fact}" for fact in facts)]
+    )
+    return "\n\n".join([head, *chapters, _HOW_TO_READ.strip()]) + "\n"
 
 
 _INTRODUCTION = (
@@ -342,7 +351,7 @@ def main() -> int:
         console.print(line, style="dim")
     if args.write:
         target = REPOSITORY / "docs" / "benchmarks-ledger.md"
-        target.write_text(markdown(parts, facts))
+        target.write_text(markdown(parts, facts, target.read_text() if target.exists() else ""))
         console.print(f"written: {target.relative_to(REPOSITORY)}")
     return 1 if failures else 0
 
