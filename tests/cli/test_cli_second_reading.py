@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
-import ipaddress
 import json
 import signal
 import socket
@@ -16,11 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from certificates import write_certificate
 from saturnmq.net import NetSettings, RemotingClient, SendFailed, TlsSettings
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command
@@ -41,33 +36,9 @@ def test_address_and_port_of_the_file_hold_where_no_option_is_given(serve: Start
         assert host == "127.0.0.2" and port not in ("9876", "10911")
 
 
-def write_certificate(folder: Path) -> tuple[Path, Path]:
-    """A self-signed certificate for 127.0.0.1 and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
-        .sign(key, hashes.SHA256())
-    )
-    certificate_path, key_path = folder / "server.pem", folder / "server.key"
-    certificate_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    key_path.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return certificate_path, key_path
-
-
 @pytest.mark.spec("REM-29", "NS-31")
 def test_tls_keys_of_the_file_hold_for_all_servers_and_between_them(standalone: Start, tmp_path: Path) -> None:
-    certificate, key = write_certificate(tmp_path)
+    certificate, key = write_certificate(tmp_path, "server")
     file = tmp_path / "x.conf"
     file.write_text(f"tls.server.mode=enforcing\ntls.server.certPath={certificate}\ntls.server.keyPath={key}\n")
     server = standalone("-c", str(file))

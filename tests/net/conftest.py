@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from netpair import write_certificate
+
+from certificates import write_certificate
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ import ssl
 from pathlib import Path
 
 import pytest
-from netpair import echo, pair, run, write_certificate
+from netpair import echo, pair, run
 
+from certificates import write_certificate
 from saturnmq.net import SendFailed, TlsMode, TlsSettings
 from saturnmq.net.tls import ContextHolder, TlsStream, client_context, server_context
 from saturnmq.protocol.command import Command, encode_frame

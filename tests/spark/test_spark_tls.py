@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,11 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from certificates import write_certificate
 from saturnmq import Outgoing
 from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.client.errors import NoNameServer, RouteNotFound
@@ -36,29 +31,6 @@ from saturnmq.sync import Client
 from saturnmq.testing.loop_thread import LoopThread
 
 HOST = "127.0.0.1"
-
-
-def write_certificate(folder: Path, name: str, address: str = HOST) -> tuple[str, str]:
-    """A self-signed certificate for an address and its key, as PEM files."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), False)
-        .sign(key, hashes.SHA256())
-    )
-    paths = folder / f"{name}.pem", folder / f"{name}.key"
-    paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    form = serialization.PrivateFormat.PKCS8
-    paths[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
-    return str(paths[0]), str(paths[1])
 
 
 @dataclass(frozen=True)
@@ -94,8 +66,9 @@ class Cluster:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A name server and a broker; both take TLS only, and demand the client's certificate."""
     folder = tmp_path_factory.mktemp("tls")
-    server, client = write_certificate(folder, "server"), write_certificate(folder, "client")
-    other = write_certificate(folder, "other", "127.0.0.9")
+    made = [write_certificate(folder, "server"), write_certificate(folder, "client")]
+    made.append(write_certificate(folder, "other", "127.0.0.9"))
+    server, client, other = [(str(certificate), str(key)) for certificate, key in made]
     tls = TlsSettings(
         mode="enforcing", enable=True, need_client_auth="require", server_cert_path=server[0], server_key_path=server[1],
         server_trust_path=client[0], client_cert_path=client[0], client_key_path=client[1],
