@@ -60,7 +60,9 @@ TICK_MS = 10  # DL-E02
 CLEAN_INTERVAL_MS = 10_000
 SLOW_SYNC_MS = 500  # DL-S04
 SYNC_REST = 4  # a sync that nobody waits for follows the last one after so many times as long as that took, but
-SYNC_REST_MAX_MS = 500  # after no more than this, as a plain broker's does
+SYNC_REST_MS = range(
+    50, 501
+)  # not sooner, for it holds up the loop's thread, and not later, which is a plain broker's interval
 
 Input = Callable[[], list[Action]]
 
@@ -471,7 +473,7 @@ class RaftMember:
         try:
             await asyncio.get_running_loop().run_in_executor(self._sync_thread, job)
             took_ms = self._clock_ms() - began_ms
-            self._rest_until_ms = self._clock_ms() + min(SYNC_REST * took_ms, SYNC_REST_MAX_MS)
+            self._rest_until_ms = self._clock_ms() + min(max(SYNC_REST * took_ms, SYNC_REST_MS[0]), SYNC_REST_MS[-1])
             if took_ms > SLOW_SYNC_MS:
                 log.warning("member=%s sync took %s ms", self.settings.self_id, took_ms)
         except (SaturnError, OSError) as error:
