@@ -31,7 +31,7 @@ def opened(root: Path, **more: Any) -> MessageStore:
 
 
 IPV4, IPV6 = "7F0000010ABC18B4AAC2", "FD0000000000000000000000000000022DC05FFD2B27"  # how keys of a client begin
-unique = st.text(HEX, min_size=1, max_size=60) | st.text(min_size=1, max_size=40).filter(
+unique = st.text(HEX, min_size=1, max_size=90) | st.text(min_size=1, max_size=40).filter(
     lambda text: not set(text) & {"\x01", "\x02", "\0"}
 )
 ids = st.sampled_from([f"{ip}{77_000_000 * n // 4:08X}{n * 1999:04X}" for n in range(30) for ip in (IPV4, IPV6)])

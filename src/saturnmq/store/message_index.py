@@ -31,6 +31,7 @@ _ROLLBACK: Final = int(SysFlag.ROLLBACK)
 _COUNT: Final = 4
 _TIME: Final = 8
 _HEADS_MAX: Final = 4096
+_STEM_MAX: Final = 64  # bytes; a property may have 32 KiB
 _HEX: Final = b"0123456789ABCDEF"
 _LOW: Final = {bytes((a, b)): a * 31 + b for a in _HEX for b in _HEX}
 _HIGH: Final = {pair: value * 31**2 for pair, value in _LOW.items()}
@@ -301,7 +302,7 @@ class MessageIndex:
         value = sum(power[time[at : at + 2]] for power, at in zip(_TIMES, (0, 2, 4, 6), strict=True))
         start = self._stems.get((topic, stem))
         if start is None:
-            if not stem or not stem.isascii():
+            if not 0 < len(stem) <= _STEM_MAX or not stem.isascii():
                 raise KeyError(stem)
             if len(self._stems) >= _HEADS_MAX:
                 self._stems.clear()
