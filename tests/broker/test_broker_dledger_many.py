@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 import pytest
+from brokergroup import ledger_group
 from test_broker_dledger import Alone, bodies_of, message, one_settings, put, run
 
 from saturnmq.broker import dledger_dispatch, dledger_store
+from saturnmq.broker.dledger_log import LedgerLog
 from saturnmq.broker.dledger_store import LedgerStore
 from saturnmq.net import NetSettings
-from saturnmq.protocol.codes import SCHEDULE_TOPIC, SysFlag
-from saturnmq.protocol.message import Host, Message, encode_properties
-from saturnmq.store import PutStatus
+from saturnmq.protocol.codes import SCHEDULE_TOPIC, TIMER_TOPIC, SysFlag
+from saturnmq.protocol.errors import CorruptRecord, SaturnError
+from saturnmq.protocol.message import Host, Message, encode_properties, encode_record
+from saturnmq.raft.core.entry import Entry, place
+from saturnmq.raft.layout import HEADER
+from saturnmq.raft.ledger_files import LedgerFiles
+from saturnmq.raft.message_entries import stamp_message
+from saturnmq.store import PutStatus, StoreProfile, StoreSettings
+from saturnmq.store.disk import Disk
+from saturnmq.store.queues import QueueTable
 
 Told = list[tuple[bytes, PutStatus, str]]
 
@@ -95,21 +105,91 @@ def test_who_is_given_a_message_and_leads_no_more_refuses_it(tmp_path: Path) -> 
 
 
 @pytest.mark.spec("DL-B06")
-def test_an_error_on_the_way_is_told_to_everyone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_on_the_way_is_told_to_whom_it_concerns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with Alone(tmp_path) as store:
-            calls = iter(["ok", "fails"])
 
             def encode(one: Message) -> bytes:
-                if next(calls, "") == "fails":
+                if one.body == b"b":
                     raise RuntimeError("no such thing")
                 return real(one)
 
             real = dledger_store.encode_record
             monkeypatch.setattr(dledger_store, "encode_record", encode)
-            told = await given(store, message(b"a"), message(b"b"))
-            assert told == [(body, PutStatus.UNKNOWN_ERROR, "no such thing") for body in (b"a", b"b")]
-            assert bodies_of(store) == [b"last"]
+            told = await given(store, message(b"a"), message(b"b"), message(b"c"))
+            by_body = {body: (status, reason) for body, status, reason in told}
+            assert by_body == {
+                b"a": (PutStatus.PUT_OK, ""),
+                b"b": (PutStatus.UNKNOWN_ERROR, "no such thing"),
+                b"c": (PutStatus.PUT_OK, ""),
+            }
+            assert bodies_of(store) == [b"a", b"c", b"last"]
+
+    run(work)
+
+
+@pytest.mark.spec("DL-A07")
+def test_one_who_cannot_be_told_keeps_nobody_from_the_answer(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Alone(tmp_path) as store:
+            told: list[PutStatus] = []
+
+            def fails(status: PutStatus, reason: str) -> None:
+                raise RuntimeError("gone")
+
+            for serving in (True, False):
+                store.serving = serving
+                store.put_soon(message(b"a"), fails)
+                store.put_soon(message(b"b"), lambda status, reason: told.append(status))
+                store.put(message(b"c"))
+                store.serving = True
+                await put(store, b"d")
+            assert told == [PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE]
+
+    run(work)
+
+
+@pytest.mark.spec("DL-A03")
+def test_a_large_turn_is_several_proposals(tmp_path: Path) -> None:
+    """Who came first does not wait for the last."""
+
+    async def work() -> None:
+        async with Alone(tmp_path) as store:
+            member = store.member
+            assert member is not None
+            real, sizes = member.offer, []
+
+            def offer(bodies: Any, answered: Any) -> Any:
+                sizes.append(len(bodies))
+                return real(bodies, answered)
+
+            member.offer = offer  # type: ignore[method-assign]
+            told = await given(store, *(message(bytes(30_000)) for _ in range(7)))
+            assert [status for _, status, _ in told] == [PutStatus.PUT_OK] * 7
+            assert sizes == [3, 3, 1, 1]
+
+    run(work)
+
+
+@pytest.mark.spec("DL-B07", "SND-15")
+def test_a_send_that_is_not_committed_is_no_success_and_waits_no_more(tmp_path: Path) -> None:
+    """Over the wire, the short way: the leader loses its quorum after it appended."""
+
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            await group.send(b"first")
+            master = await group.master()
+            ctx, store = master.ctx, master.store
+            assert isinstance(store, LedgerStore) and store.member is not None
+            for name in group.names:
+                if name != group.name_of(master):
+                    store.member.readdress(name, "127.0.0.1:1")
+            before, failed = ctx.stats.put_messages, ctx.stats.put_failed
+            fields = {"a": "p", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "", "j": 0}
+            answer = await group.call(master, 310, b"lost", **fields, k=False, m=False)
+            assert answer.code != 0 and "msgId" not in answer.ext
+            assert (ctx.stats.put_messages, ctx.stats.put_failed) == (before + 1, failed + 1)
+            assert ctx.waiting_sends == 0
 
     run(work)
 
@@ -194,3 +274,134 @@ def test_many_entries_are_dispatched_as_single_ones(seed: int, tmp_path: Path, m
     assert single[0] == many[0] and len(many[0]) > 9
     assert single[1] == many[1] and many[1]
     assert single[2] == many[2] and single[3] == many[3]
+
+
+class Waiting:
+    """An index that is full after some records."""
+
+    refusal = "full"
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+
+    def add(self, record: Any) -> bool:
+        return self.add_all([record])
+
+    def add_all(self, records: list[Any]) -> bool:
+        self.records += records
+        return len(self.records) < 40
+
+
+class Bare(LedgerStore):
+    """What dispatch needs of a store; everything it does is noted."""
+
+    def __init__(self, folder: Path, log: LedgerLog) -> None:
+        assert log.ledger is not None
+        self.settings = StoreSettings(store_path_root_dir=str(folder), profile=StoreProfile.SMALL)
+        self.queues = QueueTable(folder / "queues", 6000, Disk(), folder / "left.json", lambda: 0, None)
+        self.log, self._pending, self.index, self.index_queue = log, deque(), None, Waiting()  # type: ignore[assignment]
+        self._begins_at = self.dispatched = log.ledger.begin_pos
+        self.refusal, self.last_store_ms, self.failure, self.bit_map = "", 0, None, None
+        self.calls: list[Any] = []
+        self.foreign: set[Any] = set()
+        self.stops: list[str] = []
+        self.on_append = lambda *call: self.calls.append(call)
+        self.on_foreign = lambda *call: self.foreign.add(call)
+
+    def stop_writing(self, error: Exception) -> None:
+        self.stops.append(str(error))
+
+    def found(self, step: int) -> tuple[Any, ...]:
+        error = None
+        try:
+            for _ in range(5000):
+                if not self.dispatch_some(step):
+                    break
+            else:
+                error = "endless"
+        except SaturnError as problem:
+            error = str(problem)
+        queues = {
+            key: (one.max_offset, one.min_offset, one.next_offset, one.max_physical, bytes(one._tail))
+            for key, one in self.queues.by_key.items()
+        }
+        assert isinstance(self.index_queue, Waiting)
+        return (
+            error, self.dispatched, queues, self.index_queue.records, self.refusal, self.last_store_ms, self.calls,
+            self.foreign, self.stops, self.queues._dirty,
+        )  # fmt: skip
+
+
+def odd_ledger(files: LedgerFiles, rng: random.Random) -> list[Entry]:
+    """Messages whose queue offsets do not always go on, and records of which bytes are changed or missing."""
+    made: list[Entry] = []
+    numbers: dict[tuple[str, int], int] = {}
+    host = Host("127.0.0.1", 1)
+    for index in range(rng.randrange(5, 80)):
+        topic, queue_id = rng.choice(["T"] * 9 + ["Ü", SCHEDULE_TOPIC, TIMER_TOPIC]), rng.randrange(2)
+        number = max(numbers.get((topic, queue_id), 0) + rng.choice([0] * 40 + [3, -2]), 0) * (rng.random() > 0.02)
+        numbers[topic, queue_id] = number + 1
+        properties = {"UNIQ_KEY": f"A{index}", "TAGS": "t"} if rng.random() < 0.8 else {}
+        born = host if rng.random() < 0.95 else Host("::1", 1)
+        record = encode_record(
+            Message(
+                topic, bytes(rng.randrange(60)), encode_properties(properties), queue_id, 0,
+                rng.choice([0] * 20 + [4, 8, 12, 16]), 1, born, host, queue_offset=number, store_timestamp_ms=1000 + index,
+            )
+        )  # fmt: skip
+        end = made[-1].end_pos if made else 0
+        body = bytearray(stamp_message(record, place(end, 48 + len(record), files.file_bytes)))
+        if rng.random() < 0.12:
+            for _ in range(rng.choice([1, 1, 2])):
+                lengths = [0, 1, 2, 3, 4, 12, 20, 27, 28, 35, 39, 84, 85, 86, 87, 88, len(body) - 1]
+                at = min(rng.choice([*lengths, rng.randrange(len(body))]), len(body) - 1)
+                body[at] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256), body[at] ^ 1])
+        if rng.random() < 0.02:
+            del body[rng.randrange(1, len(body)) :]
+        made.append(Entry(index, 1, place(end, 48 + len(body), files.file_bytes), bytes(body)))
+    files.append(made)
+    return made
+
+
+@pytest.mark.spec("DL-B12", "DL-B13", "RP-01")
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_odd_entries_are_dispatched_as_single_ones(first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = 0
+    for seed in range(first, first + 20):
+        rng, folder = random.Random(seed), tmp_path / str(seed)
+        files = LedgerFiles(folder / "ledger", file_bytes=8192, index_file_units=256)
+        files.open()
+        made = odd_ledger(files, rng)
+        log = LedgerLog([folder / "log"], 8192, Disk())
+        log.attach(files, 0, files.end_pos if rng.random() < 0.5 else rng.choice(made).end_pos)
+        monkeypatch.setattr(dledger_store, "dispatch_plain", lambda store, count_max: 0)
+        single = Bare(folder / "single", log).found(1)
+
+        def many(store: LedgerStore, count_max: int) -> int:
+            nonlocal plain
+            count = dledger_dispatch.dispatch_plain(store, count_max)
+            plain += count
+            return count
+
+        monkeypatch.setattr(dledger_store, "dispatch_plain", many)
+        assert Bare(folder / "many", log).found(200) == single, f"seed {seed}"
+        files.close()
+    assert plain > 50
+
+
+@pytest.mark.spec("DL-B13", "DUR-10")
+@pytest.mark.parametrize(("size", "body_len"), [(0, -48), (-148, -196), (40, -8), (48, 0)])
+def test_a_damaged_length_ends_the_dispatch_and_does_not_turn_it_round(
+    tmp_path: Path, size: int, body_len: int
+) -> None:
+    files = LedgerFiles(tmp_path / "ledger", file_bytes=8192, index_file_units=256)
+    files.open()
+    made = odd_ledger(files, random.Random(1))
+    at = made[2].pos
+    files.data.files[0].map[at : at + 48] = HEADER.pack(1, size, 2, 1, at, 0, 0, 0, body_len)
+    log = LedgerLog([tmp_path / "log"], 8192, Disk())
+    log.attach(files, 0, files.end_pos)
+    with pytest.raises(CorruptRecord, match=f"no entry at {at} of the ledger: magic 1, size {size}"):
+        log.body_at(at)
+    assert Bare(tmp_path / "store", log).found(9)[0] == f"no entry at {at} of the ledger: magic 1, size {size}"
+    files.close()

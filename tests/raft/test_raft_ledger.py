@@ -310,6 +310,39 @@ def test_entries_that_do_not_belong_are_never_written(tmp_path: Path) -> None:
     files.close()
 
 
+@pytest.mark.spec("DL-A04", "DL-S01", "DL-S02", "DL-S05")
+def test_many_entries_at_once_are_written_as_single_ones(tmp_path: Path) -> None:
+    """Over ends of data files and of an index file, and behind an entry that fills its file, as a leader's larger files allow."""
+    single, many = ledger(tmp_path / "single"), ledger(tmp_path / "many")
+    made = grow(single, 1, 150)
+    full = Entry(150, 1, place(single.end_pos, FILE_BYTES, FILE_BYTES), bytes(FILE_BYTES - 48))
+    made += [full, Entry(151, 1, full.end_pos, b"behind")]
+    for entry in made[150:]:
+        single.append([entry])
+    many.append(made[:3])
+    many.append(made[3:])
+    assert (many.begin_index, many.end_index, many.end_term, many.end_pos) == (0, 151, 1, full.end_pos + 54)
+    assert contents(many) == contents(single) == made
+    single.close()
+    many.close()
+    for one in (tmp_path / "single").rglob("0*"):
+        assert one.read_bytes() == (tmp_path / "many" / one.relative_to(tmp_path / "single")).read_bytes(), one
+
+
+@pytest.mark.spec("DL-A04")
+def test_what_comes_before_an_entry_that_does_not_follow_is_written(tmp_path: Path) -> None:
+    from saturnmq.protocol.errors import InvariantBroken
+
+    files = ledger(tmp_path)
+    good = [Entry(index, 1, 50 * index, b"xx") for index in range(3)]
+    for wrong in (Entry(4, 1, 150, b"xx"), Entry(3, 1, 151, b"xx")):
+        with pytest.raises(InvariantBroken, match="does not follow entry 2, which ends at 150"):
+            files.append([*good, wrong])
+        good = []
+    assert contents(files) == [Entry(index, 1, 50 * index, b"xx") for index in range(3)]
+    files.close()
+
+
 class Failing(Disk):
     """A disk that fails at the n-th call that changes something."""
 

@@ -84,6 +84,18 @@ def test_the_lease_counts_from_when_a_heartbeat_was_sent() -> None:
     assert bench.node.heartbeats.lease_ends_ms == sent_ms + 5000
 
 
+@pytest.mark.spec("DL-X08")
+@pytest.mark.parametrize(("members", "needed"), [(2, 1), (3, 1), (4, 2), (5, 2)])
+def test_a_lease_needs_a_quorum_with_the_leader(members: int, needed: int) -> None:
+    bench = Bench(members=members).lead()
+    lease = bench.node.heartbeats
+    began = bench.now_ms
+    assert lease.quorum_seen_ms == began
+    for number, peer in enumerate(bench.state.others, 1):
+        lease.acked_ms[peer] = began + 10 * number
+        assert lease.quorum_seen_ms == (began + 10 * (number - needed + 1) if number >= needed else began)
+
+
 @pytest.mark.spec("DL-X06", "DL-H03")
 def test_a_higher_term_of_a_minority_is_respected_at_once_and_rate_limited() -> None:
     bench = Bench(members=5, term=3).lead()

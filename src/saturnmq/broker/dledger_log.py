@@ -114,7 +114,7 @@ class LedgerLog(CommitLog):
             if magic == LEDGER_BLANK_MAGIC:
                 pos += self.file_bytes - pos % self.file_bytes
                 continue
-            if magic != ENTRY_MAGIC or its_pos != pos or size != ENTRY_HEADER_BYTES + body_len:
+            if magic != ENTRY_MAGIC or its_pos != pos or not ENTRY_HEADER_BYTES < size == ENTRY_HEADER_BYTES + body_len:
                 raise CorruptRecord(f"no entry at {pos} of the ledger: magic {magic}, size {size}")
             end = pos + size
             if end > self.committed_pos:

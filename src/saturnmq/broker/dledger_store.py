@@ -19,6 +19,7 @@ from saturnmq.broker import dledger_opening
 from saturnmq.broker.dledger_dispatch import dispatch_plain
 from saturnmq.broker.dledger_failure import SyncMark
 from saturnmq.broker.dledger_log import Body, LedgerFlusher, LedgerLog
+from saturnmq.broker.dledger_turn import Answer, Told, Turn, outcome, refused_by
 from saturnmq.net import NetSettings
 from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import MessageError, SaturnError, StoreError
@@ -40,49 +41,10 @@ from saturnmq.store.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
 
-Told = Callable[[PutStatus, str], object]
 DISPATCH_STEP: Final = 512  # messages dispatched before the loop gets to serve others
 _NOT_IN_QUEUE: Final = (int(SysFlag.PREPARED), int(SysFlag.ROLLBACK))
 _KEPT_HOURS: Final = 87_600  # of the ledger's files while the old log has some (DL-U03)
 _NOOP_HOST: Final = ("127.0.0.1", 10911)
-_REFUSALS: Final = {
-    Code.DISK_FULL: "the disk is full",
-    Code.LEADER_PENDING_FULL: "too many messages wait for the group",
-    Code.LEADER_TRANSFERRING: "the leadership is being handed over",
-    Code.NOT_LEADER: "this broker does not lead its group any more",
-}
-_OUTCOMES: Final = {  # DL-B07
-    Code.SUCCESS: PutStatus.PUT_OK,
-    Code.INCONSISTENT_LEADER: PutStatus.SERVICE_NOT_AVAILABLE,
-    Code.NOT_LEADER: PutStatus.SERVICE_NOT_AVAILABLE,
-    Code.LEADER_NOT_READY: PutStatus.SERVICE_NOT_AVAILABLE,
-    Code.DISK_FULL: PutStatus.SERVICE_NOT_AVAILABLE,
-    Code.WAIT_QUORUM_ACK_TIMEOUT: PutStatus.OS_PAGE_CACHE_BUSY,
-    Code.LEADER_PENDING_FULL: PutStatus.OS_PAGE_CACHE_BUSY,
-}
-
-
-class Answer:
-    """The group's answer to a put: its code when it is there. The ledger always answers (DL-A07)."""
-
-    __slots__ = ("_told", "code")
-
-    def __init__(self) -> None:
-        self.code: int | None = None
-        self._told: list[Callable[[int], object]] = []
-
-    def came(self, response: Response) -> None:
-        self.code = response.code
-        told, self._told = self._told, []
-        for tell in told:
-            tell(response.code)
-
-    def then(self, tell: Callable[[int], object]) -> None:
-        """Call with the code, now if it is there."""
-        if self.code is None:
-            self._told.append(tell)
-        else:
-            tell(self.code)
 
 
 @dataclass(slots=True)
@@ -120,7 +82,7 @@ class LedgerStore(MessageStore, Listener):
         self._direct = False
         self._upkeep = LedgerUpkeep(self)
         self._going_on = False
-        self._soon: list[tuple[Message, Told]] = []
+        self._turn = Turn(self)
         self._marked = False
         self._begins_at = -1
 
@@ -281,52 +243,9 @@ class LedgerStore(MessageStore, Listener):
 
         told gets its final status, and the reason of a refusal. The message says where it lies then.
         """
-        if not self._soon:
-            asyncio.get_running_loop().call_soon(self._put_given)
-        self._soon.append((message, told))
+        self._turn.give(message, told)
 
-    def _put_given(self) -> None:
-        """Append what `put_soon` was given, in its order. Each is told, whatever happens."""
-        given, self._soon = self._soon, []
-        ready: list[tuple[Message, Told]] = []
-        targets: list[ConsumeQueue | None] = []
-        for message, told in given:
-            target = self._target(message)
-            if isinstance(target, PutResult):
-                told(target.status, target.reason)
-            else:
-                ready.append((message, told))
-                targets.append(target)
-        if ready:
-            self._put_ready(ready, targets)
-            self._member().push()
-
-    def _put_ready(self, ready: list[tuple[Message, Told]], targets: list[ConsumeQueue | None]) -> None:
-        answer = Answer()
-
-        def confirmed(code: int) -> None:
-            status, reason = _outcome(code)
-            for _, told in ready:
-                told(status, reason)
-
-        try:
-            taken = self._offer([message for message, _ in ready], targets, [None] * len(ready), answer.came)
-        except Exception as error:  # its senders wait
-            log.exception("%s messages cannot be appended", len(ready))
-            refused = PutResult(PutStatus.UNKNOWN_ERROR, reason=str(error))
-        else:
-            if taken.code == Code.SUCCESS:
-                answer.then(confirmed)
-                return
-            refused = _refused(taken)
-            if taken.code == Code.UNEXPECTED_ARGUMENT and len(ready) > 1:  # one of them is too long
-                for one, target in zip(ready, targets, strict=True):
-                    self._put_ready([one], [target])
-                return
-        for _, told in ready:
-            told(refused.status, refused.reason)
-
-    def _target(self, message: Message) -> ConsumeQueue | PutResult | None:
+    def target_of(self, message: Message) -> ConsumeQueue | PutResult | None:
         """The queue of a message that can be stored; None where it has none; else why not."""
         if not self.serving:
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="this broker does not lead its group")
@@ -341,22 +260,21 @@ class LedgerStore(MessageStore, Listener):
             return PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED, reason=error.message)
 
     def _append(self, messages: list[Message], codes: list[int | None]) -> PutResult:
-        if self._soon:
-            self._put_given()
-        targets = [self._target(message) for message in messages]
+        self._turn.take()
+        targets = [self.target_of(message) for message in messages]
         for target in targets:
             if isinstance(target, PutResult):
                 return target
         answer, first = Answer(), messages[0]
-        taken = self._offer(messages, cast("list[ConsumeQueue | None]", targets), codes, answer.came)
+        taken = self.offer(messages, cast("list[ConsumeQueue | None]", targets), codes, answer.came)
         if taken.code != Code.SUCCESS:
-            return _refused(taken)
+            return refused_by(taken)
         return LedgerPut(
             PutStatus.PUT_OK, first.physical_offset, sum(message.store_bytes for message in messages), first.queue_offset,
             first.store_timestamp_ms, (), first.store_host, self.log.end, answer=answer,
         )  # fmt: skip
 
-    def _offer(
+    def offer(
         self,
         messages: list[Message],
         targets: list[ConsumeQueue | None],
@@ -411,7 +329,7 @@ class LedgerStore(MessageStore, Listener):
         """As `wait_confirmed`; calls, without a task, perhaps before it returns."""
 
         def came(code: int) -> None:
-            status, reason = _outcome(code)
+            status, reason = outcome(code)
             result.reason = result.reason or reason
             told(status)
 
@@ -581,16 +499,3 @@ class LedgerUpkeep(Upkeep):
         store.recheck(usage)
         if not store.refusal:
             await asyncio.to_thread(store.reserve.take)
-
-
-def _outcome(code: int) -> tuple[PutStatus, str]:
-    """What the group's answer means, and why."""
-    return _OUTCOMES.get(Code(code), PutStatus.UNKNOWN_ERROR), "" if code == Code.SUCCESS else f"DLedger {code}"
-
-
-def _refused(taken: AppendResponse) -> PutResult:
-    """A put that is not appended: to be tried again (DL-B06), but for one that is too long (DL-A06)."""
-    if taken.code == Code.UNEXPECTED_ARGUMENT:
-        return PutResult(PutStatus.UNKNOWN_ERROR, reason="the message is longer than an entry of the ledger may be")
-    reason = _REFUSALS.get(Code(taken.code), f"DLedger {taken.code}")
-    return PutResult(PutStatus.OS_PAGE_CACHE_BUSY, reason=reason)

@@ -252,7 +252,10 @@ class LedgerFiles:
     # write
 
     def append(self, entries: Iterable[Entry]) -> None:
-        """Write entries behind the end. Raises DiskFull, StoreError; what was written before stays."""
+        """Write entries behind the end. Raises DiskFull, StoreError; what was written into the files before stays.
+
+        The entries of one file, in which it failed, are not known here then; the next start may find some of them.
+        """
         run: list[Entry] = []  # of one file, one behind the other
         end, last = self._end_pos, self._end
         for entry in entries:
@@ -260,7 +263,7 @@ class LedgerFiles:
             if pos != place(end, size, self.file_bytes) or (last >= 0 and index != last + 1):
                 self._write(run)
                 invariant(False, f"entry {index} at {pos} does not follow entry {last}, which ends at {end}")
-            if pos != end and run:
+            if run and (pos != end or pos % self.file_bytes == 0):
                 self._write(run)
                 run = []
             run.append(entry)

@@ -51,7 +51,7 @@ class Heartbeats:
     def quorum_seen_ms(self) -> int:
         """A quorum, with this leader, answered heartbeats that were sent at this time or later."""
         acked = self.acked_ms.values()
-        needed = (len(acked) + 1) // 2
+        needed = len(self.state.peers) // 2
         if needed == 1:  # asked for before every append
             return max(acked)
         return sorted(acked, reverse=True)[needed - 1] if needed else self.state.now_ms
