@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 from collections import deque
@@ -15,6 +16,7 @@ from test_broker_dledger import Alone, bodies_of, message, one_settings, put, ru
 from saturnmq.broker import dledger_dispatch, dledger_store
 from saturnmq.broker.dledger_log import LedgerLog
 from saturnmq.broker.dledger_store import LedgerStore
+from saturnmq.broker.processors import send
 from saturnmq.net import NetSettings
 from saturnmq.protocol.codes import SCHEDULE_TOPIC, TIMER_TOPIC, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, SaturnError
@@ -172,20 +174,25 @@ def test_a_large_turn_is_several_proposals(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DL-B07", "SND-15")
-def test_a_send_that_is_not_committed_is_no_success_and_waits_no_more(tmp_path: Path) -> None:
+def test_a_send_that_is_not_committed_is_no_success_and_waits_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Over the wire, the short way: the leader loses its quorum after it appended."""
 
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
-            await group.send(b"first")
             master = await group.master()
+            fields = {"a": "p", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "", "j": 0}
+            for body in (b"first", b"second"):  # the header's shape is learnt
+                while (await group.call(master, 310, body, **fields, k=False, m=False)).code:
+                    await asyncio.sleep(0.01)  # poll
             ctx, store = master.ctx, master.store
             assert isinstance(store, LedgerStore) and store.member is not None
             for name in group.names:
                 if name != group.name_of(master):
                     store.member.readdress(name, "127.0.0.1:1")
             before, failed = ctx.stats.put_messages, ctx.stats.put_failed
-            fields = {"a": "p", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "", "j": 0}
+            monkeypatch.setattr(send, "send", None)  # the long way
             answer = await group.call(master, 310, b"lost", **fields, k=False, m=False)
             assert answer.code != 0 and "msgId" not in answer.ext
             assert (ctx.stats.put_messages, ctx.stats.put_failed) == (before + 1, failed + 1)
@@ -404,4 +411,26 @@ def test_a_damaged_length_ends_the_dispatch_and_does_not_turn_it_round(
     with pytest.raises(CorruptRecord, match=f"no entry at {at} of the ledger: magic 1, size {size}"):
         log.body_at(at)
     assert Bare(tmp_path / "store", log).found(9)[0] == f"no entry at {at} of the ledger: magic 1, size {size}"
+    files.close()
+
+
+@pytest.mark.spec("DL-B12", "IX-09")
+def test_who_listens_hears_of_many_entries_too(tmp_path: Path) -> None:
+    """Topics of others, and an index that is full."""
+    files = LedgerFiles(tmp_path / "ledger", file_bytes=65_536, index_file_units=256)
+    files.open()
+    end, made = 0, []
+    for index in range(60):
+        record = encode_record(message(b"x", queue_offset=index))
+        made.append(Entry(index, 1, end, stamp_message(record, end)))
+        end = made[-1].end_pos
+    files.append(made)
+    log = LedgerLog([tmp_path / "log"], 65_536, Disk())
+    log.attach(files, 0, made[9].end_pos)
+    store = Bare(tmp_path / "store", log)
+    assert not store.dispatch_some(100)
+    store.foreign.clear()
+    log.committed_pos = end
+    assert dledger_dispatch.dispatch_plain(store, 100) == 50
+    assert store.foreign == {("T", 0)} and store.refusal == "full" and store.calls[-1][:3] == ("T", 0, 60)
     files.close()

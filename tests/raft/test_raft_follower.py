@@ -224,6 +224,10 @@ def test_a_batch_is_appended_entry_by_entry_and_its_repetition_converges() -> No
     bench = follower(2)
     broken = (*LOG[2:4], dataclasses.replace(LOG[4], pos=1))
     assert bench.push(APPEND, *broken).code == Code.INCONSISTENT_STATE
+    falls = dataclasses.replace(LOG[4], term=1)  # its term may not be less than that of the one before it in the batch
+    other = follower(3)
+    assert other.push(APPEND, LOG[3], falls).code == Code.INCONSISTENT_STATE
+    assert other.ledger.entries == LOG[:4]
     assert bench.ledger.entries == LOG[:4]  # the prefix stays
     answer = bench.push(APPEND, *LOG[2:6])
     assert (answer.code, answer.index, answer.count) == (Code.SUCCESS, 2, 4)
