@@ -7,6 +7,7 @@ them, CHAOS_SEED=n, CHAOS_RATE=n sends per second, CHAOS_KEEP=folder for histori
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import shutil
@@ -78,6 +79,7 @@ async def run(group: Group, names: Sequence[str], healthy: float, faulty: float)
     schedule = Schedule(SEED)
     seconds = 2 * len(names) * (healthy + faulty) + RUN_SECONDS_MAX
     stuck = asyncio.get_running_loop().call_later(seconds - 5, write_tasks, group.folder / "tasks.txt")
+    gc.disable()  # a full collection over the history takes a second, in which the proxies of all members stand still
     try:
         async with asyncio.timeout(seconds):
             await group.start()
@@ -86,6 +88,7 @@ async def run(group: Group, names: Sequence[str], healthy: float, faulty: float)
                 await group.final_polls()
     finally:
         stuck.cancel()
+        gc.enable()
         codes = await group.stop()
         write_down(group, schedule)
     assert set(codes) <= group.ends_with, codes
