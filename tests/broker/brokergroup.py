@@ -115,18 +115,22 @@ class LedgerGroup:
         texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in ext.items()}
         return await self.client.invoke(broker.advertised_address, Command(code, ext=texts, body=body), 10_000)
 
-    async def send(self, body: bytes, topic: str = "T", queue: int = 0, **more: object) -> Command:
-        """Send until it is acknowledged."""
+    async def send_to(self, broker: Broker, body: bytes, topic: str = "T", queue: int = 0, **more: object) -> Command:
+        """Send once."""
         fields: dict[str, object] = {
             "a": "producers", "b": topic, "c": "TBW102", "d": 4, "e": queue, "f": 0, "g": 1234, "h": 0, "i": "",
             "j": 0, "k": False, "m": False,
         }  # fmt: skip
+        return await self.call(broker, 310, body, **(fields | more))
+
+    async def send(self, body: bytes, topic: str = "T", queue: int = 0, **more: object) -> Command:
+        """Send until it is acknowledged."""
         async with asyncio.timeout(DEADLINE_SECONDS):
             for attempt in itertools.count():
                 if attempt:
                     self.retried.add(body)
                 try:
-                    answer = await self.call(await self.master(), 310, body, **(fields | more))
+                    answer = await self.send_to(await self.master(), body, topic, queue, **more)
                     if answer.code == 0:
                         return answer
                 except SaturnError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import shutil
 from collections import deque
@@ -181,11 +180,9 @@ def test_a_send_that_is_not_committed_is_no_success_and_waits_no_more(
 
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
-            master = await group.master()
-            fields = {"a": "p", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "", "j": 0}
             for body in (b"first", b"second"):  # the header's shape is learnt
-                while (await group.call(master, 310, body, **fields, k=False, m=False)).code:
-                    await asyncio.sleep(0.01)  # poll
+                await group.send(body)
+            master = await group.master()
             ctx, store = master.ctx, master.store
             assert isinstance(store, LedgerStore) and store.member is not None
             for name in group.names:
@@ -193,7 +190,7 @@ def test_a_send_that_is_not_committed_is_no_success_and_waits_no_more(
                     store.member.readdress(name, "127.0.0.1:1")
             before, failed = ctx.stats.put_messages, ctx.stats.put_failed
             monkeypatch.setattr(send, "send", None)  # the long way
-            answer = await group.call(master, 310, b"lost", **fields, k=False, m=False)
+            answer = await group.send_to(master, b"lost")
             assert answer.code != 0 and "msgId" not in answer.ext
             assert (ctx.stats.put_messages, ctx.stats.put_failed) == (before + 1, failed + 1)
             assert ctx.waiting_sends == 0

@@ -96,14 +96,18 @@ def answer_later(ctx: Context, result: PutResult, made: Callable[[PutStatus], Co
 
     def told(status: PutStatus) -> None:
         ctx.waiting_sends -= 1
-        later.answer(after_topics(ctx, made(status)) if ctx.topics.saver.writing else made(status))
+        give(ctx, later, made(status))
 
     ctx.store.when_confirmed(result, told)
     return later
 
 
-async def after_topics(ctx: Context, reply: Command | bytes) -> Command:
-    """The answer once topics that were made a moment ago are on disk."""
+def give(ctx: Context, later: Later, reply: Command | bytes) -> None:
+    """The answer to a send, once topics that were made a moment ago are on disk."""
+    later.answer(_after_topics(ctx, reply) if ctx.topics.saver.writing else reply)
+
+
+async def _after_topics(ctx: Context, reply: Command | bytes) -> Command:
     with contextlib.suppress(StoreError):  # logged where it is noticed; the message is stored all the same
         await ctx.topics.saver.saved()
     return reply if isinstance(reply, Command) else FrameDecoder().feed(reply)[0]

@@ -167,7 +167,7 @@ def _put_soon(ctx: Context, store: LedgerStore, request: ShapedCommand, message:
             )
         else:
             made = definition.answer(ctx, request, PutResult(status, reason=reason), status, queue_id)
-        later.answer(definition.after_topics(ctx, made) if ctx.topics.saver.writing else made)
+        definition.give(ctx, later, made)
 
     store.put_soon(message, told)
     return later
