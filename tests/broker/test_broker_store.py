@@ -7,6 +7,7 @@ import errno
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from wire import Wire, run, wire
@@ -239,5 +240,49 @@ def test_system_topics_and_groups_are_there_at_the_first_start() -> None:
                 "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
                 "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
             }  # fmt: skip
+
+    run(work)
+
+
+@pytest.mark.spec("CF-05")
+def test_system_topics_follow_the_switches_of_their_settings() -> None:
+    async def work() -> None:
+        off: dict[str, Any] = {"cluster_topic_enable": False, "broker_topic_enable": False, "auto_create_topic": False}
+        async with wire(cluster_name="C1", broker_name="b1", trace_topic_enable=True, **off) as w:
+            table = w.broker.topics.table
+            assert "TBW102" not in table
+            shown = {n: (table[n].read_queue_nums, table[n].write_queue_nums, table[n].perm) for n in ("C1", "b1")}
+            assert shown == {"C1": (16, 16, 1), "b1": (1, 1, 1)}
+            trace = table["RMQ_SYS_TRACE_TOPIC"]
+            assert (trace.read_queue_nums, trace.write_queue_nums, trace.perm) == (1, 1, 6)
+
+    run(work)
+
+
+@pytest.mark.spec("CF-05")
+def test_system_topics_in_the_file_override_the_defaults(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with wire(data=tmp_path) as w:
+            file = Path(w.broker.store.settings.root) / "config" / "topics.json"
+            await w.send("Made")  # the first change writes the file
+        saved = json.loads(file.read_bytes())
+        table = saved["topicConfigTable"]
+        table["SELF_TEST_TOPIC"] |= {"readQueueNums": 3, "writeQueueNums": 2, "perm": 4}
+        table["TBW102"] |= {"readQueueNums": 12, "writeQueueNums": 12}
+        table["SCHEDULE_TOPIC_XXXX"] |= {"readQueueNums": 20, "writeQueueNums": 20}
+        del table["OFFSET_MOVED_EVENT"]
+        saved["dataVersion"] = {"timestamp": 1_700_000_000_000, "counter": 41}
+        file.write_text(json.dumps(saved))
+        async with wire(data=tmp_path) as w:
+            body = json.loads((await w.call(RequestCode.GET_ALL_TOPIC_CONFIG)).body or b"")
+            table = body["topicConfigTable"]
+            shown = {n: (table[n]["readQueueNums"], table[n]["writeQueueNums"], table[n]["perm"]) for n in table}
+            assert shown["SELF_TEST_TOPIC"] == (3, 2, 4)
+            assert shown["TBW102"] == (12, 12, 7) and shown["SCHEDULE_TOPIC_XXXX"] == (20, 20, 6)
+            assert shown["OFFSET_MOVED_EVENT"] == (1, 1, 6)  # absent from the file: the default
+            assert body["dataVersion"] == {"timestamp": 1_700_000_000_000, "counter": 41}
+            await w.send("Second")
+        table = json.loads(file.read_bytes())["topicConfigTable"]
+        assert table["SELF_TEST_TOPIC"]["readQueueNums"] == 3 and table["TBW102"]["writeQueueNums"] == 12
 
     run(work)

@@ -49,13 +49,15 @@ class Topics:
         self._add_system_topics()
 
     def load(self) -> None:
-        """Add what topics.json holds. Raises CorruptRecord, StoreError."""
+        """Read topics.json over the defaults: its entries also replace system topics, and its version counts (CF-05).
+
+        Raises CorruptRecord, StoreError.
+        """
         found = self._file.read(TopicConfigTable.decode)
         if found is not None:
             for name, config in found.topic_config_table.items():
                 config.topic_name = config.topic_name or name
-                if name not in self.system or name not in self.table:
-                    self.table[name] = config
+                self.table[name] = config
             self.version = found.data_version
 
     def _add_system_topics(self) -> None:
