@@ -25,7 +25,7 @@ from saturnmq.protocol.message import Message, decode_record, java_hash
 from saturnmq.store import FlushDiskType, PutResult, PutStatus
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
-LIMITS = CheckLimits(timeout_ms=6000, ask_max=3, kept_ms=100_000)
+LIMITS = CheckLimits(timeout_ms=6000, check_max=3, kept_ms=100_000)
 
 
 async def half(w: Wire, key: str = "ID", queue: int = 2, **properties: str) -> Command:
@@ -78,7 +78,7 @@ def test_what_is_due_follows_from_age_immunity_and_count(rows: list[tuple[int, i
         elif 0 <= age < immune:
             assert offset not in steps
         else:
-            assert steps[offset] is (Step.DISCARD if count >= LIMITS.ask_max else Step.ASK)
+            assert steps[offset] is (Step.DISCARD if count >= LIMITS.check_max else Step.ASK)
 
 
 @pytest.mark.spec("TX-07", "DUR-19")
@@ -350,20 +350,58 @@ def test_after_so_many_questions_it_is_given_up_and_an_operator_can_bring_it_bac
 
 
 @pytest.mark.spec("TX-08", "TX-09")
-def test_without_a_producer_nothing_counts_until_the_log_lets_go_of_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_rounds_without_a_producer_count_towards_the_discard(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         clock = Clock()
-        async with wire(store={"file_reserved_hours": 1}, clock_ms=clock, transaction_check_max=2) as w:
+        async with wire(clock_ms=clock, transaction_check_max=2) as w:
             await half(w)
+            await service(w).round()
+            assert service(w).table.pending[0].checks == 0  # not due yet: such a round does not count
             clock.ms += 10_000
             with caplog.at_level(logging.WARNING):
-                for _ in range(5):
-                    await service(w).round()
-            assert "wait for a producer" in caplog.text
-            assert service(w).table.pending[0].asked == 0
+                for checks in (1, 2):
+                    assert await service(w).round() == set()
+                    assert service(w).table.pending[0].checks == checks
+            assert "no live producer" in caplog.text and "group=producers" in caplog.text
+            assert await w.messages(CHECK_MAX_TIME_TOPIC) == []
+            await service(w).round()
+            (discarded,) = await w.messages(CHECK_MAX_TIME_TOPIC)
+            assert discarded.properties["TRANSACTION_CHECK_TIMES"] == "2"
+            assert service(w).table.pending == {}
+
+    run(work)
+
+
+@pytest.mark.spec("TX-08")
+def test_half_message_older_than_the_log_is_kept_is_discarded() -> None:
+    async def work() -> None:
+        clock = Clock()
+        async with wire(store={"file_reserved_hours": 1}, clock_ms=clock) as w:
+            await half(w, CHECK_IMMUNITY_TIME_IN_SECONDS="10000")
             clock.ms += 3_600_000
             await service(w).round()
+            assert await w.messages(CHECK_MAX_TIME_TOPIC) == []
+            clock.ms += 1
+            await service(w).round()
             assert len(await w.messages(CHECK_MAX_TIME_TOPIC)) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("TX-08")
+def test_checks_that_another_broker_counted_in_the_message_go_on(tmp_path: Path) -> None:
+    """4.9.7 stores a copy of the half message with the count as a property."""
+
+    async def work() -> None:
+        clock = Clock()
+        async with wire(data=tmp_path, clock_ms=clock, transaction_check_max=2) as w:
+            await half(w, "A", TRANSACTION_CHECK_TIMES="2")
+            await half(w, "C", TRANSACTION_CHECK_TIMES="9" * 5000)
+            await half(w, "B", TRANSACTION_CHECK_TIMES="x")
+        async with wire(data=tmp_path, clock_ms=clock, transaction_check_max=2) as w:
+            while not service(w).ready:
+                await asyncio.sleep(0)
+            assert {o: h.checks for o, h in service(w).table.pending.items()} == {0: 2, 1: 999_999_999, 2: 0}
 
     run(work)
 
@@ -401,9 +439,7 @@ def test_three_producers_are_tried_for_one_that_takes_a_question() -> None:
             for number, questions in ((2, 1), (3, 0)):
                 members["producers"] = dict.fromkeys([*deaf[:number], own], members["producers"][own])
                 w.broker.ctx.clients._turn = number  # the next is the first of them
-                before = service(w).table.pending[0].asked
-                await service(w).round()
-                assert service(w).table.pending[0].asked - before == questions
+                assert await service(w).round() == ({0} if questions else set())
             assert (await asked(w)).ext["msgId"] == "ID"
             members["producers"] = {own: members["producers"][own]}
 
@@ -443,7 +479,7 @@ def test_a_restart_knows_what_is_undecided_and_how_often_it_was_asked(tmp_path: 
         async with wire(store=store, data=tmp_path, clock_ms=clock) as w:
             while not service(w).ready:
                 await asyncio.sleep(0)
-            assert {o: h.asked for o, h in service(w).table.pending.items()} == {1: 1, 2: 1, 4: 1}
+            assert {o: h.checks for o, h in service(w).table.pending.items()} == {1: 1, 2: 1, 4: 1}
             assert (await end(w, sent[0], COMMIT)).code == 1  # long decided, and not remembered how
             assert len(await w.messages(queue=2)) == 1
             for number in (1, 2, 4):

@@ -1,7 +1,7 @@
 """Half messages that nobody has decided yet, and what is to be done about each of them. Pure: time is an argument.
 
-A half message stays where it was stored; how often its producer was asked is kept here and not by storing it again, as the
-original does (spec 03 section 17, points 1 to 3). What is decided is told by the operation messages; so progress is the first
+A half message stays where it was stored; its check count is kept here. 4.9.7 stores the message again for every check
+(spec 03 section 17, points 1 to 3). What is decided is told by the operation messages; so progress is the first
 undecided half message, and the operation queue's end at the time when that was stored. Source: spec 03 TX rows.
 """
 
@@ -32,10 +32,10 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckLimits:
-    """timeout_ms: how old a half message gets before its producer is asked; ask_max: how often; kept_ms: its longest life."""
+    """timeout_ms: age of a half message at its first check; check_max: checks before it is discarded; kept_ms: its longest life."""
 
     timeout_ms: int
-    ask_max: int
+    check_max: int
     kept_ms: int
 
 
@@ -44,6 +44,7 @@ class Half:
     """One undecided message: its offsets in the half queue and in the log, when it was stored (Unix ms).
 
     immune_ms: how long its producer is left alone. op_floor: every operation on it comes at or after that queue offset.
+    checks: rounds in which a check was due, whether or not a live producer was there to be asked (TX-08).
     """
 
     offset: int
@@ -51,7 +52,7 @@ class Half:
     stored_ms: int
     immune_ms: int
     op_floor: int
-    asked: int = 0
+    checks: int = 0
 
 
 class HalfTable:
@@ -86,7 +87,7 @@ class HalfTable:
         steps = []
         for half in self.pending.values():
             age_ms = now_ms - half.stored_ms
-            if age_ms > limits.kept_ms or (half.asked >= limits.ask_max and not 0 <= age_ms < half.immune_ms):
+            if age_ms > limits.kept_ms or (half.checks >= limits.check_max and not 0 <= age_ms < half.immune_ms):
                 steps.append((half, Step.DISCARD))
             elif age_ms >= half.immune_ms or age_ms < 0:
                 steps.append((half, Step.ASK))

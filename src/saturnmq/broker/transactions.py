@@ -91,7 +91,7 @@ class Transactions:
         self._ctx = ctx
         self._store = store
         self._file = file
-        self._asked: dict[int, tuple[int, int]] = {}  # before the start: offset to (physical offset, times)
+        self._saved_checks: dict[int, tuple[int, int]] = {}  # before the start: offset to (physical offset, checks)
         self._owed: list[int] = []  # decided, but the operation that says so could not be stored yet
         self._finished: set[int] = set()  # decided by this start
         self._ends = (0, 0)  # of half and operation queue at the start
@@ -105,7 +105,7 @@ class Transactions:
 
     def load(self) -> None:
         """Read what is known of half messages; the store is open. Raises CorruptRecord, StoreError."""
-        self._asked = self._file.read(_parse_asked) or {}
+        self._saved_checks = self._file.read(_parse_checks) or {}
         half, op = self._queue(HALF_TOPIC), self._queue(OP_HALF_TOPIC)
         self._ends = (half.next_offset if half else 0, op.next_offset if op else 0)
         self.ready = self._ends[0] == self._progress(HALF_TOPIC)
@@ -170,12 +170,13 @@ class Transactions:
         for count, message in enumerate(self._records(HALF_TOPIC, half_from, self._ends[0])):
             if message.queue_offset not in decided:
                 half = self._half(message, op_from)
-                physical, asked = self._asked.get(half.offset, (-1, 0))
-                half.asked = asked if physical == half.physical else 0
+                physical, checks = self._saved_checks.get(half.offset, (-1, 0))
+                if physical == half.physical:
+                    half.checks = max(half.checks, checks)
                 self.table.add(half)
             if count % _STEP == _STEP - 1:
                 await asyncio.sleep(0)
-        self._asked, self._finished = {}, set()
+        self._saved_checks, self._finished = {}, set()
         self.ready = True
         log.info("half messages read from=%s to=%s undecided=%s", half_from, self._ends[0], len(self.table.pending))
 
@@ -201,7 +202,13 @@ class Transactions:
     def _half(self, message: Message, op_floor: int) -> Half:
         asked_for = message.properties.get(PropertyKey.CHECK_IMMUNITY_TIME_IN_SECONDS)
         immune_ms = immunity_ms(asked_for, self.table.limits.timeout_ms)
-        return Half(message.queue_offset, message.physical_offset, message.store_timestamp_ms, immune_ms, op_floor)
+        counted = message.properties.get(
+            PropertyKey.TRANSACTION_CHECK_TIMES, ""
+        )  # 4.9.7 keeps the count in the message
+        checks = int(counted[:9]) if counted.isascii() and counted.isdigit() else 0
+        return Half(
+            message.queue_offset, message.physical_offset, message.store_timestamp_ms, immune_ms, op_floor, checks
+        )
 
     def _finish_last_commit(self) -> None:
         """Where the log ends with a commit whose operation a crash cut off, that is written now."""
@@ -309,10 +316,11 @@ class Transactions:
 
     # ---- questions
 
-    async def round(self) -> None:
-        """Ask about, or give up, what is due (TX-07..10)."""
+    async def round(self) -> set[int]:
+        """Check or discard what is due (TX-07..10). Returns the queue offsets about which a producer was asked."""
+        asked: set[int] = set()
         if not self.ready:
-            return
+            return asked
         owed, self._owed = self._owed, []
         for offset in owed:
             self._write_op(offset)
@@ -327,21 +335,23 @@ class Transactions:
                     self.table.settle(half.offset, Outcome.DISCARDED)
                 elif step is Step.DISCARD:
                     self._discard(half, message)
-                else:
-                    self._ask(half, message, lonely)
+                elif self._check(half, message, lonely):
+                    asked.add(half.offset)
             if count % _STEP == 0:
                 await asyncio.sleep(0)
         for group, number in lonely.items():
-            log.warning("half messages wait for a producer of their group group=%s count=%s", group, number)
+            log.warning("no live producer to check half messages group=%s count=%s", group, number)
         await self._save()
+        return asked
 
-    def _ask(self, half: Half, message: Message, lonely: dict[str, int]) -> None:
-        """One question to one live producer of the group; it counts only when it leaves."""
+    def _check(self, half: Half, message: Message, lonely: dict[str, int]) -> bool:
+        """Ask one live producer of the group; the check counts also where none can be asked. Returns whether one was."""
+        half.checks += 1
         group = message.properties.get(PropertyKey.PGROUP, "")
         connection = self._producer(group)
         if connection is None:
             lonely[group] = lonely.get(group, 0) + 1
-            return
+            return False
         unique = message.properties.get(PropertyKey.UNIQ_KEY)
         header = CheckTransactionState(
             tran_state_table_offset=half.offset,
@@ -351,12 +361,12 @@ class Transactions:
             offset_msg_id=offset_message_id(message.store_host, half.physical),
         )
         try:
-            body = _asked_about(message, half.asked + 1)
+            body = _asked_about(message, half.checks)
             connection.invoke_oneway(Command(RequestCode.CHECK_TRANSACTION_STATE, ext=header.to_ext(), body=body))
         except (SendFailed, MessageError, LocalProtocolError) as error:
-            log.warning("nobody can be asked about half message %s: %s", half.offset, error)
-            return
-        half.asked += 1
+            log.warning("check of half message %s was not sent: %s", half.offset, error)
+            return False
+        return True
 
     def _producer(self, group: str) -> Connection | None:
         """The next of a group's producers in turn that takes what is sent (TX-09)."""
@@ -370,7 +380,7 @@ class Transactions:
         """Move it to where an operator finds it (TX-08)."""
         self._ctx.topics.ensure(CHECK_MAX_TIME_TOPIC, 1)
         properties = with_property(
-            message.properties_raw.decode(), PropertyKey.TRANSACTION_CHECK_TIMES, str(half.asked)
+            message.properties_raw.decode(), PropertyKey.TRANSACTION_CHECK_TIMES, str(half.checks)
         ).encode()
         if len(properties) > PROPERTIES_BYTES_MAX:
             properties = message.properties_raw
@@ -378,8 +388,8 @@ class Transactions:
         if result.status is not PutStatus.PUT_OK:
             log.error("half message %s cannot be given up, tried again: %s", half.offset, result.reason)
             return
-        log.warning("half message given up offset=%s group=%s key=%s asked=%s topic=%s", half.offset,
-                    message.properties.get(PropertyKey.PGROUP), message.properties.get(PropertyKey.UNIQ_KEY), half.asked,
+        log.warning("half message discarded offset=%s group=%s key=%s checks=%s topic=%s", half.offset,
+                    message.properties.get(PropertyKey.PGROUP), message.properties.get(PropertyKey.UNIQ_KEY), half.checks,
                     CHECK_MAX_TIME_TOPIC)  # fmt: skip
         self.table.settle(half.offset, Outcome.DISCARDED)
         self._write_op(half.offset)
@@ -401,19 +411,19 @@ class Transactions:
             self._next = (self._store.log.end, *self.table.progress(*ends))
 
     async def _save(self) -> None:
-        """How often each producer was asked, for the next start; a failure is logged, they are asked once more then."""
-        asked = {str(half.offset): [half.physical, half.asked] for half in self.table.pending.values() if half.asked}
-        data = json.dumps({"asked": asked}, separators=(",", ":")).encode()
-        if data == self._written or (not asked and not self._written):
+        """Save the check counts for the next start; a failure is logged and costs the checks since the last success."""
+        counts = {str(half.offset): [half.physical, half.checks] for half in self.table.pending.values() if half.checks}
+        data = json.dumps({"asked": counts}, separators=(",", ":")).encode()
+        if data == self._written or (not counts and not self._written):
             return
         try:
             await asyncio.get_running_loop().run_in_executor(None, self._file.write, data)
             self._written = data
         except StoreError as error:
-            log.error("the number of questions is not saved: %s", error.message)
+            log.error("check counts of half messages not saved: %s", error.message)
 
 
-def _parse_asked(data: bytes) -> dict[int, tuple[int, int]]:
+def _parse_checks(data: bytes) -> dict[int, tuple[int, int]]:
     return {int(offset): (int(physical), int(times)) for offset, (physical, times) in json.loads(data)["asked"].items()}
 
 

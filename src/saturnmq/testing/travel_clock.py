@@ -168,14 +168,8 @@ class Traveller:
             if half.offset not in self._tried:
                 self._tried.add(half.offset)
                 await self._producer_of(half.physical)
-        before = {half.offset: half.asked for half in pending.values()}
         first = self._server.tap.count
-        await transactions.round()
-        asked = {
-            half.offset
-            for half in transactions.table.pending.values()
-            if half.asked > before.get(half.offset, half.asked)
-        }
+        asked = await transactions.round()
 
         def answered() -> bool:
             heard = {
