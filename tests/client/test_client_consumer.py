@@ -797,7 +797,7 @@ def test_sigterm_drains_handlers_stores_offsets_and_leaves(run: Run, cluster: An
             for group in ("g", "plain"):
                 c.broker.offsets[group, "T", 0] = 0
             c.broker.put("T", 0, b"x")
-            running = asyncio.ensure_future(client.run(drain_timeout=5))
+            running = asyncio.ensure_future(client.run(drain_timeout=5, handle_signals=True))
             await started.wait()
             await eventually(lambda: threads)
             signal.raise_signal(signal.SIGTERM)
@@ -832,7 +832,8 @@ def test_handler_that_does_not_end_is_cancelled_and_its_message_comes_again(run:
 
             c.broker.offsets["g", "T", 0] = 0
             c.broker.put("T", 0, b"x")
-            running = asyncio.ensure_future(client.run(drain_timeout=100))
+            before = signal.getsignal(signal.SIGINT)
+            running = asyncio.ensure_future(client.run(drain_timeout=100, handle_signals=True))
             await started.wait()
             signal.raise_signal(signal.SIGINT)
             for _ in range(5):
@@ -841,6 +842,37 @@ def test_handler_that_does_not_end_is_cancelled_and_its_message_comes_again(run:
             signal.raise_signal(signal.SIGINT)  # the second one ends at once
             await running
             assert cancelled.is_set() and not c.broker.sent_back and c.broker.offsets["g", "T", 0] == 0
+            assert signal.getsignal(signal.SIGINT) is before
+
+    run(work)
+
+
+@pytest.mark.spec("API-27", "API-24")
+def test_run_cancelled_twice_cancels_the_handlers_and_leaves(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            started, before = asyncio.Event(), signal.getsignal(signal.SIGTERM)
+
+            @client.listener("T", group="g")
+            async def handle(message: Message[bytes]) -> None:
+                started.set()
+                await asyncio.Event().wait()
+
+            c.broker.offsets["g", "T", 0] = 0
+            c.broker.put("T", 0, b"x")
+            running = asyncio.ensure_future(client.run(drain_timeout=100))
+            await started.wait()
+            assert signal.getsignal(signal.SIGTERM) is before, "no handler unless asked for"
+            for _ in range(2):
+                running.cancel()
+                for _ in range(5):
+                    await asyncio.sleep(0)
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            assert [command.ext["consumerGroup"] for command in c.broker.of(35)] == ["g"]
+            names = {task.get_name() for task in asyncio.all_tasks()}
+            assert not {name for name in names if name.startswith("saturnmq listener")}
 
     run(work)
 

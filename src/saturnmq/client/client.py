@@ -215,10 +215,12 @@ class Client:
 
         return decorate
 
-    async def run(self, *, drain_timeout: float = 20.0) -> None:
-        """Feed all listeners until SIGTERM or SIGINT, then drain, store offsets and leave the groups (API-27).
+    async def run(self, *, drain_timeout: float = 20.0, handle_signals: bool = False) -> None:
+        """Feed all listeners until the task is cancelled, then drain, store offsets and leave the groups (API-27).
 
-        A second signal cancels the handlers at once. Without a main thread there are no signals: cancel the task instead.
+        handle_signals: also end on SIGTERM and SIGINT, for a program of its own: `asyncio.run(main())` with
+        `await client.run(handle_signals=True)` in it. Leave it off inside a server such as uvicorn, which handles them itself.
+        drain_timeout: seconds that handlers have to finish; a second signal or cancellation cancels them at once.
         """
         self._core.check_running()
         if not self._listeners:
@@ -231,7 +233,7 @@ class Client:
             )
             for spec in self._listeners
         ]
-        await run_feeders(feeders, drain_timeout)
+        await run_feeders(feeders, drain_timeout, handle_signals=handle_signals)
 
     async def create_topic(
         self, topic: str, *, queues: int = 4, key: str = AUTO_CREATE_TOPIC, sys_flag: int = 0

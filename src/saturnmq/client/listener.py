@@ -6,11 +6,12 @@ Source: spec 08 API-16, API-19, API-27, table 1.1.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import signal
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -207,44 +208,60 @@ class Feeder:
         return await outcome if inspect.isawaitable(outcome) else outcome
 
 
-async def run_feeders(feeders: list[Feeder], drain_timeout: float) -> None:
-    """Feed until a signal, a failure or cancellation; then drain. The second signal ends the draining at once."""
+async def run_feeders(feeders: list[Feeder], drain_timeout: float, *, handle_signals: bool) -> None:
+    """Feed until a failure, a cancellation or a handled signal; then drain. A second one of these ends the draining at once."""
     loop = asyncio.get_running_loop()
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
         (hurry if stop.is_set() else stop).set()
 
-    installed = []
+    tasks: list[asyncio.Task[Any]] = []
+    with _signal_handlers(on_signal) if handle_signals else contextlib.nullcontext():
+        try:
+            for feeder in feeders:
+                await feeder.start()
+            tasks = [loop.create_task(feeder.wait()) for feeder in feeders]
+            stopping = loop.create_task(stop.wait())
+            tasks.append(stopping)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            draining = loop.create_task(_drain(feeders, drain_timeout))
+            hurrying = loop.create_task(hurry.wait())
+            try:
+                await asyncio.wait((draining, hurrying), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                if not draining.done():
+                    draining.cancel()
+                    await asyncio.gather(draining, return_exceptions=True)
+                    await _drain(feeders, 0.0)
+                for task in (*tasks, hurrying):
+                    task.cancel()
+                await asyncio.gather(*tasks, hurrying, draining, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def _signal_handlers(on_signal: Callable[[], None]) -> Iterator[None]:
+    """Call on_signal for SIGTERM and SIGINT; the handlers found at the start are restored at the end."""
+    loop = asyncio.get_running_loop()
+    previous: dict[signal.Signals, Any] = {}
     for number in (signal.SIGTERM, signal.SIGINT):
+        found = signal.getsignal(number)
         try:
             loop.add_signal_handler(number, on_signal)
-        except (NotImplementedError, RuntimeError, ValueError):
+        except (NotImplementedError, RuntimeError, ValueError) as error:  # not the main thread, or not supported there
+            logger.warning("signal not handled signal=%s error=%s", number.name, error)
             continue
-        installed.append(number)
-    tasks: list[asyncio.Task[Any]] = []
+        previous[number] = found
     try:
-        for feeder in feeders:
-            await feeder.start()
-        tasks = [loop.create_task(feeder.wait()) for feeder in feeders]
-        stopping = loop.create_task(stop.wait())
-        tasks.append(stopping)
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+        yield
     finally:
-        draining = loop.create_task(_drain(feeders, drain_timeout))
-        hurrying = loop.create_task(hurry.wait())
-        await asyncio.wait((draining, hurrying), return_when=asyncio.FIRST_COMPLETED)
-        if not draining.done():
-            draining.cancel()
-            await asyncio.gather(draining, return_exceptions=True)
-            await _drain(feeders, 0.0)
-        for task in (*tasks, hurrying):
-            task.cancel()
-        await asyncio.gather(*tasks, hurrying, draining, return_exceptions=True)
-        for number in installed:
+        for number, handler in previous.items():
             loop.remove_signal_handler(number)
+            if handler is not None:
+                signal.signal(number, handler)
 
 
 async def _drain(feeders: list[Feeder], drain_timeout: float) -> None:
