@@ -14,7 +14,7 @@ def test_each_response_code_makes_one_class_and_keeps_its_remark() -> None:
     for code in ResponseCode:
         error = response_error(code, "why", broker="b", hint="do this")
         assert (error.code, error.remark, error.broker) == (code, "why", "b")
-        assert str(error) == "why do this"
+        assert str(error) == "why. do this"
         if type(error) is not ResponseError:
             assert type(error).response_code == code
             assert type(error) not in seen

@@ -36,7 +36,10 @@ class SaturnError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message} {self.hint}" if self.hint else self.message
+        if not self.hint:
+            return self.message
+        end = "" if self.message.endswith((".", "?", "!", ":")) else "."
+        return f"{self.message}{end} {self.hint}"
 
 
 class LocalProtocolError(SaturnError):
