@@ -79,6 +79,8 @@ class Attempts:
         self, topic: str, key: str | int | None, queue: MessageQueue | None, selector: Selector | None, argument: Any
     ) -> MessageQueue | None:
         """The queue the caller wants, None for any (PR-21)."""
+        if (key is not None) + (queue is not None) + (selector is not None) > 1:
+            raise MessageRefused("give one of shard_by, queue and selector, not several")
         if queue is not None:
             if queue.topic != topic and namespaces.wrap(self._core.settings.namespace, queue.topic) != topic:
                 raise MessageRefused(f"message's topic {topic} is not equal to the queue's topic {queue.topic}")

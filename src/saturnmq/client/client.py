@@ -155,6 +155,8 @@ class Client:
             problems.append(f"max_in_flight is {max_in_flight!r}, must be 1..65535")
         if problem := trace_topic_problem(trace):
             problems.append(problem)
+        if check is not None and not callable(check):
+            problems.append(f"check is {type(check).__name__}, must be a function of the message")
         if problems:
             raise ConfigError(problems)
         return Producer(

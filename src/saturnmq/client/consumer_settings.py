@@ -5,8 +5,9 @@ Source: spec 03 CA-06, CA-T1; spec 08 API-01, API-17, API-18, API-20, API-23.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Final, Literal, TypedDict
 
@@ -102,13 +103,21 @@ class ConsumerSettings:
         return problems
 
 
+_NAMES: Final = tuple(item.name for item in fields(ConsumerSettings))
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, _NAMES, 1, 0.5)
+    return f"unknown option {name[:60]!r}, " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_NAMES)}")
+
+
 def consumer_settings(group: str, options: Mapping[str, Any], instance: str | None) -> ConsumerSettings:
     """Checked settings of a consumer of this group. instance: of the client, which a broadcast consumer needs (API-06).
 
-    Raises ConfigError naming every problem, TypeError for an unknown option.
+    Raises ConfigError naming every problem.
     """
-    settings = ConsumerSettings(**options)
-    problems = settings.validate()
+    settings = ConsumerSettings(**{name: value for name, value in options.items() if name in _NAMES})
+    problems = [_unknown(name) for name in options if name not in _NAMES] + settings.validate()
     if problem := consumer_group_problem(group):
         problems.insert(0, problem)
     if settings.model == "broadcast" and not instance:

@@ -78,8 +78,10 @@ def check_state(what: str, state: State) -> None:
     """Raises NotStarted or Closed, with the state in the text, unless it is running."""
     if state is State.RUNNING:
         return
-    kind = Closed if state is State.STOPPED else NotStarted
-    raise kind(f"The {what} service state not OK, {state.value}.")
+    text = f"The {what} service state not OK, {state.value}."
+    if state is State.STOPPED:
+        raise Closed(text, hint=f"It was stopped and cannot be started again: make a new {what}.")
+    raise NotStarted(text, hint=f"Use `async with`, or `await {what}.start()` first.")
 
 
 def vip_address(address: str) -> str:
@@ -248,7 +250,9 @@ class Core:
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
         if answer.code != ResponseCode.SUCCESS:
-            raise response_error(answer.code, answer.remark, broker=self.name_servers.chosen)
+            chosen = self.name_servers.chosen
+            hint = hints.not_a_name_server(chosen) if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED else None
+            raise response_error(answer.code, (answer.remark or "").strip(), broker=chosen, hint=hint)
         return TopicRouteData.decode(answer.body or b"{}")
 
     def _doubt(self, address: str, silent: bool) -> None:

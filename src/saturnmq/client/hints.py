@@ -33,6 +33,11 @@ def unreachable_name_servers(tried: Sequence[tuple[str, str]]) -> str:
     )
 
 
+def not_a_name_server(address: str | None) -> str:
+    """A peer that does not know routes: most likely a broker's port was given."""
+    return f"{address} is not a NameServer; its port is 9876 by default, a broker's 10911."
+
+
 def unreachable_broker(topic: str, broker: str, address: str) -> str:
     """UX-07: the route names an address that does not answer."""
     return (

@@ -72,14 +72,38 @@ class ListenerSpec:
         return {**own, **self.options}
 
 
-def value_type(handler: Handler) -> Any:
-    """T of the handler's Message[T], None when it does not say (API-08)."""
+def handler_problem(handler: Handler) -> str | None:
+    """Why this cannot be called with a message, None when it can."""
+    if not callable(handler):
+        return f"the handler is {type(handler).__name__}, must be a function"
+    name = getattr(handler, "__qualname__", repr(handler))
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):
+        return None  # a callable of an extension says nothing
+    try:
+        signature.bind(None)
+    except TypeError:
+        return f"handler {name}{signature} must take the message as its one positional argument"
+    parameter, kind = _first_parameter(handler)
+    if inspect.isclass(kind) and kind is not Any and kind not in Message.__mro__:
+        return f"handler {name}: parameter {parameter!r} is a {kind.__name__}, must be Message[{kind.__name__}]"
+    return None
+
+
+def _first_parameter(handler: Handler) -> tuple[str, Any]:
+    """Name and annotation of the handler's first parameter; None where it cannot be told."""
     try:
         hints = typing.get_type_hints(handler)
-        names = list(inspect.signature(handler).parameters)
+        name = next(iter(inspect.signature(handler).parameters), "")
     except (NameError, TypeError, ValueError):
-        return None
-    kind = hints.get(names[0]) if names else None
+        return "", None
+    return name, hints.get(name)
+
+
+def value_type(handler: Handler) -> Any:
+    """T of the handler's Message[T], None when it does not say (API-08)."""
+    _, kind = _first_parameter(handler)
     if typing.get_origin(kind) is Message:
         arguments = typing.get_args(kind)
         return arguments[0] if arguments else None
@@ -98,7 +122,7 @@ def make_spec(
     options: ConsumerOptions,
 ) -> ListenerSpec:
     """A checked spec. Raises ConfigError."""
-    problems = []
+    problems = [problem] if (problem := handler_problem(handler)) else []
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= 1000:
         problems.append(f"concurrency is {concurrency!r}, must be 1..1000")
     if not 0 < time_limit <= 86_400:

@@ -78,10 +78,19 @@ class Positioned(Member):
         self._check()
         return {item.user_queue: item.position for item in self._chosen(where)}
 
-    def committed(self) -> dict[MessageQueue, int]:
-        """What would be stored now: by queue the first offset that is not settled."""
+    def committed(self, where: Where = None) -> dict[MessageQueue, int]:
+        """What would be stored now: by queue the first offset that is not settled.
+
+        where: a queue, queues, a topic, or all queues; one without a known offset is not in the result.
+        """
         namespace = self.core.settings.namespace
-        return {namespaces.strip_queue(namespace, queue): n for queue, n in self.offsets.snapshot().items()}
+        known = {namespaces.strip_queue(namespace, queue): n for queue, n in self.offsets.snapshot().items()}
+        if where is None:
+            return known
+        if isinstance(where, str):
+            return {queue: n for queue, n in known.items() if queue.topic == where}
+        wanted = {where} if isinstance(where, MessageQueue) else set(where)
+        return {queue: n for queue, n in known.items() if queue in wanted}
 
     async def lag(self, where: Where = None) -> dict[MessageQueue, int]:
         """By queue how many messages are stored behind the last settled one, those that a filter hides among them."""

@@ -107,7 +107,8 @@ async def wait_for(future: asyncio.Future[Record], remaining_ms: int, topic: str
             return await future
     except TimeoutError:
         raise ReplyTimeout(
-            f"send request message to <{topic}> OK, but wait reply message timeout, correlation id {correlation_id}"
+            f"send request message to <{topic}> OK, but wait reply message timeout, correlation id {correlation_id}",
+            hint=f"A consumer of {topic} must be running: a listener must return a value, others call producer.reply.",
         ) from None
 
 

@@ -120,11 +120,11 @@ class Consumer(Generic[T]):
         """See saturnmq.Consumer.wait_assigned."""
         return _portal.run("Consumer.wait_assigned", lambda: self._inner.wait_assigned(timeout))
 
-    def committed(self) -> dict[MessageQueue, int]:
+    def committed(self, where: Where = None) -> dict[MessageQueue, int]:
         """See saturnmq.Consumer.committed."""
 
         async def read() -> dict[MessageQueue, int]:
-            return self._inner.committed()
+            return self._inner.committed(where)
 
         return _portal.run("Consumer.committed", read)
 

@@ -164,7 +164,10 @@ def parse_url(url: str) -> dict[str, Any]:
     """Settings by name from a URL. Raises ConfigError; its text never holds the secret (API-02)."""
     match = _AUTHORITY.match(url)
     if not match or match["scheme"].lower() not in SCHEMES:
-        raise ConfigError(f"a SaturnMQ URL is rmq://host:port[,host:port]?key=value; schemes: {', '.join(SCHEMES)}")
+        raise ConfigError(
+            f"a SaturnMQ URL is rmq://host:port[,host:port]?key=value, such as rmq://127.0.0.1:9876; "
+            f"schemes: {', '.join(SCHEMES)}"
+        )
     credentials, at, hosts = match["rest"].rpartition("@")
     settings: dict[str, Any] = {"name_servers": parse_addresses(hosts)}
     problems = [] if settings["name_servers"] else ["the URL names no NameServer"]
@@ -205,12 +208,18 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def make_settings(values: Mapping[str, Any]) -> ClientSettings:
     """Checked settings. Raises ConfigError for unknown names and bad values."""
-    unknown = [name for name in values if name not in _PARSERS and name != "name_servers"]
-    if unknown:
-        raise ConfigError([_unknown(name) for name in unknown])
-    merged = dict(values)
-    merged["name_servers"] = parse_addresses(merged.get("name_servers", ()))
-    return ClientSettings(**merged).check()
+    problems = [_unknown(name) for name in values if name not in _PARSERS and name != "name_servers"]
+    merged = {name: value for name, value in values.items() if name in _PARSERS}
+    try:
+        merged["name_servers"] = parse_addresses(values.get("name_servers", ()))
+    except ConfigError as error:
+        problems += error.problems
+        merged["name_servers"] = ("unknown:1",)  # its problem is told already
+    settings = ClientSettings(**merged)
+    problems += settings.validate()
+    if problems:
+        raise ConfigError(problems)
+    return settings
 
 
 def _parse_value(key: str, text: str) -> Any:
