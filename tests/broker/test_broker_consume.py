@@ -22,6 +22,7 @@ from saturnmq.protocol.bodies import (
 )
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import decode_records
+from saturnmq.store import GetResult, GetStatus
 
 
 @pytest.mark.spec("BP-04", "BP-05")
@@ -76,14 +77,46 @@ def test_offsets_outside_the_queue_have_the_originals_codes() -> None:
     run(work)
 
 
+@pytest.mark.spec("BP-05")
+@pytest.mark.parametrize(
+    ("status", "offset", "code"),
+    [
+        ("FOUND", 0, 0),
+        ("NO_MATCHED_MESSAGE", 3, 20),
+        ("MESSAGE_WAS_REMOVING", 3, 20),
+        ("OFFSET_FOUND_NULL", 3, 19),
+        ("OFFSET_OVERFLOW_ONE", 3, 19),
+        ("OFFSET_OVERFLOW_BADLY", 3, 21),
+        ("OFFSET_TOO_SMALL", 3, 21),
+        ("NO_MESSAGE_IN_QUEUE", 0, 19),
+        ("NO_MESSAGE_IN_QUEUE", 3, 21),
+        ("NO_MATCHED_LOGIC_QUEUE", 0, 19),
+        ("NO_MATCHED_LOGIC_QUEUE", 3, 21),
+    ],
+)
+def test_status_of_a_read_becomes_code_and_remark(
+    monkeypatch: pytest.MonkeyPatch, status: str, offset: int, code: int
+) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            result = GetResult(GetStatus(status), next_offset=7, min_offset=1, max_offset=9)
+            monkeypatch.setattr(w.broker.store, "get", lambda *_, **__: result)
+            answer = await w.pull(offset=offset)
+            assert (answer.code, answer.remark, answer.ext["nextBeginOffset"]) == (code, status, "7")
+
+    run(work)
+
+
 @pytest.mark.spec("BP-01")
 def test_pulls_that_are_not_allowed_say_why() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send()
             assert (await w.pull("nowhere")).code == 17
-            queue = await w.pull(queue=4)
-            assert queue.code == 1 and "queueId[4] is illegal" in (queue.remark or "")
+            for outside in (4, -1):
+                queue = await w.pull(queue=outside)
+                assert queue.code == 1 and f"queueId[{outside}] is illegal" in (queue.remark or "")
             assert (await w.pull(sysFlag=0)).code == 24
             await w.heartbeat("G", "other")
             assert (await w.pull(sysFlag=0)).code == 24
@@ -102,6 +135,26 @@ def test_pulls_that_are_not_allowed_say_why() -> None:
             assert (bad.code, bad.remark) == (1, "the custom field <consumerGroup> is null")
         async with wire(auto_create_group=False) as w:
             assert (await w.pull()).code == 26
+
+    run(work)
+
+
+@pytest.mark.spec("BP-01")
+def test_pull_needs_a_readable_broker_and_a_group_that_may_broadcast() -> None:
+    async def work() -> None:
+        async with wire(broker_permission=2) as w:
+            await w.send()
+            refused = await w.pull("nowhere", queue=9)
+            assert (refused.code, (refused.remark or "").partition("] ")[2]) == (16, "pulling message is forbidden")
+        async with wire() as w:
+            await w.send()
+            await w.heartbeat("G", "T", message_model="BROADCASTING")
+            assert (await w.pull(sysFlag=0)).code == 0
+            w.broker.ctx.groups.set(SubscriptionGroupConfig("G", consume_broadcast_enable=False))
+            refused = await w.pull(sysFlag=0)
+            assert refused.code == 16 and "can not consume by broadcast way" in (refused.remark or "")
+            await w.heartbeat("G", "T")
+            assert (await w.pull(sysFlag=0)).code == 0
 
     run(work)
 
@@ -134,6 +187,33 @@ def test_a_held_pull_is_answered_by_the_next_matching_message() -> None:
             answer = await held
             assert [m.body for m in decode_records(answer.body or b"")] == [b"mine"]
             assert w.broker.ctx.hold.count == 0
+
+    run(work)
+
+
+@pytest.mark.spec("LP-01")
+def test_pull_without_the_suspend_bit_or_a_timeout_is_answered_at_once() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            for fields in ({"sysFlag": 4, "suspendTimeoutMillis": 60_000}, {"sysFlag": 6, "suspendTimeoutMillis": 0}):
+                answer = await w.pull(offset=1, **fields)
+                assert (answer.code, answer.remark) == (19, "OFFSET_OVERFLOW_ONE")
+            badly = await w.pull(offset=2, sysFlag=6, suspendTimeoutMillis=60_000)
+            assert badly.code == 21, "only code 19 waits"
+
+    run(work)
+
+
+@pytest.mark.spec("BP-07")
+def test_pull_without_the_commit_bit_stores_no_offset() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            await w.pull(sysFlag=4, commitOffset=1)
+            assert w.broker.ctx.offsets.get("T", "G", 0) is None
+            await w.pull(sysFlag=5, commitOffset=1)
+            assert w.broker.ctx.offsets.get("T", "G", 0) == 1
 
     run(work)
 
@@ -237,7 +317,7 @@ def test_members_are_told_when_one_comes_leaves_or_dies() -> None:
     run(work)
 
 
-@pytest.mark.spec("HB-05")
+@pytest.mark.spec("HB-05", "RB-07")
 def test_a_subscription_is_replaced_only_by_a_newer_one_and_a_missing_topic_is_dropped() -> None:
     clients, changes = Clients(), []
     clients.on_change = lambda group: changes.append(sorted(group.subscriptions))
@@ -257,7 +337,7 @@ def test_a_subscription_is_replaced_only_by_a_newer_one_and_a_missing_topic_is_d
     assert changes == [["T"], ["U"]]
 
 
-@pytest.mark.spec("HB-06")
+@pytest.mark.spec("HB-06", "RB-07")
 def test_a_silent_client_is_removed_and_its_connection_closed() -> None:
     async def work() -> None:
         async with wire() as w:
@@ -327,7 +407,7 @@ def test_queue_offsets_by_bound_and_by_time() -> None:
     run(work)
 
 
-@pytest.mark.spec("OR-03")
+@pytest.mark.spec("OR-09")
 def test_a_queue_lock_is_held_renewed_released_and_expires() -> None:
     locks = QueueLocks()
     queue = MessageQueue("T", "b", 0)
@@ -341,7 +421,7 @@ def test_a_queue_lock_is_held_renewed_released_and_expires() -> None:
     assert locks.lock("G", "c1", [queue], 2 * LOCK_LIVE_MS + 3) == [queue]
 
 
-@pytest.mark.spec("OR-03")
+@pytest.mark.spec("OR-09")
 def test_locks_over_the_wire() -> None:
     async def work() -> None:
         async with wire() as w:

@@ -480,7 +480,7 @@ def test_a_group_that_is_too_far_behind_may_be_switched_off() -> None:
     run(work)
 
 
-@pytest.mark.spec("RP-05")
+@pytest.mark.spec("RP-05", "LP-01")
 def test_without_long_polling_a_pull_is_tried_once_more_after_a_short_time() -> None:
     async def work() -> None:
         async with wire(long_polling=False, short_polling_ms=50) as w:

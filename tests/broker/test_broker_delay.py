@@ -347,7 +347,7 @@ def test_an_unexpected_failure_rests_its_level_and_no_other(tmp_path: Path, monk
     run(work)
 
 
-@pytest.mark.spec("DLY-04", "DUR-10")
+@pytest.mark.spec("DLY-04", "DLY-08", "DUR-10")
 @pytest.mark.parametrize("properties", [{"REAL_TOPIC": HALF_TOPIC}, {"REAL_TOPIC": SCHEDULE_TOPIC}, {"REAL_QID": "-3"}])
 def test_what_cannot_be_delivered_is_skipped_with_a_word(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, properties: dict[str, str]
@@ -367,7 +367,7 @@ def test_what_cannot_be_delivered_is_skipped_with_a_word(
     run(work)
 
 
-@pytest.mark.spec("DLY-04", "DLY-08", "DUR-10")
+@pytest.mark.spec("DLY-04", "DUR-10")
 def test_a_record_that_is_damaged_or_gone_is_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

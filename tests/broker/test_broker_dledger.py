@@ -356,7 +356,7 @@ def test_everything_committed_is_dispatched_before_the_member_takes_part(tmp_pat
     run(work)
 
 
-@pytest.mark.spec("DL-B14", "DL-C05")
+@pytest.mark.spec("DL-B14", "DL-C05", "DLY-08")
 def test_delays_and_transactions_wait_for_the_role(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, start=False) as group:

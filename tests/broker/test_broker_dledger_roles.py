@@ -177,7 +177,7 @@ def test_a_role_is_told_as_soon_as_a_name_server_is_there(tmp_path: Path) -> Non
 # ---- what a follower refuses
 
 
-@pytest.mark.spec("DL-C09", "DL-X08", "DL-B06")
+@pytest.mark.spec("DL-C09", "DL-X08", "DL-B06", "BP-06")
 def test_a_follower_refuses_what_only_the_leader_may_do(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
@@ -251,7 +251,7 @@ def copied(follower: Broker, master: Broker) -> bool:
     )
 
 
-@pytest.mark.spec("DL-C07", "DL-X18")
+@pytest.mark.spec("DL-C07", "DL-X18", "DLY-08", "OF-05")
 def test_topics_groups_and_offsets_are_copied_and_merged(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
@@ -410,7 +410,7 @@ def test_a_topic_that_was_deleted_and_made_anew_begins_at_0_on_every_member(tmp_
 # ---- services over a switch
 
 
-@pytest.mark.spec("DL-C05", "DLY-05")
+@pytest.mark.spec("DL-C05", "DLY-05", "DLY-08")
 def test_delayed_messages_are_delivered_by_the_next_leader(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, store={"message_delay_level": "1s 2s"}) as group:

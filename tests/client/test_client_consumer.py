@@ -404,7 +404,8 @@ def test_pull_request_of_a_push_consumer(run: Run, cluster: Any) -> None:
                 assert pulls[0]["maxMsgNums"] == "32" and pulls[0]["suspendTimeoutMillis"] == "15000"
                 assert "subscription" not in pulls[0] and pulls[0]["expressionType"] == "TAG"
                 assert int(pulls[0]["subVersion"]) > 0 and pulls[0]["bname"] == "b0"
-                assert pulls[-1]["commitOffset"] == "1" and int(pulls[-1]["sysFlag"]) & 1
+                assert (pulls[0]["sysFlag"], pulls[0]["commitOffset"]) == ("2", "0"), "suspend alone"
+                assert (pulls[-1]["sysFlag"], pulls[-1]["commitOffset"]) == ("3", "1"), "suspend and commit"
 
     run(work)
 
@@ -435,7 +436,7 @@ def test_offset_the_broker_does_not_have_is_corrected(run: Run, cluster: Any) ->
             c.broker.offsets["g", "T", 0] = 99
             async with client.consumer("g") as inbox:
                 await inbox.subscribe("T")
-                await eventually(lambda: inbox.committed().get(MessageQueue("T", "b0", 0)) == 0)
+                await eventually(lambda: inbox.committed().get(MessageQueue("T", "b0", 0)) == 0)  # it may go back
                 c.broker.put("T", 0, b"x")
                 assert (await inbox.recv(30)).value == b"x"
 
@@ -492,7 +493,7 @@ def test_death_of_a_pull_loop_reaches_the_reader(run: Run, cluster: Any, monkeyp
 # shares
 
 
-@pytest.mark.spec("RB-01", "RB-02", "RB-03", "RB-04", "CA-01", "RB-06")
+@pytest.mark.spec("RB-01", "RB-02", "RB-03", "RB-04", "CA-01")
 def test_members_share_the_queues_and_take_over(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c:

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 from saturnmq import Ack, Client
 from saturnmq.client import assignment, queue_locks
 from saturnmq.client.assignment import FLOW_CONTROL_DELAY_S, Generation
+from saturnmq.client.consumer_settings import ConsumerSettings
 from saturnmq.client.member import Member
 from saturnmq.client.ordered import OrderedAssignment
+from saturnmq.client.puller import PullStatus, pull_result
 from saturnmq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.message import decode_properties
@@ -146,6 +149,30 @@ def test_after_an_error_of_a_slave_the_master_is_asked_again(
     run(work)
 
 
+@pytest.mark.spec("PL-08")
+def test_moved_offset_may_go_back_is_stored_and_voids_what_was_pulled(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, persist_offsets_ms=20) as client:
+            one_queue(c)
+            for n in range(4):
+                c.broker.put("T", 0, b"%d" % n)
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                for _ in range(3):
+                    await (await inbox.recv(30)).ack()
+                held = await inbox.recv(30)
+                await eventually(lambda: c.broker.offsets.get(("g", "T", 0)) == 3)
+                moved = {"nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1", "suggestWhichBrokerId": "0"}
+                c.broker.script[11] = [lambda command: command.reply(21, ext=moved)]
+                c.broker.put("T", 0, b"4")  # answers the pull that is held
+                await eventually(lambda: c.broker.offsets["g", "T", 0] == 1)
+                await held.ack()
+                assert inbox.committed()[QUEUE] == 1, "what was pulled before belongs to no queue any more"
+                assert (await inbox.recv(30)).offset == 1
+
+    run(work)
+
+
 @pytest.mark.spec("PL-10")
 def test_what_a_broker_gives_twice_is_delivered_once(run: Run, cluster: Any) -> None:
     async def work() -> None:
@@ -220,6 +247,11 @@ def test_after_flow_control_and_after_other_errors_a_pull_waits_its_own_time(
 
 
 @pytest.mark.spec("PL-14")
+def test_message_may_be_unsettled_for_15_minutes() -> None:
+    assert ConsumerSettings().ack_timeout == 15 * 60
+
+
+@pytest.mark.spec("PL-14")
 def test_at_most_16_late_messages_of_a_queue_are_sent_back_at_once() -> None:
     generation = Generation(None, 0)  # type: ignore[arg-type]
     messages: list[Any] = [SimpleNamespace(offset=n) for n in range(40)]
@@ -281,6 +313,71 @@ def test_locks_are_renewed_every_20_s_and_every_3_s_while_one_is_missing(monkeyp
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(Member._lock_loop(consumer))
     assert slept == [1, 20, 3, 20] and renewed == 3
+
+
+@pytest.mark.spec("PL-03")
+def test_pull_flags_of_broadcast_and_of_assigned_queues(run: Run, cluster: Any, tmp_path: Path) -> None:
+    async def work() -> None:
+        settings: Any = {"instance": "one", "offsets_dir": str(tmp_path)}
+        async with cluster() as c, Client(name_servers=c.name_servers, **settings) as client:
+            one_queue(c)
+            for n in range(2):
+                c.broker.put("T", 0, b"%d" % n)
+            broadcast = client.consumer("all", start="first", model="broadcast", pull_batch=1)
+            assigned = client.consumer("own", start="first", pull_batch=1)
+            await assigned.assign([QUEUE], "a || b")
+            await broadcast.subscribe("T")
+
+            def asked(group: str) -> list[dict[str, str]]:
+                return [pull for pull in pulls(c.broker) if pull["consumerGroup"] == group]
+
+            async with broadcast:
+                for _ in range(2):
+                    await (await broadcast.recv(30)).ack()
+                await eventually(lambda: asked("all")[-1]["queueOffset"] == "2")
+            async with assigned:
+                await eventually(lambda: asked("own") and asked("own")[-1]["queueOffset"] == "2")
+            assert {(pull["sysFlag"], pull.get("subscription")) for pull in asked("all")} == {("2", None)}
+            flags = [(pull["sysFlag"], pull.get("subscription")) for pull in asked("own")]
+            assert flags == [("6", "a || b"), ("7", "a || b"), ("7", "a || b")], "the filter travels in the request"
+
+    run(work)
+
+
+@pytest.mark.spec("BP-05")
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (0, PullStatus.FOUND),
+        (19, PullStatus.NO_NEW_MESSAGE),
+        (20, PullStatus.NO_MATCHED_MESSAGE),
+        (21, PullStatus.OFFSET_ILLEGAL),
+        (1, None),
+        (2, None),
+        (16, None),
+    ],
+)
+def test_code_of_a_pull_answer_becomes_a_status(code: int, status: PullStatus | None) -> None:
+    ext = {"nextBeginOffset": "4", "minOffset": "1", "maxOffset": "9", "suggestWhichBrokerId": "1"}
+    result = pull_result(Command(11).reply(code, ext=ext, body=b"records"), QUEUE)
+    if status is None:
+        assert result is None, "raised as the error of its code"
+        return
+    assert result is not None and result.status is status
+    assert (result.next_offset, result.min_offset, result.max_offset, result.suggested_broker_id) == (4, 1, 9, 1)
+    assert result.body == (b"records" if code == 0 else b"")
+
+
+@pytest.mark.spec("PL-01")
+def test_span_limit_is_2000_offsets() -> None:
+    assert assignment.SPAN_MAX == 2000
+    core = SimpleNamespace(settings=SimpleNamespace(namespace=None))
+    host: Any = SimpleNamespace(core=core, prefetch=10_000, bytes_left=lambda: True)
+    queue = assignment.Assignment(host, QUEUE, 0)
+    queue.generation.process_queue.put([(0, 1), (2000, 1)])
+    assert not queue._full, "a span of exactly 2000 is no reason to wait"
+    queue.generation.process_queue.put([(2001, 1)])
+    assert queue._full
 
 
 @pytest.mark.spec("OR-05", "OR-06", "PL-04", "PL-09")

@@ -1,0 +1,88 @@
+"""Rebalance: what a member announces when its share changes, and which failures end a round."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from saturnmq import Client
+from saturnmq.client.rebalance import average
+from saturnmq.client.url import ClientSettings
+from saturnmq.protocol.bodies import HeartbeatData, MessageQueue
+from saturnmq.protocol.errors import LocalProtocolError
+
+Run = Callable[[Callable[[], Any]], Any]
+
+
+async def eventually(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.001)  # poll, with the deadline above
+
+
+def announced(broker: Any, topic: str) -> int:
+    """The newest subVersion of a topic that a broker was sent; 0 for none."""
+    versions = [
+        subscription.sub_version
+        for command in broker.of(34)
+        for group in HeartbeatData.decode(command.body).consumer_data_set
+        for subscription in group.subscription_data_set
+        if subscription.topic == topic
+    ]
+    return versions[-1] if versions else 0
+
+
+@pytest.mark.spec("RB-06")
+def test_changed_share_is_announced_to_all_brokers_with_a_new_version(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        quiet: Any = {"rebalance_ms": 60_000, "heartbeat_ms": 100_000, "route_poll_ms": 100_000}
+        async with cluster(2) as c, Client(name_servers=c.name_servers, **quiet) as client:
+            brokers = list(c.brokers.values())
+            async with client.consumer("g") as inbox:
+                await inbox.subscribe("T")
+                await eventually(lambda: len(inbox.assigned) == 8)
+                (mine,) = [data for data in inbox.subscriptions if data.topic == "T"]
+                await eventually(lambda: {announced(broker, "T") for broker in brokers} == {mine.sub_version})
+                before, begin_ms = mine.sub_version, time.time() * 1000
+                inbox.wake_rebalance()
+                rounds = inbox._rounds
+                await eventually(lambda: inbox._rounds > rounds)
+                assert mine.sub_version == before, "a round without a change announces nothing"
+                for broker in brokers:
+                    broker.groups["g"].add("zzz")  # sorts behind this client
+                inbox.wake_rebalance()
+                await eventually(lambda: min(announced(broker, "T") for broker in brokers) > before)
+                assert len(inbox.assigned) == 4
+                assert {announced(broker, "T") for broker in brokers} == {mine.sub_version}
+                assert mine.sub_version >= int(begin_ms), "Unix ms of the change"
+                await eventually(lambda: inbox.subscription_version("T") == mine.sub_version)  # then pulls carry it
+
+    run(work)
+
+
+@pytest.mark.spec("RB-01")
+def test_topic_that_fails_does_not_keep_the_others_from_their_round(
+    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert ClientSettings(name_servers=("h:1",)).rebalance_ms == 20_000
+
+    def share(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
+        if queues[0].topic == "A":
+            raise LocalProtocolError("no machine room is known")
+        return average(queues, members, me)
+
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, rebalance_ms=60_000) as client:
+            for topic in ("A", "B"):
+                c.add(topic)
+            async with client.consumer("g", strategy=share) as inbox:
+                await inbox.subscribe("A")
+                await inbox.subscribe("B")
+                await eventually(lambda: {queue.topic for queue in inbox.assigned} == {"B"})
+
+    run(work)
+    assert [r for r in caplog.records if r.getMessage().startswith("rebalance failed group=g topic=A")]
