@@ -368,13 +368,17 @@ def run_broker(args: argparse.Namespace) -> int:
     return serve(main)
 
 
+# A development profile: small files, and consumers may filter by SQL, which Apache's broker and ours leave off by default.
+STANDALONE_PRESET: Final = {"storeProfile": "small", "enablePropertyFilter": "true"}
+
+
 def run_standalone(args: argparse.Namespace) -> int:
     from saturnmq.broker import Broker
     from saturnmq.namesrv import NameServer
     from saturnmq.namesrv.settings import NameServerSettings
 
     started = time.monotonic()
-    configured = configure(broker_classes(), args, {"storeProfile": "small"})
+    configured = configure(broker_classes(), args, STANDALONE_PRESET)
     if args.print_config:
         return print_config(configured, args.json)
     settings, store, net = (configured.part(name) for name in ("broker", "store", "net"))

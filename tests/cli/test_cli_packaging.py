@@ -1,15 +1,12 @@
-"""What the package promises: bounds, extras, light imports, the README's first example."""
+"""What the package promises: bounds, extras, light imports."""
 
 from __future__ import annotations
 
 import ast
-import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -88,14 +85,3 @@ def test_a_missing_extra_is_named_with_its_install_line() -> None:
     assert done.returncode == 2
     assert "pip install 'saturnmq[spark]'" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.spec("UX-01")
-def test_the_example_of_the_readme_sends_and_receives(standalone: Callable[..., Any]) -> None:
-    server = standalone()
-    readme = (REPOSITORY / "README.md").read_text()
-    example = next(b for b in re.findall(r"```python\n(.*?)```", readme, re.S) if "asyncio.run" in b)
-    assert "rmq://127.0.0.1:9876" in example
-    done = run_python(example.replace("127.0.0.1:9876", server.facts["namesrv"]))
-    assert done.returncode == 0, done.stderr
-    assert "b'hello' paid" in done.stdout
