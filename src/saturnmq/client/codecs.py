@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
+import importlib
 import json
-import types
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar, Union
+from datetime import date, datetime, time
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Final, Generic, Protocol, TypeVar
+from uuid import UUID
 
 from saturnmq.client.errors import DecodeError, EncodeError
+from saturnmq.protocol.errors import ConfigError
 
+T = TypeVar("T")
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no type for, in the form in which orjson and msgspec write it."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, UUID | Decimal):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+_dumps: Callable[[Any], bytes]
+_loads: Callable[[bytes], Any]
 try:
     import orjson
 
-    _dumps: Callable[[Any], bytes] = orjson.dumps
-    _loads: Callable[[bytes], Any] = orjson.loads
+    _dumps, _loads = functools.partial(orjson.dumps, default=_plain), orjson.loads
 except ImportError:  # a default dependency, never a required one (PKG-04)
 
     def _dumps(value: Any) -> bytes:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain).encode()
 
     _loads = json.loads
-
-T = TypeVar("T")
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    if isinstance(value, datetime):
-        return value.isoformat()
-    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 class Codec(Protocol[T]):
@@ -78,91 +92,129 @@ class StrCodec:
             raise DecodeError(f"the body of {len(body)} bytes is not UTF-8: {error}") from error
 
 
-class JsonCodec(Generic[T]):
-    """JSON. With a dataclass (nested ones, lists, dicts, optionals too) values are built and checked by its fields."""
+class JsonCodec:
+    """JSON as it is: objects, arrays, texts, numbers. kind: dict or list where the body must be one."""
 
-    def __init__(self, kind: type[T] | None = None) -> None:
-        self._kind: Any = kind
+    def __init__(self, kind: type[Any] | None = None) -> None:
+        self._kind = kind
 
-    def encode(self, value: T) -> bytes:
-        kind = self._kind
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and not isinstance(value, kind):
-            raise EncodeError(f"the value is {type(value).__name__}, this codec takes {kind.__name__}")
+    def encode(self, value: Any) -> bytes:
         try:
             return _dumps(value)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise EncodeError(f"{type(value).__name__} cannot be written as JSON: {error}") from error
+        except _CODEC_ERRORS as error:
+            raise _not_encoded(value, error) from error
+
+    def decode(self, body: bytes) -> Any:
+        try:
+            value = _loads(body)
+        except _CODEC_ERRORS as error:
+            raise DecodeError(f"the body of {len(body)} bytes is not JSON: {error}") from error
+        if self._kind is not None and not isinstance(value, self._kind):
+            raise DecodeError(f"the JSON is {type(value).__name__}, must be {self._kind.__name__}")
+        return value
+
+
+class TypedJsonCodec(ABC, Generic[T]):
+    """JSON that is converted to `kind` and checked by it, through a package that is an extra."""
+
+    package = ""
+
+    def __init__(self, kind: Any) -> None:
+        self._name = getattr(kind, "__name__", None) if isinstance(kind, type) else str(kind)
+        self._class: type[Any] | None = kind if _has_fields(kind) else None
+        try:
+            module = importlib.import_module(self.package)
+        except ImportError as error:
+            raise ConfigError(
+                f"json_codec({self._name}) needs {self.package}: pip install 'saturnmq[{self.package}]'"
+            ) from error
+        try:
+            self._prepare(module, kind)
+        except (TypeError, NameError, ValueError) as error:
+            raise ConfigError(f"json_codec({self._name}) is not possible with {self.package}: {error}") from error
+
+    @abstractmethod
+    def _prepare(self, module: Any, kind: Any) -> None:
+        """Set `_encode` and `_decode`. Raises TypeError or NameError for a type that the package cannot handle."""
+
+    _encode: Callable[[T], bytes]
+    _decode: Callable[[bytes], T]
+
+    def encode(self, value: T) -> bytes:
+        if self._class is not None and not isinstance(value, self._class):
+            raise EncodeError(f"the value is {type(value).__name__}, this codec takes {self._name}")
+        try:
+            return self._encode(value)
+        except _CODEC_ERRORS as error:
+            raise _not_encoded(value, error) from error
 
     def decode(self, body: bytes) -> T:
         try:
-            raw = _loads(body)
-        except (ValueError, RecursionError) as error:
-            raise DecodeError(f"the body of {len(body)} bytes is not JSON: {error}") from error
-        try:
-            return build(self._kind, raw, "value") if self._kind is not None else raw  # type: ignore[no-any-return]
-        except (TypeError, ValueError, KeyError) as error:
-            raise DecodeError(
-                f"the JSON does not fit {getattr(self._kind, '__name__', self._kind)}: {error}"
-            ) from error
+            return self._decode(body)
+        except _CODEC_ERRORS as error:
+            raise DecodeError(f"the body of {len(body)} bytes is not JSON of {self._name}: {_reason(error)}") from error
 
 
-def build(kind: Any, raw: Any, where: str) -> Any:
-    """A value of type `kind` from JSON data. Raises TypeError or ValueError naming the place."""
-    if kind is Any or kind is None:
-        return raw
-    origin = typing.get_origin(kind)
-    if origin is Union or origin is types.UnionType:
-        return _build_union(typing.get_args(kind), raw, where)
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        return _build_dataclass(kind, raw, where)
-    arguments = typing.get_args(kind)
-    if origin in (list, tuple, set, frozenset) or kind in (list, tuple, set, frozenset):
-        if not isinstance(raw, list):
-            raise TypeError(f"{where} is {type(raw).__name__}, must be an array")
-        item = arguments[0] if arguments else Any
-        return (origin or kind)(build(item, value, f"{where}[{at}]") for at, value in enumerate(raw))
-    if origin is dict or kind is dict:
-        if not isinstance(raw, dict):
-            raise TypeError(f"{where} is {type(raw).__name__}, must be an object")
-        value_kind = arguments[1] if arguments else Any
-        return {key: build(value_kind, value, f"{where}.{key}") for key, value in raw.items()}
-    return _build_plain(kind, raw, where)
+class MsgspecCodec(TypedJsonCodec[T]):
+    """Dataclasses, msgspec Structs, and containers with typed items."""
+
+    package = "msgspec"
+
+    def _prepare(self, module: Any, kind: Any) -> None:
+        self._encode = module.json.Encoder().encode
+        self._decode = module.json.Decoder(kind).decode
 
 
-def _build_plain(kind: Any, raw: Any, where: str) -> Any:
-    if kind is float and type(raw) is int:
-        return float(raw)
-    if kind is datetime and isinstance(raw, str):
-        return datetime.fromisoformat(raw)
-    if isinstance(kind, type) and kind in (str, int, float, bool) and type(raw) is not kind:
-        raise TypeError(f"{where} is {type(raw).__name__}, must be {kind.__name__}")
-    return raw
+class PydanticCodec(TypedJsonCodec[T]):
+    """Pydantic models and dataclasses, and whatever holds them."""
+
+    package = "pydantic"
+
+    def _prepare(self, module: Any, kind: Any) -> None:
+        adapter = module.TypeAdapter(kind)
+        self._encode = functools.partial(adapter.dump_json, warnings="error")
+        self._decode = adapter.validate_json
 
 
-def _build_union(kinds: tuple[Any, ...], raw: Any, where: str) -> Any:
-    if raw is None and type(None) in kinds:
-        return None
-    problems = []
-    for kind in kinds:
-        if kind is type(None):
-            continue
-        try:
-            return build(kind, raw, where)
-        except (TypeError, ValueError) as error:
-            problems.append(str(error))
-    raise TypeError("; ".join(problems) or f"{where} is null")
+_CODEC_ERRORS: Final = (TypeError, ValueError, OverflowError, RecursionError)
 
 
-def _build_dataclass(kind: Any, raw: Any, where: str) -> Any:
-    if not isinstance(raw, dict):
-        raise TypeError(f"{where} is {type(raw).__name__}, must be an object for {kind.__name__}")
-    hints = typing.get_type_hints(kind)
-    values = {
-        item.name: build(hints[item.name], raw[item.name], f"{where}.{item.name}")
-        for item in dataclasses.fields(kind)
-        if item.init and item.name in raw
-    }
-    return kind(**values)
+def _not_encoded(value: Any, error: Exception) -> EncodeError:
+    return EncodeError(f"{type(value).__name__} cannot be written as JSON: {error}")
+
+
+def _reason(error: Exception) -> str:
+    """The text of an error; pydantic's on one line and without the rejected values."""
+    problems = getattr(error, "errors", None)
+    if problems is None:
+        return str(error)
+    listed = problems(include_url=False, include_input=False, include_context=False)
+    return "; ".join(f"{'.'.join(str(part) for part in item['loc']) or 'value'}: {item['msg']}" for item in listed)
+
+
+def _has_fields(kind: Any) -> bool:
+    """Whether it is a class whose instances only it can stand for: a dataclass, a Struct or a pydantic model."""
+    return isinstance(kind, type) and (
+        dataclasses.is_dataclass(kind) or hasattr(kind, "__struct_fields__") or _is_pydantic(kind)
+    )
+
+
+def _is_pydantic(kind: Any) -> bool:
+    return hasattr(kind, "__pydantic_validator__")
+
+
+def _holds_pydantic(kind: Any, seen: set[int]) -> bool:
+    """Whether a type is of pydantic, or has an argument or a field that is."""
+    if _is_pydantic(kind):
+        return True
+    if id(kind) in seen:
+        return False
+    seen.add(id(kind))
+    parts = list(typing.get_args(kind))
+    if isinstance(kind, type) and getattr(kind, "__annotations__", None):
+        with contextlib.suppress(NameError, TypeError):  # a name not defined yet: whoever builds the codec reports it
+            parts += typing.get_type_hints(kind).values()
+    return any(_holds_pydantic(part, seen) for part in parts)
 
 
 def bytes_codec() -> Codec[bytes]:
@@ -179,15 +231,53 @@ def str_codec() -> Codec[str]:
 def json_codec() -> Codec[Any]: ...
 @typing.overload
 def json_codec(kind: type[T]) -> Codec[T]: ...
-def json_codec(kind: type[T] | None = None) -> Codec[Any]:
-    """JSON; give a dataclass to get its instances."""
-    return JsonCodec(kind)
+def json_codec(kind: Any = None) -> Codec[Any]:
+    """JSON. With a type, values are converted to it and checked by it.
+
+    Dataclasses, msgspec Structs and typed containers such as `list[Order]` or `tuple[int, str]` need the extra `msgspec`,
+    pydantic models the extra `pydantic`. Without a type, or with `dict` or `list`, no extra is needed.
+    Raises ConfigError when the extra is not installed or the type cannot be converted.
+
+        client.producer("orders-p", codec=json_codec(Order))
+    """
+    for plain, required in _PLAIN_KINDS:
+        if kind == plain:
+            return JsonCodec(required)
+    return PydanticCodec(kind) if _holds_pydantic(kind, set()) else MsgspecCodec(kind)
+
+
+_PLAIN_KINDS: Final[tuple[tuple[Any, type[Any] | None], ...]] = (
+    (None, None),
+    (Any, None),
+    (object, None),
+    (dict, dict),
+    (list, list),
+    (dict[str, Any], dict),
+    (list[Any], list),
+)
 
 
 def codec_for(kind: Any) -> Codec[Any]:
-    """The codec that fits an annotation: bytes, str, a dataclass, anything else as JSON (API-08)."""
+    """The codec that fits an annotation: bytes, str, anything else as JSON (API-08)."""
     if kind is bytes or kind is None or kind is Any:
         return BytesCodec()
     if kind is str:
         return StrCodec()
-    return JsonCodec(kind)
+    return json_codec(kind)
+
+
+def encode_value(value: Any) -> bytes:
+    """The body that fits a value: bytes and str as they are, anything else as JSON of its class. Raises EncodeError."""
+    kind: Any = type(value)
+    return _codec_of_class(kind).encode(value)
+
+
+@functools.lru_cache(maxsize=256)
+def _codec_of_class(kind: Any) -> Codec[Any]:
+    """JSON without a type where no extra is needed or none is installed."""
+    if kind in (bytes, str):
+        return codec_for(kind)
+    try:
+        return json_codec(kind) if _has_fields(kind) else JsonCodec()
+    except ConfigError:
+        return JsonCodec()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from saturnmq.client.codecs import Codec, codec_for
+from saturnmq.client.codecs import Codec, codec_for, encode_value
 from saturnmq.client.consumer import Consumer
 from saturnmq.client.consumer_settings import ConsumerOptions
 from saturnmq.client.errors import Closed
@@ -219,7 +219,7 @@ class Feeder:
     async def _reply(self, message: Message[Any], value: Any) -> None:
         """What the handler of a request returns is the answer (API-11). Who asked may be gone: that is no reason to do it again."""
         try:
-            await self._replier.answer(message, codec_for(type(value)).encode(value))
+            await self._replier.answer(message, encode_value(value))
         except SaturnError as error:
             logger.warning("reply not delivered group=%s message=%r error=%s", self.spec.group, message, error)
         await message.ack()
