@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from wire import Clock, Wire, run, wire
 
-from saturnmq.broker import BrokerSettings
+from saturnmq.broker import BrokerSettings, hold
 from saturnmq.broker.clients import ClientInfo, Clients
 from saturnmq.broker.locks import LOCK_LIVE_MS, QueueLocks
 from saturnmq.net import NetSettings, RemotingClient
@@ -225,6 +225,27 @@ def test_a_held_pull_ends_with_not_found_when_nothing_comes() -> None:
             await w.send(queue=1)
             answer = await w.pull(suspend_ms=50)
             assert (answer.code, answer.remark) == (19, "NO_MESSAGE_IN_QUEUE")
+
+    run(work)
+
+
+@pytest.mark.spec("RP-04")
+def test_a_slave_looks_at_held_pulls_every_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert hold.SCAN_SECONDS == 5.0
+    monkeypatch.setattr(hold, "SCAN_SECONDS", 0.01)
+    monkeypatch.setattr(hold, "TICK_SECONDS", 0.01)
+
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            w.broker.ctx.is_slave, w.broker.store.on_append = lambda: True, None  # as a follower: appends notify nobody
+            held = asyncio.create_task(w.pull(offset=1, suspend_ms=20_000))
+            while not w.broker.ctx.hold.count:
+                await asyncio.sleep(0)
+            await w.send(body=b"found by the scan")
+            async with asyncio.timeout(10):
+                answer = await held
+            assert [m.body for m in decode_records(answer.body or b"")] == [b"found by the scan"]
 
     run(work)
 

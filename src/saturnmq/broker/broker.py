@@ -92,7 +92,10 @@ class Broker:
         self.topics = Topics(settings, self._state_file(config / "topics.json"), clock_ms, refusals)
         self.ctx = self._make_context(config, refusals)
         self.ctx.hold = Hold(
-            lambda held: pull.resume(self.ctx, held), limit=settings.pull_queue_max, properties=self.store.properties
+            lambda held: pull.resume(self.ctx, held),
+            limit=settings.pull_queue_max,
+            properties=self.store.properties,
+            queue_end=lambda topic, queue: self.store.max_offset(topic, queue) if self.ctx.is_slave() else 0,
         )
         self.ctx.moved = OffsetMoved(self.store, settings.broker_name, clock_ms)
         self._config = config

@@ -17,6 +17,7 @@ from saturnmq.protocol.command import Command
 log = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 0.5
+SCAN_SECONDS: Final = 5.0
 CONNECTION_SHARE: Final = 10  # one connection may take one place in so many
 
 Key = tuple[str, int]
@@ -50,6 +51,7 @@ class Hold:
     """All waiting pulls. resume answers one, and must not hold it again.
 
     properties reads those of a message: topic, queue id, queue offset; asked only when a waiting pull wants to know.
+    queue_end gives the end of a queue for a scan every SCAN_SECONDS, on a broker whose appends notify no pull; else 0.
     """
 
     def __init__(
@@ -58,8 +60,11 @@ class Hold:
         *,
         limit: int,
         properties: Callable[[str, int, int], bytes | None] | None = None,
+        queue_end: Callable[[str, int], int] | None = None,
     ) -> None:
         self._resume = resume
+        self._queue_end = queue_end
+        self._scanned = 0.0  # loop time, s
         self._properties = properties
         self._limit = limit
         self._waiting: dict[Key, set[Held]] = {}
@@ -137,11 +142,15 @@ class Hold:
         loop = asyncio.get_running_loop()
         now = loop.time()
         self._timer = None
+        scan = self._queue_end is not None and now - self._scanned >= SCAN_SECONDS
+        if scan:
+            self._scanned = now
         for key, waiting in list(self._waiting.items()):
+            end = self._queue_end(*key) if scan and self._queue_end is not None else 0
             for held in list(waiting):
                 if held.connection.closed:
                     self._drop(key, held)
-                elif held.deadline <= now:
+                elif held.deadline <= now or held.offset < end:
                     self._drop(key, held)
                     self._resume(held)
         if self.count:
