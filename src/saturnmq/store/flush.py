@@ -65,6 +65,13 @@ class Flusher:
         """Pages begun since the last flush (MF-03)."""
         return self._log.readable // PAGE_BYTES - self.flushed // PAGE_BYTES
 
+    def due(self, least_pages: int) -> bool:
+        """Whether a background flush is due: a file is full, or at least this many pages are dirty; 0: any byte (MF-03)."""
+        end, file_bytes = self._log.readable, self._log.file_bytes
+        if end == self.flushed:
+            return False
+        return end // file_bytes > self.flushed // file_bytes or self.dirty_pages() >= least_pages
+
     async def wait(self, end: int, timeout_ms: int) -> bool:
         """True when everything before end is on disk, False when that takes longer than the timeout.
 

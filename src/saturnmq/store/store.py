@@ -41,7 +41,7 @@ from saturnmq.store.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
 
-RECORD_OVERHEAD_MAX: Final = 65_536  # a whole record may be this much longer than maxMessageSize (ST-06)
+_REFUSALS_PER_LOG_LINE: Final = 50_000
 _DEFAULT_MEMORY: Final = 24 * 1024**3
 _ZERO_SECTOR: Final = bytes(512)  # after a crash such a record could not be told from a torn one (recover.is_torn)
 _PREPARED: Final = int(SysFlag.PREPARED)
@@ -110,6 +110,7 @@ class MessageStore:
         self._upkeep = Upkeep(self)
         self._lock = LockFile(settings.root / "lock")
         self._open = False
+        self._refused = 0  # puts, because nothing can be written
         self._direct = settings.flush_disk_type is FlushDiskType.ASYNC_FLUSH and not self.log.pooled
         self._pending: deque[tuple[int, ConsumeQueue | None, Message, int]] = deque()
         self.index_queue = IndexQueue(self.index) if self.index is not None else None
@@ -283,6 +284,9 @@ class MessageStore:
         """Why a message cannot be stored at all (ST-03, ST-05, ST-06)."""
         if not self._open or self.failure is not None or self.refusal:
             reason = self.failure.message if self.failure else self.refusal or "stopped"
+            if self._refused % _REFUSALS_PER_LOG_LINE == 0:
+                log.warning("put refused count=%s reason=%s", self._refused + 1, reason)
+            self._refused += 1
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=reason)
         topic, body, properties = message.topic, len(message.body), len(message.properties_raw)
         if len(topic) > NAME_LENGTH_MAX or (not topic.isascii() and len(topic.encode()) > NAME_LENGTH_MAX):
@@ -299,7 +303,7 @@ class MessageStore:
         ):
             return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="properties end with a zero byte, or have 512 in a row")
         limit = self.settings.message_bytes_max
-        if body > limit or RECORD_FIXED_BYTES + body + properties + len(topic) > limit + RECORD_OVERHEAD_MAX:
+        if body > limit:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=f"body of {body} bytes, at most {limit}")
         return None
 

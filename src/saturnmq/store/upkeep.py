@@ -90,6 +90,7 @@ class Upkeep:
         )
         now = loop.time()
         last_flush = last_log = last_queue = last_note = last_check = now
+        checked = False
         next_clean = now + min(_CLEAN_FIRST_S, settings.clean_interval_ms / 1000)
         while not await self._sleep(tick_s):
             now = loop.time()
@@ -97,7 +98,7 @@ class Upkeep:
             if (now - last_flush) * 1000 >= settings.flush_interval_ms:
                 last_flush = now
                 thorough = (now - last_log) * 1000 >= settings.flush_thorough_ms
-                if thorough or flusher.dirty_pages() >= settings.flush_least_pages:
+                if thorough or flusher.due(settings.flush_least_pages):
                     flusher.start()
                     last_log = now
             await self._prepare_file(flusher)
@@ -107,8 +108,8 @@ class Upkeep:
             elif (now - last_queue) * 1000 >= settings.flush_queue_interval_ms:
                 last_queue = now
                 await self._guarded(settings.flush_queue_least_pages * PAGE_BYTES)
-            if self._store.refusal and now - last_check >= _RECHECK_S:
-                last_check = now
+            if (self._store.refusal or not checked) and now - last_check >= _RECHECK_S:
+                last_check, checked = now, True
                 self._store.recheck(await asyncio.to_thread(self._store.disk_usage))
             if now >= next_clean:
                 next_clean = now + settings.clean_interval_ms / 1000
