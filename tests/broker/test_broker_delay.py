@@ -157,7 +157,7 @@ def test_a_batch_cannot_be_delayed(common: str, own: bytes, code: int) -> None:
     run(work)
 
 
-@pytest.mark.spec("DLY-02")
+@pytest.mark.spec("DLY-02", "ST-08")
 def test_other_properties_are_not_mistaken_for_a_delay_and_bad_ones_are_refused() -> None:
     async def work() -> None:
         async with wire() as w:

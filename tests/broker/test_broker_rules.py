@@ -214,7 +214,8 @@ DEFAULTS = """
 
 @pytest.mark.spec(
     "SND-01", "SND-02", "SND-06", "SND-12", "NS-08", "NS-32", "NS-33", "NS-35", "OF-05", "DLY-07", "LP-01", "HB-04",
-    "BP-06", "BP-08", "BP-09", "BP-10", "TX-07", "TX-08", "RR-04", "FIL-04", "FIL-05", "FIL-06", "FIL-07", "REM-14",
+    "BP-06", "BP-08", "BP-09", "BP-10", "RP-04", "RP-05", "CF-03",
+    "TX-07", "TX-08", "RR-04", "FIL-04", "FIL-05", "FIL-06", "FIL-07", "REM-14",
 )  # fmt: skip
 def test_defaults_are_the_originals() -> None:
     properties = to_properties(BrokerSettings())

@@ -209,7 +209,7 @@ def test_transactional_messages_are_refused_where_they_are_not_allowed() -> None
     run(work)
 
 
-@pytest.mark.spec("SND-14", "BAT-02")
+@pytest.mark.spec("SND-14", "BAT-02", "ST-05", "ST-06")
 def test_what_is_too_long_is_refused_with_its_limit() -> None:
     async def work() -> None:
         async with wire(store={"message_bytes_max": 1000, "profile": wire_profile()}) as w:
@@ -334,7 +334,7 @@ def test_the_long_header_of_code_10_does_the_same() -> None:
     run(work)
 
 
-@pytest.mark.spec("BAT-04", "BAT-05", "BAT-06", "BAT-07")
+@pytest.mark.spec("BAT-04", "BAT-05", "BAT-06", "BAT-07", "ST-16", "ST-17")
 def test_a_batch_is_stored_together_with_each_messages_own_parts() -> None:
     async def work() -> None:
         async with wire() as w:

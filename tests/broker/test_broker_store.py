@@ -13,6 +13,7 @@ import pytest
 from wire import Wire, run, wire
 
 from saturnmq.protocol.codes import OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, RequestCode, ResponseCode
+from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.message import Host, Message, decode_records
 from saturnmq.store import FlushDiskType, PutStatus
 
@@ -125,7 +126,7 @@ def test_figures_of_the_store_are_shown() -> None:
     run(work)
 
 
-@pytest.mark.spec("SW-01", "SW-05", "FLU-04", "FLU-05")
+@pytest.mark.spec("SW-01", "SW-05", "FLU-04", "FLU-05", "ST-17")
 def test_a_stalled_disk_holds_only_those_who_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with wire(SYNC | {"sync_flush_timeout_ms": 50}) as w:
@@ -146,7 +147,9 @@ def test_a_stalled_disk_holds_only_those_who_wait_for_it(monkeypatch: pytest.Mon
                 gate.set()
             assert first.code == ResponseCode.SUCCESS
             assert late.code == ResponseCode.FLUSH_DISK_TIMEOUT
-            assert late.ext["queueOffset"] == "1" and len(late.ext["msgId"]) == 32  # stored all the same
+            assert (late.ext["queueId"], late.ext["queueOffset"]) == ("0", "1") and len(
+                late.ext["msgId"]
+            ) == 32  # stored all the same
             assert at_once.code == ResponseCode.SUCCESS and at_once.ext["queueOffset"] == "2"
             assert [m.body for m in read] == [b"fine"]  # the loop was free, and showed what is on disk
             async with asyncio.timeout(10):
@@ -157,7 +160,7 @@ def test_a_stalled_disk_holds_only_those_who_wait_for_it(monkeypatch: pytest.Mon
     run(work)
 
 
-@pytest.mark.spec("DUR-06", "SW-02", "SW-06")
+@pytest.mark.spec("DUR-06", "SW-02", "SW-05")
 def test_a_failed_disk_is_an_error_for_senders_and_readers_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         server = wire(SYNC)
@@ -179,6 +182,23 @@ def test_a_failed_disk_is_an_error_for_senders_and_readers_go_on(monkeypatch: py
         finally:
             with pytest.raises(Exception, match="Input/output error"):
                 await server.__aexit__(None, None, None)
+
+    run(work)
+
+
+@pytest.mark.spec("ST-11")
+def test_a_file_that_cannot_be_created_is_a_system_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: Path, size_bytes: int, *, allocate: bool) -> int:
+        raise StoreError(f"cannot create {path}: Permission denied")
+
+    async def work() -> None:
+        async with wire() as w:
+            with monkeypatch.context() as patch:
+                patch.setattr(w.broker.store.disk, "create", denied)
+                refused = await w.send()
+            assert refused.code == ResponseCode.SYSTEM_ERROR and "msgId" not in refused.ext
+            assert (refused.remark or "").startswith("create mapped file failed, server is busy or broken.")
+            assert (await w.send()).ext["msgId"].endswith("0" * 16)  # the first file begins at 0
 
     run(work)
 

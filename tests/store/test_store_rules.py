@@ -17,6 +17,7 @@ from saturnmq.protocol.settings import to_properties
 from saturnmq.store import MessageStore, PutResult, StoreProfile, StoreSettings
 from saturnmq.store.checkpoint import Checkpoint
 from saturnmq.store.disk import Disk
+from saturnmq.store.mapped_file import file_name
 from saturnmq.store.retention import Usage
 
 CL = 4096
@@ -254,6 +255,7 @@ def test_defaults_are_the_originals() -> None:
 
 @pytest.mark.spec("ST-01", "CQ-01", "CQ-13", "IX-01")
 def test_files_have_the_originals_sizes_unless_a_laptop_asks_for_less() -> None:
+    assert file_name(0) == "0" * 20 and file_name(1 << 30) == "00000000001073741824"
     s = StoreSettings(queue_extension_enable=True)
     assert (s.commit_log_bytes, s.consume_queue_bytes) == (1 << 30, 300_000 * 20)
     assert (s.index_slots, s.index_entries) == (5_000_000, 20_000_000)

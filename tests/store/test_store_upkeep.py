@@ -206,7 +206,7 @@ def test_the_transient_pool_shows_what_is_committed_and_a_crash_loses_the_rest(t
     assert StoreSettings(transient_pool_enable=True, flush_disk_type=FlushDiskType.SYNC_FLUSH).pool_size == 0
 
 
-@pytest.mark.spec("MF-01", "MF-02")
+@pytest.mark.spec("MF-01", "MF-02", "ST-19", "FLU-08")
 def test_what_is_flushed_was_committed_and_what_is_committed_was_written(tmp_path: Path) -> None:
     async def work() -> None:
         store = opened(tmp_path, transient_pool_enable=True, transient_pool_size=2)
@@ -577,7 +577,7 @@ def test_hours_and_percentages() -> None:
     assert [StoreSettings(disk_percent=n).disk_percent_max for n in (0, 75, 100)] == [10, 75, 95]
 
 
-@pytest.mark.spec("DEL-01", "DEL-07", "DEL-08", "DEL-09", "MF-06", "MF-07", "MF-08")
+@pytest.mark.spec("DEL-01", "DEL-07", "DEL-08", "DEL-09", "MF-06")
 def test_expired_files_go_with_their_queues_and_a_reader_keeps_its_slice(tmp_path: Path) -> None:
     async def work() -> None:
         never = {"delete_when": "99"[:0], "delete_pause_ms": 0, "delete_queue_pause_ms": 0, "clean_interval_ms": 10}
@@ -723,7 +723,7 @@ def test_half_and_rollback_records_are_not_for_consumers(tmp_path: Path) -> None
     store.close_files()
 
 
-@pytest.mark.spec("DUR-13", "RP-08", "ST-16")
+@pytest.mark.spec("DUR-13")
 def test_a_topic_made_anew_begins_at_0_again_after_a_rebuild_too(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for n in range(5):
