@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import saturnmq
 from saturnmq import admin
 from saturnmq.protocol.codes import VERSION
+from saturnmq.protocol.command import own_serialization
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.settings import Loaded, keys_of, load, parse_properties, to_properties
 
@@ -256,7 +257,7 @@ def run_namesrv(args: argparse.Namespace) -> int:
         host, port = await server.start(settings.bind_address, settings.listen_port)
         try:
             if not args.json:
-                print("The Name Server boot success. serializeType=JSON", flush=True)
+                print(f"The Name Server boot success. serializeType={own_serialization(os.environ).name}", flush=True)
             ready("namesrv", {"namesrv": f"{host}:{port}", "twin": twin_name(), "loop": loop_name()}, args)
             await stop.wait()
         finally:
@@ -291,7 +292,7 @@ def broker_facts(broker: Broker, store: Any) -> dict[str, str]:
 def boot_line(broker: Broker, name_servers: str) -> str:
     """DG-09."""
     return (
-        f"The broker[{broker.name}, {broker.advertised_address}] boot success. serializeType=JSON "
+        f"The broker[{broker.name}, {broker.advertised_address}] boot success. serializeType={own_serialization(os.environ).name} "
         f"and name server is {name_servers}"
     )
 

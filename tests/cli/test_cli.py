@@ -26,7 +26,8 @@ def test_standalone_says_ready_with_addresses_and_stops_with_0_on_sigterm(standa
         host, port = facts[name].rsplit(":", 1)
         socket.create_connection((host, int(port)), timeout=5).close()
     assert server.stop() == 0
-    assert any(line.startswith("The broker[") and "boot success. serializeType=JSON" in line for line in server.out)
+    boot = "The broker[broker-a, {advertised}] boot success. serializeType=JSON and name server is {namesrv}"
+    assert boot.format(**facts) in server.out
 
 
 @pytest.mark.spec("CLI-09", "DG-09", "NS-06")
@@ -34,6 +35,17 @@ def test_namesrv_says_ready_and_stops_with_0(serve: Start) -> None:
     server = serve("namesrv", "--port", "0")
     assert "The Name Server boot success. serializeType=JSON" in server.out
     assert server.facts["namesrv"].startswith("127.0.0.1:")
+    assert server.stop() == 0
+
+
+@pytest.mark.spec("REM-04", "DG-09")
+def test_namesrv_names_its_serialization_and_refuses_an_unknown_one(serve: Start, cli: Cli) -> None:
+    refused = cli("namesrv", "--port", "0", env={"ROCKETMQ_SERIALIZE_TYPE": "XML"})
+    assert refused.returncode == 2
+    assert "ROCKETMQ_SERIALIZE_TYPE='XML' must be JSON or ROCKETMQ" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    server = serve("namesrv", "--port", "0", env={"ROCKETMQ_SERIALIZE_TYPE": "ROCKETMQ"})
+    assert "The Name Server boot success. serializeType=ROCKETMQ" in server.out
     assert server.stop() == 0
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -53,7 +55,7 @@ def test_a_cancelled_caller_does_not_cancel_the_attempt_of_the_others() -> None:
     run(work)
 
 
-@pytest.mark.spec("REM-16")
+@pytest.mark.spec("REM-16", "REM-21")
 def test_an_unanswered_call_times_out_and_the_socket_is_closed() -> None:
     async def work() -> None:
         async with pair(silent) as p:
@@ -103,6 +105,33 @@ def test_a_call_without_a_task_is_answered_late_or_fails_like_any_other() -> Non
     run(work)
 
 
+@pytest.mark.spec("REM-22")
+def test_a_close_fails_pending_calls_before_a_peer_that_does_not_read_has_read() -> None:
+    async def work() -> None:
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            accepted.append(writer)
+
+        accepted: list[asyncio.StreamWriter] = []
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        address = "{}:{}".format(*server.sockets[0].getsockname())
+        client = RemotingClient(settings=NetSettings(stop_timeout_ms=10))
+        call = asyncio.create_task(client.invoke(address, Command(10, body=bytes(32_000_000)), 60_000))
+        while not (client.connections and next(iter(client.connections)).unread_bytes):
+            await asyncio.sleep(0)
+        (connection,) = client.connections
+        connection.close("test")
+        with pytest.raises(SendFailed, match="test"):
+            await call
+        assert connection.transport is not None, "its bytes are still under way"
+        await client.close()
+        for writer in accepted:
+            writer.transport.abort()
+        server.close()
+
+    run(work)
+
+
 def first_only() -> Callable[[Connection, Command], Command | None]:
     """A handler that answers its first request."""
     left = [True]
@@ -142,7 +171,7 @@ def test_all_pending_calls_fail_at_once_when_the_peer_closes() -> None:
     run(work)
 
 
-@pytest.mark.spec("REM-21", "REM-17")
+@pytest.mark.spec("REM-17")
 def test_a_cancelled_call_leaves_nothing_pending_and_the_connection_usable() -> None:
     async def work() -> None:
         def handler(connection: Connection, request: Command) -> Command | None:
@@ -183,12 +212,19 @@ def test_a_response_matches_only_calls_of_its_own_connection() -> None:
             forged = Command(99, flag=1, opaque=request.opaque)
             liar_connection.send(forged)
             liar_connection.send(lying.reply())
-            await other
+            assert (await other).code == 0, "the forged answer has the opaque of no call on its connection"
             assert not call.done()
             connection.send(request.reply(body=b"true"))
             assert (await call).body == b"true"
 
     run(work)
+
+
+@pytest.mark.spec("REM-07")
+def test_opaques_of_a_process_start_at_zero() -> None:
+    script = "from saturnmq.net.connection import next_opaque; print([next_opaque() for _ in range(3)])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[0, 1, 2]\n"
 
 
 @pytest.mark.spec("REM-07")
@@ -252,12 +288,60 @@ def test_the_wait_for_a_permit_is_part_of_the_timeout(monkeypatch: pytest.Monkey
     run(work)
 
 
+@pytest.mark.spec("REM-16")
+def test_the_time_of_the_connect_is_taken_off_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[int] = []
+    ask = Connection.ask
+
+    def noted(self: Connection, command: Command, timeout_ms: int) -> asyncio.Future[Command]:
+        left.append(timeout_ms)
+        return ask(self, command, timeout_ms)
+
+    monkeypatch.setattr(Connection, "ask", noted)
+
+    async def work() -> None:
+        async with pair() as p:
+            connect, connected = p.client._open, asyncio.Event()
+
+            async def slow(address: str) -> Connection:
+                await connected.wait()
+                return await connect(address)
+
+            p.client._open = slow  # type: ignore[method-assign]
+            asyncio.get_running_loop().call_later(0.1, connected.set)
+            await p.call(Command(10), 10_000)
+            await p.call(Command(10), 10_000)
+            assert 0 < left[0] < 9_950 and left[1] == 10_000
+
+    run(work)
+
+
+@pytest.mark.spec("REM-26")
+def test_a_connect_that_does_not_end_is_given_up_after_its_own_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert NetSettings().connect_timeout_ms == 3000
+
+    async def never(*args: object, **more: object) -> None:
+        await asyncio.Event().wait()
+
+    async def work() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", never)
+        client = RemotingClient(settings=NetSettings(connect_timeout_ms=20))
+        with pytest.raises(ConnectFailed, match=r"cannot connect to 127\.0\.0\.1:9 within 20 ms"):
+            await client.invoke("127.0.0.1:9", Command(10), 60_000)
+        assert not client._connecting
+        await client.close()
+
+    run(work)
+
+
 @pytest.mark.spec("REM-20", "REM-17")
 def test_server_and_client_have_their_own_permits() -> None:
     async def work() -> None:
         async with pair(settings=NetSettings(server_async_permits=3, client_async_permits=5)) as p:
             assert (p.server.async_permits.free, p.client.async_permits.free) == (3, 5)
             assert (p.server.oneway_permits.free, p.client.oneway_permits.free) == (256, 65535)
+        async with pair() as p:
+            assert (p.server.async_permits.free, p.client.async_permits.free) == (64, 65535)
 
     run(work)
 
@@ -275,6 +359,20 @@ def test_oneway_sets_bit_1_and_returns_its_permit() -> None:
             request = await got.get()
             assert request.is_oneway and request.ext == {"a": "b"}
             assert p.client.oneway_permits.free == 65535
+
+    run(work)
+
+
+@pytest.mark.spec("REM-18", "REM-19")
+def test_a_oneway_call_waits_for_its_permit_at_most_its_timeout() -> None:
+    async def work() -> None:
+        async with pair(settings=NetSettings(client_oneway_permits=1)) as p:
+            await p.client.oneway_permits.acquire(1, "a:1")
+            with pytest.raises(CallTimeout, match=r"no oneway permit .* all 1 are taken"):
+                await p.client.invoke_oneway(p.address, Command(10), 30)
+            p.client.oneway_permits.release()
+            await p.client.invoke_oneway(p.address, Command(10), 5000)
+            assert p.client.oneway_permits.free == 1
 
     run(work)
 

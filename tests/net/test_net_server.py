@@ -11,8 +11,15 @@ import pytest
 from netpair import echo, pair, run
 
 from saturnmq.net import Connection, Listener, NetSettings, RemotingServer, StartError
-from saturnmq.protocol.command import Command, FrameDecoder, Serialization, encode_frame
-from saturnmq.protocol.errors import MissingField, response_error
+from saturnmq.protocol.command import (
+    SERIALIZE_TYPE_ENV,
+    Command,
+    FrameDecoder,
+    Serialization,
+    encode_frame,
+    own_serialization,
+)
+from saturnmq.protocol.errors import ConfigError, MissingField, response_error
 
 
 async def read_commands(reader: asyncio.StreamReader, count: int) -> list[Command]:
@@ -192,7 +199,7 @@ def test_an_idle_connection_is_closed_and_an_active_one_is_not() -> None:
                 busy.write(encode_frame(Command(10)))
                 await read_commands(reader, 1)
                 await asyncio.sleep(0)
-            assert closed == ["idle for 1 s"]
+            assert closed == ["idle for 1 s"] and NetSettings().server_idle_seconds == 120
             busy.write(encode_frame(Command(10)))
             await read_commands(reader, 1)
             idle.close()
@@ -388,3 +395,115 @@ def test_buffers_of_sockets_have_the_size_that_is_set_and_else_the_systems() -> 
             assert told in as_told(size) and own not in as_told(size)
 
     run(work)
+
+
+@pytest.mark.spec("REM-23")
+def test_a_connection_with_bytes_in_one_direction_only_is_not_idle() -> None:
+    closed: list[str] = []
+
+    def handler(connection: Connection, request: Command) -> None:
+        return None
+
+    class Watch(Listener):
+        def closed(self, connection: Connection, reason: str) -> None:
+            closed.append(connection.remote_address)
+
+    async def work() -> None:
+        async with pair(handler, NetSettings(server_idle_seconds=1), listener=Watch()) as p:
+            (_, idle), (reader, listening), (_, talking) = [await p.socket() for _ in range(3)]
+            names = ["{}:{}".format(*writer.get_extra_info("sockname")) for writer in (idle, listening, talking)]
+            while len(p.server.connections) < 3:
+                await asyncio.sleep(0)
+            (connection,) = [c for c in p.server.connections if c.remote_address == names[1]]
+            while not closed:
+                connection.invoke_oneway(Command(40))
+                talking.write(encode_frame(Command(10)))
+                assert (await read_commands(reader, 1))[0].code == 40
+            assert closed == names[:1]
+            for writer in (idle, listening, talking):
+                writer.close()
+
+    run(work)
+
+
+@pytest.mark.spec("REM-24")
+def test_a_connection_error_is_reported_as_the_reason_of_the_close() -> None:
+    reasons: asyncio.Queue[str] = asyncio.Queue()
+
+    class Watch(Listener):
+        def closed(self, connection: Connection, reason: str) -> None:
+            reasons.put_nowait(reason)
+
+    async def work() -> None:
+        async with pair(listener=Watch()) as p:
+            for linger, reason in ((1, "connection error: "), (0, "closed by the peer")):
+                peer = socket.create_connection((p.host, p.port))
+                while not p.server.connections:
+                    await asyncio.sleep(0)
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", linger, 0))
+                peer.close()
+                assert (await reasons.get()).startswith(reason)
+
+    run(work)
+
+
+@pytest.mark.spec("REM-25")
+def test_a_listener_has_its_backlog_and_takes_its_address_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        create, asked = loop.create_server, list[dict[str, Any]]()
+
+        async def noted(*args: Any, **more: Any) -> asyncio.Server:
+            asked.append(more)
+            return await create(*args, **more)
+
+        monkeypatch.setattr(loop, "create_server", noted)
+        async with pair() as p:
+            assert asked[0]["backlog"] == 1024
+            assert p.server._server is not None
+            (listening,) = p.server._server.sockets
+            assert listening.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
+
+    run(work)
+
+
+@pytest.mark.spec("REM-04")
+@pytest.mark.parametrize("name", [None, "", "JSON", "ROCKETMQ"])
+def test_own_requests_have_the_serialization_of_the_process(name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SERIALIZE_TYPE_ENV, raising=False)
+    if name is not None:
+        monkeypatch.setenv(SERIALIZE_TYPE_ENV, name)
+    own = Serialization[name or "JSON"]
+
+    async def work() -> None:
+        pushed: asyncio.Queue[Command] = asyncio.Queue()
+        seen: list[Command] = []
+
+        def handler(connection: Connection, request: Command) -> Command:
+            seen.append(request)
+            connection.invoke_oneway(Command(40))
+            return request.reply()
+
+        def client_handler(connection: Connection, request: Command) -> None:
+            pushed.put_nowait(request)
+
+        async with pair(handler, client_handler=client_handler) as p:
+            await p.call(Command(34))
+            await p.client.invoke_oneway(p.address, Command(15), 5000)
+            assert [(await pushed.get()).serialization for _ in range(2)] == [own, own]
+            assert [request.serialization for request in seen] == [own, own]
+            for other in Serialization:
+                reader, writer = await p.socket()
+                writer.write(encode_frame(Command(10, opaque=7, serialization=other)))
+                push, answer = await read_commands(reader, 2)
+                assert (push.serialization, answer.serialization) == (own, other)
+                writer.close()
+
+    run(work)
+
+
+@pytest.mark.spec("REM-04")
+def test_an_unknown_serialization_of_the_process_refuses_to_start() -> None:
+    for name in ("json", "PROTOBUF"):
+        with pytest.raises(ConfigError, match=f"{SERIALIZE_TYPE_ENV}='{name}' must be JSON or ROCKETMQ"):
+            own_serialization({SERIALIZE_TYPE_ENV: name})

@@ -12,6 +12,7 @@ from netpair import echo, pair, run
 
 from certificates import write_certificate
 from saturnmq.net import SendFailed, TlsMode, TlsSettings
+from saturnmq.net import tls as tls_module
 from saturnmq.net.tls import ContextHolder, TlsStream, client_context, server_context
 from saturnmq.protocol.command import Command, encode_frame
 from saturnmq.protocol.errors import ConfigError
@@ -198,6 +199,34 @@ def test_a_changed_trust_file_is_taken_at_once_and_a_broken_one_keeps_the_old(
     assert holder.context is first
     trust.write_bytes(write_certificate(tmp_path, "ca")[0].read_bytes())
     assert holder.check() is True
+
+
+@pytest.mark.spec("REM-30")
+def test_a_file_that_came_after_the_start_is_not_watched(certificate: Pair, tmp_path: Path) -> None:
+    trust = tmp_path / "trust.pem"
+    settings = dataclasses.replace(server_tls("permissive", certificate), server_trust_path=str(trust))
+    holder = ContextHolder(settings)
+    trust.write_bytes(certificate[0].read_bytes())
+    assert holder.check() is False
+
+
+@pytest.mark.spec("REM-30")
+def test_files_are_looked_at_twice_a_second(certificate: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        waits: asyncio.Queue[float] = asyncio.Queue()
+
+        async def noted(seconds: float) -> None:
+            waits.put_nowait(seconds)
+            await asyncio.Event().wait()
+
+        holder = ContextHolder(server_tls("permissive", certificate))
+        with monkeypatch.context() as patched:
+            patched.setattr(tls_module.asyncio, "sleep", noted)  # type: ignore[attr-defined]
+            holder.watch()
+            assert await waits.get() == 0.5
+        await holder.stop()
+
+    run(work)
 
 
 @pytest.mark.spec("REM-30")

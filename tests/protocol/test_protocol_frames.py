@@ -332,6 +332,7 @@ BAD_FRAMES = {
 @pytest.mark.spec("REM-02")
 @pytest.mark.parametrize("raw", BAD_FRAMES.values(), ids=BAD_FRAMES.keys())
 def test_impossible_frame_is_a_remote_error_after_the_good_one_before_it(raw: bytes) -> None:
+    assert FRAME_BYTES_MAX == 16_777_216
     with pytest.raises((FrameError, HeaderError)) as caught:
         decode(ROUTE_BINARY + raw)
     assert list(caught.value.decoded) == decode(ROUTE_BINARY)

@@ -69,14 +69,7 @@ class RemotingClient(Endpoint):
 
         A timeout closes the connection (REM-16), unless the peer has sent anything since: then others still get their answers.
         """
-        connection = self._by_address.get(address)
-        if connection is None or connection.closed:
-            loop = asyncio.get_running_loop()
-            before = loop.time()
-            connection = await self._connect(address, timeout_ms)
-            timeout_ms -= int((loop.time() - before) * 1000)
-            if timeout_ms <= 0:
-                raise CallTimeout(f"connecting to {address} took the whole timeout", broker=address)
+        connection, timeout_ms = await self._connected(address, timeout_ms)
         for hook in self.hooks:
             hook.before(address, command)
         reads = connection.reads
@@ -109,27 +102,37 @@ class RemotingClient(Endpoint):
         return future
 
     async def invoke_oneway(self, address: str, command: Command, timeout_ms: int) -> None:
-        """Write a request that nobody answers. Raises CallTimeout, ConnectFailed, SendFailed."""
-        try:
-            async with asyncio.timeout(max(timeout_ms, 0) / 1000):
-                await self._invoke_oneway(address, command, timeout_ms)
-        except TimeoutError as error:
-            if isinstance(error, CallTimeout):
-                raise
-            raise CallTimeout(f"{address} did not take a request within {timeout_ms} ms", broker=address) from None
+        """Write a request that has no answer. Raises CallTimeout, ConnectFailed, SendFailed, TooManyRequests.
 
-    async def _invoke_oneway(self, address: str, command: Command, timeout_ms: int) -> None:
-        connection = self._by_address.get(address)
-        if connection is None or connection.closed:
-            connection = await self._connect(address, timeout_ms)
-        await self.oneway_permits.acquire(timeout_ms, address)
+        It holds a permit until its bytes are written (REM-18); connect and the wait for the permit are part of timeout_ms.
+        """
+        connection, left_ms = await self._connected(address, timeout_ms)
+        left_ms = await self.oneway_permits.acquire(left_ms, address)
         try:
             for hook in self.hooks:
                 hook.before(address, command)
             connection.invoke_oneway(command)
-            await connection.drain()
+            async with asyncio.timeout(max(left_ms, 0) / 1000):
+                await connection.drain()
+        except TimeoutError as error:
+            if isinstance(error, SaturnError):
+                raise
+            raise CallTimeout(f"{address} did not take a request within {timeout_ms} ms", broker=address) from None
         finally:
             self.oneway_permits.release()
+
+    async def _connected(self, address: str, timeout_ms: int) -> tuple[Connection, int]:
+        """The connection to address, and what the connect left of timeout_ms. Raises CallTimeout, ConnectFailed."""
+        connection = self._by_address.get(address)
+        if connection is not None and not connection.closed:
+            return connection, timeout_ms
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        connection = await self._connect(address, timeout_ms)
+        timeout_ms -= int((loop.time() - before) * 1000)
+        if timeout_ms <= 0:
+            raise CallTimeout(f"connecting to {address} took the whole timeout", broker=address)
+        return connection, timeout_ms
 
     async def _connect(self, address: str, timeout_ms: int) -> Connection:
         """The connection to address; callers that come meanwhile wait for the same attempt (REM-26)."""

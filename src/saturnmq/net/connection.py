@@ -523,6 +523,7 @@ class Connection(asyncio.Protocol):
         if self.closed:
             raise self._send_failed()
         command.opaque = opaque = next_opaque()
+        command.serialization = self._endpoint.serialization or command.serialization
         self.send(command)
         future = self._pending[opaque] = self._loop.create_future()
         timer = self._loop.call_later(max(timeout_ms, 0) / 1000, self._expire, opaque, timeout_ms)
@@ -546,6 +547,7 @@ class Connection(asyncio.Protocol):
         if self.closed:
             raise self._send_failed()
         command.opaque = next_opaque()
+        command.serialization = self._endpoint.serialization or command.serialization
         command.flag |= _ONEWAY
         self.send(command)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from saturnmq.net.errors import NoPermit, TooManyRequests
 from saturnmq.net.refusals import Refusals
+from saturnmq.protocol.command import own_serialization
 
 if TYPE_CHECKING:
     from saturnmq.net.connection import Connection, Handler
@@ -121,6 +123,7 @@ class Endpoint:
     ) -> None:
         self.handler = handler
         self.settings = settings
+        self.serialization = own_serialization(os.environ)
         self.frame_limits = settings.frame_limits
         self.connections_max = settings.connections_max
         self.hooks: list[RpcHook] = []

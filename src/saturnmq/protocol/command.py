@@ -26,12 +26,13 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from saturnmq.protocol.codes import VERSION, CommandFlag, Language
-from saturnmq.protocol.errors import FrameError, HeaderError, LocalProtocolError, RemoteProtocolError
+from saturnmq.protocol.errors import ConfigError, FrameError, HeaderError, LocalProtocolError, RemoteProtocolError
 
 if TYPE_CHECKING:
     from saturnmq.protocol.shapes import HeaderShape, HeaderShapes
@@ -81,6 +82,17 @@ class Serialization(IntEnum):
 
     JSON = 0
     ROCKETMQ = 1
+
+
+SERIALIZE_TYPE_ENV: Final = "ROCKETMQ_SERIALIZE_TYPE"
+
+
+def own_serialization(environment: Mapping[str, str]) -> Serialization:
+    """The header serialization of requests that a process starts (REM-04). Raises ConfigError for an unknown name."""
+    name = environment.get(SERIALIZE_TYPE_ENV, "").strip()
+    if name and name not in Serialization.__members__:
+        raise ConfigError(f"environment variable {SERIALIZE_TYPE_ENV}={name!r} must be JSON or ROCKETMQ")
+    return Serialization[name] if name else Serialization.JSON
 
 
 _JSON: Final = Serialization.JSON
