@@ -20,6 +20,8 @@ help:  ## what there is
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "make: $(PYTHON) is older than 3.11; install a newer one or say make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+	  { echo "make: $(PYTHON) cannot make a virtual environment (no ensurepip); on Debian and Ubuntu: sudo apt install python3-venv" >&2; exit 1; }
 	@echo "setting up $(VENV): the first time this downloads Spark and a JDK, about 700 MB"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=24"
