@@ -120,6 +120,7 @@ def test_message_shows_what_was_sent_and_is_frozen(run: Run, cluster: Any) -> No
                 assert (message.message_id, message.attempt, message.flag, message.offset) == ("UID", 3, 9, 0)
                 assert message.queue == MessageQueue("%RETRY%g", "b0", 0)
                 assert message.born_at == datetime(2023, 11, 14, 22, 13, 20, 123000, tzinfo=UTC)
+                assert message.stored_at == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
                 assert message.stored_at.tzinfo is UTC and len(message.offset_message_id) == 32
                 for name in ("value", "topic", "queue", "new"):
                     with pytest.raises(AttributeError):
@@ -564,7 +565,7 @@ def test_without_members_or_offset_the_assignment_stays_as_it_is(run: Run, clust
     run(work)
 
 
-@pytest.mark.spec("RB-05")
+@pytest.mark.spec("RB-05", "API-18")
 @pytest.mark.parametrize(
     ("start", "stored", "expected"),
     [
@@ -773,6 +774,41 @@ def test_listener_settles_by_what_the_handler_returns(run: Run, cluster: Any) ->
     run(work)
 
 
+@pytest.mark.spec("API-19")
+def test_handler_that_settles_its_message_itself_has_the_last_word(
+    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            seen: list[bytes] = []
+
+            @client.listener("T", group="g", start="first", concurrency=1)
+            async def handle(message: Message[bytes]) -> None:
+                seen.append(message.body)
+                match message.body:
+                    case b"ack first":
+                        await message.ack()
+                        raise ValueError("too late to matter")
+                    case b"retry":
+                        await message.retry(after=timedelta(seconds=5))
+                    case b"reject":
+                        await message.reject()
+
+            for body in (b"ack first", b"retry", b"reject", b"end"):
+                c.broker.put("T", 0, body)
+            running = asyncio.ensure_future(client.run())
+            await eventually(lambda: len(seen) == 4)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            assert c.broker.offsets["g", "T", 0] == 4
+            assert [command.ext["delayLevel"] for command in c.broker.sent_back] == ["2", "-1"]
+            assert seen == [b"ack first", b"retry", b"reject", b"end"]
+
+    run(work)
+    assert [r.getMessage().partition(" ")[0] for r in caplog.records if r.levelname == "WARNING"] == ["handler"]
+
+
 @pytest.mark.spec("API-16", "API-27")
 def test_sigterm_drains_handlers_stores_offsets_and_leaves(run: Run, cluster: Any) -> None:
     async def work() -> None:
@@ -874,6 +910,73 @@ def test_run_cancelled_twice_cancels_the_handlers_and_leaves(run: Run, cluster: 
             assert [command.ext["consumerGroup"] for command in c.broker.of(35)] == ["g"]
             names = {task.get_name() for task in asyncio.all_tasks()}
             assert not {name for name in names if name.startswith("saturnmq listener")}
+
+    run(work)
+
+
+@pytest.mark.spec("API-27", "API-19")
+def test_handler_that_outlasts_the_drain_timeout_is_cancelled_and_repeated(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            started, cancelled = asyncio.Event(), asyncio.Event()
+
+            @client.listener("T", group="g", start="first")
+            async def handle(message: Message[bytes]) -> None:
+                started.set()
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    cancelled.set()
+                    raise
+
+            c.broker.put("T", 0, b"x")
+            running = asyncio.ensure_future(client.run(drain_timeout=0.05))
+            await started.wait()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            assert cancelled.is_set() and not c.broker.sent_back and c.broker.of(35)
+            assert c.broker.offsets.get(("g", "T", 0), 0) == 0
+            async with client.consumer("g", start="first") as again:
+                await again.subscribe("T")
+                assert (await again.recv(30)).body == b"x"
+
+    run(work)
+
+
+@pytest.mark.spec("API-04")
+def test_concurrent_starts_of_a_consumer_are_one(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            inbox = client.consumer("g")
+            await inbox.subscribe("T")
+            await asyncio.gather(*(inbox.start() for _ in range(5)))
+            beats = [r for r in c.broker.of(34) if b'"groupName":"g"' in (r.body or b"")]
+            loops = [t for t in asyncio.all_tasks() if t.get_name() == "saturnmq rebalance g"]
+            assert len(beats) == len(loops) == 1
+            await asyncio.gather(*(inbox.stop() for _ in range(5)))
+            assert len([r for r in c.broker.of(35) if r.ext.get("consumerGroup") == "g"]) == 1
+            with pytest.raises(Closed):
+                await inbox.start()
+
+    run(work)
+
+
+@pytest.mark.spec("API-18")
+def test_lag_counts_what_is_behind_the_settled_head(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            for n in range(5):
+                c.broker.put("T", 0, b"%d" % n)
+            queue = MessageQueue("T", "b0", 0)
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                held = [await inbox.recv(30) for _ in range(3)]
+                assert await inbox.lag() == await inbox.lag(queue) == {queue: 5}
+                await held[0].ack()
+                await held[2].ack()
+                assert await inbox.lag("T") == {queue: 4} and inbox.position() == {queue: 3}
 
     run(work)
 

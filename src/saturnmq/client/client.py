@@ -203,8 +203,10 @@ class Client:
         """Decorator of a handler, async or plain (then it runs in a thread), fed while `run` runs (API-16).
 
         None or Ack.SUCCESS acks; Ack.RETRY, an exception or more than time_limit seconds send the message back; Ack.REJECT
-        makes a dead letter. The codec follows the annotation Message[T]. options: those of `consumer`, such as
-        ordered=True; they beat what the listener would choose. Raises ConfigError.
+        makes a dead letter. A handler may settle the message itself (`await message.retry(...)`); what it returns or raises then
+        changes nothing, so one that begins with `await message.ack()` is never repeated. The codec follows the annotation
+        Message[T]. options: those of `consumer`, such as ordered=True; they beat what the listener would choose. Raises
+        ConfigError.
         """
         check_topic(topic, sending=False)
         wanted = tag(filter) if isinstance(filter, str) else filter

@@ -19,7 +19,7 @@ from typing import Any, Final
 from saturnmq.client.codecs import Codec, codec_for, encode_value
 from saturnmq.client.consumer import Consumer
 from saturnmq.client.consumer_settings import ConsumerOptions
-from saturnmq.client.errors import Closed
+from saturnmq.client.errors import AlreadySettled, Closed
 from saturnmq.client.message import Ack, Message
 from saturnmq.client.producer import Producer
 from saturnmq.client.requests import wants_reply
@@ -187,7 +187,8 @@ class Feeder:
                 self._busy.discard(worker)
 
     async def _handle(self, message: Message[Any]) -> None:
-        """AUTO of table 1.1: what the handler returns or raises settles the message; cancelled settles nothing."""
+        """AUTO of table 1.1: what the handler returns or raises settles the message, unless the handler settled it itself;
+        cancelled settles nothing."""
         spec, reason = self.spec, ""
         try:
             message.value  # noqa: B018 - an undecodable message counts as "handler raises" (API-08)
@@ -210,6 +211,8 @@ class Feeder:
             else:
                 logger.warning("handler of group %s returned %r, must be an Ack or None", spec.group, outcome)
                 await message.retry(spec.retry.after)
+        except AlreadySettled:
+            logger.debug("settled by the handler itself group=%s message=%r", spec.group, message)
         except SaturnError as error:
             logger.warning(
                 "message not settled, it comes again group=%s message=%r error=%s", spec.group, message, error
