@@ -69,6 +69,7 @@ CALLS: dict[str, Callable[[World], Coroutine[Any, Any, Any]]] = {
     "puller.pull waiting": lambda w: w.puller.pull(QUEUE, 4, wait=0.05),
     "client.topic_exists": lambda w: w.client.topic_exists("T"),
     "client.create_topic": lambda w: w.client.create_topic("NEW"),
+    "client.view_message": lambda w: w.client.view_message("F" * 32, "T"),
     "client.query_trace": lambda w: w.client.query_trace("k", topic="T"),
     "client.query_messages": lambda w: w.client.query_messages("T", "k"),
 }
@@ -257,7 +258,6 @@ def test_every_public_coroutine_is_in_the_list() -> None:
     known |= {
         "client.run",  # tests of listeners
         "client.last_words",  # the facade's own
-        "client.view_message",  # query_messages and one call more
         "producer.send_prepared",  # the client's own
         "producer.answer",  # reply, without the codec
         "consumer.persist_offsets",  # the client's own

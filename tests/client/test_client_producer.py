@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
+import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +29,7 @@ from saturnmq import (
     ProducerStopped,
     ResponseError,
     RouteNotFound,
+    SaturnError,
     SendFailed,
     SendHook,
     SendStatus,
@@ -192,21 +195,27 @@ def test_sends_outside_running_name_the_state(run: Run, cluster: Any) -> None:
             await client.stop()
             with pytest.raises(Closed):
                 await client.start()
-            assert len(asyncio.all_tasks()) == 1 + len(
-                [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
-            )
+            assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("saturnmq ")]
 
     run(work)
 
 
 @pytest.mark.spec("PR-06", "API-06")
-def test_client_ids_differ_and_carry_ip_instance_and_unit(run: Run, cluster: Any) -> None:
+def test_client_ids_differ_and_carry_ip_instance_and_unit(
+    run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work() -> None:
         async with cluster() as c:
             async with Client(name_servers=c.name_servers) as one, Client(name_servers=c.name_servers) as two:
                 assert one.client_id != two.client_id
                 ip, _, instance = one.client_id.partition("@")
-                assert ip == "127.0.0.1" and "#" in instance
+                assert ip == "127.0.0.1"
+                pid, _, chance = instance.partition("#")
+                assert pid == str(os.getpid()) and 0 <= int(chance) < 2**64
+            monkeypatch.setattr("secrets.randbits", lambda bits: bits)
+            async with Client(name_servers=c.name_servers) as three:
+                assert three.client_id.endswith("#64"), "64 random bits"
+            monkeypatch.undo()
             async with Client(name_servers=c.name_servers, instance="i1", unit="u1") as named:
                 assert named.client_id == "127.0.0.1@i1@u1"
 
@@ -273,6 +282,40 @@ def test_stop_unregisters_from_every_broker(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("API-05")
+def test_one_connection_per_address_and_user_code_on_the_loops_thread(run: Run, cluster: Any) -> None:
+    threads: set[int] = set()
+
+    class Where(SendHook):
+        def before(self, context: SendContext) -> None:
+            threads.add(threading.get_ident())
+
+    def select(queues: Any, _: Any) -> MessageQueue:
+        threads.add(threading.get_ident())
+        return queues[0]  # type: ignore[no-any-return]
+
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            done = asyncio.Event()
+
+            @client.listener("T", group="g", start="first")
+            async def handle(message: Any) -> None:
+                threads.add(threading.get_ident())
+                done.set()
+
+            running = asyncio.ensure_future(client.run())
+            async with client.producer("p", hooks=[Where()]) as one, client.producer("q") as two:
+                await asyncio.gather(*(one.send("T", b"x") for _ in range(20)), two.send("T", b"x", selector=select))
+                await client.puller().max_offset(MessageQueue("T", "b0", 0))
+                await done.wait()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            assert len(c.broker.connections) == 1 and len(c.ns[0].connections) == 1
+            assert threads == {threading.get_ident()}
+
+    run(work)
+
+
+@pytest.mark.spec("API-05")
 def test_use_from_another_loop_names_the_facade(cluster: Any) -> None:
     client = Client(name_servers="127.0.0.1:1")
     out = client.producer("g")
@@ -325,7 +368,7 @@ def test_bad_messages_are_refused_before_any_io(run: Run, cluster: Any) -> None:
 # attempts
 
 
-@pytest.mark.spec("PR-15", "PR-16", "PR-14")
+@pytest.mark.spec("PR-15", "PR-16", "PR-14", "API-29")
 @pytest.mark.parametrize("code", [17, 14, 1, 16, 204, 205, 2, 215])
 def test_retried_codes_go_to_another_broker(run: Run, cluster: Any, code: int) -> None:
     async def work() -> None:
@@ -376,9 +419,13 @@ def test_after_three_attempts_the_error_tells_the_story(run: Run, cluster: Any) 
                 await out.send("T", b"x")
             error = caught.value
             assert str(error).startswith("Send [3] times, still failed, cost [")
-            assert "Topic: T, BrokersSent: [b0, b0, b0]" in str(error) and "service not available now" in str(error)
+            assert "Topic: T, BrokersSent: [b0, b0, b0], group: g" in str(error) and "service not available now" in str(
+                error
+            )
             assert (error.code, error.attempts, error.topic, error.group) == (14, 3, "T", "g")
             assert error.retryable and not error.outcome_unknown
+            assert isinstance(error, SaturnError) and error.broker == error.__cause__.broker  # type: ignore[union-attr]
+            assert f"cost [{error.elapsed_ms}]ms" in str(error)
             assert isinstance(error.__cause__, ResponseError)
             assert len(c.broker.of(310)) == 3
             ids = {decode_properties(command.ext["i"])["UNIQ_KEY"] for command in c.broker.of(310)}

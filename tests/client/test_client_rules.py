@@ -58,7 +58,7 @@ def test_retry_skips_the_last_failed_broker_or_takes_any() -> None:
     assert counter.pick(A, "a") in A
 
 
-@pytest.mark.spec("PR-21")
+@pytest.mark.spec("PR-21", "API-12")
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -80,7 +80,7 @@ def test_key_hash_is_javas(key: str | int, value: int) -> None:
     assert key_hash(key) == value
 
 
-@pytest.mark.spec("PR-21")
+@pytest.mark.spec("PR-21", "API-12")
 def test_shard_is_the_absolute_remainder() -> None:
     assert shard(QUEUES, "polygenelubricants").queue_id == 0  # hash INT_MIN
     assert shard(QUEUES, -3) == QUEUES[3]

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
 import subprocess
 import sys
+import threading
+import tomllib
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -62,6 +68,24 @@ def test_secret_is_in_no_repr() -> None:
     assert "topsecret" not in repr(client) + repr(client.settings) + str(client.settings)
 
 
+@pytest.mark.spec("API-02")
+def test_secret_is_in_no_log(
+    run: Callable[[Callable[[], Any]], Any], cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with cluster() as c:
+            url = f"rmq://ak:topsecret@{c.name_servers}"
+            async with Client.from_url(url, attempts=1) as client, client.producer("p") as out:
+                c.broker.script[310] = [lambda command: command.reply(1, "no")]
+                with pytest.raises(Exception, match="no"):
+                    await out.send("T", b"x")
+                assert "topsecret" not in repr(c.broker.of(310)[0].ext)
+
+    with caplog.at_level(logging.DEBUG):
+        run(work)
+    assert "topsecret" not in caplog.text
+
+
 @pytest.mark.spec("API-01", "PR-03")
 def test_all_bad_values_are_named_at_once_with_their_range() -> None:
     with pytest.raises(ConfigError) as caught:
@@ -74,11 +98,30 @@ def test_all_bad_values_are_named_at_once_with_their_range() -> None:
 
 
 @pytest.mark.spec("API-01")
-def test_constructors_need_no_loop_and_are_keyword_only() -> None:
-    client = Client(name_servers="h")
+def test_unknown_names_bad_addresses_and_bad_values_are_one_error() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Client(name_servers="h:99999", timout=1, attempts=101)
+    assert sorted(caught.value.problems) == [
+        "NameServer address 'h:99999' must be host:port, port 1..65535",
+        "attempts is 101, must be 1..100",
+        "unknown setting 'timout', did you mean 'timeout'?",
+    ]
+
+
+@pytest.mark.spec("API-01")
+def test_constructors_need_no_loop_and_are_keyword_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise AssertionError("a constructor does no I/O")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    threads = set(threading.enumerate())
+    client = Client(name_servers="nowhere.invalid")
     client.producer("g")
     client.consumer("g2")
     client.puller()
+    client.listener("T", group="g3")(lambda message: None)
+    assert set(threading.enumerate()) == threads
     with pytest.raises(TypeError):
         Client("h")  # type: ignore[misc]
     with pytest.raises(RuntimeError):
@@ -118,6 +161,27 @@ def test_argument_beats_url_beats_environment() -> None:
     assert from_environment(environment) == {"name_servers": ("u:1",), "timeout": 2.0, "namespace": "ns"}
     assert Client.from_env(environment, timeout=5.0).settings.timeout == 5.0
     assert Client.from_env(environment, name_servers="a:2").settings.name_servers == ("a:2",)
+
+
+@pytest.mark.spec("API-03")
+def test_every_variable_and_a_toml_table_are_settings() -> None:
+    environment = {"NAMESRV_ADDR": "a:1", "SATURNMQ_ACCESS_KEY": "ak", "SATURNMQ_SECRET_KEY": "sk",
+                   "SATURNMQ_NAMESPACE": "shop", "SATURNMQ_TIMEOUT": "1.5"}  # fmt: skip
+    table = tomllib.loads(
+        """
+        [saturnmq]
+        name_servers = ["a:1"]
+        access_key = "ak"
+        secret_key = "sk"
+        namespace = "shop"
+        timeout = 1.5
+        """
+    )
+    wanted = ClientSettings(name_servers=("a:1",), access_key="ak", secret_key="sk", namespace="shop", timeout=1.5)
+    assert Client.from_env(environment).settings == wanted
+    assert Client(**table["saturnmq"]).settings == wanted
+    assert Client.from_url("rmq://a:1?address_server=http://x/y").settings.address_server == "http://x/y"
+    assert Client.from_env(environment).settings.address_server is None, "asked only where it is named"
 
 
 @pytest.mark.spec("API-03", "PR-08")

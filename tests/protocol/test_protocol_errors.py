@@ -9,6 +9,7 @@ from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ResponseError, SaturnError, response_error
 
 
+@pytest.mark.spec("API-30")
 def test_each_response_code_makes_one_class_and_keeps_its_remark() -> None:
     seen = set()
     for code in ResponseCode:
