@@ -1,0 +1,213 @@
+"""Consume queues: units, their offsets and times, what a start reads of them."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from pathlib import Path
+
+import pytest
+from small_store import CL, CQ, NOW_MS, bodies, message, opened
+
+from saturnmq.protocol.errors import CorruptRecord
+from saturnmq.store import GetStatus
+from saturnmq.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue, write_pending
+from saturnmq.store.disk import Disk
+from saturnmq.store.file_cache import FileCache
+from saturnmq.store.mapped_file import file_name
+
+FILLER = UNIT.pack(0, 0x7FFFFFFF, 0)
+
+
+def queue_of(folder: Path, units: int) -> tuple[ConsumeQueue, FileCache]:
+    """A queue with this many units on disk, of records of 100 bytes each."""
+    disk = Disk()
+    cache = FileCache(disk)
+    queue = ConsumeQueue(folder, CQ, cache)
+    for n in range(units):
+        assert queue.append(n, 100 * n, 100, n)
+    pending = queue.begin_flush()
+    write_pending(pending, disk)
+    queue.end_flush(pending)
+    return queue, cache
+
+
+def overwrite(folder: Path, queue_offset: int, unit: bytes) -> None:
+    at = queue_offset * UNIT_BYTES
+    path = folder / file_name(at - at % CQ)
+    raw = bytearray(path.read_bytes())
+    raw[at % CQ : at % CQ + len(unit)] = unit
+    path.write_bytes(raw)
+
+
+@pytest.mark.spec("CQ-02")
+def test_tags_codes_are_signed_hashes_in_64_bits(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for raw in (b"TAGS\x01TagA", b"TAGS\x01shipment", b"KEYS\x01k"):
+        store.put(message(properties=raw))
+    asyncio.run(store.stop())
+    units = (tmp_path / "consumequeue" / "T" / "0" / ("0" * 20)).read_bytes()
+    codes = [units[at + 12 : at + 20].hex().upper() for at in (0, 20, 40)]
+    assert codes == ["000000000027A807", "FFFFFFFFE139719A", "0" * 16]
+    assert struct.unpack(">q", bytes.fromhex(codes[1]))[0] == -516_329_062
+
+
+@pytest.mark.spec("CQ-04", "CQ-08")
+def test_a_queue_that_begins_later_is_filled_and_has_no_unit_before(tmp_path: Path) -> None:
+    disk = Disk()
+    cache = FileCache(disk)
+    queue = ConsumeQueue(tmp_path / "q", CQ, cache)
+    assert queue.append(13, 5000, 100, 7)
+    assert (queue.min_offset, queue.max_offset) == (13, 14)
+    assert queue.unit(12) is None and queue.unit(13) == (5000, 100, 7) and queue.unit(14) is None
+    write_pending(queue.begin_flush(), disk)
+    raw = (tmp_path / "q" / file_name(CQ)).read_bytes()
+    assert raw[:80] == FILLER * 3 + UNIT.pack(5000, 100, 7) and raw[80:] == bytes(CQ - 80)
+    cache.close()
+
+
+@pytest.mark.spec("CQ-07")
+def test_a_unit_that_is_there_is_kept_and_a_gap_is_refused(tmp_path: Path) -> None:
+    queue, cache = queue_of(tmp_path / "q", 3)
+    assert queue.append(1, 999, 1, 1) and queue.append(2, 200, 100, 2)
+    assert [queue.unit(n) for n in range(4)] == [(0, 100, 0), (100, 100, 1), (200, 100, 2), None]
+    assert queue.max_physical == 300 and queue.dirty_bytes == 0
+    assert not queue.append(4, 400, 100, 4) and queue.max_offset == 3
+    cache.close()
+
+
+@pytest.mark.spec("CQ-06")
+def test_offset_by_time_is_0_where_a_record_cannot_be_read(tmp_path: Path) -> None:
+    now = [NOW_MS]
+    store = opened(tmp_path, clock=lambda: now[0])
+    results = []
+    for _ in range(3):
+        results.append(store.put(message()))
+        now[0] += 1000
+    assert store.offset_by_time("T", 0, NOW_MS + 1000) == 1
+    store.log.files[0].map[results[1].physical_offset + 4 : results[1].physical_offset + 5] = b"\0"  # its magic
+    assert store.offset_by_time("T", 0, NOW_MS + 2000) == 0
+    store.close_files()
+
+
+@pytest.mark.spec("CQ-06", "CQ-11")
+def test_expired_units_are_neither_found_by_time_nor_the_first(tmp_path: Path) -> None:
+    now = [NOW_MS]
+    store = opened(tmp_path, clock=lambda: now[0])
+    for n in range(12):
+        store.put(message(b"%02d" % n * 450))
+        now[0] += 1000
+    asyncio.run(store.write_all())
+    store.log.drop_first()
+    queue = store.queues.by_key["T", 0]
+    assert store.min_offset("T", 0) == 0
+    queue.correct_min_offset(store.log.start)
+    first = store.min_offset("T", 0)
+    assert first == 4 and store.physical_offset("T", 0, first) == CL == store.min_physical_offset
+    assert store.offset_by_time("T", 0, NOW_MS) == first  # nothing older is left
+    assert store.offset_by_time("T", 0, NOW_MS + 4500) == 4 and store.offset_by_time("T", 0, NOW_MS + 4501) == 5
+    assert store.offset_by_time("T", 0, NOW_MS + 3_600_000) == 11
+    early = store.get("T", 0, first - 1, 32)
+    assert (early.status, early.next_offset) == (GetStatus.OFFSET_TOO_SMALL, first)
+    assert store.get("T", 0, first, 32).count == 6  # to the end of the queue's file
+    store.close_files()
+    again = opened(tmp_path)
+    assert (again.min_offset("T", 0), again.max_offset("T", 0)) == (4, 12)
+    assert (again.min_offset("T", 1), again.max_offset("T", 1), again.min_offset("none", 0)) == (0, 0, 0)
+    asyncio.run(again.stop())
+
+
+@pytest.mark.spec("CQ-06")
+def test_offset_by_time_is_0_in_a_queue_without_units(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.put(message())
+    assert store.offset_by_time("T", 1, 5) == 0 and store.offset_by_time("none", 0, 5) == 0
+    store.close_files()
+
+
+@pytest.mark.spec("CQ-12")
+def test_a_deleted_queue_begins_at_0_without_files(tmp_path: Path) -> None:
+    queue, cache = queue_of(tmp_path / "q", 25)
+    assert len(list((tmp_path / "q").iterdir())) == 3 and queue.max_physical == 2500
+    queue.delete()
+    assert (queue.max_physical, queue.min_offset, queue.max_offset) == (-1, 0, 0)
+    assert list((tmp_path / "q").iterdir()) == []
+    cache.close()
+
+
+@pytest.mark.spec("RC-06")
+@pytest.mark.parametrize(
+    ("hole", "unit", "end"),
+    [
+        (25, bytes(20), 25),  # nothing there
+        (25, UNIT.pack(2500, 0, 25), 25),  # no size
+        (25, UNIT.pack(2500, -1, 25), 25),
+        (25, UNIT.pack(-1, 100, 25), 25),  # a negative offset
+        (25, UNIT.pack(0, 100, 25), 47),  # offset 0 is one
+        (20, bytes(20), 20),  # the third last file is read
+        (19, bytes(20), 47),  # the one before it is not
+    ],
+)
+def test_a_start_reads_the_last_three_files_of_a_queue(tmp_path: Path, hole: int, unit: bytes, end: int) -> None:
+    _, cache = queue_of(tmp_path / "q", 47)
+    overwrite(tmp_path / "q", hole, unit)
+    queue = ConsumeQueue(tmp_path / "q", CQ, cache)
+    queue.load(linear=True)
+    assert (queue.min_offset, queue.max_offset, queue.next_offset) == (0, end, end)
+    assert queue.max_physical == end * 100
+    cache.close()
+
+
+@pytest.mark.spec("RC-06", "RC-10")
+def test_units_behind_the_end_of_the_log_go_with_their_files(tmp_path: Path) -> None:
+    queue, cache = queue_of(tmp_path / "q", 47)
+    assert queue.truncate(1250) == 47 - 12  # of the record that ends at 1300 only a part is left
+    assert (queue.max_offset, queue.next_offset, queue.max_physical) == (12, 12, 1200)
+    assert sorted(path.name for path in (tmp_path / "q").iterdir()) == [file_name(0), file_name(CQ)]
+    assert (tmp_path / "q" / file_name(CQ)).read_bytes()[40:] == bytes(CQ - 40)
+    assert queue.truncate(1200) == 0
+    cache.close()
+
+
+@pytest.mark.spec("RC-04")
+def test_queue_files_of_another_length_are_named(tmp_path: Path) -> None:
+    _, cache = queue_of(tmp_path / "q", 25)
+    path = tmp_path / "q" / file_name(CQ)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(CorruptRecord, match=f"{path} is {CQ - 20} bytes long, must be {CQ}"):
+        ConsumeQueue(tmp_path / "q", CQ, cache).load(linear=False)
+    cache.close()
+
+
+@pytest.mark.spec("DEL-09")
+def test_leading_queue_files_go_when_their_last_unit_expired(tmp_path: Path) -> None:
+    queue, cache = queue_of(tmp_path / "q", 25)
+    names = [file_name(n * CQ) for n in range(3)]
+
+    def left() -> list[str]:
+        return sorted(path.name for path in (tmp_path / "q").iterdir())
+
+    assert queue.delete_before(900) == 0 and left() == names and queue.min_offset == 9
+    assert queue.delete_before(999) == 1 and left() == names[1:] and queue.min_offset == 10
+    assert queue.delete_before(99_999) == 1 and left() == names[2:]  # never the last file
+    assert queue.max_offset == 25
+    cache.close()
+
+
+@pytest.mark.spec("RP-02", "RP-03", "RP-04")
+def test_who_waits_is_notified_when_queue_and_index_have_the_message(tmp_path: Path) -> None:
+    store = opened(tmp_path, clock=lambda: NOW_MS)
+    seen: list[tuple[object, ...]] = []
+
+    def appended(topic: str, queue: int, next_offset: int, code: int) -> None:
+        unit = store.queues.by_key[topic, queue].unit(next_offset - 1)
+        found = len(store.query(topic, f"k{next_offset - 1}", 9, NOW_MS, NOW_MS).records)
+        seen.append((topic, queue, next_offset, code, unit, found, len(bodies(store, topic, queue))))
+
+    store.on_append = appended
+    results = [store.put(message(queue=3, properties=b"TAGS\x01TagA\x02KEYS\x01k%d" % n)) for n in range(2)]
+    assert seen == [
+        ("T", 3, n + 1, 2598919, (result.physical_offset, result.size, 2598919), 1, n + 1)
+        for n, result in enumerate(results)
+    ]
+    asyncio.run(store.stop())

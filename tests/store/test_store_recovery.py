@@ -1,0 +1,268 @@
+"""Markers and positions that decide what a start reads, keeps and refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small_store import CL, bodies, message, opened, until
+
+from saturnmq.protocol.errors import StoreError, StoreLocked
+from saturnmq.store import FlushDiskType, PutStatus
+from saturnmq.store.checkpoint import Note
+from saturnmq.store.disk import Disk
+from saturnmq.store.recover import Facts, FileFacts, Plan, plan
+
+
+class BrokenDisk(Disk):
+    """Every sync fails once `broken` is set."""
+
+    broken = False
+
+    def sync(self, fd: int) -> None:
+        if self.broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().sync(fd)
+
+
+@pytest.mark.spec("RC-01", "RC-02")
+def test_abort_stays_where_not_everything_reached_the_disk(tmp_path: Path) -> None:
+    async def work() -> None:
+        disk = BrokenDisk()
+        store = opened(tmp_path, disk=disk)
+        store.put(message())
+        await store.write_all()
+        store.put(message(b"not on disk"))
+        disk.broken = True
+        with pytest.raises(StoreError):
+            await store.stop()
+
+    asyncio.run(work())
+    assert (tmp_path / "abort").stat().st_size == 0
+    again = opened(tmp_path)
+    asyncio.run(again.stop())
+    assert not (tmp_path / "abort").exists()
+
+
+@pytest.mark.spec("RC-01")
+def test_abort_at_the_start_means_that_the_log_may_end_anywhere(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = opened(tmp_path)
+    store.put(message())
+    asyncio.run(store.stop())
+    caplog.clear()
+    asyncio.run(opened(tmp_path).stop())
+    assert "the log ends at offset" not in caplog.text
+    (tmp_path / "abort").write_bytes(b"")
+    asyncio.run(opened(tmp_path).stop())
+    assert "the log ends at offset" in caplog.text
+
+
+@pytest.mark.spec("RC-07")
+@pytest.mark.parametrize(("checked", "left"), [(True, 4), (False, 6)])
+def test_body_checksums_are_checked_at_a_start_unless_switched_off(tmp_path: Path, checked: bool, left: int) -> None:
+    store = opened(tmp_path)
+    results = [store.put(message(b"%d" % n * 100)) for n in range(6)]
+    store.close_files()
+    path = tmp_path / "commitlog" / ("0" * 20)
+    raw = bytearray(path.read_bytes())
+    raw[results[4].physical_offset + 100] ^= 1
+    path.write_bytes(raw)
+    store = opened(tmp_path, check_crc_on_recover=checked)
+    assert store.max_offset("T", 0) == left
+    asyncio.run(store.stop())
+
+
+@pytest.mark.spec("RC-07", "RC-08")
+def test_a_start_crosses_fillers_from_file_to_file(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    sent = [b"%02d" % n * 500 for n in range(14)]
+    for body in sent:
+        store.put(message(body))
+    assert len(store.log.files) == 5
+    end = store.max_physical_offset
+    store.close_files()
+    store = opened(tmp_path)
+    assert bodies(store) == sent and store.max_physical_offset == end
+    assert store.flushed_offset == store.dispatched == end
+    asyncio.run(store.stop())
+
+
+@pytest.mark.spec("RC-08", "RC-09")
+def test_a_start_after_a_crash_begins_at_the_newest_file_before_the_checkpoint() -> None:
+    def begin(stored: list[int], checkpoint_ms: int) -> int:
+        files = [FileFacts(n * 100, ms) for n, ms in enumerate(stored)]
+        found = plan(Facts(files, 100, False, checkpoint_ms, None, 500, queues_low=500))
+        assert found is not None
+        return found.verify_from
+
+    assert begin([10, 20, 30, 40], 30) == 200  # not later than the checkpoint
+    assert begin([10, 20, 30, 40], 29) == 100
+    assert begin([10, 20, 30, 40], 99) == 300
+    assert begin([10, 20, -1, 0], 99) == 100  # no record, or one without a time
+    assert begin([10, 20, 30, 40], 9) == 0  # none: the first file
+
+
+@pytest.mark.spec("RC-11")
+def test_without_a_commit_log_nothing_points_into_it(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for _ in range(3):
+        store.put(message(properties=b"KEYS\x01k"))
+    asyncio.run(store.stop())
+    shutil.rmtree(tmp_path / "commitlog")
+    (tmp_path / "checkpoint").unlink()
+    store = opened(tmp_path)
+    assert (store.min_physical_offset, store.max_physical_offset, store.flushed_offset) == (-1, 0, 0)
+    assert list(store.topic_queues()) == [] and not (tmp_path / "consumequeue" / "T").exists()
+    assert store.query("T", "k", 9, 0, 1 << 60).records == []
+    first = store.put(message(b"first"))
+    assert (first.physical_offset, first.queue_offset) == (0, 0) and bodies(store) == [b"first"]
+    asyncio.run(store.stop())
+
+
+@pytest.mark.spec("RC-12")
+def test_queue_offsets_go_on_behind_the_last_record_of_each_queue(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for n in range(12):
+        store.put(message(b"%d" % n, queue=n % 3 % 2))
+    store.close_files()
+    store = opened(tmp_path)
+    assert [store.put(message(queue=queue)).queue_offset for queue in (0, 1, 2)] == [8, 4, 0]
+    asyncio.run(store.stop())
+
+
+@pytest.mark.spec("RC-10", "RC-13")
+def test_files_behind_a_torn_record_are_deleted(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    results = [store.put(message(b"%02d" % n * 500)) for n in range(12)]
+    assert len(store.log.files) == 4
+    store.close_files()
+    torn = results[4].physical_offset
+    path = tmp_path / "commitlog" / f"{torn // CL * CL:020d}"
+    raw = bytearray(path.read_bytes())
+    raw[torn % CL + 200 :] = bytes(CL - torn % CL - 200)
+    path.write_bytes(raw)
+    store = opened(tmp_path)
+    assert [file.start for file in store.log.files] == [0, CL]
+    assert (store.log.end, store.log.committed, store.flushed_offset) == (torn, torn, torn)
+    assert store.max_offset("T", 0) == 4 and len(bodies(store)) == 4
+    assert not path.read_bytes()[torn % CL :].strip(b"\0")
+    asyncio.run(store.stop())
+
+
+@pytest.mark.spec("RC-14")
+def test_the_lock_is_a_record_lock_on_the_first_byte(tmp_path: Path) -> None:
+    ask = (
+        "import fcntl, sys\n"
+        "file = open(sys.argv[1], 'r+b')\n"
+        "for start, length in ((0, 1), (1, 0)):\n"
+        "    try:\n"
+        "        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, length, start)\n"
+        "        print('free')\n"
+        "    except OSError:\n"
+        "        print('taken')\n"
+    )
+
+    def state() -> list[str]:
+        done = subprocess.run([sys.executable, "-c", ask, str(tmp_path / "lock")], capture_output=True, check=True)
+        return done.stdout.decode().split()
+
+    store = opened(tmp_path)
+    assert state() == ["taken", "free"]
+    store.close_files()
+    assert state() == ["free", "free"]
+    holder = (
+        "import fcntl, sys\n"
+        "file = open(sys.argv[1], 'r+b')\n"
+        "fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)\n"
+        "print('held', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", holder, str(tmp_path / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"held\n"
+        with pytest.raises(StoreLocked, match="Lock failed,MQ already started"):
+            opened(tmp_path)
+        other.communicate(timeout=20)
+    asyncio.run(opened(tmp_path).stop())
+
+
+@pytest.mark.spec("FLU-08")
+def test_a_stop_flushes_and_commits_what_is_left(tmp_path: Path) -> None:
+    async def work(**more: object) -> None:
+        synced: list[int] = []
+        store = opened(tmp_path / str(len(more)), flush_thorough_ms=3_600_000, flush_interval_ms=3_600_000, **more)
+        await store.start()
+        end = store.put(message(b"less than a page")).end_offset
+        assert store.flushed_offset == 0
+        store.flusher._on_flushed = synced.append
+        await store.stop()
+        assert synced[-1] == end == store.flushed_offset == store.log.readable
+
+    asyncio.run(work())
+    asyncio.run(work(transient_pool_enable=True, transient_pool_size=2, commit_interval_ms=3_600_000))
+
+
+@pytest.mark.spec("FLU-09", "FLU-10")
+def test_the_thorough_round_writes_every_queue_and_the_checkpoint(tmp_path: Path) -> None:
+    async def work() -> None:
+        now = [1_700_000_000_000]
+        more = {"flush_interval_ms": 1, "flush_queue_least_pages": 1000, "flush_queue_interval_ms": 1}
+        store = opened(tmp_path, clock=lambda: now[0], flush_queue_thorough_ms=30, **more)
+        await store.start()
+        end = store.put(message()).end_offset  # one unit: far less than the pages of the other rounds
+        await until(lambda: store.checkpoint.note is not None and store.checkpoint.note.dispatched == end)
+        assert (tmp_path / "consumequeue" / "T" / "0" / ("0" * 20)).read_bytes()[:20].strip(b"\0")
+        times = (tmp_path / "checkpoint").read_bytes()[:16]
+        assert times == now[0].to_bytes(8, "big") * 2
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("FLU-03", "FLU-04")
+def test_a_request_is_done_once_what_is_flushed_covers_it(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout_ms=30)
+        first = store.put(message())
+        assert await store.wait_confirmed(first) is PutStatus.PUT_OK
+        count = store.flusher.count
+        assert await store.wait_confirmed(first) is PutStatus.PUT_OK and store.flusher.count == count
+        beyond = first.end_offset + 1  # nothing will ever cover it
+        assert not await store.flusher.wait(beyond, 30)
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("MF-03", "FLU-06")
+def test_when_a_background_flush_is_due(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    flusher = store.flusher
+    assert not flusher.due(0)
+    store.put(message())
+    assert flusher.due(0) and not flusher.due(1)  # a byte; no page is begun
+    for _ in range(3):
+        store.put(message(b"x" * 1100))
+    assert not flusher.due(5)
+    store.put(message(b"x" * 1100))
+    assert len(store.log.files) == 2 and flusher.due(5)  # the first file is full
+    flusher.flushed = store.log.end
+    assert not flusher.due(0)
+    store.close_files()
+
+
+@pytest.mark.spec("DUR-13")
+def test_the_plan_starts_where_the_queue_that_lags_most_ends() -> None:
+    files = [FileFacts(n * 100, 1000 + n) for n in range(5)]
+    assert plan(Facts(files, 100, False, 1003, None, 450, queues_low=120)) == Plan(120, 400, 120)
+    note = Note(450, 440, 420, 0, 0, 410)
+    assert plan(Facts(files, 100, False, 1003, note, 450, queues_low=120)) == Plan(410, 450, 420)

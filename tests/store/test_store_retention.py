@@ -1,0 +1,215 @@
+"""When expired files go: the hour, the manual trigger, the first run, what follows the log."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_store import CL, NOW_MS, USAGE_FINE, message, opened
+
+from saturnmq.store import MessageStore
+from saturnmq.store.retention import MANUAL_RUNS, Usage
+
+HOUR_MS = 3_600_000
+NOW = NOW_MS
+HOUR = time.localtime(NOW / 1000).tm_hour
+QUICK: dict[str, Any] = {"delete_pause_ms": 0, "delete_queue_pause_ms": 0}
+
+
+async def filled(path: Path, **more: Any) -> MessageStore:
+    """A store with five files, all of them of this hour but the first two, which are three days old and more."""
+    store = opened(path, clock=lambda: NOW, **QUICK, **more)
+    store.disk_usage = lambda: USAGE_FINE  # type: ignore[method-assign]
+    for n in range(10):
+        store.put(message(b"%02d" % n * 900))
+    await store.write_all()
+    assert len(store.log.files) == 5
+    for n, file in enumerate(store.log.files):
+        modified = NOW / 1000 - (72 * 3600 + 1 if n < 2 else 72 * 3600 - 60)
+        os.utime(file.path, (modified, modified))
+    return store
+
+
+@pytest.mark.spec("DEL-02", "DEL-03")
+@pytest.mark.parametrize(("hours", "left"), [(f"{HOUR:02d}", 3), (f"{(HOUR + 1) % 24:02d}", 5)])
+def test_expired_files_go_in_the_local_hour_of_delete_when(tmp_path: Path, hours: str, left: int) -> None:
+    async def work() -> None:
+        store = await filled(tmp_path, delete_when=hours)
+        await store._upkeep.clean()
+        assert len(store.log.files) == left and store.min_physical_offset == (5 - left) * CL
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("DEL-08")
+def test_a_manual_trigger_lasts_for_twenty_runs(tmp_path: Path) -> None:
+    assert MANUAL_RUNS == 20
+
+    async def work() -> None:
+        store = await filled(tmp_path, delete_when="")
+        for file in store.log.files:
+            os.utime(file.path, (NOW / 1000, NOW / 1000))
+        store.delete_expired_files()
+        for run in range(21):
+            if run == 20:  # expired just behind the last of them
+                os.utime(store.log.files[0].path, (0, 0))
+            await store._upkeep.clean()
+        assert len(store.log.files) == 5
+        store.delete_expired_files()
+        for _ in range(19):
+            os.utime(store.log.files[0].path, (NOW / 1000, NOW / 1000))
+            await store._upkeep.clean()
+        os.utime(store.log.files[0].path, (0, 0))
+        await store._upkeep.clean()  # the twentieth
+        assert len(store.log.files) == 4
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("DEL-01")
+def test_the_log_is_cleaned_first_and_queues_and_index_behind_it(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = await filled(tmp_path, delete_when="")
+        order: list[str] = []
+        first, follow = store._upkeep._delete_first, store._upkeep._delete_behind
+
+        async def delete_first(reason: str) -> None:
+            order.append("log")
+            await first(reason)
+
+        async def delete_behind() -> None:
+            order.append("queues")
+            await follow()
+
+        store._upkeep._delete_first = delete_first  # type: ignore[method-assign]
+        store._upkeep._delete_behind = delete_behind  # type: ignore[method-assign]
+        store.delete_expired_files()
+        await store._upkeep.clean()
+        assert order == ["log", "log", "queues"]
+        assert store.min_offset("T", 0) == 4
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("DEL-01")
+@pytest.mark.parametrize(("interval_ms", "first_s"), [(3_600_000, 60.0), (10_000, 10.0)])
+def test_the_first_run_comes_after_a_minute_at_the_latest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval_ms: int, first_s: float
+) -> None:
+    async def work() -> None:
+        store = opened(tmp_path, clean_interval_ms=interval_ms)
+        loop, runs = asyncio.get_running_loop(), []
+        begin = loop.time()
+        now = [begin]
+        monkeypatch.setattr(loop, "time", lambda: now[0])
+
+        async def sleep(seconds: float) -> bool:
+            now[0] += 0.5
+            return now[0] - begin > 2.2 * first_s
+
+        async def clean() -> None:
+            runs.append(round(now[0] - begin, 1))
+
+        store._upkeep._sleep = sleep  # type: ignore[method-assign]
+        store._upkeep.clean = clean  # type: ignore[method-assign]
+        await store._upkeep._run()
+        monkeypatch.undo()
+        assert runs == ([60.0] if first_s == 60 else [10.0, 20.0])
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("DEL-04", "DEL-05")
+@pytest.mark.parametrize(
+    ("usage", "forcible", "left"),
+    [
+        (Usage(75, 75, 99), True, 5),
+        (Usage(76, 10, 10), True, 3),
+        (Usage(10, 76, 10), True, 3),
+        (Usage(-1, 10, 10), True, 3),
+        (Usage(86, 10, 10), True, 1),
+        (Usage(10, 86, 10), True, 1),
+        (Usage(86, 10, 10), False, 3),
+    ],
+)
+def test_a_short_disk_deletes_at_any_hour(tmp_path: Path, usage: Usage, forcible: bool, left: int) -> None:
+    async def work() -> None:
+        store = await filled(tmp_path, delete_when="", clean_forcibly=forcible)
+        store.disk_usage = lambda: usage  # type: ignore[method-assign]
+        await store._upkeep.clean()
+        assert len(store.log.files) == left
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("DEL-04", "DEL-06")
+@pytest.mark.parametrize(
+    ("usage", "writable"),
+    [(Usage(90, 90, 99), True), (Usage(91, 10, 10), False), (Usage(10, 91, 10), False)],
+)
+def test_puts_are_refused_above_ninety_percent(tmp_path: Path, usage: Usage, writable: bool) -> None:
+    store = opened(tmp_path)
+    store.recheck(usage)
+    assert store.writable is writable
+    words = f"CL: {usage.commit_log}% CQ: {usage.consume_queue}% INDEX: {usage.index}%"
+    assert (words in store.put(message()).reason) is not writable
+    store.recheck(USAGE_FINE)
+    assert store.writable
+    store.close_files()
+
+
+@pytest.mark.spec("DEL-07", "MF-07")
+def test_a_file_that_is_read_goes_at_once_and_the_reader_ends_unharmed(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = await filled(tmp_path, delete_when="")
+        first = store.log.files[0].path
+        view = store.get("T", 0, 0, 1).buffers[0]
+        kept = bytes(view)
+        store.delete_expired_files()
+        await store._upkeep.clean()
+        assert not first.exists() and bytes(view) == kept and store.min_physical_offset == 2 * CL
+        view.release()
+        await store.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.spec("DEL-09")
+def test_queue_files_and_index_follow_the_log_with_a_pause(tmp_path: Path) -> None:
+    async def work() -> None:
+        more: dict[str, Any] = {"index_slots_max": 5, "index_entries_max": 4, "consume_queue_file_bytes": 40}
+        store = opened(tmp_path, clock=lambda: NOW, delete_pause_ms=0, delete_queue_pause_ms=30, delete_when="", **more)
+        store.disk_usage = lambda: USAGE_FINE  # type: ignore[method-assign]
+        for n in range(12):
+            store.put(message(b"%02d" % n * 900, queue=n % 2, properties=b"KEYS\x01k%d" % n))
+        await store.write_all()
+        assert store.index is not None
+        indexed = len(store.index.paths)
+        for file in store.log.files[:3]:
+            os.utime(file.path, (0, 0))
+        store.delete_expired_files()
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        await store._upkeep.clean()
+        assert loop.time() - begin >= 0.055, "a pause behind each of the two queues"
+        assert store.min_physical_offset == 3 * CL
+        for queue in (0, 1):
+            low = store.min_offset("T", queue)
+            assert low == 3 and store.physical_offset("T", queue, low) >= 3 * CL
+            names = sorted(path.name for path in (tmp_path / "consumequeue" / "T" / str(queue)).iterdir())
+            assert int(names[0]) == 40
+        assert 0 < len(store.index.paths) < indexed
+        assert store.query("T", "k0", 9, 0, 1 << 60).records == []
+        assert len(store.query("T", "k11", 9, 0, 1 << 60).records) == 1
+        await store.stop()
+
+    asyncio.run(work())
