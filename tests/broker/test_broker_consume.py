@@ -315,6 +315,19 @@ def test_a_heartbeat_registers_clients_and_creates_group_and_retry_topic() -> No
     run(work)
 
 
+@pytest.mark.spec("RB-08")
+@pytest.mark.parametrize("model", ["CLUSTERING", "BROADCASTING"])
+def test_retry_topic_has_the_groups_number_of_queues_in_both_models(model: str) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            w.broker.ctx.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=3))
+            await w.heartbeat("G", "T", message_model=model)
+            retry = w.broker.topics.table["%RETRY%G"]
+            assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (3, 3, 6)
+
+    run(work)
+
+
 @pytest.mark.spec("HB-04", "HB-07", "RB-07")
 def test_members_are_told_when_one_comes_leaves_or_dies() -> None:
     async def work() -> None:
@@ -354,8 +367,10 @@ def test_a_subscription_is_replaced_only_by_a_newer_one_and_a_missing_topic_is_d
     beat(SubscriptionData("T", "new", sub_version=6))
     assert clients.consumers["G"].subscriptions["T"].sub_string == "new"
     assert changes == [["T"]]
+    beat(SubscriptionData("T", "new", sub_version=6), SubscriptionData("U", sub_version=1))
+    assert changes == [["T"], ["T", "U"]], "a topic more"
     beat(SubscriptionData("U", sub_version=1))
-    assert changes == [["T"], ["U"]]
+    assert changes == [["T"], ["T", "U"], ["U"]], "a topic less"
 
 
 @pytest.mark.spec("HB-06", "RB-07")
@@ -402,6 +417,28 @@ def test_offsets_are_kept_and_survive_a_restart(tmp_path: object) -> None:
             assert server.broker.topics.table["T"].write_queue_nums == 4
             assert (await w.send()).ext["queueOffset"] == "1"
             await w.client.close()
+
+    run(work)
+
+
+@pytest.mark.spec("OF-04")
+def test_group_without_offset_starts_at_0_only_while_the_first_message_is_in_memory() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            ask = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+            await w.send(queue=1)
+            assert (await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).ext["offset"] == "0", "an empty queue"
+            await w.send()
+            assert (await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).ext["offset"] == "0"
+            store = w.broker.store
+            memory_bytes, store.memory_bytes = store.memory_bytes, 0
+            old = await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)
+            assert old.code == 22 and "maybe this group consumer boot first" in (old.remark or "")
+            store.memory_bytes = memory_bytes
+            store.min_offset = lambda topic, queue_id: 1  # type: ignore[method-assign]
+            assert (await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).code == 22, "the first one is deleted"
+            await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=1, **ask)
+            assert (await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).ext["offset"] == "1"
 
     run(work)
 

@@ -315,6 +315,7 @@ def test_a_consumer_is_asked_through_the_broker() -> None:
 
 @pytest.mark.spec("CA-15")
 def test_a_consumer_that_is_not_there_or_says_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert relay.RELAY_TIMEOUT_MS == 10_000
     monkeypatch.setattr(relay, "RELAY_TIMEOUT_MS", 50)
 
     async def work() -> None:

@@ -293,6 +293,11 @@ class Bench:
         return [bytes(decode_record(record or b"").body) for record in records]
 
 
+@pytest.mark.spec("DLY-04", "DLY-06", "DLY-07")
+def test_delay_service_rests_10_s_retries_after_100_ms_and_flushes_for_5_s() -> None:
+    assert (delay.PAUSE_MS, delay.RETRY_MS, delay.FLUSH_WAIT_MS) == (10_000, 100, 5_000)
+
+
 @pytest.mark.spec("DLY-06")
 def test_a_refused_delivery_is_tried_again_and_the_order_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:

@@ -557,10 +557,17 @@ def test_without_members_or_offset_the_assignment_stays_as_it_is(run: Run, clust
                 inbox.wake_rebalance()
                 assert len(await inbox.wait_assigned()) == 4
                 c.broker.script[38] = lambda command: command.reply(1, "no consumer for this group")
-                asked = len(c.broker.of(38))
+                asked, rounds = len(c.broker.of(38)), inbox._rounds
                 inbox.wake_rebalance()
-                await c.broker.wait_for(38, asked + 1)
-                assert len(inbox.assigned) == 4
+                await eventually(lambda: inbox._rounds > rounds)
+                assert len(c.broker.of(38)) > asked and len(inbox.assigned) == 4
+                c.broker.script.clear()
+                del c.ns[0].routes["T"]
+                await client._core.routes.refresh("T")
+                rounds = inbox._rounds
+                inbox.wake_rebalance()
+                await eventually(lambda: inbox._rounds > rounds)
+                assert len(inbox.assigned) == 4, "nor does a missing route take queues away"
 
     run(work)
 

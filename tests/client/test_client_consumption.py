@@ -26,6 +26,7 @@ from saturnmq import (
     ConsumeHook,
     Message,
     OffsetOutOfRange,
+    ResponseError,
     RouteNotFound,
     sql,
     tag,
@@ -212,6 +213,26 @@ def test_a_failed_start_leaves_nothing_and_can_be_tried_again(run: Run, cluster:
             await inbox.start()
             assert inbox.state is State.RUNNING
             await inbox.stop()
+
+    run(work)
+
+
+@pytest.mark.spec("FIL-03")
+def test_broker_too_old_to_check_a_filter_refuses_the_consumer(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            c.broker.script[46] = lambda command: command.reply(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, " request type 46 not supported"
+            )  # what a broker before 4.1.0 answers
+            inbox = client.consumer("g")
+            await inbox.subscribe("T", sql("a = 1"))
+            with pytest.raises(ResponseError) as refused:
+                await inbox.start()
+            assert refused.value.code == 3
+            tags = client.consumer("h")
+            await tags.subscribe("T", "a")
+            await tags.start()
+            await tags.stop()
 
     run(work)
 

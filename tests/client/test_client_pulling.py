@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from saturnmq import Ack, Client
-from saturnmq.client import assignment, queue_locks
+from saturnmq.client import assignment, offsets, queue_locks, send_back
 from saturnmq.client.assignment import FLOW_CONTROL_DELAY_S, Generation
 from saturnmq.client.consumer_settings import ConsumerSettings
 from saturnmq.client.member import Member
@@ -169,6 +169,40 @@ def test_moved_offset_may_go_back_is_stored_and_voids_what_was_pulled(run: Run, 
                 await held.ack()
                 assert inbox.committed()[QUEUE] == 1, "what was pulled before belongs to no queue any more"
                 assert (await inbox.recv(30)).offset == 1
+
+    run(work)
+
+
+@pytest.mark.spec("CA-13")
+def test_puller_sends_its_subscription_and_suspends_only_when_asked(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            c.broker.put("T", 0, b"x")
+            puller = client.puller()
+            await puller.pull(QUEUE, 0, expression="a || b")
+            for wait in (7.0, 100.0):
+                await puller.pull(QUEUE, 0, wait=wait, max_count=5)
+            plain, held, longest = pulls(c.broker)
+            assert (plain["sysFlag"], plain["suspendTimeoutMillis"], plain["maxMsgNums"]) == ("4", "0", "32")
+            assert (plain["subscription"], plain["expressionType"], plain["subVersion"]) == ("a || b", "TAG", "0")
+            assert (held["sysFlag"], held["suspendTimeoutMillis"], held["maxMsgNums"]) == ("6", "7000", "5")
+            assert (held["subscription"], held["commitOffset"]) == ("*", "0")
+            assert longest["suspendTimeoutMillis"] == "15000", "not longer than a client waits for an answer"
+
+    run(work)
+
+
+@pytest.mark.spec("CA-09")
+def test_consumer_that_stops_is_unregistered_at_every_broker(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(3) as c, Client(name_servers=c.name_servers) as client, client.producer("p") as out:
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                await inbox.wait_assigned()
+            for broker in c.brokers.values():
+                (left,) = broker.of(35)
+                assert left.ext == {"clientID": client.client_id, "consumerGroup": "g"}
+            await out.send("T", b"the client goes on")
 
     run(work)
 
@@ -380,8 +414,9 @@ def test_span_limit_is_2000_offsets() -> None:
     assert queue._full
 
 
-@pytest.mark.spec("OR-05", "OR-06", "PL-04", "PL-09")
+@pytest.mark.spec("OR-05", "OR-06", "PL-04", "PL-09", "RTY-01", "OF-03")
 def test_limits_of_time_are_the_originals() -> None:
+    assert (send_back._SEND_BACK_TIMEOUT_MS, offsets.PERSIST_TIMEOUT_MS) == (5000, 5000)
     assert (queue_locks.LOCK_TIMEOUT_MS, queue_locks.LIVE_S) == (1000, 30)
     assert (assignment.BROKER_SUSPEND_MS, assignment.PULL_TIMEOUT_MS, assignment.EXCEPTION_DELAY_S) == (
         15_000,

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from saturnmq import Client
+from saturnmq.client import member
 from saturnmq.client.rebalance import average
 from saturnmq.client.url import ClientSettings
-from saturnmq.protocol.bodies import HeartbeatData, MessageQueue
+from saturnmq.protocol.bodies import ConsumerIdList, HeartbeatData, LockBatchRequest, LockBatchResponse, MessageQueue
 from saturnmq.protocol.errors import LocalProtocolError
 
 Run = Callable[[Callable[[], Any]], Any]
@@ -86,3 +87,63 @@ def test_topic_that_fails_does_not_keep_the_others_from_their_round(
 
     run(work)
     assert [r for r in caplog.records if r.getMessage().startswith("rebalance failed group=g topic=A")]
+
+
+@pytest.mark.spec("RB-03", "RB-04")
+def test_queue_that_returns_starts_at_the_stored_offset_not_the_remembered_one(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, rebalance_ms=60_000) as client:
+            c.add("T", c.route(read=1, write=1))
+            queue = MessageQueue("T", "b0", 0)
+            for n in range(3):
+                c.broker.put("T", 0, b"%d" % n)
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                for _ in range(2):
+                    await (await inbox.recv(30)).ack()
+                c.broker.script[38] = lambda command: command.reply(body=ConsumerIdList(["another"]).encode())
+                inbox.wake_rebalance()
+                await eventually(lambda: not inbox.assigned)
+                await eventually(lambda: c.broker.offsets.get(("g", "T", 0)) == 2)
+                assert queue not in inbox.committed(), "dropped from memory"
+                c.broker.offsets["g", "T", 0] = 0  # meanwhile an operator moved the group back
+                c.broker.script.clear()
+                inbox.wake_rebalance()
+                again = await inbox.recv(30)
+                assert again.offset == 0
+                await again.ack()
+                assert inbox.committed()[queue] == 1
+
+    run(work)
+
+
+@pytest.mark.spec("RB-04", "OR-02")
+def test_ordered_queue_is_taken_only_with_its_lock_and_tried_again(
+    run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member, "LOCK_DENIED_S", 0.01)
+
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, rebalance_ms=60_000) as client:
+            c.add("T", c.route(read=2, write=2))
+            for queue_id in (0, 1):
+                c.broker.put("T", queue_id, b"x")
+            granted = {0}
+
+            def lock(command: Any) -> Any:
+                asked = LockBatchRequest.decode(command.body).mq_set
+                return command.reply(body=LockBatchResponse([q for q in asked if q.queue_id in granted]).encode())
+
+            c.broker.script[41] = lock
+            async with client.consumer("g", start="first", ordered=True) as inbox:
+                await inbox.subscribe("T")
+                assert (await inbox.recv(30)).queue.queue_id == 0
+                rounds = inbox._rounds
+                await eventually(lambda: inbox._rounds > rounds + 2)
+                assert [queue.queue_id for queue in inbox.assigned] == [0]
+                asked = [command for command in c.broker.of(11) + c.broker.of(14) if command.ext["topic"] == "T"]
+                assert {command.ext["queueId"] for command in asked} == {"0"}, "locked first, then looked at"
+                granted.add(1)
+                assert (await inbox.recv(30)).queue.queue_id == 1
+
+    run(work)
