@@ -238,16 +238,16 @@ def warn_if_public(host: str) -> None:
 
 def run_namesrv(args: argparse.Namespace) -> int:
     from saturnmq.namesrv import NameServer
-    from saturnmq.namesrv.settings import NameServerSettings
+    from saturnmq.namesrv.settings import NameServerSettings, stored_in
     from saturnmq.net import NetSettings, TlsSettings
 
     classes = {"namesrv": NameServerSettings, "net": NetSettings, "tls": TlsSettings}
     configured = configure(classes, args, {})
+    if args.config:
+        configured.parts["namesrv"] = stored_in(configured.parts["namesrv"], str(args.config))
     if args.print_config:
         return print_config(configured, args.json)
     settings: NameServerSettings = configured.part("namesrv")
-    if args.config:
-        settings = dataclasses.replace(settings, config_store_path=str(args.config))
     warn_if_public(settings.bind_address)
 
     async def main(stop: asyncio.Event) -> None:

@@ -235,10 +235,11 @@ def test_idle_standalone_is_small_and_ready_at_once(standalone: Start, tmp_path:
 @pytest.mark.spec("NS-01", "NS-02")
 def test_a_name_server_prints_its_configuration_and_needs_no_home(cli: Cli, tmp_path: Path) -> None:
     conf = tmp_path / "namesrv.conf"
-    conf.write_text("listenPort=9999\n")
+    conf.write_text("listenPort=9999\nserverChannelMaxIdleTimeSeconds=7\nconfigStorePath=/elsewhere\n")
     done = cli("namesrv", "-c", str(conf), "-n", "127.0.0.1:1", "-p", env={"ROCKETMQ_HOME": ""})
     assert done.returncode == 0
-    assert f"listenPort=9999  # {conf}" in done.stdout
+    for line in ("listenPort=9999", "serverChannelMaxIdleTimeSeconds=7", f"configStorePath={conf}"):
+        assert f"{line}  # {conf}" in done.stdout
     helped = cli("namesrv", "-h")
     assert helped.returncode == 0 and "--print-config" in helped.stdout
     wrong = cli("namesrv", "--listenPort", "1")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saturnmq.namesrv.routes import Registration, RouteTable
-from saturnmq.protocol.bodies import DataVersion, TopicConfig
+from saturnmq.protocol.bodies import DataVersion, QueueData, TopicConfig
 
 
 def topics(*names: str, queues: int = 4, perm: int = 6, flag: int = 0) -> dict[str, TopicConfig]:
@@ -55,6 +55,15 @@ def test_only_a_master_with_another_version_changes_topics() -> None:
     assert table.topics["T"]["broker-a"].read_queue_nums == 4
     table.register(registration(version=2, of=topics("T", queues=9)), 1, 1)
     assert table.topics["T"]["broker-a"].read_queue_nums == 9
+
+
+@pytest.mark.spec("NS-09")
+def test_the_first_registration_of_an_id_sets_topics_of_a_known_version_too() -> None:
+    table = RouteTable()
+    table.register(registration(number=1), 1, 0)
+    assert table.topics == {}
+    table.register(registration(number=0), 1, 1)
+    assert set(table.topics) == {"T"}
 
 
 @pytest.mark.spec("NS-09")
@@ -177,6 +186,8 @@ def test_a_route_needs_a_queue_and_a_broker() -> None:
     assert table.route("T") is None
     table.register(registration(of={}), 1, 0)
     assert table.route("T") is None
+    table.topics["T"] = {"gone": QueueData("gone", 4, 4, 6)}
+    assert table.route("T") is None, "there is no such broker"
 
 
 STEP = st.tuples(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,7 +14,6 @@ import pytest
 
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.namesrv.processor import TABLE
-from saturnmq.namesrv.settings import load_settings
 from saturnmq.net import NetSettings, RemotingClient, TlsSettings
 from saturnmq.protocol.bodies import (
     ClusterInfo,
@@ -29,7 +27,7 @@ from saturnmq.protocol.bodies import (
 )
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command
-from saturnmq.protocol.settings import load, parse_properties
+from saturnmq.protocol.settings import load, parse_properties, to_properties
 
 
 def run(work: Callable[[], Awaitable[Any]]) -> Any:
@@ -86,13 +84,52 @@ async def served(tmp_path: Path, **more: Any) -> AsyncIterator[Served]:
         await server.stop()
 
 
-@pytest.mark.spec("NS-08", "NS-20", "NS-22", "NS-23")
+@pytest.mark.spec("NS-23")
+def test_a_changed_route_is_not_pushed_to_those_who_asked_for_it(tmp_path: Path) -> None:
+    async def work() -> None:
+        pushed: list[Command] = []
+        async with served(tmp_path) as s:
+            client = RemotingClient(settings=NetSettings(), handler=lambda connection, request: pushed.append(request))
+            ask = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": "T"})
+            await s.register()
+            assert (await client.invoke(s.address, ask, 5000)).code == 0
+            await s.call(RequestCode.WIPE_WRITE_PERM_OF_BROKER, brokerName="broker-a")
+            await s.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="T")
+            assert (await client.invoke(s.address, ask, 5000)).code == 17
+            assert pushed == []
+            await client.close()
+
+    run(work)
+
+
+@pytest.mark.spec("NS-11")
+def test_a_slave_is_answered_with_its_master_and_a_master_with_nothing(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as s:
+            answer = await s.register()
+            assert (answer.ext, answer.body) == ({}, None)
+            slave = {"brokerId": "1", "brokerAddr": "127.0.0.1:10921", "haServerAddr": "127.0.0.1:10922"}
+            answer = await s.register(ext=slave)
+            assert answer.ext == {"masterAddr": "127.0.0.1:10911", "haServerAddr": "127.0.0.1:10912"}
+            assert answer.body is None
+
+    run(work)
+
+
+@pytest.mark.spec("NS-08", "NS-20", "NS-22")
 def test_a_registered_topic_has_a_route_in_standard_json(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as s:
             assert (await s.register()).code == 0
             answer = await s.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
-            assert b'"brokerAddrs":{"0":"127.0.0.1:10911"}' in (answer.body or b"")
+            assert answer.body == (
+                b'{"brokerDatas":[{"brokerAddrs":{"0":"127.0.0.1:10911"},"brokerName":"broker-a","cluster":"c"}],'
+                b'"filterServerTable":{},"queueDatas":[{"brokerName":"broker-a","perm":6,"readQueueNums":4,'
+                b'"topicSysFlag":0,"writeQueueNums":4}]}'
+            )
+            for version, more in ((300, {}), (401, {}), (300, {"acceptStandardJsonOnly": "true"})):
+                asked = await s.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, version=version, topic="T", **more)
+                assert asked.body == answer.body
             missing = await s.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="none")
             assert missing.code == 17
             assert (missing.remark or "").startswith("No topic route info in name server for the topic: none\nSee http")
@@ -110,6 +147,7 @@ def test_a_wrong_checksum_changes_nothing(tmp_path: Path) -> None:
             body = RegisterBrokerBody(TopicConfigTable({"T": TopicConfig("T")}, DataVersion(1, 1)), []).encode()
             good = {"bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF)}
             assert (await s.register(body=body, ext=good)).code == 0
+            assert (await s.register(body=body, ext={"bodyCrc32": "0"})).code == 0, "0: nothing to compare"
 
     run(work)
 
@@ -123,8 +161,11 @@ def test_compressed_old_and_missing_bodies_are_taken(tmp_path: Path) -> None:
             assert (await s.register(body=packed, ext={"compressed": "true"})).code == 0
             assert await s.route("Z") is not None
             old = TopicConfigTable({"Old": TopicConfig("Old")}, DataVersion(6, 1)).encode()
-            assert (await s.register(body=old, release=30, ext={"brokerName": "b2", "brokerAddr": "x:2"})).code == 0
+            assert (await s.register(body=old, release=36, ext={"brokerName": "b2", "brokerAddr": "x:2"})).code == 0
             assert await s.route("Old") is not None
+            new = RegisterBrokerBody(TopicConfigTable({"New": TopicConfig("New")}, DataVersion(7, 1)), []).encode()
+            assert (await s.register(body=new, release=37, ext={"brokerName": "b5", "brokerAddr": "x:5"})).code == 0
+            assert await s.route("New") is not None
             assert (await s.register(body=b"", ext={"brokerName": "b3", "brokerAddr": "x:3"})).code == 0
             assert s.server.routes.live["x:3"].version == DataVersion(0, 0)
             bad = await s.register(body=b"garbage", ext={"brokerName": "b4"})
@@ -179,6 +220,22 @@ def test_a_silent_broker_is_removed_and_disconnected(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("NS-05")
+def test_timers_wait_their_first_time_and_then_their_period(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as s:
+            loop, timers = asyncio.get_running_loop(), s.server._timers
+            for name, first, period in (("scan", 5, 10), ("kv", 60, 600)):
+                timer = timers[name]
+                assert first - 1 < timer.when() - loop.time() <= first
+                tick = timer._callback  # type: ignore[attr-defined]
+                timer.cancel()
+                tick()
+                assert period - 1 < timers[name].when() - loop.time() <= period
+
+    run(work)
+
+
+@pytest.mark.spec("NS-05")
 def test_the_scan_runs_by_itself(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path, scan_first_ms=10, scan_interval_ms=10, broker_expiry_ms=1) as s:
@@ -213,7 +270,13 @@ def test_kv_configuration_survives_a_restart_and_reaches_brokers_and_routes(tmp_
             put = await s.call(RequestCode.PUT_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="T", value="broker-a:4")
             assert put.code == 0
             assert (await s.call(RequestCode.GET_KV_CONFIG, namespace="n", key="k")).code == 22
-            assert (await s.call(RequestCode.PUT_KV_CONFIG, namespace="", key="", value="v")).code == 1
+            for nothing in (
+                {"key": "k"},
+                {"namespace": "n"},
+                {"namespace": "", "key": "k"},
+                {"namespace": "n", "key": ""},
+            ):
+                assert (await s.call(RequestCode.PUT_KV_CONFIG, value="v", **nothing)).code == 1
             answer = await s.register()
             assert KVTable.decode(answer.body).table == {"T": "broker-a:4"}
             route = await s.route()
@@ -273,10 +336,26 @@ def test_the_other_requests_over_the_wire(tmp_path: Path) -> None:
                 (RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, {}, []),
             ):
                 assert TopicList.decode((await s.call(code, **ext)).body).topic_list == expected
+            system = await s.call(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+            assert TopicList.decode(system.body).broker_addr == "127.0.0.1:10911"
+            await s.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="T", clusterName="other")
+            assert await s.route() is not None
             await s.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="T")
             assert await s.route() is None
             await s.call(RequestCode.UNREGISTER_BROKER, **who)
             assert s.server.routes.brokers == {}
+
+    run(work)
+
+
+@pytest.mark.spec("NS-28")
+def test_lists_of_unit_topics_go_by_the_flags_of_the_topics(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as s:
+            topics = {name: TopicConfig(name, topic_sys_flag=flag) for flag, name in enumerate(("T", "U", "S", "US"))}
+            await s.register(body=RegisterBrokerBody(TopicConfigTable(topics, DataVersion(1, 1)), []).encode())
+            for code, expected in ((311, ["U", "US"]), (312, ["S", "US"]), (313, ["S"])):
+                assert TopicList.decode((await s.call(code)).body).topic_list == expected, code
 
     run(work)
 
@@ -386,31 +465,34 @@ def test_a_changed_period_counts_from_the_next_run_on(tmp_path: Path) -> None:
     run(work)
 
 
-@pytest.mark.spec("NS-02", "NS-03", "NS-04")
-def test_the_file_fills_both_groups_and_unknown_keys_are_shown(tmp_path: Path) -> None:
-    conf = tmp_path / "namesrv.conf"
-    conf.write_text("listenPort=9999\nserverChannelMaxIdleTimeSeconds=7\nproductEnvName=dev\nmyKey=mine\n")
-    loaded = load_settings(conf)
-    assert loaded.settings.listen_port == 9999
-    assert loaded.settings.product_env_name == "dev"
-    assert loaded.settings.config_store_path == str(conf)
-    net = load(NetSettings, ("file", parse_properties(conf.read_text()))).settings
-    assert net.server_idle_seconds == 7
-    server = NameServer.__new__(NameServer)
-    server.settings, server.net, server._unknown = loaded.settings, net, {"myKey": "mine"}
-    text = server.config_text()
-    assert "serverChannelMaxIdleTimeSeconds=7\n" in text and "myKey=mine\n" in text
+@pytest.mark.spec("NS-02")
+def test_unknown_keys_are_remembered_and_shown_beside_both_groups(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path, unknown_keys={"myKey": "mine"}, product_env_name="dev") as s:
+            text = ((await s.call(RequestCode.GET_NAMESRV_CONFIG)).body or b"").decode()
+            for line in ("productEnvName=dev", "serverChannelMaxIdleTimeSeconds=120", "myKey=mine"):
+                assert line in text.splitlines()
+
+    run(work)
+
+
+DEFAULTS = """
+    rocketmqHome= productEnvName=center clusterTest=false orderMessageEnable=false listenPort=9876 serverWorkerThreads=8
+    serverCallbackExecutorThreads=0 serverSelectorThreads=3 serverOnewaySemaphoreValue=256 serverAsyncSemaphoreValue=64
+    serverChannelMaxIdleTimeSeconds=120 serverSocketSndBufSize=0 serverSocketRcvBufSize=0
+    serverPooledByteBufAllocatorEnable=true useEpollNativeSelector=false writeBufferHighWaterMark=0
+    writeBufferLowWaterMark=0 serverSocketBacklog=1024
+"""
 
 
 @pytest.mark.spec("NS-03", "NS-04")
 def test_defaults_are_the_originals() -> None:
-    settings, net = NameServerSettings(), NetSettings()
-    assert settings.kv_config_path.endswith("/namesrv/kvConfig.json")
-    assert settings.config_store_path.endswith("/namesrv/namesrv.properties")
-    assert (settings.listen_port, settings.order_message_enable, settings.cluster_test) == (9876, False, False)
-    assert (net.worker_threads, net.callback_threads, net.selector_threads) == (8, 0, 3)
-    assert (net.server_oneway_permits, net.server_async_permits, net.server_idle_seconds) == (256, 64, 120)
-    assert dataclasses.is_dataclass(settings)
+    settings = NameServerSettings()
+    assert settings.kv_config_path == str(Path.home() / "namesrv" / "kvConfig.json")
+    assert settings.config_store_path == str(Path.home() / "namesrv" / "namesrv.properties")
+    properties = to_properties(settings) | to_properties(NetSettings())
+    expected = dict(word.split("=") for word in DEFAULTS.split())
+    assert {name: properties.get(name) for name in expected} == expected
 
 
 @pytest.mark.spec("NS-06")

@@ -229,7 +229,7 @@ def test_files_are_looked_at_twice_a_second(certificate: Pair, monkeypatch: pyte
     run(work)
 
 
-@pytest.mark.spec("REM-30")
+@pytest.mark.spec("REM-30", "NS-31")
 def test_a_running_server_serves_the_renewed_certificate(certificate: Pair, tmp_path: Path) -> None:
     async def fingerprint(host: str, port: int) -> bytes:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from saturnmq.protocol.settings import Loaded, key, load, parse_properties
+from saturnmq.protocol.settings import Loaded, key
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,7 @@ class NameServerSettings:
     kv_log_interval_ms: int = key("printKvConfigInterval", 600_000, unit="ms", low=1, spec="NS-05")
 
 
-def load_settings(path: Path | None, overrides: dict[str, str] | None = None) -> Loaded[NameServerSettings]:
-    """Settings from a properties file and overrides; the file becomes configStorePath (NS-02). Raises ConfigError."""
-    sources: list[tuple[str, dict[str, str]]] = []
-    if path is not None:
-        sources.append((str(path), parse_properties(path.read_text(encoding="utf-8"))))
-        sources.append((str(path), {"configStorePath": str(path)}))
-    sources.append(("option", overrides or {}))
-    return load(NameServerSettings, *sources)
+def stored_in(loaded: Loaded[NameServerSettings], path: str) -> Loaded[NameServerSettings]:
+    """The settings with the file that they were read from as configStorePath (NS-02)."""
+    settings = dataclasses.replace(loaded.settings, config_store_path=path)
+    return dataclasses.replace(loaded, settings=settings, origins=loaded.origins | {"configStorePath": path})
