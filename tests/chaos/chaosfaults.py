@@ -183,3 +183,15 @@ FAULTS: Final[dict[str, Fault]] = {
     "disk-eio": bad_disk("eio"),
 }
 FIVE: Final = ("partition-majorities-ring", "bridge")  # with three members they would be other faults
+
+
+def faults_asked_for(only: str | None, seconds: float) -> list[str]:
+    """Names for the long form: all, or the one that CHAOS_FAULT names; none where the short form is wanted.
+
+    Raises ValueError for an unknown name: the short form would pass instead.
+    """
+    if only is None:
+        return list(FAULTS) if seconds else []
+    if only not in FAULTS:
+        raise ValueError(f"CHAOS_FAULT={only}: no such fault; there are {', '.join(FAULTS)}")
+    return [only]

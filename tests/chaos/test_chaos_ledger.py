@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
-from chaosfaults import FAULTS, FIVE
+from chaosfaults import FAULTS, FIVE, faults_asked_for
 from chaosgroup import Group, failovers
 from chaosproxy import pause
 
@@ -30,7 +30,7 @@ SEED = int(os.environ.get("CHAOS_SEED", "1"))
 RATE = float(os.environ.get("CHAOS_RATE", "1000"))
 ONLY = os.environ.get("CHAOS_FAULT")
 KEEP = os.environ.get("CHAOS_KEEP")
-LONG = [name for name in FAULTS if ONLY in (None, name)] if SECONDS or ONLY else []
+LONG = faults_asked_for(ONLY, SECONDS)
 SHORT = ("leader-kill", "random-loss", "leader-suspend", "one-way", "disk-full", "kill-all", "leader-partition")
 HEARTBEAT_MS, SHORT_HEARTBEAT_MS = 500, 200
 RTO_P95_MS, RTO_MAX_MS = 3000, 6000  # CHA-07
@@ -177,6 +177,13 @@ def tell(capsys: pytest.CaptureFixture[str], name: str, found: dict[str, Any]) -
             f"{found['again']} stored again, {len(wrong)} found wrong {wrong[:3]}; recovered in [{rto}] ms, "
             f"all equal after {found['caught_up_s']:.1f} s"
         )
+
+
+def test_unknown_fault_is_refused_and_does_not_run_the_short_form() -> None:
+    assert faults_asked_for(None, 0.0) == [] and faults_asked_for(None, 60.0) == list(FAULTS)
+    assert faults_asked_for("leader-kill", 0.0) == ["leader-kill"]
+    with pytest.raises(ValueError, match="CHAOS_FAULT=corrupt: no such fault; there are noop, minor-kill, "):
+        faults_asked_for("corrupt", 60.0)
 
 
 @pytest.mark.skipif(bool(LONG), reason="the long form is asked for")
