@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 import time
@@ -687,6 +688,11 @@ def test_an_operator_sees_what_a_member_holds(run: Run, cluster: Any) -> None:
                     info = ConsumerRunningInfo.decode(answer.body)
                     assert (info.jstack is not None) == (stack == "true")
                 assert info.jstack is not None and "test_client_consumption" in info.jstack
+                assert "saturnmq rebalance g" in info.jstack, "asyncio tasks are listed by name"
+                assert info.properties["PROP_NAMESERVER_ADDR"] == f"{c.name_servers};"
+                assert info.properties["PROP_CLIENT_VERSION"] == "V4_9_7"
+                assert info.properties["PROP_THREADPOOL_CORE_SIZE"] == info.properties["prefetch"] == "256"
+                assert {field.name for field in dataclasses.fields(inbox.settings)} <= info.properties.keys()
                 assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
                 assert info.properties["PROP_CONSUMEORDERLY"] == "false"
                 assert abs(int(info.properties["PROP_CONSUMER_START_TIMESTAMP"]) - time.time() * 1000) < 20_000
@@ -696,6 +702,7 @@ def test_an_operator_sees_what_a_member_holds(run: Run, cluster: Any) -> None:
                 assert (held.cached_msg_min_offset, held.cached_msg_max_offset) == (2, 2)
                 status = info.status_table["T"]
                 assert status.consume_failed_msgs == 1 and status.consume_ok_tps > 0 and status.pull_tps > 0
+                assert status.consume_failed_tps > 0 and status.consume_rt > 0 and status.pull_rt > 0
                 ask = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext={"topic": "T", "group": "g"})
                 answer = await connection.invoke(ask, 5_000)
                 assert GetConsumerStatusBody.decode(answer.body).message_queue_table == {ZERO: 2}

@@ -31,7 +31,7 @@ from saturnmq.testing import EmbeddedBroker
 Run = Callable[[Callable[[], Any]], Any]
 
 
-@pytest.mark.spec("PR-01", "PR-13", "PR-23", "PR-29", "BAT-07", "API-10")
+@pytest.mark.spec("PR-01", "PR-13", "PR-23", "PR-29", "BAT-07", "API-10", "SPR-08")
 def test_what_is_sent_in_every_mode_is_received_once_with_everything(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as client:

@@ -63,7 +63,7 @@ def test_a_heartbeat_says_expression_and_type() -> None:
     assert sql("a > 1").tags == frozenset()
 
 
-@pytest.mark.spec("FIL-03", "FIL-04", "FIL-09", "API-15")
+@pytest.mark.spec("FIL-03", "FIL-04", "FIL-09", "API-15", "PRC-07")
 def test_a_consumer_gets_what_its_expression_selects_and_can_change_it(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker(settings=ON) as server, Client.from_url(server.url) as client:
@@ -83,7 +83,7 @@ def test_a_consumer_gets_what_its_expression_selects_and_can_change_it(run: Run)
     run(work)
 
 
-@pytest.mark.spec("FIL-03", "UX-08", "API-30")
+@pytest.mark.spec("FIL-03", "UX-08", "API-30", "PRC-07")
 def test_a_refused_expression_raises_and_leaves_the_subscription_as_it_was(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as client:

@@ -32,7 +32,7 @@ from saturnmq.client.send_request import (
 )
 from saturnmq.client.subscription import subscription_data, tag
 from saturnmq.protocol.bodies import BrokerData, HeartbeatData, MessageQueue, QueueData, TopicRouteData
-from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.codes import RESERVED_PROPERTIES, RequestCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError, LocalProtocolError, MessageError
 from saturnmq.protocol.message import BatchItem, decode_batch, decode_properties
@@ -410,6 +410,14 @@ def test_topic_and_body_limits() -> None:
 def test_reserved_or_broken_properties_are_refused(properties: dict[str, str]) -> None:
     with pytest.raises(MessageRefused):
         checks.check_properties(properties)
+
+
+@pytest.mark.spec("SPR-08")
+@pytest.mark.parametrize("name", sorted(RESERVED_PROPERTIES))
+def test_no_reserved_property_can_be_overwritten(name: str) -> None:
+    with pytest.raises(MessageRefused, match="is used by system"):
+        checks.check_properties({"mine": "x", name: "x"})
+    checks.check_properties({f"rocketmq_{name}": "x"})
 
 
 @pytest.mark.spec("PR-01")

@@ -28,7 +28,7 @@ from saturnmq.protocol.bodies import (
     ProcessQueueInfo,
     ResetOffsetBody,
 )
-from saturnmq.protocol.codes import VERSION, RequestCode, ResponseCode
+from saturnmq.protocol.codes import VERSION_DESC, RequestCode, ResponseCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.headers import ConsumeMessageDirectly, GetConsumerRunningInfo, GetConsumerStatus, decode_header
 from saturnmq.protocol.message import decode_record
@@ -76,7 +76,7 @@ def running_info(consumer: Consumer[Any], *, with_stacks: bool) -> ConsumerRunni
         "PROP_CONSUMEORDERLY": "true" if settings.ordered else "false",
         "PROP_THREADPOOL_CORE_SIZE": str(settings.prefetch),
         "PROP_CONSUMER_START_TIMESTAMP": str(consumer.started_ms),
-        "PROP_CLIENT_VERSION": f"V{VERSION}",
+        "PROP_CLIENT_VERSION": VERSION_DESC,
     }
     subscriptions = consumer.subscriptions
     return ConsumerRunningInfo(

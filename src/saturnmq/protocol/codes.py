@@ -9,6 +9,7 @@ from enum import IntEnum, IntFlag
 from typing import Final
 
 VERSION: Final = 407  # ordinal of release 4.9.7 (REM-31)
+VERSION_DESC: Final = "V4_9_7"  # its name, as Java's MQVersion shows it
 VERSION_STANDARD_JSON: Final = 401  # NameServer answers such clients in standard JSON (NS-22)
 VERSION_REGISTER_BODY: Final = 37  # REGISTER_BROKER carries RegisterBrokerBody from here on (NS-13)
 VERSION_MAX_RECONSUME: Final = 121  # the client's maxReconsumeTimes is honoured (SND-09)

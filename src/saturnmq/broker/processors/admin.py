@@ -24,7 +24,15 @@ from saturnmq.protocol.bodies import (
     TopicOffset,
     TopicStatsTable,
 )
-from saturnmq.protocol.codes import LMQ_PREFIX, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, VERSION, ResponseCode
+from saturnmq.protocol.codes import (
+    LMQ_PREFIX,
+    OP_HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    VERSION,
+    VERSION_DESC,
+    ResponseCode,
+)
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import response_error
 
@@ -138,7 +146,7 @@ def runtime_info(ctx: Context, connection: Connection, request: Command, header:
     usage = store.disk_usage()
     table = ctx.stats.table(now) | {
         "brokerVersion": str(VERSION),
-        "brokerVersionDesc": "V4_9_7",
+        "brokerVersionDesc": VERSION_DESC,
         "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]",
         "commitLogMinOffset": str(max(store.min_physical_offset, 0)),
         "commitLogMaxOffset": str(store.max_physical_offset),
