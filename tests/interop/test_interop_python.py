@@ -735,7 +735,7 @@ def test_a_restart_of_the_broker_loses_nothing(kind: str, tmp_path: Path) -> Non
 # ---- beside the Java client
 
 
-@pytest.mark.spec("BAT-07", "PR-24", "SPR-08")
+@pytest.mark.spec("BAT-07", "PR-24")
 def test_the_java_client_reads_what_we_send(
     peer: Peer, home: Path, client: Callable[..., Client], topic: str, group: str
 ) -> None:
