@@ -228,6 +228,26 @@ def test_the_thorough_round_writes_every_queue_and_the_checkpoint(tmp_path: Path
     asyncio.run(work())
 
 
+@pytest.mark.spec("IX-10", "RC-09")
+def test_the_index_time_of_the_checkpoint_follows_full_files(tmp_path: Path) -> None:
+    now = [1_700_000_000_000]
+    store = opened(tmp_path, clock=lambda: now[0], index_slots_max=5, index_entries_max=4)
+
+    def index_ms() -> int:
+        asyncio.run(store.write_all())
+        return int.from_bytes((tmp_path / "checkpoint").read_bytes()[16:24], "big")
+
+    times = []
+    for _ in range(4):  # three entries a file
+        now[0] += 1000
+        store.put(message(properties=b"KEYS\x01k"))
+        times.append(index_ms())
+    full_ms = 1_700_000_003_000
+    assert times == [0, 0, full_ms, full_ms]
+    assert store.index is not None and len(store.index.paths) == 2
+    store.close_files()
+
+
 @pytest.mark.spec("FLU-03", "FLU-04")
 def test_a_request_is_done_once_what_is_flushed_covers_it(tmp_path: Path) -> None:
     async def work() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from small_store import USAGE_FINE, bodies, message, opened, until
 
-from saturnmq.protocol.errors import FlushFailed
+from saturnmq.protocol.errors import DiskFull, FlushFailed
 from saturnmq.store import PutStatus, upkeep
 from saturnmq.store import store as store_module
 from saturnmq.store.disk import Disk
@@ -79,9 +79,15 @@ def test_the_limit_counts_bytes_of_the_body_only(tmp_path: Path) -> None:
 
 
 class BrokenDisk(Disk):
-    """Every write fails once `error` is set."""
+    """Every write fails once `error` is set, and every new file while `full` is."""
 
     error = 0
+    full = False
+
+    def create(self, path: Path, size_bytes: int, *, allocate: bool) -> int:
+        if self.full:
+            raise DiskFull(f"no room for {path}")
+        return super().create(path, size_bytes, allocate=allocate)
 
     def write(self, fd: int, at: int, data: bytes | memoryview) -> None:
         if self.error:
@@ -89,7 +95,7 @@ class BrokenDisk(Disk):
         super().write(fd, at, data)
 
 
-@pytest.mark.spec("CQ-09", "DUR-06")
+@pytest.mark.spec("CQ-09", "DUR-06", "RC-02")
 def test_consume_queues_that_cannot_be_written_stop_the_puts(tmp_path: Path) -> None:
     async def work() -> None:
         disk = BrokenDisk()
@@ -106,6 +112,23 @@ def test_consume_queues_that_cannot_be_written_stop_the_puts(tmp_path: Path) -> 
         assert (tmp_path / "abort").exists()
 
     asyncio.run(work())
+
+
+@pytest.mark.spec("RC-02", "IX-09")
+def test_abort_stays_where_the_index_is_behind(tmp_path: Path) -> None:
+    disk = BrokenDisk()
+    store = opened(tmp_path, disk=disk)
+    store.put(message(b"makes the file"))
+    asyncio.run(store.write_all())
+    disk.full = True
+    assert store.put(message(properties=b"KEYS\x01k")).status is PutStatus.PUT_OK
+    asyncio.run(store.stop())
+    assert (tmp_path / "abort").exists()
+    disk.full = False
+    again = opened(tmp_path)
+    assert len(again.query("T", "k", 9, 0, 1 << 60).records) == 1
+    asyncio.run(again.stop())
+    assert not (tmp_path / "abort").exists()
 
 
 @pytest.mark.spec("DEL-06")

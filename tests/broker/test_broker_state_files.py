@@ -1,0 +1,136 @@
+"""State files of a broker: which there are, when they are written, what is read of them at a start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wire import Wire, run, wire
+
+from saturnmq.broker import filters
+from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.errors import CorruptRecord
+from saturnmq.store import StateFile
+
+SLOW: dict[str, Any] = {"flush_offsets_ms": 3_600_000, "flush_delay_ms": 3_600_000}
+FILES = ["consumerFilter.json", "consumerOffset.json", "delayOffset.json", "subscriptionGroup.json", "topics.json"]
+
+
+async def commit(w: Wire, value: int) -> None:
+    fields = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": value}
+    await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+
+
+async def subscribe(w: Wire) -> None:
+    subscription = SubscriptionData("T", "a > 1", sub_version=7, expression_type="SQL92")
+    beat = HeartbeatData("c1", [], [ConsumerData("G", subscription_data_set=[subscription])])
+    assert (await w.call(RequestCode.HEART_BEAT, beat.encode())).code == 0
+
+
+@pytest.mark.spec("CF-01", "CF-03")
+def test_every_state_is_in_its_file_after_a_stop(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with wire(data=tmp_path, property_filter_enable=True, **SLOW) as w:
+            root = Path(w.broker.store.settings.root)
+            config = root / "config"
+            await w.send(properties={"KEYS": "k"})
+            assert "T" in json.loads((config / "topics.json").read_bytes())["topicConfigTable"]  # on change
+            await subscribe(w)
+            await w.pull()
+            await commit(w, 7)
+            await w.send(properties={"DELAY": "1"})
+            while w.broker.ctx.delay.offsets().get(1) != 1:  # delivered after a second
+                await w.pull(offset=2, suspend_ms=100)
+            assert not (config / "consumerOffset.json").exists()  # by its timer, or at the stop
+        assert sorted(path.name for path in config.iterdir() if path.name in FILES) == FILES
+        assert json.loads((config / "consumerOffset.json").read_bytes())["offsetTable"] == {"T@G": {"0": 7}}
+        assert json.loads((config / "delayOffset.json").read_bytes())["offsetTable"]["1"] == 1
+        assert "G" in json.loads((config / "subscriptionGroup.json").read_bytes())["subscriptionGroupTable"]
+        assert "T" in json.loads((config / "consumerFilter.json").read_bytes())["filterDataByTopic"]
+        names = {path.name for path in root.iterdir()}
+        assert {"commitlog", "consumequeue", "index", "config", "checkpoint", "lock"} <= names and "abort" not in names
+        assert (root / "lock").read_bytes() == b"lock"
+
+    run(work)
+
+
+@pytest.mark.spec("CF-03")
+def test_filters_are_saved_every_ten_seconds() -> None:
+    assert filters.SAVE_SECONDS == 10
+
+
+@pytest.mark.spec("CF-04")
+def test_an_offset_that_goes_back_is_stored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            await commit(w, 7)
+            assert "offset goes back" not in caplog.text
+            await commit(w, 3)
+            assert w.broker.ctx.offsets.get("T", "G", 0) == 3
+        assert "offset goes back topic=T group=G queue=0 from=7 to=3" in caplog.text
+
+    run(work)
+
+
+GOOD, OLD, BAD, EMPTY = b'{"v":2}', b'{"v":1}', b'{"v":', b""
+
+
+@pytest.mark.spec("CF-02")
+@pytest.mark.parametrize(
+    ("main", "backup", "found"),
+    [
+        (GOOD, OLD, {"v": 2}),
+        (GOOD, BAD, {"v": 2}),
+        (None, OLD, {"v": 1}),
+        (EMPTY, OLD, {"v": 1}),
+        (BAD, OLD, {"v": 1}),
+        (None, None, None),
+        (BAD, BAD, CorruptRecord),
+        (EMPTY, BAD, CorruptRecord),
+        (None, BAD, CorruptRecord),
+        (BAD, None, CorruptRecord),
+    ],
+)
+def test_a_state_file_is_read_or_its_backup(
+    tmp_path: Path, main: bytes | None, backup: bytes | None, found: Any
+) -> None:
+    file = StateFile(tmp_path / "x.json")
+    for path, data in ((file.path, main), (file.backup, backup)):
+        if data is not None:
+            path.write_bytes(data)
+    if found is CorruptRecord:
+        with pytest.raises(CorruptRecord, match=r"x\.json and its backup cannot be read"):
+            file.read(json.loads)
+    else:
+        assert file.read(json.loads) == found
+
+
+@pytest.mark.spec("CF-02", "DUR-14")
+def test_a_state_file_is_replaced_by_rename_and_kept_as_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = StateFile(tmp_path / "x.json")
+    file.write(OLD)
+    assert not file.backup.exists()
+    steps: list[tuple[str, ...]] = []
+    disk = file._disk
+    for name in ("write_file", "link", "replace", "sync_folder"):
+        real = getattr(disk, name)
+
+        def step(*args: Any, name: str = name, real: Any = real) -> None:
+            real(*args)
+            steps.append((name, *(arg.name for arg in args if isinstance(arg, Path))))
+
+        monkeypatch.setattr(disk, name, step)
+    file.write(GOOD)
+    assert steps == [
+        ("write_file", "x.json.tmp"),
+        ("link", "x.json", "x.json.bak.tmp"),
+        ("replace", "x.json.bak.tmp", "x.json.bak"),
+        ("replace", "x.json.tmp", "x.json"),
+        ("sync_folder", tmp_path.name),
+    ]
+    assert (file.path.read_bytes(), file.backup.read_bytes()) == (GOOD, OLD)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.json", "x.json.bak"]
