@@ -161,6 +161,41 @@ def test_a_time_and_other_things() -> None:
     run(work)
 
 
+@pytest.mark.spec("API-21")
+def test_a_message_sent_back_waits_exactly_as_long_as_asked() -> None:
+    async def work() -> None:
+        clock = Clock()
+        async with wire(clock_ms=clock) as w:
+            service = w.broker.ctx.timer
+            while service.turn() == 0:
+                pass
+            await w.send_batch([BatchItem(b"x", b"RAW\x01\xff\x02TIMER_DELAY_MS\x010")], queue=0)
+            (message,) = await w.messages()
+            back: dict[str, Any] = {"group": "G", "delayLevel": 3, "offset": message.physical_offset}
+            for wrong in ("x", "-1", str(40 * DAY + 1)):
+                assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, delayMs=wrong, **back)).code == 13
+            assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, delayMs="7000", **back)).code == 0
+            assert await w.messages(SCHEDULE_TOPIC, 2) == []
+            clock.ms += 6999
+            service.turn()
+            assert await w.messages("%RETRY%G") == []
+            clock.ms += 1
+            while service.turn() == 0:
+                pass
+            (again,) = await w.messages("%RETRY%G")
+            assert (again.reconsume_times, again.store_timestamp_ms) == (1, clock.ms)
+            assert b"RAW\x01\xff\x02" in again.properties_raw and b"RETRY_TOPIC\x01T\x02" in again.properties_raw
+            dead = {**back, "delayLevel": -1}
+            assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, delayMs="7000", **dead)).code == 0
+            assert len(await w.messages("%DLQ%G")) == 1
+            await w.send(queue=2)
+            back["offset"] = (await w.messages(queue=2))[0].physical_offset
+            assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, delayMs="0", **back)).code == 0
+            assert len(await w.messages(SCHEDULE_TOPIC, 2)) == 1, "0 leaves it to the level"
+
+    run(work)
+
+
 # ---- order and restarts
 
 

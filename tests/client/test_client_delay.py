@@ -3,41 +3,60 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from saturnmq import Client, MessageRefused, Unsupported
-from saturnmq.client.delays import LEVEL_SECONDS, level_of
+from saturnmq import Client, ConnectFailed, MessageRefused, Unsupported
+from saturnmq.client.delays import LEVEL_SECONDS, Delay, delay_of
+from saturnmq.protocol.command import Command
 from saturnmq.protocol.message import decode_properties
-from saturnmq.testing import EmbeddedBroker
+from saturnmq.testing import BrokerFixture, ClockFixture, EmbeddedBroker
 
 Run = Callable[[Callable[[], Any]], Any]
+
+
+NOW = 1_700_000_000_000
+DAY_MS = 86_400_000
+LIMIT_MS = 40 * DAY_MS
 
 
 @pytest.mark.spec("API-13", "DLY-01")
 @pytest.mark.parametrize(
     ("delay", "level"),
-    [(timedelta(seconds=1), 1), (10, 3), (10.0, 3), (timedelta(minutes=30), 16), (timedelta(hours=2), 18), (0, 0)],
+    [(timedelta(seconds=1), 1), (10, 3), (10.0, 3), (timedelta(minutes=30), 16), (timedelta(hours=2), 18)],
 )
 def test_a_delay_of_a_level_is_that_level(delay: Any, level: int) -> None:
-    assert level_of(delay, None, 0) == level
-    assert level_of(None, None, 7) == 7
-    assert level_of(None, None, 0) == 0
+    assert delay_of(delay, None, 0, NOW) == Delay("DELAY", level)
+    assert delay_of(None, None, 7, NOW) == Delay("DELAY", 7)
     assert len(LEVEL_SECONDS) == 18
 
 
 @pytest.mark.spec("API-13")
 @pytest.mark.parametrize(
-    ("delay", "words"),
-    [(2, "the nearest are 1 s and 5 s"), (0.5, "the nearest are 1 s"), (timedelta(days=1), "the nearest are 7200 s")],
+    ("delay", "at_ms", "name", "value", "wait_ms"),
+    [
+        (7, None, "TIMER_DELAY_MS", 7000, 7000),
+        (timedelta(microseconds=1), None, "TIMER_DELAY_MS", 1, 1),
+        (0.0015, None, "TIMER_DELAY_MS", 2, 2),
+        (0.29, None, "TIMER_DELAY_MS", 290, 290),
+        (None, NOW + 5000, "TIMER_DELIVER_MS", NOW + 5000, 5000),
+    ],
 )
-def test_any_other_delay_is_refused_with_the_nearest_levels(delay: Any, words: str) -> None:
-    with pytest.raises(Unsupported) as caught:
-        level_of(delay, None, 0)
-    assert str(caught.value).endswith(words)
+def test_any_other_time_is_a_timer(delay: Any, at_ms: int | None, name: str, value: int, wait_ms: int) -> None:
+    at = None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
+    found = delay_of(delay, at, 0, NOW)
+    assert found is not None and (found.name, found.value, found.timer_ms) == (name, value, wait_ms)
+
+
+@pytest.mark.spec("API-13")
+def test_no_delay_and_a_time_in_the_past_are_delivered_at_once() -> None:
+    assert delay_of(None, None, 0, NOW) is delay_of(0, None, 0, NOW) is None
+    assert delay_of(None, datetime.fromtimestamp(NOW / 1000, UTC), 0, NOW) is None
 
 
 @pytest.mark.spec("API-13")
@@ -46,9 +65,10 @@ def test_any_other_delay_is_refused_with_the_nearest_levels(delay: Any, words: s
     [
         (1, None, 2, "one of delay"),
         (1, datetime.now(UTC), 0, "one of delay"),
-        (-1, None, 0, "not below 0"),
-        (float("nan"), None, 0, "not below 0"),
-        (float("inf"), None, 0, "not below 0"),
+        (-1, None, 0, "10000000000"),
+        (float("nan"), None, 0, "10000000000"),
+        (float("inf"), None, 0, "10000000000"),
+        (1e300, None, 0, "10000000000"),
         ("1s", None, 0, "timedelta or seconds"),
         (True, None, 0, "timedelta or seconds"),
         (None, None, -1, "delay_level is -1"),
@@ -58,24 +78,123 @@ def test_any_other_delay_is_refused_with_the_nearest_levels(delay: Any, words: s
 )
 def test_what_means_nothing_is_refused(delay: Any, at: Any, level: Any, words: str) -> None:
     with pytest.raises(MessageRefused, match=words):
-        level_of(delay, at, level)
+        delay_of(delay, at, level, NOW)
+
+
+def timers(limit: str = str(LIMIT_MS)) -> Callable[[Command], Command]:
+    """Heartbeat answers of a broker that delivers at any time."""
+    return lambda command: command.reply(ext={"timerMaxDelayMs": limit})
+
+
+def properties_of(broker: Any) -> list[dict[str, str]]:
+    return [decode_properties(command.ext["i"]) for command in broker.of(310)]
 
 
 @pytest.mark.spec("API-09", "API-13")
-def test_delay_is_a_property_on_the_wire_and_nothing_leaves_for_an_unsupported_one(run: Run, cluster: Any) -> None:
+@pytest.mark.parametrize(
+    ("delay", "words"),
+    [(2, "the nearest are 1 s and 5 s"), (0.5, "the nearest are 1 s"), (timedelta(days=1), "the nearest are 7200 s")],
+)
+def test_a_broker_with_levels_only_gets_nothing_else(run: Run, cluster: Any, delay: Any, words: str) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
-            with pytest.raises(Unsupported):
-                await out.send("T", b"x", delay=3)
-            with pytest.raises(Unsupported):
-                await out.send_oneway("T", b"x", deliver_at=datetime.now(UTC) + timedelta(days=1))
+            with pytest.raises(Unsupported) as caught:
+                await out.send("T", b"x", delay=delay)
+            assert str(caught.value).endswith(words) and "on b0, which has only the delay levels 1s 5s" in str(
+                caught.value
+            )
+            at = datetime.now(UTC) + timedelta(days=1)
+            with pytest.raises(Unsupported, match=re.escape(at.isoformat())):
+                await out.send_oneway("T", b"x", deliver_at=at)
             assert c.broker.of(310) == []
             await out.send("T", b"x", delay=timedelta(seconds=30), tag="t")
             await out.send_oneway("T", b"x", delay_level=2)
             await out.send("T", b"x")
             await c.broker.wait_for(310, 3)
-            sent = [decode_properties(command.ext["i"]).get("DELAY") for command in c.broker.of(310)]
+            sent = [properties.get("DELAY") for properties in properties_of(c.broker)]
             assert sorted(sent, key=str) == ["2", "4", None]
+
+    run(work)
+
+
+@pytest.mark.spec("API-09", "API-13")
+def test_a_broker_with_timers_is_asked_first_and_gets_the_time(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+            async def late(command: Command) -> Command:
+                await held
+                return timers()(command)
+
+            c.broker.script[34] = late
+            sends = [asyncio.ensure_future(out.send("T", b"x", delay=7)) for _ in range(3)]
+            await c.broker.wait_for(34)
+            assert c.broker.of(310) == []
+            held.set_result(None)
+            await asyncio.gather(*sends)
+            at = datetime.now(UTC) + timedelta(days=1)
+            await out.send_oneway("T", b"x", deliver_at=at)
+            await c.broker.wait_for(310, 4)
+            *delays, last = properties_of(c.broker)
+            assert [(p["TIMER_DELAY_MS"], p.get("DELAY")) for p in delays] == [("7000", None)] * 3
+            assert abs(int(last["TIMER_DELIVER_MS"]) - at.timestamp() * 1000) <= 1
+            with pytest.raises(Unsupported, match=f"too far ahead for b0: at most {LIMIT_MS} ms"):
+                await out.send("T", b"x", delay=timedelta(days=41))
+            assert len(c.broker.of(310)) == 4
+
+    run(work)
+
+
+@pytest.mark.spec("API-13")
+def test_of_two_brokers_only_the_one_with_timers_gets_a_time(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            c.brokers["b1"].script[34] = timers(str(DAY_MS))
+            for _ in range(4):
+                assert (await out.send("T", b"x", delay=7)).queue.broker_name == "b1"
+            queues = {queue.broker_name: queue for queue in await out.queues("T")}
+            assert (await out.send("T", b"x", delay=7, queue=queues["b1"])).queue == queues["b1"]
+            with pytest.raises(Unsupported, match="on b0, which"):
+                await out.send("T", b"x", delay=7, queue=queues["b0"])
+            with pytest.raises(Unsupported, match="on b0, which"):
+                await out.send_oneway("T", b"x", delay=7, queue=queues["b0"])
+            with pytest.raises(Unsupported, match=f"for b0, b1: at most {DAY_MS} ms"):
+                await out.send("T", b"x", delay=timedelta(days=2))
+            assert c.brokers["b0"].of(310) == []
+            assert {(await out.send("T", b"x", delay=5)).queue.broker_name for _ in range(8)} == {"b0", "b1"}
+
+    run(work)
+
+
+@pytest.mark.spec("API-13", "API-28")
+def test_a_silent_broker_does_not_hold_up_one_with_timers(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            c.brokers["b0"].script[34] = lambda command: None
+            c.brokers["b1"].script[34] = timers()
+            assert (await out.send("T", b"x", delay=7, timeout=60)).queue.broker_name == "b1"
+            c.add("Silent", c.route("b0"))
+            with pytest.raises(ConnectFailed, match="no heartbeat answer from b0") as caught:
+                await out.send("Silent", b"x", delay=7, timeout=0.2)
+            assert caught.value.retryable and not caught.value.sent
+            assert c.brokers["b0"].of(310) == []
+
+    run(work)
+
+
+@pytest.mark.spec("API-13")
+def test_a_broker_that_comes_back_without_timers_gets_no_time(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            c.broker.script[34] = timers()
+            await out.send("T", b"x", delay=7)
+            c.broker.script[34] = timers("none")
+            client._core._doubt(c.broker.address, silent=False)
+            sent = len(c.broker.of(310))
+            with pytest.raises(Unsupported):
+                await out.send("T", b"x", delay=7)
+            assert len(c.broker.of(310)) == sent
 
     run(work)
 
@@ -99,3 +218,40 @@ def test_a_delayed_message_arrives_after_its_delay_and_never_early(run: Run) -> 
                 await again.ack()
 
     run(work)
+
+
+@pytest.mark.spec("API-13", "API-21")
+def test_a_time_of_day_and_a_retry_after_any_time_are_exact(
+    saturn_broker: BrokerFixture, saturn_clock: ClockFixture, saturn_topic: str, saturn_group: str
+) -> None:
+    async def work() -> None:
+        async with Client.from_url(saturn_broker.url) as client, client.producer("g") as out:
+            async with client.consumer(saturn_group, start="first") as inbox:
+                await inbox.subscribe(saturn_topic)
+                await out.send(saturn_topic, b"delay", delay=7)
+                await saturn_clock.advance(timedelta(milliseconds=6_000))
+                assert saturn_broker.published(saturn_topic) == []
+                await saturn_clock.advance(timedelta(milliseconds=1_000))
+                message = await inbox.recv(30)
+                waited = message.stored_at - message.born_at
+                assert timedelta(seconds=7) <= waited < timedelta(seconds=9) and "DELAY" not in message.properties
+                await message.retry(timedelta(seconds=7))
+                await saturn_clock.advance(timedelta(milliseconds=5_500))
+                with pytest.raises(TimeoutError):
+                    await inbox.recv(0.2)
+                await saturn_clock.advance(timedelta(milliseconds=1_500))
+                again = await inbox.recv(30)
+                assert (again.body, again.attempt, again.topic) == (b"delay", 2, saturn_topic)
+                spent = again.stored_at - message.stored_at
+                assert timedelta(seconds=7) <= spent < timedelta(seconds=9), "level 3 would be 10 s"
+                await again.ack()
+                at = again.stored_at + timedelta(hours=30)
+                await out.send(saturn_topic, b"at", deliver_at=at)
+                await saturn_clock.advance(timedelta(hours=31))
+                message = await inbox.recv(30)
+                assert message.body == b"at" and at <= message.stored_at + timedelta(milliseconds=1)
+                await message.ack()
+
+    asyncio.run(work())
+    (request,) = [request for request in saturn_broker.requests if request.name == "CONSUMER_SEND_MSG_BACK"]
+    assert (request.ext["delayMs"], request.ext["delayLevel"]) == ("7000", "3")

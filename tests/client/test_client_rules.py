@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from saturnmq.client import checks, hints, namespaces
 from saturnmq.client.compress import ZLIB_FLAGS, compress, decompress
+from saturnmq.client.delays import Delay
 from saturnmq.client.errors import MessageRefused
 from saturnmq.client.fault import FaultTable, avoid_ms
 from saturnmq.client.heartbeat import heartbeat_addresses, heartbeat_body
@@ -214,7 +215,7 @@ def test_property_string_holds_keys_tag_wait_and_the_users_pairs() -> None:
     text = encode_property_text("ID", tag="t", keys="k1 k2", properties=(("a", "1"),), wait_stored=True)
     assert decode_properties(text) == {"a": "1", "KEYS": "k1 k2", "UNIQ_KEY": "ID", "WAIT": "true", "TAGS": "t"}
     assert decode_properties(encode_property_text("ID", tag=None, keys="", wait_stored=False))["WAIT"] == "false"
-    assert decode_properties(encode_property_text("ID", tag=None, keys="", delay_level=3))["DELAY"] == "3"
+    assert decode_properties(encode_property_text("ID", tag=None, keys="", delay=Delay("DELAY", 3)))["DELAY"] == "3"
 
 
 @pytest.mark.spec("PR-25")

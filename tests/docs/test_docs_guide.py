@@ -6,7 +6,7 @@ import asyncio
 import re
 import textwrap
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def test_an_example_of_the_guide_runs(
             names: dict[str, Any] = {
                 "Client": Client, "EmbeddedBroker": EmbeddedBroker, "URL": saturn_broker.url, "dataclass": dataclass,
                 "json_codec": json_codec, "sql": sql, "tag": tag, "__name__": __name__, "Message": Message,
-                "TransactionState": TransactionState, "timedelta": timedelta, "asyncio": asyncio,
+                "TransactionState": TransactionState, "timedelta": timedelta, "asyncio": asyncio, "datetime": datetime, "UTC": UTC,
             }  # fmt: skip
             exec("async def example():\n" + textwrap.indent(code, "    "), names)
             await names["example"]()

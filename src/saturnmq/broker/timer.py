@@ -127,7 +127,7 @@ class TimerService:
 
     def put(self, message: Message, deliver_ms: int) -> PutResult:
         """Store a message until deliver_ms."""
-        text = message.properties_raw.decode()
+        text = message.properties_raw.decode(errors="surrogateescape")
         text = with_property(text, PropertyKey.REAL_TOPIC, message.topic)
         text = with_property(text, PropertyKey.REAL_QID, str(message.queue_id))
         text = with_property(text, PropertyKey.TIMER_OUT_MS, str(deliver_ms))
@@ -139,7 +139,9 @@ class TimerService:
             self._count += 1  # not all of a burst at one time
             at_ms = now + self.roll_ms - self._count * _SPREAD % (self.roll_ms // 4)
         message.topic, message.queue_id = TIMER_TOPIC, at_ms // HOUR_MS % QUEUES
-        message.properties_raw = with_property(properties, PropertyKey.TIMER_WAKE_MS, str(at_ms)).encode()
+        message.properties_raw = with_property(properties, PropertyKey.TIMER_WAKE_MS, str(at_ms)).encode(
+            errors="surrogateescape"
+        )
         result = self._store.put(message, at_ms)
         self._dirty = True
         if result.status is PutStatus.PUT_OK and at_ms < self._loaded_until_ms:
@@ -268,7 +270,8 @@ class TimerService:
             return True
         try:
             message = decode_record(record, check_crc=True)
-            text = message.properties.get(PropertyKey.TIMER_OUT_MS, "")
+            properties = message.properties_raw.decode(errors="surrogateescape")  # a batch may bring what is no text
+            text = find(properties, PropertyKey.TIMER_OUT_MS) or ""
             if message.topic != TIMER_TOPIC or message.physical_offset != physical or not _NUMBER.fullmatch(text):
                 raise MessageError(f"it is {message.topic!r} TIMER_OUT_MS={text!r:.20}")
             copy = restored(message)
@@ -276,7 +279,7 @@ class TimerService:
             log.error("timed message: the record at %s cannot be delivered, skipped: %s", physical, error.message)
             return True
         if int(text) > now_ms:
-            result = self._put(copy, copy.properties_raw.decode(), int(text))
+            result = self._put(copy, properties, int(text))
         else:
             result = self._store.put(copy)
             if result.status is PutStatus.PUT_OK:

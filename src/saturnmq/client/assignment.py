@@ -141,7 +141,7 @@ class Generation:
         host = self.assignment.host
         if host.sends_back:
             level = DEAD_LETTER if verdict is Ack.REJECT else level_for(after)
-            await host.send_back.send(message, level, reason)
+            await host.send_back.send(message, level, reason, after)
         else:  # CC-04: every member has its own copy, there is nobody to send it back to
             logger.warning("message dropped group=%s message=%r verdict=%s", host.group, message, verdict.value)
 

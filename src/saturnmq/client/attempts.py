@@ -9,10 +9,11 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from saturnmq.client import namespaces
-from saturnmq.client.core import Core, now_ms, vip_address
+from saturnmq.client.core import Core, now_ms, plain_address, vip_address
 from saturnmq.client.deadline import Deadline
 from saturnmq.client.errors import CallTimeout, ClientError, ConnectFailed, MessageRefused, SendFailed
 from saturnmq.client.gate import Gate
@@ -109,10 +110,28 @@ class Attempts:
         except TimeoutError:
             raise CallTimeout(f"send call timeout: no route of topic {topic} in {deadline.elapsed_ms} ms") from None
 
+    async def _route_for(self, prepared: Prepared, deadline: Deadline) -> Route:
+        """The route to pick a queue from: for a delay that is no level, only queues of brokers that support it."""
+        route = await self._route(prepared.topic, deadline)
+        if prepared.timer is None:
+            return route
+        names = {queue.broker_name for queue in route.write_queues}
+        masters = {name: address for name in names if (address := route.master(name)) is not None}
+        fit = await self._core.timer_limits.brokers_for(prepared.timer, masters, deadline)
+        return replace(route, write_queues=tuple(queue for queue in route.write_queues if queue.broker_name in fit))
+
     def _pick(self, route: Route, avoid: str | None) -> MessageQueue:
         if self._core.settings.latency_fault:
             return self._core.faults.pick(route.write_queues, self._counter, now_ms(), avoid)
         return self._counter.pick(route.write_queues, avoid)
+
+    async def _address_for(self, prepared: Prepared, queue: MessageQueue, deadline: Deadline) -> str:
+        """Where to send this message. Raises BrokerNotExist, and Unsupported for a delay that the broker does not support."""
+        address = await self._address(queue)
+        if prepared.timer is not None:  # again for a picked queue: another broker may have become the master meanwhile
+            master = plain_address(address) if self._core.settings.vip_channel else address
+            await self._core.timer_limits.brokers_for(prepared.timer, {queue.broker_name: master}, deadline)
+        return address
 
     async def _address(self, queue: MessageQueue) -> str:
         core = self._core
@@ -148,7 +167,7 @@ class Attempts:
                 await asyncio.sleep(min(backoff_ms(attempt, random.random()), max(deadline.remaining_ms, 0)) / 1000)
             if attempt and deadline.remaining_ms <= 0:
                 break
-            queue = fixed or self._pick(await self._route(prepared.topic, deadline), sent_to[-1] if sent_to else None)
+            queue = fixed or self._pick(await self._route_for(prepared, deadline), sent_to[-1] if sent_to else None)
             sent_to.append(queue.broker_name)
             try:
                 outcome = await self._attempt(prepared, queue, deadline.share_ms(attempts - attempt))
@@ -201,7 +220,7 @@ class Attempts:
 
     async def _attempt(self, prepared: Prepared, queue: MessageQueue, timeout_ms: int) -> list[Receipt]:
         """One request to one broker. Records how it went for the avoidance of slow brokers (PR-30)."""
-        address = await self._address(queue)
+        address = await self._address_for(prepared, queue, Deadline(timeout_ms))
         if self._hooks:
             return await self._attempt_with_hooks(prepared, queue, address, timeout_ms)
         return await self._exchange(prepared, queue, address, timeout_ms)

@@ -33,6 +33,7 @@ from saturnmq.client.name_servers import NameServers
 from saturnmq.client.remote import Remote
 from saturnmq.client.requests import Replies
 from saturnmq.client.routes import Route, RouteCache
+from saturnmq.client.timer_limits import TimerLimits
 from saturnmq.client.transactions import Checks
 from saturnmq.client.url import ClientSettings
 from saturnmq.net import Connection
@@ -110,6 +111,10 @@ class Core:
         self._doubts: Doubts | None = None
         self.faults = FaultTable(avoid_ms_max=settings.avoid_ms_max, start=random.randrange(1000))
         self.broker_versions: dict[str, int] = {}
+        self.timer_limits = TimerLimits(
+            lambda address: self._beat(address, self._heartbeat_body()),
+            lambda name, work: self.spawn(name, work, vital=False),
+        )
         self.producers: set[str] = set()
         self.consumers: dict[str, GroupMember] = {}
         self.checks = Checks(self)
@@ -260,6 +265,7 @@ class Core:
         if self._doubts is None or self.state is not State.RUNNING or self._stopping is not None:
             return
         self._doubts.tell(address, silent=silent)
+        self.timer_limits.forget(address)
         if self.broker_versions.pop(address, None) is not None:
             self.spawn(f"heartbeat to {address}", self._tell_again(address))
         if self.settings.vip_channel:
@@ -424,6 +430,7 @@ class Core:
         known = {address for ids in brokers.values() for address in ids.values()}
         for address in [address for address in self.broker_versions if address not in known]:
             del self.broker_versions[address]  # PR-35
+            self.timer_limits.forget(address)
         addresses = self._heartbeat_addresses()
         if not addresses:
             return
@@ -453,6 +460,7 @@ class Core:
             return
         if answer.code == ResponseCode.SUCCESS:
             self.broker_versions[address] = answer.version
+            self.timer_limits.learn(address, answer.ext)
         else:
             logger.warning("heartbeat refused broker=%s code=%d remark=%s", address, answer.code, answer.remark)
 

@@ -171,7 +171,7 @@ class OffsetOutOfRange(ClientError):
 
 
 class Unsupported(LocalProtocolError):
-    """The brokers cannot do what is asked; found before any I/O (API-13)."""
+    """The brokers cannot do what is asked; nothing was sent (API-13)."""
 
 
 class MessageRefused(LocalProtocolError):

@@ -219,9 +219,9 @@ class Message(Generic[T]):
         await self._owner().settle(self, Ack.SUCCESS)
 
     async def retry(self, after: timedelta | None = None, *, reason: str = "") -> None:
-        """Deliver again later, rounded up to a delay level; None lets the broker choose.
+        """Deliver again later; None lets the broker choose. Dead letter after max_times.
 
-        Dead letter after max_times.
+        after is exact on brokers that deliver at any time, as SaturnMQ's do, and rounded up to a delay level on others.
         """
         await self._owner().settle(self, Ack.RETRY, after=after, reason=reason)
 

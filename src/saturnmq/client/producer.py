@@ -23,9 +23,9 @@ from saturnmq.client.attempts import RETRY_CODES, Attempts, Selector
 from saturnmq.client.checks import check_body, check_properties, check_text, check_topic, join_keys
 from saturnmq.client.codecs import Codec
 from saturnmq.client.compress import ZLIB_FLAGS, compress
-from saturnmq.client.core import Core, State, check_state
+from saturnmq.client.core import Core, State, check_state, now_ms
 from saturnmq.client.deadline import Deadline
-from saturnmq.client.delays import level_of
+from saturnmq.client.delays import Delay, delay_of
 from saturnmq.client.errors import (
     ClientError,
     MessageRefused,
@@ -158,17 +158,18 @@ class Producer(Attempts, Generic[T]):
         """Send one message and wait until a broker stored it.
 
         shard_by, queue and selector fix the queue: such a message is tried once, on that queue (PR-21, API-12).
-        delay (seconds or timedelta) that is one of the broker's levels, or delay_level, 1 and up: delivered so much later;
-        any other time raises Unsupported (API-13).
+        delay (seconds or timedelta), deliver_at (aware datetime) or delay_level (1 and up): delivered later. A delay that is
+        no level and any deliver_at need a broker that supports them, as SaturnMQ's do; where none of the topic's does,
+        Unsupported names the levels (API-13).
         timeout: seconds for everything, default the client's. Raises MessageRefused and EncodeError before any I/O,
         RouteNotFound, NoNameServer, the error of a final answer, or SendFailed after the retries.
         When it is cancelled or times out the outcome is unknown; every attempt carried the same message id (API-25).
         """
         self._check()
-        level = 0
+        later = None
         if delay is not None or deliver_at is not None or delay_level:
-            level = level_of(delay, deliver_at, delay_level)
-        prepared = self._prepare(topic, value, tag, keys, properties, flag, wait_stored, level)
+            later = delay_of(delay, deliver_at, delay_level, now_ms())
+        prepared = self._prepare(topic, value, tag, keys, properties, flag, wait_stored, later)
         return await self._send_one(prepared, self._deadline(timeout), shard_by, queue, selector, selector_arg)
 
     async def send_oneway(
@@ -195,13 +196,13 @@ class Producer(Attempts, Generic[T]):
         Returns the message id. Raises when the message cannot be written.
         """
         self._check()
-        level = level_of(delay, deliver_at, delay_level)
-        prepared = self._prepare(topic, value, tag, keys, properties, flag, wait_stored, level)
+        later = delay_of(delay, deliver_at, delay_level, now_ms())
+        prepared = self._prepare(topic, value, tag, keys, properties, flag, wait_stored, later)
         deadline = self._deadline(timeout)
-        route = await self._route(prepared.topic, deadline)
+        await self._route(prepared.topic, deadline)
         chosen = await self._fixed(prepared.topic, shard_by, queue, selector, selector_arg)
-        chosen = chosen or self._pick(route, None)
-        address = await self._address(chosen)
+        chosen = chosen or self._pick(await self._route_for(prepared, deadline), None)
+        address = await self._address_for(prepared, chosen, deadline)
         await self._core.remote.call_oneway(address, self._command(prepared, chosen), max(deadline.remaining_ms, 1))
         return prepared.ids[0]
 
@@ -348,7 +349,7 @@ class Producer(Attempts, Generic[T]):
         keys: Sequence[str] | str,
         properties: Mapping[str, str] | None,
         wait_stored: bool,
-        delay_level: int = 0,
+        delay: Delay | None = None,
     ) -> tuple[str, str]:
         """(unique id, property string). Raises MessageRefused."""
         if tag is not None:
@@ -363,7 +364,7 @@ class Producer(Attempts, Generic[T]):
             keys=join_keys(keys) if keys else "",
             properties=tuple(properties.items()) if properties else (),
             wait_stored=wait_stored,
-            delay_level=delay_level,
+            delay=delay,
             instance=core.settings.namespace,
         )
         if len(text) > PROPERTIES_BYTES_MAX // 4 and len(text.encode()) > PROPERTIES_BYTES_MAX:
@@ -379,19 +380,20 @@ class Producer(Attempts, Generic[T]):
         properties: Mapping[str, str] | None,
         flag: int,
         wait_stored: bool,
-        delay_level: int = 0,
+        delay: Delay | None = None,
     ) -> Prepared:
         wire = self._wire_topic(topic)
         body = self._codec.encode(value)
         settings = self._core.settings
         check_body(body, settings.body_bytes_max)
-        unique_id, text = self._property_text(tag, keys, properties, wait_stored, delay_level)
+        unique_id, text = self._property_text(tag, keys, properties, wait_stored, delay)
         sys_flag = 0
         if len(body) >= settings.compress_from_bytes:
             packed = compress(body, settings.compress_level)
             if len(packed) < len(body):  # what grows would not fit a broker's limit any more
                 body, sys_flag = packed, ZLIB_FLAGS
-        return Prepared(wire, body, (unique_id,), text, flag, sys_flag)
+        timer = delay if delay is not None and delay.timer_ms else None
+        return Prepared(wire, body, (unique_id,), text, flag, sys_flag, timer=timer)
 
     def _batch_message(
         self,

@@ -15,7 +15,7 @@ from saturnmq.client.delays import LEVEL_SECONDS
 from saturnmq.client.message import Message
 from saturnmq.client.producer import Producer
 from saturnmq.client.send_request import Prepared
-from saturnmq.protocol.codes import INNER_PRODUCER_GROUP, RETRY_PREFIX, PropertyKey, RequestCode
+from saturnmq.protocol.codes import EXACT_DELAY_FIELD, INNER_PRODUCER_GROUP, RETRY_PREFIX, PropertyKey, RequestCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError
 
@@ -26,6 +26,17 @@ DEAD_LETTER: Final = -1
 ACK_TIMEOUT_LEVEL: Final = 3  # PL-14
 REASON_PROPERTY: Final = "DEAD_LETTER_REASON"
 _SEND_BACK_TIMEOUT_MS: Final = 5_000
+_NOT_COPIED: Final = (
+    PropertyKey.TRAN_MSG,
+    PropertyKey.DELAY,
+    PropertyKey.REAL_TOPIC,
+    PropertyKey.REAL_QID,
+    PropertyKey.TIMER_DELIVER_MS,
+    PropertyKey.TIMER_DELAY_MS,
+    PropertyKey.TIMER_DELAY_SEC,
+    PropertyKey.TIMER_OUT_MS,
+    PropertyKey.TIMER_WAKE_MS,
+)
 _COMPRESSION_BITS: Final = 0x701
 
 
@@ -46,13 +57,16 @@ class SendBack:
         self.max_times = max_times
         self._inner: Producer[bytes] = Producer(core, INNER_PRODUCER_GROUP, BytesCodec(), max_in_flight=64)
 
-    async def send(self, message: Message[Any], level: int, reason: str = "") -> None:
-        """Give the message back with this level. Raises what the last attempt raised."""
+    async def send(self, message: Message[Any], level: int, reason: str = "", after: timedelta | None = None) -> None:
+        """Give the message back with this level; after: the exact delay, for a broker that supports it.
+
+        Raises what the last attempt raised.
+        """
         if level == DEAD_LETTER and reason:
             await self._send_copy(message, level, reason)
             return
         try:
-            await self._request(message, level)
+            await self._request(message, level, after)
         except SaturnError as error:
             logger.warning("send back failed, a copy is sent group=%s message=%r error=%s", self._group, message, error)
             await self._send_copy(message, level, reason)
@@ -61,7 +75,7 @@ class SendBack:
         """A copy with its count of attempts to the dead letters (OR-08). Raises what the send raised."""
         await self._send_copy(message, DEAD_LETTER, reason)
 
-    async def _request(self, message: Message[Any], level: int) -> None:
+    async def _request(self, message: Message[Any], level: int, after: timedelta | None) -> None:
         core, queue, record = self._core, message.queue, message.record
         address = await core.master_address(queue.topic, queue.broker_name)
         ext = {
@@ -74,6 +88,10 @@ class SendBack:
             "maxReconsumeTimes": str(self.max_times),
             "bname": queue.broker_name,
         }
+        if after is not None and after.total_seconds() not in LEVEL_SECONDS:
+            delay_ms = -(-after // timedelta(milliseconds=1))
+            if 0 < delay_ms <= core.timer_limits.get(address):
+                ext[EXACT_DELAY_FIELD] = str(delay_ms)
         command = Command(RequestCode.CONSUMER_SEND_MSG_BACK, ext=ext)
         await core.call_broker(address, command, _SEND_BACK_TIMEOUT_MS, topic=record.topic)
 
@@ -82,7 +100,7 @@ class SendBack:
         record = message.record
         times = record.reconsume_times
         properties = dict(record.properties)
-        for name in (PropertyKey.TRAN_MSG, PropertyKey.DELAY, PropertyKey.REAL_TOPIC, PropertyKey.REAL_QID):
+        for name in _NOT_COPIED:
             properties.pop(name, None)
         properties.setdefault(PropertyKey.ORIGIN_MESSAGE_ID, message.offset_message_id)
         properties.setdefault(PropertyKey.RETRY_TOPIC, record.topic)

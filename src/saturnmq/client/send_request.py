@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from saturnmq.client.delays import Delay
 from saturnmq.client.errors import MessageRefused
 from saturnmq.client.message import STATUS_BY_CODE, Receipt, SendStatus
 from saturnmq.protocol.bodies import MessageQueue
@@ -43,6 +44,7 @@ class Prepared:
     """A message ready to be sent: everything that no attempt changes. topic is the name on the wire.
 
     ids: unique ids, one per message of a batch. properties: the encoded property string as text.
+    timer: the delay that only some brokers support, None for anything else.
     """
 
     topic: str
@@ -54,6 +56,7 @@ class Prepared:
     batch: bool = False
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
+    timer: Delay | None = None
 
 
 def encode_property_text(
@@ -63,7 +66,7 @@ def encode_property_text(
     keys: str,
     properties: Sequence[tuple[str, str]] = (),
     wait_stored: bool = True,
-    delay_level: int = 0,
+    delay: Delay | None = None,
     instance: str | None = None,
 ) -> str:
     """The property string: the user's pairs, KEYS, UNIQ_KEY, WAIT, TAGS, DELAY, INSTANCE_ID (PR-01, PR-23, PR-32)."""
@@ -73,8 +76,8 @@ def encode_property_text(
     text += f"UNIQ_KEY\x01{unique_id}\x02WAIT\x01{'true' if wait_stored else 'false'}"
     if tag:
         text += f"\x02TAGS\x01{tag}"
-    if delay_level:
-        text += f"\x02DELAY\x01{delay_level}"
+    if delay is not None:
+        text += f"\x02{delay.name}\x01{delay.value}"
     if instance:
         text += f"\x02INSTANCE_ID\x01{instance}"
     return text

@@ -6,7 +6,6 @@ Source: spec 00 HB-03..08; spec 03 RB-07.
 from __future__ import annotations
 
 import contextlib
-from typing import Final
 
 from saturnmq.broker.clients import ClientInfo
 from saturnmq.broker.context import Context
@@ -28,11 +27,9 @@ from saturnmq.protocol.bodies import (
     ProducerTableInfo,
 )
 from saturnmq.protocol.bodies import Connection as ConnectionBody
-from saturnmq.protocol.codes import RETRY_PREFIX, Language, ResponseCode
+from saturnmq.protocol.codes import RETRY_PREFIX, TIMER_FIELD, Language, ResponseCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ResponseError, response_error
-
-TIMER_CAPABILITY: Final = "timerMaxDelayMs"  # tells our clients that delays need not be a level's (API-13)
 
 
 def heartbeat(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
@@ -53,7 +50,7 @@ def heartbeat(ctx: Context, connection: Connection, request: Command, header: ob
     for producer in data.producer_data_set:
         info = ClientInfo(data.client_id, request.language, request.version, now)
         ctx.clients.register_producer(producer.group_name, connection, info)
-    return request.reply(ext={TIMER_CAPABILITY: str(LIMIT_MS)})
+    return request.reply(ext={TIMER_FIELD: str(LIMIT_MS)})
 
 
 def _consumer(

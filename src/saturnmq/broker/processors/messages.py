@@ -7,9 +7,18 @@ from typing import Final
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay import scheduled
 from saturnmq.broker.properties import find, with_property
+from saturnmq.broker.timer import LIMIT_MS
 from saturnmq.net import Connection
 from saturnmq.protocol import headers as h
-from saturnmq.protocol.codes import DLQ_PREFIX, RETRY_PREFIX, VERSION_MAX_RECONSUME, Perm, PropertyKey, ResponseCode
+from saturnmq.protocol.codes import (
+    DLQ_PREFIX,
+    EXACT_DELAY_FIELD,
+    RETRY_PREFIX,
+    VERSION_MAX_RECONSUME,
+    Perm,
+    PropertyKey,
+    ResponseCode,
+)
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import response_error
 from saturnmq.protocol.ids import offset_message_id
@@ -72,11 +81,24 @@ async def send_back(ctx: Context, connection: Connection, request: Command, head
     if not config.perm & Perm.WRITE:
         raise response_error(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
     queue_id %= max(config.read_queue_nums, 1)  # the topic may be older, and narrower, than the group's settings
-    result = ctx.store.put(_copy(ctx, original, topic, queue_id, level))
+    delay_ms = _exact_delay_ms(request) if level else 0
+    copy = _copy(ctx, original, topic, queue_id, 0 if delay_ms else level)
+    result = ctx.timer.put(copy, ctx.clock_ms() + delay_ms) if delay_ms else ctx.store.put(copy)
     status = await ctx.store.wait_confirmed(result)
     if status is not PutStatus.PUT_OK:
         return request.reply(ResponseCode.SYSTEM_ERROR, f"{status.value} {result.reason}".strip())
     return request.reply()
+
+
+def _exact_delay_ms(request: Command) -> int:
+    """What a client of ours adds to 36 for a delay that is no level (API-21); 0: none. Raises ResponseError 13."""
+    text = request.ext.get(EXACT_DELAY_FIELD)
+    if text is None:
+        return 0
+    if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) <= LIMIT_MS):
+        problem = f"{EXACT_DELAY_FIELD} is {text!r:.40}, must be a number of ms, 0..{LIMIT_MS}"
+        raise response_error(ResponseCode.MESSAGE_ILLEGAL, problem)
+    return int(text)
 
 
 def record_at(ctx: Context, offset: int) -> bytes | None:
