@@ -467,6 +467,7 @@ def test_queue_offsets_by_bound_and_by_time() -> None:
 
 @pytest.mark.spec("OR-09")
 def test_a_queue_lock_is_held_renewed_released_and_expires() -> None:
+    assert LOCK_LIVE_MS == 60_000
     locks = QueueLocks()
     queue = MessageQueue("T", "b", 0)
     assert locks.lock("G", "c1", [queue], 0) == [queue]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from wire import Wire, run, wire
 
 from saturnmq.broker import BrokerSettings
-from saturnmq.broker.filters import Filters, wanted_by, wanted_by_tags
+from saturnmq.broker.filters import SAVE_SECONDS, Filters, wanted_by, wanted_by_tags
 from saturnmq.filter import compile_sql
 from saturnmq.protocol.bodies import CheckClientRequest, ConsumerData, HeartbeatData, SubscriptionData
 from saturnmq.protocol.codes import RequestCode
@@ -315,6 +315,8 @@ def test_groups_are_dead_without_members_and_known_after_a_restart(tmp_path: Pat
 
 @pytest.mark.spec("FIL-04", "CF-03")
 def test_the_file_is_written_only_after_a_change_and_forgets_the_long_dead(tmp_path: Path) -> None:
+    assert SAVE_SECONDS == 10
+
     async def work() -> None:
         now = [5_000]
         path = tmp_path / "consumerFilter.json"

@@ -11,6 +11,7 @@ import pytest
 from wire import Wire, run, wire
 
 from saturnmq.broker.clients import ClientInfo, Clients
+from saturnmq.broker.processors import replies
 from saturnmq.net import Connection, NetSettings, RemotingClient
 from saturnmq.protocol.bodies import HeartbeatData, ProducerData
 from saturnmq.protocol.codes import RequestCode
@@ -116,8 +117,20 @@ def test_a_reply_that_nobody_waits_for_is_stored_and_its_sender_told(properties:
     run(work)
 
 
+@pytest.mark.spec("RR-02")
+def test_reply_topic_is_made_at_the_start_with_one_queue() -> None:
+    async def work() -> None:
+        async with wire(auto_create_topic=False) as w:
+            config = w.broker.topics.table[TOPIC]
+            assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
+
+    run(work)
+
+
 @pytest.mark.spec("RR-03")
 def test_a_requester_that_refuses_or_is_silent_is_told_to_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert replies.PUSH_TIMEOUT_MS == 10_000
+
     async def work() -> None:
         monkeypatch.setattr("saturnmq.broker.processors.replies.PUSH_TIMEOUT_MS", 50)
         async with wire() as w:

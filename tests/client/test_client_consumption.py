@@ -92,7 +92,7 @@ def holds_all(command: Command) -> Command:
 # joining
 
 
-@pytest.mark.spec("CA-02", "API-15", "API-18", "FIL-08")
+@pytest.mark.spec("CA-02", "API-15", "API-18")
 def test_everything_a_push_consumer_offers(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker(settings=BrokerSettings(property_filter_enable=True)) as server:

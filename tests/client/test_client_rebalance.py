@@ -13,7 +13,16 @@ from saturnmq import Client
 from saturnmq.client import member
 from saturnmq.client.rebalance import average
 from saturnmq.client.url import ClientSettings
-from saturnmq.protocol.bodies import ConsumerIdList, HeartbeatData, LockBatchRequest, LockBatchResponse, MessageQueue
+from saturnmq.protocol.bodies import (
+    BrokerData,
+    ConsumerIdList,
+    HeartbeatData,
+    LockBatchRequest,
+    LockBatchResponse,
+    MessageQueue,
+    QueueData,
+    TopicRouteData,
+)
 from saturnmq.protocol.errors import LocalProtocolError
 
 Run = Callable[[Callable[[], Any]], Any]
@@ -145,5 +154,71 @@ def test_ordered_queue_is_taken_only_with_its_lock_and_tried_again(
                 assert {command.ext["queueId"] for command in asked} == {"0"}, "locked first, then looked at"
                 granted.add(1)
                 assert (await inbox.recv(30)).queue.queue_id == 1
+
+    run(work)
+
+
+@pytest.mark.spec("OR-03", "RB-03")
+def test_ordered_queue_that_leaves_is_unlocked_after_its_offset_is_stored(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, rebalance_ms=60_000) as client:
+            c.add("T", c.route(read=1, write=1))
+            c.broker.put("T", 0, b"x")
+
+            def lock_all(command: Any) -> Any:
+                return command.reply(body=LockBatchResponse(LockBatchRequest.decode(command.body).mq_set).encode())
+
+            c.broker.script[41] = lock_all
+            async with client.consumer("g", start="first", ordered=True) as inbox:
+                await inbox.subscribe("T")
+                held = await inbox.recv(30)
+                c.broker.script[38] = lambda command: command.reply(body=ConsumerIdList(["another"]).encode())
+                rounds = inbox._rounds
+                inbox.wake_rebalance()
+                await eventually(lambda: inbox._rounds > rounds)
+                given_up = [LockBatchRequest.decode(command.body).mq_set for command in c.broker.of(42)]
+                assert MessageQueue("T", "b0", 0) not in [queue for queues in given_up for queue in queues]
+                await held.ack()
+                await eventually(lambda: not inbox.assigned)
+                await eventually(lambda: any(b'"topic":"T"' in (command.body or b"") for command in c.broker.of(42)))
+                steps = [
+                    command.code
+                    for command in c.broker.requests
+                    if (command.code == 15 and command.ext["topic"] == "T" and not command.is_oneway)
+                    or (command.code == 42 and b'"topic":"T"' in (command.body or b""))
+                ]
+                assert steps == [15, 42] and c.broker.offsets["g", "T", 0] == 1
+
+    run(work)
+
+
+@pytest.mark.spec("OR-05", "OF-03")
+def test_locks_go_to_the_master_and_offsets_to_a_slave_only_without_one(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(2) as c, Client(name_servers=c.name_servers, persist_offsets_ms=20) as client:
+            master, slave = c.brokers["b0"], c.brokers["b1"]
+
+            def route(**addresses: str) -> TopicRouteData:
+                ids = {int(name[2:]): address for name, address in addresses.items()}
+                return TopicRouteData([QueueData("b0", 1, 1, 6)], [BrokerData("c", "b0", ids)])
+
+            c.add("T", route(id0=master.address, id1=slave.address))
+            for broker in (master, slave):
+                broker.script[41] = lambda command: command.reply(
+                    body=LockBatchResponse(LockBatchRequest.decode(command.body).mq_set).encode()
+                )
+                for n in range(2):
+                    broker.put("T", 0, b"%d" % n)
+            async with client.consumer("g", start="first", ordered=True) as inbox:
+                await inbox.subscribe("T")
+                await (await inbox.recv(30)).ack()
+                await eventually(lambda: master.offsets.get(("g", "T", 0)) == 1)
+                assert master.of(41) and not slave.of(41) and not slave.of(15)
+                assert master.of(15)[0].is_oneway
+                second = await inbox.recv(30)
+                c.add("T", route(id1=slave.address))
+                await client._core.routes.refresh("T")
+                await second.ack()
+                await eventually(lambda: slave.offsets.get(("g", "T", 0)) == 2)
 
     run(work)

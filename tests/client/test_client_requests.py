@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -58,6 +59,47 @@ def test_a_request_says_who_asks_and_gets_the_reply_with_its_id(run: Run, cluste
                 assert again.code == 0 and len(client._core.replies) == 0
 
     run(work)
+
+
+@pytest.mark.spec("RR-01")
+def test_request_goes_to_the_queue_named_selected_or_sharded(run: Run, cluster: Any) -> None:
+    def select(queues: Sequence[MessageQueue], number: int) -> MessageQueue:
+        return queues[number]
+
+    choices: list[tuple[dict[str, Any], set[str]]] = [
+        ({"queue": MessageQueue("T", "b0", 2)}, {"2"}),
+        ({"selector": select, "selector_arg": 3}, {"3"}),
+        ({}, {"0", "1", "2", "3"}),
+    ]
+
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            ids = set()
+            for number, (options, queues) in enumerate(choices):
+                task = asyncio.create_task(out.request("T", b"x", timeout=10, **options))
+                sent = (await c.broker.wait_for(310, number + 1))[number]
+                correlation_id = decode_properties(sent.ext["i"])["CORRELATION_ID"]
+                ids.add(str(uuid.UUID(correlation_id)))
+                await c.broker.connections[0].invoke(push(correlation_id), 5000)
+                assert (await task).body == b"answer" and sent.ext["e"] in queues
+            assert len(ids) == len(choices)
+
+    run(work)
+
+
+@pytest.mark.spec("RR-05")
+def test_reply_without_a_waiting_request_is_logged_and_confirmed(
+    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            await out.send("T", b"connects")
+            answer = await c.broker.connections[0].invoke(push("unknown-id"), 5000)
+            assert answer.code == 0
+
+    run(work)
+    (line,) = [record for record in caplog.records if "unknown-id" in record.getMessage()]
+    assert line.levelno == logging.WARNING
 
 
 @pytest.mark.spec("RR-06")

@@ -398,6 +398,12 @@ def test_the_end_of_a_transaction_is_told_however_it_came(run: Run, cluster: Any
 
 
 @pytest.mark.spec("TR-07")
+def test_trace_dispatcher_limits() -> None:
+    assert (trace.QUEUE_MAX, trace.TEXT_BYTES_MAX, trace.KEYS_BYTES_MAX) == (1024, 128_000 - 10_000, 30_000)
+    assert (trace.AGE_S, trace.SEND_TIMEOUT_S, trace.FLUSH_S, trace.SENDS_MAX) == (0.5, 5.0, 0.5, 8)
+
+
+@pytest.mark.spec("TR-07")
 def test_records_travel_together_and_the_first_waits_half_a_second(
     run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
