@@ -33,6 +33,7 @@ from saturnmq import (
     SendFailed,
     SendHook,
     SendStatus,
+    TransactionState,
     WrongLoop,
     json_codec,
     str_codec,
@@ -46,6 +47,7 @@ from saturnmq.protocol.command import Command
 from saturnmq.protocol.headers import SendMessageV2, decode_header
 from saturnmq.protocol.ids import parse_offset_message_id
 from saturnmq.protocol.message import decode_batch, decode_properties, decode_record
+from saturnmq.testing import BrokerFixture
 
 Run = Callable[[Callable[[], Any]], Any]
 
@@ -728,6 +730,103 @@ def test_hooks_veto_and_see_every_outcome(run: Run, cluster: Any) -> None:
             assert len(c.broker.of(310)) == sent
 
     run(work)
+
+
+class Adding(SendHook):
+    """Sets one property in each phase; the attempts are numbered."""
+
+    def __init__(self) -> None:
+        self.attempts = 0
+        self.after_saw: list[str] = []
+
+    def check(self, context: SendContext) -> None:
+        context.set_property("checked", "yes")
+
+    def before(self, context: SendContext) -> None:
+        self.attempts += 1
+        context.set_property("traceparent", f"span-{self.attempts}")
+
+    def after(self, context: SendContext) -> None:
+        self.after_saw.append(decode_properties(context.properties)["traceparent"])
+        context.set_property("late", "has no effect")
+
+
+@pytest.mark.spec("PR-26")
+def test_properties_that_hooks_set_are_on_the_wire(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        hook = Adding()
+        async with (
+            cluster() as c,
+            Client(name_servers=c.name_servers) as client,
+            client.producer("g", hooks=[hook], check=lambda message: TransactionState.UNKNOWN) as out,
+        ):
+            await out.send("T", b"x", tag="t", keys="k", properties={"traceparent": "mine", "own": "1"})
+            await out.send_oneway("T", b"x")
+            await c.broker.wait_for(310, 2)
+            c.broker.script[310] = [answer(14)]
+            await out.send("T", b"x")
+            async with out.transaction("T", b"x"):
+                pass
+            sent = [decode_properties(command.ext["i"]) for command in c.broker.of(310)]
+            assert [properties["traceparent"] for properties in sent] == [f"span-{n}" for n in range(1, 6)]
+            assert all(properties["checked"] == "yes" and "late" not in properties for properties in sent)
+            first = c.broker.of(310)[0].ext["i"]
+            assert first.count("traceparent") == 1 and (sent[0]["own"], sent[0]["TAGS"], sent[0]["KEYS"]) == (
+                "1",
+                "t",
+                "k",
+            )
+            assert sent[4]["TRAN_MSG"] == "true" and c.broker.of(310)[4].ext["f"] == "4"
+            assert hook.after_saw == [f"span-{n}" for n in range(1, 6)]
+            await out.send_many("T", [b"a", b"b"])
+            (batch,) = c.broker.of(320)
+            assert decode_properties(batch.ext["i"]) == {"WAIT": "true", "checked": "yes", "traceparent": "span-6"}
+
+    run(work)
+
+
+@pytest.mark.spec("PR-26", "SPR-08")
+@pytest.mark.parametrize(
+    ("name", "value"), [("UNIQ_KEY", "x"), ("", "x"), ("a", " "), ("a\x01", "x"), ("a", "b\x02"), ("a", "v" * 40_000)]
+)
+def test_a_property_that_send_would_refuse_is_refused_to_a_hook(
+    run: Run, cluster: Any, name: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Wrong(SendHook):
+        def before(self, context: SendContext) -> None:
+            context.set_property(name, value)
+
+    class Forbids(SendHook):
+        def check(self, context: SendContext) -> None:
+            context.set_property(name, value)
+
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            async with client.producer("g", hooks=[Wrong()]) as out, client.producer("h", hooks=[Forbids()]) as refused:
+                await out.send("T", b"x")
+                (command,) = c.broker.of(310)
+                assert decode_properties(command.ext["i"]).keys() == {"UNIQ_KEY", "WAIT"}
+                assert "send hook failed hook=Wrong stage=before" in caplog.text
+                for send in (refused.send, refused.send_oneway):
+                    with pytest.raises(MessageRefused):
+                        await send("T", b"x")
+                assert len(c.broker.of(310)) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("PR-26", "BAT-04")
+def test_properties_that_hooks_set_reach_the_consumer(saturn_broker: BrokerFixture, saturn_topic: str) -> None:
+    async def work() -> None:
+        async with Client.from_url(saturn_broker.url) as client, client.producer("g", hooks=[Adding()]) as out:
+            await out.send(saturn_topic, b"1", shard_by=1)
+            await out.send_many(
+                saturn_topic, [Outgoing(value=b"2", properties={"traceparent": "mine"}), b"3"], shard_by=1
+            )
+
+    asyncio.run(work())
+    found = {message.body: message.properties["traceparent"] for message in saturn_broker.published(saturn_topic)}
+    assert found == {b"1": "span-1", b"2": "span-2", b"3": "span-2"}
 
 
 # many

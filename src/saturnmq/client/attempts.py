@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -221,9 +221,22 @@ class Attempts:
     async def _attempt(self, prepared: Prepared, queue: MessageQueue, timeout_ms: int) -> list[Receipt]:
         """One request to one broker. Records how it went for the avoidance of slow brokers (PR-30)."""
         address = await self._address_for(prepared, queue, Deadline(timeout_ms))
-        if self._hooks:
-            return await self._attempt_with_hooks(prepared, queue, address, timeout_ms)
-        return await self._exchange(prepared, queue, address, timeout_ms)
+        if not self._hooks:
+            return await self._exchange(prepared, queue, address, timeout_ms)
+        return await self._with_hooks(
+            prepared, queue, address, lambda changed: self._exchange(changed, queue, address, timeout_ms)
+        )
+
+    async def _attempt_oneway(self, prepared: Prepared, queue: MessageQueue, deadline: Deadline) -> None:
+        """Write one request that gets no answer."""
+        address = await self._address_for(prepared, queue, deadline)
+
+        async def write(changed: Prepared) -> list[Receipt]:
+            command = self._command(changed, queue)
+            await self._core.remote.call_oneway(address, command, max(deadline.remaining_ms, 1))
+            return []
+
+        await (self._with_hooks(prepared, queue, address, write) if self._hooks else write(prepared))
 
     async def _exchange(self, prepared: Prepared, queue: MessageQueue, address: str, timeout_ms: int) -> list[Receipt]:
         core = self._core
@@ -252,9 +265,14 @@ class Attempts:
                     core.faults.record(queue.broker_name, elapsed_ms, now_ms(), failed=failed)
         return outcome
 
-    async def _attempt_with_hooks(
-        self, prepared: Prepared, queue: MessageQueue, address: str, timeout_ms: int
+    async def _with_hooks(
+        self,
+        prepared: Prepared,
+        queue: MessageQueue,
+        address: str,
+        send: Callable[[Prepared], Awaitable[list[Receipt]]],
     ) -> list[Receipt]:
+        """Send with the hooks around it. What they set counts for this attempt only: each one asks them again."""
         topic = namespaces.strip(self._core.settings.namespace, prepared.topic)
         context = SendContext(
             self.group,
@@ -268,9 +286,10 @@ class Attempts:
         for hook in self._hooks:
             hook.check(context)
         run_quietly(self._hooks, "before", context)
+        changed = replace(prepared, properties=context.applied_to(prepared.properties))
         try:
-            outcome = await self._exchange(prepared, queue, address, timeout_ms)
-            context.receipts, context.receipt = outcome, outcome[0]
+            outcome = await send(changed)
+            context.receipts, context.receipt = outcome, outcome[0] if outcome else None
         except BaseException as error:
             context.error = error
             raise

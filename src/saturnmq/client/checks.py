@@ -18,7 +18,7 @@ from saturnmq.protocol.codes import (
     NAME_LENGTH_MAX,
     RESERVED_PROPERTIES,
 )
-from saturnmq.protocol.message import NAME_SEPARATOR, PAIR_SEPARATOR
+from saturnmq.protocol.message import NAME_SEPARATOR, PAIR_SEPARATOR, PROPERTIES_BYTES_MAX
 
 _NAME: Final = re.compile(r"^[%|a-zA-Z0-9_-]+\Z")
 
@@ -85,6 +85,12 @@ def check_properties(properties: Mapping[str, str]) -> None:
         check_text(f"property {name}", value)
         if not value.strip():
             raise MessageRefused(f"The value of property {name} can not be blank string")
+
+
+def check_property_bytes(text: str) -> None:
+    """Raises MessageRefused for a property string that does not fit into a record."""
+    if len(text) > PROPERTIES_BYTES_MAX // 4 and len(text.encode()) > PROPERTIES_BYTES_MAX:
+        raise MessageRefused(f"the properties have {len(text.encode())} bytes, at most {PROPERTIES_BYTES_MAX} fit")
 
 
 def join_keys(keys: Iterable[str] | str) -> str:

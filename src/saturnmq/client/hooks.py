@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from saturnmq.client.checks import check_properties, check_property_bytes
 from saturnmq.client.message import Ack, Message, Receipt
 from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.message import NAME_SEPARATOR, PAIR_SEPARATOR
 
 if TYPE_CHECKING:
     from saturnmq.client.transactions import TransactionState
@@ -21,8 +23,9 @@ logger = logging.getLogger(__name__)
 class SendContext:
     """One attempt of a send, as a hook sees it. receipt or error is set when `after` is called.
 
-    receipts: one for each message; receipt is the first. properties: the property string of the message; of a batch only
-    what counts for all of it. body_bytes: as it travels. started: monotonic seconds.
+    receipts: one for each message; receipt is the first; a one-way send has none. properties: the property string of the
+    message, of a batch only what counts for all of it; `set_property` changes it. body_bytes: as it travels. started:
+    monotonic seconds.
     """
 
     group: str
@@ -36,11 +39,37 @@ class SendContext:
     body_bytes: int = 0
     receipts: Sequence[Receipt] = ()
     started: float = field(default_factory=time.monotonic)
+    _added: dict[str, str] = field(default_factory=dict, init=False, repr=False)
+
+    def set_property(self, name: str, value: str) -> None:
+        """Add a user property to the message before it is sent, or replace one; of a batch, to all its messages.
+
+        For `check` and `before`, which run for every attempt. Raises MessageRefused where `send` would refuse the property.
+
+            class Tracing(SendHook):
+                def before(self, context: SendContext) -> None:
+                    context.set_property("traceparent", current_span())
+        """
+        check_properties({name: value})
+        self.properties = with_properties(self.properties, {name: value})
+        self._added[name] = value
+
+    def applied_to(self, properties: str) -> str:
+        """The property string to send: this one with what hooks have set."""
+        return with_properties(properties, self._added) if self._added else properties
 
     @property
     def elapsed_ms(self) -> int:
         """Since the request was about to be written."""
         return int((time.monotonic() - self.started) * 1000)
+
+
+def with_properties(text: str, added: Mapping[str, str]) -> str:
+    """A property string with these properties added or replaced. Raises MessageRefused when it gets too long."""
+    kept = [pair for pair in text.split(PAIR_SEPARATOR) if pair and pair.partition(NAME_SEPARATOR)[0] not in added]
+    joined = PAIR_SEPARATOR.join([*kept, *(f"{name}{NAME_SEPARATOR}{value}" for name, value in added.items())])
+    check_property_bytes(joined)
+    return joined
 
 
 @dataclass(slots=True)
@@ -61,16 +90,19 @@ class EndContext:
 
 
 class SendHook:
-    """Base with four empty methods. `check` may veto by raising; errors of the others are logged only."""
+    """Base with four empty methods. `check` may veto by raising; errors of the others are logged only.
+
+    They run around every attempt of `send`, `send_many`, `send_oneway`, `request`, `reply` and the first half of a transaction.
+    """
 
     def check(self, context: SendContext) -> None:
         """Raise to forbid the send."""
 
     def before(self, context: SendContext) -> None:
-        """Just before the request is written."""
+        """Just before the request is written; may call `context.set_property`."""
 
     def after(self, context: SendContext) -> None:
-        """After the answer or any exception."""
+        """After the answer or any exception; of a one-way send, after it was written."""
 
     def ended(self, context: EndContext) -> None:
         """A transaction was decided, or left for `check` to decide; the broker is about to be told."""

@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from saturnmq.client import namespaces
 from saturnmq.client.attempts import RETRY_CODES, Attempts, Selector
-from saturnmq.client.checks import check_body, check_properties, check_text, check_topic, join_keys
+from saturnmq.client.checks import (
+    check_body,
+    check_properties,
+    check_property_bytes,
+    check_text,
+    check_topic,
+    join_keys,
+)
 from saturnmq.client.codecs import Codec
 from saturnmq.client.compress import ZLIB_FLAGS, compress
 from saturnmq.client.core import Core, State, check_state, now_ms
@@ -48,7 +55,7 @@ from saturnmq.client.trace_records import PRODUCE, TraceStats, trace_topic
 from saturnmq.client.transactions import Check, Checker, Transaction
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import ConfigError, SaturnError
-from saturnmq.protocol.message import PROPERTIES_BYTES_MAX, BatchItem, encode_properties
+from saturnmq.protocol.message import BatchItem, encode_properties
 
 if TYPE_CHECKING:
     from saturnmq.client.trace import Tracer
@@ -202,8 +209,7 @@ class Producer(Attempts, Generic[T]):
         await self._route(prepared.topic, deadline)
         chosen = await self._fixed(prepared.topic, shard_by, queue, selector, selector_arg)
         chosen = chosen or self._pick(await self._route_for(prepared, deadline), None)
-        address = await self._address_for(prepared, chosen, deadline)
-        await self._core.remote.call_oneway(address, self._command(prepared, chosen), max(deadline.remaining_ms, 1))
+        await self._attempt_oneway(prepared, chosen, deadline)
         return prepared.ids[0]
 
     async def send_many(
@@ -367,8 +373,7 @@ class Producer(Attempts, Generic[T]):
             delay=delay,
             instance=core.settings.namespace,
         )
-        if len(text) > PROPERTIES_BYTES_MAX // 4 and len(text.encode()) > PROPERTIES_BYTES_MAX:
-            raise MessageRefused(f"the properties have {len(text.encode())} bytes, at most {PROPERTIES_BYTES_MAX} fit")
+        check_property_bytes(text)
         return unique_id, text
 
     def _prepare(
