@@ -12,7 +12,7 @@ import saturnmq.sync
 from saturnmq import Ack, Client, ConfigError, Consumer, Filter, Message, PullStatus, ResponseError, sql, tag
 from saturnmq.broker import BrokerSettings
 from saturnmq.client.subscription import subscription_data
-from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
+from saturnmq.testing import BrokerFixture, EmbeddedBroker, SyncEmbeddedBroker
 
 Run = Callable[[Callable[[], Any]], Any]
 ON = BrokerSettings(property_filter_enable=True)
@@ -185,3 +185,24 @@ def test_the_facade_without_asyncio_takes_the_same_filters() -> None:
             message = inbox.recv(30)
             assert message.body == b"1"
             message.ack()
+
+
+def test_a_tag_that_no_filter_can_name_is_sent_with_a_warning(
+    saturn_broker: BrokerFixture, saturn_topic: str, saturn_group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with Client.from_url(saturn_broker.url) as client, client.producer("g") as out:
+            for body in (b"1", b"2"):
+                await out.send(saturn_topic, body, tag="a||b", shard_by=1)
+            await out.send_many(saturn_topic, [b"3"], tag="a||b", shard_by=1)
+            await out.send(saturn_topic, b"4", tag="a", shard_by=1)
+            async with client.consumer(saturn_group, start="first") as inbox:
+                await inbox.subscribe(saturn_topic, tag("a||b"))
+                assert (await inbox.recv(30)).body == b"4"
+            async with client.consumer(saturn_group + "-all", start="first") as inbox:
+                await inbox.subscribe(saturn_topic)
+                assert [(await inbox.recv(30)).tag for _ in range(4)] == ["a||b"] * 3 + ["a"]
+
+    asyncio.run(work())
+    warnings = [record.getMessage() for record in caplog.records if "matches no tag filter" in record.getMessage()]
+    assert len(warnings) == 1 and "tag='a||b'" in warnings[0]

@@ -421,6 +421,15 @@ def test_no_reserved_property_can_be_overwritten(name: str) -> None:
     checks.check_properties({f"rocketmq_{name}": "x"})
 
 
+@pytest.mark.spec("SPR-08")
+def test_blank_is_what_java_trims() -> None:
+    checks.check_properties({"a": "\u3000", "b": "\u00a0", "\u2003": "c", "d": " e "})
+    for blank in (" ", "\t\n", "\x1f", "\x00 "):
+        for properties in ({"a": blank}, {blank: "a"}):
+            with pytest.raises(MessageRefused, match="blank"):
+                checks.check_properties(properties)
+
+
 @pytest.mark.spec("PR-01")
 def test_keys_are_joined_by_one_space() -> None:
     assert checks.join_keys(["a", "b"]) == "a b" and checks.join_keys("a") == "a" and checks.join_keys(()) == ""

@@ -20,6 +20,7 @@ from saturnmq.protocol.codes import (
 )
 from saturnmq.protocol.message import NAME_SEPARATOR, PAIR_SEPARATOR, PROPERTIES_BYTES_MAX
 
+_JAVA_BLANKS: Final = "".join(map(chr, range(33)))  # what String.trim removes; other blanks of Unicode are text
 _NAME: Final = re.compile(r"^[%|a-zA-Z0-9_-]+\Z")
 
 
@@ -59,9 +60,12 @@ def check_topic(topic: str, *, sending: bool = True) -> None:
 
 
 def check_body(body: bytes, bytes_max: int) -> None:
-    """Raises MessageRefused unless the body has 1..bytes_max bytes (PR-09)."""
+    """Raises MessageRefused unless the body has 1..bytes_max bytes (PR-09). A Java consumer gets null for an empty one."""
     if not body:
-        raise MessageRefused("the message body is empty, must have at least 1 byte")
+        raise MessageRefused(
+            "the message body is empty, must have at least 1 byte",
+            hint="Java clients refuse it too, and Java consumers would get null: put a marker in the body or in a property.",
+        )
     if len(body) > bytes_max:
         raise MessageRefused(f"the message body has {len(body)} bytes, more than body_bytes_max {bytes_max}")
 
@@ -80,10 +84,10 @@ def check_properties(properties: Mapping[str, str]) -> None:
         check_text("a property name", name)
         if name in RESERVED_PROPERTIES:
             raise MessageRefused(f"The Property<{name}> is used by system, input another please")
-        if not name.strip():
+        if not name.strip(_JAVA_BLANKS):
             raise MessageRefused("The name of property can not be blank string")
         check_text(f"property {name}", value)
-        if not value.strip():
+        if not value.strip(_JAVA_BLANKS):
             raise MessageRefused(f"The value of property {name} can not be blank string")
 
 

@@ -11,12 +11,13 @@ PR-19's error).
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from saturnmq.client import namespaces
 from saturnmq.client.attempts import RETRY_CODES, Attempts, Selector
@@ -60,7 +61,11 @@ from saturnmq.protocol.message import BatchItem, encode_properties
 if TYPE_CHECKING:
     from saturnmq.client.trace import Tracer
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
+TAG_SEPARATOR: Final = "||"
+WARNED_TAGS_MAX: Final = 1000
 
 
 class Producer(Attempts, Generic[T]):
@@ -84,6 +89,7 @@ class Producer(Attempts, Generic[T]):
         self._tracer: Tracer | None = None
         self._checker = Checker(check, codec) if check is not None else None
         self._topics: dict[str, str] = {}  # names that were checked -> names on the wire
+        self._warned_tags: set[str] = set()
         self._lock = asyncio.Lock()
         self.state = State.NEW
 
@@ -360,6 +366,8 @@ class Producer(Attempts, Generic[T]):
         """(unique id, property string). Raises MessageRefused."""
         if tag is not None:
             check_text("tag", tag)
+            if TAG_SEPARATOR in tag:
+                self._warn_of_tag(tag)
         if properties:
             check_properties(properties)
         core = self._core
@@ -375,6 +383,17 @@ class Producer(Attempts, Generic[T]):
         )
         check_property_bytes(text)
         return unique_id, text
+
+    def _warn_of_tag(self, tag: str) -> None:
+        """Log once per tag that no tag filter can name it; Java clients send it all the same."""
+        if tag not in self._warned_tags and len(self._warned_tags) < WARNED_TAGS_MAX:
+            self._warned_tags.add(tag)
+            logger.warning(
+                "tag matches no tag filter group=%s tag=%r: %s separates the tags of a filter, only * and sql(...) select it",
+                self.group,
+                tag,
+                TAG_SEPARATOR,
+            )
 
     def _prepare(
         self,
