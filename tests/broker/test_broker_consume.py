@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from wire import Clock, Wire, run, wire
 
-from saturnmq.broker import BrokerSettings, hold
+from saturnmq.broker import Broker, BrokerSettings, hold
 from saturnmq.broker.clients import ClientInfo, Clients
 from saturnmq.broker.locks import LOCK_LIVE_MS, QueueLocks
-from saturnmq.net import NetSettings, RemotingClient
+from saturnmq.net import NetSettings, RemotingClient, RemotingServer
 from saturnmq.protocol.bodies import (
     ConsumerData,
     ConsumerIdList,
@@ -22,7 +23,7 @@ from saturnmq.protocol.bodies import (
 )
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import decode_records
-from saturnmq.store import GetResult, GetStatus
+from saturnmq.store import GetResult, GetStatus, StoreProfile, StoreSettings
 
 
 @pytest.mark.spec("BP-04", "BP-05")
@@ -285,6 +286,27 @@ def test_the_fast_port_serves_everything_but_pulls() -> None:
     run(work)
 
 
+@pytest.mark.spec("REM-28")
+def test_the_main_port_is_10911_and_the_fast_one_two_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    start = RemotingServer.start
+
+    async def elsewhere(self: RemotingServer, host: str, port: int) -> tuple[str, int]:
+        asked.append(port)
+        await start(self, host, 0)
+        return host, port
+
+    monkeypatch.setattr(RemotingServer, "start", elsewhere)
+
+    async def work() -> None:
+        broker = Broker(BrokerSettings(), StoreSettings(str(tmp_path), profile=StoreProfile.SMALL), NetSettings())
+        await broker.start()
+        await broker.stop()
+
+    run(work)
+    assert asked == [10911, 10909]
+
+
 @pytest.mark.spec("REM-10", "REM-12")
 def test_an_unknown_code_is_answered_with_code_3() -> None:
     async def work() -> None:
@@ -315,7 +337,7 @@ def test_a_heartbeat_registers_clients_and_creates_group_and_retry_topic() -> No
     run(work)
 
 
-@pytest.mark.spec("RB-08")
+@pytest.mark.spec("HB-04", "RB-08")
 @pytest.mark.parametrize("model", ["CLUSTERING", "BROADCASTING"])
 def test_retry_topic_has_the_groups_number_of_queues_in_both_models(model: str) -> None:
     async def work() -> None:
@@ -347,6 +369,24 @@ def test_members_are_told_when_one_comes_leaves_or_dies() -> None:
             assert ConsumerIdList.decode(listed.body).consumer_id_list == ["c1"]
             await w.heartbeat("G", "T")
             assert w.pushed.empty()
+            await w.heartbeat("G", "T", "U")
+            assert (await w.pushed.get()).ext == {"consumerGroup": "G"}, "another topic"
+
+    run(work)
+
+
+@pytest.mark.spec("HB-07")
+def test_a_client_leaves_the_groups_that_it_names_and_no_other() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            clients = w.broker.ctx.clients
+            await w.heartbeat("G", "T")
+            gone = {"clientID": "c1", "producerGroup": "producers"}
+            assert (await w.call(RequestCode.UNREGISTER_CLIENT, **gone)).code == 0
+            assert clients.producers == {} and list(clients.consumers) == ["G"]
+            await w.heartbeat("G", "T")
+            assert (await w.call(RequestCode.UNREGISTER_CLIENT, clientID="c1", consumerGroup="G")).code == 0
+            assert list(clients.producers) == ["producers"] and clients.consumers == {}
 
     run(work)
 
@@ -367,6 +407,8 @@ def test_a_subscription_is_replaced_only_by_a_newer_one_and_a_missing_topic_is_d
     beat(SubscriptionData("T", "new", sub_version=6))
     assert clients.consumers["G"].subscriptions["T"].sub_string == "new"
     assert changes == [["T"]]
+    beat(SubscriptionData("T", "equal", sub_version=6))
+    assert clients.consumers["G"].subscriptions["T"].sub_string == "new"
     beat(SubscriptionData("T", "new", sub_version=6), SubscriptionData("U", sub_version=1))
     assert changes == [["T"], ["T", "U"]], "a topic more"
     beat(SubscriptionData("U", sub_version=1))
@@ -382,6 +424,8 @@ def test_a_silent_client_is_removed_and_its_connection_closed() -> None:
             w.broker._clock_ms = lambda: real() + 119_000
             w.broker._scan_clients()
             assert "G" in w.broker.ctx.clients.consumers
+            (info,) = w.broker.ctx.clients.consumers["G"].members.values()
+            assert list(w.broker.ctx.clients.expired(info.heard_ms + 120_000, 120_000)) == [], "not at the limit"
             w.broker._clock_ms = lambda: real() + 121_000
             w.broker._scan_clients()
             assert w.broker.ctx.clients.consumers == {} and w.broker.ctx.clients.producers == {}
@@ -394,8 +438,6 @@ def test_a_silent_client_is_removed_and_its_connection_closed() -> None:
 
 @pytest.mark.spec("OF-04", "OF-05", "BP-07")
 def test_offsets_are_kept_and_survive_a_restart(tmp_path: object) -> None:
-    from pathlib import Path
-
     from saturnmq.testing import EmbeddedBroker
 
     async def work() -> None:

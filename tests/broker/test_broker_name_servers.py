@@ -11,7 +11,7 @@ import pytest
 from wire import run
 
 from saturnmq.broker import BrokerSettings
-from saturnmq.broker.registrar import Registrar
+from saturnmq.broker.registrar import LOOK_UP_SECONDS, UNREGISTER_TIMEOUT_MS, Registrar
 from saturnmq.broker.topics import Topics
 from saturnmq.net import Connection, NetSettings, RemotingServer
 from saturnmq.protocol.bodies import KVTable, TopicConfig
@@ -89,6 +89,11 @@ def test_without_force_all_are_told_when_one_fails_and_none_when_all_know_the_ve
                 assert one.asked == [RequestCode.QUERY_DATA_VERSION, RequestCode.REGISTER_BROKER]
 
     run(work)
+
+
+@pytest.mark.spec("NS-18", "NS-36")
+def test_periods_and_timeouts_are_the_originals() -> None:
+    assert (UNREGISTER_TIMEOUT_MS, LOOK_UP_SECONDS) == (3000, 120)
 
 
 @pytest.mark.spec("NS-33")

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from wire import run, wire
 
+from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, RequestCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.ids import parse_offset_message_id
-from saturnmq.protocol.message import BatchItem, Host
-from saturnmq.store import FlushDiskType, PutResult, PutStatus
+from saturnmq.protocol.message import BatchItem, Host, decode_record
+from saturnmq.store import FlushDiskType, PutResult, PutStatus, StoreSettings
 
 
 def remark(command: Command) -> str:
@@ -93,8 +94,12 @@ def test_an_illegal_topic_is_refused_and_the_connection_stays(topic: str, words:
     run(work)
 
 
+FORBIDDEN = ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+             "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT")  # fmt: skip
+
+
 @pytest.mark.spec("SND-05")
-@pytest.mark.parametrize("topic", sorted(FORBIDDEN_SEND_TOPICS))
+@pytest.mark.parametrize("topic", sorted({*FORBIDDEN, *FORBIDDEN_SEND_TOPICS}))
 def test_the_systems_topics_take_no_sends(topic: str) -> None:
     async def work() -> None:
         async with wire() as w:
@@ -126,6 +131,37 @@ def test_an_unknown_topic_is_created_like_the_default_one_or_refused() -> None:
     run(work)
 
 
+@pytest.mark.spec("SND-06")
+def test_a_created_topic_is_as_wide_as_the_pattern_writes_and_loses_only_the_inherit_bit() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            topics = w.broker.topics
+            topics.table["pattern"] = TopicConfig("pattern", read_queue_nums=9, write_queue_nums=3, perm=5)
+            told: list[str] = []
+            topics.on_change = lambda configs: told.extend(config.topic_name for config in configs)
+            before = topics.version
+            assert (await w.send("made", c="pattern", d=50)).code == 0
+            made = topics.table["made"]
+            assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (3, 3, 4)
+            assert topics.version.counter == before.counter + 1 and told == ["made"]
+            assert (await w.send("made", c="pattern", d=50)).code == 0
+            assert topics.version.counter == before.counter + 1 and told == ["made"], "once"
+
+    run(work)
+
+
+@pytest.mark.spec("SND-07")
+def test_read_queues_count_for_the_limit_and_a_negative_queue_id_takes_any_write_queue() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            w.broker.topics.table["T"] = TopicConfig("T", read_queue_nums=4, write_queue_nums=2)
+            assert (await w.send(queue=3)).code == 0
+            assert (await w.send(queue=4)).code == 1
+            assert {int((await w.send(queue=-1)).ext["queueId"]) for _ in range(8)} == {0, 1}
+
+    run(work)
+
+
 @pytest.mark.spec("SND-07")
 def test_a_queue_that_does_not_exist_is_named_and_a_negative_one_chosen() -> None:
     async def work() -> None:
@@ -147,7 +183,7 @@ def test_a_draining_broker_refuses_only_order_topics() -> None:
             assert (await w.send("T")).code == 0
             w.broker.topics.table["T"].order = True
             answer = await w.send("T")
-            assert answer.code == 16 and "sending message is forbidden" in remark(answer)
+            assert (answer.code, answer.remark) == (16, "the broker[127.0.0.1] sending message is forbidden")
             w.broker.topics.table["T"].order = False
             w.broker.topics.table["T"].perm = 4
             assert (await w.send("T")).code == 0
@@ -174,9 +210,12 @@ def test_a_retry_topic_needs_its_group_and_ends_in_the_dead_letters() -> None:
             assert (await w.send("%RETRY%G", j=15)).code == 0
             assert (await w.send("%RETRY%G", j=16)).code == 0
             assert (await w.send("%RETRY%G", j=2, l=2)).code == 0
-            assert (await w.send("%RETRY%G", j=2, l=2, version=100)).code == 0
-            assert w.broker.store.max_offset("%DLQ%G", 0) == 2
+            assert (await w.send("%RETRY%G", j=2, l=2, version=121)).code == 0
+            assert (await w.send("%RETRY%G", j=2, l=2, version=120)).code == 0
+            assert w.broker.store.max_offset("%DLQ%G", 0) == 3
             assert w.broker.store.max_offset("%RETRY%G", 0) == 2
+            dead = w.broker.topics.table["%DLQ%G"]
+            assert (dead.read_queue_nums, dead.write_queue_nums, dead.perm) == (1, 1, 6)
         async with wire(auto_create_group=False) as w:
             answer = await w.send("%RETRY%G")
             assert answer.code == 26 and "G" in remark(answer)
@@ -191,7 +230,8 @@ def test_a_multi_tag_topic_marks_its_messages() -> None:
             await w.send()
             w.broker.topics.table["T"].topic_filter_type = "MULTI_TAG"
             await w.send()
-            assert [m.sys_flag for m in await w.messages()] == [0, 2]
+            await w.send_batch([BatchItem(b"one"), BatchItem(b"two")], queue=0)
+            assert [m.sys_flag for m in await w.messages()] == [0, 2, 2, 2]
 
     run(work)
 
@@ -204,7 +244,8 @@ def test_transactional_messages_are_refused_where_they_are_not_allowed() -> None
             assert len(await w.messages()) == 1
         async with wire(reject_transactions=True) as w:
             answer = await w.send(properties={"TRAN_MSG": "true"})
-            assert answer.code == 16 and "sending transaction message is forbidden" in remark(answer)
+            text = "the broker[127.0.0.1] sending transaction message is forbidden"
+            assert (answer.code, answer.remark) == (16, text)
 
     run(work)
 
@@ -222,6 +263,21 @@ def test_what_is_too_long_is_refused_with_its_limit() -> None:
             batch = await w.send_batch([BatchItem(b"x" * 600), BatchItem(b"x" * 600)])
             assert batch.code == 13
             assert w.broker.store.max_offset("T", 1) == 0
+            for size, code in ((1000 - 22 - 22 - 500, 0), (1000 - 22 - 22 - 499, 13)):  # 22: what goes around a body
+                assert (await w.send_batch([BatchItem(b"x" * 500), BatchItem(b"x" * size)])).code == code
+            assert StoreSettings().message_bytes_max == 4_194_304
+
+    run(work)
+
+
+@pytest.mark.spec("SND-14")
+def test_a_record_may_have_every_part_at_its_limit_and_stays_within_64_kib_more_than_its_body() -> None:
+    async def work() -> None:
+        async with wire(store={"message_bytes_max": 1000, "profile": wire_profile()}) as w:
+            longest = "p\x01" + "v" * (32767 - 2 - len("\x02CLUSTER\x01DefaultCluster"))
+            assert (await w.send("t" * 127, b"x" * 1000, raw=longest)).code == 0
+            (message,) = await w.messages("t" * 127)
+            assert 1000 + 127 + 32767 < message.store_bytes <= 1000 + 65536
 
     run(work)
 
@@ -251,6 +307,40 @@ def test_sync_flush_answers_when_it_is_durable_and_does_not_hold_up_others() -> 
             assert len(held) == w.broker.ctx.waiting_sends == 1
             real(*held[0])
             assert (await pending).code == 0 and w.broker.ctx.waiting_sends == 0
+
+    run(work)
+
+
+ILLEGAL = (
+    "the message is illegal, maybe msg body or properties length not matched. "
+    "msg body length limit 4194304B, msg properties length limit 32KB."
+)
+
+
+@pytest.mark.spec("SND-13")
+@pytest.mark.parametrize(
+    ("status", "code", "words"),
+    [
+        (PutStatus.CREATE_MAPPED_FILE_FAILED, 1, "create mapped file failed, server is busy or broken."),
+        (PutStatus.MESSAGE_ILLEGAL, 13, ILLEGAL),
+        (PutStatus.PROPERTIES_SIZE_EXCEEDED, 13, ILLEGAL),
+        (PutStatus.SERVICE_NOT_AVAILABLE, 14, "service not available now. It may be caused by one of the following"),
+        (PutStatus.OS_PAGE_CACHE_BUSY, 1, "[PC_SYNCHRONIZED]broker busy, start flow control for a while"),
+        (PutStatus.UNKNOWN_ERROR, 1, "UNKNOWN_ERROR"),
+    ],
+)
+def test_a_message_that_is_not_stored_is_refused_with_the_words_of_its_status(
+    status: PutStatus, code: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            refused = PutResult(status, reason="why")
+            for name in ("put", "put_entries"):
+                monkeypatch.setattr(w.broker.store, name, lambda *message: refused)
+            for answer in (await w.send(), await w.send_batch([BatchItem(b"x")], queue=0)):
+                assert answer.code == code and remark(answer).startswith(words)
+                assert answer.ext == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
     run(work)
 
@@ -354,6 +444,46 @@ def test_a_batch_is_stored_together_with_each_messages_own_parts() -> None:
             assert stored[0].properties == {"TAGS": "T", "WAIT": "true", "CLUSTER": "DefaultCluster"}
             assert stored[2].properties["K"] == "v"
             assert len({m.store_timestamp_ms for m in stored}) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("BAT-06")
+def test_messages_of_a_batch_have_its_flags_and_take_no_part_in_transactions() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send(queue=1)
+            half = BatchItem(b"x", b"TRAN_MSG\x01true\x02PGROUP\x01p")
+            assert (await w.send_batch([half, BatchItem(b"y")], f=0x40)).code == 0
+            stored = (await w.messages(queue=1))[1:]
+            assert [m.body for m in stored] == [b"x", b"y"], "it can be read at once"
+            assert [m.sys_flag for m in stored] == [0x40, 0x40]
+            assert {m.prepared_transaction_offset for m in stored} == {0}
+
+    run(work)
+
+
+@pytest.mark.spec("SND-01")
+def test_region_and_trace_are_those_of_the_broker_in_every_answer() -> None:
+    async def work() -> None:
+        async with wire(region_id="eu", trace_on=False) as w:
+            for answer in (await w.send(), await w.send(queue=99), await w.send(queue=0), await w.send("a/b")):
+                assert (answer.ext["MSG_REGION"], answer.ext["TRACE_ON"]) == ("eu", "false")
+
+    run(work)
+
+
+@pytest.mark.spec("SND-10")
+def test_a_record_names_the_address_that_clients_are_told_and_no_retries_if_none_are_named() -> None:
+    async def work() -> None:
+        async with wire(broker_ip1="127.0.0.7") as w:
+            ext = {"b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+            sent = await w.client.invoke(w.broker.address, Command(RequestCode.SEND_MESSAGE_V2, ext=ext), 5000)
+            host, offset = parse_offset_message_id(sent.ext["msgId"])
+            view = Command(RequestCode.VIEW_MESSAGE_BY_ID, ext={"offset": str(offset)})
+            stored = decode_record((await w.client.invoke(w.broker.address, view, 5000)).body or b"")
+            assert stored.store_host == host == Host("127.0.0.7", int(w.broker.address.split(":")[1]))
+            assert stored.reconsume_times == 0
 
     run(work)
 

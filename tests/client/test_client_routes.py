@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from saturnmq import Client, ConfigError, NoNameServer, PullStatus, RouteNotFound
+from saturnmq.client import address_server
+from saturnmq.client import core as core_module
+from saturnmq.client.core import Core
 from saturnmq.client.name_servers import NameServers
 from saturnmq.protocol.bodies import BrokerData, QueueData, TopicRouteData
 from saturnmq.protocol.codes import RequestCode
@@ -390,6 +393,30 @@ def test_requests_are_signed_with_the_keys_of_the_url(run: Run, cluster: Any) ->
     run(work)
 
 
+@pytest.mark.spec("PR-07", "PR-11", "HB-01")
+def test_timers_of_a_client_have_the_originals_delays_and_periods(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    timers: dict[str, tuple[int, int]] = {}
+
+    def noted(self: Core, name: str, first_ms: int, period_ms: int, work: Any) -> None:
+        timers[name] = (first_ms, period_ms)
+
+    async def addresses(url: str, unit: str | None) -> tuple[str, ...]:
+        return ("127.0.0.1:1",)
+
+    monkeypatch.setattr(Core, "_every", noted)
+    monkeypatch.setattr(core_module, "fetch_addresses", addresses)
+
+    async def work() -> None:
+        async with Client(address_server="http://h/x"):
+            assert timers["name servers"] == (10_000, 120_000)
+            assert (timers["routes"], timers["heartbeat"]) == ((10, 30_000), (1_000, 30_000))
+            timers.clear()
+        async with Client(name_servers="127.0.0.1:1"):
+            assert "name servers" not in timers, "a list that was given is not looked up"
+
+    run(work)
+
+
 @pytest.mark.spec("PR-08", "API-03")
 def test_named_address_server_gives_the_list_and_only_then(run: Run, cluster: Any) -> None:
     answers: list[bytes] = []
@@ -408,6 +435,7 @@ def test_named_address_server_gives_the_list_and_only_then(run: Run, cluster: An
             async with server:
                 url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/rocketmq/nsaddr"
                 answers.append(f"{c.ns[0].address};{c.ns[1].address}\n".encode())
+                assert address_server.TIMEOUT_S == 3.0
                 async with Client(address_server=url, unit="u") as client:
                     assert asked == ["/rocketmq/nsaddr-u?nofix=1"]
                     assert await client.topic_exists("T")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import zlib
 
 import pytest
@@ -31,6 +34,7 @@ from saturnmq.client.send_request import (
     split_batches,
     transaction_flag,
 )
+from saturnmq.client.signing import Signer
 from saturnmq.client.subscription import subscription_data, tag
 from saturnmq.protocol.bodies import BrokerData, HeartbeatData, MessageQueue, QueueData, TopicRouteData
 from saturnmq.protocol.codes import RESERVED_PROPERTIES, RequestCode
@@ -205,6 +209,8 @@ def test_order_configuration_overrides_the_write_queues() -> None:
 def test_default_topics_route_is_shrunk_to_the_smaller_count() -> None:
     shrunk = substitute_route(TopicRouteData([QueueData("a", 8, 8, 7), QueueData("b", 2, 8, 7)], []), 4)
     assert [(item.read_queue_nums, item.write_queue_nums) for item in shrunk.queue_datas] == [(4, 4), (2, 2)]
+    wide = substitute_route(TopicRouteData([QueueData("a", 3, 1, 7)], []), 4)
+    assert [(item.read_queue_nums, item.write_queue_nums) for item in wide.queue_datas] == [(3, 3)]
 
 
 # requests
@@ -480,6 +486,29 @@ def test_damaged_body_is_a_message_error(body: bytes) -> None:
 def test_a_small_record_cannot_fill_the_memory() -> None:
     with pytest.raises(MessageError, match="longer than"):
         decompress(compress(b"x" * 100_000, 5), ZLIB_FLAGS, bytes_max=1000)
+
+
+# signatures
+
+
+@pytest.mark.spec("ACL-19")
+@pytest.mark.parametrize(
+    ("ext", "body", "data"),
+    [
+        ({"topic": "TopicTest", "Signature": "old"}, None, b"akTopicTest"),
+        ({"b": "3", "a": "2", "Z": "1", "aa": ""}, b"body", b"ak123body"),
+        ({"e": "\u00fc"}, b"\xff", b"ak\xc3\xbc\xff"),
+    ],
+)
+def test_a_signature_covers_values_in_the_order_of_their_names_and_the_body(
+    ext: dict[str, str], body: bytes | None, data: bytes
+) -> None:
+    command = Command(10, ext=dict(ext), body=body)
+    for _ in range(2):  # signed again for another attempt
+        Signer("ak", "s\u00e4cret").sign(command)
+        digest = hmac.new("s\u00e4cret".encode(), data, hashlib.sha1).digest()
+        assert command.ext["Signature"] == base64.b64encode(digest).decode()
+        assert command.ext["AccessKey"] == "ak" and "SecurityToken" not in command.ext
 
 
 # heartbeats

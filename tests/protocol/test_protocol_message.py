@@ -293,6 +293,13 @@ def test_properties_read_as_the_original_reads_them(raw: bytes, expected: dict[s
 
 
 @pytest.mark.spec("MSG-01")
+def test_properties_have_at_most_32767_bytes() -> None:
+    assert decode_record(encode_record(Message("T", b"", b"a\x01" + b"x" * 32765))).properties["a"] == "x" * 32765
+    with pytest.raises(LocalProtocolError, match="at most 32767"):
+        encode_record(Message("T", b"", b"a\x01" + b"x" * 32766))
+
+
+@pytest.mark.spec("MSG-01")
 def test_properties_that_are_not_utf8_are_an_error() -> None:
     with pytest.raises(MessageError):
         decode_properties(b"a\x01\xff")
