@@ -30,7 +30,7 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 import report  # noqa: E402
-from measure import APACHE_HEAP_MB, Bench, Plan, machine_busy_s, may_run, progress_bar  # noqa: E402
+from measure import APACHE_HEAP_MB, HEADERS, JSON, Bench, Plan, header_suffix, machine_busy_s, may_run, progress_bar  # noqa: E402
 from saturnmq.client.client import Client  # noqa: E402
 from saturnmq.client.puller import pull_command  # noqa: E402
 from saturnmq.protocol.bodies import MessageQueue  # noqa: E402
@@ -129,14 +129,28 @@ class ConsumeBench(Bench):
         """Idle polls first: memory is that of servers which did nothing else yet."""
         yield Step(f"{POLLS:,} idle long polls", self._polls)
         for consumers in (1, 4):
-            name = f"drain {self.sizes.backlog:,} x {BODY_BYTES} B, {consumers} consumer{'s' if consumers > 1 else ''}"
-            yield Step(name, lambda server, n=name, c=consumers: self._drain(server, n, c), self._fill_backlog)
+            for h in HEADERS:
+                name = (
+                    f"drain {self.sizes.backlog:,} x {BODY_BYTES} B, {consumers} consumer{'s' if consumers > 1 else ''}"
+                )
+                name += header_suffix(h)
+                yield Step(
+                    name, lambda server, n=name, c=consumers, h=h: self._drain(server, h, n, c), self._fill_backlog
+                )
         for kind, words in FILTERS.items():
-            name = f"{kind} filter, {100 // HITS_EVERY} % hits"
-            yield Step(name, lambda server, n=name, w=words: self._filter(server, n, w), self._fill_filtered)
-        yield Step("end to end at 1,000 msg/s", self._latency)
+            for h in HEADERS:
+                name = f"{kind} filter, {100 // HITS_EVERY} % hits{header_suffix(h)}"
+                yield Step(
+                    name, lambda server, n=name, w=words, h=h: self._filter(server, h, n, w), self._fill_filtered
+                )
+        for h in HEADERS:
+            name = f"end to end at 1,000 msg/s{header_suffix(h)}"
+            yield Step(name, lambda server, n=name, h=h: self._latency(server, h, n))
         yield Step("Python client, send", self._client_send, only_ours=True)
         yield Step("Python client, consume", self._client_consume, self._fill_client, only_ours=True)
+
+    def headers(self) -> list[str]:
+        return list(HEADERS)
 
     def run_steps(self, only: str) -> None:
         """Measure every step whose name contains the word; shows progress."""
@@ -183,20 +197,19 @@ class ConsumeBench(Bench):
     def _server_cpu_s(self, server: str) -> float:
         return sum(process.cpu_s() for process in self._clusters[server].processes)
 
-    def _java(self, server: str, command: str, **words: object) -> tuple[dict[str, Any], float]:
+    def _java(self, server: str, header: str, command: str, **words: object) -> tuple[dict[str, Any], float]:
         """The load generator's answer, and the CPU seconds that the server used meanwhile."""
-        assert self._load is not None
-        begin, busy, load, cpu = time.monotonic(), machine_busy_s(), self._load.cpu_s(), self._server_cpu_s(server)
-        answer = self._command(server, command, **words)
+        begin, busy, load, cpu = time.monotonic(), machine_busy_s(), self.load_cpu_s(), self._server_cpu_s(server)
+        answer = self._command(server, header, command, **words)
         used = self._server_cpu_s(server) - cpu
-        others = machine_busy_s() - busy - used - (self._load.cpu_s() - load)
+        others = machine_busy_s() - busy - used - (self.load_cpu_s() - load)
         share = others / ((time.monotonic() - begin) * (os.cpu_count() or 1))
         self.others_share = max(self.others_share, share)
         return answer, used
 
     def _fill_topic(self, server: str, topic: str, count: int, marked: bool) -> None:
         if (server, topic) not in self._filled:
-            self._command(server, "fill", topic=topic, count=count, bytes=BODY_BYTES, marked=str(marked).lower())
+            self._command(server, JSON, "fill", topic=topic, count=count, bytes=BODY_BYTES, marked=str(marked).lower())
             self._filled.add((server, topic))
 
     def _fill_backlog(self, server: str) -> None:
@@ -213,44 +226,49 @@ class ConsumeBench(Bench):
         for server in self.results.servers:
             say(f"warming {server}: consuming")
             self._fill_topic(server, "WarmConsuming", count, marked=True)
-            self._consume(server, "WarmConsuming", count, 1, "tag=*")
-            for words in FILTERS.values():
-                self._consume(server, "WarmConsuming", self._hits(count), 1, words)
-            self._run_latency(server, 1 if self.plan.quick else 3)
+            for header in HEADERS:
+                self._consume(server, header, "WarmConsuming", count, 1, "tag=*")
+                for words in FILTERS.values():
+                    self._consume(server, header, "WarmConsuming", self._hits(count), 1, words)
+                self._run_latency(server, header, 1 if self.plan.quick else 3)
 
     @staticmethod
     def _hits(count: int) -> int:
         return -(-count // HITS_EVERY)
 
-    def _consume(self, server: str, topic: str, count: int, consumers: int, words: str) -> tuple[dict[str, Any], float]:
+    def _consume(
+        self, server: str, header: str, topic: str, count: int, consumers: int, words: str
+    ) -> tuple[dict[str, Any], float]:
         key, _, value = words.partition("=")
         given = {"topic": topic, "group": self._new_name("consume"), "count": count, "consumers": consumers, key: value}
-        return self._java(server, "consume", waitMs=WAIT_MS, **given)
+        return self._java(server, header, "consume", waitMs=WAIT_MS, **given)
 
     # the steps
 
-    def _drain(self, server: str, name: str, consumers: int) -> list[Figure]:
+    def _drain(self, server: str, header: str, name: str, consumers: int) -> list[Figure]:
         count = self.sizes.backlog
-        answer, cpu_s = self._consume(server, "Backlog", count, consumers, "tag=*")
+        answer, cpu_s = self._consume(server, header, "Backlog", count, consumers, "tag=*")
         rate = (count - answer["fetched"]) / answer["seconds"]
         return [Figure(name, "msg/s", rate, cpu_s / count * 1e6)]
 
-    def _filter(self, server: str, name: str, words: str) -> list[Figure]:
+    def _filter(self, server: str, header: str, name: str, words: str) -> list[Figure]:
         looked_at = self.sizes.filtered
         hits = self._hits(looked_at)
-        answer, cpu_s = self._consume(server, "Filtered", hits, 1, words)
+        answer, cpu_s = self._consume(server, header, "Filtered", hits, 1, words)
         rate = looked_at * (1 - answer["fetched"] / hits) / answer["seconds"]
         return [Figure(name, "looked at/s", rate, cpu_s / looked_at * 1e6)]
 
-    def _run_latency(self, server: str, seconds: int) -> tuple[dict[str, Any], float]:
+    def _run_latency(self, server: str, header: str, seconds: int) -> tuple[dict[str, Any], float]:
         name = self._new_name("latency")
-        return self._java(server, "latency", topic=name, group=name, rate=1000, seconds=seconds, bytes=BODY_BYTES)
+        return self._java(
+            server, header, "latency", topic=name, group=name, rate=1000, seconds=seconds, bytes=BODY_BYTES
+        )
 
-    def _latency(self, server: str) -> list[Figure]:
-        answer, cpu_s = self._run_latency(server, self.sizes.latency_s)
+    def _latency(self, server: str, header: str, name: str) -> list[Figure]:
+        answer, cpu_s = self._run_latency(server, header, self.sizes.latency_s)
         return [
-            Figure("end to end at 1,000 msg/s, p50", "ms", answer["p50Ms"], cpu_s / answer["messages"] * 1e6),
-            Figure("end to end at 1,000 msg/s, p99", "ms", answer["p99Ms"]),
+            Figure(f"{name}, p50", "ms", answer["p50Ms"], cpu_s / answer["messages"] * 1e6),
+            Figure(f"{name}, p99", "ms", answer["p99Ms"]),
         ]
 
     def _child(self, name: str, *words: str) -> ServerProcess:
@@ -502,8 +520,10 @@ def markdown(bench: ConsumeBench, facts: list[str]) -> str:
 _HOW_TO_READ = """
 ## How to read it
 
-- One load generator for both: the original's Java client 4.9.7 in one warm JVM, header serialization ROCKETMQ, topics of
-  four queues, push consumers of a new group each time, at most 32 messages per call of the listener. It shares the
+- One load generator for both: Apache's Java client 4.9.7, one warm JVM with JSON headers, its default, and one with
+  ROCKETMQ headers ("binary header"); messages as real clients send them (unique key, tag, one key, two user
+  properties); topics of four queues, push consumers of a new group each time, at most 32 messages per call of the
+  listener. It shares the
   processors with the server: rates are what client and server reach together; **server CPU s/M** is the server's own CPU
   seconds per million messages (user and system, NameServer included, joining and leaving the group too).
 - Both brokers flush asynchronously, have `enablePropertyFilter=true` and full-size store files on the same disk, and stay

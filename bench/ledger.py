@@ -25,16 +25,15 @@ from rich.table import Table
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPOSITORY / "tests" / "interop"), str(REPOSITORY / "bench")]
 
-import javatools  # noqa: E402
 from processes import ServerProcess  # noqa: E402
 
 import report  # noqa: E402
 from ledgergroup import FILE_BYTES, HEAP_MB, LedgerGroup  # noqa: E402
-from measure import Bench, Cluster, Plan, Results, Workload, may_run, progress_bar  # noqa: E402
+from measure import BINARY, JSON, Bench, Cluster, Plan, Results, Workload, load_generator, may_run, progress_bar  # noqa: E402
 
 GIB = 1 << 30
 MIB = 1 << 20
-RECORD_OVERHEAD_BYTES = 224  # of a message of the load generator: entry header, record, properties
+RECORD_OVERHEAD_BYTES = 300  # of a message of the load generator: entry header, record, properties
 PARTS = ("sends", "catch-up", "kills")
 FAST = {"dledger.profile": "fast"}
 PEERS = ("saturnmq", "saturnmq+sync", "apache")
@@ -64,10 +63,10 @@ class LedgerBench(Bench):
 
 
 def sends(plan: Plan, servers: list[str], console: Console, threads: list[int]) -> Results:
-    """Rates, CPU and latency with batch push off and on."""
+    """Rates, CPU and latency: with JSON and binary headers, and with batch push."""
     out = Results(servers)
-    for batch_push in (False, True):
-        workloads = tuple(LedgerWorkload("sync", count, 1024, batch_push) for count in threads)
+    for batch_push, header in ((False, JSON), (False, BINARY), (True, JSON)):
+        workloads = tuple(LedgerWorkload("sync", count, 1024, header, batch_push=batch_push) for count in threads)
         part = Plan(workloads, plan.rounds, plan.seconds, plan.warm_seconds, 0, plan.quick)
         settings = {"enableBatchPush": str(batch_push).lower()}
         with tempfile.TemporaryDirectory(prefix="saturnmq-bench-") as folder:
@@ -85,15 +84,6 @@ class CatchUp:
     log_bytes: int
     seconds: float
     cpu_s: float
-
-
-def load_generator(folder: Path) -> ServerProcess:
-    home = javatools.write_home(folder)
-    properties = {"rocketmq.serialize.type": "ROCKETMQ"}
-    command = javatools.java_command("interop.Load", home=home, heap_mb=1024, properties=properties)
-    load = ServerProcess(command, name="load generator", env=javatools.java_environment(home), stdin=True)
-    load.wait_ready("^load: ready", 30)
-    return load
 
 
 def ask(load: ServerProcess, words: str, timeout_s: float) -> dict[str, Any]:

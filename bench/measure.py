@@ -8,7 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ Cluster = ApacheCluster | SaturnCluster
 APACHE_HEAP_MB = 1024
 IDLE_SETTLE_S = 5.0
 START_ROUNDS = 3
+JSON, BINARY = HEADERS = ("JSON", "ROCKETMQ")  # rocketmq.serialize.type of the client; JSON is its default
 
 
 def may_run(name: str, console: Console) -> bool:
@@ -38,6 +39,11 @@ def may_run(name: str, console: Console) -> bool:
     return True
 
 
+def header_suffix(header: str) -> str:
+    """What a row's name says of the serialization of headers; nothing of JSON, the client's default."""
+    return "" if header == JSON else ", binary header"
+
+
 @dataclass(frozen=True)
 class Workload:
     """One row: what the load generator does."""
@@ -45,14 +51,17 @@ class Workload:
     mode: str  # sync, async, oneway, batch, drain
     threads: int
     body_bytes: int
+    header: str = JSON
+    tagged: bool = True
 
     @property
     def name(self) -> str:
         size = "1 KiB" if self.body_bytes == 1024 else f"{self.body_bytes} B"
+        more = ("" if self.tagged else ", no tag") + header_suffix(self.header)
         if self.mode == "drain":
-            return f"drain a backlog, {size}"
+            return f"drain a backlog, {size}{more}"
         mode = {"batch": "batch of 32", "oneway": "one-way"}.get(self.mode, self.mode)
-        return f"{mode}, {self.threads} thread{'s' if self.threads > 1 else ''}, {size}"
+        return f"{mode}, {self.threads} thread{'s' if self.threads > 1 else ''}, {size}{more}"
 
 
 @dataclass(frozen=True)
@@ -75,8 +84,10 @@ class Plan:
         else:
             rows = [Workload(mode, count, size) for mode in modes for size in (128, 1024) for count in threads]
             rows += [Workload("drain", 1, size) for size in (128, 1024)]
+        rows.insert(rows.index(Workload("async", 16, 1024)) + 1, Workload("async", 16, 1024, tagged=False))
+        both = [replace(row, header=header) for row in rows for header in HEADERS]
         return cls(
-            workloads=tuple(row for row in rows if only in row.name),
+            workloads=tuple(row for row in both if only in row.name),
             rounds=rounds or (1 if quick else 3),
             seconds=seconds or (1.0 if quick else 3.0),
             warm_seconds=1.0 if quick else 5.0,
@@ -143,6 +154,16 @@ def start(server: str, folder: Path, more_settings: Mapping[str, str] | None = N
     return SaturnCluster(folder, settings={"storeProfile": "standard", **settings}).start()
 
 
+def load_generator(folder: Path, header: str = JSON, *, heap_mb: int = 1024) -> ServerProcess:
+    """The load generator in a JVM of its own, ready; its client writes headers in this serialization."""
+    home = javatools.write_home(folder / header.lower())
+    properties = {"rocketmq.serialize.type": header}
+    command = javatools.java_command("interop.Load", home=home, heap_mb=heap_mb, properties=properties)
+    load = ServerProcess(command, name=f"load generator, {header}", env=javatools.java_environment(home), stdin=True)
+    load.wait_ready("^load: ready", 30)
+    return load
+
+
 def progress_bar(console: Console) -> Progress:
     """What a run shows while it measures."""
     return Progress(
@@ -179,7 +200,7 @@ class Bench:
         self.settings = dict(settings or {})
         self.results = Results(servers)
         self._clusters: dict[str, Cluster] = {}
-        self._load: ServerProcess | None = None
+        self._loads: dict[str, ServerProcess] = {}
         self._groups = 0
 
     def run(self) -> Results:
@@ -221,15 +242,20 @@ class Bench:
     def _open(self) -> None:
         for server in self.results.servers:
             self._clusters[server] = self.start(server, self.folder / server)
-        home = javatools.write_home(self.folder / "load")
-        properties = {"rocketmq.serialize.type": "ROCKETMQ"}
-        command = javatools.java_command("interop.Load", home=home, heap_mb=1536, properties=properties)
-        self._load = ServerProcess(command, name="load generator", env=javatools.java_environment(home), stdin=True)
-        self._load.wait_ready("^load: ready", 30)
+        for header in self.headers():
+            self._loads[header] = load_generator(self.folder / "load", header)
+
+    def headers(self) -> list[str]:
+        """The serializations that are measured."""
+        return sorted({row.header for row in self.plan.workloads}, key=HEADERS.index)
+
+    def load_cpu_s(self) -> float:
+        """CPU seconds that the load generators have used."""
+        return sum(load.cpu_s() for load in self._loads.values())
 
     def _close(self) -> None:
-        if self._load is not None:
-            self._load.stop(2)
+        for load in self._loads.values():
+            load.stop(2)
         for cluster in self._clusters.values():
             cluster.stop()
 
@@ -238,14 +264,16 @@ class Bench:
         modes = sorted({row.mode for row in self.plan.workloads} - {"drain"}) or ["batch"]
         for server in self.results.servers:
             for mode in modes:
-                say(f"warming {server}: {mode}")
-                self._send(server, Workload(mode, 16, 128), self.plan.warm_seconds, "Warm")
+                for header in self.headers():
+                    row = Workload(mode, 16, 128, header)
+                    say(f"warming {server}: {row.name}")
+                    self._send(server, row, self.plan.warm_seconds, "Warm")
 
-    def _command(self, server: str, command: str, **words: object) -> dict[str, Any]:
-        assert self._load is not None
+    def _command(self, server: str, header: str, command: str, **words: object) -> dict[str, Any]:
+        load = self._loads[header]
         text = " ".join(f"{key}={value}" for key, value in words.items())
-        before = self._load.say(f"{command} ns={self._clusters[server].name_servers} {text}")
-        answer: dict[str, Any] = json.loads(self._load.wait_for_line("^RESULT (.*)", 120, after=before).group(1))
+        before = load.say(f"{command} ns={self._clusters[server].name_servers} {text}")
+        answer: dict[str, Any] = json.loads(load.wait_for_line("^RESULT (.*)", 120, after=before).group(1))
         if "error" in answer:
             raise RuntimeError(f"{server}: {answer['error']}")
         return answer
@@ -253,7 +281,9 @@ class Bench:
     def _send(self, server: str, workload: Workload, seconds: float, topic: str) -> dict[str, Any]:
         return self._command(
             server,
+            workload.header,
             "send",
+            tagged=str(workload.tagged).lower(),
             mode=workload.mode,
             threads=workload.threads,
             bytes=workload.body_bytes,
@@ -286,26 +316,25 @@ class Bench:
 
     def _fill(self, server: str, workload: Workload) -> int:
         """Write a backlog; returns how many messages."""
-        topic = f"Drain{workload.body_bytes}"
+        topic = _drain_topic(workload)
         count = 0
         while count < self.plan.backlog:
-            answer = self._send(server, Workload("batch", 4, workload.body_bytes), 1.0, topic)
+            answer = self._send(server, Workload("batch", 4, workload.body_bytes, workload.header), 1.0, topic)
             count += int(answer["messages"])
         return count
 
     def _sample(self, server: str, workload: Workload, backlog: int) -> Sample:
-        assert self._load is not None
         processes = self._clusters[server].processes
-        busy, load = machine_busy_s(), self._load.cpu_s()
+        busy, load = machine_busy_s(), self.load_cpu_s()
         cpu = sum(process.cpu_s() for process in processes)
         if workload.mode == "drain":
             self._groups += 1
-            topic = f"Drain{workload.body_bytes}"
-            answer = self._command(server, "drain", count=backlog, topic=topic, group=f"drain-{self._groups}")
+            words = {"count": backlog, "topic": _drain_topic(workload), "group": f"drain-{self._groups}"}
+            answer = self._command(server, workload.header, "drain", **words)
         else:
             answer = self._send(server, workload, self.plan.seconds, f"Load{workload.body_bytes}")
         used = sum(process.cpu_s() for process in processes) - cpu
-        load_used = self._load.cpu_s() - load
+        load_used = self.load_cpu_s() - load
         return Sample(
             messages=int(answer["messages"]),
             seconds=float(answer["seconds"]),
@@ -317,3 +346,7 @@ class Bench:
             lost=int(answer["lost"]),
             failure=str(answer.get("failure", "")),
         )
+
+
+def _drain_topic(workload: Workload) -> str:
+    return f"Drain{workload.body_bytes}{workload.header}"

@@ -30,7 +30,7 @@ import saturn  # noqa: E402
 from processes import ServerProcess, free_ports  # noqa: E402
 
 import report  # noqa: E402
-from measure import APACHE_HEAP_MB, Bench, Plan, Workload  # noqa: E402
+from measure import APACHE_HEAP_MB, HEADERS, Bench, Plan, Workload, load_generator  # noqa: E402
 
 GIB = 1 << 30
 SYNC_PEERS = ["saturnmq+sync", "saturnmq", "apache+sync"]
@@ -89,12 +89,8 @@ class LargeLog:
 
     def _fill(self) -> None:
         broker = self._start("saturn")
-        home = javatools.write_home(self.folder / "load")
-        properties = {"rocketmq.serialize.type": "ROCKETMQ"}
-        command = javatools.java_command("interop.Load", home=home, heap_mb=1024, properties=properties)
-        load = ServerProcess(command, name="load generator", env=javatools.java_environment(home), stdin=True)
+        load = load_generator(self.folder / "load")
         try:
-            load.wait_ready("^load: ready", 30)
             with Progress(console=self.console, transient=True) as progress:
                 task = progress.add_task("filling the log", total=self.size_bytes)
                 sent = 0
@@ -102,7 +98,7 @@ class LargeLog:
                     words = f"send ns={self.name_servers} mode=batch threads=4 bytes=1024 seconds=2 topic=Large"
                     before = load.say(words)
                     answer = load.wait_for_line(r'^RESULT .*"messages":(\d+)', 60, after=before)
-                    sent += int(answer.group(1)) * 1200  # a record of 1 KiB with its properties
+                    sent += int(answer.group(1)) * 1280  # a record of 1 KiB with its properties
                     progress.update(task, completed=min(sent, self.size_bytes))
             broker.process.kill()
         finally:
@@ -163,7 +159,8 @@ def main() -> int:
         return 0
     rounds = args.rounds or (1 if args.quick else 3)
     size_bytes = int((args.gib or (1 if args.quick else 4)) * GIB)
-    plan = Plan((Workload("sync", 64, 1024),), rounds, 1.0 if args.quick else 4.0, 2.0, 0, quick=True)
+    rows = tuple(Workload("sync", 64, 1024, header) for header in HEADERS)
+    plan = Plan(rows, rounds, 1.0 if args.quick else 4.0, 2.0, 0, quick=True)
     with tempfile.TemporaryDirectory(prefix="saturnmq-bench-") as folder:
         results = Bench(plan, SYNC_PEERS, Path(folder), console).run()
     with tempfile.TemporaryDirectory(prefix="saturnmq-bench-") as folder:

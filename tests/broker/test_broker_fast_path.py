@@ -1,4 +1,4 @@
-"""The short way of a send and the general one are one broker: same answers, same records, same counters for any request."""
+"""Fast path and reference implementation of sends: same answers, same records, same counters for any request."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import struct
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 from wire import run, wire
 
 from saturnmq.broker import Broker
-from saturnmq.broker.processors import send as definition
-from saturnmq.broker.processors import send_plain
+from saturnmq.broker.processors import send as reference
+from saturnmq.broker.processors import send_fast
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command, FrameDecoder, Serialization, encode_frame
 from saturnmq.protocol.message import BatchItem, decode_record, encode_batch
@@ -40,14 +41,14 @@ def request_frame(
 ) -> bytes:
     ext = {name: value for name, value in (FIELDS | more).items() if value != "absent"}
     if code == V1:
-        ext = {definition.V1[name]: value for name, value in ext.items()}
+        ext = {reference.V1[name]: value for name, value in ext.items()}
     return encode_frame(
         Command(code, ext=ext, body=body, opaque=opaque, flag=flag, serialization=serialization, language=0)
     )
 
 
 class Twins:
-    """Two brokers in one loop: `short` reads repeated headers through shapes, `general` decodes every header in full."""
+    """Two brokers in one loop: the first reads repeated headers through templates, the second decodes every header in full."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -146,7 +147,9 @@ ODD: dict[str, list[str]] = {
 changes = st.lists(
     st.sampled_from(sorted(ODD)).flatmap(lambda name: st.tuples(st.just(name), st.sampled_from(ODD[name]))), max_size=2
 ).map(dict)
-names = st.sampled_from(["KEYS", "TAGS", "WAIT", "NOWAIT", "TRAN_MSG", "DELAY", "CLUSTER", "UNIQ_KEY", "A"])
+names = st.sampled_from(
+    ["KEYS", "TAGS", "WAIT", "NOWAIT", "TRAN_MSG", "DELAY", "MODEL", "CLUSTER", "MY_CLUSTER", "UNIQ_KEY", "A"]
+)
 values = st.sampled_from(["true", "false", "", "0", "x\x01y", "WAIT\x01true", "\u4e2d\u6587", "ABC"])
 properties = st.one_of(
     st.sampled_from(
@@ -170,7 +173,7 @@ sends = st.tuples(
 
 @pytest.mark.spec("FUZ-04", "SND-01", "SND-10", "SND-13", "REM-06")
 def test_any_sends_are_answered_and_stored_alike(twins: Twins) -> None:
-    short = general = 0
+    fast = other_path = 0
 
     @settings(max_examples=250, deadline=None, derandomize=True)
     @given(st.lists(sends, min_size=1, max_size=5))
@@ -196,30 +199,30 @@ def test_any_sends_are_answered_and_stored_alike(twins: Twins) -> None:
             other.put_failed,
         )
 
-    counted = send_plain._send
+    counted = send_fast._send
     with pytest.MonkeyPatch.context() as patch:
 
         def count(*arguments: Any) -> Any:
-            nonlocal short, general
+            nonlocal fast, other_path
             answer = counted(*arguments)
-            short, general = short + (answer is not None), general + (answer is None)
+            fast, other_path = fast + (answer is not None), other_path + (answer is None)
             return answer
 
-        patch.setattr(send_plain, "_send", count)
+        patch.setattr(send_fast, "_send", count)
         check()
     one, other = (records(broker) for broker in twins.brokers)
     assert one == other and one
-    assert short > 300 and general > 50, f"the short way was taken {short} times and left {general} times"
+    assert fast > 300 and other_path > 50, f"the fast path was taken {fast} times and left {other_path} times"
 
 
 @pytest.mark.spec("SND-01", "SND-13")
 @pytest.mark.parametrize("serialization", Serialization)
-def test_a_plain_send_takes_the_short_way(twins: Twins, serialization: Serialization) -> None:
+def test_repeated_sends_take_the_fast_path(twins: Twins, serialization: Serialization) -> None:
     called: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        general = definition.send
+        general = reference.send
         patch.setattr(
-            definition, "send", lambda ctx, c, request: (called.append(request.opaque), general(ctx, c, request))[1]
+            reference, "send", lambda ctx, c, request: (called.append(request.opaque), general(ctx, c, request))[1]
         )
         twins.exchange([request_frame(0, {"b": "Plain"})], 1)
         for broker in twins.brokers:
@@ -231,12 +234,52 @@ def test_a_plain_send_takes_the_short_way(twins: Twins, serialization: Serializa
             frames.append(request_frame(number, more, serialization=serialization))
         both = twins.exchange(frames, 20)
     assert [answer.code for answers in both for answer in answers] == [0] * 40
-    # the first header of a kind teaches the shape, and the general broker takes all
+    # the first header of a kind makes the template, and the second broker has none
     assert sorted(called) == sorted([*range(100, 120), 100])
 
 
+REAL = {
+    "UNIQ_KEY": "7F0000010BB818B4AAC2", "WAIT": "true", "TAGS": "paid", "KEYS": "order-1 customer-2", "MODEL": "S DELTA",
+    "region": "eu-west", "AWAIT": "false", "MY_CLUSTER": "blue", "CLUSTER": "DefaultCluster", "NO_TRAN_MSG": "true",
+}  # fmt: skip
+
+
+@pytest.mark.spec("SND-10")
+@pytest.mark.parametrize("serialization", Serialization)
+@pytest.mark.parametrize("code", [V1, V2])
+def test_properties_in_any_order_take_the_fast_path(twins: Twins, code: int, serialization: Serialization) -> None:
+    random = Random(code)
+    texts = ["", "TAGS\x01paid", "WAIT\x01false\x02TAGS\x01paid"]
+    for number in range(60):
+        chosen = random.sample(sorted(REAL.items()), random.randint(1, len(REAL)))
+        texts.append(
+            "\x02".join(f"{name}\x01{value}{'x' * (number % 7)}" for name, value in chosen) + "\x02" * (number % 2)
+        )
+    same: dict[str, Any] = {"code": code, "serialization": serialization}
+    more = {"b": "Real"}
+    twins.exchange([request_frame(0, more, **same)], 1)
+    for broker in twins.brokers:
+        twins.loop.run_until_complete(broker.topics.saver.saved())
+    called: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        original = reference.send
+        patch.setattr(
+            reference, "send", lambda ctx, c, request: (called.append(request.opaque), original(ctx, c, request))[1]
+        )
+        frames = [request_frame(1, more, **same)]
+        for number, text in enumerate(texts, 2):
+            frames.append(request_frame(number, more | {"i": text, "e": str(number % 4)}, **same))
+        both = twins.exchange(frames, len(frames))
+    assert [answer.code for answers in both for answer in answers] == [0] * 2 * len(frames)
+    assert sorted(called) == sorted(
+        [1, *range(1, len(frames) + 1)]
+    )  # 1: both brokers; the others: the one without templates
+    one, other = ([row for row in records(broker) if row[0] == "Real"] for broker in twins.brokers)
+    assert one == other and len(one) >= len(frames)
+
+
 @pytest.mark.spec("SND-13")
-def test_a_put_that_fails_on_the_short_way_is_answered_as_ever(twins: Twins) -> None:
+def test_put_that_fails_on_the_fast_path_is_answered_alike(twins: Twins) -> None:
     frames = [request_frame(n, {}, body=bytes(4_194_305)) for n in range(3)]
     one, other = twins.exchange(frames, 3)
     assert [answer.code for answer in one] == [13, 13, 13]
@@ -245,7 +288,7 @@ def test_a_put_that_fails_on_the_short_way_is_answered_as_ever(twins: Twins) -> 
 
 @pytest.mark.spec("SND-02", "REM-14", "ST-04")
 @pytest.mark.parametrize("state", ["later", "many", "busy", "stopped", "narrow", "order"])
-def test_what_changes_after_a_plan_was_made_counts(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_that_changes_after_the_template_was_parsed_counts(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with wire() as w:
             host, port = w.server.broker_address.split(":")
@@ -271,7 +314,7 @@ def test_what_changes_after_a_plan_was_made_counts(state: str, monkeypatch: pyte
                 elif state == "busy":
                     monkeypatch.setattr(type(ctx.store), "busy", property(lambda self: True))
                 elif state == "stopped":
-                    ctx.store.failure = definition.StoreError("the disk is gone")
+                    ctx.store.failure = reference.StoreError("the disk is gone")
                 elif state == "narrow":
                     ctx.topics.table["T"].write_queue_nums = ctx.topics.table["T"].read_queue_nums = 2
                 else:

@@ -11,7 +11,7 @@ from netpair import pair, run
 from saturnmq.net import Connection
 from saturnmq.protocol.codes import CommandFlag, RequestCode
 from saturnmq.protocol.command import Command, FrameDecoder, Serialization, encode_frame
-from saturnmq.protocol.shapes import ShapedCommand
+from saturnmq.protocol.header_templates import TemplateCommand
 
 SEND = int(RequestCode.SEND_MESSAGE_V2)
 
@@ -89,7 +89,7 @@ def test_hooks_see_a_ready_answer_as_a_command_and_may_change_it() -> None:
             p.server.add_hook(hook)
             got = await talk(p, frames(3), 3)
             assert [(answer.remark, answer.ext["added"]) for answer in got] == [("after", "before")] * 3
-            assert hook.seen == [Command, (0, "before"), ShapedCommand, (1, "before"), ShapedCommand, (2, "before")]
+            assert hook.seen == [Command, (0, "before"), TemplateCommand, (1, "before"), TemplateCommand, (2, "before")]
             (only,) = await talk(p, [*frames(2, CommandFlag.ONEWAY), Command(1, opaque=7)], 1)
             assert only.opaque == 7
 

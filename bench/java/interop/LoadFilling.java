@@ -84,11 +84,11 @@ final class LoadFilling {
     }
 
     private Message message() {
-        Message message = new Message(topic, body);
-        long number = next.getAndIncrement() % EVERY;
+        long number = next.getAndIncrement();
+        Message message = LoadMessage.of(topic, body, number);
         if (marked) {
-            message.setTags(number == 0 ? "hit" : "other");
-            message.putUserProperty("a", String.valueOf(number));
+            message.setTags(number % EVERY == 0 ? "hit" : "other");
+            message.putUserProperty("a", String.valueOf(number % EVERY));
         }
         return message;
     }

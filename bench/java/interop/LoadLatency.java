@@ -125,7 +125,7 @@ final class LoadLatency {
     private Message message(int number, long dueNs) {
         byte[] body = new byte[Math.max(bytes, STAMP_BYTES)];
         ByteBuffer.wrap(body).putLong(dueNs).putInt(number);
-        return new Message(topic, body);
+        return LoadMessage.of(topic, body, number);
     }
 
     private DefaultMQPushConsumer consumer(String nameServers, String group) throws Exception {

@@ -5,6 +5,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.atomic.LongAdder;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -17,11 +18,13 @@ import org.apache.rocketmq.common.message.MessageQueue;
 final class LoadSending {
     private static final int THREADS_PER_CONNECTION = 16;
     private static final int BATCH = 32;
+    private static final int ORDERS = 1_000_000;
     private static final int IN_FLIGHT_PER_THREAD = 32;
     private static final long ONE_WAY_QUIET_NS = 1_000_000_000L;
 
     private final String mode;
     private final String topic;
+    private final boolean tagged;
     private final byte[] body;
     private final LongAdder stored = new LongAdder();
     private final LongAdder failed = new LongAdder();
@@ -31,6 +34,7 @@ final class LoadSending {
     private LoadSending(Options options) {
         mode = options.text("mode");
         topic = options.text("topic");
+        tagged = Boolean.parseBoolean(options.text("tagged", "true"));
         body = new byte[options.number("bytes", 128)];
         Arrays.fill(body, (byte) 'x');
     }
@@ -80,7 +84,8 @@ final class LoadSending {
     }
 
     private Message message() {
-        return new Message(topic, body);
+        long number = ThreadLocalRandom.current().nextInt(ORDERS);
+        return tagged ? LoadMessage.of(topic, body, number) : LoadMessage.untagged(topic, body, number);
     }
 
     private void failure(Throwable error) {

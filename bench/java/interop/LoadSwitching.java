@@ -4,7 +4,6 @@ import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendStatus;
-import org.apache.rocketmq.common.message.Message;
 
 /**
  * Sends one message after the other while a leader is killed, and reports how long no send succeeded.
@@ -75,7 +74,7 @@ final class LoadSwitching {
     private void loop(DefaultMQProducer producer) {
         while (running) {
             try {
-                boolean good = producer.send(new Message(topic, new byte[128])).getSendStatus() == SendStatus.SEND_OK;
+                boolean good = producer.send(LoadMessage.of(topic, new byte[128], sent.get())).getSendStatus() == SendStatus.SEND_OK;
                 succeeded(good);
                 Thread.sleep(PAUSE_MS);
             } catch (Exception error) {

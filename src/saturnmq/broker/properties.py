@@ -5,6 +5,7 @@ WAIT is honoured and dropped from single messages, CLUSTER is added to every one
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 _PAIR: Final = "\x02"
@@ -23,16 +24,28 @@ def find(text: str, name: str) -> str | None:
     return (text[start:end] if end >= 0 else text[start:]) or None
 
 
-def without(text: str, name: str) -> str:
-    """The string without one property."""
+def is_set(text: str, names: Iterable[str]) -> bool:
+    """Whether one of these properties has a value."""
+    return any(name in text and find(text, name) is not None for name in names)
+
+
+def take(text: str, name: str) -> tuple[str, str]:
+    """The string without one property, and the value that it had there; "" when it is absent."""
     mark = name + "\x01"
     at = text.find(mark)
     while at > 0 and text[at - 1] != _PAIR:
         at = text.find(mark, at + 1)
     if at < 0:
-        return text
+        return text, ""
     end = text.find(_PAIR, at)
-    return text[:at] + text[end + 1 :] if end >= 0 else text[: max(at - 1, 0)]
+    if end < 0:
+        return text[: max(at - 1, 0)], text[at + len(mark) :]
+    return text[:at] + text[end + 1 :], text[at + len(mark) : end]
+
+
+def without(text: str, name: str) -> str:
+    """The string without one property."""
+    return take(text, name)[0]
 
 
 def with_property(text: str, name: str, value: str) -> str:

@@ -19,7 +19,7 @@ from saturnmq.net.errors import CallTimeout, SendFailed
 from saturnmq.protocol.codes import CommandFlag, ResponseCode
 from saturnmq.protocol.command import Command, FrameDecoder, encode_frame, encode_head
 from saturnmq.protocol.errors import MissingField, RemoteProtocolError, ResponseError, SaturnError
-from saturnmq.protocol.shapes import HeaderShapes
+from saturnmq.protocol.header_templates import HeaderTemplates
 
 if TYPE_CHECKING:
     from saturnmq.net.endpoint import Endpoint
@@ -105,7 +105,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._handler = endpoint.handler
         self._transport: asyncio.Transport | None = None
-        self._decoder = FrameDecoder(endpoint.frame_limits, HeaderShapes() if endpoint.repeats else None)
+        self._decoder = FrameDecoder(endpoint.frame_limits, HeaderTemplates() if endpoint.repeats else None)
         self._tls: TlsStream | None = None
         self._first = endpoint.sniffs_tls
         self._partial = False  # whether the endpoint counts bytes of ours

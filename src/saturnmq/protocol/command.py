@@ -35,7 +35,7 @@ from saturnmq.protocol.codes import VERSION, CommandFlag, Language
 from saturnmq.protocol.errors import ConfigError, FrameError, HeaderError, LocalProtocolError, RemoteProtocolError
 
 if TYPE_CHECKING:
-    from saturnmq.protocol.shapes import HeaderShape, HeaderShapes
+    from saturnmq.protocol.header_templates import HeaderTemplate, HeaderTemplates
 
 try:
     import orjson
@@ -98,7 +98,7 @@ def own_serialization(environment: Mapping[str, str]) -> Serialization:
 _JSON: Final = Serialization.JSON
 _BINARY: Final = Serialization.ROCKETMQ
 _WORD_END: Final = 2 << 24  # second words from here on name no serialization
-_NO_SHAPES: Final[dict[int, HeaderShape]] = {}
+_NO_TEMPLATES: Final[dict[int, list[HeaderTemplate]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,14 +390,14 @@ def _decode_entries(header: bytes, at: int, end: int, limits: FrameLimits) -> di
 class FrameDecoder:
     """Turns a byte stream into commands, however it is cut (REM-03). One per connection.
 
-    shapes: headers that repeat are read through what is remembered of the earlier ones.
+    templates: headers that repeat are read through those of earlier ones.
     """
 
-    __slots__ = ("_limits", "_need", "_rest", "_shapes")
+    __slots__ = ("_limits", "_need", "_rest", "_templates")
 
-    def __init__(self, limits: FrameLimits = FrameLimits(), shapes: HeaderShapes | None = None) -> None:
+    def __init__(self, limits: FrameLimits = FrameLimits(), templates: HeaderTemplates | None = None) -> None:
         self._limits = limits
-        self._shapes = shapes
+        self._templates = templates
         self._rest = bytearray()  # the start of a frame that is not complete yet
         self._need = 8  # bytes that must be there before anything can be decoded
 
@@ -449,8 +449,8 @@ class FrameDecoder:
 
     def _decode(self, data: bytes, at: int, commands: list[Command]) -> int:
         """Add the commands of the whole frames from at on; returns where the first frame starts that is not whole."""
-        limits, shapes = self._limits, self._shapes
-        known = shapes.by_word if shapes is not None else _NO_SHAPES
+        limits, templates = self._limits, self._templates
+        known = templates.by_word if templates is not None else _NO_TEMPLATES
         length_max, end = limits.frame_bytes_max - 4, len(data)
         self._need = 8
         while end - at >= 8:
@@ -467,19 +467,25 @@ class FrameDecoder:
             if frame_end > end:
                 self._need = frame_end - at
                 break
-            if word in known:
-                command: Command | None = known[word].read(data, at, frame_end)
+            command: Command | None = None
+            for template in known.get(word, ()):
+                command = template.read(data, at, frame_end, header_bytes)
                 if command is not None:
-                    commands.append(command)
-                    at = frame_end
-                    continue
+                    break
+            else:
+                if templates is not None:
+                    command = templates.read(data, at, frame_end, word, header_bytes)
+            if command is not None:
+                commands.append(command)
+                at = frame_end
+                continue
             body_at = at + 8 + header_bytes
             header = data[at + 8 : body_at]
             command = decode_header(
                 word >> 24, header, data[body_at:frame_end] if body_at < frame_end else None, limits
             )
-            if shapes is not None:
-                shapes.learn(word, header, command)
+            if templates is not None:
+                templates.learn(word, header, command)
             commands.append(command)
             at = frame_end
         return at

@@ -1,6 +1,6 @@
 """Sends: codes 10, 310, 320, whatever they hold. It works on extFields as they are and builds few objects.
 
-`send_plain` answers those without anything unusual, and must do what is done here.
+This is the reference implementation; `send_fast` answers most single messages and must do what is done here.
 
 Source: spec 01 sections 4 and 5.
 """
@@ -8,6 +8,7 @@ Source: spec 01 sections 4 and 5.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from saturnmq.broker.context import Context
 from saturnmq.broker.delay import scheduled
 from saturnmq.broker.names import topic_problem
 from saturnmq.broker.numbers import int32, int32_or, int64
-from saturnmq.broker.properties import find, with_property, without
+from saturnmq.broker.properties import find, take, with_property, without
 from saturnmq.broker.timer import deliver_ms_of
 from saturnmq.broker.transactions import as_half
 from saturnmq.net import Connection, Later
@@ -37,7 +38,6 @@ from saturnmq.protocol.command import Command, FrameDecoder
 from saturnmq.protocol.errors import HeaderError, MessageError, MissingField, ResponseError, StoreError, response_error
 from saturnmq.protocol.message import Host, Message, decode_batch
 from saturnmq.store import PutResult, PutStatus
-from saturnmq.store.property_scan import property_value
 
 _FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 _MULTI_TAGS: Final = int(SysFlag.MULTI_TAGS)
@@ -50,7 +50,8 @@ V1: Final = {
     "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes", "k": "unitMode",
     "l": "maxReconsumeTimes", "m": "batch", "n": "bname",
 }  # fmt: skip
-_DELAYS: Final = (b"DELAY\x01", b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_MS\x01", b"TIMER_DELAY_SEC\x01")
+DELAYS: Final = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
+_DELAY_IN_BATCH: Final = re.compile(rb"\x02(?:%b)\x01(?!0?(?:\x02|\Z))" % "|".join(DELAYS).encode())
 _LONG_NAMES: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
 REFUSALS: Final = (KeyError, HeaderError, UnicodeEncodeError, ResponseError)
 V1_SHORT: Final = {name: short for short, name in V1.items()}
@@ -219,8 +220,8 @@ def put_one(
     topic = config.topic_name
     wait = True
     if "WAIT\x01" in properties:
-        wait = find(properties, "WAIT") != "false"
-        properties = without(properties, "WAIT")
+        properties, waits = take(properties, "WAIT")
+        wait = waits != "false"
     reconsume = int32_or(ext, "j", 0)
     if topic.startswith(RETRY_PREFIX):
         topic, queue_id = _retry_target(ctx, request, ext, topic, queue_id, reconsume)
@@ -283,8 +284,8 @@ def _put_batch(
         raise response_error(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + topic)
     common = ext.get("i") or ""
     strings = [common.encode(), *(item.properties_raw for item in items)]
-    delayed = b"DEL" in b"\x02".join(strings)
-    if delayed and any(property_value(own, name) not in (b"", b"0") for own in strings for name in _DELAYS):
+    joined = b"\x02" + b"\x02".join(strings)
+    if b"DEL" in joined and _DELAY_IN_BATCH.search(joined):
         text = "a batch cannot be delayed, and property DELAY or one of TIMER_... is set in it"
         raise response_error(ResponseCode.MESSAGE_ILLEGAL, text)
     wait = find(common, "WAIT") != "false"
@@ -294,8 +295,8 @@ def _put_batch(
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= _MULTI_TAGS
     born, born_ms, store_host = born_host(connection), int64(ext, "g"), ctx.store_host
-    joined = b"\x02" + tail
-    entries = [(body, own + (joined if own and own[-1] != 2 else tail), flag) for body, own, flag in items]
+    separated = b"\x02" + tail
+    entries = [(body, own + (separated if own and own[-1] != 2 else tail), flag) for body, own, flag in items]
     shared = Message(topic, b"", b"", queue_id, 0, sys_flag, born_ms, born, store_host)
     result = ctx.store.put_entries(shared, entries)
     if result.status is PutStatus.PUT_OK:

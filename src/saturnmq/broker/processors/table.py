@@ -19,7 +19,7 @@ from saturnmq.broker.processors import (
     pull,
     relay,
     replies,
-    send_plain,
+    send_fast,
     transactions,
 )
 from saturnmq.net import Later
@@ -48,9 +48,9 @@ class Route(NamedTuple):
 
 
 ROUTES: Final = (
-    Route(RequestCode.SEND_MESSAGE, None, send_plain.send),
-    Route(RequestCode.SEND_MESSAGE_V2, None, send_plain.send),
-    Route(RequestCode.SEND_BATCH_MESSAGE, None, send_plain.send),
+    Route(RequestCode.SEND_MESSAGE, None, send_fast.send),
+    Route(RequestCode.SEND_MESSAGE_V2, None, send_fast.send),
+    Route(RequestCode.SEND_BATCH_MESSAGE, None, send_fast.send),
     Route(RequestCode.PULL_MESSAGE, None, pull.pull, Ports.MAIN),
     Route(RequestCode.CONSUMER_SEND_MSG_BACK, h.ConsumerSendMsgBack, messages.send_back),
     Route(RequestCode.END_TRANSACTION, h.EndTransaction, transactions.end),

@@ -1,4 +1,4 @@
-"""Headers read through a shape give what decoding them field by field gives: commands, errors, what was done before one."""
+"""Headers read through a template give what decoding them in full gives: commands, errors, and the commands before an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command, FrameDecoder, Serialization, encode_frame
 from saturnmq.protocol.errors import RemoteProtocolError
-from saturnmq.protocol.shapes import CHANGING, SHAPES_MAX, HeaderShapes, ShapedCommand
+from saturnmq.protocol.header_templates import CHANGING, TEMPLATES_MAX, WORDS_MAX, HeaderTemplates, TemplateCommand
 
 BINARY = Serialization.ROCKETMQ
 SEND = int(RequestCode.SEND_MESSAGE_V2)
@@ -66,26 +66,26 @@ def outcome(decoder: FrameDecoder, pieces: list[bytes]) -> tuple[list[Command], 
 
 
 def check_same(pieces: list[bytes]) -> list[Command]:
-    """Both decoders do the same with the same pieces; the commands of the one with shapes."""
-    plain, shaped = outcome(FrameDecoder(), pieces), outcome(FrameDecoder(shapes=HeaderShapes()), pieces)
-    assert shaped == plain
-    for command, twin in zip(shaped[0], plain[0], strict=True):
+    """Both decoders do the same with the same pieces; the commands of the one with templates."""
+    plain, templated = outcome(FrameDecoder(), pieces), outcome(FrameDecoder(templates=HeaderTemplates()), pieces)
+    assert templated == plain
+    for command, twin in zip(templated[0], plain[0], strict=True):
         assert list(command.ext.items()) == list(twin.ext.items())  # the order too
         assert encode_frame(command) == encode_frame(twin)
-    return shaped[0]
+    return templated[0]
 
 
 @pytest.mark.spec("REM-01", "FUZ-04")
-def test_the_second_header_of_a_kind_is_read_through_its_shape() -> None:
+def test_second_header_of_a_kind_is_read_through_a_template() -> None:
     commands = check_same(
         [frame(1), frame(2, e="3", g="1795246686999", i="UNIQ_KEY\x01XYZ\x02WAIT\x01true") + frame(3)]
     )
-    assert [type(command) for command in commands] == [Command, ShapedCommand, ShapedCommand]
+    assert [type(command) for command in commands] == [Command, TemplateCommand, TemplateCommand]
     second = commands[1]
-    assert isinstance(second, ShapedCommand)
-    assert second.shape.names == ("e", "g", "i")
-    assert second.values == (b"3", b"1795246686999", b"UNIQ_KEY\x01XYZ\x02WAIT\x01true")
-    assert "e" not in second.shape.shared and second.shape.shared["b"] == "Topic"
+    assert isinstance(second, TemplateCommand)
+    assert second.template.names == ("e", "g") and second.template.text_name == "i"
+    assert second.values == (b"3", b"1795246686999") and second.text == "UNIQ_KEY\x01XYZ\x02WAIT\x01true"
+    assert not {"e", "i"} & set(second.template.shared) and second.template.shared["b"] == "Topic"
     second.ext["acl"] = "added"
     assert second.ext["acl"] == "added", "fields that a hook adds stay"
 
@@ -114,7 +114,7 @@ def test_headers_of_the_same_length_are_not_confused(other: bytes) -> None:
 
 
 def changed(old: str, new: str, opaque: int = 8) -> bytes:
-    """A Java frame with one text of its header replaced, lengths put right."""
+    """A Java frame with one text of its header replaced, lengths corrected."""
     raw = java_frame(opaque)
     (header_bytes,) = struct.unpack_from(">i", raw, 4)
     header = raw[8 : 8 + header_bytes].decode()
@@ -123,14 +123,14 @@ def changed(old: str, new: str, opaque: int = 8) -> bytes:
 
 
 @pytest.mark.spec("REM-04", "FUZ-04")
-def test_a_json_header_is_read_through_its_shape_too() -> None:
+def test_json_header_is_read_through_a_template_too() -> None:
     others = java_frame(8, e="3") + java_frame(9, i="UNIQ_KEY\x01XYZ\x02WAIT\x01true") + java_frame(9, b="Other")
     commands = check_same([java_frame(7) + others])
-    assert [type(command) for command in commands] == [Command, ShapedCommand, ShapedCommand, Command]
+    assert [type(command) for command in commands] == [Command, TemplateCommand, TemplateCommand, Command]
     assert [command.opaque for command in commands] == [7, 8, 9, 9]
     second = commands[2]
-    assert isinstance(second, ShapedCommand)
-    assert second.values == (b"0", b"1795246686100", b"UNIQ_KEY\x01XYZ\x02WAIT\x01true")
+    assert isinstance(second, TemplateCommand)
+    assert second.values == (b"0", b"1795246686100") and second.text == "UNIQ_KEY\x01XYZ\x02WAIT\x01true"
 
 
 @pytest.mark.spec("REM-04", "FUZ-01", "FUZ-04")
@@ -162,6 +162,67 @@ def test_json_headers_of_the_same_length_are_not_confused(other: bytes) -> None:
         check_same([other + java_frame(number) + java_frame(number + 1)])
     check_same([java_frame(8) + java_frame(9) + other[:30], other[30:] + java_frame(9)])
     check_same([java_frame(1_000_000_000) + other + other])
+
+
+def go_frame(opaque: int, **more: str) -> bytes:
+    """A frame whose header is JSON in the order of the Go client: opaque before the fields, an empty remark."""
+    fields = {"code": SEND, "language": "GO", "version": 317, "opaque": opaque, "flag": 0, "remark": ""}
+    text = json.dumps(fields | {"extFields": send_ext(**more)}, separators=(",", ":"))
+    return json_frame(text.encode())
+
+
+LENGTHS = [0, 1, 2, 9, 10, 30, 255, 256, 4000]
+
+
+@pytest.mark.spec("REM-01", "REM-04", "FUZ-04")
+@pytest.mark.parametrize("form", ["binary", "java", "go"])
+def test_one_template_serves_properties_of_any_length(form: str) -> None:
+    make = {"binary": frame, "java": java_frame, "go": go_frame}[form]
+    texts = [f"TAGS\x01{'t' * length}" for length in LENGTHS] + ["", "x", "\u4e2d\u6587\x01\u00e9", 'a"b\\c']
+    frames = [make(10**digits - 1, i=text, e=str(digits)) for digits in range(1, 10) for text in texts]
+    commands = check_same([make(0) + b"".join(frames)])
+    assert {type(command) for command in commands[1:]} == {TemplateCommand}
+    assert len({id(c.template) for c in commands if isinstance(c, TemplateCommand)}) == 1
+
+
+@pytest.mark.spec("REM-01", "FUZ-04")
+@pytest.mark.parametrize("order", ["bicdefghakjm", "mkjihgfedcba", "eagfbcdhjkmi", "iabcdefghjkm", "abcdefghjkm"])
+@pytest.mark.parametrize("serialization", Serialization)
+def test_fields_may_come_in_any_order_or_not_at_all(order: str, serialization: Serialization) -> None:
+    stream = b""
+    for number in range(6):
+        ext = send_ext(e=str(number), g=str(1795246686100 + number), i="TAGS\x01" + "t" * number)
+        fields = {name: ext[name] for name in order}
+        stream += encode_frame(
+            Command(SEND, ext=fields, body=b"body", opaque=8 + number, serialization=serialization, language=0)
+        )
+    commands = check_same([stream])
+    assert [type(command) for command in commands[1:]] == [TemplateCommand] * 5
+    assert isinstance(commands[5], TemplateCommand)
+    assert commands[5].text == ("TAGS\x01ttttt" if "i" in order else "")
+
+
+@pytest.mark.spec("FUZ-01", "FUZ-04")
+@pytest.mark.parametrize("form", ["java", "go"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '","x":"',
+        "\\",
+        '"opaque":5',
+        ',"opaque":5,',
+        '":',
+        '":5',
+        "\ud800".encode("utf-8", "surrogatepass").decode("latin-1"),
+    ],
+)
+def test_properties_that_look_like_json_are_text(form: str, text: str) -> None:
+    make = {"java": java_frame, "go": go_frame}[form]
+    stream = b"".join(make(number, i=text * count) for number, count in ((1, 1), (22, 2), (333, 1), (4, 3)))
+    commands = check_same([stream])
+    assert [command.ext["i"] for command in commands] == [text, text * 2, text, text * 3]
+    raw = make(5, i="MARK").replace(b"MARK", text.encode()[:4].ljust(4, b"x"))  # not escaped
+    check_same([stream + raw + stream])
 
 
 mutation = st.tuples(st.integers(0, 400), st.integers(0, 255))
@@ -206,19 +267,14 @@ def test_a_stream_byte_by_byte() -> None:
 
 
 @pytest.mark.spec("FUZ-04", "FUZ-09")
-def test_a_peer_with_ever_new_headers_is_not_remembered_without_end() -> None:
-    shapes = HeaderShapes()
-    decoder = FrameDecoder(shapes=shapes)
+def test_templates_of_a_peer_with_ever_new_headers_are_bounded() -> None:
+    templates = HeaderTemplates()
+    decoder = FrameDecoder(templates=templates)
     for number in range(1000):
-        decoder.feed(frame(number, b=f"topic{number}"))
-        count = 0
-        for shape in shapes.by_word.values():
-            following = shape
-            while following is not None:
-                count, following = count + 1, following.next
-        assert count <= SHAPES_MAX
+        decoder.feed(frame(number, b=f"topic{number}", i="x" * number))
+        assert len(templates) <= TEMPLATES_MAX and len(templates.by_word) <= WORDS_MAX
     for number in range(70_000):
         (command,) = decoder.feed(frame(number))
-        if isinstance(command, ShapedCommand):
+        if isinstance(command, TemplateCommand):
             return
     raise AssertionError("it never learned again")
