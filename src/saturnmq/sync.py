@@ -91,6 +91,7 @@ class Client:
         """See saturnmq.Client.stop."""
         self._own.started = False
         _portal.run("Client.stop", self._inner.stop)
+        _portal.forget_at_end(self._inner)
 
     @overload
     def producer(

@@ -190,7 +190,7 @@ def test_recv_times_out_batches_gather_and_stop_ends_the_iteration(run: Run, clu
             inbox = client.consumer("g", start="first")
             async with inbox:
                 await inbox.subscribe("T")
-                with pytest.raises(TimeoutError):
+                with pytest.raises(TimeoutError, match=r"^no message for group g within 0\.01 s$"):
                     await inbox.recv(0.01)
                 for n in range(5):
                     c.broker.put("T", 0, b"%d" % n)

@@ -576,6 +576,35 @@ def test_a_leftover_fails_the_test_and_is_named(pytester: pytest.Pytester) -> No
 
 
 @pytest.mark.spec("TST-04")
+def test_client_without_asyncio_that_is_not_stopped_is_named(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        from saturnmq.sync import Client
+
+        @pytest.fixture
+        def client(saturn_broker):
+            with Client.from_url(saturn_broker.url) as client:
+                yield client
+
+        def test_forgotten(saturn_broker, saturn_topic):
+            client = Client.from_url(saturn_broker.url)
+            client.start()
+            assert client.topic_exists(saturn_topic)
+
+        def test_clean(client, saturn_topic):
+            with client.producer("p") as out:
+                out.send(saturn_topic, b"x")
+        """
+    )
+    result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(
+        ["*ERROR at teardown of test_forgotten*", "*client of saturnmq.sync <Client 127.0.0.1:*"]
+    )
+
+
+@pytest.mark.spec("TST-04")
 def test_a_failure_of_the_test_itself_is_not_hidden(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

@@ -178,7 +178,7 @@ class Consumer(Positioned, Generic[T]):
             raise StopAsyncIteration from None
 
     async def recv(self, timeout: float | None = None) -> Message[T]:
-        """The next message. Raises TimeoutError after `timeout` seconds, Closed after stop, ConsumerStopped.
+        """The next message. Raises TimeoutError after `timeout` seconds without one, Closed after stop, ConsumerStopped.
 
         Any number of tasks may wait. A cancelled call leaves its message to the others (API-24).
         """
@@ -188,8 +188,11 @@ class Consumer(Positioned, Generic[T]):
             return message
         if timeout is None:
             return await self._inbox.get()
-        async with asyncio.timeout(timeout):
-            return await self._inbox.get()
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._inbox.get()
+        except TimeoutError:
+            raise TimeoutError(f"no message for group {self.group} within {timeout:g} s") from None
 
     async def batches(self, max_count: int, wait: float = 1.0) -> AsyncGenerator[list[Message[T]], None]:
         """Lists of 1..max_count messages: what came within `wait` seconds of the first one (API-15)."""

@@ -7,7 +7,6 @@ import atexit
 import concurrent.futures
 import os
 import threading
-import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -31,7 +30,7 @@ class Portal:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._last_words: weakref.WeakSet[Talkative] = weakref.WeakSet()
+        self._last_words: set[Talkative] = set()  # started and not stopped; their tasks run on in any case
 
     def loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -70,11 +69,19 @@ class Portal:
         self._lock = threading.Lock()
         self._loop = None
         self._thread = None
-        self._last_words = weakref.WeakSet()
+        self._last_words = set()
 
     def hear_at_end(self, one: Talkative) -> None:
         """Let it say its last words should the process end without having stopped it (TR-07)."""
         self._last_words.add(one)
+
+    def forget_at_end(self, one: Talkative) -> None:
+        """It was stopped and has said everything."""
+        self._last_words.discard(one)
+
+    def started(self) -> set[Talkative]:
+        """Clients that were started and not stopped."""
+        return set(self._last_words)
 
     def close(self) -> None:
         """Stop the loop and its thread; objects made from it are of no use afterwards."""

@@ -1,4 +1,5 @@
-"""What a test left behind: tasks, futures, threads, sockets, by name. Loads nothing of the product. Source: TST-04.
+"""What a test left behind: tasks, futures, threads, sockets, clients of saturnmq.sync, by name. Loads nothing of the product.
+Source: TST-04.
 
 Tasks and futures are looked for when `asyncio.run`, or any other user of asyncio.Runner, ends its loop: afterwards they are
 cancelled and nobody would know. Sockets are those of the process's descriptors, where the system lists them.
@@ -12,6 +13,7 @@ import contextlib
 import gc
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -32,6 +34,7 @@ class Watch:
         self.loops_ended = 0
         self._threads = set(threading.enumerate())
         self._sockets = set(inet_sockets())
+        self._clients = _sync_clients()
         self._found: list[str] = []
         self._original: Callable[[asyncio.AbstractEventLoop], None] | None = getattr(asyncio.runners, _HOOK, None)
         if self._original is not None:
@@ -58,10 +61,14 @@ class Watch:
         return found
 
     def of_process(self, own_ports: Collection[int]) -> list[str]:
-        """New threads, and new sockets whose local port is none of own_ports; those that end soon are waited for."""
+        """New threads, started clients of saturnmq.sync, and sockets whose local port is none of own_ports.
+
+        Those that end soon are waited for.
+        """
         deadline = time.monotonic() + GRACE_SECONDS
         while True:
-            found = self._threads_now() + self._sockets_now(own_ports)
+            clients = sorted(f"client of saturnmq.sync {client!r}" for client in _sync_clients() - self._clients)
+            found = self._threads_now() + clients + self._sockets_now(own_ports)
             if not found or time.monotonic() >= deadline:
                 return found
             time.sleep(POLL_SECONDS)
@@ -79,6 +86,12 @@ class Watch:
             for inode, (local, peer) in inet_sockets().items()
             if inode not in self._sockets and local[1] not in own_ports
         )
+
+
+def _sync_clients() -> set[Any]:
+    """Clients of saturnmq.sync that were started and not stopped: their tasks run on a loop that tests share."""
+    module = sys.modules.get("saturnmq.client.portal")
+    return module.portal.started() if module is not None else set()
 
 
 def _code_of(task: asyncio.Task[Any]) -> str:
