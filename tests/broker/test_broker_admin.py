@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,34 @@ def test_a_wrong_topic_is_refused_with_the_allowed_range(fields: dict[str, Any],
             assert answer.code == 1 and words in (answer.remark or "")
             deleted = await w.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="../../x")
             assert deleted.code == 1
+
+    run(work)
+
+
+@pytest.mark.spec("BP-10")
+def test_first_pull_of_a_group_creates_it_with_apaches_defaults() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            assert (await w.pull(group="New")).code == 0
+            await w.broker.ctx.groups.saver.saved()
+            file = w.broker.store.settings.root / "config" / "subscriptionGroup.json"
+            assert json.loads(file.read_bytes())["subscriptionGroupTable"]["New"] == {
+                "brokerId": 0,
+                "consumeBroadcastEnable": True,
+                "consumeEnable": True,
+                "consumeFromMinEnable": True,
+                "groupName": "New",
+                "notifyConsumerIdsChangedEnable": True,
+                "retryMaxTimes": 16,
+                "retryQueueNums": 1,
+                "whichBrokerWhenConsumeSlowly": 1,
+            }
+        async with wire(auto_create_group=False) as w:
+            await w.send()
+            assert (await w.pull(group="New")).code == 26
+            assert (await w.pull(group="CID_RMQ_SYS_New")).code == 0, "system groups are always created"
+            assert "CID_RMQ_SYS_New" in w.broker.ctx.groups.table
 
     run(work)
 

@@ -16,7 +16,7 @@ from wire import Clock, Wire, run, wire
 from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.broker.address_server import LookupFailed, parse
 from saturnmq.broker.processors import relay
-from saturnmq.broker.slow_groups import disable_slow
+from saturnmq.broker.slow_groups import CHECK_SECONDS, disable_slow
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import Connection, NetSettings, RemotingClient
 from saturnmq.protocol.bodies import (
@@ -456,6 +456,9 @@ def test_no_pull_waits_in_a_queue_of_the_broker() -> None:
 
 @pytest.mark.spec("BP-09")
 def test_a_group_that_is_too_far_behind_may_be_switched_off() -> None:
+    assert CHECK_SECONDS == 180
+    assert (BrokerSettings().slow_group_bytes, BrokerSettings().disable_slow_groups) == (16 << 30, False)
+
     async def work() -> None:
         async with wire(disable_slow_groups=True, slow_group_bytes=2000) as w:
             for _ in range(5):
@@ -526,6 +529,9 @@ def test_the_trace_topic_is_there_when_it_is_asked_for() -> None:
         async with wire(auto_create_topic=False) as w:
             assert w.broker.ctx.topics.get("RMQ_SYS_TRACE_TOPIC") is None
             assert (await w.send("RMQ_SYS_TRACE_TOPIC")).code == ResponseCode.TOPIC_NOT_EXIST
+            w.broker.topics.ensure("T", 1)
+            plain = await w.send()
+            assert (plain.ext["MSG_REGION"], plain.ext["TRACE_ON"]) == ("DefaultRegion", "true")
         async with wire(auto_create_topic=False, trace_topic_enable=True, region_id="north", trace_on=False) as w:
             config = w.broker.ctx.topics.get("RMQ_SYS_TRACE_TOPIC")
             assert config is not None and (config.read_queue_nums, config.write_queue_nums) == (1, 1)
