@@ -545,7 +545,7 @@ def test_a_message_sent_back_is_found_in_the_retry_topic_then_among_the_dead_let
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock) as w:
-            sent = await w.send(body=b"again", properties={"KEYS": "k"})
+            sent = await w.send(body=b"again", properties={"KEYS": "k"}, h=9)
             (message,) = await w.messages()
             back = {"group": "G", "delayLevel": 0, "originTopic": "T", "offset": message.physical_offset}
             assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, maxReconsumeTimes=1, **back)).code == 0
@@ -558,6 +558,9 @@ def test_a_message_sent_back_is_found_in_the_retry_topic_then_among_the_dead_let
             assert (retry.body, retry.reconsume_times) == (b"again", 1)
             assert (retry.properties["RETRY_TOPIC"], retry.properties["DELAY"]) == ("T", "3")
             assert (retry.born_host, retry.store_host) == (message.born_host, message.store_host)
+            assert (retry.flag, retry.born_timestamp_ms, retry.properties["KEYS"]) == (9, 1234, "k")
+            assert retry.physical_offset > message.physical_offset and retry.queue_offset == 0
+            assert [one.physical_offset for one in await w.messages()] == [message.physical_offset], "it stays"
             assert retry.properties["ORIGIN_MESSAGE_ID"] == sent.ext["msgId"]
             back["offset"] = retry.physical_offset
             assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, maxReconsumeTimes=1, **back)).code == 0

@@ -185,6 +185,42 @@ def test_a_message_for_the_dead_letters_is_not_delayed() -> None:
     run(work)
 
 
+@pytest.mark.spec("RTY-05")
+@pytest.mark.parametrize(
+    ("version", "failed", "most", "topic"),
+    [
+        (407, 15, None, "%RETRY%G"),
+        (407, 16, None, "%DLQ%G"),
+        (407, 16, 17, "%RETRY%G"),
+        (121, 2, 2, "%DLQ%G"),
+        (120, 2, 2, "%RETRY%G"),
+    ],
+)
+def test_send_to_a_retry_topic_becomes_a_dead_letter_at_the_limit(
+    version: int, failed: int, most: int | None, topic: str
+) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            limit = {} if most is None else {"l": most}
+            assert (await w.send("%RETRY%G", version=version, j=failed, **limit)).code == 0
+            assert {name for name, _ in w.broker.store.topic_queues()} == {topic}
+
+    run(work)
+
+
+@pytest.mark.spec("RTY-05")
+def test_send_to_a_retry_topic_needs_its_group() -> None:
+    async def work() -> None:
+        async with wire(auto_create_group=False) as w:
+            for failed in (0, 16):
+                refused = await w.send("%RETRY%G", j=failed)
+                assert (refused.code, "subscription group not exist, G" in (refused.remark or "")) == (26, True)
+            w.broker.topics.ensure("%RETRY%G", 1)  # a topic that outlived its group
+            assert (await w.send("%RETRY%G", j=16)).code == 26
+
+    run(work)
+
+
 @pytest.mark.spec("RTY-03", "RTY-04")
 @pytest.mark.parametrize(
     ("asked", "failed", "level"),
@@ -209,7 +245,26 @@ def test_each_failure_makes_the_next_delay_longer(asked: int, failed: int, level
     run(work)
 
 
-@pytest.mark.spec("RTY-04")
+@pytest.mark.spec("RTY-03")
+def test_message_sent_back_with_a_negative_level_stays_a_dead_letter() -> None:
+    async def work() -> None:
+        clock = Clock()
+        async with wire(clock_ms=clock) as w:
+            await w.send(body=b"poison", properties={"DELAY": "0"})
+            (message,) = await w.messages()
+            back: dict[str, Any] = {"group": "G", "delayLevel": -1, "offset": message.physical_offset}
+            assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, maxReconsumeTimes=16, **back)).code == 0
+            config = w.broker.topics.table["%DLQ%G"]
+            assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
+            later(w, clock, 3 * 7_200_000)
+            (dead,) = await w.messages("%DLQ%G")
+            assert (dead.body, dead.properties["DELAY"], dead.reconsume_times) == (b"poison", "0", 1)
+            assert {name for name, _ in w.broker.store.topic_queues()} == {"T", "%DLQ%G"}, "no broker delivers it again"
+
+    run(work)
+
+
+@pytest.mark.spec("RTY-04", "RTY-02")
 def test_a_message_that_fails_again_keeps_its_first_id_and_topic() -> None:
     async def work() -> None:
         clock = Clock()

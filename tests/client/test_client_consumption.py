@@ -1108,6 +1108,11 @@ def test_a_broadcast_consumers_offsets_are_a_file_of_the_originals_form(run: Run
 
 @pytest.mark.spec("OF-02")
 def test_a_file_of_the_java_client_is_read(run: Run, tmp_path: Path) -> None:
+    client = Client(name_servers="h:1", instance="one")
+    assert client.settings.offsets_dir == "~/.rocketmq_offsets"
+    place = client.consumer("g", model="broadcast")._offsets_file()
+    assert place == Path.home() / ".rocketmq_offsets" / client.client_id / "g" / "offsets.json"
+
     async def work() -> None:
         path = tmp_path / "offsets.json"
         path.write_text(
