@@ -9,6 +9,7 @@ import zlib
 import pytest
 from wire import Clock, Wire, run, wire
 
+from saturnmq.broker import BrokerSettings
 from saturnmq.broker.growth import HOUR_MS, Growth
 from saturnmq.broker.locks import LOCK_LIVE_MS, QueueLocks
 from saturnmq.client.compress import ZLIB_FLAGS, decompress
@@ -178,6 +179,29 @@ def test_held_pulls_are_bounded_in_all_and_by_connection() -> None:
             assert {(await pull).code for pull in waiting} == {0}
 
     run(work)
+
+
+@pytest.mark.spec("LIM-09")
+def test_held_pulls_do_not_count_among_the_unanswered_requests_of_a_connection() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            pulls = [asyncio.ensure_future(w.pull(offset=1, suspend_ms=60_000, timeout_ms=60_000)) for _ in range(300)]
+            while w.broker.ctx.hold.count < 300:
+                await asyncio.sleep(0)
+            assert (await w.send()).code == 0, "its connection is read"
+            assert {(await pull).code for pull in pulls} == {0}
+
+    run(work)
+
+
+@pytest.mark.spec("LIM-13")
+def test_tables_and_their_growth_are_bounded_unless_set() -> None:
+    broker, names = BrokerSettings(), NameServerSettings()
+    assert (broker.topics_per_hour, broker.groups_per_hour) == (1000, 1000)
+    assert (broker.topics_max, broker.groups_max, broker.live_groups_max) == (100_000, 100_000, 100_000)
+    assert (broker.offsets_max, broker.locks_max, broker.pull_queue_max) == (500_000, 200_000, 100_000)
+    assert (names.brokers_max, names.topics_max, names.kv_entries_max) == (2000, 300_000, 10_000)
 
 
 @pytest.mark.spec("LIM-10", "REM-14")

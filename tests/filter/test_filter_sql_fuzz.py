@@ -99,6 +99,8 @@ def test_text_is_bounded_in_bytes() -> None:
 
 @pytest.mark.spec("LIM-12")
 def test_depth_is_bounded_but_chains_are_not_depth() -> None:
+    assert (TEXT_BYTES_MAX, DEPTH_MAX) == (32 * 1024, 64)
+
     def nested(levels: int) -> str:
         return "".join("a = 1 AND (b = 2 OR (" for _ in range(levels)) + "TRUE" + "))" * levels
 

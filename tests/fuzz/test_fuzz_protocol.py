@@ -61,7 +61,7 @@ def parses_or_refuses(parse: Callable[[bytes], Any], raw: bytes) -> bool:
     return True
 
 
-@pytest.mark.spec("REM-02", "REM-33", "MSG-02", "MSG-03")
+@pytest.mark.spec("FUZ-01", "FUZ-09", "REM-02", "REM-33", "MSG-02", "MSG-03")
 @pytest.mark.parametrize("name", PARSERS)
 @given(raw=st.binary(max_size=300))
 @example(raw=b"")
@@ -73,7 +73,7 @@ JSON_PIECES = ["{", "}", "[", "]", ":", ",", '"', "'", "\\", "0", "-1", "1e9", "
                '{"$ref":"$"}', "\\u", "\\ud800", " ", "\n", "\x00", "é", "{{", "}:", "9" * 30]  # fmt: skip
 
 
-@pytest.mark.spec("REM-33")
+@pytest.mark.spec("FUZ-09", "REM-33")
 @given(st.lists(st.sampled_from(JSON_PIECES), max_size=40), st.sampled_from(BODIES))
 def test_json_like_noise_parses_or_is_refused(pieces: list[str], cls: type[bodies.Body]) -> None:
     raw = "".join(pieces).encode("utf-8", "surrogatepass")
@@ -82,7 +82,7 @@ def test_json_like_noise_parses_or_is_refused(pieces: list[str], cls: type[bodie
     assert parses_or_refuses(cls.decode, raw) in (True, False)
 
 
-@pytest.mark.spec("REM-02")
+@pytest.mark.spec("FUZ-01", "REM-02")
 @given(st.integers(0, 255), st.binary(max_size=200), st.binary(max_size=40))
 def test_framed_noise_parses_or_is_refused(serialization: int, header: bytes, body: bytes) -> None:
     raw = struct.pack(">iI", 4 + len(header) + len(body), serialization << 24 | len(header)) + header + body
@@ -128,7 +128,7 @@ def deep_parse(raw: bytes) -> None:
                 parses_or_refuses(body.decode, command.body)
 
 
-@pytest.mark.spec("REM-02", "REM-08", "REM-33", "MSG-02")
+@pytest.mark.spec("FUZ-01", "REM-02", "REM-08", "REM-33", "MSG-02")
 def test_mutated_golden_frames_parse_or_are_refused(vectors: Path) -> None:
     refused = total = 0
     for path in sorted((vectors / "frames").glob("*.json")):

@@ -19,6 +19,7 @@ from saturnmq.net import server as server_module
 from saturnmq.net.refusals import Refusals
 from saturnmq.net.server import descriptors_left
 from saturnmq.protocol.command import Command, FrameDecoder, Serialization, encode_frame
+from saturnmq.protocol.settings import to_properties
 
 
 def header_frame(header: bytes, serialization: int = 0, body: bytes = b"") -> bytes:
@@ -78,7 +79,7 @@ def test_a_frame_of_the_allowed_length_is_taken() -> None:
     run(work)
 
 
-@pytest.mark.spec("LIM-02")
+@pytest.mark.spec("FUZ-01", "LIM-02")
 @pytest.mark.parametrize(
     "data",
     [
@@ -127,6 +128,48 @@ def test_the_header_of_a_request_is_bounded(serialization: Serialization, ext: d
             else:
                 await closed_after(p, frame)
                 assert p.server.refusals.counts == {"bad_frame": 1}
+
+    run(work)
+
+
+DEFAULTS = {
+    "com.rocketmq.remoting.frameMaxLength": 16 * 1024**2,
+    "requestHeaderMaxLength": 256 * 1024,
+    "requestHeaderFieldsMax": 256,
+    "requestHeaderKeyMaxLength": 256,
+    "unsignedBytesMax": 64 * 1024**2,
+    "slowFrameTimeoutMillis": 10_000,
+    "slowFrameBytesPerSecond": 256 * 1024,
+    "serverChannelMaxIdleTimeSeconds": 120,
+    "firstFrameTimeoutMillis": 5_000,
+    "serverConnectionsMax": 10_000,
+    "serverConnectionsMaxPerAddress": 500,
+    "serverDescriptorsReserved": 256,
+    "serverInFlightMaxPerConnection": 256,
+    "serverInFlightBytesMaxPerConnection": 32 * 1024**2,
+    "serverRequestBytesMax": 256 * 1024**2,
+    "unreadBytesMaxPerConnection": 64 * 1024**2,
+    "unreadTimeoutMillis": 30_000,
+}
+
+
+@pytest.mark.spec("LIM-01", "LIM-03", "LIM-04", "LIM-06", "LIM-07", "LIM-08", "LIM-09", "LIM-10", "LIM-11")
+def test_limits_are_those_of_the_specification_unless_set() -> None:
+    properties = to_properties(NetSettings())
+    assert {name: properties[name] for name in DEFAULTS} == {name: str(value) for name, value in DEFAULTS.items()}
+
+
+@pytest.mark.spec("LIM-03")
+def test_a_header_may_be_nested_16_deep_and_no_deeper() -> None:
+    async def work() -> None:
+        async with pair() as p:
+            for depth, taken in ((16, True), (17, False)):  # the header itself is one level
+                inner = "[" * (depth - 1) + "]" * (depth - 1)
+                frame = header_frame(f'{{"code":10,"opaque":1,"other":{inner}}}'.encode())
+                if taken:
+                    assert (await answered(p, frame)).opaque == 1
+                else:
+                    await closed_after(p, frame)
 
     run(work)
 

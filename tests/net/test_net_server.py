@@ -72,7 +72,7 @@ BAD_FRAMES = [
 ]
 
 
-@pytest.mark.spec("REM-02")
+@pytest.mark.spec("FUZ-01", "REM-02")
 @pytest.mark.parametrize("bad", BAD_FRAMES)
 def test_a_bad_frame_closes_its_connection_and_no_other(bad: bytes) -> None:
     async def work() -> None:

@@ -181,7 +181,7 @@ def test_depth_and_size_are_bounded() -> None:
         tolerant_loads("[1]", bytes_max=2)
 
 
-@pytest.mark.spec("REM-33")
+@pytest.mark.spec("FUZ-09", "REM-33")
 @pytest.mark.parametrize(
     "text",
     [
