@@ -19,7 +19,7 @@ from saturnmq.client.assignment import Assignment, mark_delivered
 from saturnmq.client.codecs import Codec
 from saturnmq.client.consumer_settings import ConsumerSettings
 from saturnmq.client.core import Core, State, check_state, now_ms
-from saturnmq.client.errors import Closed
+from saturnmq.client.errors import Closed, RouteNotFound
 from saturnmq.client.hooks import ConsumeHook
 from saturnmq.client.inbox import Inbox
 from saturnmq.client.message import Message, next_attempt
@@ -52,6 +52,7 @@ class Consumer(Positioned, Generic[T]):
         self._inbox: Inbox[Message[T]] = Inbox(mark_delivered)
         self._tasks: list[asyncio.Task[Any]] = []
         self._starved = False
+        self._warned = False  # that nothing can be received; once, however many readers there are
         self._lock = asyncio.Lock()
         self._stopping: asyncio.Task[None] | None = None
 
@@ -180,19 +181,37 @@ class Consumer(Positioned, Generic[T]):
     async def recv(self, timeout: float | None = None) -> Message[T]:
         """The next message. Raises TimeoutError after `timeout` seconds without one, Closed after stop, ConsumerStopped.
 
-        Any number of tasks may wait. A cancelled call leaves its message to the others (API-24).
+        Without a subscription, or when none of the subscribed topics exists, it warns at once and raises ClientError or
+        RouteNotFound after the option `route_timeout`. Any number of tasks may wait. A cancelled call leaves its message to
+        the others (API-24).
         """
         self._check()
         message = self._inbox.take()
         if message is not None:
             return message
         if timeout is None:
-            return await self._inbox.get()
+            return await self._wait_for_message()
         try:
             async with asyncio.timeout(timeout):
-                return await self._inbox.get()
+                return await self._wait_for_message()
         except TimeoutError:
             raise TimeoutError(f"no message for group {self.group} within {timeout:g} s") from None
+
+    async def _wait_for_message(self) -> Message[T]:
+        """The next message; an error where none can arrive for as long as route_timeout."""
+        problem = self._nothing_to_read()
+        if problem is not None:
+            if not self._warned and not isinstance(problem, RouteNotFound):  # of that, subscribe has warned
+                self._warned = True
+                logger.warning("consumer waits for nothing group=%s: %s", self.group, problem)
+            try:
+                async with asyncio.timeout(self.settings.route_timeout):
+                    return await self._inbox.get()
+            except TimeoutError:
+                if (problem := self._nothing_to_read()) is not None:
+                    raise problem from None
+        self._warned = False
+        return await self._inbox.get()
 
     async def batches(self, max_count: int, wait: float = 1.0) -> AsyncGenerator[list[Message[T]], None]:
         """Lists of 1..max_count messages: what came within `wait` seconds of the first one (API-15)."""

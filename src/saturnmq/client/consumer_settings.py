@@ -44,6 +44,7 @@ class ConsumerOptions(TypedDict, total=False):
     model: Model
     trace: bool | str | None
     hooks: Sequence[ConsumeHook]
+    route_timeout: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,8 @@ class ConsumerSettings:
     model: "cluster" shares the queues in the group, "broadcast" gives all of them to every member (API-18).
     trace: whether and to which topic what happens to messages is told; None takes the client's setting (TR-02).
     hooks: called around the handling of every message.
+    route_timeout: seconds for which a reader waits for a first subscription, or for one of the subscribed topics to exist,
+    before it raises; None waits without limit. The default is the interval at which routes are polled (PR-11).
     """
 
     prefetch: int = 256
@@ -73,6 +76,7 @@ class ConsumerSettings:
     model: Model = "cluster"
     trace: bool | str | None = None
     hooks: Sequence[ConsumeHook] = ()
+    route_timeout: float | None = 30.0
 
     @property
     def times_max(self) -> int:
@@ -88,6 +92,11 @@ class ConsumerSettings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
                 problems.append(f"{name} is {value!r}, must be {low}..{high}")
+        limit = self.route_timeout
+        if limit is not None and (
+            isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit <= 86_400
+        ):
+            problems.append(f"route_timeout is {limit!r:.40}, must be above 0, at most 86400, or None")
         times = self.times_max
         if isinstance(times, bool) or not isinstance(times, int) or not 0 <= times <= NO_LIMIT:
             problems.append(f"max_times is {times!r:.40}, must be 0..{NO_LIMIT} or None")

@@ -53,6 +53,15 @@ def missing_topic(topic: str, name_servers: Sequence[str], *, auto_create: bool)
     return f"Create it: {command} (auto-creation is {state} here)."
 
 
+def missing_topic_to_read(topic: str, name_servers: Sequence[str]) -> str:
+    """A subscribed topic that no NameServer knows: how to create it, and which option waits for it."""
+    command = f"saturnmq admin updateTopic -n '{';'.join(name_servers)}' -c DefaultCluster -t {topic}"
+    return (
+        f"Create it: {command}. A broker with autoCreateTopicEnable=true creates it with the first message sent to it; "
+        "the consumer option route_timeout=None waits for that."
+    )
+
+
 def busy(remark: str) -> str:
     """UX-08, code 2: the slow stage and its ms, as far as the remark tells."""
     named = _NAMED_STAGE.search(remark)

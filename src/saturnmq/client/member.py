@@ -16,13 +16,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from saturnmq.client import namespaces
+from saturnmq.client import hints, namespaces
 from saturnmq.client.assignment import Assignment
 from saturnmq.client.checks import check_topic
 from saturnmq.client.consume_stats import ConsumeStats
 from saturnmq.client.consumer_settings import ConsumerSettings
 from saturnmq.client.core import Core, State, check_state, now_ms
-from saturnmq.client.errors import ClientError, ConsumerStopped
+from saturnmq.client.errors import ClientError, ConsumerStopped, RouteNotFound
 from saturnmq.client.group_check import GroupCheck
 from saturnmq.client.message import Message
 from saturnmq.client.offsets import ClusterOffsets, LocalOffsets, Offsets
@@ -209,7 +209,27 @@ class Member(ABC):
     async def _find(self, topics: Iterable[str]) -> None:
         for topic in topics:
             self.core.routes.use(topic)
-            await self.core.routes.refresh(topic)
+            if await self.core.routes.refresh(topic) is None and not topic.startswith(RETRY_PREFIX):
+                logger.warning(
+                    "subscribed topic not found group=%s topic=%s. %s", self.group, topic, self._create_hint(topic)
+                )
+
+    def _create_hint(self, topic: str) -> str:
+        return hints.missing_topic_to_read(topic, self.core.name_servers.addresses)
+
+    def _nothing_to_read(self) -> ClientError | None:
+        """Why no message can arrive now, as the error for a reader: nothing is subscribed, or no subscribed topic exists."""
+        topics = [topic for topic in self._topics() if topic != self._retry_topic]
+        if not topics:
+            return ClientError(
+                f"consumer {self.group} has no subscription, nothing can be received",
+                hint="Call await consumer.subscribe(topic), or assign(queues), first.",
+            )
+        routes = [self.core.routes.known(topic) for topic in topics]
+        if any(route is not None and not route.substitute for route in routes):
+            return None
+        text = f"consumer {self.group} can receive nothing, no NameServer knows its topic: {', '.join(topics)}"
+        return RouteNotFound(text, hint=self._create_hint(topics[0]))
 
     async def _ask_about(self, data: SubscriptionData) -> None:
         """Have the brokers of a topic look at a filter that is no tag filter (FIL-03). Raises the error of a refusal."""

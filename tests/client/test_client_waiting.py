@@ -1,0 +1,196 @@
+"""Readers to whom nothing can come: no subscription, or topics that do not exist. A warning at once, an error in time."""
+# ruff: noqa: SIM117 - the cluster, the client and what is made from it are three steps
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import saturnmq.sync
+from saturnmq import Client, ClientError, ConfigError, Consumer, Message, RouteNotFound
+from saturnmq.broker import BrokerSettings
+from saturnmq.testing import BrokerFixture, EmbeddedBroker
+
+Run = Callable[[Callable[[], Any]], Any]
+
+
+def warnings(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelname == "WARNING" and words in record.getMessage() and record.name.startswith("saturnmq.client")
+    ]
+
+
+async def receive(inbox: Consumer[bytes]) -> Any:
+    return await inbox.recv()
+
+
+async def iterate(inbox: Consumer[bytes]) -> Any:
+    async for message in inbox:
+        return message
+    return None
+
+
+async def gather_batch(inbox: Consumer[bytes]) -> Any:
+    async for batch in inbox.batches(10):
+        return batch
+    return None
+
+
+@pytest.mark.parametrize("read", [receive, iterate, gather_batch])
+def test_a_reader_without_a_subscription_gets_an_error(
+    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture, read: Callable[[Consumer[bytes]], Any]
+) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            async with client.consumer("g", route_timeout=0.05) as inbox:
+                reading = asyncio.ensure_future(read(inbox))
+                others = [asyncio.ensure_future(inbox.recv()) for _ in range(3)]
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                (warning,) = warnings(caplog, "waits for nothing group=g")
+                assert not reading.done() and "await consumer.subscribe(topic)" in warning
+                with pytest.raises(ClientError, match=r"consumer g has no subscription.*consumer\.subscribe\(topic\)"):
+                    await reading
+                outcomes = await asyncio.gather(*others, return_exceptions=True)
+                assert [type(outcome) for outcome in outcomes] == [ClientError] * 3
+
+    run(work)
+
+
+@pytest.mark.spec("UX-08")
+def test_a_reader_of_a_topic_that_does_not_exist_gets_an_error(
+    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            async with client.consumer("g", route_timeout=0.05) as inbox:
+                await inbox.subscribe("ODRERS")
+                (warning,) = warnings(caplog, "subscribed topic not found group=g topic=ODRERS")
+                command = f"saturnmq admin updateTopic -n '{c.name_servers}' -c DefaultCluster -t ODRERS"
+                assert command in warning and "route_timeout=None" in warning
+                with pytest.raises(RouteNotFound) as caught:
+                    await inbox.recv()
+                assert warnings(caplog, "waits for nothing") == [], "one warning says it"
+                assert caught.value.code == 10005 and "ODRERS" in str(caught.value) and command in str(caught.value)
+                with pytest.raises(TimeoutError):
+                    await inbox.recv(0.001)
+
+    run(work)
+
+
+def test_a_subscription_before_the_start_warns_at_the_start(
+    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            inbox = client.consumer("g")
+            await inbox.subscribe("ODRERS")
+            async with inbox:
+                assert len(warnings(caplog, "subscribed topic not found group=g topic=ODRERS")) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("API-16")
+def test_a_listener_of_a_topic_that_does_not_exist_ends_run_with_the_error(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+
+            @client.listener("ODRERS", group="g", route_timeout=0.05)
+            async def handle(message: Message[bytes]) -> None: ...
+
+            with pytest.raises(RouteNotFound, match="ODRERS"):
+                await client.run()
+            assert client._core.consumers == {}, "it left the group"
+
+    run(work)
+
+
+@pytest.mark.spec("RB-01")
+def test_a_topic_or_a_subscription_that_comes_in_time_is_read(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            async with client.consumer("g", start="first") as inbox:
+                reading = asyncio.ensure_future(inbox.recv())
+                await asyncio.sleep(0)
+                await inbox.subscribe("LATER")
+                c.add("LATER")
+                c.broker.put("LATER", 1, b"x")
+                assert (await reading).body == b"x"
+
+    run(work)
+
+
+@pytest.mark.parametrize("options", [{"route_timeout": None}, {}])
+def test_a_limit_of_none_and_a_shorter_timeout_are_no_error(run: Run, cluster: Any, options: dict[str, Any]) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            async with client.consumer("g", **options) as inbox:
+                with pytest.raises(TimeoutError):
+                    await inbox.recv(0.05)
+
+    run(work)
+
+
+def test_one_topic_that_exists_is_enough(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            async with client.consumer("g", start="first", route_timeout=0.01) as inbox:
+                await inbox.subscribe("T")
+                await inbox.subscribe("MISSING")
+                with pytest.raises(TimeoutError):
+                    await inbox.recv(0.1)
+                queues = await client.puller().queues("T")
+            async with client.consumer("h", start="first", route_timeout=0.01) as inbox:
+                await inbox.assign(queues)
+                with pytest.raises(TimeoutError):
+                    await inbox.recv(0.1)
+
+    run(work)
+
+
+@pytest.mark.spec("API-24")
+def test_a_reader_that_is_cancelled_while_nothing_can_come_loses_nothing(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            async with client.consumer("g", start="first") as inbox:
+                readers = [asyncio.ensure_future(inbox.recv()) for _ in range(2)]
+                await asyncio.sleep(0)
+                readers[0].cancel()
+                await inbox.subscribe("T")
+                c.broker.put("T", 0, b"x")
+                assert (await readers[1]).body == b"x"
+
+    run(work)
+
+
+@pytest.mark.parametrize("value", [0, -1, True, "1", 86_401])
+def test_a_limit_out_of_range_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"route_timeout is .* at most 86400, or None"):
+        Client(name_servers="h:1").consumer("g", route_timeout=value)
+
+
+@pytest.mark.spec("API-31")
+def test_plain_code_gets_the_same_error(saturn_broker: BrokerFixture, saturn_group: str) -> None:
+    with saturnmq.sync.Client.from_url(saturn_broker.url) as client:
+        with client.consumer(saturn_group, route_timeout=0.05) as inbox:
+            with pytest.raises(ClientError, match="has no subscription"):
+                inbox.recv()
+
+
+def test_an_unknown_topic_is_refused_at_once_on_send(run: Run) -> None:
+    async def work() -> None:
+        async with (
+            EmbeddedBroker(settings=BrokerSettings(auto_create_topic=False)) as server,
+            Client.from_url(server.url) as client,
+        ):
+            async with client.producer("g") as out:
+                with pytest.raises(RouteNotFound, match=r"saturnmq admin updateTopic .* -t ODRERS"):
+                    await out.send("ODRERS", b"x")
+
+    run(work)
