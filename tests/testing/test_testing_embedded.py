@@ -11,6 +11,7 @@ import pytest
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command
+from saturnmq.store import StoreProfile
 from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
 
 
@@ -21,8 +22,12 @@ def test_it_is_ready_at_once_on_free_ports_and_leaves_no_folder() -> None:
         async with EmbeddedBroker() as first, EmbeddedBroker() as second:
             took = (time.perf_counter() - began) / 2
             assert first.broker_address != second.broker_address
+            for address in (first.broker_address, first.name_servers):
+                assert address.startswith("127.0.0.1:") and address not in (second.broker_address, second.name_servers)
             folder = first.data
             assert folder is not None and folder.is_dir()
+            assert first.broker.ctx.store.settings.profile is StoreProfile.SMALL
+            assert sum(file.stat().st_blocks * 512 for file in folder.rglob("*")) < 4 * 1024 * 1024
         assert not folder.exists()
         return took
 

@@ -182,7 +182,29 @@ def test_two_hours_pass_in_less_than_a_second_and_deliver_in_the_order_of_their_
             for message, length in zip(messages, lengths, strict=True):
                 waited = (message.stored_at - before).total_seconds()
                 assert abs(waited - length) < 5, (message.body, waited)
-            assert took < 20
+            assert took < 20  # with four deliveries on a busy machine; the figure is below
+
+    run(work)
+
+
+@pytest.mark.spec("TST-03")
+def test_two_hours_take_less_than_a_second(
+    saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_clock: ClockFixture
+) -> None:
+    """The best of a few: the machine may be busy with other tests."""
+
+    async def work() -> None:
+        async with saturn_client as client, client.producer("p") as out:
+            took = []
+            for sent in range(1, 9):
+                await out.send(saturn_topic, b"in two hours", delay=2 * HOUR)
+                began = time.perf_counter()
+                await saturn_clock.advance(2 * HOUR)
+                took.append(time.perf_counter() - began)
+                assert len(saturn_broker.published(saturn_topic)) == sent
+                if took[-1] < 1.0:
+                    return
+            pytest.fail(f"2 h took {took} s")
 
     run(work)
 
