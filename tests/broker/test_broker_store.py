@@ -174,9 +174,12 @@ def test_a_failed_disk_is_an_error_for_senders_and_readers_go_on(monkeypatch: py
             monkeypatch.setattr(w.broker.store.disk, "sync", broken)
             lost = await w.send(body=b"lost")
             assert lost.code == ResponseCode.SYSTEM_ERROR and "msgId" not in lost.ext
+            file = Path(w.broker.store.settings.root) / "commitlog" / ("0" * 20)
+            assert f"flush of {file} failed" in (lost.remark or "") and "errno 5" in (lost.remark or "")
             monkeypatch.undo()
             refused = await w.send(body=b"refused")
             assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE and "Input/output error" in (refused.remark or "")
+            assert str(file) in (refused.remark or "") and "errno 5" in (refused.remark or "")
             assert [m.body for m in await w.messages()] == [b"fine"]
             assert w.broker.store.put_batch([]).status is not PutStatus.PUT_OK
         finally:

@@ -17,11 +17,12 @@ Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., Any]
 
 
-@pytest.mark.spec("CLI-09", "DG-09")
+@pytest.mark.spec("CLI-09", "DG-09", "DUR-02")
 def test_standalone_says_ready_with_addresses_and_stops_with_0_on_sigterm(standalone: Start) -> None:
     server = standalone()
     facts = server.facts
     assert {"namesrv", "broker", "advertised", "store", "durability", "twin", "loop"} <= set(facts)
+    assert facts["durability"] == "ASYNC_FLUSH"
     for name in ("namesrv", "broker"):
         host, port = facts[name].rsplit(":", 1)
         socket.create_connection((host, int(port)), timeout=5).close()

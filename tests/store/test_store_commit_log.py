@@ -139,6 +139,26 @@ def test_a_flush_covers_what_was_readable_when_it_began(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
+@pytest.mark.spec("FLU-03", "FLU-07")
+def test_a_request_for_uncommitted_bytes_waits_for_their_commit(tmp_path: Path) -> None:
+    async def work() -> None:
+        disk = GatedDisk()
+        store = opened(tmp_path, disk=disk, transient_pool_enable=True, transient_pool_size=2)
+        committed = store.put(message(b"committed")).end_offset
+        store.commit()
+        end = store.put(message(b"in the buffer")).end_offset
+        disk.syncs = 0
+        waiting = asyncio.create_task(store.flusher.wait(end, 20_000))
+        await until(lambda: store.flushed_offset == committed)
+        await until(lambda: store.flusher._running is None)
+        assert disk.syncs == 1 and not waiting.done()  # nothing to flush until the next commit
+        store.commit()
+        assert await waiting and store.flushed_offset == end
+        await store.stop()
+
+    asyncio.run(work())
+
+
 @pytest.mark.spec("MF-06", "MF-07")
 def test_a_slice_outlives_its_deleted_file(tmp_path: Path) -> None:
     store = opened(tmp_path)

@@ -370,7 +370,7 @@ def test_harmed_consume_queues_are_made_anew_from_the_log(tmp_path: Path, harm: 
     closed(store)
 
 
-@pytest.mark.spec("RC-10", "RC-13", "DUR-09")
+@pytest.mark.spec("RC-10", "RC-13", "DUR-08", "DUR-09")
 @pytest.mark.parametrize("noted", [True, False])
 @pytest.mark.parametrize("harm", ["cut", "bit flip", "magic", "size", "own offset"])
 def test_a_bad_record_is_cut_off_above_the_durable_line_and_refused_below(
@@ -468,7 +468,7 @@ def test_a_second_store_on_the_same_folder_is_refused(tmp_path: Path) -> None:
     closed(opened(tmp_path))
 
 
-@pytest.mark.spec("DUR-13")
+@pytest.mark.spec("DUR-15")
 def test_a_full_disk_is_refused_before_it_can_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(tmp_path)
     for _ in range(3):
@@ -513,7 +513,7 @@ def test_sync_flush_confirms_many_senders_with_few_flushes(tmp_path: Path, monke
     asyncio.run(work())
 
 
-@pytest.mark.spec("DUR-14", "DUR-02")
+@pytest.mark.spec("DUR-06")
 def test_a_failed_flush_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
@@ -581,7 +581,7 @@ def test_async_flush_happens_by_itself(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
-@pytest.mark.spec("DUR-15", "RC-03")
+@pytest.mark.spec("DUR-14", "CF-02")
 def test_a_state_file_is_replaced_whole_and_its_backup_is_used(tmp_path: Path) -> None:
     file = StateFile(tmp_path / "config" / "x.json")
     assert file.read(json.loads) is None

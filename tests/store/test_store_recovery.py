@@ -157,7 +157,7 @@ def test_files_behind_a_torn_record_are_deleted(tmp_path: Path) -> None:
     asyncio.run(store.stop())
 
 
-@pytest.mark.spec("RC-14")
+@pytest.mark.spec("RC-14", "DUR-16")
 def test_the_lock_is_a_record_lock_on_the_first_byte(tmp_path: Path) -> None:
     ask = (
         "import fcntl, sys\n"
@@ -176,6 +176,16 @@ def test_the_lock_is_a_record_lock_on_the_first_byte(tmp_path: Path) -> None:
 
     store = opened(tmp_path)
     assert state() == ["taken", "free"]
+
+    def contents() -> dict[Path, bytes]:
+        """Without `lock`: to read it here would close a descriptor of it, and drop the lock."""
+        return {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and p.name != "lock"}
+
+    before = contents()
+    with pytest.raises(StoreLocked):
+        opened(tmp_path)
+    assert state() == ["taken", "free"]  # no descriptor was opened, whose closing would drop the lock
+    assert contents() == before
     store.close_files()
     assert state() == ["free", "free"]
     holder = (

@@ -362,6 +362,7 @@ def test_an_index_that_cannot_grow_refuses_messages_and_indexes_all_later(tmp_pa
 def test_the_reserve_yields_to_a_state_file_on_a_full_disk(tmp_path: Path) -> None:
     store = opened(tmp_path)
     reserve = tmp_path / "reserve"
+    assert StoreSettings().reserve_bytes == 16 << 20  # the small profile's is smaller
     assert reserve.stat().st_blocks * 512 >= reserve.stat().st_size == 1 << 20
 
     class Full(Disk):

@@ -129,6 +129,11 @@ class Flusher:
         if self._running is None and self.failure is None and self.flushed < self._log.readable:
             self._running = asyncio.get_running_loop().create_task(self._run())
 
+    def committed(self) -> None:
+        """The transient pool has copied bytes to the files: flush them if a request waits (FLU-07)."""
+        if self._waiting:
+            self.start()
+
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         try:
@@ -158,7 +163,7 @@ class Flusher:
                 file.flush()
             loop.call_soon_threadsafe(self._done, end, int((time.monotonic() - before) * 1000))
             flushed = end
-            if self._wanted <= end:
+            if self._wanted <= end or self._log.readable <= end:
                 return
 
     def _done(self, end: int, took_ms: int) -> None:
@@ -183,9 +188,9 @@ class Flusher:
             hint="Check the disk, then start the broker again.",
         )
         log.critical("%s", self.failure.message)
+        self._on_failure(self.failure)  # first, so that the answers to waiting senders can name it
         while self._waiting:
             self._waiting.popleft().tell(False)
-        self._on_failure(self.failure)
 
     async def stop(self) -> None:
         """Wait for a flush under way, then flush the rest (FLU-08). Raises FlushFailed."""

@@ -374,7 +374,8 @@ class MessageStore:
     def commit(self) -> None:
         """Transient pool: copy to the files what waits in buffers; it becomes readable (FLU-07)."""
         if self.log.pooled:
-            self.log.commit()
+            if self.log.commit():
+                self.flusher.committed()
             self._confirm(self.log.readable)
 
     def _confirm(self, end: int) -> None:

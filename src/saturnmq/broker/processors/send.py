@@ -406,4 +406,6 @@ def _remark(ctx: Context, status: PutStatus, reason: str) -> str:
         )
     if status is PutStatus.OS_PAGE_CACHE_BUSY:
         return "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+    if not reason and ctx.store.failure is not None:  # it came while the sender waited (DUR-06)
+        reason = ctx.store.failure.message
     return f"UNKNOWN_ERROR {reason}".strip()
