@@ -289,6 +289,12 @@ def test_a_broadcast_consumer_finds_its_file_again_by_its_client_id(run: Run, cl
                     with pytest.raises(ConfigError, match="instance"):
                         client.consumer("g", model="broadcast")
             assert len(ids) == 2, "without a name no two clients are equal"
+            settings = {"instance": "DEFAULT", "offsets_dir": str(tmp_path)}
+            async with Client(name_servers=c.name_servers, **settings) as client:
+                async with client.consumer("g", model="broadcast", start="first") as inbox:
+                    await inbox.subscribe("T")
+                    await (await inbox.recv(30)).ack()
+            assert (tmp_path / "127.0.0.1@DEFAULT" / "g" / "offsets.json").is_file(), "the path of a Java client"
             assert c.broker.offsets == {}, "the broker keeps nothing of it"
 
     run(work)

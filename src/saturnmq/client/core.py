@@ -29,6 +29,7 @@ from saturnmq.client.errors import (
 from saturnmq.client.fault import FaultTable
 from saturnmq.client.heartbeat import heartbeat_addresses, heartbeat_body
 from saturnmq.client.identity import MessageIds, client_id, local_ip
+from saturnmq.client.key_file import with_key_file
 from saturnmq.client.name_servers import NameServers
 from saturnmq.client.remote import Remote
 from saturnmq.client.requests import Replies
@@ -132,7 +133,7 @@ class Core:
 
     async def start(self) -> None:
         """Make the connections' owner and the timers. Waits for no server but a named address server."""
-        settings = self.settings
+        settings = self.settings = await with_key_file(self.settings)
         self._loop = asyncio.get_running_loop()
         addresses = settings.name_servers
         if not addresses and settings.address_server:

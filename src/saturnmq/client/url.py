@@ -30,6 +30,7 @@ ENV_NAME_SERVERS: Final = "NAMESRV_ADDR"
 _ENV_KEYS: Final = {
     "SATURNMQ_ACCESS_KEY": "access_key",
     "SATURNMQ_SECRET_KEY": "secret_key",
+    "SATURNMQ_KEY_FILE": "key_file",
     "SATURNMQ_NAMESPACE": "namespace",
     "SATURNMQ_TIMEOUT": "timeout",
 }
@@ -50,6 +51,7 @@ class ClientSettings:
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)
     security_token: str | None = field(default=None, repr=False)  # ACL-18, of a temporary account
+    key_file: str | None = None  # ACL-18 rocketmq.client.keyFile: credentials, read by `start`; access_key overrides it
     namespace: str | None = None  # PR-32
     tls: bool = False
     tls_verify: bool = True  # the server's certificate must be signed by a trusted authority, and be for its host
