@@ -14,6 +14,7 @@ import pytest
 from wire import Clock, Wire, run, wire
 
 from saturnmq.broker import Broker, BrokerSettings
+from saturnmq.broker import registrar as registrar_module
 from saturnmq.broker.address_server import LookupFailed, parse
 from saturnmq.broker.processors import relay
 from saturnmq.broker.slow_groups import CHECK_SECONDS, disable_slow
@@ -611,7 +612,9 @@ def test_a_message_that_fits_no_record_is_refused_by_the_store() -> None:
 
 
 @pytest.mark.spec("NS-36")
-def test_an_address_server_tells_where_the_name_servers_are(tmp_path: Path) -> None:
+def test_an_address_server_tells_where_the_name_servers_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registrar_module, "LOOK_UP_SECONDS", 0.01)
+
     async def work() -> None:
         name_server = NameServer(NameServerSettings(kv_config_path=str(tmp_path / "kv.json")), NetSettings())
         host, port = await name_server.start("127.0.0.1", 0)
@@ -631,8 +634,7 @@ def test_an_address_server_tells_where_the_name_servers_are(tmp_path: Path) -> N
         await broker.start()  # also without an answer
         try:
             assert asked[0].startswith(b"GET /rocketmq/nsaddr HTTP/1.0\r\n") and broker.registrar.name_servers == []
-            answer = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n{host}:{port}\n".encode()
-            await broker.registrar.look_up()
+            answer = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n{host}:{port}\n".encode()  # asked again
             while broker.advertised_address not in name_server.routes.live:
                 await asyncio.sleep(0)
             answer = b"HTTP/1.1 200 OK\r\n\r\n<html>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,10 +29,12 @@ class Scripted:
         self.healthy = True
         self.changed = "true"
         self.asked: list[int] = []
+        self.last = Command(0)
         self.server = RemotingServer(self._handle, settings=NetSettings())
 
     def _handle(self, connection: Connection, request: Command) -> Command:
         self.asked.append(request.code)
+        self.last = request
         if not self.healthy:
             return request.reply(1, "not today")
         if request.code == RequestCode.QUERY_DATA_VERSION:
@@ -96,7 +99,7 @@ def test_periods_and_timeouts_are_the_originals() -> None:
     assert (UNREGISTER_TIMEOUT_MS, LOOK_UP_SECONDS) == (3000, 120)
 
 
-@pytest.mark.spec("NS-33")
+@pytest.mark.spec("NS-32", "NS-33")
 def test_a_broker_registers_with_force_unless_told_otherwise(tmp_path: Path) -> None:
     async def work() -> None:
         one = Scripted("one")
@@ -104,5 +107,8 @@ def test_a_broker_registers_with_force_unless_told_otherwise(tmp_path: Path) -> 
         async with registrar(tmp_path, one) as (made, _):
             assert await made.register()
             assert one.asked == [RequestCode.REGISTER_BROKER]
+            told = {"brokerName": "broker-a", "brokerAddr": "h:1", "clusterName": "DefaultCluster", "brokerId": "0"}
+            assert told.items() <= one.last.ext.items() and one.last.ext["haServerAddr"] == "h:2"
+            assert one.last.ext["bodyCrc32"] == str(zlib.crc32(one.last.body or b"") & 0x7FFFFFFF)
 
     run(work)

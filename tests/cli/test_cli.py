@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import subprocess
@@ -12,6 +13,9 @@ from typing import Any
 
 import psutil
 import pytest
+
+from saturnmq.net import NetSettings, RemotingClient
+from saturnmq.protocol.command import Command
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., Any]
@@ -104,6 +108,42 @@ def test_config_file_is_read_and_an_unknown_key_warns_with_the_nearest(cli: Cli,
     strict = cli("broker", "-c", str(conf), "--print-config", "--strict-config")
     assert strict.returncode == 2
     assert "brokerClusterName" in strict.stderr
+
+
+@pytest.mark.spec("DG-11")
+def test_every_key_of_a_usual_broker_conf_has_its_effect(serve: Start, cli: Cli, tmp_path: Path) -> None:
+    keys = {
+        "brokerClusterName": "C", "brokerName": "broker-x", "brokerId": "0", "namesrvAddr": "127.0.0.1:1;127.0.0.1:2",
+        "deleteWhen": "05", "fileReservedTime": "48", "brokerRole": "ASYNC_MASTER", "flushDiskType": "SYNC_FLUSH",
+        "storePathRootDir": f"{tmp_path}/root", "storePathCommitLog": f"{tmp_path}/cl",
+        "storePathConsumeQueue": f"{tmp_path}/cq", "storePathIndex": f"{tmp_path}/index",
+        "storeCheckpoint": f"{tmp_path}/check", "abortFile": f"{tmp_path}/abort",
+    }  # fmt: skip
+    conf = tmp_path / "broker.conf"
+    conf.write_text("".join(f"{name}={value}\n" for name, value in (keys | {"listenPort": "0"}).items()))
+    printed = cli("broker", "-c", str(conf), "--strict-config", "-p")
+    assert printed.returncode == 0
+    assert {f"{name}={value}  # {conf}" for name, value in keys.items()} <= set(printed.stdout.splitlines())
+    server = serve("broker", "-c", str(conf), "--set", "storeProfile=small")
+    assert (server.facts["store"], server.facts["durability"]) == (f"{tmp_path}/root", "SYNC_FLUSH")
+    assert any(
+        line.startswith("The broker[broker-x, ") and line.endswith("is 127.0.0.1:1;127.0.0.1:2") for line in server.out
+    )
+    assert (tmp_path / "abort").exists()
+
+    async def send() -> Command:
+        client = RemotingClient(settings=NetSettings())
+        fields = {"b": "T", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1", "h": "0", "i": "KEYS\x01k"}
+        try:
+            return await client.invoke(server.facts["broker"], Command(310, ext=fields, body=b"x"), 5000)
+        finally:
+            await client.close()
+
+    assert asyncio.run(send()).code == 0
+    assert server.stop() == 0
+    assert not (tmp_path / "abort").exists() and (tmp_path / "check").stat().st_size
+    assert all(any(path.is_file() for path in (tmp_path / name).rglob("*")) for name in ("cl", "cq/T/0", "index"))
+    assert '"C"' in (tmp_path / "root" / "config" / "topics.json").read_text()
 
 
 @pytest.mark.spec("CLI-10", "CLI-02")

@@ -614,12 +614,18 @@ def test_oneway_is_written_and_nothing_waited_for(run: Run, cluster: Any) -> Non
             message_id = await out.send_oneway("T", b"x", tag="t")
             (command,) = await c.broker.wait_for(310)
             assert command.is_oneway and decode_properties(command.ext["i"])["UNIQ_KEY"] == message_id
+            for options in (
+                {"queue": MessageQueue("T", "b0", 2)},
+                {"selector": lambda queues, arg: queues[arg], "selector_arg": 2},
+            ):
+                await out.send_oneway("T", b"x", **options)
+            assert [one.ext["e"] for one in (await c.broker.wait_for(310, 3))[1:]] == ["2", "2"]
             await c.broker.stop()
             while client._core.remote.is_connected(c.broker.address):
                 await asyncio.sleep(0)
             with pytest.raises(Exception, match="cannot reach"):
                 await out.send_oneway("T", b"x")
-            assert len(c.broker.of(310)) == 1
+            assert len(c.broker.of(310)) == 3
 
     run(work)
 
@@ -951,6 +957,9 @@ def test_create_topic_asks_every_master_five_times_and_needs_one(run: Run, clust
                 and command.ext["writeQueueNums"] == "6"
                 and command.ext["perm"] == "6"
             )
+            assert (command.ext["readQueueNums"], command.ext["topicSysFlag"]) == ("6", "0")
+            assert await client.create_topic("UNIT", sys_flag=1) == ["b1"]
+            assert c.brokers["b1"].of(17)[1].ext["topicSysFlag"] == "1"
             c.brokers["b1"].script[17] = answer(1, "no")
             with pytest.raises(ResponseError):
                 await client.create_topic("NEW")
@@ -972,6 +981,9 @@ def test_messages_are_found_by_offset_id_unique_id_and_key(run: Run, cluster: An
             assert found.body == b"one" and not await client.query_messages("T", "hash collision")
             query = c.broker.of(12)[0]
             assert query.ext["key"] == "k1" and query.ext["_UNIQUE_KEY_QUERY"] == "false"
+            assert await client.query_messages("T", "k1", begin=5, end=7)
+            asked = c.broker.of(12)[-1].ext
+            assert (asked["beginTimestamp"], asked["endTimestamp"], query.ext["maxNum"]) == ("5", "7", "5")
             c.broker.script[33] = answer(1, "not here")
             assert (await client.view_message(receipt.message_id, "T")).body == b"one"
             assert c.broker.of(12)[-1].ext["_UNIQUE_KEY_QUERY"] == "true"

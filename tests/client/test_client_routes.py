@@ -247,6 +247,25 @@ def test_brokers_that_no_route_names_hear_no_more(run: Run, cluster: Any) -> Non
 
 
 @pytest.mark.spec("PR-10")
+def test_a_question_for_a_route_has_the_timeout_of_the_clients_api(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    async def noted(self: NameServers, command: Command, timeout_ms: int) -> Command:
+        asked.append(timeout_ms)
+        return command.reply(17)
+
+    monkeypatch.setattr(NameServers, "call", noted)
+
+    async def work() -> None:
+        async with Client(name_servers="127.0.0.1:1") as client, client.producer("g") as out:
+            with pytest.raises(RouteNotFound):
+                await out.queues("T")
+        assert set(asked) == {3000}
+
+    run(work)
+
+
+@pytest.mark.spec("PR-10")
 def test_route_request_accepts_standard_json_only(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
