@@ -171,7 +171,7 @@ def test_the_correction_is_the_least_offset_of_the_groups() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send(d=2)
-            for group, offset in (("A", 5), ("B", 3), ("C", 1)):
+            for group, offset in (("A", 5), ("B", 3), ("C", 1), ("D", 9)):
                 await commit(w, offset, group=group)
                 await commit(w, offset + 10, group=group, queue=1)
 

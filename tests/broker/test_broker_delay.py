@@ -20,6 +20,7 @@ from saturnmq.protocol.codes import HALF_TOPIC, SCHEDULE_TOPIC, RequestCode
 from saturnmq.protocol.errors import ConfigError, FlushFailed, ResponseError
 from saturnmq.protocol.message import BatchItem, Host, Message, decode_record, encode_properties, java_hash
 from saturnmq.store import FlushDiskType, MessageStore, PutResult, PutStatus, StateFile, StoreProfile, StoreSettings
+from saturnmq.store.delay import due_ms
 
 MAX = 18
 
@@ -68,6 +69,21 @@ def test_what_is_put_aside_comes_back_to_its_topic_and_queue(level: int, queue: 
     assert (copy.topic, copy.queue_id, copy.reconsume_times, copy.born_timestamp_ms) == ("T", queue, 2, 5)
     expected = {"DELAY": str(min(level, MAX)), "REAL_TOPIC": "T", "REAL_QID": str(queue)}
     assert copy.properties == own | expected
+
+
+@pytest.mark.spec("DLY-01")
+def test_delay_levels_are_apaches_18_and_units_go_up_to_days() -> None:
+    minutes = [n * 60_000 for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)]
+    expected = (1000, 5000, 10_000, 30_000, *minutes, 3_600_000, 7_200_000)
+    assert delay.levels_of(StoreSettings().message_delay_level) == expected and len(expected) == MAX
+    assert delay.levels_of("2s 2m 2h 2d") == (2000, 120_000, 7_200_000, 172_800_000)
+
+
+@pytest.mark.spec("DLY-03")
+def test_delay_of_an_unknown_level_is_one_second() -> None:
+    assert due_ms(2, 7, (1000, 5000)) == 5007
+    for unknown in (0, 3, -1):
+        assert due_ms(unknown, 7, (1000, 5000)) == 1007
 
 
 @pytest.mark.spec("DLY-01")
@@ -166,8 +182,27 @@ def test_other_properties_are_not_mistaken_for_a_delay_and_bad_ones_are_refused(
             assert len(await w.messages()) == 5
             answer = await w.send(raw="DELAY\x01soon")
             assert (answer.code, "'soon'" in (answer.remark or "")) == (13, True)
-            assert (await w.send(properties={"DELAY": "3"}, f=4)).code == 0  # prepared: not delayed
-            assert await w.messages(SCHEDULE_TOPIC, 2) == []
+
+    run(work)
+
+
+@pytest.mark.spec("DLY-02")
+@pytest.mark.parametrize(("flags", "topic"), [(0, SCHEDULE_TOPIC), (8, SCHEDULE_TOPIC), (4, "T"), (12, "T")])
+def test_prepared_and_rolled_back_messages_are_not_delayed(flags: int, topic: str) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            sent = await w.send(properties={"DELAY": "3"}, f=flags)
+            record = w.broker.store.read_record(int(sent.ext["msgId"][16:], 16))
+            assert record is not None and decode_record(record).topic == topic
+
+    run(work)
+
+
+@pytest.mark.spec("DLY-02")
+def test_clients_cannot_send_to_the_schedule_topic() -> None:
+    async def work() -> None:
+        async with wire() as w:
+            assert (await w.send(SCHEDULE_TOPIC)).code == 16
 
     run(work)
 

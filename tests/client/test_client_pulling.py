@@ -16,6 +16,7 @@ from saturnmq import Ack, Client
 from saturnmq.client import assignment, offsets, queue_locks, send_back
 from saturnmq.client.assignment import FLOW_CONTROL_DELAY_S, Generation
 from saturnmq.client.consumer_settings import ConsumerSettings
+from saturnmq.client.errors import BrokerNotExist
 from saturnmq.client.member import Member
 from saturnmq.client.ordered import OrderedAssignment
 from saturnmq.client.puller import PullStatus, pull_result
@@ -123,6 +124,22 @@ def test_a_slave_that_is_gone_is_replaced_by_the_next_id_then_by_any(run: Run, c
             master, slave = ((c.brokers[name].address, name == "b1") for name in ("b0", "b1"))
             for wanted, found in ((0, master), (1, slave), (2, slave), (3, master)):
                 assert await client._core.read_address("T", "b0", wanted) == found
+
+    run(work)
+
+
+@pytest.mark.spec("PL-05")
+def test_broker_in_no_route_is_looked_for_once_more(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(2) as c, Client(name_servers=c.name_servers, route_poll_ms=100_000) as client:
+            c.add("T", c.route("b0"))
+            await client.puller().queues("T")
+            asked = len(c.ns[0].of(105))
+            with pytest.raises(BrokerNotExist, match="b1"):
+                await client._core.read_address("T", "b1")
+            assert len(c.ns[0].of(105)) == asked + 1
+            c.add("T", c.route("b0", "b1"))
+            assert await client._core.read_address("T", "b1") == (c.brokers["b1"].address, False)
 
     run(work)
 
@@ -349,7 +366,7 @@ def test_locks_are_renewed_every_20_s_and_every_3_s_while_one_is_missing(monkeyp
     assert slept == [1, 20, 3, 20] and renewed == 3
 
 
-@pytest.mark.spec("PL-03")
+@pytest.mark.spec("PL-03", "CA-12")
 def test_pull_flags_of_broadcast_and_of_assigned_queues(run: Run, cluster: Any, tmp_path: Path) -> None:
     async def work() -> None:
         settings: Any = {"instance": "one", "offsets_dir": str(tmp_path)}

@@ -222,3 +222,34 @@ def test_locks_go_to_the_master_and_offsets_to_a_slave_only_without_one(run: Run
                 await eventually(lambda: slave.offsets.get(("g", "T", 0)) == 2)
 
     run(work)
+
+
+@pytest.mark.spec("CC-05", "RB-03")
+def test_retry_that_ends_after_its_queue_left_commits_nothing(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        quick: Any = {"rebalance_ms": 60_000, "persist_offsets_ms": 20}
+        async with cluster() as c, Client(name_servers=c.name_servers, **quick) as client:
+            c.add("T", c.route(read=1, write=1))
+            c.broker.put("T", 0, b"x")
+            answer_it = asyncio.Event()
+
+            async def late(command: Any) -> Any:
+                await answer_it.wait()
+                return command.reply()
+
+            c.broker.script[36] = late
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                retrying = asyncio.ensure_future((await inbox.recv(30)).retry())
+                await c.broker.wait_for(36)
+                c.broker.script[38] = lambda command: command.reply(body=ConsumerIdList(["another"]).encode())
+                inbox.wake_rebalance()
+                await eventually(lambda: not inbox.assigned)
+                c.broker.offsets["g", "T", 0] = 0  # of the next owner
+                answer_it.set()
+                await retrying
+                assert inbox.committed() == {}
+                await client._core._persist_offsets()
+            assert c.broker.offsets["g", "T", 0] == 0
+
+    run(work)

@@ -8,6 +8,7 @@ import pytest
 
 from saturnmq.protocol.message import Host, Message
 from saturnmq.store import GetStatus, MessageStore, StoreProfile, StoreSettings
+from saturnmq.store import store as store_module
 from saturnmq.store.commit_log import CommitLog
 from saturnmq.store.consume_queue import ConsumeQueue
 
@@ -63,3 +64,13 @@ def test_unreadable_index_file_is_passed_at_its_boundary(
     result = store.get("T", 0, offset, 32)
     assert (result.status, result.next_offset) == (GetStatus.OFFSET_FOUND_NULL, following)
     store.close_files()
+
+
+@pytest.mark.spec("BP-04")
+def test_memory_counted_on_is_40_percent_of_the_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "_memory_bytes", lambda: 1_000_000)
+    for percent, expected in ((40, 400_000), (25, 250_000)):
+        settings = StoreSettings(store_path_root_dir=str(tmp_path), memory_percent_max=percent)
+        store = MessageStore(settings)
+        assert store.memory_bytes == expected
+    assert StoreSettings().memory_percent_max == 40
