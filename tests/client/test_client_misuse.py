@@ -8,8 +8,19 @@ from typing import Any
 
 import pytest
 
-from saturnmq import Client, Closed, ConfigError, Message, MessageQueue, MessageRefused, ReplyTimeout, ResponseError
+from saturnmq import (
+    Client,
+    Closed,
+    ConfigError,
+    Message,
+    MessageQueue,
+    MessageRefused,
+    ReplyTimeout,
+    ResponseError,
+    RouteNotFound,
+)
 from saturnmq.client.errors import NotStarted
+from saturnmq.testing import EmbeddedBroker
 
 Run = Callable[[Callable[[], Any]], Any]
 
@@ -126,6 +137,24 @@ def test_broker_address_given_as_a_name_server_is_named(run: Run, cluster: Any) 
             assert (
                 error.hint == f"{c.ns[0].address} is not a NameServer; its port is 9876 by default, a broker's 10911."
             )
+
+    run(work)
+
+
+def test_reader_of_an_unknown_topic_is_not_told_that_auto_creation_is_off(run: Run) -> None:
+    async def work() -> None:
+        async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
+            puller = client.puller()
+            for read in (
+                lambda: puller.queues("Nope"),
+                lambda: puller.refresh("Nope"),
+                lambda: client.query_messages("Nope", "k"),
+                lambda: client.query_trace("k", topic="Nope"),
+            ):
+                with pytest.raises(RouteNotFound, match=r"saturnmq admin updateTopic .* -t Nope") as caught:
+                    await read()
+                assert "auto-creation is" not in str(caught.value), "this client did not ask"
+                assert "autoCreateTopicEnable=true creates it with the first message" in str(caught.value)
 
     run(work)
 

@@ -298,16 +298,14 @@ class Core:
         """The route to read a topic. Raises RouteNotFound (10005)."""
         route = await self.routes.for_read(topic)
         if route is None:
-            raise self.route_not_found(topic)
+            raise self.route_not_found(topic, reading=True)
         return route
 
-    def route_not_found(self, topic: str) -> RouteNotFound:
-        """The error of PR-10, with the command that creates the topic (UX-08)."""
-        return RouteNotFound(f"No route info of this topic: {topic}.", hint=self.missing_topic_hint(topic))
-
-    def missing_topic_hint(self, topic: str) -> str:
-        auto_create = self.routes.known(self.settings.create_topic_key) is not None
-        return hints.missing_topic(topic, self.name_servers.addresses, auto_create=auto_create)
+    def route_not_found(self, topic: str, *, reading: bool = False) -> RouteNotFound:
+        """The error of PR-10, with the command that creates the topic (UX-08). Readers do not ask for the default topic."""
+        auto_create = None if reading else self.routes.known(self.settings.create_topic_key) is not None
+        hint = hints.missing_topic(topic, self.name_servers.addresses, auto_create=auto_create)
+        return RouteNotFound(f"No route info of this topic: {topic}.", hint=hint)
 
     async def master_address(self, topic: str, broker_name: str) -> str:
         """Address of the master; an unknown one refreshes the route once. Raises BrokerNotExist (PR-22)."""

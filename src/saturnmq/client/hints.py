@@ -46,20 +46,19 @@ def unreachable_broker(topic: str, broker: str, address: str) -> str:
     )
 
 
-def missing_topic(topic: str, name_servers: Sequence[str], *, auto_create: bool) -> str:
-    """UX-08, code 17 and 10005: the creating command, and whether auto-creation is off."""
+def missing_topic(topic: str, name_servers: Sequence[str], *, auto_create: bool | None) -> str:
+    """UX-08, code 17 and 10005: the creating command, and whether auto-creation is off; None where it was not asked."""
     command = f"saturnmq admin updateTopic -n '{';'.join(name_servers)}' -c DefaultCluster -t {topic}"
+    if auto_create is None:
+        return f"Create it: {command}. A broker with autoCreateTopicEnable=true creates it with the first message sent to it."
     state = "on" if auto_create else "off"
     return f"Create it: {command} (auto-creation is {state} here)."
 
 
 def missing_topic_to_read(topic: str, name_servers: Sequence[str]) -> str:
     """A subscribed topic that no NameServer knows: how to create it, and which option waits for it."""
-    command = f"saturnmq admin updateTopic -n '{';'.join(name_servers)}' -c DefaultCluster -t {topic}"
-    return (
-        f"Create it: {command}. A broker with autoCreateTopicEnable=true creates it with the first message sent to it; "
-        "the consumer option route_timeout=None waits for that."
-    )
+    hint = missing_topic(topic, name_servers, auto_create=None)
+    return f"{hint[:-1]}; the consumer option route_timeout=None waits for that."
 
 
 def busy(remark: str) -> str:

@@ -158,7 +158,7 @@ class Puller:
         self._core.check_running("puller")
         wire = namespaces.wrap(self._namespace, topic)
         if await self._core.routes.refresh(wire) is None:
-            raise self._core.route_not_found(wire)
+            raise self._core.route_not_found(wire, reading=True)
         return await self.queues(topic)
 
     async def watch(self, topic: str) -> AsyncGenerator[list[MessageQueue], None]:
