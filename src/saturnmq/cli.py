@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import dataclasses
 import importlib
-import json
 import logging
 import os
 import signal
@@ -23,6 +22,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import saturnmq
 from saturnmq import admin
+from saturnmq.cli_output import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_UNREACHABLE,
+    EXIT_USAGE,
+    Parser,
+    complain,
+    emit_rows,
+    fail,
+    ready,
+)
 from saturnmq.protocol.codes import VERSION
 from saturnmq.protocol.command import own_serialization
 from saturnmq.protocol.errors import ConfigError, SaturnError
@@ -32,11 +43,7 @@ if TYPE_CHECKING:
     from saturnmq.broker import Broker
     from saturnmq.namesrv import NameServer
 
-EXIT_DONE: Final = 0
-EXIT_FAILED: Final = 1
-EXIT_USAGE: Final = 2
-EXIT_UNREACHABLE: Final = 4
-EXIT_INTERRUPTED: Final = 130
+PORT_MAX: Final = 65535
 
 log = logging.getLogger(__name__)
 
@@ -143,46 +150,6 @@ def print_config(configured: Configured, as_json: bool) -> int:
         for row in rows:
             print(f"{row['key']}={row['value']}  # {row['origin']}")
     return EXIT_DONE
-
-
-# ---- output --------------------------------------------------------------------------------------------------------
-
-
-def complain(text: str) -> None:
-    """A line on stderr."""
-    print(f"saturnmq: {text}", file=sys.stderr, flush=True)
-
-
-def emit_rows(command: str, rows: list[dict[str, Any]]) -> None:
-    """One JSON document on stdout (CLI-02)."""
-    print(json.dumps({"schema": 1, "command": command, "rows": rows}), flush=True)
-
-
-def fail(error: Exception, args: argparse.Namespace, code: int) -> int:
-    """A line what, a line what next; as an object with --json; the traceback only with --debug (CLI-03)."""
-    if getattr(args, "debug", False):
-        logging.getLogger("saturnmq").error("failed", exc_info=error)
-    message = error.message if isinstance(error, SaturnError) else f"{type(error).__name__}: {error}"
-    hint = getattr(error, "hint", None)
-    problems = error.problems if isinstance(error, ConfigError) else [message]
-    if getattr(args, "json", False):
-        number = error.code if isinstance(error, SaturnError) else None
-        print(json.dumps({"code": number, "message": "; ".join(problems), "hint": hint}), file=sys.stderr, flush=True)
-        return code
-    for problem in problems:
-        complain(f"error: {problem}")
-    if hint is None and isinstance(error, ConfigError):
-        hint = "See saturnmq --help, or --print-config for every key with its value."
-    complain(f"next: {hint or 'run it again with --debug for the whole story.'}")
-    return code
-
-
-def ready(command: str, facts: dict[str, str], args: argparse.Namespace) -> None:
-    """The one line that says a server serves (CLI-09)."""
-    if args.json:
-        emit_rows(command, [facts])
-    else:
-        print("saturnmq: ready " + " ".join(f"{name}={value}" for name, value in facts.items()), flush=True)
 
 
 # ---- servers -------------------------------------------------------------------------------------------------------
@@ -391,7 +358,7 @@ def run_standalone(args: argparse.Namespace) -> int:
     async def main(stop: asyncio.Event) -> None:
         tls = broker_tls(configured)
         server: NameServer = NameServer(namesrv_settings, net, tls=tls)
-        host, port = await server.start(settings.bind_address, args.namesrv_port)
+        host, port = await server.start(settings.bind_address, args.namesrv_port, chosen_by="option --namesrv-port")
         try:
             reachable = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104 - compared, not bound
             name_servers = f"{reachable}:{port}"
@@ -424,7 +391,9 @@ def run_spark(args: argparse.Namespace) -> int:
         export = importlib.import_module("saturnmq.spark.export")
     except ImportError as error:
         raise ConfigError(f"{error.name} is missing: pip install 'saturnmq[spark]'") from error
-    code: int = export.main(args.rest)
+    options = [f"--{name}" for name in ("json", "quiet") if getattr(args, name)]
+    first = ["--check"] if args.check else args.rest[:1]
+    code: int = export.main([*first, *options, *([] if args.check else args.rest[1:])])
     return code
 
 
@@ -447,6 +416,13 @@ def configure_store(parser: argparse.ArgumentParser) -> None:
 # ---- the table -----------------------------------------------------------------------------------------------------
 
 
+def port_number(text: str) -> int:
+    """A port, 0 for a free one. Raises ArgumentTypeError."""
+    if not text.isdecimal() or int(text) > PORT_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a port in 0..{PORT_MAX}")
+    return int(text)
+
+
 def server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-c", "--config", type=Path, metavar="FILE", help="properties file with RocketMQ's own key names"
@@ -454,35 +430,51 @@ def server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="one key; stands above the file"
     )
-    parser.add_argument("-p", "--print-config", action="store_true", help="print every key, value and origin, and exit")
+    parser.add_argument(
+        "-p", "--print-config", action="store_true", help="print every key, value and origin, and exit (not the port)"
+    )
     parser.add_argument("--strict-config", action="store_true", help="an unknown key is an error, not a warning")
 
 
 def configure_namesrv(parser: argparse.ArgumentParser) -> None:
     server_options(parser)
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, help="port to listen on (default 9876)")
+    parser.add_argument("--port", type=port_number, help="port to listen on (default 9876)")
     parser.add_argument("-n", dest="ignored", metavar="HOST:PORT", help="taken as the original does, without effect")
+
+
+def broker_options(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    parser.add_argument(
+        "--data",
+        type=Path,
+        required=required,
+        metavar="DIR",
+        help="where messages and state are kept (storePathRootDir)",
+    )
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=port_number, help="broker port (default 10911)")
 
 
 def configure_broker(parser: argparse.ArgumentParser) -> None:
     server_options(parser)
     parser.add_argument("-n", "--name-servers", metavar="HOST:PORT;...", help="name servers to register with")
+    broker_options(parser)
 
 
 def configure_standalone(parser: argparse.ArgumentParser) -> None:
     server_options(parser)
-    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="where messages and state are kept")
-    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
-    parser.add_argument("--namesrv-port", type=int, default=9876, help="name server port (default 9876)")
-    parser.add_argument("--port", type=int, help="broker port (default 10911)")
+    broker_options(parser, required=True)
+    parser.add_argument("--namesrv-port", type=port_number, default=9876, help="name server port (default 9876)")
 
 
 def configure_spark(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
+        "--check", action="store_true", help="which Java, Python and Spark run here, and does a worker work"
+    )
+    parser.add_argument(
         "rest", nargs=argparse.REMAINDER, metavar="PIPELINE ...",
         help="export, replay, trace, stats, audit, dlq, files, compact: saturnmq spark PIPELINE --help; "
-        "pack OUT: what executors need; --check: does Spark run here; --help after a pipeline's name shows its inputs, outputs "
+        "pack OUT: what executors need; --help after a pipeline's name shows its inputs, outputs "
         "and guarantees",
     )  # fmt: skip
 
@@ -523,13 +515,11 @@ VERBS: Final = (
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line, from VERBS."""
-    common = argparse.ArgumentParser(add_help=False)
+    common = Parser(add_help=False)
     common.add_argument("--json", action="store_true", help="results as one JSON document on stdout")
     common.add_argument("--quiet", action="store_true", help="no progress, warnings only")
     common.add_argument("--debug", action="store_true", help="log everything, show tracebacks")
-    parser = argparse.ArgumentParser(
-        prog="saturnmq", description="A message broker compatible with Apache RocketMQ 4.9.7, in Python."
-    )
+    parser = Parser(prog="saturnmq", description="A message broker compatible with Apache RocketMQ 4.9.7, in Python.")
     parser.add_argument("--version", action="store_true", help="version, commit, Python, twin, loop, protocol")
     verbs = parser.add_subparsers(dest="verb", metavar="COMMAND")
     for verb in VERBS:

@@ -102,13 +102,13 @@ def standalone(serve: Callable[..., Server], tmp_path: Path) -> Callable[..., Se
     return start
 
 
-def run_cli(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def run_cli(*args: str, env: dict[str, str] | None = None, seconds_max: float = 60) -> subprocess.CompletedProcess[str]:
     """One short command, to its end."""
     return subprocess.run(
         [sys.executable, "-m", "saturnmq.cli", *args],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=seconds_max,
         env=os.environ | (env or {}),
     )
 

@@ -33,7 +33,7 @@ from saturnmq.broker.stats import SAMPLE_SECONDS, Stats
 from saturnmq.broker.timer import TimerService
 from saturnmq.broker.topics import Topics
 from saturnmq.broker.transactions import Transactions
-from saturnmq.net import Connection, NetSettings, RemotingServer, SendFailed
+from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer, SendFailed
 from saturnmq.net.refusals import Refusals
 from saturnmq.net.tls import TlsSettings
 from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
@@ -262,7 +262,8 @@ class Broker:
         self._bound = await self._server.start(host, port)
         self._set_address()  # before the loop goes on: requests may come from now on
         if self.settings.fast_port_enable:
-            await self._fast.start(host, self._bound[1] - 2 if port else 0)
+            fast = self._bound[1] - 2 if port else 0
+            await self._fast.start(host, fast, chosen_by=f"the fast port is 2 below the main one: {CHOSEN_BY}")
 
     def _set_address(self) -> None:
         host = self.settings.broker_ip1 or self._bound[0]

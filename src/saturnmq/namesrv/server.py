@@ -13,7 +13,7 @@ from saturnmq.namesrv.kv_config import KVConfig
 from saturnmq.namesrv.processor import process
 from saturnmq.namesrv.routes import RouteTable
 from saturnmq.namesrv.settings import NameServerSettings
-from saturnmq.net import Connection, NetSettings, RemotingServer
+from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer
 from saturnmq.net.tls import TlsSettings
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.command import Command
@@ -63,10 +63,10 @@ class NameServer:
         self._cache: dict[str, bytes] = {}
         self._cached_at = -1
 
-    async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Serve; the bound address. Raises StartError, StoreError."""
+    async def start(self, host: str, port: int, *, chosen_by: str = CHOSEN_BY) -> tuple[str, int]:
+        """Serve; the bound address. chosen_by: as in RemotingServer.start. Raises StartError, StoreError."""
         self.kv.load()
-        bound = await self._server.start(host, port)
+        bound = await self._server.start(host, port, chosen_by=chosen_by)
         settings = self.settings
         self._every("scan", settings.scan_first_ms, lambda: self.settings.scan_interval_ms, self.scan)
         self._every("kv", settings.kv_log_first_ms, lambda: self.settings.kv_log_interval_ms, self._log_kv)

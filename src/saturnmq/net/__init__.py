@@ -4,11 +4,12 @@ from saturnmq.net.client import RemotingClient
 from saturnmq.net.connection import Connection, Handler, Later
 from saturnmq.net.endpoint import ConnectionListener, Listener, RpcHook
 from saturnmq.net.errors import CallTimeout, ConnectFailed, SendFailed, StartError, TooManyRequests
-from saturnmq.net.server import RemotingServer
+from saturnmq.net.server import CHOSEN_BY, RemotingServer
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import TlsMode, TlsSettings
 
 __all__ = [
+    "CHOSEN_BY",
     "CallTimeout",
     "ConnectFailed",
     "Connection",

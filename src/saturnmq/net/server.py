@@ -10,6 +10,7 @@ from typing import Any, Final
 from saturnmq.net.connection import TLS_CLIENT_HELLO, Connection, Handler
 from saturnmq.net.endpoint import ConnectionListener, Endpoint
 from saturnmq.net.errors import StartError
+from saturnmq.net.port_holder import port_holder
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import ContextHolder, TlsMode, TlsSettings, TlsStream
 
@@ -20,6 +21,7 @@ try:
 except ImportError:  # not a Unix: descriptors are not counted there
     resource = None
 
+CHOSEN_BY: Final = "option --port, key listenPort"  # what sets the port of most servers
 _PORT_MAX: Final = 65535
 _ENDLESS: Final = 2**31
 _LOOPBACK: Final = ("127.", "::ffff:127.")
@@ -67,13 +69,14 @@ class RemotingServer(Endpoint):
         self._mode = self._tls.settings.server_mode
         self._server: asyncio.Server | None = None
 
-    async def start(self, host: str, port: int) -> tuple[str, int]:
+    async def start(self, host: str, port: int, *, chosen_by: str = CHOSEN_BY) -> tuple[str, int]:
         """Listen; returns the bound address, port 0 takes a free one.
 
+        chosen_by: the option or key that sets the port, for the error's hint.
         Raises StartError naming the address, the cause and what to do.
         """
         if not 0 <= port <= _PORT_MAX:
-            raise StartError(f"port {port} is outside 0..{_PORT_MAX}")
+            raise StartError(f"port {port} is outside 0..{_PORT_MAX}", hint=f"Choose a port in range ({chosen_by}).")
         loop = asyncio.get_running_loop()
         self.stopping = False
         try:
@@ -81,7 +84,7 @@ class RemotingServer(Endpoint):
                 lambda: Connection(self), host, port, backlog=self.settings.backlog, reuse_address=True
             )
         except OSError as error:
-            raise _start_error(host, port, error) from error
+            raise _start_error(host, port, error, chosen_by) from error
         for sock in self._server.sockets:
             for option, size in (
                 (socket.SO_SNDBUF, self.settings.server_sndbuf_bytes),
@@ -138,14 +141,16 @@ class RemotingServer(Endpoint):
         await self._tls.stop()
 
 
-def _start_error(host: str, port: int, error: OSError) -> StartError:
+def _start_error(host: str, port: int, error: OSError, chosen_by: str) -> StartError:
     if error.errno == errno.EADDRINUSE:
         return StartError(
-            f"port {port} on {host} is in use by another process.",
-            hint="Stop that process or choose another port (option --port, key listenPort).",
+            f"port {port} on {host} is in use by {port_holder(port)}.",
+            hint=f"Stop that process or choose another port ({chosen_by}).",
         )
     if error.errno in (errno.EACCES, errno.EPERM):
-        return StartError(f"port {port} on {host} is not permitted to this user.", hint="Choose a port above 1023.")
+        return StartError(
+            f"port {port} on {host} is not permitted to this user.", hint=f"Choose a port above 1023 ({chosen_by})."
+        )
     return StartError(
         f"cannot listen on {host}:{port}: {error.strerror or error}.",
         hint="Choose an address of this machine (option --host, key bindAddress).",

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar, Union, dataclass_tr
 
 from saturnmq.protocol.errors import BodyError
 from saturnmq.protocol.header_fields import camel_case
-from saturnmq.protocol.json_dialect import ObjectKey, dumps, loads
+from saturnmq.protocol.json_dialect import ObjectKey, dumps, json_type, loads
 
 Reader = Callable[[Any, str], Any]
 Writer = Callable[[Any], Any] | None  # None: the value is JSON as it is
@@ -41,14 +41,14 @@ class Body:
     def decode(cls, data: bytes | None) -> Self:
         """The body in these bytes, standard JSON or the dialect. Raises BodyError, also when there is none."""
         if not data:
-            raise BodyError(f"the body {cls.__name__} is missing")
+            raise BodyError("the body is missing")
         return cls.from_json(loads(data))
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
         """The body in a parsed JSON value. Raises BodyError naming the member that is of another type."""
         if type(value) is not dict:
-            raise BodyError(f"{cls.__name__} is a {type(value).__name__}, must be an object")
+            raise BodyError(f"the body is {json_type(value)}, must be an object")
         arguments = dict(cls._zeros)
         for attribute, wire, read, _write, aliases in cls.MEMBERS:
             member = value.get(wire)
@@ -125,7 +125,12 @@ def _codec(kind: Any) -> tuple[Reader, Writer]:
 
 
 def _body_reader(kind: type[Body]) -> Reader:
-    return lambda value, _name: kind.from_json(value)
+    def read_body(value: Any, name: str) -> Body:
+        if type(value) is not dict:
+            raise _mismatch(name, value, "an object")
+        return kind.from_json(value)
+
+    return read_body
 
 
 def _list_codec(read: Reader, write: Writer) -> tuple[Reader, Writer]:

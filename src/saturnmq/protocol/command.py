@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from saturnmq.protocol.codes import VERSION, CommandFlag, Language
 from saturnmq.protocol.errors import ConfigError, FrameError, HeaderError, LocalProtocolError, RemoteProtocolError
+from saturnmq.protocol.json_dialect import json_type
 
 if TYPE_CHECKING:
     from saturnmq.protocol.header_templates import HeaderTemplate, HeaderTemplates
@@ -262,12 +263,12 @@ def _decode_json(header: bytes, body: bytes | None, limits: FrameLimits) -> Comm
     except (ValueError, RecursionError) as error:
         raise HeaderError(f"header of {len(header)} bytes is not JSON: {error}") from error
     if type(fields) is not dict:
-        raise HeaderError(f"JSON header is a {type(fields).__name__}, must be an object")
+        raise HeaderError(f"JSON header is {json_type(fields)}, must be an object")
     get = fields.get
     ext = get("extFields")
     if ext:
         if type(ext) is not dict:
-            raise HeaderError(f"extFields is a {type(ext).__name__}, must be an object")
+            raise HeaderError(f"extFields is {json_type(ext)}, must be an object")
         if len(ext) > limits.ext_fields_max:
             raise HeaderError(f"{len(ext)} extFields, at most {limits.ext_fields_max} are allowed")
         longest = max(ext, key=len)
@@ -330,7 +331,7 @@ def _texts(ext: dict[str, Any]) -> dict[str, str]:
         elif isinstance(value, str | int | float):
             texts[key] = str(value)
         else:
-            raise HeaderError(f"extFields.{key} is a {type(value).__name__}, must be text, a number or a boolean")
+            raise HeaderError(f"extFields.{key} is {json_type(value)}, must be text, a number or a boolean")
     return texts
 
 

@@ -18,6 +18,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, TypeAlias, TypeVar, dataclass_transform, get_args
 
 from saturnmq.protocol.errors import HeaderError, MissingField
+from saturnmq.protocol.json_dialect import json_type
 
 Int: TypeAlias = Annotated[int, "i32"]
 Long: TypeAlias = Annotated[int, "i64"]
@@ -209,4 +210,4 @@ def _text(field: str, value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return str(value)
-    raise HeaderError(f"header field {field} is a {type(value).__name__}, must be text")
+    raise HeaderError(f"header field {field} is {json_type(value)}, must be text")

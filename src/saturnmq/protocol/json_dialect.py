@@ -105,6 +105,12 @@ class ObjectKey:
         return f"ObjectKey({self.fields!r})"
 
 
+def json_type(value: Any) -> str:
+    """What a parsed value is, in the words of JSON, for errors: "an array"."""
+    names = {dict: "an object", list: "an array", str: "text", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
 def loads(data: bytes | bytearray | memoryview | str, *, bytes_max: int = BODY_BYTES_MAX) -> Any:
     """The value in data, standard JSON or the original's dialect.
 

@@ -72,7 +72,7 @@ class Peers:
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns the bound address. Raises StartError."""
-        return await self._server.start(host, port)
+        return await self._server.start(host, port, chosen_by="key dLegerPeers, alike on all members")
 
     async def stop(self) -> None:
         self._stopped = True

@@ -14,7 +14,7 @@ from enum import Enum, IntEnum
 from typing import Any, Final
 
 from saturnmq.protocol.errors import BodyError, RemoteProtocolError
-from saturnmq.protocol.json_dialect import loads
+from saturnmq.protocol.json_dialect import json_type, loads
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.messages import (
     AppendRequest,
@@ -213,7 +213,7 @@ def _exchange(code: int) -> tuple[type[Any], type[Any]]:
 def _object(body: bytes | None) -> Mapping[str, Any]:
     fields = loads(body or b"")
     if not isinstance(fields, dict):
-        raise BodyError(f"body is a {type(fields).__name__}, must be an object")
+        raise BodyError(f"the body is {json_type(fields)}, must be an object")
     return fields
 
 

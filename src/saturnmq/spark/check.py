@@ -35,6 +35,7 @@ def main(argv: Sequence[str]) -> int:
     """0 when everything works, 1 otherwise."""
     p = argparse.ArgumentParser(prog="saturnmq spark --check", description="Check what Spark needs.")
     p.add_argument("--json", action="store_true", help="one JSON document")
+    p.add_argument("--quiet", action="store_true", help="no effect: nothing else is printed")
     args = p.parse_args(argv)
     spark = session("saturnmq-check")
     try:

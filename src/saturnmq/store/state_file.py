@@ -49,14 +49,15 @@ class StateFile:
             try:
                 parsed = parse(data)
             except (ValueError, KeyError, TypeError, AttributeError, SaturnError) as error:
-                problems.append(f"{type(error).__name__}: {error}")
+                problems.append(error.message if isinstance(error, SaturnError) else f"not understood: {error}")
                 continue
             if problems:
                 log.warning("state file %s cannot be used (%s); its backup is", self.path, problems[0])
             return parsed
         if problems:
             raise CorruptRecord(
-                f"state file {self.path} and its backup cannot be read ({problems[0]}); repair or remove them"
+                f"state file {self.path} and its backup {self.backup.name} cannot be read: {problems[0]}",
+                hint="Put back a good copy of the file, or remove both to start without what they held.",
             )
         return None
 

@@ -1,0 +1,136 @@
+"""Errors of the command line that newcomers cause: what, where, what next, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ports import free_port
+
+Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+CLASS_NAME = re.compile(r"\b(\w+(Error|Exception)|int|str|list|dict|NoneType|[A-Z]\w*Table)\b")
+
+
+@pytest.fixture
+def busy_port() -> Iterator[int]:
+    """A port on which this process listens; 2 below it is free."""
+    port = free_port((0, -2))
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", port))
+        holder.listen()
+        yield port
+
+
+def holder() -> str:
+    """How an error names this process."""
+    return f"process {os.getpid()} ({Path('/proc/self/comm').read_text().strip()})"
+
+
+@pytest.mark.spec("UX-09", "CLI-09")
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("namesrv", "--port", "{port}"), "option --port, key listenPort"),
+        (("standalone", "--data", "{data}", "--namesrv-port", "{port}", "--port", "0"), "option --namesrv-port"),
+        (("standalone", "--data", "{data}", "--namesrv-port", "0", "--port", "{port}"), "option --port, key listenPort"),
+        (("broker", "--data", "{data}", "--port", "{port}"), "option --port, key listenPort"),
+        (
+            ("broker", "--data", "{data}", "--port", "{above}"),
+            "the fast port is 2 below the main one: option --port, key listenPort",
+        ),
+        (
+            ("broker", "--data", "{data}", "--port", "0", "--set", "enableDLegerCommitLog=true", "--set",
+             "dLegerPeers=n0-127.0.0.1:{port}", "--set", "dLegerSelfId=n0", "--set", "dLegerGroup=g"),
+            "key dLegerPeers, alike on all members",
+        ),
+    ],
+)  # fmt: skip
+def test_a_busy_port_names_its_holder_and_the_option_of_that_command(
+    cli: Cli, tmp_path: Path, busy_port: int, command: tuple[str, ...], option: str
+) -> None:
+    values = {"port": busy_port, "above": busy_port + 2, "data": tmp_path / "data"}
+    done = cli(*(word.format(**values) for word in command))
+    assert done.returncode == 1
+    error, hint = (line for line in done.stderr.splitlines() if line.startswith("saturnmq: "))
+    assert error == f"saturnmq: error: port {busy_port} on 127.0.0.1 is in use by {holder()}."
+    assert hint == f"saturnmq: next: Stop that process or choose another port ({option})."
+
+
+@pytest.mark.spec("CLI-03")
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (("admin", "ledgerStatus", "-n", "127.0.0.1:1", "-g", "x"), 4),
+        (("broker", "-c", "absent.conf"), 2),
+        (("broker", "-p", "10911"), 2),
+        (("standalone", "--data"), 2),
+        (("standalone", "--data", "{data}", "--port", "x"), 2),
+        (("standalone", "--data", "{data}", "--namesrv-port", "99999"), 2),
+        (("store", "verify", "--data", "absent"), 1),
+        (("nonsense",), 2),
+    ],
+)
+def test_an_error_as_json_has_a_message_a_hint_and_no_class_name(
+    cli: Cli, tmp_path: Path, command: tuple[str, ...], code: int
+) -> None:
+    command = tuple(word.format(data=tmp_path / "data") for word in command)
+    done = cli(*command, "--json")
+    assert done.returncode == code
+    assert done.stdout == ""
+    error = json.loads(done.stderr)
+    assert error.keys() == {"code", "message", "hint"}
+    assert error["message"] and error["hint"]
+    assert not CLASS_NAME.search(error["message"].replace(str(tmp_path), ""))
+    as_text = cli(*command).stderr
+    assert f"saturnmq: error: {error['message']}" in as_text
+    assert f"saturnmq: next: {error['hint']}" in as_text
+
+
+@pytest.mark.spec("UX-09", "CLI-03")
+@pytest.mark.parametrize("content", ["[]", "{", '{"topicConfigTable": []}', '{"topicConfigTable": {"x": 3}}', "\x00"])
+def test_a_damaged_state_file_is_named_in_the_words_of_json(cli: Cli, tmp_path: Path, content: str) -> None:
+    file = tmp_path / "config" / "topics.json"
+    file.parent.mkdir()
+    file.write_text(content)
+    done = cli("standalone", "--data", str(tmp_path), "--namesrv-port", "0", "--port", "0", "--json", "--quiet")
+    assert done.returncode == 1
+    error = json.loads(done.stderr)
+    assert str(file) in error["message"]
+    assert not CLASS_NAME.search(error["message"].replace(str(tmp_path), ""))
+    assert "remove" in error["hint"]
+
+
+@pytest.mark.spec("UX-05")
+@pytest.mark.parametrize("verb", ["broker", "namesrv"])
+def test_a_port_after_p_is_explained(cli: Cli, verb: str) -> None:
+    done = cli(verb, "-p", "10911")
+    assert done.returncode == 2
+    assert "the port is --port 10911" in done.stderr
+    assert "-p prints the configuration" in done.stderr
+
+
+def test_a_broker_takes_address_port_and_folder_as_options(cli: Cli, tmp_path: Path) -> None:
+    options = ("--host", "127.0.0.2", "--port", "12345", "--data", str(tmp_path))
+    done = cli("broker", *options, "-p", "--json")
+    assert done.returncode == 0
+    rows = {row["key"]: (row["value"], row["origin"]) for row in json.loads(done.stdout)["rows"]}
+    assert rows["bindAddress"] == ("127.0.0.2", "option")
+    assert rows["listenPort"] == ("12345", "option")
+    assert rows["storePathRootDir"] == (str(tmp_path), "option")
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_spark_check_says_what_runs(cli: Cli) -> None:
+    done = cli("spark", "--check", "--json", seconds_max=280)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    assert row["worker"] == "works"
+    assert row["java"] and row["pyspark"]
