@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -61,6 +62,22 @@ def test_round_robin_starts_anywhere_and_the_list_is_shuffled(run: Run, cluster:
                 await servers.call(ask(), 1000)
                 chosen.add(servers.chosen)
             assert len(orders) > 1 and chosen == set(addresses)
+
+    run(work)
+
+
+@pytest.mark.spec("REM-27")
+def test_the_first_name_server_is_the_one_after_a_random_index_below_999(
+    run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with cluster(name_servers=3) as c, Client(name_servers=c.name_servers) as client:
+            for index in (0, 1, 998):
+                with monkeypatch.context() as patched:
+                    patched.setattr(random, "randrange", lambda most, index=index: index if most == 999 else -1)
+                    servers = NameServers([ns.address for ns in c.ns], client._core.remote)
+                await servers.call(ask(), 1000)
+                assert servers.chosen == servers.addresses[(index + 1) % 3]
 
     run(work)
 
