@@ -194,6 +194,14 @@ def test_leading_queue_files_go_when_their_last_unit_expired(tmp_path: Path) -> 
     cache.close()
 
 
+@pytest.mark.spec("DEL-09")
+def test_the_last_queue_file_stays_though_all_its_units_expired(tmp_path: Path) -> None:
+    queue, cache = queue_of(tmp_path / "q", 20)
+    assert queue.delete_before(99_999) == 1 and queue.max_offset == 20
+    assert [path.name for path in (tmp_path / "q").iterdir()] == [file_name(CQ)]
+    cache.close()
+
+
 @pytest.mark.spec("RP-02", "RP-03", "RP-04")
 def test_who_waits_is_notified_when_queue_and_index_have_the_message(tmp_path: Path) -> None:
     store = opened(tmp_path, clock=lambda: NOW_MS)

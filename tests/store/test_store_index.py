@@ -290,6 +290,17 @@ def test_query_keeps_to_the_time_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("IX-06")
+@pytest.mark.parametrize("size", [2, 60], ids=["one entry a file", "one file"])
+def test_query_ends_at_the_first_entry_or_file_before_its_begin(tmp_path: Path, size: int) -> None:
+    made = index(tmp_path, entries=size)
+    for offset, ms in enumerate((NOW, NOW + 50_000, NOW, NOW + 100_000)):  # as if the clock had been set back
+        made.put("T", ["k"], offset, ms)
+    assert made.query("T", "k", 64, NOW + 1, FOREVER) == [3]
+    assert made.query("T", "k", 64, 0, FOREVER) == [0, 1, 2, 3]
+    made.close()
+
+
+@pytest.mark.spec("IX-06")
 def test_query_takes_the_newest_and_at_most_64(tmp_path: Path) -> None:
     made = index(tmp_path)
     for offset in range(150):

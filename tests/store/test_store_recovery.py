@@ -290,6 +290,15 @@ def test_when_a_background_flush_is_due(tmp_path: Path) -> None:
     store.close_files()
 
 
+@pytest.mark.spec("RP-06", "RP-07")
+def test_dispatch_begins_no_earlier_than_the_log() -> None:
+    files = [FileFacts(n * 100, 1000 + n) for n in range(3, 6)]
+    expired = Note(450, 50, 20, 0, 0, 10)  # dispatched up to 50, where the log began then
+    assert plan(Facts(files, 100, False, 0, expired, 450)) == Plan(300, 450, 300)
+    assert plan(Facts(files, 100, True, 0, None, -1)) == Plan(300, 500, 300)
+    assert plan(Facts(files, 100, True, 0, None, 430)) == Plan(300, 500, 430)  # where the queues end
+
+
 @pytest.mark.spec("DUR-13")
 def test_the_plan_starts_where_the_queue_that_lags_most_ends() -> None:
     files = [FileFacts(n * 100, 1000 + n) for n in range(5)]

@@ -111,7 +111,7 @@ async def until(condition: Callable[[], bool]) -> None:
 # ---- flush
 
 
-@pytest.mark.spec("DUR-01", "DUR-03", "FLU-02", "MF-05", "SW-01")
+@pytest.mark.spec("DUR-01", "DUR-03", "FLU-02", "SW-01", "RP-01")
 def test_with_sync_flush_nobody_sees_what_is_not_on_disk_and_one_sync_serves_all(tmp_path: Path) -> None:
     async def work() -> None:
         disk = BadDisk()
@@ -468,7 +468,7 @@ def test_what_is_read_at_a_start_does_not_grow_with_the_log(tmp_path: Path, monk
     asyncio.run(again.stop())
 
 
-@pytest.mark.spec("RC-06", "RP-07")
+@pytest.mark.spec("RC-06")
 def test_a_log_whose_first_files_expired_is_dispatched_from_where_it_begins(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for n in range(20):
@@ -711,7 +711,7 @@ def test_a_delayed_message_has_its_delivery_time_in_the_queue(tmp_path: Path) ->
         delay_levels("1s 5x")
 
 
-@pytest.mark.spec("RP-02", "RP-03", "RP-04", "ST-13")
+@pytest.mark.spec("RP-02", "RP-03", "RP-04", "ST-13", "IX-08")
 def test_half_and_rollback_records_are_not_for_consumers(tmp_path: Path) -> None:
     store = opened(tmp_path)
     seen: list[tuple[str, int, int, int]] = []
