@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from saturnmq import Outgoing
+from saturnmq import CallTimeout, Outgoing
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark.connect import Connection
 from saturnmq.spark.pipelines import collect, lake, stats
@@ -87,6 +87,25 @@ def test_sums_are_those_of_a_direct_count_and_alerts_come_once(spark: Any, tmp_p
     assert stats.tables(spark, conf, quietly) == []
 
 
+@pytest.mark.spec("EXP-05")
+def test_runtime_information_of_every_broker_is_collected(
+    server: SyncEmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    entries = collect.runtime_info(Connection(server.name_servers), NOON_MS)
+    (broker,) = {(e.ts, e.broker_name, e.broker_id, e.address) for e in entries}
+    assert broker == (NOON_MS, "broker-a", 0, entries[0].address)
+    found = {e.key: e.value for e in entries}
+    assert len(found) == len(entries) > 40 and found["brokerVersionDesc"] == "V4_9_7"
+    assert {"putTps", "commitLogMaxOffset", "dispatchBehindBytes", "brokerVersion"} <= found.keys()
+
+    async def silent(*_: Any, **__: Any) -> bytes:
+        raise CallTimeout("no answer")
+
+    monkeypatch.setattr(collect, "_ask", silent)
+    assert collect.runtime_info(Connection(server.name_servers), NOON_MS) == []
+    assert f"no runtime information broker=broker-a address={broker[3]}" in caplog.text
+
+
 @pytest.mark.spark
 @pytest.mark.spec("PIP-11", "PIP-05", "EXP-05")
 def test_brokers_are_asked_and_ticks_come_from_a_topic(spark: Any, server: SyncEmbeddedBroker, tmp_path: Path) -> None:
@@ -119,6 +138,11 @@ def test_brokers_are_asked_and_ticks_come_from_a_topic(spark: Any, server: SyncE
     page = Path(str(first.report)).read_text()
     assert "Messages behind" in page and "counted/counting/broker-a" in page
     assert stats.poll(spark, replace(conf, mode="poll")) >= 2
+    assert stats.poll(spark, replace(conf, mode="poll")) >= 2
+    kept = lake.head(spark, conf.table("stats_brokers"), 1000)
+    versions = [row for row in kept if row["key"] == "brokerVersionDesc"]
+    assert [(row["broker_name"], row["broker_id"], row["value"]) for row in versions] == [("broker-a", 0, "V4_9_7")] * 2
+    assert len({row["ts"] for row in versions}) == 2, "the history grows by each poll"
     source = RocketMQDataSource({"nameServer": server.name_servers, "topic": "SATURN_ALERT", "columns": "body"})
     made = source.reader(source.schema())
     told = [json.loads(row["body"]) for p in made.partitions() for batch in made.read(p) for row in batch.to_pylist()]

@@ -1,6 +1,7 @@
 """What brokers count, asked over the network as ticks: one row per topic, group and broker. No pyspark needed.
 
-Source: PIP-11, EXP-05. Asked are 202 and 208, which both brokers know, and 315 for bytes where it is answered.
+Source: PIP-11, EXP-05. Asked are 202 and 208, which both brokers know, 315 for bytes where it is answered, and 28 for the runtime
+information of every broker, slaves too.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from saturnmq.protocol.bodies import TopicList
+from saturnmq.protocol.bodies import ClusterInfo, KVTable, TopicList
 from saturnmq.protocol.bodies_admin import BrokerStatsData, ConsumeStats, GroupList, TopicStatsTable
 from saturnmq.protocol.codes import DLQ_PREFIX, RequestCode, ResponseCode
 from saturnmq.protocol.command import Command
@@ -41,6 +42,18 @@ class Tick:
     lag: int = 0
     lag_s: float = 0.0
     fail: int = 0
+
+
+@dataclass(frozen=True)
+class RuntimeInfo:
+    """One entry of a broker's runtime information (28) at one time, as text. ts: Unix ms. broker_id: 0 for a master."""
+
+    ts: int
+    broker_name: str
+    broker_id: int
+    address: str
+    key: str
+    value: str
 
 
 def decode_tick(text: bytes) -> Tick:
@@ -97,6 +110,34 @@ async def _collect(link: Link, now_ms: int) -> list[Tick]:
             return await _topic(link, topic, now_ms)
 
     return [tick for ticks in await asyncio.gather(*map(one, sorted(topics))) for tick in ticks]
+
+
+def runtime_info(options: Connection, now_ms: int) -> list[RuntimeInfo]:
+    """All entries of code 28 of every broker of the cluster. A broker that does not answer is left out, with a warning."""
+    with linked(options) as link:
+        return link.run(_runtime_info(link, now_ms))
+
+
+async def _runtime_info(link: Link, now_ms: int) -> list[RuntimeInfo]:
+    core = link.core
+    answer = await core.name_servers.call(Command(RequestCode.GET_BROKER_CLUSTER_INFO), core.settings.api_timeout_ms)
+    brokers = ClusterInfo.decode(answer.body or b"{}").broker_addr_table
+    members = [
+        (name, number, address)
+        for name in sorted(brokers)
+        for number, address in sorted(brokers[name].broker_addrs.items())
+    ]
+
+    async def one(name: str, number: int, address: str) -> list[RuntimeInfo]:
+        try:
+            body = await _ask(link, address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        except SaturnError as error:
+            logger.warning("no runtime information broker=%s address=%s error=%s", name, address, error)
+            return []
+        table = KVTable.decode(body).table if body is not None else {}
+        return [RuntimeInfo(now_ms, name, number, address, key, value) for key, value in sorted(table.items())]
+
+    return [entry for entries in await asyncio.gather(*(one(*member) for member in members)) for entry in entries]
 
 
 async def _topic(link: Link, topic: str, now_ms: int) -> list[Tick]:
@@ -175,4 +216,4 @@ def publish(options: Connection, topic: str, bodies: list[tuple[bytes, str]]) ->
             link.run(send(link))
 
 
-__all__ = ["Tick", "collect", "decode_tick", "encode_tick", "publish"]
+__all__ = ["RuntimeInfo", "Tick", "collect", "decode_tick", "encode_tick", "publish", "runtime_info"]

@@ -1,9 +1,10 @@
 """Throughput and lag by minute, hour and day, and alerts. Source: PIP-11, EXP-04, EXP-05.
 
 In: with --mode poll the brokers are asked, which is what keeps their history; with --mode topic ticks are read from a topic, JSON
-as `collect` writes it. Out: stats_ticks, kept growing; stats_1m, stats_1h, stats_1d and alerts, made anew of all ticks: ticks that
-come late or twice change nothing. Ticks hold counters that only grow, so a missed one loses nothing either. An alert fires once
-when its value reaches one threshold, and is cleared once when it falls to the other.
+as `collect` writes it. Out: stats_ticks and, when brokers are asked, stats_brokers (their runtime information), both kept growing;
+stats_1m, stats_1h, stats_1d and alerts, made anew of all ticks: ticks that come late or twice change nothing. Ticks hold counters
+that only grow, so a missed one loses nothing either. An alert fires once when its value reaches one threshold, and is cleared once
+when it falls to the other.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,7 @@ TICKS: Final = (
     "ts timestamp, topic string, group string, broker_name string, total bigint, bytes bigint, lag bigint, "
     "lag_s double, fail bigint"
 )
+BROKERS: Final = "ts timestamp, broker_name string, broker_id bigint, address string, key string, value string"
 MINUTES: Final = (
     "topic string, group string, broker_name string, window_start timestamp, msgs bigint, bytes bigint, tps_avg double, "
     "tps_max double, lag bigint, lag_s double, fail bigint"
@@ -130,13 +132,17 @@ def poll(spark: SparkSession, conf: StatsConf) -> int:
         collect.publish(connection, conf.topic, [(collect.encode_tick(t), f"{t.topic}/{t.group}") for t in ticks])
     if ticks:
         lake.write_part(frame_of(spark, ticks), conf.table("stats_ticks"), now_ms)
+    if brokers := collect.runtime_info(connection, now_ms):
+        lake.write_part(frame_of(spark, brokers, BROKERS), conf.table("stats_brokers"), now_ms)
     return len(ticks)
 
 
-def frame_of(spark: SparkSession, ticks: list[collect.Tick]) -> DataFrame:
-    """Ticks as rows."""
+def frame_of(
+    spark: SparkSession, entries: Sequence[collect.Tick | collect.RuntimeInfo], columns: str = TICKS
+) -> DataFrame:
+    """Ticks, or runtime information, as rows."""
     made = spark.createDataFrame(
-        [tuple(vars(tick).values()) for tick in ticks], TICKS.replace("ts timestamp", "ts bigint")
+        [tuple(vars(entry).values()) for entry in entries], columns.replace("ts timestamp", "ts bigint")
     )
     return made.withColumn("ts", f.timestamp_millis("ts")).coalesce(1)
 
@@ -279,8 +285,15 @@ def conf_of(args: argparse.Namespace) -> StatsConf:
 PIPELINE: Final = Pipeline(
     "stats",
     "Throughput and lag by minute, hour and day, and alerts; with a report.",
-    {"brokers": "with --mode poll: their counters", "TOPIC": "with --mode topic: ticks"},
-    {"stats_ticks": TICKS, "stats_1m": MINUTES, "stats_1h": MINUTES, "stats_1d": MINUTES, "alerts": ALERTS},
+    {"brokers": "with --mode poll: their counters and runtime information", "TOPIC": "with --mode topic: ticks"},
+    {
+        "stats_ticks": TICKS,
+        "stats_brokers": BROKERS,
+        "stats_1m": MINUTES,
+        "stats_1h": MINUTES,
+        "stats_1d": MINUTES,
+        "alerts": ALERTS,
+    },
     "ticks that are late, doubled or missing change no sum; an alert fires once and clears once",
     options,
     conf_of,
