@@ -52,7 +52,8 @@ class ConsumerSettings:
     """Checked options of one consumer.
 
     prefetch: unsettled messages per queue, prefetch_bytes: of all queues; pulling pauses there (API-23).
-    start: "last", "first" or an aware datetime, for queues of which the group has no stored offset (RB-05).
+    start: "last", "first" or an aware datetime, for queues of which the group has no stored offset (RB-05). Brokers give a new
+    group offset 0 of a queue whose first message is still in memory (OF-04), whatever this says.
     pull_batch: messages per request. max_times: redeliveries before the dead letters; None: 16, ordered without limit.
     ack_timeout: seconds after which a message that was handed out and not settled comes again (API-20).
     strategy: how the members of the group share the queues.
