@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import random
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from simfailure import explain
 
 from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.testing.raft_simulation import Cluster, Violation
+from saturnmq.testing.simulation import Events, Network
 
 SEEDS = int(os.environ.get("SATURNMQ_SIM_SEEDS", "90"))
 ONLY = os.environ.get("SATURNMQ_SIM_SEED")
@@ -89,6 +91,34 @@ def test_every_seed_keeps_every_promise(capsys: pytest.CaptureFixture[str]) -> N
         wanted += ("restart", "transfer 200", "append 200", "append 415", "append 501", "append 502")
         wanted += ("stall", "full", "flip", "flip read", "flip at start", "emptied")
         assert [kind for kind in wanted if not seen[kind]] == []
+
+
+@pytest.mark.timeout(LONG_SECONDS)
+@pytest.mark.spec("SIM-03", "SIM-08", "SIM-09")
+def test_partitions_of_every_shape_keep_every_promise() -> None:
+    """Halves, one way, a ring, a bridge, flapping links and stalled receivers, with loss, duplicates and delay."""
+    shapes = ("partition", "one way", "ring", "bridge", "flap", "stall")
+    seen: Counter[str] = Counter()
+    for seed in seeds(0.08, 12_000):
+        cluster = Cluster(seed, members=3 if seed % 3 == 0 else 5)
+        cluster.mix = (*shapes, "isolate leader", "lossy", "transfer", "heal")
+        cluster.run(faulty_ms=FAULTY_MS, calm_ms=CALM_MS, fault_every_ms=1500)
+        seen += cluster.seen
+        seen += Counter(lost=cluster.network.lost, duplicated=cluster.network.duplicated)
+    assert [kind for kind in (*shapes, "lost", "duplicated", "append 200") if not seen[kind]] == []
+
+
+def test_ring_and_bridge_cut_what_they_say() -> None:
+    names = ["a", "b", "c", "d", "e"]
+    network = Network(Events(), random.Random(1))
+    network.ring(names)
+    assert {receiver for sender, receiver in network.cut if sender == "a"} == {"c", "d"}
+    assert len(network.cut) == 10
+    network.bridge(names)
+    assert network.cut == {(x, y) for x in "bc" for y in "de"} | {(x, y) for x in "de" for y in "bc"}
+    network.stalled["a"] = 50.0
+    network.heal()
+    assert not network.cut and not network.stalled
 
 
 @pytest.mark.timeout(LONG_SECONDS)

@@ -53,6 +53,7 @@ class Cluster:
         self.disk = DiskFaults()
         self.disk_rng = random.Random(~seed)
         self.tick_ms = tick_ms
+        self.tick_always = False  # also where no tick is due
         self.crash_between = 0.0
         self.crash_after_cut = 0.0  # chance of a crash while a cut may not be on disk yet
         self.drop: Callable[[Request], bool] = lambda request: False  # requests that never arrive
@@ -183,6 +184,15 @@ class Cluster:
             self._isolate((self.leader or member).name)
         elif fault == "one way":
             self.network.cut_one_way(*rng.sample(self.names, 2))
+        elif fault == "bridge":
+            self.network.bridge(rng.sample(self.names, len(self.names)))
+        elif fault == "ring":
+            self.network.ring(rng.sample(self.names, len(self.names)))
+        elif fault == "flap":
+            a, b = rng.sample(self.names, 2)
+            self._flap({(a, b), (b, a)}, rng.randrange(4, 40))
+        elif fault == "stall":
+            self.network.stalled[member.name] = self.events.now_ms + rng.random() * 4000
         elif fault == "heal":
             self.network.heal()
         elif fault == "freeze":
@@ -213,6 +223,12 @@ class Cluster:
                 slow_write=rng.choice((0, 0.1)),
                 eio=rng.choice((0, 0, 0.01)),
             )
+
+    def _flap(self, pairs: set[tuple[str, str]], times: int) -> None:
+        """A link that goes and comes back many times."""
+        if self.loading and times > 0:
+            self.network.cut ^= pairs
+            self.events.after(self.rng.random() * 300, lambda: self._flap(pairs, times - 1))
 
     def damage(self, member: Member) -> None:
         """Flip a bit of an entry that a majority holds, on one of a minority of members; half of them are restarted.

@@ -69,12 +69,16 @@ class NetworkFaults:
 
 @dataclass(slots=True)
 class Network:
-    """Delivers messages between named nodes. cut: directed pairs (sender, receiver) between which nothing passes."""
+    """Delivers messages between named nodes.
+
+    cut: directed pairs (sender, receiver) between which nothing passes. stalled: receiver -> time before which nothing arrives.
+    """
 
     events: Events
     rng: random.Random
     faults: NetworkFaults = field(default_factory=NetworkFaults)
     cut: set[tuple[str, str]] = field(default_factory=set)
+    stalled: dict[str, float] = field(default_factory=dict)
     lost: int = 0
     duplicated: int = 0
 
@@ -95,8 +99,11 @@ class Network:
             self.events.after(delay_ms, lambda: self._arrive(sender, receiver, arrive))
 
     def _arrive(self, sender: str, receiver: str, arrive: Callable[[], None]) -> None:
+        wait_ms = self.stalled.get(receiver, 0.0) - self.events.now_ms
         if (sender, receiver) in self.cut:
             self.lost += 1
+        elif wait_ms > 0:
+            self.events.after(wait_ms, lambda: self._arrive(sender, receiver, arrive))
         else:
             arrive()
 
@@ -105,11 +112,23 @@ class Network:
         sides = [list(group) for group in groups]
         self.cut = {(a, b) for x in sides for y in sides if x is not y for a in x for b in y}
 
+    def bridge(self, names: list[str]) -> None:
+        """Two halves that do not hear each other; the first node hears both."""
+        half = (len(names) + 1) // 2
+        self.partition(names[1:half], names[half:])
+
+    def ring(self, names: list[str]) -> None:
+        """Each node hears its two neighbours only."""
+        count = len(names)
+        near = {frozenset((names[at], names[(at + 1) % count])) for at in range(count)}
+        self.cut = {(a, b) for a in names for b in names if a != b and frozenset((a, b)) not in near}
+
     def cut_one_way(self, sender: str, receiver: str) -> None:
         self.cut.add((sender, receiver))
 
     def heal(self) -> None:
         self.cut = set()
+        self.stalled = {}
 
 
 class Journal(Generic[T]):
