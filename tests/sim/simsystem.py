@@ -35,7 +35,7 @@ from saturnmq.protocol.bodies import MessageQueue, TopicRouteData
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ResponseError, SaturnError
-from saturnmq.raft import driver
+from saturnmq.raft import ticker
 from saturnmq.raft.core import leader, state, voting
 from saturnmq.raft.ledger_check import compare, verify
 from saturnmq.raft.settings import RaftProfile, RaftSettings
@@ -728,7 +728,7 @@ def main() -> None:
     first, count = int(sys.argv[1]), int(sys.argv[2])
     seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 20.0
     logging.disable(logging.CRITICAL if not os.environ.get("SIM_LOG") else logging.NOTSET)
-    driver.TICK_MS = 50
+    ticker.TICK_MS = 50
     if len(sys.argv) > 4:
         plant(sys.argv[4])
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -31,14 +31,7 @@ from saturnmq.raft.core.actions import (
     SyncLog,
 )
 from saturnmq.raft.core.leader import Stamp
-from saturnmq.raft.core.messages import (
-    AppendResponse,
-    Code,
-    Request,
-    Response,
-    TransferRequest,
-    TransferResponse,
-)
+from saturnmq.raft.core.messages import AppendResponse, Code, Request, Response, TransferRequest, TransferResponse
 from saturnmq.raft.core.node import Node, keep_body
 from saturnmq.raft.core.state import HardState
 from saturnmq.raft.damage_mark import DamageMark
@@ -52,11 +45,11 @@ from saturnmq.raft.room import member_ratio, takes_files
 from saturnmq.raft.scrub import Scrub
 from saturnmq.raft.settings import RaftSettings
 from saturnmq.raft.term_file import CheckpointFile, TermFile
+from saturnmq.raft.ticker import Ticker, wait_until
 from saturnmq.store.disk import Disk
 
 log = logging.getLogger(__name__)
 
-TICK_MS = 10  # DL-E02
 CLEAN_INTERVAL_MS = 10_000
 SLOW_SYNC_MS = 500  # DL-S04
 SYNC_REST = 4  # a sync that nobody waits for follows the last one after so many times as long as that took, but
@@ -133,7 +126,8 @@ class RaftMember:
         self._sync_wanted: SyncLog | None = None
         self._background: asyncio.Task[None] | None = None
         self._scrub = Scrub(settings, self.files, self._peers.send, self._hand_over, clock_ms())
-        self._ticker: asyncio.TimerHandle | None = None
+        self._ticker = Ticker(self._tick, self._due_in_ms)
+        self._work = asyncio.Event()  # the log has changed: housekeeping has something to do
         self._proposals: list[tuple[int, Sequence[bytes]]] = []
         self._push_soon = False
         self._answers: dict[int, Callable[[Response], None]] = {}
@@ -169,15 +163,10 @@ class RaftMember:
             noop=self._noop,
         )
         self._scrub.mend_first(self._damage_mark.damaged(self.files))
-        recovered = self.files.recovered
         log.info(
             "ledger opened member=%s begin=%s end=%s term=%s committed=%s stopped_by=%s",
-            self.settings.self_id,
-            self.files.begin_index,
-            self.files.end_index,
-            hard_state.term,
-            self.node.state.committed,
-            recovered.stopped_by or "end",
+            *(self.settings.self_id, self.files.begin_index, self.files.end_index, hard_state.term),
+            *(self.node.state.committed, self.files.recovered.stopped_by or "end"),
         )
 
     async def start(self) -> None:
@@ -186,15 +175,14 @@ class RaftMember:
             self.open()
         self.address = await self._peers.start(*self.settings.listen_address)
         self._background = asyncio.get_running_loop().create_task(self._housekeeping())
-        self._tick()
+        self._ticker.start()
 
     async def stop(self) -> None:
         """Leave, flush, write the checkpoint. Callers that wait are answered TERM_CHANGED. Raises StoreError, OSError."""
         if self._stopped:
             return
         self._stopped = True
-        if self._ticker is not None:
-            self._ticker.cancel()
+        self._ticker.stop()
         if self._background is not None:
             self._background.cancel()
             await asyncio.gather(self._background, return_exceptions=True)
@@ -335,9 +323,12 @@ class RaftMember:
     # inputs and actions
 
     def _tick(self) -> None:
-        self._ticker = asyncio.get_running_loop().call_later(TICK_MS / 1000, self._tick)
         if not self._inputs:
             self._feed(self._ticked)
+
+    def _due_in_ms(self) -> int:
+        waiting = self._inputs or self._actions or self._blocked is not None
+        return 0 if waiting else self._node().next_due_ms() - self._clock_ms()
 
     def _ticked(self) -> list[Action]:
         node, now_ms = self._node(), self._clock_ms()
@@ -350,6 +341,7 @@ class RaftMember:
         if self._stopped:
             return
         self._inputs.append(given)
+        self._ticker.wake()
         if not self._running and self._blocked is None:
             self._run()
 
@@ -401,6 +393,7 @@ class RaftMember:
             if answer is not None:
                 answer(action.response)
         elif isinstance(action, AppendEntries):
+            self._work.set()
             try:
                 self.files.append(action.entries)
             except (SaturnError, OSError) as error:
@@ -414,15 +407,11 @@ class RaftMember:
             state = HardState(action.term, action.voted_for)
             return self._in_thread(lambda: self._term_file.write(state))
         elif isinstance(action, CutLog):
+            self._work.set()
             return self._cut(action)
         elif isinstance(action, RoleChanged):
-            log.info(
-                "role=%s term=%s leader=%s member=%s",
-                action.role.value,
-                action.term,
-                action.leader_id,
-                self.settings.self_id,
-            )
+            facts = action.role.value, action.term, action.leader_id, self.settings.self_id
+            log.info("role=%s term=%s leader=%s member=%s", *facts)
             self.listener.role_changed(action.role, action.term, action.leader_id)
         elif isinstance(action, Alarm):
             log.warning("member=%s %s", self.settings.self_id, action.text)
@@ -494,7 +483,9 @@ class RaftMember:
         """Flush what nobody waits for (DL-S04), write the checkpoint (DL-Q07), say how it stands (DL-Q06)."""
         written, next_checkpoint_ms = LedgerCheckpoint(), self._clock_ms()
         while True:
+            await wait_until(self._work_in_ms(next_checkpoint_ms), self._work)
             await asyncio.sleep(self.settings.flush_interval_ms / 1000)
+            self._work.clear()
             self._make_room()
             if self._blocked is None and self._node().state.failed is None:
                 self._scrub.step(self._clock_ms(), self._node())
@@ -516,6 +507,16 @@ class RaftMember:
                     await self._in_thread(self._write_checkpoint)
                 except SaturnError as error:
                     log.warning("checkpoint not written: %s", error)
+
+    def _work_in_ms(self, checkpoint_ms: int) -> int:
+        """When housekeeping has something to do if the log does not change: at once while the disk is busy, or full."""
+        due_ms = checkpoint_ms
+        state, dirty = self._node().state, self.files.dirty and not self._core.sync_before_ack
+        if state.failed is None:
+            if dirty or state.disk_full or self._too_full or self._clean_due is not None or self._blocked is not None:
+                return 0
+            due_ms = min(due_ms, self._next_clean_ms, self._scrub.due_ms)
+        return due_ms - self._clock_ms()
 
     def _make_room(self) -> None:
         """The next file is made ahead; without room for it appends are refused, and go on when there is (DL-S10)."""
@@ -555,6 +556,7 @@ class RaftMember:
     def clean(self, used_ratio: float, now_s: float, hour: int) -> int:
         """Delete old files (DL-S09), a few per call. Returns how many; 0 while a sync is under way: then they go behind it."""
         self._clean_due = used_ratio, now_s, hour
+        self._work.set()
         return self._clean_now()
 
     def _clean_now(self) -> int:

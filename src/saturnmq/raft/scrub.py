@@ -15,6 +15,7 @@ from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.messages import Code, GetRequest, GetResponse, Request, Response
 from saturnmq.raft.core.node import Node
+from saturnmq.raft.core.state import NEVER
 from saturnmq.raft.ledger_files import LedgerFiles
 from saturnmq.raft.settings import RaftSettings
 
@@ -73,6 +74,11 @@ class Scrub:
         if state.leader_id is not None or self._leaderless_since_ms < 0:
             self._leaderless_since_ms = now_ms
         return now_ms - self._leaderless_since_ms < LEADERLESS_MAX * state.settings.election_timeout_ms
+
+    @property
+    def due_ms(self) -> int:
+        """When `step` has something to do, if nothing else happens."""
+        return NEVER if self._settings.scrub_days <= 0 and self._mends < 0 else self.next_ms
 
     def step(self, now_ms: int, node: Node) -> None:
         """Look at a few committed entries, when it is time. To be called often, on the loop, while no cut is under way."""

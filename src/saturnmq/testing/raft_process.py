@@ -150,7 +150,7 @@ class Member:
             self.feed(lambda node: node.disk_full(self.now_ms, full))
         if state.failed is None and self._waits is None and self.cluster.events.now_ms >= self._next_note_ms:
             self._note(self.node)
-        if not self._inputs:
+        if not self._inputs and (self.cluster.tick_always or self.node.next_due_ms() <= self.now_ms):
             self.feed(lambda node: node.tick(self.now_ms))
 
     # inputs

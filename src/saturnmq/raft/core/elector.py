@@ -6,7 +6,7 @@ from functools import partial
 
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.messages import Code, Response, VoteRequest, VoteResponse, VoteResult
-from saturnmq.raft.core.state import State
+from saturnmq.raft.core.state import NEVER, State
 from saturnmq.raft.core.voting import Parsed, Tally, Voter, judge
 
 
@@ -60,6 +60,15 @@ class Elector:
             self.next_vote_ms = self._jitter()
             return
         self._ask()
+
+    def due_ms(self) -> int:
+        """End of the round under way, or start of the next one."""
+        state = self.state
+        if state.role is not Role.CANDIDATE or state.failed is not None:
+            return NEVER
+        if self.raise_now:
+            return state.now_ms
+        return self.round.deadline_ms if self.round is not None else self.next_vote_ms
 
     def _jitter(self) -> int:
         """DL-E07."""

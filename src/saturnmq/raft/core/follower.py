@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from saturnmq.raft.core.actions import AppendEntries, CutLog, Role
 from saturnmq.raft.core.entry import Entry, place
 from saturnmq.raft.core.messages import Code, PushKind, PushRequest, PushResponse
-from saturnmq.raft.core.state import State
+from saturnmq.raft.core.state import NEVER, State
 
 
 @dataclass(slots=True)
@@ -99,6 +99,11 @@ class Follower:
         for first in sorted(late):
             waiting = self._appends.pop(first)
             self._answer(waiting.token, waiting.request, Code.INCONSISTENT_STATE)
+
+    def due_ms(self) -> int:
+        """When the oldest append that waits has to be answered."""
+        since_ms = min((waiting.since_ms for waiting in self._appends.values()), default=NEVER)
+        return since_ms + self.state.settings.gap_wait_ms + 1
 
     def synced(self) -> None:
         """The log is durable up to state.durable: answers that waited for it leave."""

@@ -12,11 +12,12 @@ from saturnmq.raft.core.actions import AppendEntries, Role
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, Entry, entry_bytes_max, place
 from saturnmq.raft.core.messages import AppendResponse, Code, PushKind, PushRequest, PushResponse, Response
 from saturnmq.raft.core.progress import Event, PeerState, Progress, Pushed, Search
-from saturnmq.raft.core.state import State
+from saturnmq.raft.core.state import NEVER, State
 from saturnmq.raft.core.voting import quorum_index
 
 BATCHES_UNDER_WAY: Final = 2
 PUSH_PENDING_BYTES_MAX: Final = 33_554_432
+PENDING_CHECK_MS: Final = 1000  # unanswered pushes are compared with what the peer holds this often (DL-P09)
 REPEATS_MAX: Final = 3  # pushes of the next entry, a second apart, that the peer says it has already
 Stamp = Callable[[bytes, int], bytes]  # (body, pos of its entry) -> the body as it is stored (DL-B03)
 
@@ -156,6 +157,29 @@ class Leader:
         self.advance()
         self.push_all()
 
+    def due_ms(self) -> int:
+        """The first deadline of a caller, or the time at which a peer is to be sent something without any other input."""
+        if self.state.role is not Role.LEADER:
+            return NEVER
+        deadline_ms = self.proposals[0].deadline_ms if self.proposals else NEVER
+        return min([deadline_ms, *map(self._push_due_ms, self.peers.values())])
+
+    def _push_due_ms(self, progress: Progress) -> int:
+        """When `push` has something to do for this peer if no answer comes and nothing is appended."""
+        settings, log = self.state.settings, self.state.log
+        if log.empty or progress.asking:
+            return NEVER
+        due_ms = -1
+        if progress.state is PeerState.APPEND and progress.pending:
+            due_ms = progress.cleaned_ms + PENDING_CHECK_MS + 1
+            pushed = progress.pending.get(progress.matched + 1)
+            if pushed is not None:
+                due_ms = min(due_ms, pushed.sent_ms + settings.push_timeout_ms + 1)
+        if progress.state is PeerState.APPEND and progress.next_index > log.end:
+            idle_ms = progress.last_push_ms + settings.commit_idle_ms + 1
+            due_ms = min(due_ms, idle_ms) if progress.pending else idle_ms
+        return max(due_ms, progress.pause_until_ms)
+
     def push_all(self) -> None:
         for progress in self.peers.values():
             self.push(progress)
@@ -232,7 +256,7 @@ class Leader:
         if progress.next_index < log.begin:
             progress.on(Event.LOST)  # DL-P13: deleted here; compare finds the new begin
             return
-        if len(progress.pending) >= settings.push_pending_max or now_ms - progress.cleaned_ms > 1000:
+        if len(progress.pending) >= settings.push_pending_max or now_ms - progress.cleaned_ms > PENDING_CHECK_MS:
             progress.clean(now_ms)
         while progress.next_index <= log.end and len(progress.pending) < settings.push_pending_max:
             entries = self._slice(progress.next_index, log.end, self._batch_bytes(progress))

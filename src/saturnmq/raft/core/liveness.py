@@ -8,7 +8,7 @@ from functools import partial
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.elector import Elector
 from saturnmq.raft.core.messages import Code, HeartBeatRequest, HeartBeatResponse, Response
-from saturnmq.raft.core.state import State
+from saturnmq.raft.core.state import NEVER, State
 
 
 @dataclass(slots=True)
@@ -69,6 +69,16 @@ class Heartbeats:
                 self._beat()
         elif state.role is Role.FOLLOWER and state.now_ms - self.heard_ms > state.settings.election_timeout_ms:
             state.become_candidate(state.term)  # DL-H07: in the same term
+
+    def due_ms(self) -> int:
+        """A leader's next heartbeat or end of lease, a follower's election timeout."""
+        state = self.state
+        if state.role is Role.FOLLOWER:
+            return self.heard_ms + state.settings.election_timeout_ms + 1
+        if state.role is not Role.LEADER:
+            return NEVER
+        beat_ms = self.sent_ms + state.settings.heartbeat_interval_ms + 1 if self.sent_ms >= 0 else state.now_ms
+        return min(beat_ms, self.lease_ends_ms)
 
     def lease_is_good(self) -> bool:
         """A leader whose lease is over is none any more (DL-H03, DL-X08)."""

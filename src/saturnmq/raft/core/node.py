@@ -99,6 +99,7 @@ class Node:
         self.leader = Leader(self.state, stamp, noop)
         self.transfers = Transfers(self.state, self.elector, self.heartbeats, self.leader)
         self.state.parts = [self.elector, self.heartbeats, self.follower, self.leader, self.transfers]
+        self._settled = False  # the last input was a tick without effect: only time brings more
 
     @property
     def settings(self) -> CoreSettings:
@@ -108,6 +109,7 @@ class Node:
     def settings(self, settings: CoreSettings) -> None:
         """Read at every tick (DL-E02). What the file sizes are cannot change."""
         self.state.settings = dataclasses.replace(settings, file_bytes=self.state.settings.file_bytes)
+        self._settled = False
 
     # inputs
 
@@ -120,7 +122,20 @@ class Node:
         self.follower.tick()
         self.leader.tick()
         self.transfers.tick()
-        return self._leave()
+        actions = self._leave()
+        self._settled = not actions
+        return actions
+
+    def next_due_ms(self) -> int:
+        """When the next tick is due: one before it has no effect unless another input comes first.
+
+        A tick follows every other input and every tick with an effect, so that nothing waits for a timer longer than it must.
+        """
+        state = self.state
+        if not self._settled:
+            return state.now_ms
+        timers = state.parts if state.settings.elector_enabled else (self.follower, self.leader, self.transfers)
+        return min(part.due_ms() for part in timers)
 
     def response(self, now_ms: int, call: int, response: Response | None) -> list[Action]:
         """The answer to a Send; None: there was none. A second answer to one call is ignored."""
@@ -237,6 +252,7 @@ class Node:
     def _enter(self, now_ms: int) -> None:
         state = self.state
         state.now_ms = max(state.now_ms, now_ms)
+        self._settled = False
         state.log.written()
 
     def _leave(self) -> list[Action]:

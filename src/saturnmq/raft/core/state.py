@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from saturnmq.protocol.errors import invariant
 from saturnmq.raft.core.actions import Action, Alarm, Commit, PersistTerm, Reply, Role, RoleChanged, Send, SyncLog
@@ -17,6 +17,7 @@ from saturnmq.raft.core.messages import Request, Response
 from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.raft.core.voting import quorum
 
+NEVER: Final = 1 << 62  # ms: no timer is running
 Chance = Callable[[int], int]  # chance(n) is a whole number in 0..n-1
 Answered = Callable[[Response | None], None]
 
@@ -33,6 +34,10 @@ class Part(Protocol):
     """Part of a member that has state of its own per role or term."""
 
     def role_changed(self) -> None: ...
+
+    def due_ms(self) -> int:
+        """When its next timer fires; a time that has passed: at once. NEVER: none is running."""
+        ...
 
 
 @dataclass(slots=True)

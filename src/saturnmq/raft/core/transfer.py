@@ -74,6 +74,15 @@ class Transfers:
             self._checked_ms = state.now_ms
             self._prefer()
 
+    def due_ms(self) -> int:
+        """The next check for a preferred leader, or the deadline of a transfer."""
+        if self._checked_ms is None:
+            return self.state.now_ms
+        due_ms = self._checked_ms + self.state.settings.preferred_check_ms * self._checks_passed_over
+        if self.giving is not None and not self.giving.sent:
+            due_ms = min(due_ms, self.giving.deadline_ms)
+        return due_ms if self.taking is None else min(due_ms, self.taking.deadline_ms)
+
     def progress(self) -> None:
         """Look whether a transfer can go on."""
         if self.giving is not None and not self.giving.sent:

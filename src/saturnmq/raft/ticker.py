@@ -1,0 +1,51 @@
+"""When a member's core is ticked: every TICK_MS while there are inputs, else at its next timer. Source: spec 04 DL-E02."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+TICK_MS = 10
+SLEEP_MS_MAX: Final = 1000  # of a member without inputs: its clock may run faster than the event loop's
+
+
+class Ticker:
+    """Calls tick, then asks due_in_ms when the next one is due, in ms from now; `wake` after an input, which may change that."""
+
+    def __init__(self, tick: Callable[[], None], due_in_ms: Callable[[], int]) -> None:
+        self._tick = tick
+        self._due_in_ms = due_in_ms
+        self._timer: asyncio.TimerHandle | None = None
+        self._ticked_at = 0.0  # time of the event loop
+        self._sleeps = False  # the next tick is later than TICK_MS after the last one
+
+    def start(self) -> None:
+        """Tick now. From then on a tick follows every input, and the ticks are at least TICK_MS apart."""
+        self._ticked_at = asyncio.get_running_loop().time()
+        self._sleeps = False
+        self._tick()
+        delay_ms = max(TICK_MS, min(self._due_in_ms(), SLEEP_MS_MAX))
+        self._sleeps = delay_ms > TICK_MS
+        self._timer = asyncio.get_running_loop().call_at(self._ticked_at + delay_ms / 1000, self.start)
+
+    def wake(self) -> None:
+        """An input came: tick behind it, as it may have changed the timers."""
+        if self._sleeps and self._timer is not None:
+            self._sleeps = False
+            self._timer.cancel()
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(max(self._ticked_at + TICK_MS / 1000, loop.time()), self.start)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+async def wait_until(due_in_ms: int, changed: asyncio.Event) -> None:
+    """Until something changed or is due, and no longer than SLEEP_MS_MAX."""
+    if due_in_ms > 0:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(due_in_ms, SLEEP_MS_MAX) / 1000):
+                await changed.wait()

@@ -1,0 +1,180 @@
+"""When the core is ticked: a member without load sleeps until its next timer, and nothing waits for a tick that is not due."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from saturnmq.net import NetSettings
+from saturnmq.raft.core.actions import Action, Role
+from saturnmq.raft.core.messages import Code
+from saturnmq.raft.core.node import Node
+from saturnmq.raft.core.settings import CoreSettings
+from saturnmq.raft.core.state import NEVER
+from saturnmq.raft.driver import RaftMember
+from saturnmq.raft.ledger_files import LedgerFiles
+from saturnmq.raft.settings import RaftSettings
+from saturnmq.raft.ticker import SLEEP_MS_MAX, TICK_MS, Ticker
+from saturnmq.testing.raft_simulation import Cluster
+from saturnmq.testing.sim_loop import Process, SimLoop
+
+TICKS_PER_SECOND_MAX = 12  # heartbeats 0.5, committed index 1, a check of the preferred leader 1, each with its answers
+
+
+@pytest.mark.spec("DL-E02")
+@pytest.mark.parametrize("batches", [False, True])
+def test_idle_member_is_ticked_only_when_a_timer_is_due(monkeypatch: pytest.MonkeyPatch, batches: bool) -> None:
+    counted: Counter[str] = Counter()
+    tick = Node.tick
+
+    def counting(node: Node, now_ms: int) -> list[Action]:
+        counted[node.state.self_id] += 1
+        return tick(node, now_ms)
+
+    monkeypatch.setattr(Node, "tick", counting)
+    cluster = Cluster(3, settings=CoreSettings(file_bytes=2048, batch_push_auto=batches), tick_ms=TICK_MS)
+    cluster.start()
+    cluster.events.run_until(20_000)
+    leader = cluster.leader
+    assert leader is not None
+    cluster.propose(leader, 3)
+    cluster.events.run_until(30_000)
+    assert {member.committed for member in cluster.members.values()} == {leader.log.live.end_index}
+    counted.clear()
+    cluster.events.run_until(90_000)
+    assert cluster.leader is leader and sorted(counted) == ["n0", "n1", "n2"]
+    assert max(counted.values()) <= 60 * TICKS_PER_SECOND_MAX
+    roles = Counter(member.role for member in cluster.members.values())
+    assert roles == {Role.LEADER: 1, Role.FOLLOWER: 2}
+
+
+@pytest.mark.spec("DL-E02")
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_tick_that_is_not_due_has_no_effect(seed: int) -> None:
+    """Runs that tick always, and only when `next_due_ms` says so, do the same at the same times."""
+    digests = set()
+    for always in (False, True):
+        settings = CoreSettings(
+            file_bytes=2048,
+            batch_push=seed % 4 == 1,
+            batch_push_auto=seed % 4 == 2,
+            push_pending_max=3 if seed % 3 == 0 else 1000,
+            preferred_leaders=("n1",) if seed % 5 == 2 else (),
+        )
+        cluster = Cluster(seed, members=5 if seed % 6 == 4 else 3, settings=settings)
+        cluster.tick_always = always
+        cluster.run(faulty_ms=10_000, calm_ms=15_000)
+        digests.add(cluster.trace.digest())
+    assert len(digests) == 1
+
+
+async def passed(loop: SimLoop, seconds: float) -> None:
+    """Virtual time has passed."""
+    event = asyncio.Event()
+    loop.call_later(seconds, event.set)
+    await event.wait()
+
+
+class Core:
+    """Notes when it is ticked; due_ms is when it next has to be."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.loop = loop
+        self.began = loop.time()
+        self.due_ms = 0
+        self.ticked_ms: list[int] = []
+        self.ticker = Ticker(self.tick, lambda: self.due_ms - self.now_ms)
+
+    @property
+    def now_ms(self) -> int:
+        return round((self.loop.time() - self.began) * 1000)
+
+    def tick(self) -> None:
+        self.ticked_ms.append(self.now_ms)
+
+    async def until(self, ms: int) -> list[int]:
+        """Times of the ticks from now on until then."""
+        self.ticked_ms.clear()
+        await passed(self.loop, ms / 1000 - (self.loop.time() - self.began))
+        return list(self.ticked_ms)
+
+
+@pytest.mark.spec("DL-E02")
+def test_ticker_follows_the_core_and_ticks_behind_every_input() -> None:
+    loop = SimLoop(random.Random(1))
+
+    async def work() -> None:
+        core = Core(loop)
+        core.ticker.start()
+        assert core.ticked_ms == [0]
+        assert await core.until(45) == [10, 20, 30, 40]  # something is due all the time
+        core.due_ms = 445
+        assert await core.until(400) == [50]
+        assert await core.until(446) == [445]
+        core.due_ms = NEVER
+        assert await core.until(1450) == [455]
+        assert await core.until(1460) == [455 + SLEEP_MS_MAX]
+        core.due_ms = 1700
+        assert await core.until(1550) == []  # it does not know of the new timer
+        core.ticker.wake()
+        assert await core.until(1551) == [1550]
+        assert await core.until(1705) == [1700]
+        core.due_ms = NEVER
+        assert await core.until(1800) == [1710]
+        core.ticker.wake()
+        core.ticker.wake()
+        assert await core.until(1804) == [1800]
+        core.ticker.wake()
+        assert await core.until(1850) == [1810]  # the ticks stay TICK_MS apart
+        core.ticker.stop()
+        assert await core.until(9000) == []
+
+    loop.run_until_complete(loop.run_as(Process("p", "127.0.0.1"), work()))
+    loop.close()
+
+
+@pytest.mark.spec("DL-E02", "DL-S04")
+def test_idle_member_wakes_seldom_and_syncs_what_is_appended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = SimLoop(random.Random(1))
+    rounds: Counter[str] = Counter()
+    prepare, tick = LedgerFiles.prepare, Node.tick
+
+    def prepared(files: LedgerFiles) -> None:
+        rounds["housekeeping"] += 1
+        prepare(files)
+
+    def ticked(node: Node, now_ms: int) -> list[Action]:
+        rounds["tick"] += 1
+        return tick(node, now_ms)
+
+    monkeypatch.setattr(LedgerFiles, "prepare", prepared)
+    monkeypatch.setattr(Node, "tick", ticked)
+
+    async def work() -> None:
+        settings = RaftSettings(enabled=True, group="g", peers_text="n0-127.0.0.1:40911", self_id="n0")
+        member = RaftMember(
+            settings,
+            settings.folder(tmp_path),
+            NetSettings(),
+            file_bytes=65536,
+            sync_before_ack=False,
+            clock_ms=lambda: int(loop.time() * 1000),
+        )
+        await member.start()
+        await passed(loop, 30)
+        assert member.leads
+        rounds.clear()
+        await passed(loop, 60)
+        assert max(rounds.values()) <= 60 * 3
+        assert (await member.append([b"x"])).code == Code.SUCCESS
+        assert member.files.dirty
+        await passed(loop, 2 * settings.flush_interval_ms / 1000)
+        assert not member.files.dirty
+        await member.stop()
+
+    loop.run_until_complete(loop.run_as(Process("p", "127.0.0.1"), work()))
+    loop.close()
