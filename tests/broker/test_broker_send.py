@@ -236,7 +236,7 @@ def test_a_multi_tag_topic_marks_its_messages() -> None:
     run(work)
 
 
-@pytest.mark.spec("SND-12")
+@pytest.mark.spec("SND-12", "TX-03")
 def test_transactional_messages_are_refused_where_they_are_not_allowed() -> None:
     async def work() -> None:
         async with wire() as w:
