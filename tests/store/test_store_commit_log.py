@@ -12,7 +12,7 @@ from small_store import BROKER, CL, CLIENT, bodies, message, opened, until
 from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.ids import offset_message_id, parse_offset_message_id
 from saturnmq.protocol.message import Host, decode_record
-from saturnmq.store import PutStatus
+from saturnmq.store import PutStatus, StoreSettings
 from saturnmq.store.disk import Disk
 
 
@@ -113,6 +113,16 @@ def test_a_put_tells_place_size_time_and_queue_offset(tmp_path: Path) -> None:
     refused = store.put(message(properties=b"k\x01" + b"v" * 32766))
     assert refused.status is PutStatus.PROPERTIES_SIZE_EXCEEDED and refused.message_ids == []
     asyncio.run(store.stop())
+
+
+@pytest.mark.spec("DUR-04")
+def test_mapped_files_have_their_blocks_from_the_start(tmp_path: Path) -> None:
+    store = opened(tmp_path, commit_log_file_bytes=1 << 20)
+    store.put(message())
+    facts = store.log.files[0].path.stat()
+    assert facts.st_size == 1 << 20 <= facts.st_blocks * 512
+    asyncio.run(store.stop())
+    assert StoreSettings().index_allocated and not store.settings.index_allocated  # a small index is written by pwrite
 
 
 @pytest.mark.spec("MF-05")
