@@ -102,14 +102,18 @@ def test_a_changed_route_is_not_pushed_to_those_who_asked_for_it(tmp_path: Path)
     run(work)
 
 
-@pytest.mark.spec("NS-11")
+@pytest.mark.spec("NS-08", "NS-11")
 def test_a_slave_is_answered_with_its_master_and_a_master_with_nothing(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as s:
             answer = await s.register()
             assert (answer.ext, answer.body) == ({}, None)
             slave = {"brokerId": "1", "brokerAddr": "127.0.0.1:10921", "haServerAddr": "127.0.0.1:10922"}
+            assert (await s.route()) is not None
             answer = await s.register(ext=slave)
+            route = await s.route()
+            assert route is not None
+            assert route.broker_datas[0].broker_addrs == {0: "127.0.0.1:10911", 1: "127.0.0.1:10921"}
             assert answer.ext == {"masterAddr": "127.0.0.1:10911", "haServerAddr": "127.0.0.1:10912"}
             assert answer.body is None
 
