@@ -52,7 +52,7 @@ def harmed(path: Path, offset: int) -> Path:
     return file
 
 
-@pytest.mark.spec("CLI-01", "CLI-02", "CLI-03", "CLI-04", "DUR-08")
+@pytest.mark.spec("CLI-02", "CLI-03", "CLI-04", "DUR-08")
 def test_verify_gives_a_table_or_json_and_exits_with_3_for_damage(cli: Cli, tmp_path: Path, offsets: list[int]) -> None:
     data = str(tmp_path / "data")
     sound = cli("store", "verify", "--data", data)

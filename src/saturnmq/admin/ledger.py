@@ -7,7 +7,6 @@ Source: spec 04 DL-M09, DL-L01, DL-Q06, section 7 (8); CLI-01..08.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import dataclasses
 import json
 import sys
@@ -114,6 +113,8 @@ def _show(rows: list[dict[str, Any]]) -> None:
 
 
 def _status(args: argparse.Namespace) -> int:
+    import asyncio
+
     rows = asyncio.run(_ask_group(args.name_servers, args.group))
     leaders = {row["broker"] for row in rows if row["role"] == "LEADER"}
     well = len(leaders) == 1 and all(row["role"] is not None and not row["failed"] for row in rows)
@@ -126,6 +127,8 @@ def _status(args: argparse.Namespace) -> int:
 
 async def _ask_group(name_servers: str, group: str) -> list[dict[str, Any]]:
     """A row per broker: address, figures of code 28, watermarks of the members as the leader knows them."""
+    import asyncio
+
     from saturnmq.net import NetSettings, RemotingClient
 
     client = RemotingClient(settings=NetSettings())
@@ -175,6 +178,8 @@ async def _ask_broker(client: RemotingClient, address: str) -> dict[str, Any]:
 
 
 def _transfer(args: argparse.Namespace) -> int:
+    import asyncio
+
     from saturnmq.raft.core.messages import Code
     from saturnmq.raft.settings import parse_peers
     from saturnmq.raft.tool import GroupTool
