@@ -951,6 +951,22 @@ def test_handler_that_outlasts_the_drain_timeout_is_cancelled_and_repeated(run: 
     run(work)
 
 
+def test_settling_after_the_stop_is_logged(run: Run, cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            one_queue(c)
+            c.broker.put("T", 0, b"x")
+            async with client.consumer("g", start="first") as inbox:
+                await inbox.subscribe("T")
+                message = await inbox.recv(30)
+            await message.ack()
+            assert c.broker.offsets.get(("g", "T", 0), 0) == 0
+
+    run(work)
+    (text,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("settled too late")]
+    assert "group=g" in text and "verdict=success" in text and "T b0/0@0" in text
+
+
 @pytest.mark.spec("API-04")
 def test_concurrent_starts_of_a_consumer_are_one(run: Run, cluster: Any) -> None:
     async def work() -> None:

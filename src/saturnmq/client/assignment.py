@@ -125,7 +125,15 @@ class Generation:
         if known is not None:
             check_same(message, known, verdict)
             return
-        if self.process_queue.dropped or not self.process_queue.is_open(offset):
+        if self.process_queue.dropped:
+            logger.warning(
+                "settled too late, the queue was given up and the message is redelivered group=%s message=%r verdict=%s",
+                self.assignment.host.group,
+                message,
+                verdict.value,
+            )
+            return
+        if not self.process_queue.is_open(offset):
             return
         self.verdicts[offset] = verdict
         if verdict is not Ack.SUCCESS:
