@@ -126,6 +126,22 @@ def test_a_topic_or_a_subscription_that_comes_in_time_is_read(run: Run, cluster:
     run(work)
 
 
+@pytest.mark.spec("RB-01")
+def test_routes_are_asked_for_again_before_a_reader_gets_an_error(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            async with client.consumer("g", start="first", route_timeout=0.05) as inbox:
+                await inbox.subscribe("LATER")
+                async with asyncio.timeout(30):
+                    while inbox._rounds < 2 or inbox._rebalance_wanted.is_set() or not inbox._round_done.is_set():
+                        await asyncio.sleep(0)
+                c.add("LATER")  # the consumer itself looks for it half a second later
+                c.broker.put("LATER", 1, b"x")
+                assert (await inbox.recv(30)).body == b"x"
+
+    run(work)
+
+
 @pytest.mark.parametrize("options", [{"route_timeout": None}, {}])
 def test_a_limit_of_none_and_a_shorter_timeout_are_no_error(run: Run, cluster: Any, options: dict[str, Any]) -> None:
     async def work() -> None:

@@ -208,6 +208,7 @@ class Consumer(Positioned, Generic[T]):
                 async with asyncio.timeout(self.settings.route_timeout):
                     return await self._inbox.get()
             except TimeoutError:
+                await self._refresh_routes()  # the last look-up may be 20 s old
                 if (problem := self._nothing_to_read()) is not None:
                     raise problem from None
         self._warned = False

@@ -271,6 +271,7 @@ class Core:
             self.spawn(f"heartbeat to {address}", self._tell_again(address))
         if self.settings.vip_channel:
             self._doubts.tell(plain_address(address))
+            self.timer_limits.forget(plain_address(address))
 
     def _replaced(self, address: str) -> None:
         """A broker that does not answer has a successor: nobody need wait for it any more."""

@@ -214,6 +214,12 @@ class Member(ABC):
                     "subscribed topic not found group=%s topic=%s. %s", self.group, topic, self._create_hint(topic)
                 )
 
+    async def _refresh_routes(self) -> None:
+        """Ask for the routes of all topics now. A question that fails changes nothing."""
+        for topic in self._topics():
+            with contextlib.suppress(SaturnError):
+                await self.core.routes.refresh(topic)
+
     def _create_hint(self, topic: str) -> str:
         return hints.missing_topic_to_read(topic, self.core.name_servers.addresses)
 
