@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
@@ -461,6 +462,24 @@ def test_offsets_are_kept_and_survive_a_restart(tmp_path: object) -> None:
             await w.client.close()
 
     run(work)
+
+
+@pytest.mark.spec("OF-05")
+def test_commit_may_go_back_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with wire() as w:
+            await w.send()
+            for offset in (9, 9, 10**12, 3, -1):
+                ask = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": offset}
+                assert (await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, **ask)).code == 0
+                assert w.broker.ctx.offsets.get("T", "G", 0) == offset
+
+    run(work)
+    lines = [(r.levelno, r.getMessage()) for r in caplog.records if r.getMessage().startswith("offset goes back")]
+    assert lines == [
+        (logging.WARNING, "offset goes back topic=T group=G queue=0 from=1000000000000 to=3"),
+        (logging.WARNING, "offset goes back topic=T group=G queue=0 from=3 to=-1"),
+    ]
 
 
 @pytest.mark.spec("OF-04")
