@@ -659,6 +659,7 @@ def test_a_message_to_be_consumed_here_and_now_is_answered_with_what_became_of_i
 def test_a_message_that_nobody_takes_in_time_is_not_handed_out_later(
     run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert running_info.DIRECT_TIMEOUT_S == 9.5, "before the broker gives up after 10 s"
     monkeypatch.setattr(running_info, "DIRECT_TIMEOUT_S", 0.05)
 
     async def work() -> None:

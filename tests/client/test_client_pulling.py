@@ -431,7 +431,7 @@ def test_span_limit_is_2000_offsets() -> None:
     assert queue._full
 
 
-@pytest.mark.spec("OR-05", "OR-06", "PL-04", "PL-09", "RTY-01", "OF-03")
+@pytest.mark.spec("OR-05", "OR-06", "PL-04", "PL-09", "PL-13", "RTY-01", "OF-03")
 def test_limits_of_time_are_the_originals() -> None:
     assert (send_back._SEND_BACK_TIMEOUT_MS, offsets.PERSIST_TIMEOUT_MS) == (5000, 5000)
     assert (queue_locks.LOCK_TIMEOUT_MS, queue_locks.LIVE_S) == (1000, 30)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -251,5 +253,21 @@ def test_retry_that_ends_after_its_queue_left_commits_nothing(run: Run, cluster:
                 assert inbox.committed() == {}
                 await client._core._persist_offsets()
             assert c.broker.offsets["g", "T", 0] == 0
+
+    run(work)
+
+
+@pytest.mark.spec("RB-02")
+def test_broadcast_members_own_every_queue_each(run: Run, cluster: Any, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(2) as c, AsyncExitStack() as stack:
+            expected = [MessageQueue("T", name, n) for name in ("b0", "b1") for n in range(4)]
+            for instance in ("one", "two"):
+                settings: Any = {"instance": instance, "offsets_dir": str(tmp_path)}
+                await stack.enter_async_context(client := Client(name_servers=c.name_servers, **settings))
+                inbox = await stack.enter_async_context(client.consumer("g", model="broadcast"))
+                await inbox.subscribe("T")
+                await eventually(lambda: inbox.assigned == expected)  # noqa: B023
+            assert not any(broker.of(38) for broker in c.brokers.values()), "the members do not matter"
 
     run(work)
