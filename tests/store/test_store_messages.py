@@ -409,7 +409,7 @@ def test_a_bad_record_is_cut_off_above_the_durable_line_and_refused_below(
     closed(store)
 
 
-@pytest.mark.spec("RC-07", "RC-08", "RC-09", "RC-11", "DUR-09", "DUR-18")
+@pytest.mark.spec("RC-07", "RC-08", "DUR-07", "DUR-09", "DUR-18")
 def test_the_recovery_plan() -> None:
     files = [FileFacts(n * 100, 1000 + n) for n in range(5)]
 
