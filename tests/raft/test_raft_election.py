@@ -7,8 +7,8 @@ import itertools
 import pytest
 from raftbench import Bench, entries
 
-from saturnmq.protocol.errors import ConfigError
-from saturnmq.raft.core.actions import PersistTerm, Reply, Role, RoleChanged, Send
+from saturnmq.protocol.errors import ConfigError, InvariantBroken
+from saturnmq.raft.core.actions import Alarm, PersistTerm, Reply, Role, RoleChanged, Send
 from saturnmq.raft.core.messages import Code, VoteRequest, VoteResponse, VoteResult
 from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.raft.core.voting import Parsed, Tally, Voter, judge, quorum, quorum_index
@@ -109,6 +109,15 @@ def test_a_fresh_member_is_candidate_and_asks_at_once_in_term_0_with_its_own_vot
     for send in bench.sends():
         bench.vote_answer(send, V.ACCEPT)
     assert (bench.state.role, bench.state.term) == (Role.LEADER, 0)
+
+
+@pytest.mark.spec("DL-E08")
+def test_vote_request_carries_end_and_term_of_the_log() -> None:
+    bench = Bench(log=entries(1, 1, 3), term=4)
+    bench.tick()
+    about = {"group": "g", "term": 4, "leader_id": "n0", "local_id": "n0", "ledger_end_index": 2, "ledger_end_term": 3}
+    asked = [send.request for send in bench.sends(kind=VoteRequest)]
+    assert asked == [VoteRequest(remote_id=peer, **about) for peer in ("n1", "n2")]  # type: ignore[arg-type]
 
 
 @pytest.mark.spec("DL-E08", "DL-E04")
@@ -296,8 +305,11 @@ def test_votes_that_pass_after_a_higher_term_was_seen_make_no_leader() -> None:
     bench.tick()
     sends = bench.sends()
     bench.vote("n1", 3)
+    bench.forget()
     bench.vote_answer(sends[1], V.ACCEPT)
     assert bench.state.role is Role.CANDIDATE
+    (warning,) = bench.of(Alarm)
+    assert "votes of term 2 come too late" in warning.text
     bench.tick()
     assert bench.state.term == 3
 
@@ -313,9 +325,26 @@ def test_to_candidate_ignores_an_older_term_and_fires_again_when_already_candida
     assert (bench.state.known_max_term, bench.state.term) == (6, 5)
 
 
+@pytest.mark.spec("DL-E20", "DL-E05")
+def test_leader_that_becomes_candidate_forgets_leader_and_transferee() -> None:
+    bench = Bench(term=5).lead()
+    bench.state.transferee = "n1"
+    with pytest.raises(InvariantBroken, match="only a candidate"):
+        bench.state.next_term()
+    bench.state.become_candidate(bench.state.term)
+    state = bench.state
+    assert (state.role, state.leader_id, state.transferee) == (Role.CANDIDATE, None, None)
+    assert state.out[-1] == RoleChanged(Role.CANDIDATE, state.term, None)
+
+
 @pytest.mark.spec("DL-E21", "DL-H01")
 def test_a_new_leader_sends_heartbeats_at_the_next_tick() -> None:
-    bench = Bench().lead()
+    bench = Bench()
+    bench.node.heartbeats.live = {"n1": True}
+    bench.node.heartbeats.sent_ms = bench.now_ms
+    bench.lead()
+    assert bench.of(RoleChanged)[-1] == RoleChanged(Role.LEADER, bench.state.term, "n0")
+    assert bench.state.leader_id == "n0"
     bench.forget()
     bench.tick(1)
     assert {send.peer for send in bench.sends()} == {"n1", "n2"}
@@ -333,6 +362,7 @@ def test_to_follower_forgets_a_raise_and_resets_the_clock() -> None:
     assert bench.node.elector.last_result is Parsed.WAIT_TO_REVOTE
     assert bench.node.heartbeats.heard_ms == bench.now_ms
     assert bench.state.transferee is None
+    assert bench.of(RoleChanged)[-1] == RoleChanged(Role.FOLLOWER, bench.state.term, "n1")
 
 
 @pytest.mark.spec("DL-E02")

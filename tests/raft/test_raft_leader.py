@@ -22,6 +22,7 @@ from saturnmq.raft.core.messages import (
     VoteRequest,
 )
 from saturnmq.raft.core.progress import PEER_TRANSITIONS, Event, PeerState, Progress, Search
+from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.testing.raft_simulation import Cluster
 
 OLD = entries(0, 0, 1, 1)
@@ -60,6 +61,29 @@ def acked(bench: Bench, peer: str, code: Code = Code.SUCCESS) -> None:
         assert isinstance(send.request, PushRequest)
         if send.call in bench.state.calls and send.request.kind is PushKind.APPEND:
             bench.push_answer(send, code, 0, send.request.entries[-1].index, count=len(send.request.entries))
+
+
+# settings
+
+
+@pytest.mark.spec(
+    "DL-H01", "DL-H03", "DL-E07", "DL-A01", "DL-A07", "DL-P07", "DL-P08", "DL-P10", "DL-P14", "DL-P15", "DL-L01", "DL-L04",
+    "DL-L09",
+)  # fmt: skip
+def test_timers_and_limits_default_to_those_of_dledger() -> None:
+    known = CoreSettings()
+    assert (known.heartbeat_interval_ms, known.heartbeat_leak_max) == (2000, 3)
+    assert (known.vote_interval_min_ms, known.vote_interval_max_ms) == (300, 1000)
+    assert (known.take_vote_interval_min_ms, known.take_vote_interval_max_ms) == (30, 100)
+    assert (known.pending_requests_max, known.append_wait_ms) == (10_000, 2500)
+    assert (known.push_pending_max, known.commit_idle_ms, known.push_timeout_ms) == (1000, 1000, 1000)
+    assert (known.push_throttle_bytes, known.push_throttle_entries, known.push_quota_bytes) == (
+        300 << 20,
+        1000,
+        20 << 20,
+    )
+    assert (known.batch_push, known.batch_push_bytes) == (False, 4096)
+    assert (known.transfer_lag_max, known.transfer_wait_ms, known.preferred_check_ms) == (1000, 1000, 1000)
 
 
 # append
