@@ -183,6 +183,7 @@ def test_the_correction_is_the_least_offset_of_the_groups() -> None:
 
             assert await asked("A") == {0: 1, 1: 11}
             assert await asked("A", "C") == {0: 3, 1: 13}
+            assert await asked("B", "C") == {0: 3, 1: 13}, "the least one itself is not behind"
             assert await asked("C", "C") == {0: 2**63 - 1, 1: 2**63 - 1}  # C itself is behind the others
             assert w.broker.ctx.offsets.get("T", "C", 0) == 1  # looking does not delete
 

@@ -722,7 +722,7 @@ def test_a_topic_of_ones_own_and_a_consumer_of_given_queues(run: Run, cluster: A
     run(work)
 
 
-@pytest.mark.spec("TR-10")
+@pytest.mark.spec("TR-10", "TR-07")
 def test_on_the_cloud_channel_every_region_has_its_topic_and_records_of_ends_are_shorter(
     run: Run, cluster: Any
 ) -> None:
