@@ -103,7 +103,7 @@ def test_a_state_file_is_read_or_its_backup(
         if data is not None:
             path.write_bytes(data)
     if found is CorruptRecord:
-        with pytest.raises(CorruptRecord, match=r"x\.json and its backup cannot be read"):
+        with pytest.raises(CorruptRecord, match=r"x\.json and its backup x\.json\.bak cannot be read"):
             file.read(json.loads)
     else:
         assert file.read(json.loads) == found
