@@ -38,6 +38,7 @@ from saturnmq import (
     json_codec,
     str_codec,
 )
+from saturnmq.client import core as core_module
 from saturnmq.client.core import vip_address
 from saturnmq.client.errors import BrokerNotExist, GroupInUse, NotStarted
 from saturnmq.client.hooks import SendContext
@@ -250,6 +251,25 @@ def test_start_polls_the_default_topic_and_beats_to_masters_only(run: Run, clust
                 assert [entry["groupName"] for entry in body["producerDataSet"]] == ["CLIENT_INNER_PRODUCER", "g"]
                 assert any(r.ext["topic"] == "TBW102" for r in c.ns[0].of(105))
                 assert not c.ns[0].of(34), "a slave hears nothing of producers"
+
+    run(work)
+
+
+@pytest.mark.spec("HB-01")
+def test_a_producer_that_starts_is_reported_at_once(run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_module, "FIRST_HEARTBEAT_MS", 3_600_000)
+
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("one") as out:
+            await out.send("T", b"x")
+            await c.broker.wait_for(34)
+            assert client._core._beating is not None
+            await client._core._beating
+            count = len(c.broker.of(34))
+            async with client.producer("two"):
+                beat = (await c.broker.wait_for(34, count + 1))[count]
+                groups = [entry["groupName"] for entry in json.loads(beat.body or b"")["producerDataSet"]]
+                assert groups == ["CLIENT_INNER_PRODUCER", "one", "two"]
 
     run(work)
 

@@ -226,6 +226,28 @@ def test_poll_asks_for_topics_in_use_and_keeps_the_route_of_a_failed_question(ru
 
 
 @pytest.mark.spec("PR-11")
+def test_a_topic_whose_question_fails_does_not_keep_the_others_from_being_asked(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, route_poll_ms=3_600_000) as client:
+            routes = client._core.routes
+            c.add("A")
+            for topic in ("A", "T"):
+                await routes.refresh(topic)
+            c.add("T", c.route(write=1))
+
+            def answer(command: Command) -> Any:
+                return command.reply(1, "confused") if command.ext["topic"] == "A" else c.ns[0].builtin(command)
+
+            c.ns[0].script[105] = answer
+            await routes.poll()
+            left, asked = routes.get("A"), routes.get("T")
+            assert left is not None and len(left.write_queues) == 4
+            assert asked is not None and len(asked.write_queues) == 1
+
+    run(work)
+
+
+@pytest.mark.spec("PR-11")
 def test_unchanged_route_causes_no_update(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
@@ -250,9 +272,17 @@ def test_brokers_that_no_route_names_hear_no_more(run: Run, cluster: Any) -> Non
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g"):
             core = client._core
+            older, newer = c.brokers["b0"], c.brokers["b1"]
+
+            def answer(command: Command) -> Command:
+                reply = command.reply()
+                reply.version = 232
+                return reply
+
+            older.script[34] = answer
             await core.routes.refresh("T")
             await core.heartbeat()
-            assert core.broker_versions == {broker.address: 407 for broker in c.brokers.values()}
+            assert core.broker_versions == {older.address: 232, newer.address: 407}
             c.add("T", c.route("b1"))
             await core.routes.refresh("T")
             heard = len(c.brokers["b0"].of(34))
