@@ -302,7 +302,8 @@ def test_what_a_batch_covered_of_a_new_queue_is_known_too(tmp_path: Path) -> Non
         (tmp_path / name).mkdir()
         for n in range(count):
             (tmp_path / name / str(n)).write_text("v1\n{}\n" + json.dumps(offsets[n]))
-    assert export.batches(tmp_path, "Q") == [
+    (tmp_path / "metadata").write_text(json.dumps({"id": "Q"}))
+    assert export.batches(tmp_path) == [
         ("Q", 0, *old, None, 50, None), ("Q", 1, *new, 0, 70, 70), ("Q", 1, *aged, 30, 60, 30)]  # fmt: skip
 
 

@@ -88,6 +88,14 @@ class SourceOptions(Connection):
         )
 
     @property
+    def filter_text(self) -> str:
+        """The broker's filter as stream offsets keep it, "" for none."""
+        given = self.expression.strip()
+        if given in ("", ALL):
+            return ""
+        return given if self.expression_type == TAG else f"{self.expression_type}: {given}"
+
+    @property
     def filter(self) -> Filter:
         """What the broker is asked for."""
         return sql(self.expression) if self.expression_type == SQL92 else tag(self.expression)

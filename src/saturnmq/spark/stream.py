@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
-from saturnmq.client.subscription import ALL, TAG
+from saturnmq.client.subscription import ALL
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark import planning, ranges
 from saturnmq.spark.connect import Link, linked
@@ -109,7 +109,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {ranges.key_of(queue): offset for queue, offset in placed.items()}
 
         with linked(options) as link:
-            return ranges.to_offset(link.run(ask(link)), options.group, expression=self._expression)
+            return ranges.to_offset(link.run(ask(link)), options.group, expression=options.filter_text)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Everything: the limits of the options are applied in latestOffset, Spark knows no combination of them."""
@@ -138,19 +138,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reached = self._admission.reach(
             begin, latest, time.monotonic() * 1000, sizes, no_minimum=self._target is not None
         )
-        made = ranges.to_offset(reached, self._options.group, later, self._expression)
+        made = ranges.to_offset(reached, self._options.group, later, self._options.filter_text)
         return start if ranges.at_one_place(start, made) else made
-
-    @property
-    def _expression(self) -> str:
-        """The filter as offsets keep it."""
-        given = self._options.expression.strip()
-        kind = self._options.expression_type
-        return "" if given in ("", ALL) else given if kind == TAG else f"{kind}: {given}"
 
     def _say_changed(self, start: dict[str, Any]) -> None:
         """Warn once when the checkpoint was written with another filter (STR-15)."""
-        before, now = str(start.get("s", "")), self._expression
+        before, now = str(start.get("s", "")), self._options.filter_text
         if before != now and not self._changed:
             self._changed = True
             logger.warning(

@@ -19,12 +19,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from saturnmq.protocol.errors import ConfigError
-from saturnmq.spark import avro
+from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.spark import avro, planning
+from saturnmq.spark.connect import close_all, linked
 from saturnmq.spark.lake_sink import FORMATS, sink_of
+from saturnmq.spark.options import parse_options
 from saturnmq.spark.pipelines import lake, running, sink_log
 from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
-from saturnmq.spark.ranges import Key, begins_of, from_offset
+from saturnmq.spark.ranges import Key, at_one_place, begins_of, from_offset, key_of, to_offset
+from saturnmq.spark.track import OffsetCommitter
 
 OFFSETS: Final = (
     "query string, batch bigint, topic string, broker_name string, queue_id int, "
@@ -58,8 +61,8 @@ class ExportConf(Conf):
         return self.table("messages")
 
 
-def reader(spark: SparkSession, conf: ExportConf) -> DataFrame:
-    """The topics as a stream of lake rows."""
+def source_options(conf: ExportConf) -> dict[str, str]:
+    """Options of the stream source."""
     options = {
         "nameServer": conf.name_servers, "topic": conf.topics, "startingOffsets": "earliest", "columns": lake.SOURCE_COLUMNS,
         "subExpression": conf.expression,
@@ -70,7 +73,12 @@ def reader(spark: SparkSession, conf: ExportConf) -> DataFrame:
         options["maxBytesPerTrigger"] = conf.max_bytes
     if conf.group:
         options["group"] = conf.group
-    return lake.messages_of(spark.readStream.format("rocketmq").options(**options).load())
+    return options
+
+
+def reader(spark: SparkSession, conf: ExportConf) -> DataFrame:
+    """The topics as a stream of lake rows."""
+    return lake.messages_of(spark.readStream.format("rocketmq").options(**source_options(conf)).load())
 
 
 def build(spark: SparkSession, conf: ExportConf) -> StreamingQuery:
@@ -115,7 +123,7 @@ def check_table(conf: ExportConf) -> None:
     """Raises ConfigError when the table has micro-batches that the checkpoint does not know: Spark's sink would take those of the
     next run for written, and leave their rows out.
     """
-    if "://" in conf.checkpoint or "://" in conf.lake:
+    if not _is_local(conf):
         return
     known = max((int(p.name) for p in (Path(conf.checkpoint) / "offsets").glob("*") if p.name.isdigit()), default=-1)
     written = sink_log.latest_batch(Path(conf.messages))
@@ -126,14 +134,52 @@ def check_table(conf: ExportConf) -> None:
         )
 
 
+def caught_up(conf: ExportConf) -> Outcome | None:
+    """The outcome of a run that would find nothing new, None when a session is needed. Raises ConfigError for wrong options.
+
+    Nothing is new when the last micro-batch of the checkpoint is committed and ends where every queue ends now. A broker that
+    does not answer is left to the run.
+    """
+    options = parse_options(source_options(conf), streaming=True)
+    if conf.interval or not _is_local(conf):
+        return None
+    with lake.writing(conf.messages):
+        check_table(conf)
+        position = last_offset(Path(conf.checkpoint))
+        if position is None:
+            return None
+        try:
+            with linked(options) as link:
+                known = link.run(planning.bounds(link, options))
+        except SaturnError:
+            return None
+        finally:
+            close_all()  # Spark's JVM is forked from this process: no thread, no socket
+        ends = {key_of(queue): bounds.high for queue, bounds in known.items()}
+        if not at_one_place(position, to_offset(ends, options.group)) or position.get("s", "") != options.filter_text:
+            return None
+        if options.group:
+            committer = OffsetCommitter(options.connection)
+            committer.reached(options.group, ends)
+            committer.flush(0.0, all_of_it=True)
+            close_all()
+        return _finished(None, conf, 0, 0)
+
+
+def _is_local(conf: ExportConf) -> bool:
+    return "://" not in conf.checkpoint and "://" not in conf.lake
+
+
 def _run(spark: SparkSession, conf: ExportConf, step: Callable[[str], Any]) -> Outcome:
     query = build(spark, conf)
     rows = running.watch(query, step)
-    lag = lag_of(query)
-    if "://" not in conf.checkpoint and "://" not in conf.lake:
-        found = batches(Path(conf.checkpoint), str(query.id))
-        if found:
-            lake.replace_table(spark.createDataFrame(found, OFFSETS).coalesce(1), conf.table("_offsets"))
+    return _finished(spark, conf, rows, lag_of(query))
+
+
+def _finished(spark: SparkSession | None, conf: ExportConf, rows: int, lag: int | None) -> Outcome:
+    """Bring `_offsets` up to the checkpoint and count bad rows. spark: not needed for a lake on a local disk."""
+    if _is_local(conf) and (found := batches(Path(conf.checkpoint))):
+        lake.replace_rows(found, OFFSETS, conf.table("_offsets"))
     bad = 0
     if conf.schema:
         bad = lake.count(spark, conf.table("messages_bad"))
@@ -156,21 +202,38 @@ def lag_of(query: StreamingQuery) -> int | None:
     return sum(max(high - ends.get(key, 0), 0) for key, high in latests.items())
 
 
-def batches(checkpoint: Path, query: str) -> list[tuple[Any, ...]]:
+def _numbered(folder: Path) -> dict[int, Path]:
+    """Files of a checkpoint's log by micro-batch, in order."""
+    return dict(sorted((int(p.name), p) for p in folder.glob("*") if re.fullmatch(r"\d+", p.name)))
+
+
+def last_offset(checkpoint: Path) -> dict[str, Any] | None:
+    """The end of the last micro-batch; None without one, and when that batch is not committed."""
+    offsets, commits = _numbered(checkpoint / "offsets"), _numbered(checkpoint / "commits")
+    if not offsets or max(offsets) not in commits:
+        return None
+    return _offset_in(offsets[max(offsets)])
+
+
+def _offset_in(path: Path) -> dict[str, Any]:
+    offset: dict[str, Any] = json.loads(path.read_text().splitlines()[-1])
+    return offset
+
+
+def batches(checkpoint: Path) -> list[tuple[Any, ...]]:
     """Rows of `_offsets`: what every finished batch covered, out of the checkpoint, which does not say where the first began."""
     rows: list[tuple[Any, ...]] = []
-    finished = {int(p.name) for p in (checkpoint / "commits").glob("*") if re.fullmatch(r"\d+", p.name)}
+    query = json.loads((checkpoint / "metadata").read_text())["id"]
+    finished = _numbered(checkpoint / "commits")
     before: dict[Key, int] | None = None
-    for path in sorted(
-        (p for p in (checkpoint / "offsets").glob("*") if re.fullmatch(r"\d+", p.name)), key=lambda p: int(p.name)
-    ):
-        offset = json.loads(path.read_text().splitlines()[-1])
+    for number, path in _numbered(checkpoint / "offsets").items():
+        offset = _offset_in(path)
         ends, begins = from_offset(offset), begins_of(offset)
-        if int(path.name) in finished:
+        if number in finished:
             for key, end in ends.items():
                 first = None if before is None else before.get(key, begins.get(key, 0))
                 if end != (first or 0):
-                    rows.append((query, int(path.name), *key, first, end, None if first is None else end - first))
+                    rows.append((query, number, *key, first, end, None if first is None else end - first))
         before = ends
     return rows
 
@@ -235,6 +298,7 @@ PIPELINE: Final = Pipeline(
     conf_of,
     build,
     run,
+    caught_up=caught_up,
 )
 
 if __name__ == "__main__":

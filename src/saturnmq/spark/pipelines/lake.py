@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -96,10 +96,32 @@ def replace_table(frame: DataFrame, path: str, *partition_by: str) -> None:
     if folder is None:
         frame.write.mode("overwrite").partitionBy(*partition_by).parquet(path)
         return
+    _replace(folder, lambda fresh: frame.write.mode("overwrite").partitionBy(*partition_by).parquet(str(fresh)))
+
+
+def replace_rows(rows: Sequence[Sequence[Any]], columns: str, path: str) -> None:
+    """Replace a small table on a local disk without a Spark session. columns: DDL of strings and whole numbers."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    types = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64()}
+    schema = pa.schema([(name, types[kind]) for name, kind in (c.split() for c in columns.split(","))])
+    arrays = [pa.array([row[n] for row in rows], field.type) for n, field in enumerate(schema)]
+    made = pa.Table.from_arrays(arrays, schema=schema)
+
+    def write(fresh: Path) -> None:
+        fresh.mkdir(parents=True)
+        parquet.write_table(made, fresh / "part-0.parquet")
+
+    _replace(in_lake(path), write)
+
+
+def _replace(folder: Path, write: Callable[[Path], None]) -> None:
+    """Write a table beside the old one and rename it into place."""
     _mend(folder)
     fresh, old = _beside(folder)
     shutil.rmtree(fresh, ignore_errors=True)
-    frame.write.mode("overwrite").partitionBy(*partition_by).parquet(str(fresh))
+    write(fresh)
     if folder.exists():
         folder.rename(old)
     fresh.rename(folder)

@@ -91,6 +91,7 @@ class Pipeline(Generic[C]):
     build: Callable[[SparkSession, C], DataFrame | StreamingQuery]
     run: Callable[[SparkSession, C, Callable[[str], Any]], Outcome]
     needs_lake: bool = True
+    caught_up: Callable[[C], Outcome | None] = lambda _conf: None  # the outcome when nothing is new, without a session
 
 
 def overview(pipelines: Sequence[Pipeline[Any]]) -> str:
@@ -176,22 +177,28 @@ def run(pipeline: Pipeline[Any], argv: Sequence[str]) -> int:
     settings = _settings(args)
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every call between Python and Java
     began = time.monotonic()
-    spark = session(f"saturnmq-{pipeline.name}", name_server=conf.name_servers or None, **settings)
     try:
-        with stoppable(hasattr(args, "trigger")), watched(spark, pipeline.name, quiet=args.quiet or args.json) as step:
-            outcome = pipeline.run(spark, conf, step)
+        outcome = pipeline.caught_up(conf) or _in_session(pipeline, conf, settings, args)
     except (PySparkException, Py4JError, DataLossError, BadRowsError) as error:
         kind, cause = cause_of(error)
         if kind == ConfigError.__name__:
             raise ConfigError(cause) from error
         print(f"saturnmq spark {pipeline.name}: {cause}", file=sys.stderr, flush=True)
         return EXIT_DATA_LOSS if kind == DataLossError.__name__ else EXIT_FAILED
+    say(pipeline.name, outcome, time.monotonic() - began, as_json=args.json)
+    return EXIT_DONE
+
+
+def _in_session(pipeline: Pipeline[C], conf: C, settings: Mapping[str, str], args: argparse.Namespace) -> Outcome:
+    """Run it in a session of its own."""
+    spark = session(f"saturnmq-{pipeline.name}", name_server=conf.name_servers or None, **settings)
+    try:
+        with stoppable(hasattr(args, "trigger")), watched(spark, pipeline.name, quiet=args.quiet or args.json) as step:
+            return pipeline.run(spark, conf, step)
     finally:
         with suppress(Py4JError, OSError):  # there is nothing to stop when the JVM is gone
             spark.stop()
         stop_all()
-    say(pipeline.name, outcome, time.monotonic() - began, as_json=args.json)
-    return EXIT_DONE
 
 
 def say(name: str, outcome: Outcome, seconds: float, *, as_json: bool) -> None:

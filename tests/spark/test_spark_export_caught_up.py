@@ -1,0 +1,124 @@
+"""An export that finds nothing new ends without a Spark session; anything else needs one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import parquet
+
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.spark.pipelines import export, main, running
+from saturnmq.spark.ranges import to_offset
+from saturnmq.sync import Client
+from saturnmq.testing import SyncEmbeddedBroker
+
+GROUP = "caught-up"
+
+
+class SessionAsked(Exception):
+    """A pipeline wanted a session."""
+
+
+def checkpoint(
+    conf: export.ExportConf, ends: dict[int, int], *, group: str | None = None, expression: str = ""
+) -> None:
+    """What Spark leaves after one committed micro-batch that ended at these offsets of topic queues."""
+    offset = to_offset({(conf.topics, "broker-a", queue): end for queue, end in ends.items()}, group, None, expression)
+    folder = Path(conf.checkpoint)
+    for name, last in (("offsets", offset), ("commits", {"nextBatchWatermarkMs": 0})):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / "0").write_text("v1\n{}\n" + json.dumps(last))
+    (folder / "metadata").write_text(json.dumps({"id": "the-query"}))
+
+
+@pytest.fixture
+def conf(
+    server: SyncEmbeddedBroker, send: Callable[..., None], request: pytest.FixtureRequest, tmp_path: Path
+) -> export.ExportConf:
+    """A topic of its own with two queues and ten messages, all of them exported."""
+    topic = f"t-{abs(hash(request.node.name))}"
+    with Client(name_servers=server.name_servers) as client:
+        client.create_topic(topic, queues=2)
+    send(topic, 10)
+    made = export.ExportConf(server.name_servers, str(tmp_path), topics=topic)
+    checkpoint(made, ends_of(made))
+    return made
+
+
+def ends_of(conf: export.ExportConf) -> dict[int, int]:
+    with Client(name_servers=conf.name_servers) as client:
+        puller = client.puller()
+        return {queue.queue_id: puller.max_offset(queue) for queue in puller.queues(conf.topics)}
+
+
+@pytest.fixture
+def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    def session(*_given: Any, **_settings: Any) -> None:
+        raise SessionAsked
+
+    monkeypatch.setattr(running, "session", session)
+
+
+@pytest.mark.spec("PIP-04")
+def test_an_export_without_news_makes_no_session(
+    conf: export.ExportConf, no_session: None, capsys: pytest.CaptureFixture[str], send: Callable[..., None]
+) -> None:
+    arguments = ["export", "--name-servers", conf.name_servers, "--topic", conf.topics, "--lake", conf.lake, "--quiet"]
+    assert main(arguments) == 0
+    row = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (row["rows_in"], row["rows_out"], row["lag"], row["table"]) == (0, 0, 0, conf.messages)
+    offsets = parquet.read_table(conf.table("_offsets")).to_pylist()
+    assert {(r["query"], r["batch"], r["broker_name"], r["queue_id"], r["to_offset"]) for r in offsets} == {
+        ("the-query", 0, "broker-a", queue, end) for queue, end in ends_of(conf).items() if end
+    }
+    send(conf.topics, 1)
+    with pytest.raises(SessionAsked):
+        main(arguments)
+
+
+@pytest.mark.spec("PIP-04")
+def test_a_session_is_made_unless_the_checkpoint_is_at_every_end(conf: export.ExportConf) -> None:
+    ends = ends_of(conf)
+    assert export.caught_up(conf) is not None
+    assert export.caught_up(replace(conf, interval="10 seconds")) is None
+    assert export.caught_up(replace(conf, name_servers="127.0.0.1:1")) is None, (
+        "a broker that is away is the run's affair"
+    )
+    assert export.caught_up(replace(conf, expression="a")) is None, "another filter than the checkpoint's"
+    assert export.caught_up(replace(conf, group=GROUP)) is None, "another group than the checkpoint's"
+    assert export.caught_up(replace(conf, lake="s3://bucket/lake")) is None
+    assert export.caught_up(replace(conf, checkpoint_path=f"{conf.lake}/none")) is None
+    for other in ({0: ends[0]}, ends | {2: 0}, ends | {0: ends[0] + 1}, ends | {0: ends[0] - 1}):
+        checkpoint(conf, other)
+        assert export.caught_up(conf) is None, other
+    checkpoint(conf, ends)
+    (Path(conf.checkpoint) / "offsets" / "1").write_text((Path(conf.checkpoint) / "offsets" / "0").read_text())
+    assert export.caught_up(conf) is None, "a micro-batch that is planned and not committed"
+
+
+@pytest.mark.spec("STR-12")
+def test_an_export_without_news_commits_the_offsets_of_its_group(conf: export.ExportConf) -> None:
+    """The run before may have been killed between its checkpoint and the group's offsets."""
+    ends = ends_of(conf)
+    checkpoint(conf, ends, group=GROUP)
+    assert export.caught_up(replace(conf, group=GROUP)) is not None
+    with Client(name_servers=conf.name_servers) as client:
+        puller = client.puller()
+        stored = {q.queue_id: puller.committed(GROUP, q) for q in puller.queues(conf.topics)}
+    assert stored == ends
+
+
+@pytest.mark.spec("PIP-08")
+def test_an_export_without_news_checks_its_table_and_its_options(conf: export.ExportConf) -> None:
+    with pytest.raises(ConfigError, match="option maxBytesPerTrigger='much'"):
+        export.caught_up(replace(conf, max_bytes="much"))
+    log = Path(conf.messages) / "_spark_metadata"
+    log.mkdir(parents=True)
+    (log / "1").write_text("v1\n")
+    with pytest.raises(ConfigError, match="written with another checkpoint"):
+        export.caught_up(conf)
