@@ -37,8 +37,9 @@ def test_all_wrong_options_are_named_at_once_with_what_is_allowed(monkeypatch: p
     with pytest.raises(ConfigError) as caught:
         parse_options(wrong)
     text = str(caught.value)
-    for words in ("did you mean 'topic'", "earliest, latest, group or JSON", "at least 1", "nothing: allowed are topic",
-                  "true or false", "endingOffsets must be JSON", "nameServer is missing"):  # fmt: skip
+    for words in ("did you mean 'topic'", "earliest, latest, group or JSON", "at least 1",
+                  "unknown column 'nothing'; allowed are topic", "true or false",
+                  "endingOffsets must be JSON", "nameServer is missing"):  # fmt: skip
         assert words in text
     assert len(caught.value.problems) >= 7
 

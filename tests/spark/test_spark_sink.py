@@ -40,7 +40,7 @@ def test_wrong_columns_and_options_are_told_all_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_sink_options({"nameServer": "h:1", "acks": "all", "batchBytes": "5m"}, columns, overwrite=True)
     text = str(caught.value)
-    for words in ("column body is missing", "column 'boddy' is unknown; allowed are body, topic", "flag is string, must be int",
+    for words in ("column body is missing", "unknown column 'boddy', did you mean 'body'?", "flag is string, must be int",
                   "brokerName and queueId belong together", "option topic is missing", "did you mean 'ack'",
                   "batchBytes=5242880: must be at most 4m", "allowTimer=true", '.mode("append")'):  # fmt: skip
         assert words in text, words

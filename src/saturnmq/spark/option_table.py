@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 Parser = Callable[[str], Any]
@@ -105,6 +105,54 @@ CONNECTION: Final[OptionTable] = {
 }
 
 
+# What Spark's Kafka source and sink call things: lower-case name -> ours
+OPTIONS_OF_KAFKA: Final[Mapping[str, str]] = {
+    "kafka.bootstrap.servers": "nameServer",
+    "bootstrap.servers": "nameServer",
+    "kafka.group.id": "group",
+    "groupidprefix": "group",
+    "includeheaders": "columns",
+    "kafkaconsumer.polltimeoutms": "pullTimeoutMs",
+    "fetchoffset.numretries": "readTimeoutMs",
+    "fetchoffset.retryintervalms": "readTimeoutMs",
+    "kafka.security.protocol": "tls",
+    "kafka.ssl.truststore.location": "tlsCa",
+    "kafka.ssl.keystore.location": "tlsCert",
+    "kafka.sasl.mechanism": "accessKey",
+    "kafka.sasl.jaas.config": "accessKey",
+    "kafka.acks": "ack",
+    "kafka.retries": "retries",
+    "kafka.batch.size": "batchBytes",
+    "kafka.compression.type": "compress",
+}
+SOURCE_COLUMNS_OF_KAFKA: Final[Mapping[str, str]] = {
+    "value": "body",
+    "key": "keys",
+    "partition": "queueId",
+    "offset": "queueOffset",
+    "timestamp": "storeTimestamp",
+    "headers": "propertiesMap",
+}
+SINK_COLUMNS_OF_KAFKA: Final[Mapping[str, str]] = {
+    "value": "body",
+    "key": "keys",
+    "partition": "queueId",
+    "headers": "properties",
+}
+
+
+def unknown_name(kind: str, given: str, allowed: Iterable[str], of_kafka: Mapping[str, str]) -> str:
+    """An unknown option or column, with the one that Kafka's is here, else the nearest, else all."""
+    known = {name.lower(): name for name in allowed}
+    ours = of_kafka.get(given.lower(), "")
+    if ours.lower() in known:
+        return f"unknown {kind} {given!r}, here it is {ours!r}"
+    near = difflib.get_close_matches(given.lower(), known, n=1)
+    return f"unknown {kind} {given!r}" + (
+        f", did you mean {known[near[0]]!r}?" if near else f"; allowed are {', '.join(known.values())}"
+    )
+
+
 def read_options(
     table: OptionTable, given: Mapping[str, str], alike: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[str]]:
@@ -116,9 +164,7 @@ def read_options(
         name = known.get(lowered)
         if name is None:
             if lowered not in SPARKS_OWN:
-                near = difflib.get_close_matches(lowered, known, n=1)
-                hint = f", did you mean {known[near[0]]!r}?" if near else f"; allowed are {', '.join(table)}"
-                problems.append(f"unknown option {lowered!r}{hint}")
+                problems.append(unknown_name("option", lowered, table, OPTIONS_OF_KAFKA))
             continue
         attribute, parse = table[name]
         if attribute in values:

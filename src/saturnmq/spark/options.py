@@ -164,7 +164,9 @@ def _columns(text: str) -> tuple[str, ...]:
     given = table.names(text)
     unknown = [name for name in given if name not in COLUMNS]
     if unknown:
-        raise ValueError(f"{', '.join(unknown)}: allowed are {', '.join(COLUMNS)}")
+        raise ValueError(
+            "; ".join(table.unknown_name("column", name, COLUMNS, table.SOURCE_COLUMNS_OF_KAFKA) for name in unknown)
+        )
     return given
 
 

@@ -136,7 +136,7 @@ def column_problems(columns: Mapping[str, str]) -> list[str]:
     for name, kind in columns.items():
         allowed = COLUMNS.get(name)
         if allowed is None:
-            problems.append(f"column {name!r} is unknown; allowed are {', '.join(COLUMNS)}")
+            problems.append(table.unknown_name("column", name, COLUMNS, table.SINK_COLUMNS_OF_KAFKA))
         elif kind not in allowed:
             problems.append(f"column {name} is {kind}, must be {' or '.join(allowed)}")
     if ("brokerName" in columns) != ("queueId" in columns):

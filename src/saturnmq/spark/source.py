@@ -35,7 +35,9 @@ from pyspark.sql.types import (
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark import planning, pushdown
 from saturnmq.spark.local_session import PUSHDOWN_ENVIRONMENT
+from saturnmq.spark.option_table import SOURCE_COLUMNS_OF_KAFKA, unknown_name
 from saturnmq.spark.options import COLUMNS, SourceOptions, parse_options
+from saturnmq.spark.planner_errors import brief
 from saturnmq.spark.ranges import QueueRange
 
 if TYPE_CHECKING:
@@ -73,7 +75,7 @@ def wanted_columns(schema: StructType, options: SourceOptions) -> tuple[str, ...
     """Columns of the schema that Spark decided on. Raises ConfigError for names or types that the source does not have."""
     for item in schema.fields:
         if item.name not in COLUMNS:
-            raise ConfigError(f"schema: column {item.name!r} is unknown; allowed are {', '.join(COLUMNS)}")
+            raise ConfigError(f"schema: {unknown_name('column', item.name, COLUMNS, SOURCE_COLUMNS_OF_KAFKA)}")
         expected = struct_type([options.form_of(item.name)]).fields[0].dataType
         if item.dataType != expected:
             raise ConfigError(
@@ -111,6 +113,7 @@ class BatchReader(DataSourceReader):
             self._schema = to_arrow_schema(schema, timezone="UTC")
         self._predicates = pushdown.Predicates()
 
+    @brief
     def partitions(self) -> Sequence[InputPartition]:
         """A task per range; one empty task when there is nothing to read."""
         options, wanted = self._options, self._predicates
@@ -167,25 +170,30 @@ class RocketMQDataSource(DataSource):
         default = os.environ.get(PUSHDOWN_ENVIRONMENT, "").lower() == "true"
         return parse_options(self._given, streaming=streaming, pushdown=default)
 
+    @brief
     def schema(self) -> StructType:
         """The default columns, or those of option `columns`. Wrong options fail here, at planning time."""
         return struct_type(self._options(None).columns)
 
+    @brief
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._options(False)
         return (PushdownReader if options.pushdown else BatchReader)(options, schema)
 
+    @brief
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from saturnmq.spark.stream import StreamReader
 
         options = self._options(True)
         return StreamReader(options, wanted_columns(schema, options))
 
+    @brief
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from saturnmq.spark.sink import BatchWriter, make_writer
 
         return make_writer(BatchWriter, self._given, schema, overwrite)
 
+    @brief
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from saturnmq.spark.sink import StreamWriter, make_writer
 

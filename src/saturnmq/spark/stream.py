@@ -20,6 +20,7 @@ from saturnmq.spark import planning, ranges
 from saturnmq.spark.connect import Link, linked
 from saturnmq.spark.fetch import BACKOFF_S, Loss, met_loss
 from saturnmq.spark.options import SourceOptions
+from saturnmq.spark.planner_errors import brief
 from saturnmq.spark.ranges import Bounds, Key
 from saturnmq.spark.source import RangePartition, read_partition
 
@@ -99,6 +100,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(pause)
             pause = min(pause * 2, BACKOFF_S[1])
 
+    @brief
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without checkpoint starts."""
         options = self._options
@@ -115,11 +117,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Everything: the limits of the options are applied in latestOffset, Spark knows no combination of them."""
         return ReadAllAvailable()
 
+    @brief
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the ends of this run (STR-07)."""
         self._cached = None
         self._target = {key: limits.high for key, limits in self._state()[0].items()}
 
+    @brief
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """How far the next micro-batch goes; `start` itself when nothing is new."""
         begin = ranges.from_offset(start)
@@ -157,10 +161,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             logger.warning("queues of the checkpoint are not in the route: %s", sorted(missing - self._missing))
         self._missing = missing
 
+    @brief
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The ends of the queues, for the query's progress."""
         return ranges.to_offset({key: limits.high for key, limits in self._state()[0].items()}, self._options.group)
 
+    @brief
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """A task per range between two offsets. Raises DataLossError for positions that the brokers no longer have."""
         begin, reached, begins = ranges.from_offset(start), ranges.from_offset(end), ranges.begins_of(end)

@@ -212,12 +212,16 @@ def in_lake(path: str, *names: str) -> Path:
     return folder.joinpath(*names)
 
 
-def count(spark: SparkSession, path: str) -> int:
+def count(spark: SparkSession | None, path: str) -> int:
     """Rows of a table, 0 where there is none; without a Spark job where the files are on this machine."""
     if not exists(path):
         return 0
     folder = _local(path)
-    return int(_files(folder).count_rows()) if folder is not None else spark.read.parquet(path).count()
+    if folder is not None:
+        return int(_files(folder).count_rows())
+    if spark is None:
+        raise ConfigError(f"{path}: counting needs a Spark session")
+    return spark.read.parquet(path).count()
 
 
 def head(spark: SparkSession, path: str, rows: int) -> list[dict[str, Any]]:
