@@ -410,7 +410,7 @@ def test_topic_and_body_limits() -> None:
         assert caught.value.code == 13
 
 
-@pytest.mark.spec("PR-01", "API-09")
+@pytest.mark.spec("PR-01", "API-09", "SPR-08")
 @pytest.mark.parametrize(
     "properties", [{"KEYS": "x"}, {"DELAY": "1"}, {"": "x"}, {"a": ""}, {"a": "b\x02c"}, {"a\x01": "b"}]
 )

@@ -28,7 +28,7 @@ def rows(path: Path, **options: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: (row["queueId"], row["queueOffset"]))
 
 
-@pytest.mark.spec("FMD-02", "FMD-06", "SPP-09")
+@pytest.mark.spec("FMD-02", "FMD-06")
 def test_pieces_are_decoded_together_and_singly_after_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fill() -> None:
         async with (
