@@ -24,11 +24,12 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message import Host, Message, encode_properties, encode_record
-from saturnmq.spark.connect import Connection, Link, SteadyPuller, linked
+from saturnmq.spark.connect import Connection, Link, linked
 from saturnmq.spark.decode import Selection, arrow_schema, decode_block
 from saturnmq.spark.options import OPTION_NAMES, parse_options
 from saturnmq.spark.sink_options import OPTION_NAMES as SINK_OPTION_NAMES
 from saturnmq.spark.source import RocketMQDataSource
+from saturnmq.spark.steady_puller import SteadyPuller
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
 

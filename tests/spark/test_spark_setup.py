@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -105,3 +106,12 @@ def test_a_signal_stops_a_query_at_a_border() -> None:
 def test_the_cost_of_a_micro_batch_is_documented() -> None:
     words = " ".join((REPOSITORY / "docs" / "spark.md").read_text().split())
     assert "0.4 to 0.8 s" in words
+
+
+@pytest.mark.spec("SRC-21")
+def test_planners_that_only_check_options_load_no_client() -> None:
+    """Two of the processes that Spark starts for a query import the source and nothing else of it."""
+    script = "import sys, saturnmq.spark.source; print([m for m in sys.modules if m.startswith('saturnmq.')])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    for module in ("client.client", "client.puller", "net", "spark.planning", "spark.track"):
+        assert f"'saturnmq.{module}'" not in done.stdout, module

@@ -13,12 +13,12 @@ import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from saturnmq.client.client import Client
-from saturnmq.client.core import Core
-from saturnmq.client.puller import Puller, PullResult
-from saturnmq.protocol.bodies import MessageQueue
+if TYPE_CHECKING:
+    from saturnmq.client.client import Client
+    from saturnmq.client.core import Core
+    from saturnmq.client.puller import Puller
 
 IDLE_SECONDS: Final = 60.0
 READ_GROUP: Final = "CID_RMQ_SYS_SPARK"  # groups with this prefix exist on every broker (SRC-11)
@@ -52,6 +52,8 @@ class Connection:
 
     def make_client(self) -> Client:
         """A client that is not started. Raises ConfigError."""
+        from saturnmq.client.client import Client  # not at import: most planners open no connection
+
         servers = [part.strip() for part in self.name_server.replace(",", ";").split(";") if part.strip()]
         return Client(
             name_servers=servers,
@@ -99,15 +101,13 @@ class _LoopThread:
                 loop.close()
 
 
-class SteadyPuller(Puller):
-    """Pulls from the broker id that was chosen, whatever brokers suggest; from another of the name while it does not answer."""
+def _puller(client: Client, read_from: str) -> Puller:
+    chosen = _BROKER_IDS.get(read_from)
+    if chosen is None:
+        return client.puller(READ_GROUP)
+    from saturnmq.spark.steady_puller import SteadyPuller
 
-    def __init__(self, core: Core, group: str, broker_id: int) -> None:
-        super().__init__(core, group)
-        self._home = broker_id
-
-    def _answered(self, wire: MessageQueue, result: PullResult) -> None:
-        self._suggested.pop(wire, None)
+    return SteadyPuller(client._core, READ_GROUP, chosen)
 
 
 class Link:
@@ -115,8 +115,7 @@ class Link:
 
     def __init__(self, client: Client, read_from: str = "auto") -> None:
         self.client = client
-        chosen = _BROKER_IDS.get(read_from)
-        self.puller = client.puller(READ_GROUP) if chosen is None else SteadyPuller(client._core, READ_GROUP, chosen)
+        self.puller = _puller(client, read_from)
         self.users = 0
         self.idle: asyncio.TimerHandle | None = None
 

@@ -19,11 +19,11 @@ from pyspark.sql import SparkSession
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark import register
 from saturnmq.spark.java_home import java_home
+from saturnmq.spark.options import PUSHDOWN_ENVIRONMENT
 from saturnmq.spark.track import track
 
 SUPPORTED: Final = ("4.2", "4.3")
 PUSHDOWN_CONF: Final = "spark.sql.python.filterPushdown.enabled"
-PUSHDOWN_ENVIRONMENT: Final = "SATURNMQ_SPARK_PUSHDOWN"  # read by the planner, which the JVM starts
 LOCAL: Final = {
     "spark.master": "local[2]",
     "spark.driver.memory": "2g",

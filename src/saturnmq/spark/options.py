@@ -13,6 +13,9 @@ from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark import option_table as table
 from saturnmq.spark.connect import Connection
 
+PUSHDOWN_ENVIRONMENT: Final = (
+    "SATURNMQ_SPARK_PUSHDOWN"  # default of option pushdown, for the planner that the JVM starts
+)
 EARLIEST: Final = -2
 LATEST: Final = -1
 

@@ -33,10 +33,9 @@ from pyspark.sql.types import (
 )
 
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.spark import planning, pushdown
-from saturnmq.spark.local_session import PUSHDOWN_ENVIRONMENT
+from saturnmq.spark import pushdown
 from saturnmq.spark.option_table import SOURCE_COLUMNS_OF_KAFKA, unknown_name
-from saturnmq.spark.options import COLUMNS, SourceOptions, parse_options
+from saturnmq.spark.options import COLUMNS, PUSHDOWN_ENVIRONMENT, SourceOptions, parse_options
 from saturnmq.spark.planner_errors import brief
 from saturnmq.spark.ranges import QueueRange
 
@@ -122,7 +121,9 @@ class BatchReader(DataSourceReader):
 
             pieces: list[tuple[Any, ...]] = list(plan_files(options, wanted, self._columns))
         else:
-            pieces = [*planning.batch_ranges(options, wanted)]
+            from saturnmq.spark.planning import batch_ranges
+
+            pieces = [*batch_ranges(options, wanted)]
         return [RangePartition(piece) for piece in pieces] or [RangePartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
