@@ -71,7 +71,7 @@ def test_json_offsets_must_name_every_queue_and_no_other() -> None:
         place(QUEUES, short, "startingOffsets")
 
 
-@pytest.mark.spec("SRC-15")
+@pytest.mark.spec("SRC-02", "SRC-15")
 def test_offsets_outside_the_queue_are_an_error_or_moved() -> None:
     asked = dict.fromkeys(QUEUES, 5)
     with pytest.raises(DataLossError, match=r"offset 5 of T/b/1 is outside 10\.\.100"):

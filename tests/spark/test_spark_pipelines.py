@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
 from saturnmq import Outgoing
@@ -24,6 +25,7 @@ from saturnmq.protocol.ids import parse_offset_message_id
 from saturnmq.protocol.message import Host, Message, encode_record
 from saturnmq.spark import lake_sink
 from saturnmq.spark.connect import Connection, linked
+from saturnmq.spark.fetch import DataLossError
 from saturnmq.spark.log_scan import log_files
 from saturnmq.spark.pipelines import (
     NAMES,
@@ -64,6 +66,10 @@ def test_every_pipeline_says_what_it_reads_writes_and_guarantees(capsys: pytest.
         assert found.name == name and found.inputs and found.outputs and callable(found.build)
         words = running.parser_of(found).format_help()
         assert found.guarantee in words and all(table in words for table in found.outputs), name
+    words = running.parser_of(pipeline("export")).format_help()
+    for option in ("--nameserver", "--topic", "--lake", "--checkpoint", "--trigger", "--max-offsets", "--max-bytes", "--group",
+                   "--master", "--conf", "--json"):  # fmt: skip
+        assert option in words, option
     assert main(["--help"]) == 0
     said = capsys.readouterr().out
     assert all(f"  {name} " in said for name in NAMES)
@@ -101,6 +107,48 @@ def test_the_result_is_one_line_and_the_exit_code_says_what_failed(capsys: pytes
         "data loss: topic T, broker b, queue 0, offsets 0..5: gone",
     )
     assert running.cause_of(RuntimeError("no cause\nin here")) == ("RuntimeError", "no cause")
+
+
+@pytest.mark.spec("PIP-05")
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (DataLossError("offsets 0..5: gone"), 3, "offsets 0..5: gone"),
+        (
+            PySparkException("Job aborted\nsaturnmq.spark.fetch.DataLossError: offsets 0..5: gone\n\tat Java"),
+            3,
+            "offsets 0..5: gone",
+        ),
+        (PySparkException("Job aborted\nsaturnmq.protocol.errors.StoreError: no progress\n"), 1, "no progress"),
+        (PySparkException("[NO_DISK] no space\nmore of it"), 1, "[NO_DISK] no space"),
+    ],
+)
+def test_a_failed_run_says_its_cause_in_one_line(
+    error: Exception,
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    def run(*_given: Any) -> running.Outcome:
+        raise error
+
+    monkeypatch.setattr(running, "session", lambda *_given, **_settings: SimpleNamespace(stop=lambda: None))
+    made = replace(pipeline("stats"), run=run)
+    assert running.run(made, ["--name-servers", "h:1", "--lake", str(tmp_path), "--quiet"]) == code
+    captured = capsys.readouterr()
+    assert captured.err == f"saturnmq spark stats: {said}\n" and captured.out == ""
+
+
+@pytest.mark.spec("PIP-05")
+def test_wrong_options_found_by_spark_are_wrong_usage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run(*_given: Any) -> running.Outcome:
+        raise PySparkException("planning\nsaturnmq.protocol.errors.ConfigError: unknown option\n")
+
+    monkeypatch.setattr(running, "session", lambda *_given, **_settings: SimpleNamespace(stop=lambda: None))
+    with pytest.raises(ConfigError, match=r"^unknown option$"):  # the command ends with 2
+        running.run(replace(pipeline("stats"), run=run), ["--name-servers", "h:1", "--lake", str(tmp_path), "--quiet"])
 
 
 @pytest.mark.spec("PIP-05")

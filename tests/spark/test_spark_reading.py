@@ -23,7 +23,7 @@ from saturnmq import Outgoing
 from saturnmq.client.errors import CallTimeout
 from saturnmq.client.puller import PullResult, PullStatus
 from saturnmq.protocol.bodies import MessageQueue
-from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, StoreError, response_error
 from saturnmq.protocol.message import Message, encode_record
 from saturnmq.spark import connect, fetch, planning, pushdown, reading
@@ -119,6 +119,38 @@ def test_queues_patterns_and_empty_ranges(server: SyncEmbeddedBroker, topic: str
     empty = reader(server, startingOffsets="latest").partitions()
     assert [p.piece for p in empty] == [None]
     assert rows(reader(server, startingOffsets="latest")) == []
+
+
+@pytest.mark.spec("SRC-02", "SRC-22")
+def test_what_comes_after_planning_and_what_is_delayed_is_not_read(server: SyncEmbeddedBroker) -> None:
+    with Client(name_servers=server.name_servers) as client, client.producer("reading-tests") as out:
+        client.create_topic("fixed", queues=2)
+        out.send_many("fixed", [Outgoing(value=b"%d" % n) for n in range(20)])
+        out.send("fixed", b"delayed", delay_level=18)
+        made = reader(server, topic="fixed")
+        planned = made.partitions()
+        out.send_many("fixed", [Outgoing(value=b"late") for _ in range(20)])
+    found = [row["body"] for part in planned for batch in made.read(part) for row in batch.to_pylist()]
+    assert sorted(map(int, found)) == list(range(20))
+
+
+@pytest.mark.spec("SRC-11", "SRC-16")
+@pytest.mark.parametrize("expression", ["*", "a || b"])
+def test_a_pull_carries_its_subscription_and_neither_suspends_nor_commits(
+    server: SyncEmbeddedBroker, topic: str, expression: str
+) -> None:
+    tap = server.inner.tap
+    before = len(tap.requests)
+    rows(reader(server, subExpression=expression))
+    asked = list(tap.requests)[before:]
+    pulls = [request for request in asked if request.code == RequestCode.PULL_MESSAGE]
+    assert pulls and {request.ext["subscription"] for request in pulls} == {expression}
+    assert {request.ext["consumerGroup"] for request in pulls} == {"CID_RMQ_SYS_SPARK"}
+    assert {int(request.ext["sysFlag"]) & 0b111 for request in pulls} == {
+        0b100
+    }  # subscription, not suspend, not commit
+    changing = {RequestCode.HEART_BEAT, RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.LOCK_BATCH_MQ}
+    assert not changing & {request.code for request in asked}
 
 
 @pytest.mark.spec("SRC-03")
@@ -327,7 +359,7 @@ def test_one_connection_serves_all_tasks_of_a_worker(server: SyncEmbeddedBroker,
         assert one is two and one.users >= 2
     with linked(SourceOptions(name_server=server.name_servers, access_key="a", secret_key="b")) as other:
         assert other is not one
-    assert one.idle is not None and not one.users
+    assert one.idle is not None and not one.users and connect.IDLE_SECONDS == 60
     read, write = os.pipe()
     child = os.fork()
     if child == 0:  # a forked worker: the parent's connections are not its own
@@ -349,12 +381,14 @@ class Script:
         self.low, self.high, self.answers = low, high, iter(answers)
         self.group = "script-group"
         self.asked: list[int] = []
+        self.counts: list[int] = []
         self.flying = self.most = 0
 
     async def pull(
         self, queue: MessageQueue, offset: int, *, max_count: int, expression: Any = "*", **_more: Any
     ) -> PullResult:
         self.asked.append(offset)
+        self.counts.append(max_count)
         self.flying += 1
         self.most = max(self.most, self.flying)
         try:
@@ -400,8 +434,19 @@ def test_short_answers_are_refilled_in_order(length: int, depth: int, sizes: lis
     assert script.most <= depth and all(offset < 10 + length for offset in script.asked)  # never asked beyond the end
 
 
+@pytest.mark.spec("SRC-12")
+def test_a_filtered_read_asks_for_many_units_one_pull_at_a_time() -> None:
+    script = Script(0, 40)
+    assert fetched(script, 0, 40, expression="a", pull_depth=8) == list(range(40))
+    assert set(script.counts) == {32_768} and script.most == 1
+    plain = Script(0, 2000)
+    assert len(fetched(plain, 0, 2000, pull_depth=8, pull_batch=5)) == 2000
+    assert max(plain.counts) <= 5 and plain.most == 8, "unfiltered: pullDepth requests at predicted offsets"
+
+
 @pytest.mark.spec("SRC-13", "SRC-14")
 def test_what_passes_is_waited_for_and_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fetch.BACKOFF_S == (0.1, 5.0) and SourceOptions().read_timeout_ms == 120_000
     monkeypatch.setattr(fetch, "BACKOFF_S", (0.001, 0.002))
     busy = response_error(ResponseCode.SYSTEM_BUSY, "busy")
     script = Script(0, 40, iter([busy, CallTimeout("late"), 3, busy]))
@@ -423,7 +468,9 @@ def test_what_passes_is_waited_for_and_resumed(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.spec("SRC-15")
-def test_lost_messages_fail_the_query_or_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_messages_fail_the_query_or_are_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(fetch, "BACKOFF_S", (0.001, 0.002))
     with pytest.raises(
         DataLossError, match=r"topic T, broker broker-x, queue 7, offsets 0\.\.12: the queue begins at 12"
@@ -432,6 +479,7 @@ def test_lost_messages_fail_the_query_or_are_recorded(tmp_path: Path, monkeypatc
     log = tmp_path / "loss"
     tolerant = {"fail_on_data_loss": False, "data_loss_log": str(log), "read_timeout_ms": 20}
     assert fetched(Script(12, 40), 0, 40, **tolerant) == list(range(12, 40))
+    assert [r.levelname for r in caplog.records if "the queue begins at 12" in r.getMessage()] == ["WARNING"]
     assert fetched(Script(0, 30), 0, 40, **tolerant) == list(range(30))
     events = sorted((json.loads(p.read_text()) for p in log.iterdir()), key=lambda e: e["begin"])
     assert {(e["topic"], e["broker"], e["queue_id"], e["begin"], e["end"]) for e in events} >= {

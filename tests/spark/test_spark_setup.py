@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyspark
@@ -16,7 +18,7 @@ from pyspark import cloudpickle
 
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark import check, local_session
-from saturnmq.spark.pipelines import running
+from saturnmq.spark.pipelines import pipeline, running
 from saturnmq.spark.source import RangePartition, RocketMQDataSource, SaturnMQDataSource
 
 REPOSITORY = Path(__file__).parents[2]
@@ -100,6 +102,21 @@ def test_a_signal_stops_a_query_at_a_border() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
     with running.stoppable(False):
         assert signal.getsignal(signal.SIGTERM) is before
+    assert running.BORDER_SECONDS < 30
+
+
+@pytest.mark.spec("SPK-14", "STR-12")
+def test_a_run_ends_its_session_and_then_commits_the_last_offsets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Spark reports the end of a query when the session stops; what it reports is committed before the process ends."""
+    events: list[str] = []
+    session = SimpleNamespace(stop=lambda: events.append("session stopped"))
+    monkeypatch.setattr(running, "session", lambda *_given, **_settings: session)
+    monkeypatch.setattr(running, "stop_all", lambda: events.append("offsets committed"))
+    made = replace(pipeline("stats"), run=lambda *_given: running.Outcome())
+    assert running.run(made, ["--name-servers", "h:1", "--lake", str(tmp_path), "--quiet"]) == 0
+    assert events == ["session stopped", "offsets committed"]
 
 
 @pytest.mark.spec("STR-18")

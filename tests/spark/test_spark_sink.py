@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
 
@@ -17,7 +19,7 @@ from saturnmq.client.send_request import Prepared
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import ConfigError, StoreError
 from saturnmq.protocol.message import decode_batch, decode_properties, java_hash
-from saturnmq.spark import encode, sending
+from saturnmq.spark import encode, sending, sink
 from saturnmq.spark.connect import linked
 from saturnmq.spark.encode import BadRowError, Encoder, Request, Target
 from saturnmq.spark.sink import for_ordered_write
@@ -87,6 +89,27 @@ def test_a_bad_row_is_named_or_left_out(columns: dict[str, list[Any]], words: st
     assert words in str(caught.value) and "badRows=skip" in str(caught.value)
     tolerant = encoder(bad_rows="skip")
     assert list(tolerant.add(columns, 1)) == [] and tolerant.skipped == 1
+
+
+@pytest.mark.spec("SNK-04")
+def test_a_task_reports_what_it_sent_in_few_bytes(server: SyncEmbeddedBroker) -> None:
+    with Client(name_servers=server.name_servers) as client:
+        client.create_topic("reported", queues=1)
+    options = SinkOptions(name_server=server.name_servers, topic="reported")
+    made = sink.write_batches(options, iter([pa.RecordBatch.from_pydict({"body": [b"12345"] * 3000})]))
+    assert isinstance(made, sink.Sent) and len(pickle.dumps(made)) < 10_000
+    assert (made.partition, made.attempt, made.rows, made.skipped) == (0, 0, 3000, 0)
+    assert made.bytes >= 15_000 and len(made.last_message_id) == 32
+
+
+@pytest.mark.spec("PIP-09")
+def test_a_task_keeps_to_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(sink.time, "sleep", slept.append)
+    sink._hold_back(100, 50, 0.2)
+    sink._hold_back(100, 50, 0.5)  # behind its rate: no pause
+    sink._hold_back(0, 50, 0.0)  # no rate
+    assert slept == [pytest.approx(0.3)]
 
 
 @pytest.mark.spec("SNK-04", "SNK-08")

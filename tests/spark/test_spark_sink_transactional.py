@@ -154,7 +154,7 @@ def bodies(server: SyncEmbeddedBroker, topic: str) -> Counter[int]:
     return Counter(int(r["body"]) for p in made.partitions() for b in made.read(p) for r in b.to_pylist())
 
 
-@pytest.mark.spec("SNK-10", "SNK-11", "SNK-14", "SNK-18")
+@pytest.mark.spec("SNK-10", "SNK-11", "SNK-14", "SNK-18", "SRC-22")
 def test_a_replayed_batch_commits_what_was_decided_and_nothing_else(server: SyncEmbeddedBroker, tmp_path: Path) -> None:
     writer = Writer(server, "tx-replay", tmp_path / "log")
     first, second = writer.task("0", range(40)), writer.task("0", range(40, 60))

@@ -23,6 +23,7 @@ from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark.connect import Connection, linked
 from saturnmq.spark.fetch import DataLossError
+from saturnmq.spark.options import SourceOptions
 from saturnmq.spark.ranges import Admission, Bounds, from_offset, to_offset
 from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.spark.stream import StreamReader
@@ -110,7 +111,7 @@ def test_limits_hold_and_available_now_ends(server: SyncEmbeddedBroker) -> None:
 
 @pytest.mark.spec("STR-06")
 def test_a_batch_waits_for_enough_messages_but_not_for_ever() -> None:
-    admission = Admission(0, 0, 100, 900_000)
+    admission = Admission(0, 0, 100, SourceOptions().trigger_delay_ms)  # 15 min
     start = {("T", "b", 0): 0}
 
     def reach(waiting: int, now_ms: float, **more: bool) -> int:
@@ -392,7 +393,7 @@ def test_a_query_that_is_started_again_has_not_ended() -> None:
 @pytest.mark.spec("STR-12")
 def test_offsets_are_committed_rarely_and_never_backwards(server: SyncEmbeddedBroker) -> None:
     fill(server, "tracked", [100])
-    made = OffsetCommitter(Connection(server.name_servers), 5000)
+    made = OffsetCommitter(Connection(server.name_servers))  # the default is 5 s
     key = ("tracked", "broker-a", 0)
     for now_ms, offset, expected in ((0, 10, 10), (4999, 20, 10), (5000, 30, 30), (20_000, 5, 30)):
         made.reached("slow-group", {key: offset})

