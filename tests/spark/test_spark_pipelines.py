@@ -142,6 +142,21 @@ def test_a_failed_run_says_its_cause_in_one_line(
 
 
 @pytest.mark.spec("PIP-05")
+def test_spark_logs_no_stacks_beside_the_cause_unless_told_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    levels: list[str] = []
+
+    def session(*_given: Any, **settings: str) -> Any:
+        levels.append(settings["spark.log.level"])
+        return SimpleNamespace(stop=lambda: None)
+
+    monkeypatch.setattr(running, "session", session)
+    made = replace(pipeline("stats"), run=lambda *_given: running.Outcome())
+    for more in ([], ["--conf", "spark.log.level=INFO"]):
+        running.run(made, ["--name-servers", "h:1", "--lake", str(tmp_path), "--quiet", *more])
+    assert levels == ["FATAL", "INFO"]
+
+
+@pytest.mark.spec("PIP-05")
 def test_wrong_options_found_by_spark_are_wrong_usage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def run(*_given: Any) -> running.Outcome:
         raise PySparkException("planning\nsaturnmq.protocol.errors.ConfigError: unknown option\n")

@@ -30,6 +30,7 @@ from saturnmq.spark.track import stop_all
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_DATA_LOSS: Final = 3
+QUIET: Final = "FATAL"  # Spark logs an error with its stack where it happens; the run ends with the cause in one line
 POLL_SECONDS: Final = 0.5
 BORDER_SECONDS: Final = 25.0
 _CAUSE: Final = re.compile(
@@ -161,7 +162,9 @@ def common(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _settings(args: argparse.Namespace) -> dict[str, str]:
-    settings = {"spark.master": args.master} if args.master else {}
+    settings = {"spark.log.level": QUIET}
+    if args.master:
+        settings["spark.master"] = args.master
     for text in args.conf:
         name, equals, value = text.partition("=")
         if not equals:
