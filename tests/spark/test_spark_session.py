@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from saturnmq import cli
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark import check, java_home, local_session, session
 from saturnmq.spark.source import RocketMQDataSource, SaturnMQDataSource
@@ -141,6 +142,17 @@ def test_options_are_checked_wherever_spark_may_begin(call: str) -> None:
     given = {"schema": (), "reader": (schema,), "streamReader": (schema,)}.get(call, (schema, False))
     with pytest.raises(ConfigError, match="unknown option 'topci', did you mean 'topic'"):
         getattr(RocketMQDataSource(right | {"topci": "x"}), call)(*given)
+
+
+@pytest.mark.spec("SPK-13")
+def test_the_command_hands_its_arguments_to_the_check_or_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[list[str]] = []
+    monkeypatch.setattr(check, "main", lambda argv: given.append(list(argv)) or 1)
+    assert cli.main(["spark", "--check"]) == cli.main(["spark", "--check", "--json"]) == 1
+    assert given == [[], ["--json"]]
+    monkeypatch.setattr("saturnmq.spark.export.main", lambda argv: given.append(list(argv)) or 3)
+    assert cli.main(["spark", "export", "--json", "--topic", "T"]) == 3
+    assert given[-1] == ["export", "--json", "--topic", "T"]
 
 
 @pytest.mark.spec("SPK-13")
