@@ -68,7 +68,7 @@ def acked(bench: Bench, peer: str, code: Code = Code.SUCCESS) -> None:
 
 @pytest.mark.spec(
     "DL-H01", "DL-H03", "DL-E07", "DL-A01", "DL-A07", "DL-P07", "DL-P08", "DL-P10", "DL-P14", "DL-P15", "DL-L01", "DL-L04",
-    "DL-L09",
+    "DL-L09", "DL-F02",
 )  # fmt: skip
 def test_timers_and_limits_default_to_those_of_dledger() -> None:
     known = CoreSettings()
@@ -82,7 +82,7 @@ def test_timers_and_limits_default_to_those_of_dledger() -> None:
         1000,
         20 << 20,
     )
-    assert (known.batch_push, known.batch_push_bytes) == (False, 4096)
+    assert (known.batch_push, known.batch_push_bytes, known.push_requests_max) == (False, 4096, 1024)
     assert (known.transfer_lag_max, known.transfer_wait_ms, known.preferred_check_ms) == (1000, 1000, 1000)
 
 
