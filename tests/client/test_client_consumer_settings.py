@@ -60,7 +60,7 @@ def test_consumer_group_name_is_checked_before_the_start(group: str) -> None:
 @pytest.mark.spec("CA-06")
 def test_consumer_group_name_may_have_255_of_the_allowed_characters() -> None:
     for group in ("a" * 255, "%RETRY%x|y-Z_9"):
-        Client(name_servers="h:1").consumer(group)
+        assert Client(name_servers="h:1").consumer(group).group == group
 
 
 @pytest.mark.spec("CA-06", "CA-07")

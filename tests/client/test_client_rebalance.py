@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -77,14 +78,17 @@ def test_changed_share_is_announced_to_all_brokers_with_a_new_version(run: Run, 
 
 
 @pytest.mark.spec("RB-01")
+@pytest.mark.parametrize(
+    "error", [LocalProtocolError("no machine room is known"), ZeroDivisionError("a defect of the strategy")]
+)
 def test_topic_that_fails_does_not_keep_the_others_from_their_round(
-    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
+    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     assert ClientSettings(name_servers=("h:1",)).rebalance_ms == 20_000
 
     def share(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
         if queues[0].topic == "A":
-            raise LocalProtocolError("no machine room is known")
+            raise error
         return average(queues, members, me)
 
     async def work() -> None:
@@ -97,7 +101,8 @@ def test_topic_that_fails_does_not_keep_the_others_from_their_round(
                 await eventually(lambda: {queue.topic for queue in inbox.assigned} == {"B"})
 
     run(work)
-    assert [r for r in caplog.records if r.getMessage().startswith("rebalance failed group=g topic=A")]
+    failures = [r for r in caplog.records if r.getMessage().startswith("rebalance failed group=g topic=A")]
+    assert failures and all(str(error) in logging.Formatter().format(record) for record in failures)
 
 
 @pytest.mark.spec("RB-03", "RB-04")

@@ -398,7 +398,13 @@ class Member(ABC):
         self._alone = len(members) == 1
         if self.core.client_id not in members:
             self.core.beat_soon()
-        return self.settings.strategy(route.read_queues, members, self.core.client_id)
+        try:
+            return self.settings.strategy(route.read_queues, members, self.core.client_id)
+        except SaturnError:
+            raise
+        except Exception:  # the user's code; the assignment stays until it succeeds (RB-02)
+            logger.exception("rebalance failed group=%s topic=%s: the strategy raised", self.group, route.topic)
+            return None
 
     async def _members(self, route: Route) -> list[str]:
         """Client ids of the group, from any broker of the topic; empty when nobody says."""
