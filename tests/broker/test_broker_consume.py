@@ -292,7 +292,7 @@ def test_the_main_port_is_10911_and_the_fast_one_two_below(tmp_path: Path, monke
     asked: list[int] = []
     start = RemotingServer.start
 
-    async def elsewhere(self: RemotingServer, host: str, port: int) -> tuple[str, int]:
+    async def elsewhere(self: RemotingServer, host: str, port: int, **more: str) -> tuple[str, int]:
         asked.append(port)
         await start(self, host, 0)
         return host, port
