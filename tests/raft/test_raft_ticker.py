@@ -178,3 +178,29 @@ def test_idle_member_wakes_seldom_and_syncs_what_is_appended(tmp_path: Path, mon
 
     loop.run_until_complete(loop.run_as(Process("p", "127.0.0.1"), work()))
     loop.close()
+
+
+def test_ticker_goes_on_after_a_tick_that_raises_and_ends_in_one() -> None:
+    loop = SimLoop(random.Random(1))
+    raised: list[BaseException] = []
+    loop.set_exception_handler(lambda _, context: raised.append(context["exception"]))
+
+    async def work() -> None:
+        core = Core(loop)
+        error = ValueError("a defect of the core")
+
+        def tick() -> None:
+            core.tick()
+            if core.now_ms == 20:
+                raise error
+            if core.now_ms == 40:
+                core.ticker.stop()
+
+        core.ticker = Ticker(tick, lambda: 0)
+        core.ticker.start()
+        assert core.ticked_ms == [0]
+        assert await core.until(100) == [10, 20, 30, 40]
+        assert raised == [error]
+
+    loop.run_until_complete(loop.run_as(Process("p", "127.0.0.1"), work()))
+    loop.close()

@@ -20,15 +20,24 @@ class Ticker:
         self._timer: asyncio.TimerHandle | None = None
         self._ticked_at = 0.0  # time of the event loop
         self._sleeps = False  # the next tick is later than TICK_MS after the last one
+        self._stopped = False
 
     def start(self) -> None:
-        """Tick now. From then on a tick follows every input, and the ticks are at least TICK_MS apart."""
-        self._ticked_at = asyncio.get_running_loop().time()
+        """Tick now. From then on a tick follows every input, and the ticks are at least TICK_MS apart.
+
+        A tick that raises is reported by the event loop, and the next one follows after TICK_MS.
+        """
+        loop = asyncio.get_running_loop()
+        self._ticked_at = loop.time()
         self._sleeps = False
-        self._tick()
-        delay_ms = max(TICK_MS, min(self._due_in_ms(), SLEEP_MS_MAX))
-        self._sleeps = delay_ms > TICK_MS
-        self._timer = asyncio.get_running_loop().call_at(self._ticked_at + delay_ms / 1000, self.start)
+        delay_ms = TICK_MS
+        try:
+            self._tick()
+            delay_ms = max(TICK_MS, min(self._due_in_ms(), SLEEP_MS_MAX))
+        finally:
+            self._sleeps = delay_ms > TICK_MS
+            if not self._stopped:
+                self._timer = loop.call_at(self._ticked_at + delay_ms / 1000, self.start)
 
     def wake(self) -> None:
         """An input came: tick behind it, as it may have changed the timers."""
@@ -39,6 +48,7 @@ class Ticker:
             self._timer = loop.call_at(max(self._ticked_at + TICK_MS / 1000, loop.time()), self.start)
 
     def stop(self) -> None:
+        self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
 
