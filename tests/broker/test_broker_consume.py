@@ -240,7 +240,10 @@ def test_a_slave_looks_at_held_pulls_every_five_seconds(monkeypatch: pytest.Monk
     async def work() -> None:
         async with wire() as w:
             await w.send()
-            w.broker.ctx.is_slave, w.broker.store.on_append = lambda: True, None  # as a follower: appends notify nobody
+            w.broker.ctx.is_slave, w.broker.store.on_append = (
+                lambda: True,
+                None,
+            )  # as a follower: appends notify no pull
             held = asyncio.create_task(w.pull(offset=1, suspend_ms=20_000))
             while not w.broker.ctx.hold.count:
                 await asyncio.sleep(0)

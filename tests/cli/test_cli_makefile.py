@@ -1,4 +1,4 @@
-"""The Makefile, as somebody meets it who has python3 and make."""
+"""The Makefile on a machine that has only python3 and make."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Half messages that nobody has decided yet, and what is to be done about each of them. Pure: time is an argument.
 
 A half message stays where it was stored; its check count is kept here. 4.9.7 stores the message again for every check
-(spec 03 section 17, points 1 to 3). What is decided is told by the operation messages; so progress is the first
+(spec 03 section 17, points 1 to 3). The operation messages say what is decided; so progress is the first
 undecided half message, and the operation queue's end at the time when that was stored. Source: spec 03 TX rows.
 """
 

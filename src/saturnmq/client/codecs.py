@@ -212,7 +212,7 @@ def _holds_pydantic(kind: Any, seen: set[int]) -> bool:
     seen.add(id(kind))
     parts = list(typing.get_args(kind))
     if isinstance(kind, type) and getattr(kind, "__annotations__", None):
-        with contextlib.suppress(NameError, TypeError):  # a name not defined yet: whoever builds the codec reports it
+        with contextlib.suppress(NameError, TypeError):  # a name not defined yet: reported when the codec is built
             parts += typing.get_type_hints(kind).values()
     return any(_holds_pydantic(part, seen) for part in parts)
 

@@ -92,7 +92,7 @@ def handler_problem(handler: Handler) -> str | None:
 
 
 def _first_parameter(handler: Handler) -> tuple[str, Any]:
-    """Name and annotation of the handler's first parameter; None where it cannot be told."""
+    """Name and annotation of the handler's first parameter; None where it is unknown."""
     try:
         hints = typing.get_type_hints(handler)
         name = next(iter(inspect.signature(handler).parameters), "")

@@ -216,7 +216,7 @@ def make_settings(values: Mapping[str, Any]) -> ClientSettings:
         merged["name_servers"] = parse_addresses(values.get("name_servers", ()))
     except ConfigError as error:
         problems += error.problems
-        merged["name_servers"] = ("unknown:1",)  # its problem is told already
+        merged["name_servers"] = ("unknown:1",)  # its problem is reported already
     settings = ClientSettings(**merged)
     problems += settings.validate()
     if problems:

@@ -193,7 +193,7 @@ class BinaryTemplate(HeaderTemplate):
                     value.decode()
         except UnicodeDecodeError:
             return None
-        command = TemplateCommand.__new__(TemplateCommand)
+        command = TemplateCommand.__new__(TemplateCommand)  # filled in place, as below: a call less per message
         command.code = self.code
         command.opaque = parts[1]
         command.flag = self.flag

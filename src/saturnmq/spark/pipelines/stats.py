@@ -2,7 +2,7 @@
 
 In: with --mode poll the brokers are asked, which is what keeps their history; with --mode topic ticks are read from a topic, JSON
 as `collect` writes it. Out: stats_ticks and, when brokers are asked, stats_brokers (their runtime information), both kept growing;
-stats_1m, stats_1h, stats_1d and alerts, made anew of all ticks: ticks that come late or twice change nothing. Ticks hold counters
+stats_1m, stats_1h, stats_1d and alerts, rebuilt from all ticks: ticks that come late or twice change nothing. Ticks hold counters
 that only grow, so a missed one loses nothing either. An alert fires once when its value reaches one threshold, and is cleared once
 when it falls to the other.
 """
