@@ -25,14 +25,14 @@ class SessionAsked(Exception):
 
 
 def checkpoint(
-    conf: export.ExportConf, ends: dict[int, int], *, group: str | None = None, expression: str = ""
+    conf: export.ExportConf, ends: dict[int, int], *, group: str | None = None, expression: str = "", batch: int = 0
 ) -> None:
     """What Spark leaves after one committed micro-batch that ended at these offsets of topic queues."""
     offset = to_offset({(conf.topics, "broker-a", queue): end for queue, end in ends.items()}, group, None, expression)
     folder = Path(conf.checkpoint)
     for name, last in (("offsets", offset), ("commits", {"nextBatchWatermarkMs": 0})):
         (folder / name).mkdir(parents=True, exist_ok=True)
-        (folder / name / "0").write_text("v1\n{}\n" + json.dumps(last))
+        (folder / name / str(batch)).write_text("v1\n{}\n" + json.dumps(last))
     (folder / "metadata").write_text(json.dumps({"id": "the-query"}))
 
 
@@ -122,3 +122,40 @@ def test_an_export_without_news_checks_its_table_and_its_options(conf: export.Ex
     (log / "1").write_text("v1\n")
     with pytest.raises(ConfigError, match="written with another checkpoint"):
         export.caught_up(conf)
+
+
+class Query:
+    """A query that commits so many micro-batches of ten messages, forty a second; its checkpoint keeps the last 100."""
+
+    recentProgress = ()
+    lastProgress = None
+
+    def __init__(self, conf: export.ExportConf, first: int, end: int) -> None:
+        self.conf, self.next, self.end = conf, first, end
+
+    def awaitTermination(self, _seconds: int) -> bool:
+        for number in range(self.next, min(self.next + 40, self.end)):
+            checkpoint(self.conf, {0: 10 * (number + 1)}, batch=number)
+            for name in ("offsets", "commits"):
+                (Path(self.conf.checkpoint) / name / str(number - 100)).unlink(missing_ok=True)
+        self.next += 40
+        return self.next >= self.end
+
+
+@pytest.mark.spec("PIP-08")
+def test_batches_that_spark_deleted_stay_in_the_offsets_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = export.ExportConf("h:1", str(tmp_path), topics="T")
+    for first, end in ((0, 250), (250, 330)):  # more in one run than a checkpoint keeps, then another run
+        query = Query(conf, first, end)
+        monkeypatch.setattr(export, "build", lambda _spark, _conf, made=query: made)
+        export.run(None, conf, lambda _words: None)  # type: ignore[arg-type]
+        assert min(int(p.name) for p in (Path(conf.checkpoint) / "offsets").iterdir()) == end - 100
+        rows = parquet.read_table(conf.table("_offsets")).to_pylist()
+        assert [r["batch"] for r in rows] == list(range(end))
+        assert [(r["from_offset"], r["to_offset"], r["rows"]) for r in rows[1:]] == [
+            (10 * n, 10 * n + 10, 10) for n in range(1, end)
+        ]
+    (Path(conf.checkpoint) / "metadata").write_text(json.dumps({"id": "another-query"}))
+    export.note_offsets(conf)
+    rows = parquet.read_table(conf.table("_offsets")).to_pylist()
+    assert {r["query"] for r in rows} == {"another-query"} and len(rows) == 100, "rows of another checkpoint go"

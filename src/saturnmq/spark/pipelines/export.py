@@ -36,6 +36,10 @@ OFFSETS: Final = (
 
 _CORRUPT: Final = "_not_decoded"
 
+NOTED_BATCHES: Final = (
+    50  # between two writes of `_offsets`; a checkpoint has the last 100 (spark.sql.streaming.minBatchesToRetain)
+)
+
 
 @dataclass(frozen=True)
 class ExportConf(Conf):
@@ -172,20 +176,43 @@ def _is_local(conf: ExportConf) -> bool:
 
 def _run(spark: SparkSession, conf: ExportConf, step: Callable[[str], Any]) -> Outcome:
     query = build(spark, conf)
-    rows = running.watch(query, step)
+    commits, noted = Path(conf.checkpoint) / "commits", -1
+
+    def stepped(words: str) -> None:
+        nonlocal noted
+        step(words)
+        if _is_local(conf) and (last := max(_numbered(commits), default=-1)) >= noted + NOTED_BATCHES:
+            note_offsets(conf)
+            noted = last
+
+    rows = running.watch(query, stepped)
     return _finished(spark, conf, rows, lag_of(query))
 
 
 def _finished(spark: SparkSession | None, conf: ExportConf, rows: int, lag: int | None) -> Outcome:
     """Bring `_offsets` up to the checkpoint and count bad rows. spark: not needed for a lake on a local disk."""
-    if _is_local(conf) and (found := batches(Path(conf.checkpoint))):
-        lake.replace_rows(found, OFFSETS, conf.table("_offsets"))
+    if _is_local(conf):
+        note_offsets(conf)
     bad = 0
     if conf.schema:
         bad = lake.count(spark, conf.table("messages_bad"))
         conf.check_bad(bad, "messages_bad")
     return Outcome(rows, rows - bad, bad, lag, f"{rows} rows of topic {conf.topics} are in {conf.messages}",
                    more={"table": conf.messages})  # fmt: skip
+
+
+def note_offsets(conf: ExportConf) -> None:
+    """Add the checkpoint's batches to `_offsets`. Rows of batches that Spark has deleted from its checkpoint stay."""
+    found = batches(Path(conf.checkpoint))
+    if not found:
+        return
+    query, oldest = found[0][:2]
+    before = [row for row in lake.rows_of(conf.table("_offsets")) if row[0] == query and row[1] <= oldest]
+    places = {
+        row[1:5] for row in before
+    }  # the table knows where the oldest batch began, the checkpoint does not any more
+    rows = before + [row for row in found if row[1:5] not in places]
+    lake.replace_rows(rows, OFFSETS, conf.table("_offsets"))
 
 
 def lag_of(query: StreamingQuery) -> int | None:
@@ -221,13 +248,16 @@ def _offset_in(path: Path) -> dict[str, Any]:
 
 
 def batches(checkpoint: Path) -> list[tuple[Any, ...]]:
-    """Rows of `_offsets`: what every finished batch covered, out of the checkpoint, which does not say where the first began."""
+    """Rows of `_offsets`: what every finished batch of the checkpoint covered. It does not say where its oldest one began."""
     rows: list[tuple[Any, ...]] = []
     query = json.loads((checkpoint / "metadata").read_text())["id"]
     finished = _numbered(checkpoint / "commits")
     before: dict[Key, int] | None = None
     for number, path in _numbered(checkpoint / "offsets").items():
-        offset = _offset_in(path)
+        try:
+            offset = _offset_in(path)
+        except FileNotFoundError:
+            continue  # Spark deletes the oldest while the query runs
         ends, begins = from_offset(offset), begins_of(offset)
         if number in finished:
             for key, end in ends.items():

@@ -116,6 +116,15 @@ def replace_rows(rows: Sequence[Sequence[Any]], columns: str, path: str) -> None
     _replace(in_lake(path), write)
 
 
+def rows_of(path: str) -> list[tuple[Any, ...]]:
+    """Rows of a table that `replace_rows` wrote, none when there is no table."""
+    from pyarrow import parquet
+
+    folder = in_lake(path)
+    _mend(folder)
+    return [tuple(row.values()) for row in parquet.read_table(folder).to_pylist()] if folder.exists() else []
+
+
 def _replace(folder: Path, write: Callable[[Path], None]) -> None:
     """Write a table beside the old one and rename it into place."""
     _mend(folder)
