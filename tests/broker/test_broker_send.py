@@ -317,7 +317,7 @@ ILLEGAL = (
 )
 
 
-@pytest.mark.spec("SND-13")
+@pytest.mark.spec("SND-13", "ST-04")
 @pytest.mark.parametrize(
     ("status", "code", "words"),
     [
@@ -373,7 +373,7 @@ def test_a_stored_message_has_its_place_in_the_answer_also_without_confirmation(
     run(work)
 
 
-@pytest.mark.spec("REM-13", "REM-14", "SND-16")
+@pytest.mark.spec("REM-13", "REM-14", "SND-16", "ST-04")
 def test_a_busy_store_and_too_many_waiting_sends_are_said_with_the_originals_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
