@@ -17,6 +17,8 @@ from saturnmq.raft.core.entry import Entry, place
 from saturnmq.raft.core.state import HardState
 from saturnmq.raft.layout import (
     BLANK_MAGIC,
+    Header,
+    IndexUnit,
     LedgerCheckpoint,
     entry_bytes,
     format_checkpoint,
@@ -27,7 +29,7 @@ from saturnmq.raft.layout import (
     read_entry,
 )
 from saturnmq.raft.ledger_files import LedgerFiles
-from saturnmq.raft.ledger_recover import DataFile, Facts, plan
+from saturnmq.raft.ledger_recover import DataFile, Facts, first_file, plan
 from saturnmq.raft.term_file import CheckpointFile, TermFile
 from saturnmq.store.disk import Disk
 
@@ -107,6 +109,8 @@ def test_golden_entry() -> None:
     entry = Entry(10, 3, 1000, b"\x00\x01\x02\xff")
     assert entry_bytes(entry) == golden
     assert read_entry(memoryview(golden), 0) == entry
+    with_crcs = golden[:36] + b"\1" * 8 + golden[44:]  # chainCrc and bodyCrc of another writer
+    assert read_entry(memoryview(with_crcs), 0) == entry
     assert (
         index_unit(entry).hex()
         == "00000001" + "00000000000003e8" + "00000034" + "000000000000000a" + "0000000000000003"
@@ -120,6 +124,7 @@ def test_a_file_ends_in_a_blank_record_and_the_next_begins_with_an_entry(tmp_pat
     assert [entry.pos for entry in made[4:7]] == [800, 1024, 1224]
     assert int.from_bytes(files.data.files[0].map[1000:1004], "big", signed=True) == BLANK_MAGIC
     assert int.from_bytes(files.data.files[0].map[1004:1008], "big") == 24
+    assert files.data.files[0].map[1008:1024] == bytes(16)
     assert [file.path.name for file in files.data.files] == [f"{at:020d}" for at in (0, 1024, 2048)]
     files.close()
     again = ledger(tmp_path)
@@ -142,6 +147,8 @@ def test_a_file_of_another_size_or_a_missing_one_is_refused(tmp_path: Path) -> N
     files.close()
     with pytest.raises(CorruptRecord, match="must be 2048"):
         LedgerFiles(tmp_path, file_bytes=2048, index_file_units=UNITS).open()
+    with pytest.raises(CorruptRecord, match="must be 1024"):
+        LedgerFiles(tmp_path, file_bytes=FILE_BYTES, index_file_units=UNITS // 2).open()
     (tmp_path / "data" / f"{1024:020d}").unlink()
     with pytest.raises(CorruptRecord, match="missing"):
         ledger(tmp_path)
@@ -173,6 +180,42 @@ def test_damage_in_the_middle_is_refused_and_names_the_place(tmp_path: Path) -> 
     files.close()
     with pytest.raises(CorruptRecord, match=rf"damaged at {made[12].pos} \(magic 7\)"):
         ledger(tmp_path)
+
+
+@pytest.mark.spec("DL-S06", "DL-S07")
+@pytest.mark.parametrize(
+    ("at", "value", "length"),
+    [(0, 2, 4), (4, 0, 4), (4, 199, 4), (8, 18, 8), (16, 0, 8), (24, 3071, 8), (44, 0, 4)],
+    ids=["magic", "no size", "size", "index", "term", "position", "body length"],
+)
+def test_recovery_ends_at_the_first_entry_that_does_not_follow(
+    at: int, value: int, length: int, tmp_path: Path
+) -> None:
+    """Up to one whole file behind it is dropped."""
+    files = ledger(tmp_path)
+    made = grow(files, 1, 23, body_bytes=152)  # 5 a file
+    bad = made[17]
+    files.data.files[3].map[bad.pos - 3072 + at : bad.pos - 3072 + at + length] = value.to_bytes(length, "big")
+    files.close()
+    again = ledger(tmp_path)
+    assert contents(again) == made[:17]
+    assert (again.end_index, again.end_term, again.end_pos) == (16, 1, bad.pos)
+    assert len(again.data.files) == 4
+    assert again.index.files[0].map[17 * 32 : 23 * 32] == bytes(6 * 32)
+    again.close()
+
+
+@pytest.mark.spec("DL-S06")
+@pytest.mark.parametrize(("files", "unknown", "expected"), [(6, [], 3), (6, [3], 2), (6, [3, 2, 1], 0), (2, [], 0)])
+def test_recovery_begins_three_files_from_the_end_or_earlier(files: int, unknown: list[int], expected: int) -> None:
+    """A file whose first entry the index does not know is scanned together with the one before it."""
+    heads = [Header(1, 200, 5 * number, 1, 1024 * number, 0, 0, 0, 152) for number in range(files)]
+    units = {
+        head.index: IndexUnit(1, head.pos + (number in unknown), head.size, head.index, head.term)
+        for number, head in enumerate(heads)
+    }
+    found = [DataFile(head.pos, head) for head in heads]
+    assert first_file(Facts(found, 1024, lambda pos: None, units.get, lambda header: True)) == expected
 
 
 @pytest.mark.spec("DL-X16")
@@ -343,31 +386,57 @@ def test_what_comes_before_an_entry_that_does_not_follow_is_written(tmp_path: Pa
     files.close()
 
 
+class Recorded(Disk):
+    """Notes which files were synced."""
+
+    def __init__(self) -> None:
+        self.synced: list[int] = []
+
+    def sync(self, fd: int) -> None:
+        self.synced.append(fd)
+        super().sync(fd)
+
+
+@pytest.mark.spec("DL-X02", "DL-S04")
+def test_sync_job_syncs_data_and_then_index(tmp_path: Path) -> None:
+    disk = Recorded()
+    files = ledger(tmp_path, disk=disk)
+    grow(files, 1, 1)
+    files.sync_job()()
+    disk.synced.clear()
+    grow(files, 1, 2)
+    files.sync_job()()
+    assert disk.synced == [files.data.files[0]._fd, files.index.files[0]._fd]
+    files.close()
+
+
 class Failing(Disk):
     """A disk that fails at the n-th call that changes something."""
 
     def __init__(self, at: int) -> None:
         self.left = at
+        self.steps: list[str] = []
 
-    def _step(self) -> None:
+    def _step(self, what: str) -> None:
+        self.steps.append(what)
         self.left -= 1
         if self.left == 0:
             raise OSError(5, "I/O error")
 
     def write_file(self, path: Path, data: bytes) -> None:
-        self._step()
+        self._step(f"write and sync {path.name}")
         super().write_file(path, data)
 
     def link(self, source: Path, target: Path) -> None:
-        self._step()
+        self._step(f"link {target.name}")
         super().link(source, target)
 
     def replace(self, source: Path, target: Path) -> None:
-        self._step()
+        self._step(f"rename to {target.name}")
         super().replace(source, target)
 
     def sync_folder(self, folder: Path) -> None:
-        self._step()
+        self._step("sync folder")
         super().sync_folder(folder)
 
 
@@ -386,6 +455,11 @@ def test_a_crash_at_any_step_of_writing_the_vote_never_allows_a_second_one(tmp_p
         known = TermFile(folder).read(ledger_is_empty=False)
         assert known in (HardState(5, "n1"), HardState(4, None))
         assert failed or known == HardState(5, "n1")
+    whole = Failing(0)
+    TermFile(tmp_path / "1", whole).write(HardState(5, "n1"))
+    assert whole.steps[-5:] == [
+        "write and sync currterm.tmp", "link currterm.bak.tmp", "rename to currterm.bak", "rename to currterm", "sync folder",
+    ]  # fmt: skip
 
 
 @pytest.mark.spec("DL-M01", "DL-X01")

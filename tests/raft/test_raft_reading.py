@@ -58,6 +58,7 @@ def test_messages_in_entries_know_their_offset_and_the_noop_is_a_rolled_back_mes
     stored = stamp_message(noop, 1000)
     message = decode_record(stored, check_crc=True)
     assert (message.physical_offset, message.sys_flag & 0xC, message.body, message.keys) == (1048, 0xC, b"", None)
+    assert message.topic == "SELF_TEST_TOPIC"  # a system topic, which no client makes or deletes
     assert message_is_good(memoryview(stored))
     assert not message_is_good(memoryview(stored[:-1]))
     assert not message_is_good(memoryview(stored + b"x"))
