@@ -140,16 +140,19 @@ def test_truncate_replaces_an_entry_that_differs() -> None:
     assert bench.ledger.entries == [mine]
 
 
-@pytest.mark.spec("DL-F08", "DL-P13")
+@pytest.mark.spec("DL-F08", "DL-P13", "DL-X10")
 def test_truncate_beyond_the_end_starts_the_log_anew_only_when_the_leader_knew_its_end() -> None:
     far = Entry(1000, 2, 500_000, b"far")
-    bench = Bench(log=LOG[:3], term=2).follow("n1")
+    bench = Bench(log=LOG[:3], term=2, committed=2).follow("n1")
     assert bench.push(TRUNCATE, far).code == Code.INCONSISTENT_STATE
     assert bench.push(COMPARE, far).code == Code.INCONSISTENT_STATE
     answer = bench.push(TRUNCATE, far)
     assert (answer.code, answer.begin_index, answer.end_index) == (Code.SUCCESS, 1000, 1000)
     assert bench.of(CutLog) == [CutLog(1000, 500_000, restart=True)]
     assert bench.ledger.entries == [far]
+    assert bench.alarms == []  # without an overlap committed entries go, with all others
+    assert bench.push(COMMIT, commit=1000).code == Code.SUCCESS
+    assert bench.commits == [1000]
 
 
 @pytest.mark.spec("DL-X10")
@@ -273,7 +276,7 @@ def test_without_sync_flush_the_answer_leaves_at_once() -> None:
     assert bench.of(SyncLog) == []
 
 
-@pytest.mark.spec("DL-F05", "DL-H08")
+@pytest.mark.spec("DL-F05")
 def test_appends_before_any_compare_are_refused_so_that_a_leader_compares_first() -> None:
     bench = Bench(log=LOG[:3], term=2).follow("n1")
     assert bench.push(APPEND, LOG[3]).code == Code.INCONSISTENT_STATE

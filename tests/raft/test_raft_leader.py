@@ -68,11 +68,11 @@ def acked(bench: Bench, peer: str, code: Code = Code.SUCCESS) -> None:
 
 @pytest.mark.spec(
     "DL-H01", "DL-H03", "DL-E07", "DL-A01", "DL-A07", "DL-P07", "DL-P08", "DL-P10", "DL-P14", "DL-P15", "DL-L01", "DL-L04",
-    "DL-L09", "DL-F02",
+    "DL-L09", "DL-F02", "DL-M08",
 )  # fmt: skip
 def test_timers_and_limits_default_to_those_of_dledger() -> None:
     known = CoreSettings()
-    assert (known.heartbeat_interval_ms, known.heartbeat_leak_max) == (2000, 3)
+    assert (known.heartbeat_interval_ms, known.heartbeat_leak_max, known.rpc_timeout_ms) == (2000, 3, 3000)
     assert (known.vote_interval_min_ms, known.vote_interval_max_ms) == (300, 1000)
     assert (known.take_vote_interval_min_ms, known.take_vote_interval_max_ms) == (30, 100)
     assert (known.pending_requests_max, known.append_wait_ms) == (10_000, 2500)
@@ -174,9 +174,17 @@ def test_a_single_member_commits_through_the_same_path() -> None:
 @pytest.mark.spec("DL-A09", "DL-X09")
 def test_callers_hear_of_a_lost_leadership_at_once() -> None:
     bench = leader()
-    token = bench.propose(b"a")
+    tokens = [bench.propose(b"%d" % number) for number in range(5)]
     bench.vote("n1", 9, end_index=9, end_term=2)
-    assert bench.reply(token).code == Code.TERM_CHANGED
+    assert [bench.reply(token).code for token in tokens] == [Code.TERM_CHANGED] * 5
+
+
+@pytest.mark.spec("DL-X09")
+def test_appends_beyond_31_bits_of_index_time_out() -> None:
+    bench = Bench(log=entries(1, first=2**31 + 5), term=2, committed=2**31 + 5).lead()
+    tokens = [bench.propose(b"x") for _ in range(3)]
+    bench.tick(2500)
+    assert [bench.reply(token).code for token in tokens] == [Code.WAIT_QUORUM_ACK_TIMEOUT] * 3
 
 
 @pytest.mark.spec("DL-A10", "DL-X17")

@@ -32,6 +32,7 @@ def test_heartbeats_leave_when_more_than_an_interval_passed() -> None:
     assert [send.request for send in bench.sends(kind=BEAT)] == [
         BEAT(group=GROUP, term=2, leader_id="n0", local_id="n0", remote_id=peer) for peer in ("n1", "n2")
     ]
+    assert {send.timeout_ms for send in bench.sends(kind=BEAT)} == {3000}
     beaten(bench, Code.SUCCESS)
     bench.forget()
     bench.tick(2000)
@@ -131,6 +132,10 @@ def test_live_table() -> None:
     beaten(bench, Code.EXPIRED_TERM, peers=("n1",))
     bench.answer(bench.sends("n2", BEAT)[-1], None)
     assert bench.node.heartbeats.live == {"n1": True, "n2": False}
+    bench.tick(2001)
+    beaten(bench, Code.NETWORK_ERROR, peers=("n1",))
+    beaten(bench, Code.SUCCESS, peers=("n2",))
+    assert bench.node.heartbeats.live == {"n1": False, "n2": True}
 
 
 @pytest.mark.spec("DL-H05", "DL-H06")
@@ -138,7 +143,9 @@ def test_live_table() -> None:
     ("leader", "term", "expected"),
     [
         ("n9", 5, Code.UNKNOWN_MEMBER),
+        ("n9", 4, Code.UNKNOWN_MEMBER),
         ("n0", 5, Code.UNEXPECTED_MEMBER),
+        ("n0", 4, Code.UNEXPECTED_MEMBER),
         ("n1", 4, Code.EXPIRED_TERM),
         ("n1", 5, Code.SUCCESS),
         ("n2", 5, Code.INCONSISTENT_LEADER),
@@ -147,11 +154,13 @@ def test_live_table() -> None:
 )
 def test_a_follower_answers_heartbeats_in_this_order(leader: str, term: int, expected: Code) -> None:
     bench = Bench(term=5).follow("n1")
+    bench.tick(10)
     answer = bench.heartbeat(leader, term)
     assert answer.code == expected
     assert answer.term == (5 if expected == Code.EXPIRED_TERM else -1)
     if expected == Code.SUCCESS:
         assert answer == HeartBeatResponse()
+    assert (bench.node.heartbeats.heard_ms == bench.now_ms) == (expected == Code.SUCCESS)
     if expected == Code.TERM_NOT_READY:
         assert bench.state.role is Role.CANDIDATE
         bench.tick()
@@ -172,6 +181,7 @@ def test_a_follower_waits_three_intervals_for_a_heartbeat_and_pushes_do_not_coun
     bench = Bench(term=5, log=entries(5)).follow("n1")
     bench.tick(5999)
     bench.push(PushKind.COMPARE, *entries(5))
+    assert bench.push(PushKind.APPEND, *entries(5, first=1, pos=entries(5)[0].end_pos)).code == Code.SUCCESS
     assert bench.state.role is Role.FOLLOWER
     bench.tick(2)
     assert (bench.state.role, bench.state.term) == (Role.CANDIDATE, 5)
