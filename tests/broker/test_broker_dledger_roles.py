@@ -21,6 +21,13 @@ from saturnmq.protocol.command import Command
 from saturnmq.protocol.message import encode_properties
 from saturnmq.raft.core.actions import Role
 
+WRITES = (
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.UPDATE_CONSUMER_OFFSET,
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+)
+
 
 def run(work: Callable[[], Awaitable[Any]]) -> Any:
     async def bounded() -> Any:
@@ -204,6 +211,25 @@ def test_a_follower_refuses_what_only_the_leader_may_do(tmp_path: Path) -> None:
     run(work)
 
 
+@pytest.mark.spec("DL-X08")
+def test_a_leader_whose_lease_has_ended_refuses_what_only_a_leader_may_do(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ledger_group(tmp_path) as group:
+            await group.send(b"x")
+            master = await group.master()
+            member = group.member(group.name_of(master))
+            heartbeats = member.node.heartbeats
+            before = dict(heartbeats.acked_ms)
+            heartbeats.acked_ms = dict.fromkeys(before, -(10**9))
+            answers = [part(master).instead(None, Command(code)) for code in WRITES]  # type: ignore[arg-type]
+            assert member.node.state.is_leader  # all before its next tick
+            heartbeats.acked_ms = before
+            assert [isinstance(answer, Command) and answer.code for answer in answers] == [14] * len(WRITES)
+            assert [part(master).instead(None, Command(code)) for code in WRITES] == [None] * len(WRITES)  # type: ignore[arg-type]
+
+    run(work)
+
+
 @pytest.mark.spec("DL-C09")
 def test_a_follower_that_may_be_read_serves_pulls_and_wakes_nobody(tmp_path: Path) -> None:
     async def work() -> None:
@@ -235,6 +261,8 @@ def test_pulls_that_wait_are_answered_when_the_leadership_goes(tmp_path: Path) -
             await transfer(group, next(name for name in group.names if group.brokers[name] is not first))
             async with asyncio.timeout(15):  # of the 20 s that it asked for
                 assert (await held).code == ResponseCode.PULL_NOT_FOUND
+            await group.until(lambda: part(first).broker_id > 0, "it does not follow")
+            assert first.ctx.delay._turns._task is None and first.ctx.transactions._task is None
 
     run(work)
 
@@ -268,6 +296,7 @@ def test_topics_groups_and_offsets_are_copied_and_merged(tmp_path: Path) -> None
                 await group.until(progress.exists, "the progress of delays is not copied")
             count = {name: part(b).copy.count for name, b in group.brokers.items()}
             assert count[group.name_of(master)] <= 1  # a leader copies from nobody
+            assert not await part(master).copy.copy(master.ctx.address, 1000)  # nor ever from itself
 
     run(work)
 

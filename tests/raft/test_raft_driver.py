@@ -298,6 +298,33 @@ def test_a_vote_that_cannot_be_written_is_not_given(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.spec("DL-X01", "DL-M01")
+def test_a_ledger_without_its_term_file_starts_only_when_forced(tmp_path: Path) -> None:
+    async def run() -> None:
+        made = Group(tmp_path, 1)
+        await made.start("n0")
+        await made.append(b"a")
+        await made.stop("n0")
+        for name in ("currterm", "currterm.bak"):
+            (tmp_path / "dledger-n0" / name).unlink(missing_ok=True)
+        with pytest.raises(CorruptRecord, match="vote twice"):
+            await made.start("n0")
+        await made.stop("n0")
+        forced = Group(tmp_path, 1, force_without_term=True)
+        await forced.start("n0")
+        assert (await forced.append(b"b")).index == 1
+        await forced.stop("n0")
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-X17")
+def test_a_member_listens_where_it_is_told_to() -> None:
+    known = {"enabled": True, "group": "g", "peers_text": "n0-host:40911;n1-other:40912", "self_id": "n0"}
+    assert RaftSettings(**known).listen_address == ("host", 40911)  # type: ignore[arg-type]
+    assert RaftSettings(**known, bind_address="127.0.0.2").listen_address == ("127.0.0.2", 40911)  # type: ignore[arg-type]
+
+
 @pytest.mark.spec("DL-A05", "DL-S04")
 def test_page_cache_mode_acknowledges_and_flushes_behind(tmp_path: Path) -> None:
     async def run() -> None:
@@ -311,13 +338,15 @@ def test_page_cache_mode_acknowledges_and_flushes_behind(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("DL-S04")
-def test_a_sync_that_nobody_waits_for_rests_after_a_long_one_and_not_for_ever(tmp_path: Path) -> None:
+def test_a_sync_that_nobody_waits_for_rests_after_a_long_one_and_not_for_ever(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def run() -> None:
         async with group(tmp_path, size=1, sync_before_ack=False) as made:
             await made.append(b"a")
             member = await made.a_leader()
             await made.until(lambda: not member.files.dirty and member._sync is None, "not flushed")
-            for took_ms, rest_ms in ((0, 50), (20, 80), (60_000, 500)):
+            for took_ms, rest_ms in ((0, 50), (20, 80), (500, 500), (60_000, 500)):
                 now = [1_000_000]
                 member._clock_ms = lambda now=now: now[0]  # type: ignore[misc]
 
@@ -327,6 +356,7 @@ def test_a_sync_that_nobody_waits_for_rests_after_a_long_one_and_not_for_ever(tm
                 end = member.status().end_index
                 await member._run_sync(SyncLog(0, end), job)
                 assert member._rest_until_ms - now[0] == rest_ms
+            assert [text for text in caplog.messages if "sync took" in text] == ["member=n0 sync took 60000 ms"]
 
     asyncio.run(run())
 
@@ -388,7 +418,7 @@ def test_peers_text() -> None:
     assert [broker_id(name) for name in ("n0", "n2", "m17")] == [1, 3, 18]
 
 
-@pytest.mark.spec("DL-M03", "DL-M04")
+@pytest.mark.spec("DL-M03", "DL-M04", "DL-X14", "DL-Q07", "DL-S04", "DL-M08")
 def test_settings_say_every_problem_and_carry_the_defaults_of_the_original() -> None:
     bad = RaftSettings(enabled=True, peers_text="n0-h:1;x-h:2", self_id="n7", preferred_leader_id="n0;n9")
     problems = bad.validate()
@@ -398,6 +428,12 @@ def test_settings_say_every_problem_and_carry_the_defaults_of_the_original() -> 
     assert "letter and digits" in RaftSettings(enabled=True, group="g", peers_text="x-h:2", self_id="x").validate()[0]
     assert RaftSettings().validate() == []
     core = RaftSettings(enabled=True, group="g", peers_text="n0-h:1", self_id="n0").core(1024, sync_before_ack=False)
+    assert core.batch_push_auto and core.batch_push_auto_bytes == 131_072
+    assert (RaftSettings().checkpoint_interval_ms, RaftSettings().flush_interval_ms, core.rpc_timeout_ms) == (
+        3000,
+        10,
+        3000,
+    )
     assert (core.heartbeat_interval_ms, core.election_timeout_ms, core.lease_timeout_ms) == (2000, 6000, 5000)
     assert (core.vote_interval_min_ms, core.vote_interval_max_ms, core.pending_requests_max) == (300, 1000, 10_000)
     assert (core.append_wait_ms, core.push_throttle_bytes, core.push_quota_bytes) == (2500, 314_572_800, 20_971_520)
