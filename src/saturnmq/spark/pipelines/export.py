@@ -36,9 +36,8 @@ OFFSETS: Final = (
 
 _CORRUPT: Final = "_not_decoded"
 
-NOTED_BATCHES: Final = (
-    50  # between two writes of `_offsets`; a checkpoint has the last 100 (spark.sql.streaming.minBatchesToRetain)
-)
+# Between two writes of `_offsets`; a checkpoint has the last 100 (spark.sql.streaming.minBatchesToRetain).
+NOTED_BATCHES: Final = 50
 
 
 @dataclass(frozen=True)
@@ -208,9 +207,7 @@ def note_offsets(conf: ExportConf) -> None:
         return
     query, oldest = found[0][:2]
     before = [row for row in lake.rows_of(conf.table("_offsets")) if row[0] == query and row[1] <= oldest]
-    places = {
-        row[1:5] for row in before
-    }  # the table knows where the oldest batch began, the checkpoint does not any more
+    places = {row[1:5] for row in before}  # the checkpoint no longer says where its oldest batch began
     rows = before + [row for row in found if row[1:5] not in places]
     lake.replace_rows(rows, OFFSETS, conf.table("_offsets"))
 

@@ -1,0 +1,153 @@
+"""Offsets, limits and targets of the stream reader, against made-up ends of queues; no broker."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from saturnmq.spark.options import parse_options
+from saturnmq.spark.ranges import Admission, Bounds, Key, from_offset, limited, to_offset
+from saturnmq.spark.source import RangePartition, RocketMQDataSource
+from saturnmq.spark.stream import StreamReader
+from saturnmq.spark.track import Connection, Lag, OffsetCommitter, write_lag
+
+A, B, C, OTHER = ("T", "a", 0), ("T", "a", 1), ("T", "b", 0), ("U", "b", 0)
+Known = dict[Key, Bounds]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., StreamReader]:
+    """A reader of queues that end where `known` says, at every call."""
+
+    def make(known: Known, **options: Any) -> StreamReader:
+        given = {"nameServer": "h:1", "topic": "T", "metadataRefreshMs": "0"} | {k: str(v) for k, v in options.items()}
+        reader = StreamReader(parse_options(given, streaming=True), ("body",))
+        monkeypatch.setattr(reader, "_ask", lambda: (dict(known), {}))
+        return reader
+
+    return make
+
+
+def latest(reader: StreamReader, start: dict[str, Any]) -> dict[str, Any]:
+    return reader.latestOffset(start, reader.getDefaultReadLimit())
+
+
+@pytest.mark.spec("STR-01")
+def test_an_offset_holds_int64_and_the_group_only_when_given() -> None:
+    positions = {("T", "broker-a", 0): 2**63 - 1}
+    table = {"T": {"broker-a": {"0": 2**63 - 1}}}
+    assert to_offset(positions) == {"q": table, "v": 1}
+    assert to_offset(positions, "G") == {"g": "G", "q": table, "v": 1}
+    assert list(to_offset(positions, "G")) == ["g", "q", "v"]
+    assert from_offset(to_offset(positions, "G")) == positions
+
+
+@pytest.mark.spec("STR-03")
+def test_missing_queues_keep_their_offset_and_new_topics_start_at_min(made: Any) -> None:
+    reader = made({A: Bounds(0, 50), OTHER: Bounds(30, 40)})
+    end = latest(reader, to_offset({A: 10, B: 7}))
+    assert from_offset(end) == {A: 50, B: 7, OTHER: 40}
+    pieces = reader.partitions(to_offset({A: 10, B: 7}), end)
+    assert sorted(p.piece[:5] for p in pieces) == [(*A, 10, 50), (*OTHER, 30, 40)]
+    assert from_offset(latest(made({A: Bounds(0, 60), B: Bounds(0, 9), OTHER: Bounds(30, 40)}), end)) == {
+        A: 60, B: 9, OTHER: 40}  # fmt: skip
+
+
+@pytest.mark.spec("STR-04", "STR-05")
+def test_a_limit_is_shared_by_backlog_and_two_limits_both_hold() -> None:
+    start, ends = {A: 0, B: 5, C: 0}, {A: 900, B: 105, C: 1}
+    assert limited(start, ends, 100) == {A: 89, B: 14, C: 1}
+    both = Admission(50, 1000, 0, 0)
+    assert both.needs_sizes and not Admission(50, 0, 0, 0).needs_sizes
+    for size, expected in ((100.0, 10), (1.0, 50)):
+        assert both.reach({A: 0}, {A: 200}, 0, {A: size}) == {A: expected}
+
+
+@pytest.mark.spec("STR-07")
+def test_available_now_reaches_a_million_in_five_batches(made: Any) -> None:
+    reader = made({A: Bounds(0, 1_000_000)}, maxOffsetsPerTrigger=200_000)
+    reader.prepareForTriggerAvailableNow()
+    position, ends = to_offset({A: 0}), []
+    while (reached := latest(reader, position)) is not position:
+        position = reached
+        ends.append(from_offset(position)[A])
+    assert ends == [200_000, 400_000, 600_000, 800_000, 1_000_000]
+
+
+@pytest.mark.spec("STR-07")
+def test_available_now_leaves_out_lost_targets_and_later_queues(made: Any) -> None:
+    known = {A: Bounds(0, 100), B: Bounds(0, 80), C: Bounds(0, 60)}
+    reader = made(known, minOffsetsPerTrigger=10_000)
+    reader.prepareForTriggerAvailableNow()
+    known[A], known[B], known[OTHER] = Bounds(0, 500), Bounds(0, 70), Bounds(0, 9)  # B is shorter, a topic is new
+    del known[C]
+    start = to_offset({A: 0, B: 0, C: 0})
+    end = latest(reader, start)
+    assert from_offset(end) == {A: 100, B: 70, C: 0}
+    assert latest(reader, end) is end
+
+
+@pytest.mark.spec("STR-08")
+def test_tasks_get_copies_of_the_reader_and_its_commit_does_nothing() -> None:
+    source = RocketMQDataSource({"nameServer": "h:1", "topic": "T", "group": "G", "columns": "body"})
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, StreamReader)
+    copy = pickle.loads(pickle.dumps(reader))
+    assert copy._options == reader._options and copy._columns == reader._columns and copy is not reader
+    before = dict(vars(copy))
+    copy.commit(to_offset({A: 5}, "G"))  # a broker that is not there would be noticed
+    copy.stop()
+    assert vars(copy) == before
+
+
+@pytest.mark.spec("STR-10")
+def test_a_micro_batch_is_split_as_a_batch_read_is(made: Any) -> None:
+    reader = made({A: Bounds(0, 100), B: Bounds(0, 100)}, maxRecordsPerPartition=10)
+    start, end = to_offset({A: 0, B: 100}), to_offset({A: 35, B: 100})
+    pieces = [p.piece for p in reader.partitions(start, end)]
+    assert [piece[3:5] for piece in pieces] == [(0, 8), (8, 17), (17, 26), (26, 35)]
+    assert len(made({A: Bounds(0, 100)}, minPartitions=5).partitions(start, end)) == 5
+    assert all(isinstance(p, RangePartition) for p in reader.partitions(start, end))
+
+
+@pytest.mark.spec("STR-11")
+def test_offsets_that_a_broker_does_not_take_are_logged_only(caplog: pytest.LogCaptureFixture) -> None:
+    made = OffsetCommitter(Connection("127.0.0.1:1", pull_timeout_ms=200))
+    made.reached("G", {A: 5})
+    with caplog.at_level(logging.WARNING):
+        made.flush(0.0, all_of_it=True)
+    assert "offsets of group G not committed" in caplog.text
+
+
+@pytest.mark.spec("STR-14")
+@pytest.mark.parametrize("as_uri", [False, True])
+def test_the_lag_table_has_a_row_for_each_queue(tmp_path: Path, as_uri: bool) -> None:
+    lag = Lag("Q", "R", 3, 40, 7, {A: 60, B: 9}, {A: 100, B: 9})
+    write_lag(lag, (tmp_path / "lag").as_uri() if as_uri else str(tmp_path / "lag"))
+    rows = pq.read_table(tmp_path / "lag").to_pylist()
+    assert all(row.pop("ts").tzinfo is not None for row in rows)
+    same = {"query": "Q", "run": "R", "batch": 3, "topic": "T", "broker": "a", "rows": 40, "batch_ms": 7}
+    assert rows == [
+        same | {"queue": 0, "end_offset": 60, "max_offset": 100, "lag": 40},
+        same | {"queue": 1, "end_offset": 9, "max_offset": 9, "lag": 0},
+    ]
+
+
+@pytest.mark.spec("STR-14")
+def test_the_newest_ends_are_reported_to_progress(made: Any) -> None:
+    reader = made({A: Bounds(0, 100), B: Bounds(3, 9)}, group="G", maxOffsetsPerTrigger=10)
+    assert reader.reportLatestOffset() == to_offset({A: 100, B: 9}, "G")
+
+
+@pytest.mark.spec("STR-17")
+def test_a_stream_takes_no_filters_and_goes_past_what_a_tag_leaves_out(made: Any) -> None:
+    source = RocketMQDataSource({"nameServer": "h:1", "topic": "T", "pushdown": "true"})
+    assert not hasattr(source.streamReader(source.schema()), "pushFilters")
+    reader = made({A: Bounds(0, 100)}, subExpression="none")
+    assert from_offset(latest(reader, to_offset({A: 0}, expression="none"))) == {A: 100}
