@@ -210,11 +210,14 @@ def test_peer_states_are_a_table_and_unknown_events_change_nothing() -> None:
         for event in Event:
             progress = Progress("n1", state)
             progress.pending[3] = object()  # type: ignore[assignment]
+            progress.search = Search(-1, 9, 7)
             progress.on(event)
             expected = PEER_TRANSITIONS.get((state, event), state)
             assert progress.state is expected
             if (state, event) in PEER_TRANSITIONS and expected is PeerState.COMPARE:
                 assert progress.pending == {}
+            if (state, event) in PEER_TRANSITIONS:
+                assert progress.search is None  # the next COMPARE begins at the end of the log
     progress = Progress("n1")
     progress.append_from(7)
     progress.append_from(3)
@@ -241,13 +244,41 @@ def test_a_leader_compares_its_last_entry_first_and_then_appends() -> None:
     assert bench.node.leader.peers["n1"].watermark == 3
 
 
+@pytest.mark.spec("DL-P03")
+@pytest.mark.parametrize("kind", [PushKind.COMPARE, PushKind.TRUNCATE])
+def test_entries_that_a_peer_is_found_to_hold_are_committed_at_once(kind: PushKind) -> None:
+    bench = Bench(log=OLD, term=2).lead()
+    bench.propose(b"a", b"b")
+    assert kinds(bench) == [PushKind.COMPARE] and bench.commits == []
+    if kind is PushKind.TRUNCATE:
+        bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.SUCCESS, 0, 9)
+    assert kinds(bench)[-1] is kind
+    bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.SUCCESS, 0, 5)
+    progress = bench.node.leader.peers["n1"]
+    assert (progress.watermark, progress.next_index, bench.commits) == (5, 6, [5])
+
+
+@pytest.mark.spec("DL-P11")
+def test_every_push_carries_the_committed_index() -> None:
+    bench = Bench(log=OLD, term=2, committed=2).lead()
+    bench.tick()
+    bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.INCONSISTENT_STATE, -1, -1)
+    bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.SUCCESS, 0, 0)
+    acked(bench, "n1")
+    bench.tick(1001)
+    assert set(kinds(bench)) == set(PushKind)
+    assert {send.request.commit_index for send in bench.sends("n1", PushRequest)} == {2}
+
+
 @pytest.mark.spec("DL-P02")
 def test_a_new_term_starts_with_compare_and_answers_of_the_old_one_do_not_count() -> None:
     bench = leader()
     bench.propose(b"a")
     old = bench.sends("n1", PushRequest)[-1]
     bench.vote("n1", 5, end_index=9, end_term=2)
+    bench.forget()
     bench.tick()
+    assert bench.state.role is Role.CANDIDATE and bench.sends(kind=PushRequest) == []  # only a leader pushes
     bench.tick(300)
     for send in bench.sends(kind=VoteRequest):
         bench.vote_answer(send, bench_accept())
@@ -255,6 +286,13 @@ def test_a_new_term_starts_with_compare_and_answers_of_the_old_one_do_not_count(
     assert {progress.state for progress in bench.node.leader.peers.values()} == {PeerState.COMPARE}
     bench.push_answer(old, Code.SUCCESS, 0, 4)
     assert bench.node.leader.peers["n1"].watermark == -1
+    bench.tick()
+    compare = bench.sends("n1", PushRequest)[-1].request
+    assert isinstance(compare, PushRequest)
+    assert (compare.term, compare.entries[0].index) == (
+        bench.state.term,
+        bench.state.log.end,
+    )  # from the end of the log
 
 
 def bench_accept():  # type: ignore[no-untyped-def]
@@ -267,8 +305,11 @@ def bench_accept():  # type: ignore[no-untyped-def]
 def test_an_empty_log_sends_nothing() -> None:
     bench = Bench(term=2).lead()
     for _ in range(5):
-        bench.tick(2500)
-    assert bench.sends(kind=PushRequest) == []
+        bench.tick(500)
+    assert bench.state.role is Role.LEADER and bench.sends(kind=PushRequest) == []
+    assert {progress.state for progress in bench.node.leader.peers.values()} == {PeerState.COMPARE}
+    bench.propose(b"first")
+    assert kinds(bench) == [PushKind.COMPARE]
 
 
 @pytest.mark.spec("DL-P04", "DL-P06", "DL-P01")
@@ -283,7 +324,7 @@ def test_compare_finds_the_common_entry_truncates_there_and_appends() -> None:
         bench.push_answer(send, Code.SUCCESS if equal else Code.INCONSISTENT_STATE, 0, 9)
     send = bench.sends("n1", PushRequest)[-1]
     assert isinstance(send.request, PushRequest)
-    assert (send.request.kind, send.request.entries[0].index) == (PushKind.TRUNCATE, 1)
+    assert (send.request.kind, send.request.entries[0].index, send.timeout_ms) == (PushKind.TRUNCATE, 1, 3000)
     bench.push_answer(send, Code.SUCCESS, 0, 1)
     assert pushed(bench) == [[2], [3]]
 
@@ -298,6 +339,22 @@ def test_any_other_answer_to_compare_pauses_and_starts_again(code: Code | None) 
         bench.answer(send, None)
     else:
         bench.push_answer(send, code)
+    bench.forget()
+    bench.tick(499)
+    assert bench.sends("n1", PushRequest) == []
+    bench.tick(1)
+    assert kinds(bench) == [PushKind.COMPARE]
+
+
+@pytest.mark.spec("DL-P01", "DL-P04")
+@pytest.mark.parametrize("code", [Code.INCONSISTENT_STATE, Code.NOT_FOLLOWER, None])
+def test_any_answer_to_truncate_but_success_leads_back_to_compare(code: Code | None) -> None:
+    bench = Bench(log=OLD, term=2).lead()
+    bench.tick()
+    bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.INCONSISTENT_STATE, -1, -1)
+    send = bench.sends("n1", PushRequest)[-1]
+    assert kinds(bench)[-1] is PushKind.TRUNCATE
+    bench.answer(send, None) if code is None else bench.push_answer(send, code, 0, 3)
     bench.forget()
     bench.tick(499)
     assert bench.sends("n1", PushRequest) == []
@@ -375,7 +432,7 @@ def test_an_idle_peer_hears_of_the_committed_index() -> None:
     assert PushKind.COMMIT not in kinds(bench)
 
 
-@pytest.mark.spec("DL-P10", "DL-X12")
+@pytest.mark.spec("DL-P08", "DL-P10", "DL-X12")
 def test_only_the_next_needed_push_is_sent_again_after_a_second() -> None:
     bench = leader()
     for _ in range(3):
@@ -384,6 +441,7 @@ def test_only_the_next_needed_push_is_sent_again_after_a_second() -> None:
     assert pushed(bench) == [[4], [5], [6]]
     bench.tick(1)
     assert pushed(bench)[3:] == [[4]]
+    assert kinds(bench).count(PushKind.COMMIT) == 1  # beside the push that is sent again
 
 
 @pytest.mark.spec("DL-P12")

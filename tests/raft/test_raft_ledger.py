@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import struct
 import zlib
 from pathlib import Path
 
@@ -340,6 +341,21 @@ def test_plan_of_no_files_and_of_an_empty_file() -> None:
     assert (plan(facts).end_index, plan(facts).end_pos) == (-1, 0)
     facts = Facts([DataFile(4096, None)], 1024, lambda pos: None, lambda index: None, lambda header: True)
     assert (plan(facts).begin_index, plan(facts).end_pos, plan(facts).stopped_by) == (-1, 4096, "end of the last file")
+
+
+@pytest.mark.spec("DL-A04", "DL-F07")
+def test_the_index_unit_of_an_entry_lies_at_32_times_its_index(tmp_path: Path) -> None:
+    files = ledger(tmp_path)
+    made = grow(files, 3, 70)  # over the end of an index file of 64 units
+    assert [file.start for file in files.index.files] == [0, 64 * 32]
+    units = b"".join(bytes(file.map[:]) for file in files.index.files)
+    for entry in made:
+        unit = struct.pack(">iqiqq", 1, entry.pos, entry.size, entry.index, 3)
+        assert units[entry.index * 32 : entry.index * 32 + 32] == unit
+    assert units[70 * 32 :].strip(b"\0") == b""
+    files.data.files[0].map[made[1].pos + 36 : made[1].pos + 44] = b"\1" * 8  # the CRC fields
+    assert files.entry(1) == made[1]
+    files.close()
 
 
 @pytest.mark.spec("DL-A04")

@@ -134,6 +134,14 @@ def test_a_batch_needs_only_its_list() -> None:
     assert decode_request(DLedgerCode.PUSH, json.dumps(written).encode()) == batch
 
 
+@pytest.mark.spec("DL-F07")
+def test_the_crcs_of_a_pushed_entry_are_ignored() -> None:
+    pushed = PushRequest(**SIDES, leader_id="n0", kind=PushKind.COMPARE, entries=(ENTRY,), term=3)
+    fields = json.loads(encode(pushed))
+    fields["entry"] |= {"bodyCrc": 123, "chainCrc": 456}
+    assert decode_request(DLedgerCode.PUSH, json.dumps(fields).encode()) == pushed
+
+
 @pytest.mark.spec("DL-A10", "DL-M06")
 @pytest.mark.parametrize(
     ("code", "message"),
