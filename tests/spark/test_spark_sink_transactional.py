@@ -206,7 +206,9 @@ def test_brokers_that_ask_the_driver_are_told(
         caplog.at_level(logging.WARNING),
         transactional.answering(server.name_servers, str(tmp_path / "log"), writer.group),
     ):
-        assert "5 halves are decided and not acknowledged" in caplog.text
+        assert (
+            "5 halves are decided and not acknowledged" in caplog.text and "TRANS_CHECK_MAX_TIME_TOPIC" in caplog.text
+        )
         assert enough.wait(20), asked
         writer.log.note("0", "D", good.halves)  # as its log would say once somebody acknowledged
     deadline = threading.Event()

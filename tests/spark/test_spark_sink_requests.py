@@ -1,0 +1,207 @@
+"""Requests of the sink: queues, properties, order and what is sent again; no session."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
+
+from saturnmq.client.message import Receipt, SendStatus
+from saturnmq.client.send_request import Prepared
+from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.errors import ConfigError, ResponseError, StoreError
+from saturnmq.protocol.message import decode_batch, decode_properties
+from saturnmq.spark import sending, sink, transactional
+from saturnmq.spark.connect import Link, linked
+from saturnmq.spark.decision_log import DecisionLog
+from saturnmq.spark.encode import BadRowError, Encoder, Request, Target
+from saturnmq.spark.sink_options import SinkOptions, parse_sink_options
+from saturnmq.spark.source import RocketMQDataSource
+from saturnmq.testing import SyncEmbeddedBroker
+
+GIVEN = {"nameServer": "127.0.0.1:1", "topic": "T"}
+BODY = StructType([StructField("body", BinaryType(), True)])
+Deliver = Callable[[Request], Any]
+
+
+def encoded(columns: dict[str, list[Any]], **options: Any) -> list[Request]:
+    made = Encoder(
+        SinkOptions(**({"topic": "T"} | options)), lambda: "ID", "q/1/0", lambda t, k: Target(t, "hashed", 3)
+    )
+    rows = len(columns["body"])
+    return [*made.add(columns, rows), *made.rest()]
+
+
+@pytest.fixture
+def sender(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Link, sending.Sender]]:
+    monkeypatch.setattr(sending, "PAUSE_S", (0.001, 0.001))
+    options = SinkOptions(name_server="127.0.0.1:1", ack="durable", retries=3)
+    with linked(options) as link:
+        yield link, sending.Sender(link, options)
+
+
+def request(broker: str = "", queue: int = -1) -> Request:
+    return Request(Target("T", broker, queue), Prepared("T", b"x", ("1",), ""), 1, 1)
+
+
+@pytest.mark.spec("SNK-02")
+@pytest.mark.parametrize("separator", ["\x01", "\x02"])
+@pytest.mark.parametrize("column", ["tags", "keys", "shardingKey", "properties"])
+def test_a_separator_in_any_text_is_a_bad_row(column: str, separator: str) -> None:
+    value = f"a{separator}b"
+    columns = {"body": [b"good", b"bad"], column: [None, [("p", value)] if column == "properties" else value]}
+    with pytest.raises(BadRowError, match=f"row 1 of the task: column {column} holds a separator character"):
+        encoded(columns)
+
+
+@pytest.mark.spec("SNK-03")
+@pytest.mark.parametrize("make", [RocketMQDataSource.writer, RocketMQDataSource.streamWriter])
+def test_overwrite_and_output_mode_complete_are_refused(make: Any) -> None:
+    with pytest.raises(ConfigError, match=r'messages cannot be overwritten: use \.mode\("append"\)'):
+        make(RocketMQDataSource(GIVEN), BODY, True)
+    assert make(RocketMQDataSource(GIVEN), BODY, False)
+
+
+@pytest.mark.spec("SNK-05")
+def test_a_named_queue_goes_before_the_key_and_a_key_before_any() -> None:
+    found = encoded({"body": [b"1", b"2", b"3"], "brokerName": ["b", None, None], "queueId": [0, None, None],
+                     "shardingKey": ["k", "k", None]})  # fmt: skip
+    assert {made.target: decode_batch(made.prepared.body)[0].body for made in found} == {
+        Target("T", "b", 0): b"1", Target("T", "hashed", 3): b"2", Target("T"): b"3"}  # fmt: skip
+    assert [made.ordered for made in found] == [True, True, False]
+
+
+@pytest.mark.spec("SNK-05")
+def test_a_send_again_goes_to_the_same_queue(sender: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    link, made = sender
+    queues: list[MessageQueue | None] = []
+
+    async def deliver(_prepared: Prepared, queue: MessageQueue | None, _deadline: Any) -> list[Receipt]:
+        queues.append(queue)
+        status = SendStatus.SEND_OK if len(queues) == 3 else SendStatus.FLUSH_DISK_TIMEOUT
+        return [Receipt(status, "1", "", MessageQueue("T", "b", 2), 0)]
+
+    monkeypatch.setattr(made.producer, "_deliver", deliver)
+    monkeypatch.setattr(link.core.routes, "known", lambda _topic: object())
+    link.run(made.send([request("b", 2)]))
+    assert queues == [MessageQueue("T", "b", 2)] * 3
+
+
+@pytest.mark.spec("SNK-06")
+def test_one_request_of_a_queue_is_in_flight_and_others_go_beside_it(sender: Any) -> None:
+    link, made = sender
+    running: dict[Target, int] = {}
+    most: dict[Target, int] = {}
+    order: list[int] = []
+
+    async def deliver(item: Request) -> list[Receipt]:
+        running[item.target] = running.get(item.target, 0) + 1
+        most[item.target] = max(most.get(item.target, 0), running[item.target])
+        for _ in range(3):
+            await asyncio.sleep(0)
+        running[item.target] -= 1
+        if item.target.queue_id == 1:
+            order.append(item.size)
+        return [Receipt(SendStatus.SEND_OK, "1", "", MessageQueue("T", "b", 0), 0)]
+
+    made._deliver = deliver
+    fixed = [Request(Target("T", "b", 1), Prepared("T", b"x", ("1",), ""), 1, n) for n in range(5)]
+    link.run(made.send([*fixed, *(request() for _ in range(5))]))
+    assert most == {Target("T", "b", 1): 1, Target("T"): 5} and order == list(range(5))
+
+
+@pytest.mark.spec("SNK-07")
+def test_a_delivery_time_becomes_its_property_and_a_level_goes_alone() -> None:
+    moment = datetime(2027, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+    for given in (1_798_859_045_678, moment, moment.replace(tzinfo=None)):
+        (made,) = encoded({"body": [b"x"], "deliverAt": [given]}, allow_timer=True)
+        (item,) = decode_batch(made.prepared.body)
+        assert decode_properties(item.properties_raw)["TIMER_DELIVER_MS"] == "1798859045678"
+    levels = encoded({"body": [b"x", b"y", b"z"], "delayLevel": [1, 18, None]})
+    assert [decode_properties(made.prepared.properties.encode()).get("DELAY") for made in levels] == ["1", "18", None]
+    assert [made.prepared.batch for made in levels] == [False, False, True]
+    with pytest.raises(BadRowError, match=r"delayLevel is -1, must be 1\.\.18"):
+        encoded({"body": [b"x"], "delayLevel": [-1]})
+    columns = StructType([*BODY.fields, StructField("delayLevel", IntegerType()), StructField("deliverAt", LongType())])
+    given_options = GIVEN | {"delivery": "transactional", "decisionLog": "/nowhere", "allowTimer": "true"}
+    with pytest.raises(ConfigError) as caught:
+        RocketMQDataSource(given_options).writer(columns, False)
+    for name in ("delayLevel", "deliverAt"):
+        assert f"column {name}: not with delivery=transactional" in str(caught.value)
+
+
+@pytest.mark.spec("SNK-08")
+@pytest.mark.parametrize(
+    ("code", "attempts"),
+    [
+        (ResponseCode.SYSTEM_BUSY, 4),
+        (ResponseCode.SERVICE_NOT_AVAILABLE, 4),  # a full disk too
+        (ResponseCode.MESSAGE_ILLEGAL, 1),
+        (ResponseCode.NO_PERMISSION, 1),
+        (ResponseCode.TOPIC_NOT_EXIST, 1),
+    ],
+)
+def test_codes_that_may_pass_are_tried_again_and_refusals_are_not(
+    sender: Any, code: ResponseCode, attempts: int
+) -> None:
+    link, made = sender
+    asked = [0]
+
+    async def deliver(_request: Request) -> list[Receipt]:
+        asked[0] += 1
+        raise ResponseError("the broker's remark", code=int(code))
+
+    made._deliver = deliver
+    with pytest.raises(StoreError, match=r"topic T: .*the broker's remark"):
+        link.run(made.send([request()]))
+    assert asked[0] == attempts
+
+
+@pytest.mark.spec("SNK-10", "SNK-11")
+def test_transactions_are_asked_for_and_brokers_ask_after_300_seconds() -> None:
+    made = parse_sink_options(GIVEN, {"body": "binary"})
+    assert made.delivery == "at_least_once" and made.check_after_ms == 300_000
+    assert made.transaction_messages == 200_000
+
+
+@pytest.mark.spec("SNK-12")
+def test_tasks_and_commit_of_a_batch_write_have_one_run_id() -> None:
+    writers = [RocketMQDataSource(GIVEN).writer(BODY, False) for _ in range(2)]
+    copy = pickle.loads(pickle.dumps(writers[0]))
+    assert isinstance(copy, sink.BatchWriter) and copy._run == writers[0]._run  # type: ignore[attr-defined]
+    assert copy._run.startswith("run-") and copy._run != writers[1]._run  # type: ignore[attr-defined]
+
+
+@pytest.mark.spec("SNK-13")
+def test_nothing_is_committed_when_the_decision_cannot_be_noted(
+    server: SyncEmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"nameServer": server.name_servers, "topic": "undecided", "delivery": "transactional"}
+    options = parse_sink_options(given | {"decisionLog": str(tmp_path), "producerGroup": "G"}, {"body": "binary"})
+    stored = sink.write_batches(options, iter([pa.RecordBatch.from_pydict({"body": [b"x"] * 3})]), "0")
+    assert isinstance(stored, sink.Stored) and len(stored.written.halves) == 3
+    ended: list[int] = []
+
+    async def end(_link: Link, _group: str, halves: Any, _state: Any) -> list[Any]:
+        ended.append(len(halves))
+        return list(halves)
+
+    def full(*_given: Any) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr(transactional, "end", end)
+    log = DecisionLog(str(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "decide", full)
+        with pytest.raises(OSError, match="no space"):
+            transactional.commit(options.connection, log, "G", [stored.written], "0")
+    assert ended == []
+    assert transactional.commit(options.connection, log, "G", [stored.written], "0") == 3 and ended == [3, 0]
