@@ -38,12 +38,20 @@ def give(bench: Bench, to: str | None = "n1", term: int = 2, by: str = "n0") -> 
 def test_checks_of_a_transfer_in_order() -> None:
     bench = leader(transfer_lag_max=2)
     assert give(bench, "n9").code == Code.UNKNOWN_MEMBER
+    assert give(bench, "n9", term=1).code == Code.UNKNOWN_MEMBER
     assert give(bench, None).code == Code.UNKNOWN_MEMBER
     assert give(bench, term=1).code == Code.INCONSISTENT_TERM
     assert give(bench, "n2").code == Code.FALL_BEHIND_TOO_MUCH  # nothing is known of n2
     assert give(bench, "n1", by="n2").code == Code.UNEXPECTED_ARGUMENT
     follower = Bench(log=LOG, term=2).follow("n1")
+    assert give(follower, "n1", term=1).code == Code.INCONSISTENT_TERM
     assert give(follower, "n1").code == Code.NOT_LEADER
+    for lag, expected in ((2, Code.FALL_BEHIND_TOO_MUCH), (1, None)):
+        bench = leader(transfer_lag_max=2)
+        for _ in range(lag):
+            bench.propose(b"x")
+        answer = give(bench)
+        assert (answer and answer.code) == expected
 
 
 @pytest.mark.spec("DL-L02", "DL-L03", "DL-X22")
@@ -162,7 +170,13 @@ def test_while_taking_leadership_a_log_that_is_not_longer_gets_no_vote() -> None
     take(bench)
     bench.tick()
     assert bench.vote("n2", 3, end_index=2, end_term=2).vote_result is VoteResult.REJECT_TAKING_LEADERSHIP
+    assert bench.node.elector.next_vote_ms == bench.now_ms + 30
     assert bench.vote("n2", 3, end_index=3, end_term=2).vote_result is VoteResult.ACCEPT
+    asked = Bench(log=LOG, term=2).follow("n1")  # not a preferred leader: as any candidate
+    take(asked)
+    asked.tick()
+    assert asked.node.elector.next_vote_ms == asked.now_ms + 300
+    assert asked.vote("n2", 3, end_index=2, end_term=2).vote_result is VoteResult.ACCEPT
 
 
 @pytest.mark.spec("DL-L09")

@@ -100,6 +100,13 @@ def test_golden_responses_both_directions(code: DLedgerCode, message: Any, line:
     assert decode_response(code, line.encode()) == message
 
 
+@pytest.mark.spec("DL-M09")
+def test_metadata_of_a_member_without_a_leader_names_none() -> None:
+    assert encode(MetadataResponse(group="g", peers={"n0": "h:1"})).decode() == (
+        '{"code":200,"group":"g","peers":{"n0":"h:1"},"term":-1}'
+    )
+
+
 @pytest.mark.spec("DL-M06")
 def test_frames_between_original_members_decode_and_encode_to_the_same_bytes() -> None:
     kinds = set()
