@@ -534,7 +534,7 @@ def test_a_clock_that_was_set_back_delays_nothing_for_ever_and_a_small_step_deli
     run(work)
 
 
-@pytest.mark.spec("DLY-07")
+@pytest.mark.spec("DLY-07", "DL-C05")
 @pytest.mark.parametrize("saved", [-5, 2, 99])
 def test_progress_outside_its_queue_is_corrected(tmp_path: Path, saved: int) -> None:
     async def work() -> None:

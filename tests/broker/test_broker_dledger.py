@@ -389,7 +389,7 @@ def test_settings_of_the_plain_log_do_not_change_the_ledgers_bytes(flush: FlushD
     run(work)
 
 
-@pytest.mark.spec("DL-B15")
+@pytest.mark.spec("DL-B15", "DL-C05")
 def test_the_role_of_the_file_counts_for_nothing_and_the_earliest_time_is_told(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, 1, broker_role="ASYNC_MASTER") as group:
@@ -407,6 +407,32 @@ def test_the_role_of_the_file_counts_for_nothing_and_the_earliest_time_is_told(t
             assert b"brokerRole=SYNC_MASTER" in config and b"brokerId=0" in config
 
     run(work)
+
+
+@pytest.mark.spec("DL-S09", "DL-S10")
+def test_retention_of_the_ledger_follows_the_keys_of_the_log(tmp_path: Path) -> None:
+    settings, raft = one_settings(tmp_path)
+    found = LedgerStore(settings, raft, NetSettings()).retention()
+    assert (found.delete_hours, found.reserved_hours, found.force_enabled) == ((4,), 73, True)
+    assert (found.check_ratio, found.clean_ratio, found.full_ratio) == pytest.approx((0.75, 0.85, 0.90))
+    settings, raft = one_settings(
+        tmp_path, delete_when="05;17", file_reserved_hours=1, clean_forcibly=False, disk_percent=60
+    )
+    found = LedgerStore(settings, raft, NetSettings()).retention()
+    assert (found.delete_hours, found.reserved_hours, found.force_enabled, found.check_ratio) == (
+        (5, 17),
+        2,
+        False,
+        0.6,
+    )
+
+
+@pytest.mark.spec("DL-X02")
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+def test_sync_flush_alone_counts_entries_when_they_are_synced(flush: FlushDiskType, tmp_path: Path) -> None:
+    settings, raft = one_settings(tmp_path, flush_disk_type=flush)
+    member = LedgerStore(settings, raft, NetSettings()).make_member(0)
+    assert member._core.sync_before_ack is (flush is FlushDiskType.SYNC_FLUSH)
 
 
 @pytest.mark.spec("DL-B16")

@@ -187,7 +187,7 @@ def test_unequal_old_logs_are_told_and_not_mixed(tmp_path: Path, caplog: pytest.
     run(work)
 
 
-@pytest.mark.spec("DL-X20")
+@pytest.mark.spec("DL-X20", "DL-U01")
 @pytest.mark.parametrize("left", [0, 3, 7, 8, 100])
 def test_the_end_of_the_old_log_is_filled_as_far_as_it_can_be(left: int, tmp_path: Path) -> None:
     log = LedgerLog([tmp_path], 4096, Disk())

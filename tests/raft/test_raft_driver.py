@@ -33,8 +33,10 @@ from saturnmq.raft.core.messages import (
     VoteResponse,
     VoteResult,
 )
+from saturnmq.raft.layout import LedgerCheckpoint
 from saturnmq.raft.message_entries import message_is_good, noop_message, stamp_message
 from saturnmq.raft.settings import RaftProfile, RaftSettings, broker_id, parse_peers
+from saturnmq.raft.term_file import CheckpointFile
 from saturnmq.raft.wire import DLedgerCode, code_of, decode_response, encode
 from saturnmq.store.disk import Disk
 
@@ -103,6 +105,17 @@ def test_a_single_member_commits_and_comes_back_with_everything(tmp_path: Path) 
     asyncio.run(run())
 
 
+@pytest.mark.spec("DL-Q07")
+def test_checkpoint_is_written_while_a_member_runs(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with group(tmp_path, 1) as made:
+            await made.append(b"a")
+            file = CheckpointFile(tmp_path / "dledger-n0")
+            await made.until(lambda: file.read() == LedgerCheckpoint(0, 0), "the checkpoint is not written")
+
+    asyncio.run(run())
+
+
 @pytest.mark.spec("DL-M09", "DL-A10", "DL-M07", "DL-M06")
 def test_tools_talk_to_a_member_over_its_port(tmp_path: Path) -> None:
     async def run() -> None:
@@ -120,6 +133,10 @@ def test_tools_talk_to_a_member_over_its_port(tmp_path: Path) -> None:
             meta = await call(address, MetadataRequest(**known))
             assert isinstance(meta, MetadataResponse)
             assert (meta.leader_id, meta.peers) == (name, leader.settings.peers)
+            for known_by in made.names:
+                asked = MetadataRequest(group="g", remote_id=known_by)
+                meta = await call(leader.settings.peers[known_by], asked)
+                assert (meta.code, meta.peers) == (Code.SUCCESS, leader.settings.peers)
             assert (await call(address, MetadataRequest(group="g", remote_id="n9"))).code == Code.UNKNOWN_MEMBER
             assert (await call(address, MetadataRequest(group="h", remote_id=name))).code == Code.UNKNOWN_GROUP
             assert (await call(address, GetRequest(**known, begin_index=5))).code == Code.INDEX_OUT_OF_RANGE
@@ -412,6 +429,8 @@ def test_peers_text() -> None:
         "n0-h:65536",
         "n0-h:1;n0-h:2",
         "n0-h:1;n1-h:1",
+        "n0-::1:1",
+        "n0-[::1]:1",
     ):
         with pytest.raises(ValueError, match=r"\w"):
             parse_peers(wrong)

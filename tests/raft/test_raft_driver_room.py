@@ -14,7 +14,7 @@ import pytest
 from raftgroup import DEADLINE_SECONDS, Group
 
 from saturnmq.raft.core.messages import Code
-from saturnmq.raft.room import member_ratio
+from saturnmq.raft.room import member_ratio, takes_files
 from saturnmq.store.disk import Disk
 
 YEAR_S = 366 * 86400
@@ -104,6 +104,30 @@ def test_the_fuller_one_counts_of_the_own_disk_and_the_emptiest_that_takes_data_
     monkeypatch.setattr(shutil, "disk_usage", used(ratios))
     held = {folder for folder in folders if folder.parts[-3] == read_only}
     assert member_ratio(tmp_path / "own", folders, held) == expected
+
+
+@pytest.mark.spec("DL-S13")
+def test_of_several_folders_full_and_read_only_ones_take_no_new_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ratios = {tmp_path / name: ratio for name, ratio in (("a", 0.85), ("b", 0.86), ("c", 0.2))}
+    monkeypatch.setattr(shutil, "disk_usage", used(ratios))
+    for folder in ratios:
+        folder.mkdir()
+    a, b, c = ratios
+    assert [takes_files(folder, [a, b, c], {c}, 0.85) for folder in (a, b, c)] == [True, False, False]
+    assert takes_files(b, [b], (), 0.85)  # there is no other
+    several = ",".join(map(str, ratios))
+    made = Group(tmp_path, 1, data_folders_text=several, read_only_text=str(c))
+
+    async def run() -> None:
+        member = await made.start("n0")
+        assert [member._may_grow(folder) for folder in (a, b, c)] == [True, False, False]
+        await made.append(b"x")
+        assert [file.path.parent for file in member.files.data.files] == [a]
+        await made.stop("n0")
+
+    asyncio.run(run())
 
 
 @pytest.mark.spec("DL-S09", "DL-S10", "DL-S13", "DUR-15")

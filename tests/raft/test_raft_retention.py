@@ -51,10 +51,17 @@ def test_floors_and_caps_of_the_ratios() -> None:
         ((100,), 4, Disk.FULL, 0),  # never the last
         ((), 4, Disk.FULL, 0),
         ((100,) * 30, 4, Disk.FINE, 10),
+        ((100,) * 30, 5, Disk.FULL, 10),
     ],
 )
 def test_files_that_go(hours: tuple[float, ...], hour: int, disk: Disk, expected: int) -> None:
     assert files_to_delete(DEFAULT, ages(*hours), now_ms=NOW, hour=hour, disk=disk) == expected
+
+
+@pytest.mark.spec("DL-S09")
+def test_files_are_kept_for_an_hour_at_least() -> None:
+    none = RetentionSettings(reserved_hours=0)
+    assert files_to_delete(none, ages(1.5, 0.5, 0.1), now_ms=NOW, hour=4, disk=Disk.FINE) == 1
 
 
 @pytest.mark.spec("DL-S09", "DL-U03")
