@@ -16,11 +16,13 @@ from pyspark.sql import datasource as ds
 
 from saturnmq import Outgoing
 from saturnmq.client.client import Client
-from saturnmq.protocol.codes import HALF_TOPIC
+from saturnmq.protocol.codes import HALF_TOPIC, OP_HALF_TOPIC
 from saturnmq.protocol.errors import ConfigError, CorruptRecord
 from saturnmq.protocol.message import BLANK_MAGIC, Host, Message, encode_record
 from saturnmq.spark import log_scan
+from saturnmq.spark.fetch import DataLossError
 from saturnmq.spark.log_scan import chunks, log_files, pieces_of
+from saturnmq.spark.options import parse_options
 from saturnmq.spark.pipelines.files import check_file
 from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.store import StoreProfile, StoreSettings
@@ -363,6 +365,65 @@ def test_a_torn_tail_is_the_end_and_damage_before_valid_records_is_not(tmp_path:
     assert read(tmp_path) == []
 
 
+@pytest.mark.spec("FMD-05")
+def test_the_end_is_fixed_at_planning_and_a_vanished_file_is_data_loss(tmp_path: Path) -> None:
+    folder = tmp_path / "commitlog"
+    used = make_log(folder, [b"m%d" % n * 10 for n in range(40)])
+    files = sorted(folder.iterdir())
+    given = {"mode": "files", "path": str(tmp_path), "columns": "queueOffset"}
+
+    def planned(**more: str) -> Any:
+        source = RocketMQDataSource(given | more)
+        made = source.reader(source.schema())
+        parts = list(made.partitions())
+        return lambda: [r["queueOffset"] for p in parts for b in made.read(p) for r in b.to_pylist()]
+
+    strict, tolerant = planned(), planned(failOnDataLoss="false")
+    whole = files[-1].read_bytes()
+    later = record(40, 2000 * (len(files) - 1) + used, body=b"later")
+    assert used + len(later) < 2000
+    files[-1].write_bytes((whole[:used] + later).ljust(2000, b"\0"))
+    assert strict() == list(range(40)) and planned()() == list(range(41))
+    first = len(read(files[0]))
+    files[0].unlink()
+    with pytest.raises(DataLossError, match=rf"{files[0].name}.*the file is gone"):
+        strict()
+    assert tolerant() == list(range(first, 40))
+
+
+@pytest.mark.spec("FMD-01")
+def test_reads_leave_a_stopped_store_as_it_was_and_take_times(tmp_path: Path) -> None:
+    make_log(tmp_path / "commitlog", [b"m%d" % n * 10 for n in range(40)])
+    before = tree(tmp_path)
+    found = read(tmp_path, startingTimestamp=1010, endingTimestamp=1020, topic="T")  # record n is of 1000 + n
+    assert [r["queueOffset"] for r in found] == list(range(10, 20))
+    assert read(tmp_path, topic="other") == [] and len(read(tmp_path, split="resync")) == 40
+    assert tree(tmp_path) == before, "no file is made, not even a lock"
+    with pytest.raises(ConfigError, match="expressionType=SQL92 needs a broker"):
+        read(tmp_path, subExpression="a > 1", expressionType="SQL92")
+
+
+@pytest.mark.spec("FMD-03")
+def test_tasks_have_64_mib_and_walk_is_the_default() -> None:
+    assert log_scan.PIECE_BYTES == 64 * 1024 * 1024
+    options = parse_options({"mode": "files", "path": "/nowhere"})
+    assert (options.split, options.corrupt) == ("walk", "fail")
+
+
+@pytest.mark.spec("FMD-07")
+def test_of_the_old_log_what_lies_below_the_ledger_is_read(tmp_path: Path) -> None:
+    """A broker that was changed to DLedger: its first data file begins at offset 4000."""
+    make_log(tmp_path / "commitlog", [b"m%d" % n * 10 for n in range(40)])
+    old = [r["queueOffset"] for r in read(tmp_path) if r["physicalOffset"] < 4000]
+    made = record(1000, 4000 + 48, body=b"new")
+    data = tmp_path / "dledger-n0" / "data"
+    data.mkdir(parents=True)
+    head = struct.pack(">iiqqqiiii", 1, 48 + len(made), 0, 1, 4000, 0, 0, 0, len(made))
+    (data / f"{4000:020d}").write_bytes((head + made).ljust(2000, b"\0"))
+    assert len(list((tmp_path / "commitlog").iterdir())) > 2
+    assert [r["queueOffset"] for r in read(tmp_path)] == [*old, 1000] and 0 < len(old) < 40
+
+
 @pytest.mark.spec("FMD-07")
 def test_a_ledger_is_read_up_to_its_committed_index(tmp_path: Path) -> None:
     bodies = [b"m%d" % n for n in range(30)]
@@ -378,14 +439,14 @@ def test_what_consumers_never_see_is_left_out(tmp_path: Path) -> None:
     folder = tmp_path / "commitlog"
     folder.mkdir()
     content = b""
-    kinds = [("T", 0), ("T", 4), ("T", 8), ("T", 12), (HALF_TOPIC, 0), ("SCHEDULE_TOPIC_XXXX", 0)]
+    kinds = [("T", 0), ("T", 4), ("T", 8), ("T", 12), (HALF_TOPIC, 0), ("SCHEDULE_TOPIC_XXXX", 0), (OP_HALF_TOPIC, 0)]
     for n, (topic, flag) in enumerate(kinds):
         content += record(
             n, len(content), topic=topic, sys_flag=flag, born_host=Host("::1", 9) if n == 2 else Host("1.1.1.1", 9)
         )
     (folder / f"{0:020d}").write_bytes(content)
     assert [r["queueOffset"] for r in read(tmp_path)] == [0, 2]
-    assert [r["queueOffset"] for r in read(tmp_path, includeSystem="true")] == list(range(6))
+    assert [r["queueOffset"] for r in read(tmp_path, includeSystem="true")] == list(range(7))
     source = RocketMQDataSource({"mode": "files", "path": str(tmp_path), "columns": "queueOffset", "pushdown": "true"})
     made: Any = source.reader(source.schema())
     assert list(made.pushFilters([ds.EqualTo(("queueId",), 0), ds.GreaterThan(("queueOffset",), 0)])) == []
