@@ -206,6 +206,35 @@ def test_a_file_that_cannot_be_created_is_a_system_error(monkeypatch: pytest.Mon
     run(work)
 
 
+@pytest.mark.spec("DUR-17")
+def test_a_stop_flushes_log_and_queues_that_no_timer_flushed(tmp_path: Path) -> None:
+    hour = 3_600_000
+    never = {
+        "flush_interval_ms": hour,
+        "flush_thorough_ms": hour,
+        "flush_queue_interval_ms": hour,
+        "flush_queue_thorough_ms": hour,
+    }
+
+    async def work() -> None:
+        async with wire(data=tmp_path, flush_offsets_ms=hour, store=never) as w:
+            await w.send()
+            store = w.broker.store
+            folder = Path(store.settings.root)
+            queue = store.queues.by_key["T", 0]
+            assert store.flushed_offset < store.log.end and queue.dirty_bytes == 20
+            assert (folder / "abort").exists()
+            fields = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": 7}
+            await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+            assert not (folder / "config" / "consumerOffset.json").exists()
+        assert store.flushed_offset == store.log.end > 0
+        assert queue.dirty_bytes == 0
+        assert "7" in (folder / "config" / "consumerOffset.json").read_text()
+        assert not (folder / "abort").exists()
+
+    run(work)
+
+
 @pytest.mark.spec("CF-01", "CF-02", "CF-03", "CF-04", "DUR-19", "DUR-14")
 def test_state_lies_in_config_and_comes_back(tmp_path: Path) -> None:
     async def offset(w: Wire) -> str | None:

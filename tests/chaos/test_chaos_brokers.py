@@ -45,7 +45,7 @@ def test_time_without_service_when_leaders_are_killed(tmp_path: Path, capsys: py
     assert sorted(kills["rto_ms"])[int(KILLS * 0.95)] <= RTO_P95_MS
 
 
-@pytest.mark.spec("PR-11", "PR-22", "CHA-08")
+@pytest.mark.spec("PR-11", "PR-22")
 def test_a_client_that_only_names_queues_hears_of_a_new_master_too() -> None:
     """Its topics were never polled: after a switch it asked the old master for ever, which lived and refused."""
 

@@ -27,6 +27,7 @@ TOPICS = ("alpha", "beta")
 SENDERS = 24
 READY_SECONDS_MAX = 60
 LIFE_SECONDS_MAX = 90
+STOP_SECONDS_MAX = 10  # DUR-17
 TINY_FILES = {"mappedFileSizeCommitLog": "262144", "mappedFileSizeConsumeQueue": "2000", "maxMessageSize": "65536"}
 LARGE_FILES = {"storeProfile": "standard", "mappedFileSizeCommitLog": "67108864", "maxIndexNum": "20000"}
 BUSY_UPKEEP = {
@@ -75,7 +76,7 @@ class BrokerProcess:
     def end(self, number: signal.Signals) -> int:
         """Its exit code after this signal."""
         self.process.send_signal(number)
-        code = self.process.wait(timeout=12)
+        code = self.process.wait(timeout=STOP_SECONDS_MAX)
         self._reader.join(timeout=10)
         assert self.process.stdout is not None
         self.process.stdout.close()
@@ -190,4 +191,5 @@ def test_kill_9_under_load_loses_nothing_that_was_acknowledged(name: str, tmp_pa
         finally:
             code = broker.end(signal.SIGTERM)
         assert code == (0 if life == kills else -signal.SIGKILL)
+        assert (tmp_path / "data" / "abort").exists() is (life < kills)
     assert len(history.acked) >= 5 * kills
