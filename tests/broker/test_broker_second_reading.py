@@ -328,7 +328,7 @@ def test_a_request_that_comes_while_the_broker_still_starts_is_served() -> None:
             client = RemotingClient(settings=NetSettings())
             fast = broker._fast.start
 
-            async def early(host: str, port: int) -> tuple[str, int]:
+            async def early(host: str, port: int, **more: str) -> tuple[str, int]:
                 send = {"b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
                 pull = {
                     "consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "1", "maxMsgNums": "32",
@@ -343,7 +343,7 @@ def test_a_request_that_comes_while_the_broker_still_starts_is_served() -> None:
                     await asyncio.sleep(0)
                 await client.invoke(broker.address, Command(RequestCode.SEND_MESSAGE_V2, ext=send), 5000)
                 assert (await held).code == 0
-                return await fast(host, port)
+                return await fast(host, port, **more)
 
             broker._fast.start = early  # type: ignore[method-assign]
             await broker.start()
