@@ -211,7 +211,7 @@ def test_the_groups_answer_becomes_the_status_of_the_put(code: int, status: str,
     run(work)
 
 
-@pytest.mark.spec("DL-B05")
+@pytest.mark.spec("DL-B02", "DL-B03", "DL-B04", "DL-B05")
 def test_queue_offsets_grow_with_the_local_append_but_not_for_half_messages(tmp_path: Path) -> None:
     async def work() -> None:
         async with Alone(tmp_path) as store:
@@ -225,11 +225,21 @@ def test_queue_offsets_grow_with_the_local_append_but_not_for_half_messages(tmp_
             assert last.queue_offset == 7
             assert await store.wait_confirmed(last) is PutStatus.PUT_OK
             assert store.max_offset("T", 0) == 8
+            files = store._member().files
+            entries = [entry for index in range(files.end_index + 1) if (entry := files.entry(index)) is not None]
+            for entry, offset in zip(entries, [0, 1, 2, 3, 4, 5, 6, 0, 0, 7], strict=True):
+                body = entry.body  # one whole message
+                assert int.from_bytes(body[:4], "big") == len(body)
+                assert [int.from_bytes(body[at : at + 8], "big") for at in (20, 28)] == [offset, entry.pos + 48]
+            assert batch.physical_offsets == tuple(entry.pos + 48 for entry in entries[3:7])
+            assert batch.physical_offset == batch.physical_offsets[0]
+            units = [store.physical_offset("T", 0, offset) for offset in range(8)]
+            assert units == [entry.pos + 48 for entry in (*entries[:7], entries[9])]
 
     run(work)
 
 
-@pytest.mark.spec("DL-B08", "DL-A03")
+@pytest.mark.spec("DL-B04", "DL-B08", "DL-A03")
 def test_a_batch_is_one_entry_per_message_and_refuses_what_it_may_not_hold(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, 1) as group:
@@ -280,7 +290,7 @@ def test_a_message_longer_than_an_entry_may_be_is_an_error(tmp_path: Path) -> No
 # ---- offsets and dispatch
 
 
-@pytest.mark.spec("DL-B09", "DL-X17")
+@pytest.mark.spec("DL-B09", "DL-B10", "DL-X17")
 def test_the_log_ends_where_it_is_committed(tmp_path: Path) -> None:
     async def work() -> None:
         async with Alone(tmp_path) as store:
@@ -291,8 +301,10 @@ def test_the_log_ends_where_it_is_committed(tmp_path: Path) -> None:
             result = store.put(message(b"two"))
             assert store.max_physical_offset == end < store.log.end
             assert store.read_record(result.physical_offset) is None  # nobody sees it yet
+            assert not store.dispatch_some(9) and store.max_offset("T", 0) == 1
             await store.wait_confirmed(result)
             assert store.max_physical_offset == store.log.end
+            assert store.max_offset("T", 0) == 2
 
     run(work)
 
@@ -363,11 +375,17 @@ def test_delays_and_transactions_wait_for_the_role(tmp_path: Path) -> None:
             lonely = await group.start("n0")
             assert lonely.ctx.delay._turns._task is None
             assert lonely.ctx.transactions._task is None
+            assert lonely.dledger is not None and lonely.dledger.copy._task is None
+            assert lonely.registrar.registered == 0
             await group.start("n1")
             master = await group.master()
             await group.until(lambda: master.ctx.transactions._task is not None, "no transaction check")
             assert master.ctx.delay._turns._task is not None
+            assert master.dledger is not None and master.dledger.copy._task is None
             for follower in group.followers():
+                dledger = follower.dledger
+                assert dledger is not None
+                await group.until(lambda dledger=dledger: dledger.copy._task is not None, "a follower copies nothing")
                 assert follower.ctx.delay._turns._task is None
                 assert follower.ctx.transactions._task is None
 

@@ -58,7 +58,7 @@ async def call(address: str, request: Request, **changes: Any) -> Any:
         await client.close()
 
 
-@pytest.mark.spec("DL-M10", "DL-S03", "DL-M06", "DL-B03", "DL-X04")
+@pytest.mark.spec("DL-A04", "DL-M10", "DL-S03", "DL-M06", "DL-B03", "DL-X04")
 def test_three_members_elect_replicate_survive_the_leader_and_end_with_equal_files(tmp_path: Path) -> None:
     async def run() -> None:
         noop = noop_message(("127.0.0.1", 10911), 1)
@@ -508,6 +508,32 @@ def test_a_full_disk_refuses_appends_with_415_before_it_hurts_and_goes_on_when_t
         await made.stop("n0")
         again = await made.start("n0")
         assert again.status().end_index == 11
+        await made.stop("n0")
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("DL-A04", "DL-X15")
+@pytest.mark.parametrize(("sync", "code"), [(True, Code.TERM_CHANGED), (False, Code.DISK_ERROR)])
+def test_an_append_that_cannot_be_written_ends_the_leadership(sync: bool, code: Code, tmp_path: Path) -> None:
+    """414 where the answer was ready; one that waits for the group gets the code of a lost leadership."""
+
+    async def run() -> None:
+        made = Group(tmp_path, 1, sync_before_ack=sync)
+        member = await made.start("n0")
+        await made.append(b"a")
+
+        def fail(entries: object) -> None:
+            raise OSError(5, "I/O error")
+
+        member.files.append = fail  # type: ignore[method-assign, assignment]
+        assert (await member.append([b"b"])).code == code
+        assert "I/O error" in (member.status().failed or "")
+        assert (await member.append([b"c"])).code == Code.NOT_LEADER
+        await made.stop("n0")
+        again = await made.start("n0")
+        assert again.status().end_index == 0
+        await made.append(b"d")
         await made.stop("n0")
 
     asyncio.run(run())

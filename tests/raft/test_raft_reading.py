@@ -56,6 +56,8 @@ def test_bodies_up_to_the_committed_position_across_blank_records(tmp_path: Path
 def test_messages_in_entries_know_their_offset_and_the_noop_is_a_rolled_back_message_without_body() -> None:
     noop = noop_message(("127.0.0.1", 10911), 1_700_000_000_000)
     stored = stamp_message(noop, 1000)
+    assert (noop[20:36], stored[20:28], stored[28:36]) == (bytes(16), bytes(8), (1048).to_bytes(8, "big"))
+    assert (stored[:28], stored[36:]) == (noop[:28], noop[36:])
     message = decode_record(stored, check_crc=True)
     assert (message.physical_offset, message.sys_flag & 0xC, message.body, message.keys) == (1048, 0xC, b"", None)
     assert message.topic == "SELF_TEST_TOPIC"  # a system topic, which no client makes or deletes
