@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import platform
+import re
 import socket
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+import saturnmq
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.command import Command
 
@@ -152,6 +155,10 @@ def test_print_config_as_json_shows_value_and_origin(cli: Cli) -> None:
     rows = {row["key"]: row for row in json.loads(done.stdout)["rows"]}
     assert rows["brokerName"] == {"key": "brokerName", "value": "b9", "origin": "--set"}
     assert rows["brokerClusterName"]["origin"] == "default"
+    for form in ((), ("--json",)):
+        masked = cli("broker", "--print-config", *form, "--set", "tls.server.keyPassword=hunter22")
+        assert masked.returncode == 0 and "tls.server.keyPassword" in masked.stdout
+        assert "hunter22" not in masked.stdout + masked.stderr
 
 
 @pytest.mark.spec("DUR-02")
@@ -237,6 +244,9 @@ def test_version_names_commit_python_twin_loop_and_protocol(cli: Cli) -> None:
     assert words["protocol"] == "407"
     assert words["twin"] == "python"
     assert set(words) == {"commit", "python", "twin", "loop", "protocol"}
+    assert words["python"] == platform.python_version()
+    assert words["loop"] in ("asyncio", "uvloop")
+    assert re.fullmatch(r"[0-9a-f]{7,40}|release", words["commit"]), words
 
 
 @pytest.mark.spec("PKG-02")
@@ -257,6 +267,34 @@ def test_a_public_address_is_warned_of_and_the_default_is_loopback(serve: Start)
     assert addresses == {"127.0.0.1"}
     assert private.stop() == 0
     assert not any("without access control" in line for line in private.err)
+
+
+@pytest.mark.spec("UX-12")
+def test_a_standalone_listens_on_loopback_only_and_a_public_one_warns(standalone: Start, serve: Start) -> None:
+    server = standalone()
+    listening = [c.laddr.ip for c in psutil.Process(server.process.pid).net_connections() if c.status == "LISTEN"]
+    assert len(listening) >= 2 and set(listening) == {"127.0.0.1"}
+    assert server.stop() == 0
+    assert not any("without access control" in line for line in server.err)
+    public = standalone("--host", "0.0.0.0")
+    assert public.stop() == 0
+    assert any("without access control" in line for line in public.err)
+
+
+@pytest.mark.spec("UX-12")
+def test_no_module_starts_a_shell_or_reports_to_a_server() -> None:
+    """The one program that is started is `java -version`, the one URL that is fetched that of an address server."""
+    package = Path(saturnmq.__file__).parent
+    starts, fetches = set(), set()
+    for path in package.rglob("*.py"):
+        name, text = str(path.relative_to(package)), path.read_text()
+        if name.startswith("testing/"):
+            continue
+        if re.search(r"\bsubprocess\b|create_subprocess|os\.(system|popen|spawn|posix_spawn|exec)|shell=True", text):
+            starts.add(name)
+        if re.search(r"urllib\.request|http\.client|import (requests|httpx|aiohttp)", text):
+            fetches.add(name)
+    assert (starts, fetches) == ({"spark/java_home.py"}, {"client/address_server.py"})
 
 
 @pytest.mark.spec("UX-02")

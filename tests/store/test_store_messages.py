@@ -468,7 +468,7 @@ def test_a_second_store_on_the_same_folder_is_refused(tmp_path: Path) -> None:
     closed(opened(tmp_path))
 
 
-@pytest.mark.spec("DUR-15")
+@pytest.mark.spec("DUR-15", "UX-09")
 def test_a_full_disk_is_refused_before_it_can_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(tmp_path)
     for _ in range(3):
@@ -480,7 +480,8 @@ def test_a_full_disk_is_refused_before_it_can_fault(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "posix_fallocate", full)
     refused = store.put(message(b"x" * 1000))
     assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE and "No space left" in refused.reason
-    with pytest.raises(DiskFull):
+    assert f"no room for {tmp_path / 'commitlog' / f'{CL:020d}'} ({CL} bytes)" in refused.reason
+    with pytest.raises(DiskFull, match=f"no room for {tmp_path / ('1' * 20)} "):
         MappedFile(tmp_path / ("1" * 20), CL, Disk(), create=True)
     monkeypatch.undo()
     assert store.put(message(b"y" * 1000)).queue_offset == 3
