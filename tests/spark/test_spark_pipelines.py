@@ -268,6 +268,8 @@ def test_files_tells_what_is_damaged_and_keeps_the_rest(spark: Any, tmp_path: Pa
     assert {(r["broker_name"], r["topic"], r["keys"], r["hour"]) for r in rows} == {
         ("b", "0123", "k", 0)
     }  # a topic is text, also as a folder
+    checked = lake.table(spark, conf.table("commitlog_check"), files.CHECK).orderBy("from_byte").collect()
+    assert [tuple(row) for row in checked] == [tuple(first), tuple(second)]
     assert {p: p.read_bytes() for p in (tmp_path / "store").rglob("*") if p.is_file()} == before
 
 
