@@ -125,7 +125,14 @@ def test_events_are_handled_one_by_one_and_a_candidate_that_is_a_slave_already_s
                 dledger._events.put_nowait((role, term - 1))  # the leader of a term that is over does nothing
             await group.until(lambda: len(seen) == 4, "two changes to slave")
             assert seen == ["begin", "end", "begin", "end"]
-            assert dledger.broker_id == int(group.name_of(follower)[1:]) + 1 and not ledger(follower).serving
+            own_id = int(group.name_of(follower)[1:]) + 1
+            assert dledger.broker_id == own_id and not ledger(follower).serving
+            for before in (0, -1):  # a candidate that was the master, or had no role yet, becomes a slave
+                dledger.broker_id = before
+                seen.clear()
+                dledger._events.put_nowait((Role.CANDIDATE, term - 1))
+                await group.until(lambda: len(seen) == 2, "no change to slave")
+                await group.until(lambda: dledger.broker_id == own_id, "not a slave")
 
     run(work)
 
@@ -250,7 +257,7 @@ def test_a_follower_that_may_be_read_serves_pulls_and_wakes_nobody(tmp_path: Pat
     run(work)
 
 
-@pytest.mark.spec("DL-C04", "LP-04")
+@pytest.mark.spec("DL-C04", "DL-C05", "LP-04")
 def test_pulls_that_wait_are_answered_when_the_leadership_goes(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
@@ -258,11 +265,13 @@ def test_pulls_that_wait_are_answered_when_the_leadership_goes(tmp_path: Path) -
             first = await group.master()
             held = asyncio.create_task(pull(group, first, offset=1, suspend_ms=20_000))
             await group.until(lambda: first.ctx.hold.count == 1, "the pull is not held")
-            await transfer(group, next(name for name in group.names if group.brokers[name] is not first))
+            second = await transfer(group, next(name for name in group.names if group.brokers[name] is not first))
+            assert part(second).copy._task is None  # it copied from the leader before
             async with asyncio.timeout(15):  # of the 20 s that it asked for
                 assert (await held).code == ResponseCode.PULL_NOT_FOUND
             await group.until(lambda: part(first).broker_id > 0, "it does not follow")
             assert first.ctx.delay._turns._task is None and first.ctx.transactions._task is None
+            assert part(first).copy._task is not None
 
     run(work)
 

@@ -54,7 +54,7 @@ def test_checks_of_a_transfer_in_order() -> None:
         assert (answer and answer.code) == expected
 
 
-@pytest.mark.spec("DL-L02", "DL-L03", "DL-X22")
+@pytest.mark.spec("DL-L02", "DL-L03", "DL-L06", "DL-X22")
 def test_appends_stop_and_the_command_goes_to_a_transferee_that_has_everything() -> None:
     bench = leader()
     first = bench.propose(b"a")
@@ -74,6 +74,7 @@ def test_appends_stop_and_the_command_goes_to_a_transferee_that_has_everything()
     )  # fmt: skip
     bench.answer(command, TransferResponse(code=Code.SUCCESS))
     assert bench.reply(token).code == Code.SUCCESS
+    assert bench.state.transferee is None  # its term did not change
 
 
 @pytest.mark.spec("DL-L06", "DL-X22")
