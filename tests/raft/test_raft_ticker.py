@@ -18,7 +18,7 @@ from saturnmq.raft.core.state import NEVER
 from saturnmq.raft.driver import RaftMember
 from saturnmq.raft.ledger_files import LedgerFiles
 from saturnmq.raft.settings import RaftSettings
-from saturnmq.raft.ticker import SLEEP_MS_MAX, TICK_MS, Ticker
+from saturnmq.raft.ticker import AFTER_INPUT_MS, SLEEP_MS_MAX, TICK_MS, Ticker
 from saturnmq.testing.raft_simulation import Cluster
 from saturnmq.testing.sim_loop import Process, SimLoop
 
@@ -121,15 +121,15 @@ def test_ticker_follows_the_core_and_ticks_behind_every_input() -> None:
         core.due_ms = 1700
         assert await core.until(1550) == []  # it does not know of the new timer
         core.ticker.wake()
-        assert await core.until(1551) == [1550]
+        assert await core.until(1555) == [1550 + AFTER_INPUT_MS]
         assert await core.until(1705) == [1700]
         core.due_ms = NEVER
         assert await core.until(1800) == [1710]
         core.ticker.wake()
         core.ticker.wake()
-        assert await core.until(1804) == [1800]
+        assert await core.until(1804) == [1800 + AFTER_INPUT_MS]
         core.ticker.wake()
-        assert await core.until(1850) == [1810]  # the ticks stay TICK_MS apart
+        assert await core.until(1850) == [1810 + AFTER_INPUT_MS]  # the ticks stay TICK_MS apart
         core.ticker.stop()
         assert await core.until(9000) == []
 

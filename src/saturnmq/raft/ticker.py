@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 TICK_MS = 10
+AFTER_INPUT_MS: Final = 2  # an append has its answers by then: the tick behind it does not delay them
 SLEEP_MS_MAX: Final = 1000  # of a member without inputs: its clock may run faster than the event loop's
 
 
@@ -45,7 +46,8 @@ class Ticker:
             self._sleeps = False
             self._timer.cancel()
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(max(self._ticked_at + TICK_MS / 1000, loop.time()), self.start)
+            behind = loop.time() + AFTER_INPUT_MS / 1000
+            self._timer = loop.call_at(max(self._ticked_at + TICK_MS / 1000, behind), self.start)
 
     def stop(self) -> None:
         self._stopped = True
