@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_store import bodies, until
 
 from saturnmq.protocol.errors import CorruptRecord, StoreError
-from saturnmq.protocol.message import Host, Message, decode_record, decode_records
+from saturnmq.protocol.message import Host, Message, decode_record
 from saturnmq.store import (
     FlushDiskType,
     GetStatus,
@@ -90,22 +91,6 @@ def opened(path: Path, clock: Callable[[], int] | None = None, disk: Disk | None
     store = MessageStore(settings, **({"clock_ms": clock} if clock else {}), disk=disk)
     store.open()
     return store
-
-
-def bodies(store: MessageStore, topic: str = "T", queue: int = 0, offset: int = 0) -> list[bytes]:
-    found: list[bytes] = []
-    while True:
-        result = store.get(topic, queue, offset, 32)
-        if result.status is not GetStatus.FOUND:
-            return found
-        found += [bytes(m.body) for m in decode_records(b"".join(result.buffers))]
-        offset = result.next_offset
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)  # poll
 
 
 # ---- flush
