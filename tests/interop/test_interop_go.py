@@ -11,6 +11,7 @@ from typing import Any
 
 import gotools
 import pytest
+from members import LAST_HEARTBEAT_S, no_members
 from peers import Peer
 from traced import make_topic, traces
 
@@ -136,11 +137,13 @@ def test_go_batch_lies_in_one_queue_at_consecutive_offsets(run: Run, peer: Peer,
 
 
 @pytest.mark.interop
+@pytest.mark.timeout(LAST_HEARTBEAT_S + 180)
 @pytest.mark.spec("OF-05", "CA-01")
-def test_go_members_share_the_messages_and_their_offsets_last(run: Run, topic: str) -> None:
+def test_go_members_share_the_messages_and_their_offsets_last(run: Run, peer: Peer, topic: str) -> None:
     sent(run("send", topic=topic, count=40))
     rows = received(run("consume", topic=topic, group=f"{topic}-group", count=40, members=2))
     assert {row["properties"]["number"] for row in rows} == {str(n) for n in range(40)}
+    asyncio.run(no_members(peer, f"{topic}-group"))
     sent(run("send", topic=topic, count=1, body="later"))
     rows = received(run("consume", topic=topic, group=f"{topic}-group", count=1, only="later"))
     assert "later 0" in {row["body"] for row in rows}

@@ -37,8 +37,9 @@ GROUP = "printed-group"
 TRACED = "Traced"
 # The original's first look at open transactions makes a topic, in the middle of the tests: they are over before it.
 SETTINGS = {"traceTopicEnable": "true", "transactionCheckInterval": "3600000"}
-# printMsg's consumer sends its first heartbeat after a second, if it lives that long, and that makes this topic.
-TOOLS_RETRY = "%RETRY%TOOLS_CONSUMER"
+# Consumers of printMsg and of Tracing.java send their first heartbeat after a second, if they live that long, and that
+# makes these topics.
+SHORT_LIVED_RETRY = ("%RETRY%TOOLS_CONSUMER", "%RETRY%interop-traces")
 HELD = "Held"
 HELD_GROUP = "held-group"
 HELD_COUNT = 4
@@ -81,7 +82,8 @@ def prepare(peer: Peer, home: Path) -> dict[str, str]:
     Returns the words that commands may name: ids of messages.
     """
     servers = peer.name_servers
-    mqadmin(servers, "updateTopic", "-b", peer.broker_address, "-t", TOOLS_RETRY, "-r", "1", "-w", "1", home=home)
+    for topic in SHORT_LIVED_RETRY:
+        mqadmin(servers, "updateTopic", "-b", peer.broker_address, "-t", topic, "-r", "1", "-w", "1", home=home)
     rows = run_client("send", home=home, ns=servers, topic=TOPIC, count=10, mode="selector").results
     run_client("send", home=home, ns=servers, topic="ToDelete", count=1)
     run_client("consume", home=home, ns=servers, topic=TOPIC, group=GROUP, count=10)

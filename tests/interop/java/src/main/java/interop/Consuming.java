@@ -65,6 +65,9 @@ final class Consuming {
             });
             all[i].start();
         }
+        if (members > 1) {
+            Rebalancing.awaitCaughtUp(all, options);
+        }
         finish(options, left, all);
     }
 

@@ -1,5 +1,6 @@
 package interop;
 
+import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.TimeoutException;
@@ -58,5 +59,38 @@ final class Rebalancing {
             }
             Thread.sleep(20);
         }
+    }
+
+    /**
+     * Returns when the members share the queues and have consumed each to its end. Before that a member that leaves may
+     * commit where it began to read a queue that it was just given, and what the former owner committed is lost.
+     */
+    static void awaitCaughtUp(DefaultMQPushConsumer[] members, Options options) throws Exception {
+        long end = System.currentTimeMillis() + options.number("waitMs", 40000);
+        while (!caughtUp(members, options.text("topic"))) {
+            if (System.currentTimeMillis() > end) {
+                throw new TimeoutException("the members do not share the queues or have not consumed them to their ends");
+            }
+            Thread.sleep(20);
+        }
+    }
+
+    private static boolean caughtUp(DefaultMQPushConsumer[] members, String topic) throws Exception {
+        int shared = 0;
+        for (DefaultMQPushConsumer member : members) {
+            Map<MessageQueue, Long> offsets =
+                member.getDefaultMQPushConsumerImpl().getOffsetStore().cloneOffsetTable(topic);
+            Set<Integer> own = owned(member);
+            for (MessageQueue queue : member.fetchSubscribeMessageQueues(topic)) {
+                if (own.contains(queue.getQueueId()) && offsets.getOrDefault(queue, 0L) < member.maxOffset(queue)) {
+                    return false;
+                }
+            }
+            if (own.isEmpty()) {
+                return false;
+            }
+            shared += own.size();
+        }
+        return shared == members[0].fetchSubscribeMessageQueues(topic).size();
     }
 }
