@@ -9,7 +9,7 @@ UNIT := -m "not interop" --ignore=tests/interop
 FAILED := --last-failed --last-failed-no-failures none
 # Real processes on a busy machine: what failed is run once more, alone, and has to pass then. Both runs are shown.
 AGAIN := once more, alone: what failed
-CODE := $(wildcard src tests bench demo)
+CODE := $(wildcard src tests bench demo tools)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-pure check format lint types contracts tidy interop chaos chaos-spark crash sim bench bench-spark spark-env spec-coverage clean
@@ -87,7 +87,7 @@ crash: $(READY)  ## 100,000 crash states of the store, then 50 times kill -9 und
 	KILLS=50 $(PYTEST) tests/chaos/test_chaos_kill.py
 
 spec-coverage: $(READY)  ## which requirement has a test
-	$(BIN)/python ../shared/tools/spec_coverage.py --project . $(ARGS)
+	$(BIN)/python tools/spec_coverage.py $(ARGS)
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from recorded import VECTORS
+
 # The same examples in every run, however slow the machine: a gate says the same of the same tree. New ones are looked for by
 # --hypothesis-profile=deep, which takes minutes.
 _QUIET = [HealthCheck.too_slow]
@@ -14,13 +16,8 @@ settings.register_profile("gate", deadline=None, derandomize=True, database=None
 settings.register_profile("deep", deadline=None, max_examples=10_000, suppress_health_check=_QUIET)
 settings.load_profile("gate")
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-
 
 @pytest.fixture(scope="session")
 def vectors() -> Path:
-    """Folder of bytes produced by the original; tests that need it are skipped where it is not beside the checkout."""
-    folder = REPOSITORY.parent / "shared" / "vectors"
-    if not folder.is_dir():
-        pytest.skip("no golden vectors: ../shared/vectors is not beside this checkout")
-    return folder
+    """Folder of bytes recorded from Apache RocketMQ 4.9.7 (tests/vectors)."""
+    return VECTORS

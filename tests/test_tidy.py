@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import spec_coverage
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 SOURCE = REPOSITORY / "src" / "saturnmq"
 ROOMS = {
@@ -92,3 +94,17 @@ def test_tests_do_not_sleep() -> None:
             zero = node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0
             polls = "poll" in path.read_text(encoding="utf-8").splitlines()[node.lineno - 1]
             assert zero or polls, f"{path.name}:{node.lineno} sleeps; wait for an event with a deadline"
+
+
+def test_every_requirement_that_is_named_exists() -> None:
+    rows = set(spec_coverage.spec_rows(REPOSITORY / "docs" / "spec"))
+    prefixes = {re.sub(r"\d+$", "", requirement) for requirement in rows}
+    assert len(rows) > 1000
+    identifier = re.compile(r"(?<![\w-])[A-Z]{1,4}(?:-[A-Z]{1,2})?-?[A-Z]?\d{2,3}(?![\w-])")
+    recorded = (REPOSITORY / "docs" / "spec", REPOSITORY / "tests" / "vectors")
+    for path in tracked_text_files():
+        if any(folder in path.parents for folder in recorded) or not path.is_file():
+            continue
+        for name in identifier.findall(path.read_bytes().decode("utf-8", "replace")):
+            known = name in rows or re.sub(r"\d+$", "", name) not in prefixes
+            assert known, f"{path.relative_to(REPOSITORY)} names requirement {name}, which docs/spec does not have"

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire import Wire, run, wire
 
+from recorded import VECTORS
 from saturnmq.broker import BrokerSettings
 from saturnmq.broker.filters import SAVE_SECONDS, Filters, wanted_by, wanted_by_tags
 from saturnmq.filter import compile_sql
@@ -350,7 +351,7 @@ def test_a_file_that_cannot_be_read_stops_the_start_and_a_backup_saves_it(tmp_pa
     filters = Filters(BrokerSettings(), StateFile(path), lambda: 1)
     with pytest.raises(CorruptRecord):
         filters.load()
-    golden = Path(__file__).parents[2] / ".." / "shared/vectors/store/broker-rollover-ext/config/consumerFilter.json"
+    golden = VECTORS / "store/broker-rollover-ext/config/consumerFilter.json"
     path.with_name("consumerFilter.json.bak").write_bytes(golden.read_bytes())
     filters.load()
     record = filters.groups.get("VecSql", "vec_sql_group")

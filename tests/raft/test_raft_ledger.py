@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from raftbench import entries
 
+from recorded import VECTORS
 from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError
 from saturnmq.raft.core.entry import Entry, place
 from saturnmq.raft.core.state import HardState
@@ -34,7 +35,6 @@ from saturnmq.raft.ledger_recover import DataFile, Facts, first_file, plan
 from saturnmq.raft.term_file import CheckpointFile, TermFile
 from saturnmq.store.disk import Disk
 
-VECTORS = Path(__file__).parents[2] / ".." / "shared" / "vectors" / "store"
 FILE_BYTES, UNITS = 1024, 64
 
 
@@ -68,7 +68,7 @@ def contents(files: LedgerFiles) -> list[Entry]:
 @pytest.mark.spec("DL-S01", "DL-S06")
 @pytest.mark.parametrize("member", ["n0", "n1"])
 def test_files_of_the_original_are_read_and_written_to_the_same_bytes(member: str, tmp_path: Path) -> None:
-    source = VECTORS / f"dledger-{member}" / f"dledger-{member}"
+    source = VECTORS / "store" / f"dledger-{member}" / f"dledger-{member}"
     for kind, size in (("data", 262144), ("index", 167772160)):
         (tmp_path / kind).mkdir()
         target = tmp_path / kind / ("0" * 20)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recorded import VECTORS
 from saturnmq.protocol.errors import BodyError
 from saturnmq.raft import wire
 from saturnmq.raft.core.entry import Entry
@@ -31,7 +31,6 @@ from saturnmq.raft.core.messages import (
 )
 from saturnmq.raft.wire import DLedgerCode, UnsupportedRequest, code_of, decode_request, decode_response, encode
 
-VECTORS = Path(__file__).parents[2] / ".." / "shared" / "vectors"
 ENTRY = Entry(10, 3, 1000, b"\x00\x01\x02\xff")
 SIDES = {"group": "g", "local_id": "n0", "remote_id": "n1"}
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recorded import VECTORS
 from saturnmq.filter import GroupFilters
 from saturnmq.protocol.bodies import SubscriptionData
 from saturnmq.protocol.errors import StoreError
@@ -27,7 +28,7 @@ from saturnmq.store.mapped_file import file_name
 from saturnmq.store.queue_extension import ADDRESS_MAX, Content, QueueExtension
 from saturnmq.testing import crash, crash_run
 
-GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "vectors" / "store" / "broker-rollover-ext"
+GOLDEN = VECTORS / "store" / "broker-rollover-ext"
 ZERO = -(2**63)
 FILE = 4096
 BITS = bytes(14)
