@@ -83,7 +83,7 @@ spark-env: $(READY)  ## the archive that executors of a Spark cluster need (docs
 	$(BIN)/saturnmq spark pack spark-env.tar.gz --needed
 
 crash: $(READY)  ## 100,000 crash states of the store, then 50 times kill -9 under load (ARGS=--seed=N)
-	$(BIN)/python -m saturnmq.testing.crash $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m harness.crash.campaign $(ARGS)
 	KILLS=50 $(PYTEST) tests/chaos/test_chaos_kill.py
 
 spec-coverage: $(READY)  ## which requirement has a test

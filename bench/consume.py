@@ -32,10 +32,10 @@ from rich.table import Table  # noqa: E402
 import report  # noqa: E402
 from measure import APACHE_HEAP_MB, HEADERS, JSON, Bench, Plan, header_suffix, machine_busy_s, may_run, progress_bar  # noqa: E402
 from saturnmq.client.client import Client  # noqa: E402
-from saturnmq.client.puller import pull_command  # noqa: E402
+from saturnmq.client.puller.puller import pull_command  # noqa: E402
 from saturnmq.protocol.bodies import MessageQueue  # noqa: E402
 from saturnmq.protocol.codes import PullSysFlag, ResponseCode  # noqa: E402
-from saturnmq.protocol.command import FrameDecoder, Serialization, encode_frame  # noqa: E402
+from saturnmq.protocol.frames.command import FrameDecoder, Serialization, encode_frame  # noqa: E402
 
 OURS = "saturnmq"
 PEERS = "saturnmq,apache"

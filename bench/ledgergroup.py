@@ -16,8 +16,8 @@ from saturnmq.net import NetSettings
 from saturnmq.net.client import RemotingClient
 from saturnmq.protocol.bodies import KVTable, TopicRouteData
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.frames.command import Command
 
 GROUP: Final = "RaftNode00"
 HEAP_MB: Final = 512

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from saturn import SaturnCluster
 
-from saturnmq.client.puller import pull_command
+from saturnmq.client.puller.puller import pull_command
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import PullSysFlag, ResponseCode
-from saturnmq.protocol.command import FrameDecoder, Serialization, encode_frame
+from saturnmq.protocol.frames.command import FrameDecoder, Serialization, encode_frame
 from saturnmq.spark.connect import READ_GROUP, linked
 from saturnmq.spark.fetch import BULK_BYTES
 from saturnmq.spark.options import SourceOptions, parse_options

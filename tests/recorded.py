@@ -1,9 +1,18 @@
-"""Where the bytes recorded from Apache RocketMQ 4.9.7 and the requirements lie in this repository."""
+"""Where tests find the recorded bytes, the requirements and the harness of this repository."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 _TESTS = Path(__file__).resolve().parent
 VECTORS = _TESTS / "vectors"
 SPEC = _TESTS.parent / "docs" / "spec"
+
+
+def with_harness() -> dict[str, str]:
+    """The environment in which a Python program of its own can import `harness`."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(_TESTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+    }

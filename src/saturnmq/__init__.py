@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from saturnmq.client.codecs import bytes_codec as bytes_codec
     from saturnmq.client.codecs import json_codec as json_codec
     from saturnmq.client.codecs import str_codec as str_codec
-    from saturnmq.client.consumer import Consumer as Consumer
+    from saturnmq.client.consumer.consumer import Consumer as Consumer
+    from saturnmq.client.consumer.listener import Retry as Retry
+    from saturnmq.client.consumer.subscription import Filter as Filter
+    from saturnmq.client.consumer.subscription import sql as sql
+    from saturnmq.client.consumer.subscription import tag as tag
     from saturnmq.client.errors import AlreadySettled as AlreadySettled
     from saturnmq.client.errors import CallTimeout as CallTimeout
     from saturnmq.client.errors import ClientError as ClientError
@@ -40,27 +44,23 @@ if TYPE_CHECKING:
     from saturnmq.client.hooks import EndContext as EndContext
     from saturnmq.client.hooks import SendContext as SendContext
     from saturnmq.client.hooks import SendHook as SendHook
-    from saturnmq.client.listener import Retry as Retry
     from saturnmq.client.message import Ack as Ack
     from saturnmq.client.message import Message as Message
     from saturnmq.client.message import Outgoing as Outgoing
     from saturnmq.client.message import Receipt as Receipt
     from saturnmq.client.message import SendStatus as SendStatus
-    from saturnmq.client.producer import Producer as Producer
-    from saturnmq.client.puller import Puller as Puller
-    from saturnmq.client.puller import PullResult as PullResult
-    from saturnmq.client.puller import PullStatus as PullStatus
-    from saturnmq.client.subscription import Filter as Filter
-    from saturnmq.client.subscription import sql as sql
-    from saturnmq.client.subscription import tag as tag
-    from saturnmq.client.trace_records import EndTransaction as EndTransaction
-    from saturnmq.client.trace_records import Pub as Pub
-    from saturnmq.client.trace_records import SubAfter as SubAfter
-    from saturnmq.client.trace_records import SubBefore as SubBefore
-    from saturnmq.client.trace_records import TraceRecord as TraceRecord
-    from saturnmq.client.trace_records import TraceStats as TraceStats
-    from saturnmq.client.transactions import Transaction as Transaction
-    from saturnmq.client.transactions import TransactionState as TransactionState
+    from saturnmq.client.producer.producer import Producer as Producer
+    from saturnmq.client.producer.transactions import Transaction as Transaction
+    from saturnmq.client.producer.transactions import TransactionState as TransactionState
+    from saturnmq.client.puller.puller import Puller as Puller
+    from saturnmq.client.puller.puller import PullResult as PullResult
+    from saturnmq.client.puller.puller import PullStatus as PullStatus
+    from saturnmq.client.trace.records import EndTransaction as EndTransaction
+    from saturnmq.client.trace.records import Pub as Pub
+    from saturnmq.client.trace.records import SubAfter as SubAfter
+    from saturnmq.client.trace.records import SubBefore as SubBefore
+    from saturnmq.client.trace.records import TraceRecord as TraceRecord
+    from saturnmq.client.trace.records import TraceStats as TraceStats
     from saturnmq.protocol.bodies import MessageQueue as MessageQueue
     from saturnmq.protocol.errors import ConfigError as ConfigError
     from saturnmq.protocol.errors import ResponseError as ResponseError
@@ -71,7 +71,7 @@ __version__ = "0.1.0"
 _HOME: Final = {
     "saturnmq.client.client": ("Client",),
     "saturnmq.client.codecs": ("Codec", "bytes_codec", "json_codec", "str_codec"),
-    "saturnmq.client.consumer": ("Consumer",),
+    "saturnmq.client.consumer.consumer": ("Consumer",),
     "saturnmq.client.errors": (
         "AlreadySettled",
         "CallTimeout",
@@ -95,12 +95,12 @@ _HOME: Final = {
         "WrongLoop",
     ),
     "saturnmq.client.hooks": ("ConsumeContext", "ConsumeHook", "EndContext", "SendContext", "SendHook"),
-    "saturnmq.client.listener": ("Retry",),
+    "saturnmq.client.consumer.listener": ("Retry",),
     "saturnmq.client.message": ("Ack", "Message", "Outgoing", "Receipt", "SendStatus"),
-    "saturnmq.client.producer": ("Producer",),
-    "saturnmq.client.puller": ("PullResult", "PullStatus", "Puller"),
-    "saturnmq.client.subscription": ("Filter", "sql", "tag"),
-    "saturnmq.client.trace_records": (
+    "saturnmq.client.producer.producer": ("Producer",),
+    "saturnmq.client.puller.puller": ("PullResult", "PullStatus", "Puller"),
+    "saturnmq.client.consumer.subscription": ("Filter", "sql", "tag"),
+    "saturnmq.client.trace.records": (
         "EndTransaction",
         "Pub",
         "SubAfter",
@@ -108,7 +108,7 @@ _HOME: Final = {
         "TraceRecord",
         "TraceStats",
     ),
-    "saturnmq.client.transactions": ("Transaction", "TransactionState"),
+    "saturnmq.client.producer.transactions": ("Transaction", "TransactionState"),
     "saturnmq.protocol.bodies": ("MessageQueue",),
     "saturnmq.protocol.errors": ("ConfigError", "ResponseError", "SaturnError"),
 }

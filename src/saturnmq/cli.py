@@ -33,10 +33,10 @@ from saturnmq.cli_output import (
     fail,
     ready,
 )
+from saturnmq.config.settings import Loaded, keys_of, load, parse_properties, to_properties
 from saturnmq.protocol.codes import VERSION
-from saturnmq.protocol.command import own_serialization
 from saturnmq.protocol.errors import ConfigError, SaturnError
-from saturnmq.protocol.settings import Loaded, keys_of, load, parse_properties, to_properties
+from saturnmq.protocol.frames.command import own_serialization
 
 if TYPE_CHECKING:
     import asyncio  # imported by what runs: --help starts in half the time without it (CLI-01)

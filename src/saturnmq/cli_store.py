@@ -19,11 +19,11 @@ if TYPE_CHECKING:  # the parser of every command comes by here: what works on st
     from rich.table import Table
 
     from saturnmq.spark.progress import Report as Bar
-    from saturnmq.store.dump import Dumped
-    from saturnmq.store.repair import Loss, Rebuilt
     from saturnmq.store.settings import StoreSettings
-    from saturnmq.store.tools import Problem, Progress
-    from saturnmq.store.verify import FileReport, Report
+    from saturnmq.store.tools.dump import Dumped
+    from saturnmq.store.tools.repair import Loss, Rebuilt
+    from saturnmq.store.tools.scan import Problem, Progress
+    from saturnmq.store.tools.verify import FileReport, Report
 
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
@@ -89,8 +89,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, settings: StoreSettings, given: Set[str]) -> int:
     """One command. given: keys that file or options set. Raises StoreError, ConfigError."""
     from saturnmq.broker.dledger import refuse_unread_ledger
-    from saturnmq.store.lock_file import LockFile
-    from saturnmq.store.tools import shaped
+    from saturnmq.store.files.lock_file import LockFile
+    from saturnmq.store.tools.scan import shaped
 
     if args.action == "dump":
         return run_dump(args, shaped(settings, given))
@@ -162,8 +162,8 @@ class Watched:
 
 
 def run_verify(args: argparse.Namespace, settings: StoreSettings, given: Set[str]) -> int:
-    from saturnmq.store.lock_file import LockFile
-    from saturnmq.store.verify import verify
+    from saturnmq.store.files.lock_file import LockFile
+    from saturnmq.store.tools.verify import verify
 
     with Watched(args, "verify, bytes") as progress:
         report = verify(settings, given, progress)
@@ -241,7 +241,7 @@ def _inside(root: Path, path: Path) -> Path:
 
 
 def run_rebuild(args: argparse.Namespace, settings: StoreSettings) -> int:
-    from saturnmq.store import repair
+    from saturnmq.store.tools import repair
 
     with Watched(args, "rebuild, bytes") as progress:
         done = repair.rebuild(settings, progress)
@@ -260,7 +260,7 @@ def _made(done: Rebuilt) -> str:
 
 
 def run_repair(args: argparse.Namespace, settings: StoreSettings) -> int:
-    from saturnmq.store import repair
+    from saturnmq.store.tools import repair
 
     with Watched(args, "read, bytes") as progress:
         if args.at is not None:
@@ -324,7 +324,7 @@ def _asked() -> bool:
 def run_dump(args: argparse.Namespace, settings: StoreSettings) -> int:
     from rich.table import Table
 
-    from saturnmq.store import dump
+    from saturnmq.store.tools import dump
 
     found = _found(args, settings)
     if args.raw:
@@ -351,7 +351,7 @@ def run_dump(args: argparse.Namespace, settings: StoreSettings) -> int:
 
 def _found(args: argparse.Namespace, settings: StoreSettings) -> Dumped:
     """The record that the options name. Raises ConfigError unless they name one in exactly one way."""
-    from saturnmq.store import dump
+    from saturnmq.store.tools import dump
 
     by_queue = [args.topic, args.queue, args.queue_offset]
     by_place = [args.file, args.at]

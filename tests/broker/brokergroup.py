@@ -12,13 +12,13 @@ from typing import Any
 from ports import free_ports
 from saturnmq import Client
 from saturnmq.broker import Broker, BrokerSettings
-from saturnmq.broker.dledger_store import LedgerStore
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import NetSettings, RemotingClient
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import Message, decode_records
 from saturnmq.raft.settings import RaftSettings
+from saturnmq.replication.dledger.store import LedgerStore
 from saturnmq.store import StoreProfile, StoreSettings
 
 DEADLINE_SECONDS = 45.0

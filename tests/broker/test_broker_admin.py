@@ -11,9 +11,9 @@ import pytest
 from wire import run, wire
 
 from saturnmq.broker import Broker, BrokerSettings
-from saturnmq.broker.processors.table import ROUTES
-from saturnmq.broker.registrar import Registrar
-from saturnmq.broker.topics import Topics
+from saturnmq.broker.requests.table import ROUTES
+from saturnmq.broker.services.registrar import Registrar
+from saturnmq.broker.state.topics import Topics
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import Connection, NetSettings, RemotingServer
 from saturnmq.protocol.bodies import (
@@ -28,8 +28,8 @@ from saturnmq.protocol.bodies import (
     TopicStatsTable,
 )
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError, StoreError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.store import StateFile, StoreProfile, StoreSettings
 
 

@@ -17,14 +17,14 @@ from wire import run, wire
 from ports import free_port
 from saturnmq.broker import BrokerSettings
 from saturnmq.broker import broker as broker_module
-from saturnmq.broker import registrar as registrar_module
-from saturnmq.broker.registrar import COMPLETE_FIELD, Registrar
-from saturnmq.broker.topics import Topics
+from saturnmq.broker.services import registrar as registrar_module
+from saturnmq.broker.services.registrar import COMPLETE_FIELD, Registrar
+from saturnmq.broker.state.topics import Topics
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import Connection, NetSettings, RemotingServer
 from saturnmq.protocol.bodies import RegisterBrokerBody, TopicConfig
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 from saturnmq.store import StateFile
 
 CREATE = {
@@ -264,7 +264,7 @@ def test_a_new_ordered_topic_is_marked_without_waiting_for_the_period(tmp_path: 
 def test_every_result_of_a_registration_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         dead = f"127.0.0.1:{free_port()}"
-        with caplog.at_level(logging.INFO, "saturnmq.broker.registrar"):
+        with caplog.at_level(logging.INFO, "saturnmq.broker.services.registrar"):
             async with name_server(tmp_path) as told, registrar(tmp_path, f"{told.address};{dead}") as (made, topics):
                 topics.set(TopicConfig("T"))
                 await made.told()

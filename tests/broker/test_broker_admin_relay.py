@@ -11,7 +11,7 @@ from saturnmq.net import Connection, NetSettings, RemotingClient
 from saturnmq.net.endpoint import Permits
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 
 
 @pytest.mark.spec("REM-20")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from saturnmq.broker import BrokerSettings
+from saturnmq.config.settings import load
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.protocol.settings import load
 from saturnmq.store import StoreSettings
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from wire import Clock, Wire, run, wire
 
-from saturnmq.broker import Broker, BrokerSettings, hold
-from saturnmq.broker.clients import ClientInfo, Clients
-from saturnmq.broker.locks import LOCK_LIVE_MS, QueueLocks
+from saturnmq.broker import Broker, BrokerSettings
+from saturnmq.broker.services import long_polling as hold
+from saturnmq.broker.state.clients import ClientInfo, Clients
+from saturnmq.broker.state.locks import LOCK_LIVE_MS, QueueLocks
 from saturnmq.net import NetSettings, RemotingClient, RemotingServer
 from saturnmq.protocol.bodies import (
     ConsumerData,
@@ -281,7 +282,7 @@ def test_the_fast_port_serves_everything_but_pulls() -> None:
             address = "{}:{}".format(*sockets[0].getsockname())
             assert address != w.server.broker_address
             command_of = w.client.invoke
-            from saturnmq.protocol.command import Command
+            from saturnmq.protocol.frames.command import Command
 
             assert (await command_of(address, Command(RequestCode.GET_BROKER_CONFIG), 1000)).code == 0
             refused = await command_of(address, Command(RequestCode.PULL_MESSAGE), 1000)

@@ -14,10 +14,10 @@ import pytest
 from wire import Clock, Wire, run, wire
 
 from saturnmq.broker import Broker, BrokerSettings
-from saturnmq.broker import registrar as registrar_module
-from saturnmq.broker.address_server import LookupFailed, parse
-from saturnmq.broker.processors import relay
-from saturnmq.broker.slow_groups import CHECK_SECONDS, disable_slow
+from saturnmq.broker.requests import relay
+from saturnmq.broker.services import registrar as registrar_module
+from saturnmq.broker.services.address_server import LookupFailed, parse
+from saturnmq.broker.services.slow_groups import CHECK_SECONDS, disable_slow
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import Connection, NetSettings, RemotingClient
 from saturnmq.protocol.bodies import (
@@ -38,7 +38,7 @@ from saturnmq.protocol.bodies import (
     TopicRouteData,
 )
 from saturnmq.protocol.codes import Language, RequestCode, ResponseCode, SysFlag
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import Host, Message, decode_records
 from saturnmq.store import PutStatus, StoreProfile, StoreSettings
 
@@ -352,7 +352,7 @@ def test_members_that_subscribe_unequally_are_warned_of_once_and_the_newer_versi
         async with wire() as w:
             other = Wire(w.server)
             try:
-                with caplog.at_level(logging.WARNING, "saturnmq.broker.clients"):
+                with caplog.at_level(logging.WARNING, "saturnmq.broker.state.clients"):
                     await w.heartbeat("G", "T", tags="a", version=5)
                     await other.heartbeat("G", "T", tags="a", version=5, client_id="c2")
                     assert not caplog.records

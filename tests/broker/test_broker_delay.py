@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire import Clock, Wire, run, wire
 
-from saturnmq.broker import delay
-from saturnmq.broker.stats import Stats
+from saturnmq.broker.services import delay
+from saturnmq.broker.services.statistics import Stats
 from saturnmq.protocol.bodies import DelayOffsetTable
 from saturnmq.protocol.codes import HALF_TOPIC, SCHEDULE_TOPIC, RequestCode
 from saturnmq.protocol.errors import ConfigError, FlushFailed, ResponseError

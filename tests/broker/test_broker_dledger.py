@@ -15,7 +15,6 @@ from brokergroup import FILE_BYTES, LedgerGroup, ledger, ledger_group
 
 from ports import free_ports
 from saturnmq.broker import Broker, BrokerSettings
-from saturnmq.broker.dledger_store import LedgerStore
 from saturnmq.net import NetSettings
 from saturnmq.protocol.bodies import KVTable
 from saturnmq.protocol.codes import RequestCode, SysFlag
@@ -23,6 +22,7 @@ from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message import BatchItem, Host, Message, decode_record, encode_batch, encode_properties
 from saturnmq.raft.core.messages import AppendResponse, Code
 from saturnmq.raft.settings import RaftSettings
+from saturnmq.replication.dledger.store import LedgerStore
 from saturnmq.store import FlushDiskType, MessageStore, PutStatus, StoreProfile, StoreSettings
 
 BUSY = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"

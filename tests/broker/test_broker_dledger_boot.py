@@ -14,7 +14,7 @@ from saturnmq.broker import Broker
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.bodies import ClusterInfo
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 
 
 async def registered(group: LedgerGroup) -> dict[str, dict[int, str]]:
@@ -66,7 +66,7 @@ def test_a_member_is_registered_with_its_role_and_not_at_its_start(tmp_path: Pat
 _ON_A_DISK_THAT_MAY_FAIL = """
 import os, sys
 from saturnmq.cli import main
-from saturnmq.store.disk import Disk
+from saturnmq.store.files.disk import Disk
 well = Disk.sync
 def sync(self, fd):
     if os.path.exists(sys.argv[1]):

@@ -12,21 +12,22 @@ import pytest
 from brokergroup import ledger_group
 from test_broker_dledger import Alone, bodies_of, message, one_settings, put, run
 
-from saturnmq.broker import dledger_dispatch, dledger_store
-from saturnmq.broker.dledger_log import LedgerLog
-from saturnmq.broker.dledger_store import LedgerStore
-from saturnmq.broker.processors import send
+from saturnmq.broker.requests import send
 from saturnmq.net import NetSettings
 from saturnmq.protocol.codes import SCHEDULE_TOPIC, TIMER_TOPIC, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, SaturnError
 from saturnmq.protocol.message import Host, Message, encode_properties, encode_record
 from saturnmq.raft.core.entry import Entry, place
-from saturnmq.raft.layout import HEADER
-from saturnmq.raft.ledger_files import LedgerFiles
-from saturnmq.raft.message_entries import stamp_message
+from saturnmq.raft.ledger.files import LedgerFiles
+from saturnmq.raft.ledger.layout import HEADER
+from saturnmq.raft.ledger.message_entries import stamp_message
+from saturnmq.replication.dledger import dispatch as dledger_dispatch
+from saturnmq.replication.dledger import store as dledger_store
+from saturnmq.replication.dledger.log import LedgerLog
+from saturnmq.replication.dledger.store import LedgerStore
 from saturnmq.store import PutStatus, StoreProfile, StoreSettings
-from saturnmq.store.disk import Disk
-from saturnmq.store.queues import QueueTable
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.queue.queues import QueueTable
 
 Told = list[tuple[bytes, PutStatus, str]]
 

@@ -16,13 +16,13 @@ from brokergroup import LedgerGroup, expire, ledger, ledger_group
 
 from ports import free_ports
 from saturnmq.broker import Broker
-from saturnmq.broker.dledger_store import LedgerStore
 from saturnmq.net import NetSettings
 from saturnmq.protocol.errors import DiskFull
 from saturnmq.protocol.message import encode_properties
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.messages import Code, TransferResponse
-from saturnmq.raft.ledger_files import LedgerFiles
+from saturnmq.raft.ledger.files import LedgerFiles
+from saturnmq.replication.dledger.store import LedgerStore
 from saturnmq.store import FlushDiskType, StoreFailureAction
 
 

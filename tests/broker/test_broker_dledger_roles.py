@@ -17,7 +17,7 @@ from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import Connection, NetSettings
 from saturnmq.protocol.bodies import TopicRouteData
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import encode_properties
 from saturnmq.raft.core.actions import Role
 

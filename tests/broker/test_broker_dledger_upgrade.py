@@ -15,10 +15,10 @@ import pytest
 from brokergroup import FILE_BYTES, LedgerGroup, expire, ledger, ledger_group
 
 from saturnmq.broker import Broker
-from saturnmq.broker.dledger_log import LedgerLog
 from saturnmq.net import NetSettings
 from saturnmq.protocol.message import Host, Message, encode_properties
-from saturnmq.store.disk import Disk
+from saturnmq.replication.dledger.log import LedgerLog
+from saturnmq.store.files.disk import Disk
 
 OLD = [b"old %d " % number + b"." * 9000 for number in range(60)]  # more than two files
 

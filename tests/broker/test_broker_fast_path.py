@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from wire import run, wire
 
 from saturnmq.broker import Broker
-from saturnmq.broker.processors import send as reference
-from saturnmq.broker.processors import send_fast
+from saturnmq.broker.requests import send as reference
+from saturnmq.broker.requests import send_fast
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command, FrameDecoder, Serialization, encode_frame
+from saturnmq.protocol.frames.command import Command, FrameDecoder, Serialization, encode_frame
 from saturnmq.protocol.message import BatchItem, decode_record, encode_batch
 from saturnmq.testing import EmbeddedBroker
 

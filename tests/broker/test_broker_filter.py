@@ -15,15 +15,15 @@ from wire import Wire, run, wire
 
 from recorded import VECTORS
 from saturnmq.broker import BrokerSettings
-from saturnmq.broker.filters import SAVE_SECONDS, Filters, wanted_by, wanted_by_tags
+from saturnmq.broker.state.filters import SAVE_SECONDS, Filters, wanted_by, wanted_by_tags
 from saturnmq.filter import compile_sql
 from saturnmq.protocol.bodies import CheckClientRequest, ConsumerData, HeartbeatData, SubscriptionData
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import CorruptRecord, ResponseError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import Message, decode_properties, decode_records, encode_properties, java_hash
 from saturnmq.store import StateFile, StoreProfile, StoreSettings, reading
-from saturnmq.store.consume_queue import UNIT
+from saturnmq.store.queue.consume_queue import UNIT
 from saturnmq.testing import EmbeddedBroker
 
 SQL = {"expressionType": "SQL92"}

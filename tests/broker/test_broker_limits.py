@@ -10,9 +10,9 @@ import pytest
 from wire import Clock, Wire, run, wire
 
 from saturnmq.broker import BrokerSettings
-from saturnmq.broker.growth import HOUR_MS, Growth
-from saturnmq.broker.locks import LOCK_LIVE_MS, QueueLocks
-from saturnmq.client.compress import ZLIB_FLAGS, decompress
+from saturnmq.broker.state.creation_quota import HOUR_MS, Growth
+from saturnmq.broker.state.locks import LOCK_LIVE_MS, QueueLocks
+from saturnmq.client.producer.compress import ZLIB_FLAGS, decompress
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import Connection, NetSettings, RemotingClient
 from saturnmq.net.refusals import Refusals
@@ -29,8 +29,8 @@ from saturnmq.protocol.bodies import (
     TopicConfigTable,
 )
 from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import MessageError
+from saturnmq.protocol.frames.command import Command
 
 
 @pytest.mark.spec("LIM-13")

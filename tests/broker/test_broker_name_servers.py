@@ -12,12 +12,12 @@ import pytest
 from wire import run
 
 from saturnmq.broker import BrokerSettings
-from saturnmq.broker.registrar import LOOK_UP_SECONDS, UNREGISTER_TIMEOUT_MS, Registrar
-from saturnmq.broker.topics import Topics
+from saturnmq.broker.services.registrar import LOOK_UP_SECONDS, UNREGISTER_TIMEOUT_MS, Registrar
+from saturnmq.broker.state.topics import Topics
 from saturnmq.net import Connection, NetSettings, RemotingServer
 from saturnmq.protocol.bodies import KVTable, TopicConfig
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 from saturnmq.store import StateFile
 
 

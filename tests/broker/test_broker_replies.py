@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from wire import Wire, run, wire
 
-from saturnmq.broker.clients import ClientInfo, Clients
-from saturnmq.broker.processors import replies
+from saturnmq.broker.requests import replies
+from saturnmq.broker.state.clients import ClientInfo, Clients
 from saturnmq.net import Connection, NetSettings, RemotingClient
 from saturnmq.protocol.bodies import HeartbeatData, ProducerData
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
-from saturnmq.protocol.headers import PushReplyMessage, decode_header
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers.messaging import PushReplyMessage, decode_header
 from saturnmq.protocol.message import decode_properties, encode_properties
 from saturnmq.store import PutResult, PutStatus
 
@@ -132,7 +132,7 @@ def test_a_requester_that_refuses_or_is_silent_is_told_to_the_sender(monkeypatch
     assert replies.PUSH_TIMEOUT_MS == 10_000
 
     async def work() -> None:
-        monkeypatch.setattr("saturnmq.broker.processors.replies.PUSH_TIMEOUT_MS", 50)
+        monkeypatch.setattr("saturnmq.broker.requests.replies.PUSH_TIMEOUT_MS", 50)
         async with wire() as w:
             for code, words in ((5, "code 5 no"), (None, "did not answer within 50 ms")):
                 async with requester(w, code):

@@ -10,11 +10,11 @@ from brokergroup import ledger_group
 from wire import Wire, run, wire
 
 from saturnmq.broker import BrokerSettings
-from saturnmq.broker.locks import LOCK_LIVE_MS
+from saturnmq.broker.state.locks import LOCK_LIVE_MS
+from saturnmq.config.settings import to_properties
 from saturnmq.protocol.bodies import SubscriptionGroupConfig
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
-from saturnmq.protocol.settings import to_properties
+from saturnmq.protocol.frames.command import Command
 from saturnmq.store import PutResult, PutStatus
 
 # ---- messages sent back

@@ -12,7 +12,7 @@ from wire import run, wire
 
 from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, RequestCode
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.ids import parse_offset_message_id
 from saturnmq.protocol.message import BatchItem, Host, decode_record
 from saturnmq.store import FlushDiskType, PutResult, PutStatus, StoreSettings

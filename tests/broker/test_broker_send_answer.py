@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saturnmq.broker.processors.send_answer import SendAnswers
+from saturnmq.broker.requests.send_answer import SendAnswers
 from saturnmq.protocol.codes import CommandFlag
-from saturnmq.protocol.command import Command, FrameDecoder, Serialization, encode_frame
+from saturnmq.protocol.frames.command import Command, FrameDecoder, Serialization, encode_frame
 from saturnmq.protocol.ids import offset_message_id
 from saturnmq.protocol.message import Host, pack_host
 

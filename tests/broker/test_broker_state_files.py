@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from wire import Wire, run, wire
 
-from saturnmq.broker import filters
+from saturnmq.broker.state import filters
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import CorruptRecord

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wire import Clock, run, wire
 
-from saturnmq.broker import timer
-from saturnmq.broker.stats import Stats
+from saturnmq.broker.services import timer
+from saturnmq.broker.services.statistics import Stats
 from saturnmq.protocol.codes import SCHEDULE_TOPIC, TIMER_TOPIC, RequestCode
 from saturnmq.protocol.errors import ResponseError
 from saturnmq.protocol.message import BatchItem, Host, Message, decode_record

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire import Clock, Wire, run, wire
 
-from saturnmq.broker.half_table import CheckLimits, Half, HalfTable, Outcome, Step, immunity_ms
-from saturnmq.broker.transactions import GROUP, Transactions
+from saturnmq.broker.services.half_table import CheckLimits, Half, HalfTable, Outcome, Step, immunity_ms
+from saturnmq.broker.services.transactions import GROUP, Transactions
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import HeartbeatData, ProducerData
 from saturnmq.protocol.codes import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, RequestCode
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.ids import parse_offset_message_id
 from saturnmq.protocol.message import Message, decode_record, java_hash
 from saturnmq.store import FlushDiskType, PutResult, PutStatus

@@ -8,7 +8,7 @@ import pytest
 
 from saturnmq import Client
 from saturnmq.broker import BrokerSettings
-from saturnmq.client.transactions import TransactionState
+from saturnmq.client.producer.transactions import TransactionState
 from saturnmq.store import MessageStore
 from saturnmq.testing import EmbeddedBroker
 

@@ -12,7 +12,7 @@ from saturnmq.broker import BrokerSettings
 from saturnmq.net import Connection, NetSettings, RemotingClient
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import BatchItem, Message, decode_records, encode_batch, encode_properties
 from saturnmq.store import StoreProfile, StoreSettings, wall_clock_ms
 from saturnmq.testing import EmbeddedBroker

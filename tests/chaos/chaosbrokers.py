@@ -12,18 +12,18 @@ from typing import Any
 from chaosgroup import PRODUCERS, Group, unpack
 from chaosproxy import pause
 
+from harness.history.operations import FAIL, OK, UNKNOWN, result_of
 from saturnmq import Client, SendStatus
 from saturnmq.client.errors import BrokerNotExist, ConnectFailed, NoNameServer, RouteNotFound, SendFailed
-from saturnmq.client.puller import PullStatus
-from saturnmq.client.transactions import TransactionState
+from saturnmq.client.producer.transactions import TransactionState
+from saturnmq.client.puller.puller import PullStatus
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.bodies import MessageQueue, TopicRouteData
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ResponseError, SaturnError
-from saturnmq.raft.ledger_check import compare, verify
-from saturnmq.testing.history import FAIL, OK, UNKNOWN, result_of
+from saturnmq.protocol.frames.command import Command
+from saturnmq.raft.ledger.check import compare, verify
 
 TOPIC, QUEUES = "chaos", 4
 SEND_SECONDS = 1.5

@@ -15,17 +15,17 @@ from typing import Any
 
 from chaosproxy import Network, pause
 
+from harness.history.operations import FAIL, OK, UNKNOWN, History
 from ports import free_ports
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.errors import ConnectFailed
 from saturnmq.net.settings import NetSettings
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.raft.core.messages import AppendRequest, Code, MetadataRequest, Request
-from saturnmq.raft.ledger_check import compare, verify
-from saturnmq.raft.ledger_files import LedgerFiles
-from saturnmq.raft.wire import RESPONSE_HEADER_CODE, code_of, decode_response, encode
-from saturnmq.testing.history import FAIL, OK, UNKNOWN, History
+from saturnmq.raft.ledger.check import compare, verify
+from saturnmq.raft.ledger.files import LedgerFiles
+from saturnmq.raft.wire.codec import RESPONSE_HEADER_CODE, code_of, decode_response, encode
 
 SCRIPT = Path(__file__).parent / "ledgerprocess.py"
 CLOCK = Path(__file__).parent / "clockprocess.py"

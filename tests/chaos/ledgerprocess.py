@@ -20,7 +20,7 @@ from saturnmq.net.settings import NetSettings
 from saturnmq.protocol.errors import DiskFull
 from saturnmq.raft.driver import Listener, RaftMember
 from saturnmq.raft.settings import RaftProfile, RaftSettings
-from saturnmq.store.disk import Disk
+from saturnmq.store.files.disk import Disk
 
 FILE_BYTES = 262_144
 INDEX_FILE_UNITS = 16_384

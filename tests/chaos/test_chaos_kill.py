@@ -17,7 +17,7 @@ from typing import IO
 import pytest
 
 import saturnmq
-from saturnmq.client.puller import PullStatus
+from saturnmq.client.puller.puller import PullStatus
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import SaturnError
 

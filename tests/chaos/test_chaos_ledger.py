@@ -22,8 +22,8 @@ from chaosfaults import FAULTS, FIVE, faults_asked_for
 from chaosgroup import Group, failovers
 from chaosproxy import pause
 
-from saturnmq.testing.history import History
-from saturnmq.testing.history_check import Report, check
+from harness.history.check import Report, check
+from harness.history.operations import History
 
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "0"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))

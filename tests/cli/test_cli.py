@@ -18,7 +18,7 @@ import pytest
 
 import saturnmq
 from saturnmq.net import NetSettings, RemotingClient
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., Any]
@@ -294,7 +294,7 @@ def test_no_module_starts_a_shell_or_reports_to_a_server() -> None:
             starts.add(name)
         if re.search(r"urllib\.request|http\.client|import (requests|httpx|aiohttp)", text):
             fetches.add(name)
-    assert (starts, fetches) == ({"spark/java_home.py"}, {"client/address_server.py"})
+    assert (starts, fetches) == ({"spark/java_home.py"}, {"client/connection/address_server.py"})
 
 
 @pytest.mark.spec("UX-02")

@@ -14,7 +14,7 @@ import pytest
 from saturnmq.net import Connection, NetSettings, RemotingServer
 from saturnmq.protocol.bodies import BrokerData, ConsumerIdList, HeartbeatData, QueueData, TopicRouteData
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import Host, Message, decode_batch, encode_record
 
 Answer = Callable[[Command], "Command | Awaitable[Command | None] | None"]

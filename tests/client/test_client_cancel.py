@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from saturnmq import Client, Message, MessageQueue, Outgoing, SendStatus, TransactionState, bytes_codec
-from saturnmq.client.gate import Gate
-from saturnmq.client.inbox import Inbox
+from saturnmq.client.connection.in_flight import Gate
+from saturnmq.client.consumer.inbox import Inbox
 from saturnmq.protocol.message import Message as Record
 
 Run = Callable[[Callable[[], Any]], Any]

@@ -27,11 +27,11 @@ from saturnmq import (
     str_codec,
     tag,
 )
-from saturnmq.client.assignment import Assignment
+from saturnmq.client.consumer.assignment import Assignment
+from saturnmq.client.consumer.send_back import level_for
 from saturnmq.client.errors import GroupInUse
-from saturnmq.client.send_back import level_for
 from saturnmq.protocol.bodies import BrokerData, QueueData, ResetOffsetBody, TopicRouteData
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import decode_properties
 
 Run = Callable[[Callable[[], Any]], Any]
@@ -448,7 +448,7 @@ def test_offset_the_broker_does_not_have_is_corrected(run: Run, cluster: Any) ->
 def test_pull_errors_are_waited_out_and_a_lost_subscription_is_told_again(
     run: Run, cluster: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("saturnmq.client.assignment.EXCEPTION_DELAY_S", 0.01)
+    monkeypatch.setattr("saturnmq.client.consumer.assignment.EXCEPTION_DELAY_S", 0.01)
 
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:

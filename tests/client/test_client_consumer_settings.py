@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from saturnmq import Client, ConfigError
-from saturnmq.client.consumer_settings import ConsumerSettings, consumer_settings
-from saturnmq.client.rebalance import average
+from saturnmq.client.consumer.rebalance import average
+from saturnmq.client.consumer.settings import ConsumerSettings, consumer_settings
 
 LEAST_AND_MOST: list[tuple[str, float, float]] = [
     ("prefetch", 1, 65_535),

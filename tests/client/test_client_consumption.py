@@ -33,14 +33,14 @@ from saturnmq import (
     tag,
 )
 from saturnmq.broker import BrokerSettings
-from saturnmq.client import consumer as consumer_module
-from saturnmq.client import running_info
-from saturnmq.client.core import Core, State
+from saturnmq.client.connection.core import Core, State
+from saturnmq.client.consumer import consumer as consumer_module
+from saturnmq.client.consumer import running_info
+from saturnmq.client.consumer.group_check import GroupCheck
+from saturnmq.client.consumer.offsets import ClusterOffsets, LocalOffsets
+from saturnmq.client.consumer.running_info import FAILED_PREFIX
+from saturnmq.client.consumer.subscription import Filter, subscription_data
 from saturnmq.client.errors import GroupInUse
-from saturnmq.client.group_check import GroupCheck
-from saturnmq.client.offsets import ClusterOffsets, LocalOffsets
-from saturnmq.client.running_info import FAILED_PREFIX
-from saturnmq.client.subscription import Filter, subscription_data
 from saturnmq.protocol.bodies import (
     BrokerData,
     Connection,
@@ -58,7 +58,7 @@ from saturnmq.protocol.bodies import (
     TopicRouteData,
 )
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import Host, encode_record
 from saturnmq.protocol.message import Message as Record
 from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from saturnmq import Client, sync
-from saturnmq.client import attempts
-from saturnmq.client.attempts import RETRY_CODES, backoff_ms
 from saturnmq.client.client import Client as AsyncClient
-from saturnmq.client.consumer_settings import ConsumerSettings
-from saturnmq.client.url import ClientSettings
+from saturnmq.client.connection.url import ClientSettings
+from saturnmq.client.consumer.settings import ConsumerSettings
+from saturnmq.client.producer import attempts
+from saturnmq.client.producer.attempts import RETRY_CODES, backoff_ms
 from saturnmq.protocol.codes import ResponseCode
 
 MIB = 1024 * 1024

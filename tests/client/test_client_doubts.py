@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from saturnmq import Client
-from saturnmq.client import core
-from saturnmq.client.doubts import Doubts, casts_doubt
+from saturnmq.client.connection import core
+from saturnmq.client.connection.route_suspicion import Doubts, casts_doubt
 from saturnmq.protocol.bodies import BrokerData, HeartbeatData, MessageQueue, QueueData, TopicRouteData
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.frames.command import Command
 
 Run = Callable[[Callable[[], Any]], Any]
 NEVER_MS = 3_600_000

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from saturnmq import Ack, AlreadySettled, Client, Message, str_codec
-from saturnmq.client import member as member_module
-from saturnmq.client.queue_locks import LIVE_S, QueueLocks
+from saturnmq.client.consumer import member as member_module
+from saturnmq.client.consumer.queue_locks import LIVE_S, QueueLocks
 from saturnmq.protocol.bodies import LockBatchRequest, LockBatchResponse, MessageQueue
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.testing import EmbeddedBroker

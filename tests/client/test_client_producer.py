@@ -38,14 +38,14 @@ from saturnmq import (
     json_codec,
     str_codec,
 )
-from saturnmq.client import core as core_module
-from saturnmq.client.core import vip_address
+from saturnmq.client.connection import core as core_module
+from saturnmq.client.connection.core import vip_address
 from saturnmq.client.errors import BrokerNotExist, GroupInUse, NotStarted
 from saturnmq.client.hooks import SendContext
-from saturnmq.client.send_request import Prepared
+from saturnmq.client.producer.send_request import Prepared
 from saturnmq.protocol.bodies import BrokerData, QueueData, TopicRouteData
-from saturnmq.protocol.command import Command
-from saturnmq.protocol.headers import SendMessageV2, decode_header
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers.messaging import SendMessageV2, decode_header
 from saturnmq.protocol.ids import parse_offset_message_id
 from saturnmq.protocol.message import decode_batch, decode_properties, decode_record
 from saturnmq.testing import BrokerFixture

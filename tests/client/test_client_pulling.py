@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from saturnmq import Ack, Client
-from saturnmq.client import assignment, offsets, queue_locks, send_back
-from saturnmq.client.assignment import FLOW_CONTROL_DELAY_S, Generation
-from saturnmq.client.consumer_settings import ConsumerSettings
+from saturnmq.client.consumer import assignment, offsets, queue_locks, send_back
+from saturnmq.client.consumer.assignment import FLOW_CONTROL_DELAY_S, Generation
+from saturnmq.client.consumer.member import Member
+from saturnmq.client.consumer.ordered import OrderedAssignment
+from saturnmq.client.consumer.settings import ConsumerSettings
 from saturnmq.client.errors import BrokerNotExist
-from saturnmq.client.member import Member
-from saturnmq.client.ordered import OrderedAssignment
-from saturnmq.client.puller import PullStatus, pull_result
+from saturnmq.client.puller.puller import PullStatus, pull_result
 from saturnmq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import decode_properties
 
 Run = Callable[[Callable[[], Any]], Any]
@@ -148,7 +148,7 @@ def test_broker_in_no_route_is_looked_for_once_more(run: Run, cluster: Any) -> N
 def test_after_an_error_of_a_slave_the_master_is_asked_again(
     run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("saturnmq.client.assignment.EXCEPTION_DELAY_S", 0.01)
+    monkeypatch.setattr("saturnmq.client.consumer.assignment.EXCEPTION_DELAY_S", 0.01)
 
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client:
@@ -275,7 +275,7 @@ def test_after_flow_control_and_after_other_errors_a_pull_waits_its_own_time(
     run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch, code: int, constant: str, pause_s: float
 ) -> None:
     for name in ("FLOW_CONTROL_DELAY_S", "EXCEPTION_DELAY_S"):
-        monkeypatch.setattr(f"saturnmq.client.assignment.{name}", pause_s if name == constant else 3600.0)
+        monkeypatch.setattr(f"saturnmq.client.consumer.assignment.{name}", pause_s if name == constant else 3600.0)
 
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
@@ -326,8 +326,8 @@ def test_a_failed_message_holds_its_queue_for_10_ms_to_30_s(
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr("saturnmq.client.ordered.asyncio", SimpleNamespace(sleep=sleep))
-    monkeypatch.setattr("saturnmq.client.ordered.next_attempt", lambda message: message)
+    monkeypatch.setattr("saturnmq.client.consumer.ordered.asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("saturnmq.client.consumer.ordered.next_attempt", lambda message: message)
     core = SimpleNamespace(spawn=lambda name, work, vital: asyncio.run(work), settings=SimpleNamespace(namespace=None))
     host: Any = SimpleNamespace(core=core)
     queue = OrderedAssignment(host, QUEUE, 0, None, setting_s)
@@ -359,7 +359,7 @@ def test_locks_are_renewed_every_20_s_and_every_3_s_while_one_is_missing(monkeyp
         renewed += 1
         ours[0] = renewed != 2  # the second time one is missing
 
-    monkeypatch.setattr("saturnmq.client.member.asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("saturnmq.client.consumer.member.asyncio", SimpleNamespace(sleep=sleep))
     consumer: Any = SimpleNamespace(_renew_locks=renew, _assigned={0: Queue([True]), 1: Queue(ours)})
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(Member._lock_loop(consumer))

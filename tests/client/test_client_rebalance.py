@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from saturnmq import Client
-from saturnmq.client import member
-from saturnmq.client.rebalance import average
-from saturnmq.client.url import ClientSettings
+from saturnmq.client.connection.url import ClientSettings
+from saturnmq.client.consumer import member
+from saturnmq.client.consumer.rebalance import average
 from saturnmq.protocol.bodies import (
     BrokerData,
     ConsumerIdList,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from saturnmq.net import Connection, NetSettings, RemotingClient, RemotingServer
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 
 ANSWERED, SILENT, FORBIDDEN = 10, 11, 12
 

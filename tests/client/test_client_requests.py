@@ -15,8 +15,8 @@ import pytest
 from saturnmq import Ack, Client, Closed, Message, MessageQueue, MessageRefused, SaturnError, bytes_codec, str_codec
 from saturnmq.client.errors import ReplyTimeout
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
-from saturnmq.protocol.headers import PushReplyMessage
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers.messaging import PushReplyMessage
 from saturnmq.protocol.message import Message as Record
 from saturnmq.protocol.message import decode_properties, encode_properties
 from saturnmq.testing import EmbeddedBroker

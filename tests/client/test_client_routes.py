@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from saturnmq import Client, ConfigError, NoNameServer, PullStatus, RouteNotFound
-from saturnmq.client import address_server
-from saturnmq.client import core as core_module
-from saturnmq.client.core import Core
-from saturnmq.client.name_servers import NameServers
+from saturnmq.client.connection import address_server
+from saturnmq.client.connection import core as core_module
+from saturnmq.client.connection.core import Core
+from saturnmq.client.connection.name_servers import NameServers
 from saturnmq.protocol.bodies import BrokerData, QueueData, TopicRouteData
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 
 Run = Callable[[Callable[[], Any]], Any]
 

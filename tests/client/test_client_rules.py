@@ -12,17 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saturnmq.client import checks, hints, namespaces
-from saturnmq.client.compress import ZLIB_FLAGS, compress, decompress
-from saturnmq.client.delays import Delay
+from saturnmq.client.connection.fault import FaultTable, avoid_ms
+from saturnmq.client.connection.heartbeat import heartbeat_addresses, heartbeat_body
+from saturnmq.client.connection.routes import build_route, substitute_route
+from saturnmq.client.connection.signing import Signer
+from saturnmq.client.consumer.process_queue import ProcessQueue
+from saturnmq.client.consumer.rebalance import average, average_by_circle
+from saturnmq.client.consumer.subscription import subscription_data, tag
 from saturnmq.client.errors import MessageRefused
-from saturnmq.client.fault import FaultTable, avoid_ms
-from saturnmq.client.heartbeat import heartbeat_addresses, heartbeat_body
 from saturnmq.client.message import SendStatus
-from saturnmq.client.process_queue import ProcessQueue
-from saturnmq.client.rebalance import average, average_by_circle
-from saturnmq.client.routes import build_route, substitute_route
-from saturnmq.client.selection import RoundRobin, key_hash, shard
-from saturnmq.client.send_request import (
+from saturnmq.client.producer.compress import ZLIB_FLAGS, compress, decompress
+from saturnmq.client.producer.delays import Delay
+from saturnmq.client.producer.selection import RoundRobin, key_hash, shard
+from saturnmq.client.producer.send_request import (
     BatchMessage,
     Prepared,
     encode_property_text,
@@ -34,12 +36,10 @@ from saturnmq.client.send_request import (
     split_batches,
     transaction_flag,
 )
-from saturnmq.client.signing import Signer
-from saturnmq.client.subscription import subscription_data, tag
 from saturnmq.protocol.bodies import BrokerData, HeartbeatData, MessageQueue, QueueData, TopicRouteData
 from saturnmq.protocol.codes import RESERVED_PROPERTIES, RequestCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError, LocalProtocolError, MessageError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import BatchItem, decode_batch, decode_properties
 
 A = [MessageQueue("T", "a", n) for n in range(4)]

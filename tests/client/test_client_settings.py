@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from saturnmq import Client, ConfigError
-from saturnmq.client.url import ClientSettings, from_environment, parse_addresses, parse_url
+from saturnmq.client.connection.url import ClientSettings, from_environment, parse_addresses, parse_url
 
 
 @pytest.mark.spec("API-02")

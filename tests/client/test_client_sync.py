@@ -20,10 +20,10 @@ import pytest
 import saturnmq
 from saturnmq import sync
 from saturnmq.client import client as client_module
-from saturnmq.client import consumer as consumer_module
 from saturnmq.client import message as message_module
-from saturnmq.client import producer as producer_module
-from saturnmq.client import puller as puller_module
+from saturnmq.client.consumer import consumer as consumer_module
+from saturnmq.client.producer import producer as producer_module
+from saturnmq.client.puller import puller as puller_module
 from saturnmq.testing import SyncEmbeddedBroker
 
 PAIRS = [

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 import saturnmq.sync
 from saturnmq import Ack, Client, ConfigError, Message, ResponseError, RouteNotFound, TransactionState
 from saturnmq.broker import BrokerSettings
-from saturnmq.client import trace
-from saturnmq.client.compress import decompress
-from saturnmq.client.trace_records import (
+from saturnmq.client.producer.compress import decompress
+from saturnmq.client.trace import trace
+from saturnmq.client.trace.records import (
     EndTransaction,
     MessageType,
     Outcome,
@@ -40,8 +40,8 @@ from saturnmq.client.trace_records import (
 )
 from saturnmq.protocol.bodies import HeartbeatData, MessageQueue
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.command import Command
-from saturnmq.protocol.headers import CheckTransactionState
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers.messaging import CheckTransactionState
 from saturnmq.protocol.message import Host, decode_properties, encode_record
 from saturnmq.protocol.message import Message as Record
 from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker

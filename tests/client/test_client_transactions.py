@@ -26,11 +26,11 @@ from saturnmq import (
     str_codec,
 )
 from saturnmq.broker import BrokerSettings
-from saturnmq.client import transactions
 from saturnmq.client.errors import ConnectFailed
+from saturnmq.client.producer import transactions
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
-from saturnmq.protocol.headers import CheckTransactionState, EndTransaction, decode_header
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers.messaging import CheckTransactionState, EndTransaction, decode_header
 from saturnmq.protocol.message import Host, decode_properties, encode_record
 from saturnmq.protocol.message import Message as Record
 from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker

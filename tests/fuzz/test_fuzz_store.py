@@ -27,10 +27,11 @@ from recorded import VECTORS
 from saturnmq.protocol.errors import CorruptRecord, StoreError
 from saturnmq.protocol.json_dialect import loads
 from saturnmq.protocol.message import Host, Message, decode_record, decode_records
-from saturnmq.store import GetStatus, MessageStore, PutStatus, StoreProfile, StoreSettings, repair
-from saturnmq.store.disk import Disk
-from saturnmq.store.state_file import StateFile
-from saturnmq.store.verify import verify
+from saturnmq.store import GetStatus, MessageStore, PutStatus, StoreProfile, StoreSettings
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.state_file import StateFile
+from saturnmq.store.tools import repair
+from saturnmq.store.tools.verify import verify
 
 LOG_BYTES = 2048
 QUEUE_BYTES = 200

@@ -8,7 +8,7 @@ from peers import Peer
 
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 
 # Apache's broker handles a heartbeat on another thread than the end of its connection: a member whose last heartbeat comes
 # second stays, with its share of the queues, until the scan that drops members silent for 120 s.

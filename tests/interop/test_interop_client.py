@@ -15,7 +15,7 @@ from members import LAST_HEARTBEAT_S, no_members
 from peers import Peer
 from traced import make_topic, traces
 
-from saturnmq.client.trace_records import Pub, SubAfter, SubBefore
+from saturnmq.client.trace.records import Pub, SubAfter, SubBefore
 
 Rows = list[dict[str, Any]]
 Run = Callable[..., Rows]

@@ -8,10 +8,10 @@ import pytest
 import test_interop_store
 from test_interop_store import COUNT, Turns
 
-from saturnmq.store.consume_queue import FILLER_SIZE, UNIT
-from saturnmq.store.disk import Disk
-from saturnmq.store.file_cache import FileCache
-from saturnmq.store.queue_extension import ADDRESS_MAX, QueueExtension
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.file_cache import FileCache
+from saturnmq.store.queue.consume_queue import FILLER_SIZE, UNIT
+from saturnmq.store.queue.queue_extension import ADDRESS_MAX, QueueExtension
 
 SETTINGS = {
     "enablePropertyFilter": "true",

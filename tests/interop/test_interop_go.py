@@ -16,7 +16,7 @@ from peers import Peer
 from traced import make_topic, traces
 
 import saturnmq
-from saturnmq.client.trace_records import Pub, SubAfter, SubBefore
+from saturnmq.client.trace.records import Pub, SubAfter, SubBefore
 from saturnmq.protocol.bodies import MessageQueue
 
 Rows = list[dict[str, Any]]

@@ -15,8 +15,8 @@ from processes import ServerProcess, free_ports
 
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.settings import NetSettings
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.raft.core.messages import (
     AppendRequest,
     Code,
@@ -27,7 +27,7 @@ from saturnmq.raft.core.messages import (
 )
 from saturnmq.raft.driver import RaftMember
 from saturnmq.raft.settings import RaftSettings
-from saturnmq.raft.wire import code_of, decode_response, encode
+from saturnmq.raft.wire.codec import code_of, decode_response, encode
 
 pytestmark = pytest.mark.interop
 

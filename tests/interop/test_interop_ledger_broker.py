@@ -18,16 +18,16 @@ from saturnmq.net.client import RemotingClient
 from saturnmq.net.settings import NetSettings
 from saturnmq.protocol.bodies import TopicConfigTable, TopicRouteData
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import decode_record
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.messages import HeartBeatRequest, MetadataRequest, Request, TransferRequest
 from saturnmq.raft.driver import RaftMember
-from saturnmq.raft.ledger_check import compare, verify
-from saturnmq.raft.message_entries import message_is_good, noop_message, stamp_message
+from saturnmq.raft.ledger.check import compare, verify
+from saturnmq.raft.ledger.message_entries import message_is_good, noop_message, stamp_message
 from saturnmq.raft.settings import RaftSettings
-from saturnmq.raft.wire import code_of, decode_response, encode
+from saturnmq.raft.wire.codec import code_of, decode_response, encode
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 

@@ -7,7 +7,7 @@ import asyncio
 from peers import Peer
 
 import saturnmq
-from saturnmq.client.trace_records import TraceRecord
+from saturnmq.client.trace.records import TraceRecord
 
 WAIT_S = 20
 

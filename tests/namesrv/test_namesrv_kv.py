@@ -12,7 +12,7 @@ from saturnmq.namesrv.routes import Registration
 from saturnmq.net import NetSettings
 from saturnmq.protocol.bodies import DataVersion, TopicConfig, TopicRouteData
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 
 ORDER = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"}
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from saturnmq.config.settings import load, parse_properties, to_properties
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.namesrv.processor import TABLE
 from saturnmq.net import NetSettings, RemotingClient, TlsSettings
@@ -26,8 +27,7 @@ from saturnmq.protocol.bodies import (
     TopicRouteData,
 )
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
-from saturnmq.protocol.settings import load, parse_properties, to_properties
+from saturnmq.protocol.frames.command import Command
 
 
 def run(work: Callable[[], Awaitable[Any]]) -> Any:

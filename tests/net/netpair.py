@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from saturnmq.net import Connection, NetSettings, RemotingClient, RemotingServer
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 
 DEADLINE_SECONDS = 20
 

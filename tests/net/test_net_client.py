@@ -23,7 +23,7 @@ from saturnmq.net import (
 )
 from saturnmq.net.connection import next_opaque
 from saturnmq.net.endpoint import Permits
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 
 
 def silent(connection: Connection, request: Command) -> None:

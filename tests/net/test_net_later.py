@@ -10,7 +10,7 @@ from netpair import pair, run
 
 from saturnmq.net import Connection, Later, NetSettings
 from saturnmq.protocol.codes import CommandFlag
-from saturnmq.protocol.command import Command, encode_frame
+from saturnmq.protocol.frames.command import Command, encode_frame
 
 
 class Held:

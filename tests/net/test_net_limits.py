@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 from netpair import Pair, pair, run
 
+from saturnmq.config.settings import to_properties
 from saturnmq.net import Connection, NetSettings
 from saturnmq.net import server as server_module
 from saturnmq.net.refusals import Refusals
 from saturnmq.net.server import descriptors_left
-from saturnmq.protocol.command import Command, FrameDecoder, Serialization, encode_frame
-from saturnmq.protocol.settings import to_properties
+from saturnmq.protocol.frames.command import Command, FrameDecoder, Serialization, encode_frame
 
 
 def header_frame(header: bytes, serialization: int = 0, body: bytes = b"") -> bytes:

@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from saturnmq.net import Connection, NetSettings, RemotingServer
-from saturnmq.protocol.command import Command, encode_frame
+from saturnmq.protocol.frames.command import Command, encode_frame
 
 RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 

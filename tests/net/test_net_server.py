@@ -11,7 +11,8 @@ import pytest
 from netpair import echo, pair, run
 
 from saturnmq.net import Connection, Listener, NetSettings, RemotingServer, StartError
-from saturnmq.protocol.command import (
+from saturnmq.protocol.errors import ConfigError, MissingField, response_error
+from saturnmq.protocol.frames.command import (
     SERIALIZE_TYPE_ENV,
     Command,
     FrameDecoder,
@@ -19,7 +20,6 @@ from saturnmq.protocol.command import (
     encode_frame,
     own_serialization,
 )
-from saturnmq.protocol.errors import ConfigError, MissingField, response_error
 
 
 async def read_commands(reader: asyncio.StreamReader, count: int) -> list[Command]:

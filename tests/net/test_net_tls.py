@@ -11,12 +11,12 @@ import pytest
 from netpair import echo, pair, run
 
 from certificates import write_certificate
+from saturnmq.config.settings import load
 from saturnmq.net import SendFailed, TlsMode, TlsSettings
 from saturnmq.net import tls as tls_module
 from saturnmq.net.tls import ContextHolder, TlsStream, client_context, server_context
-from saturnmq.protocol.command import Command, encode_frame
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.protocol.settings import load
+from saturnmq.protocol.frames.command import Command, encode_frame
 
 Pair = tuple[Path, Path]
 

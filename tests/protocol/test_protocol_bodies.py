@@ -33,8 +33,8 @@ from saturnmq.protocol.bodies import (
     TopicRouteData,
     TopicStatsTable,
 )
-from saturnmq.protocol.command import FrameDecoder
 from saturnmq.protocol.errors import BodyError, LocalProtocolError
+from saturnmq.protocol.frames.command import FrameDecoder
 from saturnmq.protocol.json_dialect import dumps, loads
 from saturnmq.protocol.message import java_hash
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saturnmq.protocol.codes import VERSION, VERSION_STANDARD_JSON, CommandFlag, Language, RequestCode
-from saturnmq.protocol.command import (
+from saturnmq.protocol.errors import FrameError, HeaderError, LocalProtocolError, RemoteProtocolError
+from saturnmq.protocol.frames.command import (
     FRAME_BYTES_MAX,
     Command,
     FrameDecoder,
@@ -20,7 +21,6 @@ from saturnmq.protocol.command import (
     encode_frame,
     encode_head,
 )
-from saturnmq.protocol.errors import FrameError, HeaderError, LocalProtocolError, RemoteProtocolError
 from saturnmq.protocol.ids import offset_message_id
 from saturnmq.protocol.message import BatchItem, encode_batch
 

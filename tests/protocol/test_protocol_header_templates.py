@@ -11,9 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command, FrameDecoder, Serialization, encode_frame
 from saturnmq.protocol.errors import RemoteProtocolError
-from saturnmq.protocol.header_templates import CHANGING, TEMPLATES_MAX, WORDS_MAX, HeaderTemplates, TemplateCommand
+from saturnmq.protocol.frames.command import Command, FrameDecoder, Serialization, encode_frame
+from saturnmq.protocol.frames.header_templates import (
+    CHANGING,
+    TEMPLATES_MAX,
+    WORDS_MAX,
+    HeaderTemplates,
+    TemplateCommand,
+)
 
 BINARY = Serialization.ROCKETMQ
 SEND = int(RequestCode.SEND_MESSAGE_V2)

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saturnmq.protocol import header_fields, headers
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import FrameDecoder
 from saturnmq.protocol.errors import HeaderError, MissingField, RemoteProtocolError
-from saturnmq.protocol.header_fields import camel_case
-from saturnmq.protocol.headers import REQUEST_HEADERS, RESPONSE_HEADERS, UNUSED_CODES, decode_header
+from saturnmq.protocol.frames.command import FrameDecoder
+from saturnmq.protocol.headers import fields as header_fields
+from saturnmq.protocol.headers import messaging as headers
+from saturnmq.protocol.headers.fields import camel_case
+from saturnmq.protocol.headers.messaging import REQUEST_HEADERS, RESPONSE_HEADERS, UNUSED_CODES, decode_header
 
 ALL_HEADERS = sorted({*REQUEST_HEADERS.values(), *RESPONSE_HEADERS.values()}, key=lambda cls: cls.__name__)
 # What a client adds to fields of any code: account, signature and the kind of a lite consumer's request.

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saturnmq.protocol.errors import ConfigError
-from saturnmq.protocol.settings import (
+from saturnmq.config.settings import (
     MASK,
     format_properties,
     key,
@@ -22,6 +21,7 @@ from saturnmq.protocol.settings import (
     parse_time_ms,
     to_properties,
 )
+from saturnmq.protocol.errors import ConfigError
 
 
 class Mode(Enum):

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from harness.raftsim.group import Ledger
 from saturnmq.raft.core.actions import (
     Action,
     Alarm,
@@ -35,7 +36,6 @@ from saturnmq.raft.core.messages import (
 from saturnmq.raft.core.node import Node
 from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.raft.core.state import HardState
-from saturnmq.testing.raft_simulation import Ledger
 
 A = TypeVar("A")
 GROUP = "g"

@@ -13,15 +13,15 @@ import pytest
 
 from ports import free_ports
 from saturnmq import Client, SendStatus
-from saturnmq.broker.dledger_store import LedgerStore
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.bodies import KVTable, TopicRouteData
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import decode_record
-from saturnmq.raft.ledger_check import verify
+from saturnmq.raft.ledger.check import verify
 from saturnmq.raft.settings import RaftSettings
+from saturnmq.replication.dledger.store import LedgerStore
 from saturnmq.store import StoreProfile, StoreSettings
 
 TOPIC = "Ledger"

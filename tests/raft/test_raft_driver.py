@@ -13,8 +13,8 @@ from raftgroup import FAST, Group, group
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.errors import CallTimeout, StartError
 from saturnmq.net.settings import NetSettings
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError, CorruptRecord, DiskFull
+from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import decode_record
 from saturnmq.raft.core.actions import Role, SyncLog
 from saturnmq.raft.core.entry import Entry
@@ -33,12 +33,12 @@ from saturnmq.raft.core.messages import (
     VoteResponse,
     VoteResult,
 )
-from saturnmq.raft.layout import LedgerCheckpoint
-from saturnmq.raft.message_entries import message_is_good, noop_message, stamp_message
+from saturnmq.raft.ledger.layout import LedgerCheckpoint
+from saturnmq.raft.ledger.message_entries import message_is_good, noop_message, stamp_message
+from saturnmq.raft.ledger.term_file import CheckpointFile
 from saturnmq.raft.settings import RaftProfile, RaftSettings, broker_id, parse_peers
-from saturnmq.raft.term_file import CheckpointFile
-from saturnmq.raft.wire import DLedgerCode, code_of, decode_response, encode
-from saturnmq.store.disk import Disk
+from saturnmq.raft.wire.codec import DLedgerCode, code_of, decode_response, encode
+from saturnmq.store.files.disk import Disk
 
 
 def entries_of(made: Group, name: str) -> list[Entry]:

@@ -12,13 +12,13 @@ from raftgroup import Group, group
 
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.settings import NetSettings
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import Host, Message, encode_record
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.messages import Code, PushKind, PushRequest, PushResponse
-from saturnmq.raft.message_entries import message_is_good, noop_message, stamp_message
-from saturnmq.raft.wire import code_of, decode_response, encode
-from saturnmq.raft.wire_push import decode_answer, encode_push
+from saturnmq.raft.ledger.message_entries import message_is_good, noop_message, stamp_message
+from saturnmq.raft.wire.codec import code_of, decode_response, encode
+from saturnmq.raft.wire.push import decode_answer, encode_push
 
 HOST = Host("127.0.0.1", 10911)
 MESSAGES: dict[str, Any] = {

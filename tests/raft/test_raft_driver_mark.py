@@ -17,7 +17,7 @@ from saturnmq.raft.core.actions import Reply, Role, Send
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.messages import HeartBeatRequest, VoteRequest, VoteResponse, VoteResult
 from saturnmq.raft.driver import RaftMember
-from saturnmq.raft.message_entries import message_is_good, noop_message, stamp_message
+from saturnmq.raft.ledger.message_entries import message_is_good, noop_message, stamp_message
 from saturnmq.raft.settings import RaftSettings
 
 HOST = Host("127.0.0.1", 10911)

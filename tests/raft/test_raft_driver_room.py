@@ -14,8 +14,8 @@ import pytest
 from raftgroup import DEADLINE_SECONDS, Group
 
 from saturnmq.raft.core.messages import Code
-from saturnmq.raft.room import member_ratio, takes_files
-from saturnmq.store.disk import Disk
+from saturnmq.raft.ledger.space import member_ratio, takes_files
+from saturnmq.store.files.disk import Disk
 
 YEAR_S = 366 * 86400
 

@@ -15,8 +15,8 @@ from raftgroup import Group, group
 from saturnmq.protocol.message import Host, Message, encode_record
 from saturnmq.raft.core.entry import Entry, place
 from saturnmq.raft.driver import RaftMember
-from saturnmq.raft.ledger_files import LedgerFiles
-from saturnmq.raft.message_entries import message_is_good, noop_message, stamp_message
+from saturnmq.raft.ledger.files import LedgerFiles
+from saturnmq.raft.ledger.message_entries import message_is_good, noop_message, stamp_message
 
 HOST = Host("127.0.0.1", 10911)
 MESSAGES: dict[str, Any] = {

@@ -391,9 +391,9 @@ def test_quorum_and_quorum_index_against_plain_counting() -> None:
 
 @pytest.mark.spec("DL-M03")
 def test_own_id_must_be_one_of_the_peers() -> None:
+    from harness.raftsim.group import Ledger
     from saturnmq.raft.core.node import Node
     from saturnmq.raft.core.state import HardState
-    from saturnmq.testing.raft_simulation import Ledger
 
     with pytest.raises(ConfigError, match=r"n7.*n0, n1"):
         Node(

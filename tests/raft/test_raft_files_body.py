@@ -11,8 +11,8 @@ from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import Host, Message, decode_record, encode_record
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.entry import place as place_of
-from saturnmq.raft.ledger_files import LedgerFiles
-from saturnmq.raft.message_entries import message_is_good, noop_message
+from saturnmq.raft.ledger.files import LedgerFiles
+from saturnmq.raft.ledger.message_entries import message_is_good, noop_message
 
 V4, V6 = Host("127.0.0.1", 10911), Host("::1", 10911)
 

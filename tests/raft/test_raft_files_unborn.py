@@ -8,7 +8,7 @@ import pytest
 
 from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.raft.core.entry import Entry, place
-from saturnmq.raft.ledger_files import LedgerFiles
+from saturnmq.raft.ledger.files import LedgerFiles
 
 FILE_BYTES, UNITS = 1024, 4
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from saturnmq.testing import checker
-from saturnmq.testing.history import History, HistoryError, read_history, result_of
-from saturnmq.testing.history_check import check
+from harness.history import checker
+from harness.history.check import check
+from harness.history.operations import History, HistoryError, read_history, result_of
+from recorded import with_harness
 
 Q, R = "T/a/0", "T/a/1"
 Bad = Callable[["Told"], None]
@@ -703,8 +704,8 @@ def test_a_file_is_read_checked_and_reported_by_the_command(tmp_path: Path, caps
     said = json.loads(capsys.readouterr().out)
     assert said["found"] == {"lost-write": 1}
     assert "'b' (attempt 1), acknowledged at T/a/0 offset 1" in said["problems"][0]
-    command = [sys.executable, "-m", "saturnmq.testing.checker", str(tmp_path / "wrong")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "harness.history.checker", str(tmp_path / "wrong")]
+    done = subprocess.run(command, env=with_harness(), capture_output=True, text=True, check=False)
     assert (done.returncode, json.loads(done.stdout)) == (1, said)
 
 
@@ -778,7 +779,7 @@ def test_a_million_operations_fit_into_a_minute_and_a_gigabyte(tmp_path: Path) -
     subprocess.run([sys.executable, "-c", WRITER, str(OPERATIONS), str(file)], check=True)
     code = (
         "import resource, sys\n"
-        "from saturnmq.testing.checker import main\n"
+        "from harness.history.checker import main\n"
         "code = main([sys.argv[1]])\n"
         "used = resource.getrusage(resource.RUSAGE_SELF)\n"
         "status = open('/proc/self/status').read()\n"  # ru_maxrss counts what the parent had before this program was loaded

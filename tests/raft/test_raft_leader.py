@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raftbench import Bench, entries
 
+from harness.raftsim.group import Cluster
 from saturnmq.raft.core.actions import AppendEntries, Role
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.messages import (
@@ -23,7 +24,6 @@ from saturnmq.raft.core.messages import (
 )
 from saturnmq.raft.core.progress import PEER_TRANSITIONS, Event, PeerState, Progress, Search
 from saturnmq.raft.core.settings import CoreSettings
-from saturnmq.testing.raft_simulation import Cluster
 
 OLD = entries(0, 0, 1, 1)
 

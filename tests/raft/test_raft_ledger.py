@@ -17,7 +17,8 @@ from recorded import VECTORS
 from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError
 from saturnmq.raft.core.entry import Entry, place
 from saturnmq.raft.core.state import HardState
-from saturnmq.raft.layout import (
+from saturnmq.raft.ledger.files import LedgerFiles
+from saturnmq.raft.ledger.layout import (
     BLANK_MAGIC,
     Header,
     IndexUnit,
@@ -30,10 +31,9 @@ from saturnmq.raft.layout import (
     parse_term,
     read_entry,
 )
-from saturnmq.raft.ledger_files import LedgerFiles
-from saturnmq.raft.ledger_recover import DataFile, Facts, first_file, plan
-from saturnmq.raft.term_file import CheckpointFile, TermFile
-from saturnmq.store.disk import Disk
+from saturnmq.raft.ledger.recover import DataFile, Facts, first_file, plan
+from saturnmq.raft.ledger.term_file import CheckpointFile, TermFile
+from saturnmq.store.files.disk import Disk
 
 FILE_BYTES, UNITS = 1024, 64
 

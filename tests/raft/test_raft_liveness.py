@@ -9,12 +9,12 @@ import pytest
 from raftbench import GROUP, Bench, entries
 from raftgroup import Group
 
+from harness.raftsim.group import Cluster
 from saturnmq.raft.core.actions import PersistTerm, Role
 from saturnmq.raft.core.messages import Code, HeartBeatRequest, HeartBeatResponse, VoteRequest, VoteResult
 from saturnmq.raft.core.settings import CoreSettings
-from saturnmq.raft.layout import LedgerCheckpoint
-from saturnmq.raft.term_file import CheckpointFile
-from saturnmq.testing.raft_simulation import Cluster
+from saturnmq.raft.ledger.layout import LedgerCheckpoint
+from saturnmq.raft.ledger.term_file import CheckpointFile
 
 BEAT = HeartBeatRequest
 

@@ -14,12 +14,12 @@ import pytest
 from ports import free_ports
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.settings import NetSettings
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.raft.core.messages import AppendRequest, Code, MetadataRequest, Request
-from saturnmq.raft.ledger_check import compare, verify
-from saturnmq.raft.ledger_files import LedgerFiles
-from saturnmq.raft.wire import code_of, decode_response, encode
+from saturnmq.raft.ledger.check import compare, verify
+from saturnmq.raft.ledger.files import LedgerFiles
+from saturnmq.raft.wire.codec import code_of, decode_response, encode
 
 SCRIPT = Path(__file__).parent / "raftprocess.py"
 FAILOVER_S_MAX = 30.0  # about 3 s on an idle machine; the machine of a test run may be busy

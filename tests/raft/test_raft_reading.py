@@ -11,12 +11,12 @@ from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.protocol.message import decode_record
 from saturnmq.raft.core.entry import Entry, place
 from saturnmq.raft.core.state import HardState
-from saturnmq.raft.layout import LedgerCheckpoint
-from saturnmq.raft.ledger_check import compare, verify
-from saturnmq.raft.ledger_files import LedgerFiles
-from saturnmq.raft.ledger_reading import bodies, body_at
-from saturnmq.raft.message_entries import message_is_good, noop_message, stamp_message
-from saturnmq.raft.term_file import CheckpointFile, TermFile
+from saturnmq.raft.ledger.check import compare, verify
+from saturnmq.raft.ledger.files import LedgerFiles
+from saturnmq.raft.ledger.layout import LedgerCheckpoint
+from saturnmq.raft.ledger.message_entries import message_is_good, noop_message, stamp_message
+from saturnmq.raft.ledger.reading import bodies, body_at
+from saturnmq.raft.ledger.term_file import CheckpointFile, TermFile
 
 
 def member(folder: Path, count: int, *, term: int = 1, body_bytes: int = 152) -> LedgerFiles:

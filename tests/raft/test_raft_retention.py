@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saturnmq.raft.retention import HOUR_MS, Disk, RetentionSettings, disk_state, files_to_delete
+from saturnmq.raft.ledger.retention import HOUR_MS, Disk, RetentionSettings, disk_state, files_to_delete
 
 DEFAULT = RetentionSettings()
 NOW = 1_000 * HOUR_MS

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.raftsim.group import Cluster
+from harness.systemsim.loop import Process, SimLoop
 from saturnmq.net import NetSettings
 from saturnmq.raft.core.actions import Action, Role
 from saturnmq.raft.core.messages import Code
@@ -16,11 +18,9 @@ from saturnmq.raft.core.node import Node
 from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.raft.core.state import NEVER
 from saturnmq.raft.driver import RaftMember
-from saturnmq.raft.ledger_files import LedgerFiles
+from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.settings import RaftSettings
 from saturnmq.raft.ticker import AFTER_INPUT_MS, SLEEP_MS_MAX, TICK_MS, Ticker
-from saturnmq.testing.raft_simulation import Cluster
-from saturnmq.testing.sim_loop import Process, SimLoop
 
 TICKS_PER_SECOND_MAX = 12  # heartbeats 0.5, committed index 1, a check of the preferred leader 1, each with its answers
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from recorded import VECTORS
 from saturnmq.protocol.errors import BodyError
-from saturnmq.raft import wire
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.messages import (
     AppendRequest,
@@ -29,7 +28,8 @@ from saturnmq.raft.core.messages import (
     VoteResponse,
     VoteResult,
 )
-from saturnmq.raft.wire import DLedgerCode, UnsupportedRequest, code_of, decode_request, decode_response, encode
+from saturnmq.raft.wire import codec as wire
+from saturnmq.raft.wire.codec import DLedgerCode, UnsupportedRequest, code_of, decode_request, decode_response, encode
 
 ENTRY = Entry(10, 3, 1000, b"\x00\x01\x02\xff")
 SIDES = {"group": "g", "local_id": "n0", "remote_id": "n1"}

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from saturnmq.net.connection import Connection
 from saturnmq.net.server import RemotingServer
 from saturnmq.net.settings import NetSettings
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import BodyError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.messages import Code, PushKind, PushRequest, PushResponse, Request, Response
 from saturnmq.raft.peers import Peers
-from saturnmq.raft.wire import DLedgerCode, encode
-from saturnmq.raft.wire_push import OFFER, decode_answer, decode_push, encode_answer, encode_push, is_plain
+from saturnmq.raft.wire.codec import DLedgerCode, encode
+from saturnmq.raft.wire.push import OFFER, decode_answer, decode_push, encode_answer, encode_push, is_plain
 
 LONG = st.integers(-(2**63), 2**63 - 1)
 SIDES = {"group": "g", "leader_id": "n0", "local_id": "n0", "remote_id": "n1"}

@@ -6,8 +6,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from harness.raftsim.group import Cluster, Violation
 from saturnmq.protocol.errors import InvariantBroken
-from saturnmq.testing.raft_simulation import Cluster, Violation
 
 Run = Callable[[frozenset[int]], Cluster]
 RUNS_MAX = 40

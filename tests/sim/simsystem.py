@@ -24,28 +24,31 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the harness lies, when this runs as a program
+
+from harness.history.check import check
+from harness.history.operations import FAIL, OK, UNKNOWN, History, result_of
+from harness.javapeer.peer import OriginalLog, OriginalPeer
+from harness.systemsim.loop import RUNNING, Process, SimLoop
+from harness.systemsim.world import replace_the_machine
 from saturnmq import Client, SendStatus
 from saturnmq.broker import Broker, BrokerSettings
-from saturnmq.broker.dledger_store import LedgerStore
 from saturnmq.client.errors import BrokerNotExist, ConnectFailed, NoNameServer, RouteNotFound, SendFailed
-from saturnmq.client.puller import PullStatus
-from saturnmq.client.transactions import TransactionState
+from saturnmq.client.producer.transactions import TransactionState
+from saturnmq.client.puller.puller import PullStatus
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.bodies import MessageQueue, TopicRouteData
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ResponseError, SaturnError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.raft import ticker
 from saturnmq.raft.core import leader, state, voting
-from saturnmq.raft.ledger_check import compare, verify
+from saturnmq.raft.ledger.check import compare, verify
 from saturnmq.raft.settings import RaftProfile, RaftSettings
-from saturnmq.store import FlushDiskType, MessageStore, StoreProfile, StoreSettings, lock_file
-from saturnmq.testing.history import FAIL, OK, UNKNOWN, History, result_of
-from saturnmq.testing.history_check import check
-from saturnmq.testing.original_peer import OriginalLog, OriginalPeer
-from saturnmq.testing.sim_loop import RUNNING, Process, SimLoop
-from saturnmq.testing.sim_world import replace_the_machine
+from saturnmq.replication.dledger.store import LedgerStore
+from saturnmq.store import FlushDiskType, MessageStore, StoreProfile, StoreSettings
+from saturnmq.store.files import lock_file
 
 GROUP, TOPIC, QUEUES = "g", "orders", 4
 SEND_SECONDS, DELAY_MS = 1.5, 995

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from simfailure import explain, fails
 
+from harness.history.check import check
+from harness.history.raft import record_log
+from harness.raftsim.group import ALL_FAULTS, Cluster, Violation
 from saturnmq.raft.core import state, voting
-from saturnmq.raft.layout import entry_bytes
-from saturnmq.testing.history_check import check
-from saturnmq.testing.history_raft import record_log
-from saturnmq.testing.raft_simulation import ALL_FAULTS, Cluster, Violation
+from saturnmq.raft.ledger.layout import entry_bytes
 
 SEEDS = range(300, 330)
 

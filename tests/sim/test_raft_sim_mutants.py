@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from harness.raftsim.disk import StoredLog
+from harness.raftsim.group import Cluster, Member, Violation
 from saturnmq.protocol.errors import InvariantBroken
 from saturnmq.raft.core import elector, follower, leader, log, node, state, voting
 from saturnmq.raft.core.actions import PersistTerm, Role
 from saturnmq.raft.core.messages import Code, PushKind, VoteResult
-from saturnmq.testing.raft_disk import StoredLog
-from saturnmq.testing.raft_simulation import Cluster, Member, Violation
 
 Patch = pytest.MonkeyPatch
 SEEDS_MAX = 500

@@ -1,6 +1,6 @@
 """Every run of a small group, within a scope: no promise is broken in any state, and planted defects are found (SIM-12).
 
-`SATURNMQ_SIM_SEARCH=whole` goes further; what each scope leaves out stands in saturnmq/testing/raft_search.py.
+`SATURNMQ_SIM_SEARCH=whole` goes further; what each scope leaves out stands in tests/harness/raftsim/search.py.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 import test_raft_sim_mutants as planted
 
-from saturnmq.testing.raft_observer import Violation
-from saturnmq.testing.raft_search import Scope, Search
+from harness.raftsim.observer import Violation
+from harness.raftsim.search import Scope, Search
 
 WHOLE = os.environ.get("SATURNMQ_SIM_SEARCH") == "whole"
 SCOPE = Scope(turns=2) if WHOLE else Scope(turns=1)

@@ -18,9 +18,10 @@ from functools import partial
 import pytest
 from simfailure import explain
 
+from harness.raftsim.group import Cluster, Violation
+from harness.raftsim.simulation import Events, Network
+from recorded import with_harness
 from saturnmq.raft.core.settings import CoreSettings
-from saturnmq.testing.raft_simulation import Cluster, Violation
-from saturnmq.testing.simulation import Events, Network
 
 SEEDS = int(os.environ.get("SATURNMQ_SIM_SEEDS", "90"))
 ONLY = os.environ.get("SATURNMQ_SIM_SEED")
@@ -175,7 +176,7 @@ def test_page_cache_acknowledgement_survives_kills_without_power_loss() -> None:
 def test_a_seed_decides_everything() -> None:
     """The trace hash is the same in another process with another hash seed."""
     code = (
-        "from saturnmq.testing.raft_simulation import Cluster\n"
+        "from harness.raftsim.group import Cluster\n"
         "c = Cluster(42, members=5)\n"
         "c.crash_between = 0.0003\n"
         "c.run(faulty_ms=8000, calm_ms=16000)\n"
@@ -185,7 +186,7 @@ def test_a_seed_decides_everything() -> None:
     for hash_seed in ("1", "2"):
         done = subprocess.run(
             [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            env={**with_harness(), "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,
             check=True,

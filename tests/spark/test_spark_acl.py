@@ -16,8 +16,8 @@ import pytest
 
 from saturnmq import Outgoing
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ResponseError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker

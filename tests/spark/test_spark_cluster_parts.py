@@ -218,7 +218,7 @@ def test_answers_come_in_order_and_the_first_error_ends_the_asking() -> None:
 
 READS = """
 import struct, sys
-from saturnmq.client.puller import PullResult, PullStatus
+from saturnmq.client.puller.puller import PullResult, PullStatus
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.message import Message, encode_record
 from saturnmq.spark import reading

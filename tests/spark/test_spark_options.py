@@ -16,13 +16,13 @@ from pyspark.sql.types import MapType, StringType, StructField, StructType
 
 from recorded import SPEC
 from saturnmq import Outgoing
-from saturnmq.client.remote import Remote
-from saturnmq.client.signing import Signer
-from saturnmq.client.url import ClientSettings
+from saturnmq.client.connection.remote import Remote
+from saturnmq.client.connection.signing import Signer
+from saturnmq.client.connection.url import ClientSettings
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import Host, Message, encode_properties, encode_record
 from saturnmq.spark.connect import Connection, Link, linked
 from saturnmq.spark.decode import Selection, arrow_schema, decode_block

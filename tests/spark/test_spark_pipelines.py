@@ -16,11 +16,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
 from saturnmq import Outgoing
-from saturnmq.client.trace_records import EndTransaction, MessageType, Outcome, Pub, SubAfter, SubBefore
+from saturnmq.client.trace.records import EndTransaction, MessageType, Outcome, Pub, SubAfter, SubBefore
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.protocol.headers import ConsumerSendMsgBack
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers.messaging import ConsumerSendMsgBack
 from saturnmq.protocol.ids import parse_offset_message_id
 from saturnmq.protocol.message import Host, Message, encode_record
 from saturnmq.spark import lake_sink

@@ -21,7 +21,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from saturnmq import Outgoing
 from saturnmq.client.errors import CallTimeout
-from saturnmq.client.puller import PullResult, PullStatus
+from saturnmq.client.puller.puller import PullResult, PullStatus
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, StoreError, response_error

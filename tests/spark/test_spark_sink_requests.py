@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
 from saturnmq.client.message import Receipt, SendStatus
-from saturnmq.client.send_request import Prepared
+from saturnmq.client.producer.send_request import Prepared
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ConfigError, ResponseError, StoreError

@@ -19,8 +19,8 @@ from saturnmq import Outgoing
 from saturnmq.client.client import Client as AsyncClient
 from saturnmq.protocol.bodies import ConsumerIdList, MessageQueue
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.spark.connect import Connection, linked
 from saturnmq.spark.fetch import DataLossError
 from saturnmq.spark.options import SourceOptions

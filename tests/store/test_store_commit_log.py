@@ -13,7 +13,7 @@ from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.ids import offset_message_id, parse_offset_message_id
 from saturnmq.protocol.message import Host, decode_record
 from saturnmq.store import PutStatus, StoreSettings
-from saturnmq.store.disk import Disk
+from saturnmq.store.files.disk import Disk
 
 
 class GatedDisk(Disk):

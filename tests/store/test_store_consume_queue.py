@@ -11,10 +11,10 @@ from small_store import CL, CQ, NOW_MS, bodies, message, opened
 
 from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.store import GetStatus
-from saturnmq.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue, write_pending
-from saturnmq.store.disk import Disk
-from saturnmq.store.file_cache import FileCache
-from saturnmq.store.mapped_file import file_name
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.file_cache import FileCache
+from saturnmq.store.files.mapped_file import file_name
+from saturnmq.store.queue.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue, write_pending
 
 FILLER = UNIT.pack(0, 0x7FFFFFFF, 0)
 

@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
-from saturnmq.store import MessageStore, flush, mapped_file, opening, recover, state_file, upkeep
-from saturnmq.store.checkpoint import Checkpoint, Note
-from saturnmq.testing import crash
+from harness.crash import campaign as crash
+from saturnmq.store import MessageStore
+from saturnmq.store.files import mapped_file, state_file
+from saturnmq.store.log import flush
+from saturnmq.store.maintenance import maintenance as upkeep
+from saturnmq.store.recovery import opening, recover
+from saturnmq.store.recovery.checkpoint import Checkpoint, Note
 
 LIVES = [(seed, number) for seed in range(4) for number in range(crash.LIVES)] + [(15, 1), (15, 2)]
 STATES_OF_LIFE = 150
@@ -97,7 +101,7 @@ def bad_record_passed_over(patch: pytest.MonkeyPatch) -> None:
 
 
 def old_bytes_left_behind_the_end(patch: pytest.MonkeyPatch) -> None:
-    from saturnmq.store.commit_log import CommitLog
+    from saturnmq.store.log.commit_log import CommitLog
 
     def set_end(self: CommitLog, end: int) -> int:
         self._files.truncate(end)

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from saturnmq.protocol.message import Host, Message, decode_records
-from saturnmq.store import GetStatus, MessageStore, PutStatus, StoreProfile, StoreSettings, opening
-from saturnmq.store.consume_queue import UNIT, ConsumeQueue, write_pending
-from saturnmq.store.disk import Disk
-from saturnmq.store.file_cache import FileCache
+from saturnmq.store import GetStatus, MessageStore, PutStatus, StoreProfile, StoreSettings
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.file_cache import FileCache
+from saturnmq.store.queue.consume_queue import UNIT, ConsumeQueue, write_pending
+from saturnmq.store.recovery import opening
 
 CL = 2048
 CQ = 200

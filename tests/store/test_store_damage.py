@@ -11,10 +11,12 @@ import pytest
 
 from saturnmq.protocol.errors import CorruptRecord, StoreError
 from saturnmq.protocol.message import Host, Message, decode_records
-from saturnmq.store import GetStatus, MessageStore, StoreProfile, StoreSettings, opening, queues
-from saturnmq.store.consume_queue import Pending
-from saturnmq.store.disk import Disk
-from saturnmq.store.verify import Weight, verify
+from saturnmq.store import GetStatus, MessageStore, StoreProfile, StoreSettings
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.queue import queues
+from saturnmq.store.queue.consume_queue import Pending
+from saturnmq.store.recovery import opening
+from saturnmq.store.tools.verify import Weight, verify
 
 LOG_BYTES = 2048
 QUEUE_BYTES = 200

@@ -15,18 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.crash import campaign as crash
+from harness.crash import run as crash_run
 from recorded import VECTORS
 from saturnmq.filter import GroupFilters
 from saturnmq.protocol.bodies import SubscriptionData
 from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.message import Host, Message, decode_record, decode_records
 from saturnmq.store import GetStatus, MessageStore, StoreProfile, StoreSettings
-from saturnmq.store.consume_queue import UNIT
-from saturnmq.store.disk import Disk
-from saturnmq.store.file_cache import FileCache
-from saturnmq.store.mapped_file import file_name
-from saturnmq.store.queue_extension import ADDRESS_MAX, Content, QueueExtension
-from saturnmq.testing import crash, crash_run
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.file_cache import FileCache
+from saturnmq.store.files.mapped_file import file_name
+from saturnmq.store.queue.consume_queue import UNIT
+from saturnmq.store.queue.queue_extension import ADDRESS_MAX, Content, QueueExtension
 
 GOLDEN = VECTORS / "store" / "broker-rollover-ext"
 ZERO = -(2**63)

@@ -9,8 +9,8 @@ import pytest
 from saturnmq.protocol.message import Host, Message
 from saturnmq.store import GetStatus, MessageStore, StoreProfile, StoreSettings
 from saturnmq.store import store as store_module
-from saturnmq.store.commit_log import CommitLog
-from saturnmq.store.consume_queue import ConsumeQueue
+from saturnmq.store.log.commit_log import CommitLog
+from saturnmq.store.queue.consume_queue import ConsumeQueue
 
 HOST = Host("127.0.0.1", 10911)
 UNITS_PER_FILE = 1000

@@ -15,9 +15,9 @@ from small_store import CL, bodies, message, opened, until
 
 from saturnmq.protocol.errors import StoreError, StoreLocked
 from saturnmq.store import FlushDiskType, PutStatus
-from saturnmq.store.checkpoint import Note
-from saturnmq.store.disk import Disk
-from saturnmq.store.recover import Facts, FileFacts, Plan, plan
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.recovery.checkpoint import Note
+from saturnmq.store.recovery.recover import Facts, FileFacts, Plan, plan
 
 
 class BrokenDisk(Disk):

@@ -11,10 +11,11 @@ import pytest
 from small_store import USAGE_FINE, bodies, message, opened, until
 
 from saturnmq.protocol.errors import DiskFull, FlushFailed
-from saturnmq.store import PutStatus, upkeep
+from saturnmq.store import PutStatus
 from saturnmq.store import store as store_module
-from saturnmq.store.disk import Disk
-from saturnmq.store.retention import Usage
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.maintenance import maintenance as upkeep
+from saturnmq.store.maintenance.retention import Usage
 
 REFUSED = PutStatus.SERVICE_NOT_AVAILABLE
 

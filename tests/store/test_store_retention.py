@@ -12,7 +12,7 @@ import pytest
 from small_store import CL, NOW_MS, USAGE_FINE, message, opened
 
 from saturnmq.store import MessageStore
-from saturnmq.store.retention import MANUAL_RUNS, Usage
+from saturnmq.store.maintenance.retention import MANUAL_RUNS, Usage
 
 HOUR_MS = 3_600_000
 NOW = NOW_MS

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from saturnmq.config.settings import to_properties
 from saturnmq.protocol.message import Host, Message, decode_record
-from saturnmq.protocol.settings import to_properties
 from saturnmq.store import MessageStore, PutResult, StoreProfile, StoreSettings
-from saturnmq.store.checkpoint import Checkpoint
-from saturnmq.store.disk import Disk
-from saturnmq.store.mapped_file import file_name
-from saturnmq.store.retention import Usage
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.mapped_file import file_name
+from saturnmq.store.maintenance.retention import Usage
+from saturnmq.store.recovery.checkpoint import Checkpoint
 
 CL = 4096
 START_MS = 1_700_000_000_000

@@ -15,12 +15,13 @@ import pytest
 
 from saturnmq.protocol.errors import CorruptRecord, StoreError, StoreLocked
 from saturnmq.protocol.message import Host, Message, decode_records
-from saturnmq.store import GetStatus, MessageStore, StoreProfile, StoreSettings, dump, repair
-from saturnmq.store.checkpoint import Checkpoint
-from saturnmq.store.disk import Disk
-from saturnmq.store.lock_file import LockFile
-from saturnmq.store.tools import index_shape, shaped
-from saturnmq.store.verify import Report, Weight, verify
+from saturnmq.store import GetStatus, MessageStore, StoreProfile, StoreSettings
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.lock_file import LockFile
+from saturnmq.store.recovery.checkpoint import Checkpoint
+from saturnmq.store.tools import dump, repair
+from saturnmq.store.tools.scan import index_shape, shaped
+from saturnmq.store.tools.verify import Report, Weight, verify
 
 LOG_BYTES = 4096
 QUEUE_BYTES = 200

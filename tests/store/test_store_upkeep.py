@@ -31,10 +31,10 @@ from saturnmq.store import (
     StoreSettings,
 )
 from saturnmq.store.delay import delay_levels, due_ms
-from saturnmq.store.disk import Disk
-from saturnmq.store.file_cache import FileCache
-from saturnmq.store.opening import FAILURE_NAME
-from saturnmq.store.retention import Policy, Usage, decide, delete_hours, percent
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.file_cache import FileCache
+from saturnmq.store.maintenance.retention import Policy, Usage, decide, delete_hours, percent
+from saturnmq.store.recovery.opening import FAILURE_NAME
 
 CL, CQ = 4096, 200
 BROKER = Host("127.0.0.1", 10911)
@@ -428,9 +428,9 @@ def test_abort_is_there_before_the_first_message_and_goes_with_everything_on_dis
 
 @pytest.mark.spec("RC-07", "RC-12")
 def test_what_is_read_at_a_start_does_not_grow_with_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("saturnmq.store.upkeep.VERIFY_BYTES", 6000)
-    monkeypatch.setattr("saturnmq.store.upkeep.BOUNDARY_BYTES", 1000)
-    monkeypatch.setattr("saturnmq.store.opening.BOUNDARY_BYTES", 1000)
+    monkeypatch.setattr("saturnmq.store.maintenance.maintenance.VERIFY_BYTES", 6000)
+    monkeypatch.setattr("saturnmq.store.maintenance.maintenance.BOUNDARY_BYTES", 1000)
+    monkeypatch.setattr("saturnmq.store.recovery.opening.BOUNDARY_BYTES", 1000)
     read: list[int] = []
 
     def lives(count: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 from saturnmq.store import StoreProfile
 from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
 

@@ -17,7 +17,7 @@ import pytest
 
 import saturnmq.sync
 from saturnmq import Client, TransactionState
-from saturnmq.client import core
+from saturnmq.client.connection import core
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message import Message as Record

@@ -142,7 +142,7 @@ async def _ask_group(name_servers: str, group: str) -> list[dict[str, Any]]:
 async def _brokers(client: RemotingClient, name_servers: str, group: str) -> list[str]:
     from saturnmq.protocol.bodies import ClusterInfo
     from saturnmq.protocol.codes import RequestCode
-    from saturnmq.protocol.command import Command
+    from saturnmq.protocol.frames.command import Command
 
     problems = []
     for address in filter(None, name_servers.replace(",", ";").split(";")):
@@ -162,7 +162,7 @@ async def _brokers(client: RemotingClient, name_servers: str, group: str) -> lis
 async def _ask_broker(client: RemotingClient, address: str) -> dict[str, Any]:
     from saturnmq.protocol.bodies import KVTable
     from saturnmq.protocol.codes import RequestCode
-    from saturnmq.protocol.command import Command
+    from saturnmq.protocol.frames.command import Command
 
     row: dict[str, Any] = {"broker": address, **dict.fromkeys(_FIELDS), "watermarks": ""}
     try:
@@ -220,7 +220,7 @@ def _folders(args: argparse.Namespace, least: int) -> list[Path]:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from saturnmq.raft.ledger_check import verify
+    from saturnmq.raft.ledger.check import verify
 
     reports = [verify(folder) for folder in _folders(args, 1)]
     rows = [dataclasses.asdict(report) for report in reports]
@@ -235,7 +235,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    from saturnmq.raft.ledger_check import compare
+    from saturnmq.raft.ledger.check import compare
 
     found = compare(_folders(args, 2))
     rows = [] if found is None else [{"folder": folder, "entry": what} for folder, what in found.found.items()]

@@ -10,39 +10,39 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from saturnmq.broker.clients import Clients, ConsumerGroup
 from saturnmq.broker.context import Context
-from saturnmq.broker.delay import DelayService
 from saturnmq.broker.dledger import DLedger, LedgerDelay, refuse_unread_ledger
-from saturnmq.broker.dledger_store import LedgerStore
 from saturnmq.broker.dledger_sync import LeaderCopy
-from saturnmq.broker.filters import SAVE_SECONDS, Filters
-from saturnmq.broker.groups import Groups
-from saturnmq.broker.growth import Growth
-from saturnmq.broker.hold import Hold
-from saturnmq.broker.locks import QueueLocks
-from saturnmq.broker.moved import OffsetMoved
-from saturnmq.broker.offsets import Offsets
-from saturnmq.broker.processors import pull
-from saturnmq.broker.processors.send_answer import SendAnswers
-from saturnmq.broker.processors.table import FAST_TABLE, TABLE, Answer, Route
-from saturnmq.broker.registrar import Registrar
+from saturnmq.broker.requests import pull
+from saturnmq.broker.requests.send_answer import SendAnswers
+from saturnmq.broker.requests.table import FAST_TABLE, TABLE, Answer, Route
+from saturnmq.broker.services.delay import DelayService
+from saturnmq.broker.services.long_polling import Hold
+from saturnmq.broker.services.registrar import Registrar
+from saturnmq.broker.services.slow_groups import CHECK_SECONDS, disable_slow
+from saturnmq.broker.services.statistics import SAMPLE_SECONDS, Stats
+from saturnmq.broker.services.timer import TimerService
+from saturnmq.broker.services.transactions import Transactions
 from saturnmq.broker.settings import BrokerSettings
-from saturnmq.broker.slow_groups import CHECK_SECONDS, disable_slow
-from saturnmq.broker.stats import SAMPLE_SECONDS, Stats
-from saturnmq.broker.timer import TimerService
-from saturnmq.broker.topics import Topics
-from saturnmq.broker.transactions import Transactions
+from saturnmq.broker.state.clients import Clients, ConsumerGroup
+from saturnmq.broker.state.creation_quota import Growth
+from saturnmq.broker.state.filters import SAVE_SECONDS, Filters
+from saturnmq.broker.state.groups import Groups
+from saturnmq.broker.state.locks import QueueLocks
+from saturnmq.broker.state.offset_moved import OffsetMoved
+from saturnmq.broker.state.offsets import Offsets
+from saturnmq.broker.state.topics import Topics
+from saturnmq.config.settings import format_properties, to_properties
 from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer, SendFailed
 from saturnmq.net.refusals import Refusals
 from saturnmq.net.tls import TlsSettings
 from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError, SaturnError, StoreError
-from saturnmq.protocol.headers import decode_header
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers.messaging import decode_header
 from saturnmq.protocol.message import Host, pack_host
-from saturnmq.protocol.settings import format_properties, to_properties
 from saturnmq.raft.settings import RaftSettings
+from saturnmq.replication.dledger.store import LedgerStore
 from saturnmq.store import MessageStore, StateFile, StoreFailureAction, StoreSettings, wall_clock_ms
 
 log = logging.getLogger(__name__)

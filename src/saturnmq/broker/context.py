@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from saturnmq.broker.clients import Clients
-from saturnmq.broker.delay import DelayService
-from saturnmq.broker.filters import Filters
-from saturnmq.broker.groups import Groups
-from saturnmq.broker.hold import Hold
-from saturnmq.broker.locks import QueueLocks
-from saturnmq.broker.moved import OffsetMoved
-from saturnmq.broker.offsets import Offsets
-from saturnmq.broker.processors.send_answer import SendAnswers
+from saturnmq.broker.requests.send_answer import SendAnswers
+from saturnmq.broker.services.delay import DelayService
+from saturnmq.broker.services.long_polling import Hold
+from saturnmq.broker.services.statistics import Stats
+from saturnmq.broker.services.timer import TimerService
+from saturnmq.broker.services.transactions import Transactions
 from saturnmq.broker.settings import BrokerSettings
-from saturnmq.broker.stats import Stats
-from saturnmq.broker.timer import TimerService
-from saturnmq.broker.topics import Topics
-from saturnmq.broker.transactions import Transactions
+from saturnmq.broker.state.clients import Clients
+from saturnmq.broker.state.filters import Filters
+from saturnmq.broker.state.groups import Groups
+from saturnmq.broker.state.locks import QueueLocks
+from saturnmq.broker.state.offset_moved import OffsetMoved
+from saturnmq.broker.state.offsets import Offsets
+from saturnmq.broker.state.topics import Topics
 from saturnmq.net.refusals import Refusals
 from saturnmq.protocol.message import Host
 from saturnmq.store import MessageStore

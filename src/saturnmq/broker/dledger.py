@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import Any, Final
 
 from saturnmq.broker.context import Context
-from saturnmq.broker.delay import DelayService
-from saturnmq.broker.dledger_store import LedgerStore
 from saturnmq.broker.dledger_sync import TIMER_FIELD, LeaderCopy
 from saturnmq.broker.numbers import int64_or
-from saturnmq.broker.processors.admin import runtime_info
-from saturnmq.broker.processors.pull_answer import fields
-from saturnmq.broker.registrar import Registrar
+from saturnmq.broker.requests.admin import runtime_info
+from saturnmq.broker.requests.pull_answer import fields
+from saturnmq.broker.services.delay import DelayService
+from saturnmq.broker.services.registrar import Registrar
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import DelayOffsetTable, KVTable
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.messages import Code
 from saturnmq.raft.settings import broker_id
-from saturnmq.store.mapped_file import numbered_files
+from saturnmq.replication.dledger.store import LedgerStore
+from saturnmq.store.files.mapped_file import numbered_files
 
 log = logging.getLogger(__name__)
 

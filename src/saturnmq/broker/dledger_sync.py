@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from saturnmq.broker.context import Context
-from saturnmq.broker.registrar import Registrar
+from saturnmq.broker.services.registrar import Registrar
 from saturnmq.net import NetSettings, RemotingClient, TlsSettings
 from saturnmq.protocol.bodies import (
     ConsumerOffsetTable,
@@ -22,8 +22,8 @@ from saturnmq.protocol.bodies import (
     TopicConfigTable,
 )
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError, response_error
+from saturnmq.protocol.frames.command import Command
 from saturnmq.store import StateFile
 
 log = logging.getLogger(__name__)

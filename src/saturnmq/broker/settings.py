@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from saturnmq.protocol.settings import key
+from saturnmq.config.settings import key
 
 log = logging.getLogger(__name__)
 

@@ -12,15 +12,13 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
-from saturnmq.client import namespaces, queries
-from saturnmq.client.attempts import RETRY_CODES
+from saturnmq.client import namespaces
 from saturnmq.client.checks import check_topic, producer_group_problem
 from saturnmq.client.codecs import BytesCodec, Codec
-from saturnmq.client.consumer import Consumer
-from saturnmq.client.consumer_settings import ConsumerOptions, consumer_settings
-from saturnmq.client.core import Core, State, check_state
-from saturnmq.client.hooks import SendHook
-from saturnmq.client.listener import (
+from saturnmq.client.connection.core import Core, State, check_state
+from saturnmq.client.connection.url import ClientSettings, from_environment, make_settings, parse_url
+from saturnmq.client.consumer.consumer import Consumer
+from saturnmq.client.consumer.listener import (
     DEFAULT_RETRY,
     TIME_LIMIT_S,
     Feeder,
@@ -30,14 +28,17 @@ from saturnmq.client.listener import (
     make_spec,
     run_feeders,
 )
+from saturnmq.client.consumer.settings import ConsumerOptions, consumer_settings
+from saturnmq.client.consumer.subscription import ALL, Filter, tag
+from saturnmq.client.hooks import SendHook
 from saturnmq.client.message import Message
-from saturnmq.client.producer import Producer
-from saturnmq.client.puller import PULLER_GROUP, Puller
-from saturnmq.client.subscription import ALL, Filter, tag
-from saturnmq.client.trace import Tracing
-from saturnmq.client.trace_records import TraceRecord, trace_topic, trace_topic_problem
-from saturnmq.client.transactions import Check
-from saturnmq.client.url import ClientSettings, from_environment, make_settings, parse_url
+from saturnmq.client.producer.attempts import RETRY_CODES
+from saturnmq.client.producer.producer import Producer
+from saturnmq.client.producer.transactions import Check
+from saturnmq.client.puller import queries
+from saturnmq.client.puller.puller import PULLER_GROUP, Puller
+from saturnmq.client.trace.records import TraceRecord, trace_topic, trace_topic_problem
+from saturnmq.client.trace.trace import Tracing
 from saturnmq.protocol.codes import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP
 from saturnmq.protocol.errors import ConfigError
 

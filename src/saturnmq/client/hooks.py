@@ -14,7 +14,7 @@ from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.message import NAME_SEPARATOR, PAIR_SEPARATOR
 
 if TYPE_CHECKING:
-    from saturnmq.client.transactions import TransactionState
+    from saturnmq.client.producer.transactions import TransactionState
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from saturnmq.client import namespaces
 from saturnmq.client.codecs import Codec
-from saturnmq.client.compress import decompress
 from saturnmq.client.errors import ClientError, DecodeError
+from saturnmq.client.producer.compress import decompress
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import PropertyKey, ResponseCode, SysFlag
 from saturnmq.protocol.ids import offset_message_id

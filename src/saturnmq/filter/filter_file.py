@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import field
 from typing import Any
 
-from saturnmq.protocol.body_fields import Body, body
+from saturnmq.protocol.bodies.fields import Body, body
 from saturnmq.protocol.json_dialect import dumps
 
 

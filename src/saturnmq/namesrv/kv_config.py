@@ -6,7 +6,7 @@ from pathlib import Path
 
 from saturnmq.protocol.errors import BodyError
 from saturnmq.protocol.json_dialect import dumps, loads
-from saturnmq.store.state_file import StateFile
+from saturnmq.store.files.state_file import StateFile
 
 
 class KVConfig:

@@ -7,10 +7,10 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
+from saturnmq.config.settings import parse_properties
 from saturnmq.namesrv.kv_config import KVConfig
 from saturnmq.namesrv.routes import UNIT, UNIT_SUB, Registration, RouteTable
 from saturnmq.namesrv.settings import NameServerSettings
-from saturnmq.protocol import headers as h
 from saturnmq.protocol.bodies import DataVersion, KVTable, RegisterBrokerBody, TopicConfigTable, TopicList
 from saturnmq.protocol.codes import (
     ORDER_TOPIC_NAMESPACE,
@@ -18,10 +18,10 @@ from saturnmq.protocol.codes import (
     RequestCode,
     ResponseCode,
 )
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError, RemoteProtocolError, response_error
-from saturnmq.protocol.headers import decode_header
-from saturnmq.protocol.settings import parse_properties
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers import messaging as h
+from saturnmq.protocol.headers.messaging import decode_header
 
 log = logging.getLogger(__name__)
 

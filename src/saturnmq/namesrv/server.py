@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from saturnmq.config.settings import format_properties, load, to_properties
 from saturnmq.namesrv.kv_config import KVConfig
 from saturnmq.namesrv.processor import process
 from saturnmq.namesrv.routes import RouteTable
@@ -16,11 +17,10 @@ from saturnmq.namesrv.settings import NameServerSettings
 from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer
 from saturnmq.net.tls import TlsSettings
 from saturnmq.protocol.codes import ResponseCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError, response_error
-from saturnmq.protocol.settings import format_properties, load, to_properties
-from saturnmq.store.disk import Disk
-from saturnmq.store.state_file import StateFile
+from saturnmq.protocol.frames.command import Command
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.state_file import StateFile
 
 log = logging.getLogger(__name__)
 

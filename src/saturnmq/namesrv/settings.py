@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from saturnmq.protocol.settings import Loaded, key
+from saturnmq.config.settings import Loaded, key
 
 
 @dataclass(frozen=True, slots=True)

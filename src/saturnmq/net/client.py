@@ -13,8 +13,8 @@ from saturnmq.net.errors import CallTimeout, ConnectFailed, NoPermit
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import TlsSettings, TlsStream, client_context
 from saturnmq.protocol.codes import ResponseCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.protocol.frames.command import Command
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from saturnmq.net.errors import CallTimeout, SendFailed
 from saturnmq.protocol.codes import CommandFlag, ResponseCode
-from saturnmq.protocol.command import Command, FrameDecoder, encode_frame, encode_head
 from saturnmq.protocol.errors import MissingField, RemoteProtocolError, ResponseError, SaturnError
-from saturnmq.protocol.header_templates import HeaderTemplates
+from saturnmq.protocol.frames.command import Command, FrameDecoder, encode_frame, encode_head
+from saturnmq.protocol.frames.header_templates import HeaderTemplates
 
 if TYPE_CHECKING:
     from saturnmq.net.endpoint import Endpoint

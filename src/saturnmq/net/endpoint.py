@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from saturnmq.net.errors import NoPermit, TooManyRequests
 from saturnmq.net.refusals import Refusals
-from saturnmq.protocol.command import own_serialization
+from saturnmq.protocol.frames.command import own_serialization
 
 if TYPE_CHECKING:
     from saturnmq.net.connection import Connection, Handler
     from saturnmq.net.settings import NetSettings
     from saturnmq.net.tls import TlsStream
-    from saturnmq.protocol.command import Command
+    from saturnmq.protocol.frames.command import Command
 
 log = logging.getLogger(__name__)
 

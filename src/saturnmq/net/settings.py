@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from saturnmq.protocol.command import HEADER_BYTES_MAX, FrameLimits
-from saturnmq.protocol.settings import key
+from saturnmq.config.settings import key
+from saturnmq.protocol.frames.command import HEADER_BYTES_MAX, FrameLimits
 
 
 @dataclass(frozen=True, slots=True)

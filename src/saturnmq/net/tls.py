@@ -16,8 +16,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from saturnmq.config.settings import key
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.protocol.settings import key
 
 log = logging.getLogger(__name__)
 

@@ -34,19 +34,19 @@ from saturnmq.raft.core.leader import Stamp
 from saturnmq.raft.core.messages import AppendResponse, Code, Request, Response, TransferRequest, TransferResponse
 from saturnmq.raft.core.node import Node, keep_body
 from saturnmq.raft.core.state import HardState
-from saturnmq.raft.damage_mark import DamageMark
-from saturnmq.raft.layout import LedgerCheckpoint
-from saturnmq.raft.ledger_files import BodyCheck, LedgerFiles, any_body
+from saturnmq.raft.ledger.damage_mark import DamageMark
+from saturnmq.raft.ledger.files import BodyCheck, LedgerFiles, any_body
+from saturnmq.raft.ledger.layout import LedgerCheckpoint
+from saturnmq.raft.ledger.retention import Disk as Fullness
+from saturnmq.raft.ledger.retention import RetentionSettings, disk_state, files_to_delete
+from saturnmq.raft.ledger.scrub import Scrub
+from saturnmq.raft.ledger.space import member_ratio, takes_files
+from saturnmq.raft.ledger.term_file import CheckpointFile, TermFile
 from saturnmq.raft.member_status import MemberStatus
 from saturnmq.raft.peers import Peers
-from saturnmq.raft.retention import Disk as Fullness
-from saturnmq.raft.retention import RetentionSettings, disk_state, files_to_delete
-from saturnmq.raft.room import member_ratio, takes_files
-from saturnmq.raft.scrub import Scrub
 from saturnmq.raft.settings import RaftSettings
-from saturnmq.raft.term_file import CheckpointFile, TermFile
 from saturnmq.raft.ticker import Ticker, wait_until
-from saturnmq.store.disk import Disk
+from saturnmq.store.files.disk import Disk
 
 log = logging.getLogger(__name__)
 

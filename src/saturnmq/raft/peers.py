@@ -14,8 +14,8 @@ from saturnmq.net.connection import Connection
 from saturnmq.net.server import RemotingServer
 from saturnmq.net.settings import NetSettings
 from saturnmq.protocol.codes import ResponseCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import BodyError, SaturnError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.raft.core.messages import (
     AppendRequest,
     Code,
@@ -27,7 +27,7 @@ from saturnmq.raft.core.messages import (
     Response,
     VoteRequest,
 )
-from saturnmq.raft.wire import (
+from saturnmq.raft.wire.codec import (
     RESPONSE_HEADER_CODE,
     DLedgerCode,
     UnsupportedRequest,
@@ -36,7 +36,7 @@ from saturnmq.raft.wire import (
     decode_response,
     encode,
 )
-from saturnmq.raft.wire_push import FORM, OFFER, decode_answer, decode_push, encode_answer, encode_push, is_plain
+from saturnmq.raft.wire.push import FORM, OFFER, decode_answer, decode_push, encode_answer, encode_push, is_plain
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Peers:
         self._client = RemotingClient(settings=net)
         self._calls: set[asyncio.Task[None]] = set()
         self._stopped = False
-        self._plain: set[str] = set()  # members that read raft/wire_push.py
+        self._plain: set[str] = set()  # members that read raft/wire/push.py
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns the bound address. Raises StartError."""

@@ -12,9 +12,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from saturnmq.protocol.settings import key
+from saturnmq.config.settings import key
 from saturnmq.raft.core.settings import CoreSettings
-from saturnmq.raft.layout import INDEX_FILE_UNITS
+from saturnmq.raft.ledger.layout import INDEX_FILE_UNITS
 
 _SELF_ID: Final = re.compile(r"[a-zA-Z]\d+")
 

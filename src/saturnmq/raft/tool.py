@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.settings import NetSettings
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.raft.core.messages import (
     Code,
     HeartBeatRequest,
@@ -27,7 +27,7 @@ from saturnmq.raft.core.messages import (
     TransferRequest,
 )
 from saturnmq.raft.settings import parse_peers
-from saturnmq.raft.wire import code_of, decode_response, encode
+from saturnmq.raft.wire.codec import code_of, decode_response, encode
 
 ASK_TIMEOUT_MS = 3000
 TRANSFER_TIMEOUT_MS = 10_000

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from saturnmq.client.client import Client
-    from saturnmq.client.core import Core
-    from saturnmq.client.puller import Puller
+    from saturnmq.client.connection.core import Core
+    from saturnmq.client.puller.puller import Puller
 
 IDLE_SECONDS: Final = 60.0
 READ_GROUP: Final = "CID_RMQ_SYS_SPARK"  # groups with this prefix exist on every broker (SRC-11)

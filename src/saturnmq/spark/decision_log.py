@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from saturnmq.client.transactions import TransactionState
+from saturnmq.client.producer.transactions import TransactionState
 from saturnmq.protocol.errors import ConfigError, StoreError
 
 FENCE_PROPERTY: Final = "SPARK_TX"

@@ -15,7 +15,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from saturnmq.client.puller import Puller, PullResult, PullStatus
+from saturnmq.client.puller.puller import Puller, PullResult, PullStatus
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ResponseError, SaturnError, StoreError, response_error

@@ -2,7 +2,7 @@
 
 Only the index of a store that was stopped in good order is believed: others may lack entries. Entries hold hashes, so that rows are
 compared when they are read. A record lies where the index has an entry of it, or in a gap: before the first index file begins,
-between two, and from the record of the very last entry on. Source: FMD-09, IX-01..06; layout: store/index_file.py.
+between two, and from the record of the very last entry on. Source: FMD-09, IX-01..06; layout: store/index/index_file.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from saturnmq.spark.log_scan import Bad, Chunk, FilePiece, LogFile, log_files, p
 from saturnmq.spark.options import SourceOptions
 from saturnmq.spark.pushdown import Predicates
 from saturnmq.spark.queue_units import store_root
-from saturnmq.store.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES, key_hash, topic_hash
+from saturnmq.store.index.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES, key_hash, topic_hash
 
 PIECE_PLACES: Final = 32  # of one task; what is sent to it stays small
 PLACES_MAX: Final = 10_000  # so many are read sooner by walking

@@ -14,8 +14,8 @@ from typing import Final
 
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import Message, decode_record, decode_records
 from saturnmq.spark.connect import Link
 from saturnmq.spark.pushdown import Predicates

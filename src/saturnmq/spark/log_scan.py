@@ -2,7 +2,7 @@
 
 A file begins with a record, and each record says where the next one is. A record is taken for one only when its magic and its own
 position fit; after damage also its lengths and its CRC must, since a body can hold anything. Files of DLedger have an entry header
-before each record. Source: FMD-01, FMD-03..07, FMD-09; layouts: protocol/message.py, raft/layout.py.
+before each record. Source: FMD-01, FMD-03..07, FMD-09; layouts: protocol/message.py, raft/ledger/layout.py.
 """
 
 # Frame heads, big-endian.

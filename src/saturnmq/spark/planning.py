@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, TypeVar
 
 from saturnmq.protocol.bodies import MessageQueue, TopicList
 from saturnmq.protocol.codes import AUTO_CREATE_TOPIC, DLQ_PREFIX, FORBIDDEN_SEND_TOPICS, RETRY_PREFIX, RequestCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import decode_record
 from saturnmq.spark.connect import Link, linked
 from saturnmq.spark.fetch import Loss, met_loss, where

@@ -2,7 +2,7 @@
 
 A unit says where a record lies. Units are trusted as far as the store noted that its queues were on disk, or to the end after a
 clean stop; what lies behind is walked in the log itself, so that a running or crashed store gives each record once as well. Every
-record is compared with its unit before it is taken. Layout of units: store/consume_queue.py. Source: FMD-02, CQ-01.
+record is compared with its unit before it is taken. Layout of units: store/queue/consume_queue.py. Source: FMD-02, CQ-01.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from saturnmq.spark.log_scan import NO_LIMIT, Chunk, numbered
 from saturnmq.spark.options import SourceOptions
 from saturnmq.spark.pushdown import Predicates
 from saturnmq.spark.ranges import QueueRange, split
-from saturnmq.store.checkpoint import Checkpoint
-from saturnmq.store.consume_queue import FILLER_SIZE, UNIT_BYTES
-from saturnmq.store.disk import Disk
-from saturnmq.store.queue_extension import ADDRESS_MAX
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.queue.consume_queue import FILLER_SIZE, UNIT_BYTES
+from saturnmq.store.queue.queue_extension import ADDRESS_MAX
+from saturnmq.store.recovery.checkpoint import Checkpoint
 
 UNIT: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 HEAD: Final = np.dtype(  # of the fixed part of a record, what is compared with a unit; layout: protocol/message.py

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from saturnmq.client.core import Core
-from saturnmq.client.puller import Puller, PullResult
+from saturnmq.client.connection.core import Core
+from saturnmq.client.puller.puller import Puller, PullResult
 from saturnmq.protocol.bodies import MessageQueue
 
 

@@ -28,8 +28,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from saturnmq.protocol.bodies import ConsumerData, ConsumerIdList, HeartbeatData, MessageQueue
 from saturnmq.protocol.codes import RETRY_PREFIX, RequestCode, ResponseCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.spark.connect import Connection, Link, linked
 from saturnmq.spark.planning import gathered, store_ms
 from saturnmq.spark.ranges import Key, from_offset

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from saturnmq.client.message import Message, Receipt
-from saturnmq.client.transactions import TransactionState, end_command
+from saturnmq.client.producer.transactions import TransactionState, end_command
 from saturnmq.protocol.codes import RequestCode, ResponseCode, SysFlag
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import ConfigError, SaturnError, StoreError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.ids import parse_offset_message_id
 from saturnmq.spark.connect import Connection, Link, linked
 from saturnmq.spark.decision_log import END_TIMEOUT_MS, FENCE_PROPERTY, Decision, DecisionLog, Fence, Half

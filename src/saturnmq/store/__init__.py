@@ -1,8 +1,8 @@
 """Commit log, consume queues, flush and recovery, with the original's file formats."""
 
+from saturnmq.store.files.state_file import StateFile
 from saturnmq.store.results import GetResult, GetStatus, PutResult, PutStatus
 from saturnmq.store.settings import FlushDiskType, StoreFailureAction, StoreProfile, StoreSettings
-from saturnmq.store.state_file import StateFile
 from saturnmq.store.store import MessageStore, wall_clock_ms
 
 __all__ = [

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import MESSAGE_MAGIC, RECORD_FIXED_BYTES, decode_record, record_properties
-from saturnmq.store.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES
-from saturnmq.store.message_index import QUERY_COUNT_MAX
-from saturnmq.store.queue_extension import ADDRESS_MAX, QueueExtension
+from saturnmq.store.index.message_index import QUERY_COUNT_MAX
+from saturnmq.store.queue.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES
+from saturnmq.store.queue.queue_extension import ADDRESS_MAX, QueueExtension
 from saturnmq.store.results import GetResult, GetStatus, QueryResult
 
 if TYPE_CHECKING:

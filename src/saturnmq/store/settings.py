@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from saturnmq.protocol.settings import key
+from saturnmq.config.settings import key
 
 log = logging.getLogger(__name__)
 

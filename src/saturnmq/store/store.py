@@ -20,24 +20,25 @@ from typing import Final
 from saturnmq.protocol.codes import NAME_LENGTH_MAX, SCHEDULE_TOPIC, TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import DiskFull, FlushFailed, SaturnError, StoreError
 from saturnmq.protocol.message import PROPERTIES_BYTES_MAX, RECORD_FIXED_BYTES, Message
-from saturnmq.store import batch, opening, reading
+from saturnmq.store import batch, reading
 from saturnmq.store.batch import Entry
-from saturnmq.store.checkpoint import Checkpoint
-from saturnmq.store.commit_log import END_BLANK_BYTES, CommitLog
-from saturnmq.store.consume_queue import ConsumeQueue
 from saturnmq.store.delay import delivery_code
-from saturnmq.store.disk import Disk
-from saturnmq.store.flush import Flusher
-from saturnmq.store.index_queue import IndexQueue
-from saturnmq.store.lock_file import LockFile
-from saturnmq.store.message_index import MessageIndex
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.lock_file import LockFile
+from saturnmq.store.files.reserve import Reserve
+from saturnmq.store.index.index_queue import IndexQueue
+from saturnmq.store.index.message_index import MessageIndex
+from saturnmq.store.log.commit_log import END_BLANK_BYTES, CommitLog
+from saturnmq.store.log.flush import Flusher
+from saturnmq.store.maintenance.maintenance import Upkeep
+from saturnmq.store.maintenance.retention import FULL_PERCENT, Usage, percent
 from saturnmq.store.property_scan import tags_code
-from saturnmq.store.queues import LIST_NAME, QueueTable
-from saturnmq.store.reserve import Reserve
+from saturnmq.store.queue.consume_queue import ConsumeQueue
+from saturnmq.store.queue.queues import LIST_NAME, QueueTable
+from saturnmq.store.recovery import opening
+from saturnmq.store.recovery.checkpoint import Checkpoint
 from saturnmq.store.results import GetResult, PutResult, PutStatus, QueryResult
-from saturnmq.store.retention import FULL_PERCENT, Usage, percent
 from saturnmq.store.settings import FlushDiskType, StoreSettings
-from saturnmq.store.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
 

@@ -90,7 +90,7 @@ class Watch:
 
 def _sync_clients() -> set[Any]:
     """Clients of saturnmq.sync that were started and not stopped: their tasks run on a loop that tests share."""
-    module = sys.modules.get("saturnmq.client.portal")
+    module = sys.modules.get("saturnmq.client.sync.portal")
     return module.portal.started() if module is not None else set()
 
 

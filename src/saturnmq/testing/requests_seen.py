@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from saturnmq.broker.hold import Held, Hold
-from saturnmq.broker.processors.table import Answer
+from saturnmq.broker.requests.table import Answer
+from saturnmq.broker.services.long_polling import Held, Hold
 from saturnmq.net import Connection
 from saturnmq.net.connection import Handler
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command import Command
+from saturnmq.protocol.frames.command import Command
 
 REQUESTS_MAX: Final = 10_000
 POLL_SECONDS: Final = 0.002

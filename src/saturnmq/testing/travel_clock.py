@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from saturnmq.broker import Broker
-from saturnmq.broker.timer import AHEAD_MS, QUEUES
+from saturnmq.broker.services.timer import AHEAD_MS, QUEUES
 from saturnmq.protocol.codes import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyKey, RequestCode
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.store import wall_clock_ms

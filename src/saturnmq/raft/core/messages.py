@@ -1,4 +1,4 @@
-"""What members of a group say to each other, as objects. How it is written lies in raft/wire.py.
+"""What members of a group say to each other, as objects. How it is written lies in raft/wire/codec.py.
 
 Names follow DLedger's. Source: spec 04 section 4.
 """

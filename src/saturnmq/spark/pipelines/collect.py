@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from saturnmq.protocol.bodies import ClusterInfo, KVTable, TopicList
-from saturnmq.protocol.bodies_admin import BrokerStatsData, ConsumeStats, GroupList, TopicStatsTable
+from saturnmq.protocol.bodies.admin import BrokerStatsData, ConsumeStats, GroupList, TopicStatsTable
 from saturnmq.protocol.codes import DLQ_PREFIX, RequestCode, ResponseCode
-from saturnmq.protocol.command import Command
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.frames.command import Command
 from saturnmq.spark.connect import Connection, Link, linked
 from saturnmq.spark.planning import is_system_topic
 

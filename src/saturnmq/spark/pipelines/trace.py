@@ -26,7 +26,7 @@ from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from saturnmq.client.trace_records import TraceRecord
+    from saturnmq.client.trace.records import TraceRecord
 
 EVENTS: Final = (
     "type string, ts timestamp, region string, group string, topic string, msg_id string, request_id string, tags string, "
@@ -82,7 +82,7 @@ def parsed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Trace messages as events; what cannot be read as a row of error and body. Runs in workers."""
     import pyarrow as pa
 
-    from saturnmq.client.trace_records import TraceError, decode_records
+    from saturnmq.client.trace.records import TraceError, decode_records
 
     for batch in batches:
         rows: list[dict[str, Any]] = []

@@ -1,0 +1,257 @@
+"""Administration: topics (17, 21, 215), groups (200, 201, 207), configuration and figures (25, 26, 28, 202, 208, 300, 305).
+
+Source: spec 00 section 5, spec 05.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.names import group_problem, topic_problem
+from saturnmq.net import Connection
+from saturnmq.protocol.bodies import (
+    ConsumeStats,
+    GroupList,
+    KVTable,
+    MessageQueue,
+    OffsetWrapper,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicList,
+    TopicOffset,
+    TopicStatsTable,
+)
+from saturnmq.protocol.codes import (
+    LMQ_PREFIX,
+    OP_HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    VERSION,
+    VERSION_DESC,
+    ResponseCode,
+)
+from saturnmq.protocol.errors import response_error
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers import messaging as h
+
+_QUEUES_MAX = 65_536
+
+log = logging.getLogger(__name__)
+
+
+async def update_topic(
+    ctx: Context, connection: Connection, request: Command, header: h.UpdateAndCreateTopic
+) -> Command:
+    """17: create or change a topic; answered when the NameServers know it, or one of them did not answer in time (NS-34)."""
+    problem = topic_problem(header.topic)
+    if problem is None and header.topic in ctx.topics.system:
+        problem = f"The topic[{header.topic}] is conflict with system topic."
+    for name, count in (("readQueueNums", header.read_queue_nums), ("writeQueueNums", header.write_queue_nums)):
+        if problem is None and not 1 <= count <= _QUEUES_MAX:
+            problem = f"{name}={count} must be in 1..{_QUEUES_MAX}"
+    if problem is None and not 0 <= header.perm <= 15:
+        problem = f"perm={header.perm} must be in 0..15"
+    if problem is not None:
+        raise response_error(ResponseCode.SYSTEM_ERROR, problem)
+    config = TopicConfig(
+        header.topic,
+        header.read_queue_nums,
+        header.write_queue_nums,
+        header.perm,
+        header.topic_filter_type or "SINGLE_TAG",
+        header.topic_sys_flag or 0,
+    )
+    ctx.topics.set(config)
+    await ctx.topics.saver.saved()
+    await ctx.told()
+    return request.reply()
+
+
+def all_topics(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+    """21."""
+    return request.reply(body=ctx.topics.encode())
+
+
+async def delete_topic(ctx: Context, connection: Connection, request: Command, header: h.TopicOnly) -> Command:
+    """215: settings, consumer offsets and queues of a topic go; its records expire with the log."""
+    problem = topic_problem(header.topic)
+    if problem is None and header.topic in ctx.topics.system:
+        problem = f"The topic[{header.topic}] is conflict with system topic."
+    if problem is not None:
+        raise response_error(ResponseCode.SYSTEM_ERROR, problem)
+    ctx.topics.delete(header.topic)
+    ctx.offsets.remove_topic(header.topic)
+    ctx.store.delete_topic(header.topic)
+    await ctx.topics.saver.saved()
+    await ctx.offsets.save()  # left behind, they would make a new topic of that name start in the middle
+    return request.reply()
+
+
+def system_topics(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+    """305."""
+    return request.reply(body=TopicList(sorted(ctx.topics.system)).encode())
+
+
+async def update_group(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+    """200."""
+    config = SubscriptionGroupConfig.decode(request.body)
+    problem = group_problem(config.group_name)
+    if problem is None and not 0 <= config.retry_queue_nums <= _QUEUES_MAX:
+        problem = f"retryQueueNums={config.retry_queue_nums} must be in 0..{_QUEUES_MAX}"
+    if problem is not None:
+        raise response_error(ResponseCode.SYSTEM_ERROR, problem)
+    ctx.groups.set(config)
+    await ctx.groups.saver.saved()
+    return request.reply()
+
+
+def all_groups(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+    """201."""
+    return request.reply(body=ctx.groups.encode())
+
+
+async def delete_group(
+    ctx: Context, connection: Connection, request: Command, header: h.DeleteSubscriptionGroup
+) -> Command:
+    """207."""
+    ctx.groups.delete(header.group_name)
+    if header.remove_offset:
+        ctx.offsets.remove_group(header.group_name)
+        await ctx.offsets.save()
+    await ctx.groups.saver.saved()
+    return request.reply()
+
+
+def get_config(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+    """26: `key=value` lines, secrets masked."""
+    return request.reply(ext={"version": "0"}, body=ctx.config_text().encode())
+
+
+def update_config(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+    """25: refused; a broker's settings come from its file."""
+    text = "this broker takes no configuration over the network; change its file and start it again"
+    raise response_error(ResponseCode.NO_PERMISSION, text)
+
+
+def runtime_info(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+    """28."""
+    store, settings = ctx.store, ctx.settings
+    now = asyncio.get_running_loop().time()
+    seconds = max((ctx.clock_ms() - ctx.stats.started_ms) // 1000, 0)
+    days, rest = divmod(seconds, 86_400)
+    hours, rest = divmod(rest, 3600)
+    minutes, seconds = divmod(rest, 60)
+    usage = store.disk_usage()
+    table = ctx.stats.table(now) | {
+        "brokerVersion": str(VERSION),
+        "brokerVersionDesc": VERSION_DESC,
+        "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]",
+        "commitLogMinOffset": str(max(store.min_physical_offset, 0)),
+        "commitLogMaxOffset": str(store.max_physical_offset),
+        "remainHowManyDataToFlush": _size(store.max_physical_offset - store.flushed_offset),
+        "commitLogDiskRatio": f"{max(usage.commit_log, 0) / 100:.2f}",
+        "consumeQueueDiskRatio": f"{max(usage.consume_queue, 0) / 100:.2f}",
+        "dispatchBehindBytes": str(store.behind_bytes),
+        "dispatchMaxBuffer": "0",
+        "pageCacheLockTimeMills": "0",
+        "earliestMessageTimeStamp": str(store.earliest_store_ms),
+        "startAcceptSendRequestTimeStamp": str(settings.accept_send_from_ms),
+        "flushDiskType": store.settings.flush_disk_type.value,
+        "slowFlushTimes": str(store.flusher.slow_count),
+        "slowestFlushMs": str(store.flusher.slowest_ms),
+        "remainTransientStoreBufferNumbs": str(store.log.free_buffers if store.log.pooled else 2**31 - 1),
+        "sendThreadPoolQueueSize": str(ctx.waiting_sends),
+        "sendThreadPoolQueueCapacity": str(settings.send_queue_max),
+        "sendThreadPoolQueueHeadWaitTimeMills": "0",
+        "pullThreadPoolQueueSize": "0",
+        "pullThreadPoolQueueCapacity": str(settings.pull_queue_max),
+        "pullThreadPoolQueueHeadWaitTimeMills": "0",
+        "queryThreadPoolQueueSize": "0",
+        "queryThreadPoolQueueCapacity": "20000",
+        "queryThreadPoolQueueHeadWaitTimeMills": "0",
+        "EndTransactionQueueSize": "0",
+        "EndTransactionThreadPoolQueueCapacity": "100000",
+    }
+    refused = {f"rejected_{reason}": str(count) for reason, count in sorted(ctx.refusals.counts.items())}
+    return request.reply(body=KVTable(table | ctx.delay.table() | refused).encode())
+
+
+def _size(count: int) -> str:
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def topic_stats(ctx: Context, connection: Connection, request: Command, header: h.TopicOnly) -> Command:
+    """202."""
+    config = ctx.topics.get(header.topic)
+    if config is None:
+        return request.reply(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+    table = {}
+    for queue_id in range(config.write_queue_nums):
+        low, high = (f(header.topic, queue_id) for f in (ctx.store.min_offset, ctx.store.max_offset))
+        updated = ctx.store.store_time(header.topic, queue_id, high - 1) if high > 0 else 0
+        queue = MessageQueue(header.topic, ctx.settings.broker_name, queue_id)
+        table[queue] = TopicOffset(max(low, 0), max(high, 0), max(updated, 0))
+    return request.reply(body=TopicStatsTable(table).encode())
+
+
+def consume_stats(ctx: Context, connection: Connection, request: Command, header: h.GetConsumeStats) -> Command:
+    """208."""
+    group = header.consumer_group
+    topics = [header.topic] if header.topic else ctx.offsets.topics_of(group)
+    return request.reply(body=consume_stats_of(ctx, group, topics).encode())
+
+
+def consume_stats_of(ctx: Context, group: str, topics: list[str]) -> ConsumeStats:
+    """How far a group is in the queues of these topics, but for those that it does not subscribe any more."""
+    live = ctx.clients.consumers.get(group)
+    stats = ConsumeStats()
+    for topic in topics:
+        config = ctx.topics.get(topic)
+        subscribed = live is None or not live.subscriptions or topic in live.subscriptions
+        if config is None or not subscribed:
+            continue
+        for queue_id in range(config.read_queue_nums):
+            queue = MessageQueue(topic, ctx.settings.broker_name, queue_id)
+            high = max(ctx.store.max_offset(topic, queue_id), 0)
+            consumed = max(ctx.offsets.get(topic, group, queue_id) or 0, 0)
+            stored = ctx.store.store_time(topic, queue_id, consumed - 1) if consumed > 0 else 0
+            stats.offset_table[queue] = OffsetWrapper(high, consumed, max(stored, 0))
+    return stats
+
+
+def groups_of_topic(ctx: Context, connection: Connection, request: Command, header: h.TopicOnly) -> Command:
+    """300: groups that subscribe the topic now or have offsets for it."""
+    live = [group.name for group in ctx.clients.consumers.values() if header.topic in group.subscriptions]
+    names = list(dict.fromkeys([*live, *ctx.offsets.groups_of(header.topic)]))
+    return request.reply(body=GroupList(names).encode())
+
+
+def clean_expired_queues(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+    """306: consume queues whose last message left the log go (DEL-10)."""
+    removed = ctx.store.delete_expired_queues(keep=(SCHEDULE_TOPIC, TIMER_TOPIC))
+    log.info("asked to clean expired consume queues by=%s removed=%s", connection.remote_address, removed)
+    return request.reply()
+
+
+def clean_unused_topics(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+    """316: consume queues of topics that are not configured any more go (DEL-10)."""
+    known = {SCHEDULE_TOPIC, TIMER_TOPIC, OP_HALF_TOPIC, *ctx.topics.names()}
+    unused = {topic for topic, _ in ctx.store.topic_queues() if topic not in known and not topic.startswith(LMQ_PREFIX)}
+    log.info("asked to clean unused topics by=%s topics=%s", connection.remote_address, sorted(unused))
+    for topic in unused:
+        ctx.store.delete_topic(topic)
+    return request.reply()
+
+
+def delete_expired_files(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+    """329: the next runs of the cleaning delete expired files at any hour (DEL-08)."""
+    log.info("asked to delete expired commit log files by=%s", connection.remote_address)
+    ctx.store.delete_expired_files()
+    return request.reply()

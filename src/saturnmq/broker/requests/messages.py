@@ -1,0 +1,133 @@
+"""Single messages: by key (12), by offset (33), and back to the broker after a failure (36). Source: spec 03 RTY-01..06."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.properties import find, with_property
+from saturnmq.broker.services.delay import scheduled
+from saturnmq.broker.services.timer import LIMIT_MS
+from saturnmq.net import Connection
+from saturnmq.protocol.codes import (
+    DLQ_PREFIX,
+    EXACT_DELAY_FIELD,
+    RETRY_PREFIX,
+    VERSION_MAX_RECONSUME,
+    Perm,
+    PropertyKey,
+    ResponseCode,
+)
+from saturnmq.protocol.errors import response_error
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers import messaging as h
+from saturnmq.protocol.ids import offset_message_id
+from saturnmq.protocol.message import MESSAGE_MAGIC, Message, decode_record
+from saturnmq.store import PutStatus
+
+_UNIQUE_QUERY_COUNT: Final = 32  # defaultQueryMaxNum
+_FIRST_RETRY_LEVEL: Final = 3
+
+
+_MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)
+
+
+def view(ctx: Context, connection: Connection, request: Command, header: h.ViewMessageById) -> Command:
+    """33."""
+    record = record_at(ctx, header.offset)
+    if record is None:
+        return request.reply(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")
+    return request.reply(body=record)
+
+
+def query(ctx: Context, connection: Connection, request: Command, header: h.QueryMessage) -> Command:
+    """12: records by key or unique key; the client looks at the keys itself, the index knows hashes only (IX-03)."""
+    count = _UNIQUE_QUERY_COUNT if header.unique_key_query else header.max_num
+    found = ctx.store.query(header.topic, header.key, count, header.begin_timestamp, header.end_timestamp)
+    answer = h.QueryMessageResponse(
+        index_last_update_timestamp=found.last_update_ms, index_last_update_phyoffset=found.last_update_offset
+    )
+    if not found.records:
+        text = "can not find message, maybe time range not correct"
+        return request.reply(ResponseCode.QUERY_NOT_FOUND, text, ext=answer.to_ext())
+    return request.reply(ext=answer.to_ext(), body=b"".join(found.records))
+
+
+async def send_back(ctx: Context, connection: Connection, request: Command, header: h.ConsumerSendMsgBack) -> Command:
+    """36: a copy goes to the group's retry topic after a delay, or at once to its dead letters (RTY-02..06)."""
+    group = ctx.groups.find(header.group)
+    if group is None:
+        text = f"subscription group not exist, {header.group}"
+        raise response_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+    if not ctx.settings.broker_permission & Perm.WRITE:
+        raise response_error(
+            ResponseCode.NO_PERMISSION, f"the broker[{ctx.store_host.ip}] sending message is forbidden"
+        )
+    if group.retry_queue_nums <= 0:
+        return request.reply()
+    record = record_at(ctx, header.offset)
+    if record is None:
+        return request.reply(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+    original = decode_record(record)
+    most = group.retry_max_times
+    if request.version >= VERSION_MAX_RECONSUME and header.max_reconsume_times is not None:
+        most = header.max_reconsume_times
+    topic, queue_id = RETRY_PREFIX + header.group, original.queue_offset % group.retry_queue_nums
+    width = group.retry_queue_nums
+    level = header.delay_level or _FIRST_RETRY_LEVEL + original.reconsume_times
+    if original.reconsume_times >= most or header.delay_level < 0:
+        topic, queue_id, width, level = DLQ_PREFIX + header.group, 0, 1, 0
+    config = ctx.topics.ensure_for_group(topic, width)
+    if not config.perm & Perm.WRITE:
+        raise response_error(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
+    queue_id %= max(config.read_queue_nums, 1)  # the topic may be older, and narrower, than the group's settings
+    delay_ms = _exact_delay_ms(request) if level else 0
+    copy = _copy(ctx, original, topic, queue_id, 0 if delay_ms else level)
+    result = ctx.timer.put(copy, ctx.clock_ms() + delay_ms) if delay_ms else ctx.store.put(copy)
+    status = await ctx.store.wait_confirmed(result)
+    if status is not PutStatus.PUT_OK:
+        return request.reply(ResponseCode.SYSTEM_ERROR, f"{status.value} {result.reason}".strip())
+    return request.reply()
+
+
+def _exact_delay_ms(request: Command) -> int:
+    """What a client of ours adds to 36 for a delay that is no level (API-21); 0: none. Raises ResponseError 13."""
+    text = request.ext.get(EXACT_DELAY_FIELD)
+    if text is None:
+        return 0
+    if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) <= LIMIT_MS):
+        problem = f"{EXACT_DELAY_FIELD} is {text!r:.40}, must be a number of ms, 0..{LIMIT_MS}"
+        raise response_error(ResponseCode.MESSAGE_ILLEGAL, problem)
+    return int(text)
+
+
+def record_at(ctx: Context, offset: int) -> bytes | None:
+    """The record that starts at an offset. Bytes inside another record are none, whatever they look like: it says where it is."""
+    record = ctx.store.read_record(offset)
+    if record is None or record[:8][4:] != _MAGIC or int.from_bytes(record[28:36], "big") != offset:
+        return None
+    return record
+
+
+def _copy(ctx: Context, original: Message, topic: str, queue_id: int, level: int) -> Message:
+    """The message once more, one failure older, under its delay level; level 0: as it is (RTY-04)."""
+    properties = original.properties_raw.decode(errors="surrogateescape")  # a batch may bring bytes that are no text
+    if find(properties, PropertyKey.RETRY_TOPIC) is None:
+        properties = with_property(properties, PropertyKey.RETRY_TOPIC, original.topic)
+    if find(properties, PropertyKey.ORIGIN_MESSAGE_ID) is None:
+        first = offset_message_id(original.store_host, original.physical_offset)
+        properties = with_property(properties, PropertyKey.ORIGIN_MESSAGE_ID, first)
+    properties = with_property(properties, PropertyKey.DELAY, str(level))
+    topic, queue_id, properties = scheduled(topic, queue_id, properties, ctx.delay.level_max)
+    return Message(
+        topic,
+        original.body,
+        properties.encode(errors="surrogateescape"),
+        queue_id,
+        original.flag,
+        original.sys_flag,
+        original.born_timestamp_ms,
+        original.born_host,
+        original.store_host,
+        original.reconsume_times + 1,
+    )

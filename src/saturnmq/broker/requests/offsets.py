@@ -1,0 +1,74 @@
+"""Offsets: of consumers (14, 15, 43), of queues (29..32), of delay levels (45). Source: spec 03 OF rows; spec 02 CQ rows."""
+
+from __future__ import annotations
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.names import group_problem, topic_problem
+from saturnmq.net import Connection
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.errors import response_error
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers import messaging as h
+
+
+def query(ctx: Context, connection: Connection, request: Command, header: h.QueryConsumerOffset) -> Command:
+    """14: a group without an offset starts at 0 while the queue's first message is still in memory (OF-04)."""
+    topic, queue_id = header.topic, header.queue_id
+    offset = ctx.offsets.get(topic, header.consumer_group, queue_id)
+    if offset is not None:
+        return request.reply(ext={"offset": str(offset)})
+    if ctx.store.min_offset(topic, queue_id) <= 0:
+        first = ctx.store.physical_offset(topic, queue_id, 0)
+        if first < 0 or not ctx.store.on_disk(first):
+            return request.reply(ext={"offset": "0"})
+    text = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+    return request.reply(ResponseCode.QUERY_NOT_FOUND, text)
+
+
+def update(ctx: Context, connection: Connection, request: Command, header: h.UpdateConsumerOffset) -> Command:
+    """15: only for a queue that is there, so that nothing is left behind a deleted topic (OF-05)."""
+    problem = topic_problem(header.topic) or group_problem(header.consumer_group)
+    if problem is not None:
+        raise response_error(ResponseCode.SYSTEM_ERROR, problem)
+    config = ctx.topics.get(header.topic)
+    if config is None:
+        raise response_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+    width = max(config.read_queue_nums, config.write_queue_nums)
+    if not 0 <= header.queue_id < width:
+        text = f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] has {width} queues"
+        raise response_error(ResponseCode.SYSTEM_ERROR, text)
+    if not ctx.offsets.set(header.topic, header.consumer_group, header.queue_id, header.commit_offset):
+        raise response_error(ResponseCode.SYSTEM_BUSY, "too many groups have offsets here (consumerOffsetsMax)")
+    return request.reply()
+
+
+def all_consumer_offsets(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+    """43."""
+    return request.reply(body=ctx.offsets.encode())
+
+
+def all_delay_offsets(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
+    """45: how far each delay level is delivered."""
+    return request.reply(body=ctx.delay.encode())
+
+
+def by_time(ctx: Context, connection: Connection, request: Command, header: h.SearchOffsetByTimestamp) -> Command:
+    """29."""
+    offset = ctx.store.offset_by_time(header.topic, header.queue_id, header.timestamp)
+    return request.reply(ext={"offset": str(offset)})
+
+
+def maximum(ctx: Context, connection: Connection, request: Command, header: h.TopicQueue) -> Command:
+    """30."""
+    return request.reply(ext={"offset": str(ctx.store.max_offset(header.topic, header.queue_id))})
+
+
+def minimum(ctx: Context, connection: Connection, request: Command, header: h.TopicQueue) -> Command:
+    """31."""
+    return request.reply(ext={"offset": str(ctx.store.min_offset(header.topic, header.queue_id))})
+
+
+def earliest_store_time(ctx: Context, connection: Connection, request: Command, header: h.TopicQueue) -> Command:
+    """32: Unix ms, -1 for an empty queue."""
+    first = ctx.store.min_offset(header.topic, header.queue_id)
+    return request.reply(ext={"timestamp": str(ctx.store.store_time(header.topic, header.queue_id, first))})

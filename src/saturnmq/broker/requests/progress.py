@@ -1,0 +1,190 @@
+"""What an operator does with the progress of groups, and sees of their queues: 222, 303, 308, 314, 317, 321.
+
+Source: spec 03 OF-06, OF-07; spec 05 codes 317 and 321.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.names import group_problem
+from saturnmq.broker.requests.admin import consume_stats_of
+from saturnmq.broker.state.filters import wanted_by_tags
+from saturnmq.filter import is_tag_kind
+from saturnmq.net import Connection, SendFailed
+from saturnmq.protocol.bodies import (
+    ConsumeQueueData,
+    ConsumeStatsList,
+    ConsumeTimeSpans,
+    MessageQueue,
+    QueryConsumeQueueResponse,
+    QueryCorrectionOffsetBody,
+    QueueTimeSpan,
+    ResetOffsetBody,
+    TopicConfig,
+)
+from saturnmq.protocol.codes import Language, RequestCode, ResponseCode
+from saturnmq.protocol.errors import response_error
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers import messaging as h
+
+log = logging.getLogger(__name__)
+
+_LONG_MAX = 2**63 - 1  # a queue in which the compared group is not behind
+_TO_THE_END = -1  # as a time
+_UNITS_MAX = 4096  # of a queue in one answer
+
+
+def reset(ctx: Context, connection: Connection, request: Command, header: h.ResetOffset) -> Command:
+    """222: the offsets of a time are pushed (220) to every member, who starts there; 206 when nobody is online.
+
+    Without isForce no queue goes forward. A queue that the group has not committed yet starts at the time.
+    """
+    topic, group = header.topic, header.group
+    config = ctx.topics.get(topic)
+    if config is None:
+        text = f"[reset-offset] reset offset failed, no topic in this broker. topic={topic}"
+        raise response_error(ResponseCode.SYSTEM_ERROR, text)
+    queues = range(config.write_queue_nums)
+    if all(ctx.offsets.get(topic, group, queue_id) is None for queue_id in queues):
+        raise response_error(ResponseCode.SYSTEM_ERROR, f"the consumer group <{group}> not exist")
+    body = ResetOffsetBody()
+    for queue_id in queues:
+        now = ctx.offsets.get(topic, group, queue_id)
+        wanted = _offset_at(ctx, topic, queue_id, header.timestamp)
+        chosen = wanted if header.is_force or now is None else min(wanted, now)
+        body.offset_table[MessageQueue(topic, ctx.settings.broker_name, queue_id)] = chosen
+    live = ctx.clients.consumers.get(group)
+    if live is None or not live.members:
+        text = (
+            f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic} Timestamp: {header.timestamp}"
+        )
+        return request.reply(ResponseCode.CONSUMER_NOT_ONLINE, text)
+    as_map, as_list = body.encode(), body.encode_list()
+    for member, info in list(live.members.items()):
+        push = Command(
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+            ext=header.to_ext(),
+            body=as_list if info.language == Language.CPP else as_map,
+        )
+        try:
+            member.invoke_oneway(push)
+        except SendFailed as error:
+            log.warning("offsets not pushed group=%s client=%s: %s", group, info.client_id, error)
+    log.info("offsets reset group=%s topic=%s time_ms=%s force=%s by=%s", group, topic, header.timestamp,
+             header.is_force, connection.remote_address)  # fmt: skip
+    return request.reply(body=as_map)
+
+
+def _offset_at(ctx: Context, topic: str, queue_id: int, time_ms: int) -> int:
+    if time_ms == _TO_THE_END:
+        return max(ctx.store.max_offset(topic, queue_id), 0)
+    return max(ctx.store.offset_by_time(topic, queue_id, time_ms), 0)
+
+
+def time_span(ctx: Context, connection: Connection, request: Command, header: h.QueryConsumeTimeSpan) -> Command:
+    """303: first, last and consumed time of each queue, and how long the next message has waited."""
+    config = ctx.topics.get(header.topic)
+    if config is None:
+        raise response_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+    spans = [_span(ctx, config, header.group, queue_id) for queue_id in range(config.write_queue_nums)]
+    return request.reply(body=ConsumeTimeSpans(spans).encode())
+
+
+def _span(ctx: Context, config: TopicConfig, group: str, queue_id: int) -> QueueTimeSpan:
+    store, topic = ctx.store, config.topic_name
+    low, high = max(store.min_offset(topic, queue_id), 0), max(store.max_offset(topic, queue_id), 0)
+    first = store.store_time(topic, queue_id, low)
+    last = store.store_time(topic, queue_id, high - 1)
+    consumed = ctx.offsets.get(topic, group, queue_id) or 0
+    reached = store.store_time(topic, queue_id, consumed - 1) if consumed > 0 else first
+    waits = store.store_time(topic, queue_id, max(consumed, low)) if consumed < high else -1
+    return QueueTimeSpan(
+        MessageQueue(topic, ctx.settings.broker_name, queue_id),
+        first,
+        last,
+        reached,
+        max(ctx.clock_ms() - waits, 0) if waits >= 0 else 0,
+    )
+
+
+def correction(ctx: Context, connection: Connection, request: Command, header: h.QueryCorrectionOffset) -> Command:
+    """308: by queue the smallest offset of all groups; the largest number where compareGroup is behind that.
+
+    Groups of filterGroups are left out of it (the original deletes their offsets by that), and offsets of messages that are gone.
+    """
+    left_out = {name for name in (header.filter_groups or "").split(",") if name}
+    least: dict[int, int] = {}
+    for group in ctx.offsets.groups_of(header.topic):
+        if group in left_out:
+            continue
+        for queue_id, offset in ctx.offsets.of(header.topic, group).items():
+            if offset >= ctx.store.min_offset(header.topic, queue_id):
+                least[queue_id] = min(offset, least.get(queue_id, _LONG_MAX))
+    for queue_id, offset in ctx.offsets.of(header.topic, header.compare_group).items():
+        if least.get(queue_id, _LONG_MAX) > offset:
+            least[queue_id] = _LONG_MAX
+    return request.reply(body=QueryCorrectionOffsetBody(least).encode())
+
+
+async def clone(ctx: Context, connection: Connection, request: Command, header: h.CloneGroupOffset) -> Command:
+    """314: destGroup stands where srcGroup stands, for one topic or all that srcGroup consumed.
+
+    Unless offline, topics that an online srcGroup does not subscribe any more are left out.
+    """
+    problem = group_problem(header.dest_group)
+    if problem is not None:
+        raise response_error(ResponseCode.SYSTEM_ERROR, problem)
+    live = ctx.clients.consumers.get(header.src_group)
+    subscribed = live.subscriptions if live is not None and not header.offline else {}
+    for topic in [header.topic] if header.topic else ctx.offsets.topics_of(header.src_group):
+        if ctx.topics.get(topic) is None or (subscribed and topic not in subscribed):
+            log.warning("offsets not cloned topic=%s from=%s to=%s", topic, header.src_group, header.dest_group)
+            continue
+        for queue_id, offset in ctx.offsets.of(topic, header.src_group).items():
+            ctx.offsets.set(topic, header.dest_group, queue_id, offset)
+    await ctx.offsets.save()
+    return request.reply()
+
+
+def all_consume_stats(
+    ctx: Context, connection: Connection, request: Command, header: h.GetBrokerConsumeStats
+) -> Command:
+    """317: the progress of every group, by topic; with isOrder of ordered topics only."""
+    result = ConsumeStatsList(broker_addr=ctx.address)
+    for group in ctx.groups.table:
+        found = []
+        for topic in ctx.offsets.topics_of(group):
+            config = ctx.topics.get(topic)
+            if config is None or (header.is_order and not config.order):
+                continue
+            stats = consume_stats_of(ctx, group, [topic])
+            if stats.offset_table:
+                result.total_diff += sum(o.broker_offset - o.consumer_offset for o in stats.offset_table.values())
+                found.append(stats)
+        result.consume_stats_list.append({group: found})
+    return request.reply(body=result.encode())
+
+
+def queue_units(ctx: Context, connection: Connection, request: Command, header: h.QueryConsumeQueue) -> Command:
+    """321: units of a consume queue from an index on, and whether the tags that a group subscribed ask for each."""
+    topic, queue_id = header.topic or "", header.queue_id
+    queue = ctx.store.queues.get((topic, queue_id))
+    if queue is None:
+        raise response_error(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
+    body = QueryConsumeQueueResponse(max_queue_index=queue.max_offset, min_queue_index=queue.min_offset)
+    accept = None
+    if header.consumer_group:
+        live = ctx.clients.consumers.get(header.consumer_group)
+        body.subscription_data = live.subscriptions.get(topic) if live is not None else None
+        body.filter_data = "null" if body.subscription_data else f"{header.consumer_group}@{topic} is not online!"
+        if body.subscription_data is not None and is_tag_kind(body.subscription_data.expression_type):
+            accept = wanted_by_tags(body.subscription_data.sub_string).by_code
+    filtered = body.subscription_data is not None
+    if not queue.min_offset <= header.index < queue.max_offset:
+        text = f"Index {header.index} of {queue_id}@{topic} is not exist!"
+        return request.reply(ResponseCode.SYSTEM_ERROR, text, body=body.encode())
+    for _, (place, size, code) in queue.units(header.index, min(max(header.count, 0), _UNITS_MAX)):
+        body.queue_data.append(ConsumeQueueData(place, size, code, eval=filtered and (accept is None or accept(code))))
+    return request.reply(body=body.encode())

@@ -1,0 +1,238 @@
+"""Pulls, held ones included. Source: spec 03 BP-01..08, LP-01..04."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.names import group_problem, topic_problem
+from saturnmq.broker.numbers import int32, int32_or, int64, int64_or
+from saturnmq.broker.requests.pull_answer import frame
+from saturnmq.broker.services.long_polling import Held
+from saturnmq.broker.state.clients import ConsumerGroup
+from saturnmq.broker.state.filters import EVERYTHING, Wanted, wanted_by, wanted_by_tags
+from saturnmq.filter import is_tag_kind, matcher_of, require_property_filter, subscribed_tags
+from saturnmq.net import Connection
+from saturnmq.protocol.bodies import SubscriptionData, SubscriptionGroupConfig
+from saturnmq.protocol.codes import RETRY_PREFIX, Perm, PullSysFlag, ResponseCode
+from saturnmq.protocol.errors import MissingField, ResponseError, response_error
+from saturnmq.protocol.frames.command import Command
+from saturnmq.store import GetResult, GetStatus
+
+_READ: Final = int(Perm.READ)
+_FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
+_COMMIT: Final = int(PullSysFlag.COMMIT_OFFSET)
+_SUSPEND: Final = int(PullSysFlag.SUSPEND)
+_SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
+_COUNT_MAX: Final = 4096
+_BULK_BYTES_MAX: Final = (
+    4 * 1024 * 1024
+)  # of an answer whose asker sent bulkBytes, which only our own readers of backlogs do
+_FIELDS: Final = (
+    "consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag", "suspendTimeoutMillis", "subscription",
+    "subVersion", "expressionType",
+)  # fmt: skip
+_HELD_CHARS_MAX: Final = 65_536  # of an expression that waits; longer ones are answered at once
+_CODES: Final = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+def pull(ctx: Context, connection: Connection, request: Command) -> bytes | None:
+    """11. None when the request is held; it is answered later."""
+    return _pull(ctx, connection, request, may_hold=True)
+
+
+def resume(ctx: Context, held: Held) -> None:
+    """Answer a held pull; it is not held again (LP-04)."""
+    reply: Command | bytes | None
+    try:
+        reply = _pull(ctx, held.connection, held.request, may_hold=False)
+    except Exception as error:
+        reply = held.connection.failure(held.request, error)
+    if reply is not None:
+        held.connection.send(reply)
+
+
+def _pull(ctx: Context, connection: Connection, request: Command, *, may_hold: bool) -> bytes | None:
+    ext = request.ext
+    try:
+        group, topic = ext["consumerGroup"], ext["topic"]
+        queue_id, offset = int32(ext, "queueId"), int64(ext, "queueOffset")
+        count, sys_flag = int32(ext, "maxMsgNums"), int32(ext, "sysFlag")
+    except KeyError as error:
+        raise MissingField(error.args[0]) from error
+    wanted = _checked(ctx, connection, group, topic, queue_id, sys_flag, ext)
+    if may_hold and sys_flag & _COMMIT and ext.get("commitOffset") and not ctx.is_slave():
+        ctx.offsets.set(topic, group, queue_id, int64(ext, "commitOffset"))
+    result = ctx.store.get(
+        topic,
+        queue_id,
+        offset,
+        min(max(count, 1), _COUNT_MAX),
+        bulk_bytes=min(max(int32_or(ext, "bulkBytes", 0), 0), _BULK_BYTES_MAX),
+        accept=wanted.by_code,
+        accept_record=wanted.by_record,
+        accept_extension=wanted.by_extension,
+    )
+    code = _CODES.get(result.status)
+    if code is None:  # no such queue yet, or nothing in it
+        code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
+    hold = may_hold and code == ResponseCode.PULL_NOT_FOUND and sys_flag & _SUSPEND and not request.is_oneway
+    if hold and _held(ctx, connection, request, topic, queue_id, offset, wanted):
+        return None
+    if code == ResponseCode.PULL_OFFSET_MOVED and ctx.is_slave() and not ctx.settings.offset_check_in_slave:
+        return _ask_elsewhere(ctx, request, group, offset, result)
+    if code == ResponseCode.PULL_OFFSET_MOVED and may_hold and not ctx.is_slave():
+        ctx.moved.tell(group, topic, queue_id, offset, result.next_offset, ctx.store_host)
+    return _answer(
+        ctx, request, result, code, _broker_to_ask(ctx, group, result) if ctx.settings.slave_read_enable else 0
+    )
+
+
+def _ask_elsewhere(ctx: Context, request: Command, group: str, offset: int, result: GetResult) -> bytes:
+    """A slave may be behind: the same offset once more, from the broker of the group's settings (BP-08)."""
+    ctx.stats.get_miss += 1
+    config = ctx.groups.table.get(group)
+    offsets = (offset, result.min_offset, result.max_offset)
+    broker_id = config.broker_id if config is not None else 0
+    return frame(request, ResponseCode.PULL_RETRY_IMMEDIATELY, result.status.value, broker_id, offsets)
+
+
+def _broker_to_ask(ctx: Context, group: str, result: GetResult) -> int:
+    """Id of the broker that the next pull goes to: the group's own, or that for slow groups when it is far behind (BP-06)."""
+    config = ctx.groups.table.get(group)
+    if config is None:
+        return 0
+    if result.buffers and ctx.store.on_disk(int.from_bytes(result.buffers[-1][28:36], "big")):
+        return config.which_broker_when_consume_slowly
+    return config.broker_id
+
+
+def _answer(ctx: Context, request: Command, result: GetResult, code: ResponseCode, broker_id: int) -> bytes:
+    stats = ctx.stats
+    if code == ResponseCode.SUCCESS:
+        stats.get_messages += result.count
+        stats.get_bytes += result.total_bytes
+        stats.get_found += 1
+    else:
+        stats.get_miss += 1
+    offsets = (result.next_offset, result.min_offset, result.max_offset)
+    records = result.buffers if code == ResponseCode.SUCCESS else ()
+    return frame(request, code, result.status.value, broker_id, offsets, records)
+
+
+def _held(
+    ctx: Context, connection: Connection, request: Command, topic: str, queue_id: int, offset: int, wanted: Wanted
+) -> bool:
+    """Whether the pull waits for a message from now on (LP-01)."""
+    wait_ms = ctx.settings.short_polling_ms
+    if ctx.settings.long_polling:
+        wait_ms = int64_or(request.ext, "suspendTimeoutMillis", 0)
+    if wait_ms <= 0:
+        return False
+    ext = request.ext
+    if len(ext.get("subscription", "")) > _HELD_CHARS_MAX:
+        return False
+    request.body, request.ext = None, {name: ext[name] for name in _FIELDS if name in ext}
+    deadline = asyncio.get_running_loop().time() + wait_ms / 1000
+    held = Held(connection, request, offset, deadline, wanted.by_code, wanted.by_record)
+    return ctx.hold.add((topic, queue_id), held)
+
+
+# ---- checks
+
+
+def _checked(
+    ctx: Context, connection: Connection, group: str, topic: str, queue_id: int, sys_flag: int, ext: dict[str, str]
+) -> Wanted:
+    """The filter of an allowed pull. Raises ResponseError in the order of BP-01."""
+    if not ctx.settings.broker_permission & _READ:
+        text = f"the broker[{ctx.store_host.ip}] pulling message is forbidden"
+        raise response_error(ResponseCode.NO_PERMISSION, text)
+    config = ctx.groups.table.get(group) or _group(ctx, group)
+    if not config.consume_enable:
+        raise response_error(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
+    topic_config = ctx.topics.table.get(topic)
+    if topic_config is None:
+        raise _no_topic(ctx, connection, topic)
+    if not topic_config.perm & _READ:
+        raise response_error(ResponseCode.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden")
+    if not 0 <= queue_id < topic_config.read_queue_nums:
+        text = (
+            f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:[{topic_config.read_queue_nums}] "
+            f"consumer:[{connection.remote_address}]"
+        )
+        raise response_error(ResponseCode.SYSTEM_ERROR, text)
+    if sys_flag & _SUBSCRIPTION:
+        return _by_expression(ctx, topic, ext.get("subscription"), ext.get("expressionType"))
+    return _by_group(ctx, group, topic, int64_or(ext, "subVersion", 0), config.consume_broadcast_enable)
+
+
+def _group(ctx: Context, group: str) -> SubscriptionGroupConfig:
+    problem = group_problem(group)
+    config = ctx.groups.find(group) if problem is None else None
+    if config is None:
+        text = f"subscription group [{group}] does not exist, {problem or _FAQ.strip()}"
+        raise response_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+    return config
+
+
+def _no_topic(ctx: Context, connection: Connection, topic: str) -> ResponseError:
+    problem = topic_problem(topic)
+    text = f"topic[{topic}] not exist, apply first please!{_FAQ}"
+    return response_error(ResponseCode.TOPIC_NOT_EXIST, f"{text} ({problem})" if problem else text)
+
+
+def _by_expression(ctx: Context, topic: str, text: str | None, kind: str | None) -> Wanted:
+    """The filter that a pull brings along. Raises ResponseError 23 or 1."""
+    if is_tag_kind(kind):
+        return _for_retry(ctx, topic, wanted_by_tags(text))
+    matcher = matcher_of(text, kind)
+    require_property_filter(kind, ctx.settings.property_filter_enable)
+    return _for_retry(ctx, topic, wanted_by(matcher))
+
+
+def _for_retry(ctx: Context, topic: str, wanted: Wanted) -> Wanted:
+    """The filter for a group's retry topic; with filterSupportRetry by the topic on which a message failed (FIL-05)."""
+    if ctx.settings.filter_support_retry and topic.startswith(RETRY_PREFIX):
+        return wanted._replace(by_record=ctx.filters.for_retry(topic.removeprefix(RETRY_PREFIX)))
+    return wanted
+
+
+def _by_group(ctx: Context, group: str, topic: str, version: int, broadcast_allowed: bool) -> Wanted:
+    """The filter that an online group subscribed. Raises ResponseError 24, 16, 25, 27, 28 or 1."""
+    live = ctx.clients.consumers.get(group)
+    if live is None:
+        text = f"the consumer's group info not exist{_FAQ}"
+        raise response_error(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
+    if live.message_model == "BROADCASTING" and not broadcast_allowed:
+        text = f"the consumer group[{group}] can not consume by broadcast way"
+        raise response_error(ResponseCode.NO_PERMISSION, text)
+    subscription = _subscription(live, topic)
+    if subscription.sub_version < version:
+        text = "the consumer's subscription not latest"
+        raise response_error(ResponseCode.SUBSCRIPTION_NOT_LATEST, text)
+    kind = subscription.expression_type
+    if is_tag_kind(kind):
+        if subscription.sub_string == "*" or subscription.class_filter_mode:
+            return _for_retry(ctx, topic, EVERYTHING)
+        return _for_retry(ctx, topic, wanted_by(subscribed_tags(subscription.sub_string, subscription.code_set)))
+    record = ctx.filters.for_pull(topic, group, version)
+    require_property_filter(kind, ctx.settings.property_filter_enable)
+    return _for_retry(ctx, topic, wanted_by(record))
+
+
+def _subscription(live: ConsumerGroup, topic: str) -> SubscriptionData:
+    subscription = live.subscriptions.get(topic)
+    if subscription is None:
+        text = f"the consumer's subscription not exist{_FAQ}"
+        raise response_error(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
+    return subscription

@@ -1,0 +1,88 @@
+"""Questions that only a consumer can answer, handed on to it: 223 as 221, 307, 309. Source: spec 03 CA-15, section 15."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.requests.messages import record_at
+from saturnmq.net import CallTimeout, Connection
+from saturnmq.protocol.bodies import GetConsumerStatusBody, MessageQueue
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.errors import RemoteProtocolError, SaturnError, response_error
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers import messaging as h
+from saturnmq.protocol.ids import parse_offset_message_id
+
+RELAY_TIMEOUT_MS: Final = 10_000
+STATUS_TIMEOUT_MS: Final = 5_000
+
+
+async def running_info(
+    ctx: Context, connection: Connection, request: Command, header: h.GetConsumerRunningInfo
+) -> Command:
+    """307: what a consumer says about itself."""
+    return await _relayed(ctx, request, header.consumer_group, header.client_id, dict(request.ext), request.body)
+
+
+async def consume_directly(
+    ctx: Context, connection: Connection, request: Command, header: h.ConsumeMessageDirectly
+) -> Command:
+    """309: a consumer is given one message, out of turn, and says what became of it."""
+    try:
+        _, offset = parse_offset_message_id(header.msg_id or "")
+    except SaturnError as error:
+        raise response_error(
+            ResponseCode.SYSTEM_ERROR, f"msgId={header.msg_id!r:.80} is no offset id: {error}"
+        ) from error
+    record = record_at(ctx, offset)
+    if record is None:
+        raise response_error(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+    ext = request.ext | {"brokerName": ctx.settings.broker_name}
+    return await _relayed(ctx, request, header.consumer_group, header.client_id or "", ext, record)
+
+
+async def _relayed(
+    ctx: Context, request: Command, group: str, client_id: str, ext: dict[str, str], body: bytes | None
+) -> Command:
+    """The answer of one member; 207 when it says nothing within RELAY_TIMEOUT_MS, 1 when it is not there."""
+    live = ctx.clients.consumers.get(group)
+    members = live.members.items() if live is not None else ()
+    member = next((c for c, info in members if info.client_id == client_id), None)
+    if member is None:
+        text = f"The Consumer <{group}> <{client_id}> not online"
+        return request.reply(ResponseCode.SYSTEM_ERROR, text)
+    try:
+        answer = await member.invoke(Command(request.code, ext=ext, body=body), RELAY_TIMEOUT_MS)
+    except CallTimeout as error:
+        text = f"consumer <{group}> <{client_id}> Timeout: {error}"
+        return request.reply(ResponseCode.CONSUME_MSG_TIMEOUT, text)
+    except SaturnError as error:
+        text = f"invoke consumer <{group}> <{client_id}> Exception: {error}"
+        return request.reply(ResponseCode.SYSTEM_ERROR, text)
+    return request.reply(answer.code, answer.remark, answer.ext, answer.body)
+
+
+async def consumer_status(
+    ctx: Context, connection: Connection, request: Command, header: h.GetConsumerStatus
+) -> Command:
+    """223: the offsets that members hold (221), of clientAddr (a client id) or of all; who does not answer is left out."""
+    live = ctx.clients.consumers.get(header.group)
+    if live is None or not live.members:
+        text = f"No Any Consumer online in the consumer group: [{header.group}]"
+        raise response_error(ResponseCode.SYSTEM_ERROR, text)
+    table: dict[str, dict[MessageQueue, int]] = {}
+    for member, info in list(live.members.items()):
+        if header.client_addr and info.client_id != header.client_addr:
+            continue
+        ask = h.GetConsumerStatus(topic=header.topic, group=header.group)
+        command = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext=ask.to_ext())
+        try:
+            answer = await member.invoke(command, STATUS_TIMEOUT_MS)
+            if answer.code == ResponseCode.SUCCESS and answer.body:
+                table[info.client_id] = GetConsumerStatusBody.decode(answer.body).message_queue_table
+        except RemoteProtocolError as error:
+            raise response_error(ResponseCode.SYSTEM_ERROR, f"{info.client_id} answered {error}") from error
+        except SaturnError:
+            continue
+    return request.reply(body=GetConsumerStatusBody(consumer_table=table).encode())

@@ -1,0 +1,105 @@
+"""Replies to requests (324, 325): pushed to the client that asked (326), and stored. Source: spec 03 RR-02..04."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.numbers import int32, int32_or, int64
+from saturnmq.broker.properties import find, with_property
+from saturnmq.broker.requests.send import REFUSALS, place_of, put_one, refusal, refused_at_arrival, short_fields
+from saturnmq.net import Connection
+from saturnmq.protocol.bodies import TopicConfig
+from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
+from saturnmq.protocol.errors import SaturnError, response_error
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers.messaging import PushReplyMessage
+from saturnmq.store import PutStatus
+
+log = logging.getLogger(__name__)
+
+PUSH_TIMEOUT_MS: Final = 10_000
+
+
+async def send_reply(ctx: Context, connection: Connection, request: Command) -> Command:
+    """324, 325: answered when the requester has confirmed the reply, or with why it does not have it."""
+    ext = short_fields(request)
+    base = ctx.answers.base()
+    try:
+        refused = refused_at_arrival(ctx, request, base)
+        if refused is not None:
+            return refused
+        if ctx.waiting_replies >= ctx.settings.reply_queue_max:
+            text = f"[OVERLOAD]system busy, {ctx.waiting_replies} replies wait for their requesters"
+            raise response_error(ResponseCode.SYSTEM_BUSY, text)
+        config, queue_id = place_of(ctx, connection, ext)
+        push = _push_of(ctx, connection, request, ext, queue_id)
+        place = _stored(ctx, connection, request, ext, config, queue_id)
+    except REFUSALS as error:
+        return refusal(request, error, base)
+    ctx.waiting_replies += 1
+    try:
+        with connection.aside(request):
+            problem = await _push(ctx, ext.get("i") or "", push)
+    finally:
+        ctx.waiting_replies -= 1
+    if problem is not None:
+        log.warning("reply not delivered peer=%s: %s", connection.remote_address, problem)
+        return request.reply(ResponseCode.SYSTEM_ERROR, problem, base | place)
+    return request.reply(ResponseCode.SUCCESS, None, base | place)
+
+
+def _push_of(ctx: Context, connection: Connection, request: Command, ext: dict[str, str], queue_id: int) -> Command:
+    """The request to the client that waits for this reply."""
+    now = ctx.clock_ms()
+    header = PushReplyMessage(
+        producer_group=ext["a"],
+        topic=ext["b"],
+        default_topic=ext["c"],
+        default_topic_queue_nums=int32(ext, "d"),
+        queue_id=queue_id,
+        sys_flag=int32(ext, "f"),
+        born_timestamp=int64(ext, "g"),
+        flag=int32(ext, "h"),
+        properties=with_property(ext.get("i") or "", PropertyKey.PUSH_REPLY_TIME, str(now)),
+        reconsume_times=int32_or(ext, "j", 0),
+        unit_mode=ext.get("k") == "true",
+        born_host=connection.remote_address,
+        store_host=ctx.address,
+        store_timestamp=now,
+    )
+    return Command(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext=header.to_ext(), body=request.body)
+
+
+def _stored(
+    ctx: Context, connection: Connection, request: Command, ext: dict[str, str], config: TopicConfig, queue_id: int
+) -> dict[str, str]:
+    """Store the reply; where it is. Whether that works changes nothing for who replies (RR-04)."""
+    nowhere = {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0"}
+    if not ctx.settings.store_replies:
+        return nowhere
+    result, _ = put_one(ctx, connection, request, ext, config, queue_id)
+    if result.status is not PutStatus.PUT_OK:
+        log.warning("reply not stored topic=%s: %s %s", config.topic_name, result.status.value, result.reason)
+        return nowhere
+    return ctx.answers.fields(queue_id, result.queue_offset, (result.physical_offset,))
+
+
+async def _push(ctx: Context, properties: str, push: Command) -> str | None:
+    """Bring it to the requester; None, or why that failed."""
+    client_id = find(properties, PropertyKey.REPLY_TO_CLIENT)
+    if client_id is None:
+        return f"reply message properties[{PropertyKey.REPLY_TO_CLIENT}] is null"
+    requester = ctx.clients.producer_of_id(client_id)
+    if requester is None:
+        return f"push reply message fail, channel of <{client_id}> not found."
+    try:
+        answer = await requester.invoke(
+            push, PUSH_TIMEOUT_MS, limited=False
+        )  # replyThreadPoolQueueCapacity is the bound
+    except SaturnError as error:
+        return f"push reply message to {client_id} fail: {error}"
+    if answer.code != ResponseCode.SUCCESS:
+        return f"push reply message to {client_id} fail: code {answer.code} {answer.remark or ''}".strip()
+    return None

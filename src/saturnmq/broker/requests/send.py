@@ -1,0 +1,411 @@
+"""Sends: codes 10, 310, 320, whatever they hold. It works on extFields as they are and builds few objects.
+
+This is the reference implementation; `send_fast` answers most single messages and must do what is done here.
+
+Source: spec 01 sections 4 and 5.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.names import topic_problem
+from saturnmq.broker.numbers import int32, int32_or, int64
+from saturnmq.broker.properties import find, take, with_property, without
+from saturnmq.broker.services.delay import scheduled
+from saturnmq.broker.services.timer import deliver_ms_of
+from saturnmq.broker.services.transactions import as_half
+from saturnmq.net import Connection, Later
+from saturnmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+from saturnmq.protocol.codes import (
+    DLQ_PREFIX,
+    FORBIDDEN_SEND_TOPICS,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    TRANSACTION_MASK,
+    VERSION_MAX_RECONSUME,
+    Perm,
+    PropertyKey,
+    RequestCode,
+    ResponseCode,
+    SysFlag,
+)
+from saturnmq.protocol.errors import HeaderError, MessageError, MissingField, ResponseError, StoreError, response_error
+from saturnmq.protocol.frames.command import Command, FrameDecoder
+from saturnmq.protocol.message import Host, Message, decode_batch
+from saturnmq.store import PutResult, PutStatus
+
+_FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
+_MULTI_TAGS: Final = int(SysFlag.MULTI_TAGS)
+_COMMIT: Final = int(SysFlag.COMMIT)
+NOT_HOSTS: Final = ~int(
+    SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+)  # they tell a record's layout: not the sender's to set
+V1: Final = {
+    "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId",
+    "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes", "k": "unitMode",
+    "l": "maxReconsumeTimes", "m": "batch", "n": "bname",
+}  # fmt: skip
+DELAYS: Final = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
+_DELAY_IN_BATCH: Final = re.compile(rb"\x02(?:%b)\x01(?!0?(?:\x02|\Z))" % "|".join(DELAYS).encode())
+_LONG_NAMES: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
+REFUSALS: Final = (KeyError, HeaderError, UnicodeEncodeError, ResponseError)
+V1_SHORT: Final = {name: short for short, name in V1.items()}
+_STATUS_CODES: Final = {
+    PutStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
+}
+
+
+def send(ctx: Context, connection: Connection, request: Command) -> Command | Later | Coroutine[Any, Any, Command]:
+    """10, 310, 320. With ASYNC_FLUSH the answer is made at once, else when the message is durable (SND-15)."""
+    ext = short_fields(request)
+    base = ctx.answers.base()
+    try:
+        refused = refused_at_arrival(ctx, request, base)
+        if refused is not None:
+            return refused
+        config, queue_id = place_of(ctx, connection, ext)
+        if request.code == RequestCode.SEND_BATCH_MESSAGE or ext.get("m") == "true":
+            result, wait = _put_batch(ctx, connection, request, ext, config, queue_id)
+        else:
+            result, wait = put_one(ctx, connection, request, ext, config, queue_id)
+    except REFUSALS as error:
+        return refusal(request, error, base)
+    store = ctx.store
+    at_once = store.confirms_at_once or not (wait or store.quorum) or result.status is not PutStatus.PUT_OK
+    if at_once and not ctx.topics.saver.writing:
+        return answer(ctx, request, result, result.status, queue_id)
+    if at_once:
+        return _answer_when_durable(ctx, request, result, queue_id, at_once=at_once)
+    return answer_later(ctx, result, lambda status: answer(ctx, request, result, status, queue_id))
+
+
+def answer_later(ctx: Context, result: PutResult, made: Callable[[PutStatus], Command | bytes]) -> Later:
+    """The answer, made of the status, when the message is on disk, and so is its topic, if that was made a moment ago."""
+    later = Later()
+    ctx.waiting_sends += 1
+
+    def told(status: PutStatus) -> None:
+        ctx.waiting_sends -= 1
+        give(ctx, later, made(status))
+
+    ctx.store.when_confirmed(result, told)
+    return later
+
+
+def give(ctx: Context, later: Later, reply: Command | bytes) -> None:
+    """The answer to a send, once topics that were made a moment ago are on disk."""
+    later.answer(_after_topics(ctx, reply) if ctx.topics.saver.writing else reply)
+
+
+async def _after_topics(ctx: Context, reply: Command | bytes) -> Command:
+    with contextlib.suppress(StoreError):  # logged where it is noticed; the message is stored all the same
+        await ctx.topics.saver.saved()
+    return reply if isinstance(reply, Command) else FrameDecoder().feed(reply)[0]
+
+
+def short_fields(request: Command) -> dict[str, str]:
+    """extFields by the one-letter names of the second version."""
+    ext = request.ext
+    if request.code in _LONG_NAMES:
+        return {short: ext[name] for short, name in V1.items() if name in ext}
+    return ext
+
+
+def refusal(request: Command, error: Exception, base: dict[str, str]) -> Command:
+    """The answer to a send that is not taken."""
+    if isinstance(error, ResponseError):
+        return request.reply(error.code or ResponseCode.SYSTEM_ERROR, error.remark, base)
+    if isinstance(error, KeyError):
+        name = error.args[0]
+        text = MissingField(V1[name] if request.code in _LONG_NAMES else name).message
+    elif isinstance(error, HeaderError):
+        text = error.message
+    else:
+        text = f"the properties are no text: {error}"
+    return request.reply(ResponseCode.SYSTEM_ERROR, text, base)
+
+
+def place_of(ctx: Context, connection: Connection, ext: dict[str, str]) -> tuple[TopicConfig, int]:
+    """Settings of the topic, and the queue, that a send goes to. Raises one of REFUSALS (SND-03..07)."""
+    topic = ext["b"]
+    queue_id = int32(ext, "e")
+    config = ctx.topics.table.get(topic)
+    if config is None or topic in FORBIDDEN_SEND_TOPICS:
+        config = _topic_for(ctx, topic, ext)
+    width = max(config.write_queue_nums, config.read_queue_nums)
+    if queue_id >= width:
+        text = f"request queueId[{queue_id}] is illegal, {describe(config)} Producer: {connection.remote_address}"
+        raise response_error(ResponseCode.SYSTEM_ERROR, text)
+    if config.order and not ctx.settings.broker_permission & Perm.WRITE:
+        text = f"the broker[{ctx.store_host.ip}] sending message is forbidden"
+        raise response_error(ResponseCode.NO_PERMISSION, text)
+    if queue_id < 0:
+        queue_id = ctx.stats.put_messages % max(config.write_queue_nums, 1)
+    return config, queue_id
+
+
+def describe(config: TopicConfig) -> str:
+    """A topic's settings as the original prints them."""
+    return (
+        f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
+        f"writeQueueNums={config.write_queue_nums}, perm={perm_text(config.perm)}, "
+        f"topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag}, "
+        f"order={'true' if config.order else 'false'}]"
+    )
+
+
+def perm_text(perm: int) -> str:
+    """`RW-` and the like."""
+    return f"{'R' if perm & Perm.READ else '-'}{'W' if perm & Perm.WRITE else '-'}{'X' if perm & Perm.INHERIT else '-'}"
+
+
+def refused_at_arrival(ctx: Context, request: Command, base: dict[str, str]) -> Command | None:
+    """Not yet in service, store busy, or too many sends under way (SND-02, REM-13, REM-14)."""
+    settings = ctx.settings
+    if settings.accept_send_from_ms and ctx.clock_ms() < settings.accept_send_from_ms:
+        text = f"broker unable to service, until {settings.accept_send_from_ms}"
+        return request.reply(ResponseCode.SYSTEM_ERROR, text, base)
+    if ctx.store.busy:
+        text = "[REJECTREQUEST]system busy, start flow control for a while"
+        return request.reply(ResponseCode.SYSTEM_BUSY, text, base)
+    if ctx.waiting_sends >= settings.send_queue_max:
+        text = (
+            "[OVERLOAD]system busy, start flow control for a while"
+            f" ({ctx.waiting_sends} sends wait for the disk, at most {settings.send_queue_max} may)"
+        )
+        return request.reply(ResponseCode.SYSTEM_BUSY, text, base)
+    return None
+
+
+def _topic_for(ctx: Context, topic: str, ext: dict[str, str]) -> TopicConfig:
+    """The settings of a topic that is not in the table, or may not be sent to. Raises ResponseError (SND-04..06)."""
+    problem = topic_problem(topic)
+    if problem is not None:
+        raise response_error(ResponseCode.SYSTEM_ERROR, problem)
+    if topic in FORBIDDEN_SEND_TOPICS:
+        raise response_error(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+    if topic.startswith(RETRY_PREFIX):
+        _group_of(ctx, topic)
+    config = ctx.topics.create_for_send(topic, ext["c"], int32(ext, "d"), unit=ext.get("k") == "true")
+    if config is None:
+        why = (
+            ""
+            if ctx.settings.auto_create_topic
+            else " Topics are not created by a send here: autoCreateTopicEnable=false."
+        )
+        text = (
+            f"topic[{topic}] not exist, apply first please!{_FAQ}{why} "
+            f"Create it: mqadmin updateTopic -b {ctx.address} -t {topic}"
+        )
+        raise response_error(ResponseCode.TOPIC_NOT_EXIST, text)
+    return config
+
+
+def put_one(
+    ctx: Context, connection: Connection, request: Command, ext: dict[str, str], config: TopicConfig, queue_id: int
+) -> tuple[PutResult, bool]:
+    """Store a single message; its result, and whether the sender waits for durability."""
+    properties = ext.get("i") or ""
+    topic = config.topic_name
+    wait = True
+    if "WAIT\x01" in properties:
+        properties, waits = take(properties, "WAIT")
+        wait = waits != "false"
+    reconsume = int32_or(ext, "j", 0)
+    if topic.startswith(RETRY_PREFIX):
+        topic, queue_id = _retry_target(ctx, request, ext, topic, queue_id, reconsume)
+    if "CLUSTER\x01" in properties:
+        properties = without(properties, "CLUSTER")
+    if not properties:
+        stored = ctx.cluster_suffix[1:]
+    elif properties[-1] == "\x02":
+        stored = properties + ctx.cluster_suffix[1:]
+    else:
+        stored = properties + ctx.cluster_suffix
+    sys_flag = int32(ext, "f") & NOT_HOSTS
+    if config.topic_filter_type == "MULTI_TAG":
+        sys_flag |= _MULTI_TAGS
+    deliver_ms = None
+    half = "TRAN_MSG\x01" in stored and _is_half(ctx, stored, reconsume)
+    if half:
+        stored = as_half(topic, queue_id, stored, ext["a"])
+        topic, queue_id, sys_flag = HALF_TOPIC, 0, sys_flag & ~TRANSACTION_MASK
+    elif "DEL" in stored:  # DELAY, TIMER_DELAY_SEC and their like
+        topic, queue_id, stored, deliver_ms = _delayed(ctx, topic, queue_id, stored, sys_flag)
+    body = request.body or b""
+    message = Message(
+        topic,
+        body,
+        stored.encode(),
+        queue_id,
+        int32(ext, "h"),
+        sys_flag,
+        int64(ext, "g"),
+        born_host(connection),
+        ctx.store_host,
+        reconsume,
+    )
+    result = ctx.store.put(message) if deliver_ms is None else ctx.timer.put(message, deliver_ms)
+    if result.status is PutStatus.PUT_OK:
+        stats = ctx.stats
+        stats.put_messages += 1
+        stats.put_bytes += result.size
+        if half:
+            ctx.transactions.prepared(message, result)
+    return result, wait
+
+
+def _put_batch(
+    ctx: Context, connection: Connection, request: Command, ext: dict[str, str], config: TopicConfig, queue_id: int
+) -> tuple[PutResult, bool]:
+    """Store all messages of a batch, or none (BAT-04..06)."""
+    limit = ctx.store.settings.message_bytes_max
+    raw = request.body or b""
+    if len(raw) > limit:
+        text = f"the batch of {len(raw)} bytes is illegal, the limit is {limit} bytes"
+        raise response_error(ResponseCode.MESSAGE_ILLEGAL, text)
+    try:
+        items = decode_batch(raw)
+    except MessageError as error:
+        raise response_error(ResponseCode.MESSAGE_ILLEGAL, f"the batch body is malformed: {error.message}") from error
+    topic = config.topic_name
+    if topic.startswith(RETRY_PREFIX):
+        raise response_error(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + topic)
+    common = ext.get("i") or ""
+    strings = [common.encode(), *(item.properties_raw for item in items)]
+    joined = b"\x02" + b"\x02".join(strings)
+    if b"DEL" in joined and _DELAY_IN_BATCH.search(joined):
+        text = "a batch cannot be delayed, and property DELAY or one of TIMER_... is set in it"
+        raise response_error(ResponseCode.MESSAGE_ILLEGAL, text)
+    wait = find(common, "WAIT") != "false"
+    common = with_property(common, "CLUSTER", ctx.settings.cluster_name)
+    tail = common.encode()
+    sys_flag = int32(ext, "f") & NOT_HOSTS
+    if config.topic_filter_type == "MULTI_TAG":
+        sys_flag |= _MULTI_TAGS
+    born, born_ms, store_host = born_host(connection), int64(ext, "g"), ctx.store_host
+    separated = b"\x02" + tail
+    entries = [(body, own + (separated if own and own[-1] != 2 else tail), flag) for body, own, flag in items]
+    shared = Message(topic, b"", b"", queue_id, 0, sys_flag, born_ms, born, store_host)
+    result = ctx.store.put_entries(shared, entries)
+    if result.status is PutStatus.PUT_OK:
+        ctx.stats.put_messages += len(entries)
+        ctx.stats.put_bytes += result.size
+    return result, wait
+
+
+def _is_half(ctx: Context, properties: str, reconsume: int) -> bool:
+    """Whether a message is the first half of a transaction (TX-03). Old clients leave the mark in copies that they send to a
+    retry topic: those are none. Raises ResponseError where transactions are not allowed (SND-12)."""
+    if (find(properties, PropertyKey.TRAN_MSG) or "").lower() != "true":
+        return False
+    if reconsume > 0 and (find(properties, PropertyKey.DELAY) or "0") != "0":
+        return False
+    if ctx.settings.reject_transactions:
+        text = f"the broker[{ctx.store_host.ip}] sending transaction message is forbidden"
+        raise response_error(ResponseCode.NO_PERMISSION, text)
+    return True
+
+
+def _delayed(
+    ctx: Context, topic: str, queue_id: int, properties: str, sys_flag: int
+) -> tuple[str, int, str, int | None]:
+    """Where a message with the property DELAY is stored: under its level, but for dead letters, and for the prepared and
+    rolled back parts of a transaction (ST-08, DLY-02). And until when (Unix ms), if it is for a time and no level."""
+    if topic.startswith(DLQ_PREFIX):
+        return topic, queue_id, without(properties, PropertyKey.DELAY), None
+    if sys_flag & TRANSACTION_MASK not in (0, _COMMIT):
+        return topic, queue_id, properties, None
+    place = scheduled(topic, queue_id, properties, ctx.delay.level_max)
+    timed = place[0] == topic and not topic.startswith(RETRY_PREFIX)  # a copy for a retry had its time
+    return *place, deliver_ms_of(properties, ctx.clock_ms()) if timed else None
+
+
+def _retry_target(
+    ctx: Context, request: Command, ext: dict[str, str], topic: str, queue_id: int, reconsume: int
+) -> tuple[str, int]:
+    """Where a message for a retry topic goes: there, or to the dead letters when it was tried too often (SND-09)."""
+    most = _group_of(ctx, topic).retry_max_times
+    if request.version >= VERSION_MAX_RECONSUME:
+        most = int32_or(ext, "l", most)
+    if reconsume < most:
+        return topic, queue_id
+    dead = DLQ_PREFIX + topic[len(RETRY_PREFIX) :]
+    ctx.topics.ensure_for_group(dead, 1)
+    return dead, 0
+
+
+def _group_of(ctx: Context, retry_topic: str) -> SubscriptionGroupConfig:
+    """The settings of a retry topic's group. Raises ResponseError 26."""
+    group = retry_topic[len(RETRY_PREFIX) :]
+    config = ctx.groups.find(group)
+    if config is None:
+        text = f"subscription group not exist, {group}{_FAQ}"
+        raise response_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+    return config
+
+
+def born_host(connection: Connection) -> Host:
+    """The peer's address as a record holds it; made once per connection."""
+    host = connection.attributes.get("host")
+    if host is None:
+        ip, _, port = connection.remote_address.rpartition(":")
+        host = connection.attributes["host"] = Host(ip.partition("%")[0] or "127.0.0.1", int(port or 0))
+    return host  # type: ignore[return-value]
+
+
+async def _answer_when_durable(
+    ctx: Context, request: Command, result: PutResult, queue_id: int, *, at_once: bool
+) -> Command:
+    """The answer when the message is on disk, and so is its topic, if that was made a moment ago."""
+    ctx.waiting_sends += 1
+    try:
+        status = result.status if at_once else await ctx.store.wait_confirmed(result)
+        if ctx.topics.saver.writing:
+            with contextlib.suppress(StoreError):  # logged where it is noticed; the message is stored all the same
+                await ctx.topics.saver.saved()
+    finally:
+        ctx.waiting_sends -= 1
+    return answer(ctx, request, result, status, queue_id)
+
+
+def answer(ctx: Context, request: Command, result: PutResult, status: PutStatus, queue_id: int) -> Command:
+    """The response of spec 01 section 4.1; a message that is stored has its place in it (SND-13)."""
+    code = _STATUS_CODES.get(status, ResponseCode.SYSTEM_ERROR)
+    if result.physical_offset >= 0 and code in (0, 10, 11, 12):
+        offsets = result.physical_offsets or (result.physical_offset,)
+        return request.reply(code, None, ctx.answers.fields(queue_id, result.queue_offset, offsets))
+    ctx.stats.put_failed += 1
+    return request.reply(code, _remark(ctx, status, result.reason), ctx.answers.base())
+
+
+def _remark(ctx: Context, status: PutStatus, reason: str) -> str:
+    if status is PutStatus.CREATE_MAPPED_FILE_FAILED:
+        return f"create mapped file failed, server is busy or broken. {reason}".strip()
+    if status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
+        limit = ctx.store.settings.message_bytes_max
+        return (
+            "the message is illegal, maybe msg body or properties length not matched. "
+            f"msg body length limit {limit}B, msg properties length limit 32KB. ({reason})"
+        )
+    if status is PutStatus.SERVICE_NOT_AVAILABLE:
+        return (
+            "service not available now. It may be caused by one of the following reasons: "
+            f"the broker's disk is full, messages are put to the slave, the broker is shutting down. ({reason})"
+        )
+    if status is PutStatus.OS_PAGE_CACHE_BUSY:
+        return "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+    if not reason and ctx.store.failure is not None:  # it came while the sender waited (DUR-06)
+        reason = ctx.store.failure.message
+    return f"UNKNOWN_ERROR {reason}".strip()

@@ -1,0 +1,111 @@
+"""The answer to a stored send, as the bytes of its frame. Equal, byte for byte, to what `encode_frame` makes of the fields.
+
+Within one broker these answers differ in opaque, queue, queue offset and physical offset only, so the rest is formatted once.
+Source: spec 01 section 4.1, SND-13; spec 00 section 3.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from saturnmq.protocol.codes import CommandFlag
+from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
+
+_JSON: Final = Serialization.JSON
+_I32: Final = struct.Struct(">i")
+_PREFIX: Final = struct.Struct(">ii")
+_PATTERNS_MAX: Final = 4096  # a broker has that many queue ids at most in use
+_RESPONSE: Final = int(CommandFlag.RESPONSE)
+_MARK: Final = 0x41424344  # "ABCD" in a binary header, where the opaque of an answer goes
+_PLACE: Final = 8 + 5  # of the opaque in a frame with a binary header
+
+
+class SendAnswers:
+    """Answers of one broker: its region, whether it traces, and the first half of its message ids."""
+
+    __slots__ = ("_base", "_binary", "_id_prefix", "_ids", "_json")
+
+    def __init__(self, region_id: str, trace_on: bool, id_prefix: str) -> None:
+        self._base = {"MSG_REGION": region_id, "TRACE_ON": "true" if trace_on else "false"}
+        self._id_prefix = id_prefix
+        self._ids = (1, id_prefix + "%016X")  # how many ids the last answer had, and their pattern
+        self._binary: dict[int, tuple[int, int, bytes]] = {}  # queue id -> queue offsets from, below; pattern
+        self._json: dict[int, bytes] = {}
+
+    def base(self) -> dict[str, str]:
+        """extFields of every answer, also of a refusal."""
+        return self._base.copy()
+
+    def fields(self, queue_id: int, queue_offset: int, physical_offsets: Sequence[int]) -> dict[str, str]:
+        """extFields of the answer; a batch's message ids are joined by commas (BAT-05)."""
+        count = len(physical_offsets)
+        if count != self._ids[0]:
+            self._ids = count, ",".join([self._id_prefix + "%016X"] * count)
+        ids = self._ids[1] % tuple(physical_offsets)
+        return self._base | {"msgId": ids, "queueId": str(queue_id), "queueOffset": str(queue_offset)}
+
+    def one(
+        self, serialization: Serialization, opaque: int, queue_id: int, queue_offset: int, physical_offset: int
+    ) -> bytes:
+        """The frame for a single message."""
+        if serialization is _JSON:
+            header = (self._json.get(queue_id) or self._json_pattern(queue_id)) % (
+                opaque, physical_offset, queue_offset
+            )  # fmt: skip
+            size = len(header)
+            return _PREFIX.pack(4 + size, size) + header
+        known = self._binary.get(queue_id)
+        if known is None or not known[0] <= queue_offset < known[1]:
+            known = self._binary_pattern(queue_id, queue_offset)
+        return known[2] % (_I32.pack(opaque), physical_offset, queue_offset)
+
+    def batch(
+        self,
+        serialization: Serialization,
+        opaque: int,
+        queue_id: int,
+        queue_offset: int,
+        physical_offsets: Sequence[int],
+    ) -> bytes:
+        """The frame for a batch."""
+        ext = self.fields(queue_id, queue_offset, physical_offsets)
+        return encode_frame(Command(0, ext=ext, opaque=opaque, flag=_RESPONSE, serialization=serialization))
+
+    def _sample(self, queue_id: int, queue_offset: int, serialization: Serialization) -> bytes:
+        """An answer whose physical offset is 0 and whose opaque is _MARK."""
+        ext = self.fields(queue_id, queue_offset, (0,))
+        return encode_frame(Command(0, ext=ext, opaque=_MARK, flag=_RESPONSE, serialization=serialization))
+
+    def _binary_pattern(self, queue_id: int, queue_offset: int) -> tuple[int, int, bytes]:
+        """For queue offsets with as many digits as this one: they decide the lengths in a frame."""
+        digits = len(str(queue_offset))
+        frame = self._sample(queue_id, queue_offset, Serialization.ROCKETMQ)
+        at = frame.rindex(self._id_prefix.encode() + b"0" * 16) + len(self._id_prefix)
+        before, middle, after = frame[:_PLACE], frame[_PLACE + 4 : at], frame[at + 16 : -digits]
+        pattern = b"%b%%b%b%%016X%b%%d" % (_literal(before), _literal(middle), _literal(after))
+        if len(self._binary) >= _PATTERNS_MAX:
+            self._binary.clear()
+        low = 10 ** (digits - 1) if digits > 1 else 0
+        known = self._binary[queue_id] = (low, 10**digits, pattern)
+        return known
+
+    def _json_pattern(self, queue_id: int) -> bytes:
+        header = _literal(self._sample(queue_id, 0, _JSON)[8:])
+        for sample, pattern in (
+            (f'"opaque":{_MARK},'.encode(), b'"opaque":%d,'),
+            (f'"msgId":"{self._id_prefix}{0:016X}"'.encode(), f'"msgId":"{self._id_prefix}%016X"'.encode()),
+            (b'"queueOffset":"0"', b'"queueOffset":"%d"'),
+        ):
+            before, _, after = header.rpartition(sample)
+            header = before + pattern + after
+        if len(self._json) >= _PATTERNS_MAX:
+            self._json.clear()
+        self._json[queue_id] = header
+        return header
+
+
+def _literal(text: bytes) -> bytes:
+    """Text for a pattern, where % is written twice."""
+    return text.replace(b"%", b"%%")

@@ -1,0 +1,184 @@
+"""Codes 10 and 310, single messages for an existing topic, answered at once or when durable: the fast path.
+
+What follows from the part of a header that a producer repeats is worked out once per header template (`ParsedTemplate`). It takes
+messages as real clients send them: either header serialization, any user properties, tags and keys, in any order. What needs
+more than a record (a new topic, a delay, a transaction, a retry, a busy store) goes to `send.send`, the reference
+implementation: for any request both leave the same bytes in the store and on the wire. A new rule for sends belongs there;
+when it concerns a property or a field, exclude it here. Source: spec 01 section 4, SND-01..15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from saturnmq.broker.context import Context
+from saturnmq.broker.numbers import int32, int32_or
+from saturnmq.broker.properties import find, is_set, take
+from saturnmq.broker.requests import send as reference
+from saturnmq.net import Connection, Later
+from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, RETRY_PREFIX, TRANSACTION_MASK, CommandFlag, RequestCode
+from saturnmq.protocol.errors import HeaderError
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.frames.header_templates import HeaderTemplate, TemplateCommand
+from saturnmq.protocol.message import Message
+from saturnmq.replication.dledger.store import LedgerStore
+from saturnmq.store import PutResult, PutStatus
+
+_ONEWAY: Final = int(CommandFlag.ONEWAY)
+_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
+_V1: Final = int(RequestCode.SEND_MESSAGE)
+_PUT_OK: Final = PutStatus.PUT_OK
+_QUEUE_IDS: Final = {str(number).encode(): number for number in range(1024)}
+_BORN_DIGITS_MAX: Final = 18  # more may not fit 64 bits
+
+
+class ParsedTemplate:
+    """What the shared part of a header says. queue and born are indexes into `TemplateCommand.values`."""
+
+    __slots__ = ("born", "born_ms", "born_text", "flag", "queue", "reconsume", "sys_flag", "topic")
+
+    def __init__(self, ext: dict[str, str], queue: int, born: int) -> None:
+        self.queue, self.born = queue, born
+        self.topic = ext["b"]
+        self.sys_flag = int32(ext, "f") & reference.NOT_HOSTS
+        self.flag = int32(ext, "h")
+        self.reconsume = int32_or(ext, "j", 0)
+        self.born_text: bytes | None = None  # of the last message: many share their millisecond
+        self.born_ms = 0
+
+
+def parse(template: HeaderTemplate) -> ParsedTemplate | None:
+    """What requests of this template share; None when the fast path does not take them."""
+    shared, names = template.shared, template.names
+    if template.code == _V1:
+        shared = {short: shared[name] for short, name in reference.V1.items() if name in shared}
+        names = tuple(reference.V1_SHORT.get(name, name) for name in names)
+    if template.code == _BATCH or shared.get("m") == "true":
+        return None
+    try:
+        parsed = ParsedTemplate(shared, names.index("e"), names.index("g"))
+    except (KeyError, ValueError, HeaderError):
+        return None
+    topic = parsed.topic
+    if topic in FORBIDDEN_SEND_TOPICS or topic.startswith(RETRY_PREFIX) or parsed.sys_flag & TRANSACTION_MASK:
+        return None
+    return parsed
+
+
+def send(
+    ctx: Context, connection: Connection, request: Command
+) -> Command | bytes | Later | Coroutine[Any, Any, Command]:
+    """The answer, or its frame; an empty one to a one-way request."""
+    if type(request) is TemplateCommand:
+        template = request.template
+        parsed = template.parsed
+        if parsed is None:
+            parsed = template.parsed = parse(template) or False
+        if parsed is not False:
+            answer = _send(ctx, connection, request, parsed)
+            if answer is not None:
+                return answer
+    return reference.send(ctx, connection, request)
+
+
+def _send(
+    ctx: Context, connection: Connection, request: TemplateCommand, parsed: ParsedTemplate
+) -> Command | bytes | Later | None:
+    """Store the message; None, with nothing done yet, when the reference implementation has to."""
+    store, topics = ctx.store, ctx.topics
+    values = request.values
+    queue_id = _QUEUE_IDS.get(values[parsed.queue])
+    config = topics.table.get(parsed.topic)
+    if (
+        queue_id is None
+        or config is None
+        or config.order
+        or config.topic_filter_type != "SINGLE_TAG"
+        or (queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums)
+        or ctx.settings.accept_send_from_ms
+        or ctx.waiting_sends >= ctx.settings.send_queue_max
+        or topics.saver.writing
+        or store.busy
+    ):
+        return None
+    born = values[parsed.born]
+    if born != parsed.born_text:
+        if not born.isdigit() or len(born) > _BORN_DIGITS_MAX:
+            return None
+        parsed.born_text, parsed.born_ms = born, int(born)
+    properties = request.text
+    if "WAIT\x01" in properties:
+        properties, wait = take(properties, "WAIT")
+        if wait == "false" and not store.confirms_at_once:
+            return None
+    if "CLUSTER\x01" in properties:
+        properties = take(properties, "CLUSTER")[0]
+    if (
+        ("DEL" in properties and is_set(properties, reference.DELAYS))  # part of all their names, and of users' words
+        or ("TRAN_MSG\x01" in properties and (find(properties, "TRAN_MSG") or "").lower() == "true")
+    ):
+        return None
+    if not properties or properties[-1] == "\x02":
+        properties += ctx.cluster_suffix[1:]
+    else:
+        properties += ctx.cluster_suffix
+    message = Message(
+        config.topic_name,
+        request.body or b"",
+        properties.encode(),
+        queue_id,
+        parsed.flag,
+        parsed.sys_flag,
+        parsed.born_ms,
+        connection.attributes.get("host") or reference.born_host(connection),  # type: ignore[arg-type]
+        ctx.store_host,
+        parsed.reconsume,
+    )
+    if store.quorum and isinstance(store, LedgerStore):
+        return _put_soon(ctx, store, request, message)
+    result = store.put(message)
+    if result.status is not _PUT_OK:
+        return reference.answer(ctx, request, result, result.status, queue_id)
+    stats = ctx.stats
+    stats.put_messages += 1
+    stats.put_bytes += result.size
+    if not store.confirms_at_once:
+        return _answer_later(ctx, request, result, queue_id)
+    if request.flag & _ONEWAY:
+        return b""
+    return ctx.answers.one(request.serialization, request.opaque, queue_id, result.queue_offset, result.physical_offset)
+
+
+def _put_soon(ctx: Context, store: LedgerStore, request: TemplateCommand, message: Message) -> Later:
+    """In the proposal of this event-loop iteration; answered when the group has committed it."""
+    later, queue_id = Later(), message.queue_id
+    ctx.waiting_sends += 1
+
+    def completed(status: PutStatus, reason: str) -> None:
+        ctx.waiting_sends -= 1
+        if message.store_bytes:
+            ctx.stats.put_messages += 1
+            ctx.stats.put_bytes += message.store_bytes
+        made: Command | bytes
+        if status is _PUT_OK:
+            made = ctx.answers.one(
+                request.serialization, request.opaque, queue_id, message.queue_offset, message.physical_offset
+            )
+        else:
+            made = reference.answer(ctx, request, PutResult(status, reason=reason), status, queue_id)
+        reference.give(ctx, later, made)
+
+    store.put_soon(message, completed)
+    return later
+
+
+def _answer_later(ctx: Context, request: TemplateCommand, result: PutResult, queue_id: int) -> Later:
+    def made(status: PutStatus) -> Command | bytes:
+        if status is not _PUT_OK:
+            return reference.answer(ctx, request, result, status, queue_id)
+        return ctx.answers.one(
+            request.serialization, request.opaque, queue_id, result.queue_offset, result.physical_offset
+        )
+
+    return reference.answer_later(ctx, result, made)

@@ -1,0 +1,47 @@
+"""Transactions: their end (37), and another chance for one that the broker gave up (323). Source: spec 03 TX-04, TX-08."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from saturnmq.broker.context import Context
+from saturnmq.net import Connection
+from saturnmq.protocol.codes import ResponseCode, SysFlag
+from saturnmq.protocol.errors import MessageError
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers import messaging as h
+from saturnmq.protocol.ids import parse_offset_message_id
+
+log = logging.getLogger(__name__)
+
+_UNKNOWN: Final = 0
+_ENDS: Final = (int(SysFlag.COMMIT), int(SysFlag.ROLLBACK))
+
+
+def end(ctx: Context, connection: Connection, request: Command, header: h.EndTransaction) -> Command | None:
+    """37: usually one-way. A producer that does not know is not answered, and asked again."""
+    if header.commit_or_rollback == _UNKNOWN:
+        log.debug("producer does not know yet key=%s peer=%s", header.transaction_id, connection.remote_address)
+        return None
+    if header.commit_or_rollback not in _ENDS:
+        text = f"commitOrRollback={header.commit_or_rollback} must be 0, 8 or 12"
+        return request.reply(ResponseCode.SYSTEM_ERROR, text)
+    code, remark = ctx.transactions.end(header)
+    if code != ResponseCode.SUCCESS:
+        log.warning("end of transaction refused key=%s group=%s peer=%s: %s", header.transaction_id, header.producer_group,
+                    connection.remote_address, remark)  # fmt: skip
+    return request.reply(code, remark)
+
+
+def resume(ctx: Context, connection: Connection, request: Command, header: h.ResumeCheckHalfMessage) -> Command:
+    """323: a message of TRANS_CHECK_MAX_TIME_TOPIC becomes a half message again."""
+    try:
+        _, physical = parse_offset_message_id(header.msg_id or "")
+    except MessageError as error:
+        return request.reply(ResponseCode.SYSTEM_ERROR, error.message)
+    if not ctx.transactions.resume(physical):
+        text = f"Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed: {header.msg_id} was not given up by this broker"
+        return request.reply(ResponseCode.SYSTEM_ERROR, text)
+    log.info("half message is back by=%s id=%s", connection.remote_address, header.msg_id)
+    return request.reply()

@@ -1,0 +1,1 @@
+"""Services of a broker: long polling, delay, timer, transactions, registration, statistics."""

@@ -1,0 +1,310 @@
+"""Delayed messages: how a message is put aside under its level, and the one task that delivers what is due.
+
+A level is a queue of SCHEDULE_TOPIC_XXXX whose units hold the time of delivery, ascending; so only the head of each level is
+looked at, and a million waiting messages cost no memory. Progress is a queue offset per level, kept in delayOffset.json; it is
+written when the delivered copies are on disk, so that a crash repeats and never skips (DUR-19). Source: spec 03 section 9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from saturnmq.broker.properties import find, with_property
+from saturnmq.broker.services.periodic import Turns
+from saturnmq.broker.services.statistics import Stats
+from saturnmq.protocol.bodies import DelayOffsetTable
+from saturnmq.protocol.codes import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyKey, ResponseCode
+from saturnmq.protocol.errors import ConfigError, CorruptRecord, MessageError, StoreError, response_error
+from saturnmq.protocol.message import Message, decode_properties, decode_record
+from saturnmq.store import MessageStore, PutStatus, StateFile
+from saturnmq.store.delay import delay_levels
+from saturnmq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
+from saturnmq.store.queue.queue_extension import ADDRESS_MAX
+
+log = logging.getLogger(__name__)
+
+TURN_COUNT: Final = 64  # messages delivered before the loop gets to serve others
+TURN_BYTES: Final = 1 << 20
+IDLE_MS: Final = 1000  # never longer than the shortest level, so nobody has to wake the task for a new message
+SHORTEST_WAIT_MS: Final = 100
+RETRY_MS: Final = 100  # after a put that was refused, doubled each time
+RETRY_MS_MAX: Final = 2000
+PAUSE_MS: Final = 10_000  # of a level after an unexpected failure
+FLUSH_WAIT_MS: Final = 5000
+CLOCK_TOLERANCE_MS: Final = 60_000  # a record this far in the future means that the clock was set back
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,9}")
+
+
+def levels_of(text: str) -> tuple[int, ...]:
+    """Durations in ms of `messageDelayLevel`. Raises ConfigError."""
+    try:
+        levels = delay_levels(text)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if not levels:
+        raise ConfigError("messageDelayLevel names no level; at least one is needed, e.g. 1s")
+    return levels
+
+
+def level_of(properties: str, level_max: int) -> int:
+    """The delay level that a property string asks for, at most level_max; 0 for none (DLY-01).
+
+    Raises ResponseError 13 when DELAY is no number.
+    """
+    text = find(properties, PropertyKey.DELAY)
+    if text is None:
+        return 0
+    if _NUMBER.fullmatch(text) is None:
+        problem = f"property DELAY is {text!r:.40}, must be the number of a delay level, 0..{level_max}"
+        raise response_error(ResponseCode.MESSAGE_ILLEGAL, problem)
+    return min(max(int(text), 0), level_max)
+
+
+def scheduled(topic: str, queue_id: int, properties: str, level_max: int) -> tuple[str, int, str]:
+    """Topic, queue and properties under which a message is stored: those of its delay level if it has one (ST-08, DLY-02)."""
+    level = level_of(properties, level_max)
+    if not level:
+        return topic, queue_id, properties
+    properties = with_property(properties, PropertyKey.DELAY, str(level))
+    properties = with_property(properties, PropertyKey.REAL_TOPIC, topic)
+    return SCHEDULE_TOPIC, level - 1, with_property(properties, PropertyKey.REAL_QID, str(queue_id))
+
+
+def restored(message: Message) -> Message:
+    """The message that waits in a system topic, under its real topic and queue (DLY-05, TX-05). Raises MessageError."""
+    properties = decode_properties(message.properties_raw.decode(errors="replace"))  # a batch may bring what is no text
+    topic, queue = properties.get(PropertyKey.REAL_TOPIC), properties.get(PropertyKey.REAL_QID, "")
+    if not topic or _NUMBER.fullmatch(queue) is None or int(queue) < 0:
+        raise MessageError(f"REAL_TOPIC={topic!r:.150} REAL_QID={queue!r:.20} are no topic and queue")
+    if topic in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC):
+        raise MessageError(f"REAL_TOPIC is {topic}, where nothing is delivered to")
+    return Message(
+        topic,
+        message.body,
+        message.properties_raw,
+        int(queue),
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp_ms,
+        message.born_host,
+        message.store_host,
+        message.reconsume_times,
+    )
+
+
+@dataclass(slots=True)
+class Level:
+    """One level: where it stands, and until when it rests after a failure (Unix ms)."""
+
+    number: int
+    delay_ms: int
+    offset: int = -1  # not known yet
+    rests_until_ms: int = 0
+    rest_ms: int = 0
+
+    def rest(self, now_ms: int, least_ms: int, most_ms: int) -> int:
+        """Rest, twice as long as the last time; returns for how many ms."""
+        self.rest_ms = min(max(self.rest_ms * 2, least_ms), most_ms)
+        self.rests_until_ms = now_ms + self.rest_ms
+        return self.rest_ms
+
+    def resting_ms(self, now_ms: int) -> int:
+        """How long it still rests; not at all when the clock was set back."""
+        left_ms = self.rests_until_ms - now_ms
+        return left_ms if 0 < left_ms <= self.rest_ms else 0
+
+
+class _Budget:
+    """What one turn may still deliver."""
+
+    __slots__ = ("bytes", "count")
+
+    def __init__(self) -> None:
+        self.count, self.bytes = TURN_COUNT, TURN_BYTES
+
+    @property
+    def spent(self) -> bool:
+        return self.count <= 0 or self.bytes <= 0
+
+
+class DelayService:
+    """Delivers the messages of all levels, in the order of each level, from one task."""
+
+    def __init__(self, store: MessageStore, file: StateFile, stats: Stats, clock_ms: Callable[[], int]) -> None:
+        levels = levels_of(store.settings.message_delay_level)
+        self.level_max = len(levels)
+        self._levels = [Level(number, delay_ms) for number, delay_ms in enumerate(levels, 1)]
+        self._idle_ms = max(SHORTEST_WAIT_MS, min(IDLE_MS, *levels))
+        self._store = store
+        self._file = file
+        self._stats = stats
+        self._clock_ms = clock_ms
+        self._dirty = False
+        self._turns = Turns(self.turn)
+        self._saving = asyncio.Lock()
+        self._first = 0  # the level that a turn begins with
+        self._unknown: dict[int, int] = {}  # progress of levels that are not configured now
+
+    # ---- life
+
+    def load(self) -> None:
+        """Read delayOffset.json if it is there. Raises CorruptRecord, StoreError."""
+        found = self._file.read(DelayOffsetTable.decode)
+        for number, offset in found.offset_table.items() if found is not None else ():
+            if 1 <= number <= self.level_max:
+                self._levels[number - 1].offset = offset
+            else:
+                self._unknown[number] = offset
+
+    def start(self) -> None:
+        """Deliver from now on; the store serves already."""
+        self._turns.start()
+
+    async def stop(self) -> None:
+        """Deliver nothing more; the progress is on disk then."""
+        await self._turns.stop()
+        await self.save()
+
+    def wake(self) -> None:
+        """Look at the clock now: somebody has set it."""
+        self._turns.wake()
+
+    # ---- delivery
+
+    def turn(self) -> int:
+        """Deliver a bounded number of messages that are due; after how many ms to look again, 0: more are due now."""
+        now = self._clock_ms()
+        wait_ms = self._idle_ms
+        budget = _Budget()
+        count = self.level_max
+        first, self._first = self._first, (self._first + 1) % count
+        for index in range(count):
+            level = self._levels[(first + index) % count]
+            resting = level.resting_ms(now)
+            if resting:
+                wait_ms = min(wait_ms, resting)
+                continue
+            try:
+                wait_ms = min(wait_ms, self._turn_of(level, now, budget))
+            except Exception:
+                log.exception(
+                    "delay level=%s offset=%s failed, tried again in %s ms", level.number, level.offset, PAUSE_MS
+                )
+                level.rest(now, PAUSE_MS, PAUSE_MS)
+        return wait_ms
+
+    def _turn_of(self, level: Level, now_ms: int, budget: _Budget) -> int:
+        """The same for one level."""
+        queue = self._store.queues.get((SCHEDULE_TOPIC, level.number - 1))
+        if queue is None:
+            return self._idle_ms
+        self._correct(level, queue)
+        while level.offset < queue.max_offset:
+            start = level.offset
+            for offset, (physical, size, due_ms) in queue.units(start, TURN_COUNT):
+                if budget.spent:
+                    return 0
+                if size != FILLER_SIZE:
+                    if due_ms <= ADDRESS_MAX:
+                        due_ms = self._due_behind(level, queue, due_ms, physical)
+                    wait_ms = self._wait_ms(level, due_ms, now_ms)
+                    if wait_ms > 0:
+                        return wait_ms
+                    if not self._deliver(level, offset, physical, size):
+                        return level.rest(now_ms, RETRY_MS, RETRY_MS_MAX)
+                    budget.count -= 1
+                    budget.bytes -= size
+                level.offset, level.rest_ms, self._dirty = offset + 1, 0, True
+            if level.offset == start:  # units that are nowhere: as the original, on with the next file (CQ-05)
+                level.offset = min(queue.next_file_offset(start), queue.max_offset)
+                self._dirty = True
+                log.error(
+                    "delay level=%s: queue offsets %s..%s are missing, skipped", level.number, start, level.offset - 1
+                )
+        return self._idle_ms
+
+    def _due_behind(self, level: Level, queue: ConsumeQueue, address: int, physical: int) -> int:
+        """The time of delivery where the unit points to the queue's extension (CQ-13), or what it must have been."""
+        content = queue.extension.read(address) if queue.extension is not None else None
+        return content.tags_code if content is not None else self._store.log.store_time(physical) + level.delay_ms
+
+    @staticmethod
+    def _wait_ms(level: Level, due_ms: int, now_ms: int) -> int:
+        """How long a message has to wait; a time that is not to be had with this clock and level is now (DLY-04, DUR-18)."""
+        wait_ms = due_ms - now_ms
+        return wait_ms if wait_ms <= level.delay_ms + min(level.delay_ms, CLOCK_TOLERANCE_MS) else 0
+
+    def _correct(self, level: Level, queue: ConsumeQueue) -> None:
+        """Where a level's progress lies outside its queue, it is brought back into it (DLY-07)."""
+        low, high = queue.min_offset, queue.max_offset
+        if low <= level.offset <= high:
+            return
+        corrected = low if level.offset < low else high
+        if level.offset >= 0:
+            log.warning("delay level=%s offset=%s corrected=%s", level.number, level.offset, corrected)
+        level.offset, self._dirty = corrected, True
+
+    def _deliver(self, level: Level, offset: int, physical: int, size: int) -> bool:
+        """Store the copy of one message; False when that must be tried again (DLY-06)."""
+        record = self._store.read_record(physical, size)
+        if record is None:
+            log.error("delay level=%s offset=%s: no record at %s, skipped", level.number, offset, physical)
+            return True
+        try:
+            message = decode_record(record, check_crc=True)
+            if (message.topic, message.queue_offset) != (SCHEDULE_TOPIC, offset):
+                raise CorruptRecord(f"it is {message.topic!r} {message.queue_offset}")
+            copy = restored(message)
+        except (MessageError, CorruptRecord) as error:
+            log.error("delay level=%s offset=%s: the record at %s cannot be delivered, skipped: %s", level.number, offset,
+                      physical, error.message)  # fmt: skip
+            return True
+        result = self._store.put(copy)
+        if result.status is PutStatus.PUT_OK:
+            self._stats.put_messages += 1
+            self._stats.put_bytes += result.size
+            return True
+        if level.rest_ms < RETRY_MS_MAX:  # said a few times, not for hours
+            log.warning("delay level=%s offset=%s not delivered, tried again: %s %s", level.number, offset,
+                        result.status.value, result.reason)  # fmt: skip
+        return False
+
+    # ---- progress
+
+    def offsets(self) -> dict[int, int]:
+        """Next queue offset by level, of the levels that have been used."""
+        return self._unknown | {level.number: level.offset for level in self._levels if level.offset >= 0}
+
+    def table(self) -> dict[str, str]:
+        """Rows of the runtime information: `scheduleMessageOffset_3` to `next,maximum`."""
+        return {
+            f"scheduleMessageOffset_{number}": f"{offset},{self._store.max_offset(SCHEDULE_TOPIC, number - 1)}"
+            for number, offset in sorted(self.offsets().items())
+        }
+
+    def encode(self) -> bytes:
+        """The body of GET_ALL_DELAY_OFFSET and of delayOffset.json."""
+        return DelayOffsetTable(self.offsets()).encode()
+
+    async def save(self) -> None:
+        """Put the progress on disk, after the messages that it says are delivered; a failure is logged and tried again."""
+        async with self._saving:
+            if not self._dirty:
+                return
+            data, end = self.encode(), self._store.log.end
+            self._dirty = False
+            try:
+                if not await self._store.flusher.wait(end, FLUSH_WAIT_MS):
+                    raise StoreError(f"the commit log is not on disk up to {end} after {FLUSH_WAIT_MS} ms")
+                await asyncio.get_running_loop().run_in_executor(None, self._file.write, data)
+            except StoreError as error:
+                self._dirty = True
+                log.error("delay progress is not saved, trying again: %s", error.message)
+            except BaseException:
+                self._dirty = True
+                raise

@@ -1,0 +1,334 @@
+"""Keeps every NameServer informed: registration at the start, every 30 s, and when a topic changes. Source: NS-32..36.
+
+Two ways to tell. Whole: all topics, to all NameServers; by the clock, when a topic is gone, and for NameServers that lack
+something. Changes: only the topics set since the last telling, at once and one telling at a time, to the NameServers that have
+all the rest (`_current`) over the connection that they have it from; so a thousand new topics cost a thousand small requests.
+A telling carries the version of all topics, and a NameServer takes no other with the same version: who did not answer one is
+told the whole next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from saturnmq.broker.services.address_server import LookupFailed, look_up
+from saturnmq.broker.settings import BrokerSettings
+from saturnmq.broker.state.topics import Topics
+from saturnmq.net import NetSettings, RemotingClient, TlsSettings
+from saturnmq.protocol.bodies import ClusterInfo, KVTable, RegisterBrokerBody, TopicConfig, TopicConfigTable
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.errors import SaturnError, response_error
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers import messaging as h
+
+log = logging.getLogger(__name__)
+
+COMPLETE_FIELD: Final = "saturnmqComplete"  # our NameServers then drop what is not in the registration
+UNREGISTER_TIMEOUT_MS: Final = 3000
+LOOK_UP_SECONDS: Final = 120
+CHANGES_WAIT_MS: Final = 2000  # less than what clients give an administrator's request
+WHOLE_PAUSE_FACTOR: Final = 10  # after a whole telling the next waits so many times as long as it took
+WHOLE_PAUSE_SECONDS_MAX: Final = 10
+
+
+class Registrar:
+    """Registers one broker with all its NameServers in parallel; one that fails does not stop the others."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        net: NetSettings,
+        topics: Topics,
+        *,
+        address: Callable[[], str],
+        ha_address: Callable[[], str],
+        tls: TlsSettings | None = None,
+        broker_id: Callable[[], int] | None = None,
+    ) -> None:
+        """broker_id: what it is now; below 0: nobody is told of this broker yet (DL-X19)."""
+        self._settings = settings
+        self._topics = topics
+        self._address = address
+        self._ha_address = ha_address
+        self._client = RemotingClient(settings=net, tls=tls)
+        self._task: asyncio.Task[None] | None = None
+        self._soon: asyncio.Event = asyncio.Event()  # the whole is to be told
+        self._news: asyncio.Event = asyncio.Event()  # something is in _changed
+        self._changed: dict[str, None] = {}  # topics set since the last telling of changes
+        self._told: asyncio.Event = asyncio.Event()  # when those are told
+        self._telling: asyncio.Event | None = None  # when those are that are being told
+        self._current: set[str] = set()  # NameServers that have everything but what is in _changed
+        self._losses = 0  # how often that stopped being true of all of them
+        self._told_as = -1  # the broker id that changes were told under
+        self._looked_up: list[str] = []
+        self._look_up_task: asyncio.Task[None] | None = None
+        self._broker_id = broker_id or (lambda: settings.broker_id)
+        self.master_address = ""  # as the NameServers answered a slave last
+        self.registered = 0  # rounds in which at least one NameServer answered
+
+    @property
+    def name_servers(self) -> list[str]:
+        """Addresses of `namesrvAddr`, or those that the address server told last."""
+        if self._looked_up:
+            return self._looked_up
+        return [part.strip() for part in self._settings.namesrv_addr.replace(",", ";").split(";") if part.strip()]
+
+    async def start(self) -> None:
+        """Register once and go on in the background."""
+        if self._settings.fetch_name_servers and not self.name_servers:
+            await self.look_up()
+            self._look_up_task = asyncio.get_running_loop().create_task(self._look_up_again())
+        if self.name_servers or self._look_up_task is not None:
+            self._told_as = self._broker_id()
+            await self.register()
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Say goodbye to all NameServers, so that no client is sent here any more (NS-18)."""
+        if self._look_up_task is not None:
+            self._look_up_task.cancel()
+            await asyncio.gather(self._look_up_task, return_exceptions=True)
+            self._look_up_task = None
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+            self._told.set()
+            header = h.UnregisterBroker(
+                broker_name=self._settings.broker_name,
+                broker_addr=self._address(),
+                cluster_name=self._settings.cluster_name,
+                broker_id=self._broker_id(),
+            )
+            await self._tell_all(
+                lambda: Command(RequestCode.UNREGISTER_BROKER, ext=header.to_ext()), UNREGISTER_TIMEOUT_MS
+            )
+        await self._client.close()
+
+    async def look_up(self) -> None:
+        """Ask the address server where the NameServers are; when it fails, those known stay (NS-36)."""
+        try:
+            found = await look_up(self._settings.name_server_domain, self._settings.name_server_subgroup)
+        except LookupFailed as error:
+            log.warning("name servers are not looked up: %s", error)
+            return
+        if found != self._looked_up:
+            log.info("name servers are %s, they were %s", found, self._looked_up)
+            self._looked_up = found
+            self._soon.set()
+
+    async def _look_up_again(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_UP_SECONDS)
+            await self.look_up()
+
+    def topics_changed(self, topics: list[TopicConfig]) -> None:
+        """Register soon, not only at the next period (NS-34)."""
+        for config in topics:
+            if self._topics.get(config.topic_name) is None:
+                self._nobody_is_current()  # only the whole says that it is gone
+            else:
+                self._changed[config.topic_name] = None
+        if self._changed:
+            self._news.set()
+
+    def _nobody_is_current(self) -> None:
+        """All NameServers are told the whole next; no change before, as they would take no whole of its version."""
+        self._losses += 1
+        self._current.clear()
+        self._soon.set()
+
+    async def told(self) -> None:
+        """Until the NameServers know of all topics set so far, but for those that failed last; at most CHANGES_WAIT_MS (NS-34)."""
+        event = self._told if self._changed else self._telling
+        if event is None or self._task is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(self._settings.register_timeout_ms, CHANGES_WAIT_MS) / 1000):
+                await event.wait()
+
+    async def _run_changes(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            names, self._changed = list(self._changed), {}
+            self._telling, self._told = self._told, asyncio.Event()
+            try:
+                await self._tell_changes(names)
+            except Exception:
+                self._soon.set()
+                log.exception("registration of changed topics failed, all are told instead")
+            finally:
+                self._telling.set()
+                self._telling = None
+
+    async def _tell_changes(self, names: list[str]) -> None:
+        """Tell these topics to the NameServers that have all others; the rest of them get the whole, later."""
+        broker_id = self._broker_id()
+        if broker_id < 0:
+            return
+        if broker_id != self._told_as:  # who knows this version may have it from another member, and less of it
+            self._told_as = broker_id
+            self._nobody_is_current()
+        everybody = self.name_servers
+        ready = [address for address in everybody if address in self._current]
+        if len(ready) < len(everybody):
+            self._soon.set()
+        table = self._topics.registered(names)
+        if ready and table.topic_config_table:
+            answers = await self._register_with(ready, table, complete=False)
+            if None in answers:
+                self._soon.set()
+            ordered = {name for answer in answers if answer is not None for name in _orders(answer) or ()}
+            if ordered & table.topic_config_table.keys():
+                self._soon.set()  # which topics are ordered is taken over with the whole
+
+    async def _register_with(
+        self, addresses: Sequence[str], table: TopicConfigTable, *, complete: bool
+    ) -> list[Command | None]:
+        """The answer of each, None where it failed; who failed does not count as current any more."""
+        timeout_ms, losses = self._settings.register_timeout_ms, self._losses
+        answers = await asyncio.gather(
+            *(
+                self._tell(address, self._command(table, complete=complete), timeout_ms, connect=complete)
+                for address in addresses
+            )
+        )
+        for address, answer in zip(addresses, answers, strict=True):
+            if answer is None:
+                self._current.discard(address)
+                continue
+            if complete and losses == self._losses:
+                self._current.add(address)
+            log.info("registered address=%s topics=%s complete=%s", address, len(table.topic_config_table), complete)
+        return answers
+
+    async def _run(self) -> None:
+        await asyncio.gather(self._run_whole(), self._run_changes())
+
+    async def _run_whole(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.register_seconds):
+                    await self._soon.wait()
+            self._soon.clear()
+            began = loop.time()
+            try:
+                await self.register()
+            except Exception:
+                log.exception("registration failed, it is tried again within %s s", self._settings.register_seconds)
+            await asyncio.sleep(min(WHOLE_PAUSE_FACTOR * (loop.time() - began), WHOLE_PAUSE_SECONDS_MAX))
+
+    async def register(self, *, force: bool = False) -> bool:
+        """One round; without forceRegister only when some NameServer knows another version or fails (NS-33).
+
+        Returns whether a NameServer has heard it, or there was nothing to tell.
+        """
+        if self._broker_id() < 0 or not self.name_servers:
+            return True
+        if not force and not self._settings.force_register and not await self._anybody_differs():
+            return True
+        answers = await self._register_with(self.name_servers, self._topics.registered(), complete=True)
+        first = next((answer for answer in answers if answer is not None), None)
+        if first is None:
+            log.warning("registered with no name server of %s", self.name_servers)
+            return False
+        self.registered += 1
+        self.master_address = next((a.ext["masterAddr"] for a in answers if a and a.ext.get("masterAddr")), "")
+        orders = _orders(first)
+        if orders is not None:
+            self._topics.set_order_topics(orders)
+        return True
+
+    async def siblings(self, timeout_ms: int) -> list[str]:
+        """Addresses of the other brokers of this name, as the first NameServer that answers knows them; all are asked at once."""
+        asked = [
+            asyncio.get_running_loop().create_task(
+                self._tell(address, Command(RequestCode.GET_BROKER_CLUSTER_INFO), timeout_ms)
+            )
+            for address in self.name_servers
+        ]
+        try:
+            for answered in asyncio.as_completed(asked):
+                answer = await answered
+                if answer is not None:
+                    table = ClusterInfo.decode(answer.body).broker_addr_table
+                    name = self._settings.broker_name
+                    known = table[name].broker_addrs if name in table else {}
+                    return sorted(set(known.values()) - {self._address()})
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        return []
+
+    def _command(self, table: TopicConfigTable, *, complete: bool) -> Command:
+        body = RegisterBrokerBody(table, [])
+        compressed = self._settings.compressed_register
+        data = body.encode_compressed() if compressed else body.encode()
+        header = h.RegisterBroker(
+            broker_name=self._settings.broker_name,
+            broker_addr=self._address(),
+            cluster_name=self._settings.cluster_name,
+            ha_server_addr=self._ha_address(),
+            broker_id=self._broker_id(),
+            compressed=compressed,
+            body_crc32=zlib.crc32(data) & 0x7FFFFFFF,
+        )
+        ext = header.to_ext() | ({COMPLETE_FIELD: "true"} if complete else {})
+        return Command(RequestCode.REGISTER_BROKER, ext=ext, body=data)
+
+    async def _anybody_differs(self) -> bool:
+        header = h.QueryDataVersion(
+            broker_name=self._settings.broker_name,
+            broker_addr=self._address(),
+            cluster_name=self._settings.cluster_name,
+            broker_id=self._broker_id(),
+        )
+        version = self._topics.version.encode()
+        addresses, losses = self.name_servers, self._losses
+        answers = await self._tell_all(
+            lambda: Command(RequestCode.QUERY_DATA_VERSION, ext=header.to_ext(), body=version),
+            self._settings.register_timeout_ms,
+        )
+        same = [answer is not None and answer.ext.get("changed") == "false" for answer in answers]
+        if losses == self._losses:
+            self._current.update(address for address, unchanged in zip(addresses, same, strict=True) if unchanged)
+        return not all(same)
+
+    async def _tell_all(self, command: Callable[[], Command], timeout_ms: int) -> list[Command | None]:
+        """Each NameServer's answer, None where it failed; all are asked at the same time."""
+        return await asyncio.gather(*(self._tell(address, command(), timeout_ms) for address in self.name_servers))
+
+    async def _tell(self, address: str, command: Command, timeout_ms: int, *, connect: bool = True) -> Command | None:
+        """connect=False: only over a connection that is there, as who listens at another may know less."""
+        try:
+            asked = None if connect else self._client.ask(address, command, timeout_ms)
+            if asked is None and not connect:
+                return None
+            answer = await (asked if asked is not None else self._client.invoke(address, command, timeout_ms))
+            if answer.code != ResponseCode.SUCCESS:
+                raise response_error(answer.code, answer.remark, broker=address)
+        except (SaturnError, OSError) as error:
+            log.warning("name server failed address=%s code=%s error=%s", address, command.code, error)
+            return None
+        log.debug("name server answered address=%s code=%s", address, command.code)
+        return answer
+
+
+def _orders(answer: Command) -> dict[str, str] | None:
+    """The ordered topics that a NameServer names with its answer; None when it names none, or nothing that can be read."""
+    if not answer.body:
+        return None
+    try:
+        return KVTable.decode(answer.body).table
+    except SaturnError as error:
+        log.warning("ordered topics are not taken over from the name server: %s", error)
+        return None

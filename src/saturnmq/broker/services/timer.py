@@ -1,0 +1,338 @@
+"""Delivery at any time, to the millisecond, up to 40 days ahead.
+
+A message waits in the topic rmq_sys_SATURN_TIMER, in the queue of the hour in which it wakes; the unit's tags code is the time.
+Only the units of the hour at hand are in memory, 24 bytes each; a second's worth of them is put in order when it begins. What
+waits longer than a day, or half the log's retention, wakes before that and is stored again, because the log forgets.
+Progress is a time: everything that woke until then is done. It is kept in timer.json, with the log's end of that moment, and
+written when the delivered copies are on disk: a crash repeats a few seconds and skips nothing, wherever the clock went.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import json
+import logging
+import re
+from array import array
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from saturnmq.broker.properties import find, with_property
+from saturnmq.broker.services.delay import FLUSH_WAIT_MS, PAUSE_MS, TURN_BYTES, TURN_COUNT, restored
+from saturnmq.broker.services.periodic import Turns
+from saturnmq.broker.services.statistics import Stats
+from saturnmq.protocol.codes import TIMER_TOPIC, PropertyKey, ResponseCode
+from saturnmq.protocol.errors import MessageError, StoreError, response_error
+from saturnmq.protocol.message import Message, decode_record
+from saturnmq.store import MessageStore, PutResult, PutStatus, StateFile
+from saturnmq.store.delay import wake_ms
+from saturnmq.store.queue.consume_queue import FILLER_SIZE
+from saturnmq.store.queue.queue_extension import ADDRESS_MAX
+
+log = logging.getLogger(__name__)
+
+LIMIT_MS: Final = 40 * 86_400_000
+HOUR_MS: Final = 3_600_000
+QUEUES: Final = 64  # of the topic; more hours than a message waits before it is stored again
+ROLL_MS: Final = 24 * HOUR_MS
+ROLL_MS_MIN: Final = 600_000
+AHEAD_MS: Final = 300_000  # the next hour is read so long before it begins
+IDLE_MS: Final = 1000
+RETRY_MS: Final = 100  # after a put that was refused, doubled each time
+RETRY_MS_MAX: Final = 2000
+UNSEEN_MS: Final = 5  # until a message that is due is confirmed itself
+READ_UNITS: Final = 4096  # per turn
+ACTIVATED: Final = 8192  # put in order per turn
+ACTIVE_MAX: Final = 65_536  # in order at a time
+_NUMBER: Final = re.compile(r"[0-9]{1,15}")
+_SPREAD: Final = 2_654_435_761
+
+
+def deliver_ms_of(properties: str, now_ms: int) -> int | None:
+    """When a property string asks to be delivered, Unix ms; None: now. Raises ResponseError 13 (spec of 5.x clients)."""
+    for name, unit_ms in (
+        (PropertyKey.TIMER_DELAY_SEC, 1000),
+        (PropertyKey.TIMER_DELAY_MS, 1),
+        (PropertyKey.TIMER_DELIVER_MS, 0),
+    ):
+        text = find(properties, name)
+        if text is None:
+            continue
+        if _NUMBER.fullmatch(text) is None:
+            problem = f"property {name} is {text!r:.40}, must be a number that is not below 0"
+            raise response_error(ResponseCode.MESSAGE_ILLEGAL, problem)
+        at_ms = now_ms + int(text) * unit_ms if unit_ms else int(text)
+        if at_ms - now_ms > LIMIT_MS:
+            problem = f"timer message illegal, the delay time should not be bigger than the max delay {LIMIT_MS}ms"
+            raise response_error(ResponseCode.MESSAGE_ILLEGAL, f"{problem}; {name} is {text}")
+        return at_ms if at_ms > now_ms else None
+    return None
+
+
+class TimerService:
+    """All messages that wait for a time."""
+
+    def __init__(self, store: MessageStore, file: StateFile, stats: Stats, clock_ms: Callable[[], int]) -> None:
+        kept_ms = store.settings.file_reserved_hours * HOUR_MS
+        self.roll_ms = max(min(ROLL_MS, kept_ms // 2), ROLL_MS_MIN)
+        self._store = store
+        self._file = file
+        self._stats = stats
+        self._clock_ms = clock_ms
+        self._turns = Turns(self.turn)
+        self._active: list[tuple[int, int, int]] = []  # heap of (time, physical offset, size)
+        self._seconds: dict[int, array[int]] = {}  # the same of later seconds, flat
+        self._order: list[int] = []  # heap of the keys
+        self._loaded_until_ms = 0  # what wakes before it is in memory, or is being read
+        self._reading: Iterator[None] | None = None
+        self._reading_all = False
+        self._read_from_ms = 0  # what woke before it is done, while something is being read
+        self._done_ms = 0  # progress of before the start: time,
+        self._done_end = 0  # and end of the log
+        self._seen_ms = 0  # the latest time of a turn
+        self._sleeps_until_ms = 0
+        self._rest_ms = self._rests_until_ms = 0
+        self._dirty = False
+        self._saving = asyncio.Lock()
+        self._count = 0
+        self._told: str | None = None
+        self._next_told: tuple[int, str] | None = None  # told when the log is confirmed up to there
+
+    # ---- life
+
+    def load(self) -> None:
+        """Read timer.json. Raises CorruptRecord, StoreError."""
+        self._done_ms, self._done_end = self._file.read(_parse) or (0, 0)
+
+    def start(self) -> None:
+        """Deliver from now on; the store serves already."""
+        self._turns.start()
+
+    async def stop(self) -> None:
+        """Deliver nothing more; the progress is on disk then."""
+        await self._turns.stop()
+        await self.save()
+
+    def wake(self) -> None:
+        """Look at the clock now: somebody has set it."""
+        self._turns.wake()
+
+    @property
+    def in_memory(self) -> int:
+        """How many waiting messages are known by now."""
+        return len(self._active) + sum(len(entries) for entries in self._seconds.values()) // 3
+
+    # ---- messages come
+
+    def put(self, message: Message, deliver_ms: int) -> PutResult:
+        """Store a message until deliver_ms."""
+        text = message.properties_raw.decode(errors="surrogateescape")
+        text = with_property(text, PropertyKey.REAL_TOPIC, message.topic)
+        text = with_property(text, PropertyKey.REAL_QID, str(message.queue_id))
+        text = with_property(text, PropertyKey.TIMER_OUT_MS, str(deliver_ms))
+        return self._put(message, text, deliver_ms)
+
+    def _put(self, message: Message, properties: str, deliver_ms: int) -> PutResult:
+        now, at_ms = self._clock_ms(), deliver_ms
+        if deliver_ms - now > self.roll_ms:
+            self._count += 1  # not all of a burst at one time
+            at_ms = now + self.roll_ms - self._count * _SPREAD % (self.roll_ms // 4)
+        message.topic, message.queue_id = TIMER_TOPIC, at_ms // HOUR_MS % QUEUES
+        message.properties_raw = with_property(properties, PropertyKey.TIMER_WAKE_MS, str(at_ms)).encode(
+            errors="surrogateescape"
+        )
+        result = self._store.put(message, at_ms)
+        self._dirty = True
+        if result.status is PutStatus.PUT_OK and at_ms < self._loaded_until_ms:
+            self._keep(at_ms, message.physical_offset, result.size)
+            if at_ms < self._sleeps_until_ms:
+                self._turns.wake()
+        return result
+
+    def _keep(self, at_ms: int, physical: int, size: int) -> None:
+        second = at_ms // 1000
+        entries = self._seconds.get(second)
+        if entries is None:
+            entries = self._seconds[second] = array("q")
+            heapq.heappush(self._order, second)
+        entries.extend((at_ms, physical, size))
+
+    # ---- reading what waits
+
+    def _read_on(self, now_ms: int) -> None:
+        """Read some more of what is being read, or begin with the next hour."""
+        if self._reading is None:
+            if now_ms + AHEAD_MS < self._loaded_until_ms:
+                return
+            first = self._loaded_until_ms == 0
+            low_ms = self._done_ms + 1 if first else self._loaded_until_ms
+            until_ms = max(now_ms + AHEAD_MS, low_ms) // HOUR_MS * HOUR_MS + HOUR_MS
+            ids = range(QUEUES) if first else [hour % QUEUES for hour in range(low_ms // HOUR_MS, until_ms // HOUR_MS)]
+            end = self._done_end if first else 1 << 62
+            self._read_from_ms, self._loaded_until_ms, self._reading_all = low_ms, until_ms, first
+            self._reading = self._read(sorted(set(ids)), low_ms, until_ms, end)
+        try:
+            next(self._reading)
+        except StopIteration:
+            self._reading = None
+        except BaseException:  # all of it again: some may be delivered twice
+            self._reading, self._loaded_until_ms = None, 0 if self._reading_all else self._read_from_ms
+            raise
+
+    def _read(self, ids: list[int], low_ms: int, until_ms: int, end: int) -> Iterator[None]:
+        """Keep the units of some queues that wake in a time, or lie behind an offset of the log and wake before its end."""
+        tables = [(queue, queue.next_offset) for i in ids if (queue := self._store.queues.get((TIMER_TOPIC, i)))]
+        for queue, queue_end in tables:
+            at = queue.min_offset
+            while at < queue_end:
+                count = 0
+                for offset, (physical, size, at_ms) in queue.units(at, min(READ_UNITS, queue_end - at)):
+                    count, at = count + 1, offset + 1
+                    if size == FILLER_SIZE:
+                        continue
+                    if at_ms <= ADDRESS_MAX:
+                        at_ms = self._time_behind(physical, size)
+                    if at_ms < until_ms and (at_ms >= low_ms or physical >= end):
+                        self._keep(at_ms, physical, size)
+                if not count and at < queue.max_offset:
+                    at = queue.next_file_offset(at)  # units that are nowhere (CQ-05)
+                yield
+
+    def _time_behind(self, physical: int, size: int) -> int:
+        """When a message wakes whose unit points to the queue's extension: its property says it too."""
+        record = self._store.read_record(physical, size)
+        try:
+            return wake_ms(decode_record(record)) if record is not None else 0
+        except MessageError:
+            return 0
+
+    # ---- delivery
+
+    def turn(self) -> int:
+        """Deliver a bounded number of messages that are due; after how many ms to look again, 0: at once."""
+        now = self._clock_ms()
+        self._sleeps_until_ms = 0
+        try:
+            self._read_on(now)
+            wait_ms = self._deliver_due(now)
+        except Exception:
+            log.exception("timed messages cannot be delivered, trying again in %s ms", PAUSE_MS)
+            wait_ms = PAUSE_MS
+        self._seen_ms = max(self._seen_ms, now)
+        if self._reading is not None:
+            return 0
+        self._sleeps_until_ms = now + wait_ms
+        return wait_ms
+
+    def _deliver_due(self, now_ms: int) -> int:
+        if 0 < self._rests_until_ms - now_ms <= self._rest_ms:
+            return self._rests_until_ms - now_ms
+        self._activate(now_ms)
+        active = self._active
+        count, size = TURN_COUNT, TURN_BYTES
+        while active and active[0][0] <= now_ms:
+            if count <= 0 or size <= 0:
+                return 0
+            _, physical, record_bytes = active[0]
+            if physical >= self._store.dispatched:
+                return UNSEEN_MS
+            if not self._deliver(physical, record_bytes, now_ms):
+                self._rest_ms = min(max(2 * self._rest_ms, RETRY_MS), RETRY_MS_MAX)
+                self._rests_until_ms = now_ms + self._rest_ms
+                return self._rest_ms
+            heapq.heappop(active)
+            self._dirty = True
+            self._rest_ms = 0
+            count, size = count - 1, size - record_bytes
+        if self._order and self._order[0] * 1000 <= now_ms:
+            return 0
+        next_ms = min(active[0][0] if active else now_ms + IDLE_MS, self._order[0] * 1000 if self._order else 1 << 62)
+        return max(min(next_ms - now_ms, IDLE_MS), 1)
+
+    def _activate(self, now_ms: int) -> None:
+        """Put the units of the seconds that have begun in order, a bounded number of them."""
+        order, active = self._order, self._active
+        if order and order[0] * 1000 <= now_ms and len(active) < ACTIVE_MAX:
+            entries = self._seconds[order[0]]
+            some = entries[-3 * ACTIVATED :]
+            del entries[-3 * ACTIVATED :]
+            active.extend(zip(some[::3], some[1::3], some[2::3], strict=True))
+            heapq.heapify(active)
+            if not entries:
+                del self._seconds[heapq.heappop(order)]
+
+    def _deliver(self, physical: int, size: int, now_ms: int) -> bool:
+        """Store the copy of one message, or store it again until later; False when that must be tried again."""
+        record = self._store.read_record(physical, size)
+        if record is None:
+            log.error("timed message: no record at %s, skipped", physical)
+            return True
+        try:
+            message = decode_record(record, check_crc=True)
+            properties = message.properties_raw.decode(errors="surrogateescape")  # a batch may bring what is no text
+            text = find(properties, PropertyKey.TIMER_OUT_MS) or ""
+            if message.topic != TIMER_TOPIC or message.physical_offset != physical or not _NUMBER.fullmatch(text):
+                raise MessageError(f"it is {message.topic!r} TIMER_OUT_MS={text!r:.20}")
+            copy = restored(message)
+        except MessageError as error:
+            log.error("timed message: the record at %s cannot be delivered, skipped: %s", physical, error.message)
+            return True
+        if int(text) > now_ms:
+            result = self._put(copy, properties, int(text))
+        else:
+            result = self._store.put(copy)
+            if result.status is PutStatus.PUT_OK:
+                self._stats.put_messages += 1
+                self._stats.put_bytes += result.size
+        if result.status is not PutStatus.PUT_OK and self._rest_ms < RETRY_MS_MAX:
+            log.warning("timed message not delivered, tried again: %s %s", result.status.value, result.reason)
+        return result.status is PutStatus.PUT_OK
+
+    # ---- progress
+
+    def done_ms(self) -> int:
+        """Everything that woke until this time is done."""
+        bounds = [max(self._seen_ms, self._done_ms)]
+        if self._reading is not None:
+            bounds.append(min(self._read_from_ms - 1, self._done_ms or self._read_from_ms - 1))
+        elif self._loaded_until_ms == 0:
+            bounds.append(self._done_ms)
+        if self._active:
+            bounds.append(self._active[0][0] - 1)
+        if self._order:
+            bounds.append(self._order[0] * 1000 - 1)
+        return min(bounds)
+
+    def told_progress(self) -> str | None:
+        """Progress for others: only what is confirmed counts; None while nothing is known."""
+        store = self._store
+        if self._next_told is not None and self._next_told[0] <= store.flushed_offset:
+            self._told, self._next_told = self._next_told[1], None
+        if self._next_told is None and self._loaded_until_ms and self._reading is None:
+            end = store.log.end
+            self._next_told = end, json.dumps({"doneMs": self.done_ms(), "logEnd": end})
+        return self._told
+
+    async def save(self) -> None:
+        """Put the progress on disk, after the messages that it says are delivered; a failure is logged and tried again."""
+        async with self._saving:
+            if not self._dirty or self._loaded_until_ms == 0 or self._reading is not None:
+                return  # what is read at the start depends on the progress of before
+            store = self._store
+            end = store.log.end
+            progress = (self.done_ms(), end)
+            self._dirty = False
+            try:
+                if not await store.flusher.wait(end, FLUSH_WAIT_MS):
+                    raise StoreError(f"the commit log is not on disk up to {end} after {FLUSH_WAIT_MS} ms")
+                data = json.dumps({"doneMs": progress[0], "logEnd": progress[1]}).encode()
+                await asyncio.get_running_loop().run_in_executor(None, self._file.write, data)
+            except StoreError as error:
+                self._dirty = True
+                log.error("timer progress is not saved, trying again: %s", error.message)
+
+
+def _parse(data: bytes) -> tuple[int, int]:
+    table = json.loads(data)
+    return int(table["doneMs"]), int(table["logEnd"])

@@ -1,0 +1,461 @@
+"""Transactions: half messages, their end by the producer, and questions to the producer when that does not come.
+
+A commit is two records, the message and the operation that says so, put in one step: so after a crash at most the operation
+of the log's last record is missing, and it is written then. Source: spec 03 section 12.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from saturnmq.broker.properties import find, with_property
+from saturnmq.broker.services.delay import FLUSH_WAIT_MS, restored
+from saturnmq.broker.services.half_table import CheckLimits, Half, HalfTable, Outcome, Step, immunity_ms
+from saturnmq.net import Connection, SendFailed
+from saturnmq.protocol.codes import (
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    TRANSACTION_MASK,
+    PropertyKey,
+    RequestCode,
+    ResponseCode,
+    SysFlag,
+)
+from saturnmq.protocol.errors import LocalProtocolError, MessageError, StoreError, response_error
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers.messaging import CheckTransactionState, EndTransaction
+from saturnmq.protocol.ids import UniqueIds, offset_message_id
+from saturnmq.protocol.message import (
+    NO_HOST,
+    PROPERTIES_BYTES_MAX,
+    Message,
+    decode_record,
+    encode_properties,
+    encode_record,
+)
+from saturnmq.store import PutResult, PutStatus, StateFile
+from saturnmq.store.queue.consume_queue import ConsumeQueue
+
+if TYPE_CHECKING:
+    from saturnmq.broker.context import Context
+
+log = logging.getLogger(__name__)
+
+GROUP: Final = "CID_RMQ_SYS_TRANS"
+REMOVE_TAG: Final = "d"
+QUEUE: Final = 0
+_DELAYS: Final = (
+    PropertyKey.DELAY,
+    PropertyKey.TIMER_DELIVER_MS,
+    PropertyKey.TIMER_DELAY_MS,
+    PropertyKey.TIMER_DELAY_SEC,
+)
+_TRIES: Final = 3
+_STEP: Final = 64  # records handled before the loop gets to serve others
+_RETRY_SECONDS: Final = 10
+_COMMIT: Final = int(SysFlag.COMMIT)
+_ROLLBACK: Final = int(SysFlag.ROLLBACK)
+
+Answer = tuple[int, str | None]
+
+
+def as_half(topic: str, queue_id: int, properties: str, group: str) -> str:
+    """The properties under which a transactional message waits in the half topic (TX-03). Raises ResponseError 13."""
+    for name in _DELAYS:
+        delay = find(properties, name)
+        if delay not in (None, "0"):
+            text = f"delay and transaction do not combine, and property {name} is {delay!r:.20}; send it without"
+            raise response_error(ResponseCode.MESSAGE_ILLEGAL, text)
+    if find(properties, PropertyKey.PGROUP) is None:
+        properties = with_property(properties, PropertyKey.PGROUP, group)
+    properties = with_property(properties, PropertyKey.REAL_TOPIC, topic)
+    return with_property(properties, PropertyKey.REAL_QID, str(queue_id))
+
+
+class Transactions:
+    """All half messages of a broker. Only `start` and `round` wait; everything else is one step on the loop."""
+
+    def __init__(self, ctx: Context, file: StateFile) -> None:
+        settings, store = ctx.settings, ctx.store
+        kept_ms = store.settings.file_reserved_hours * 3_600_000
+        limits = CheckLimits(settings.transaction_timeout_ms, settings.transaction_check_max, kept_ms)
+        self.table = HalfTable(limits)
+        self.ready = False  # every half message from before the start is known
+        self._ctx = ctx
+        self._store = store
+        self._file = file
+        self._saved_checks: dict[int, tuple[int, int]] = {}  # before the start: offset to (physical offset, checks)
+        self._owed: list[int] = []  # decided, but the operation that says so could not be stored yet
+        self._finished: set[int] = set()  # decided by this start
+        self._ends = (0, 0)  # of half and operation queue at the start
+        self._next: tuple[int, int, int] | None = None  # log end, half and operation offset: told when that is on disk
+        self._written = b""
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._ids: UniqueIds | None = None
+
+    # ---- life
+
+    def load(self) -> None:
+        """Read what is known of half messages; the store is open. Raises CorruptRecord, StoreError."""
+        self._saved_checks = self._file.read(_parse_checks) or {}
+        half, op = self._queue(HALF_TOPIC), self._queue(OP_HALF_TOPIC)
+        self._ends = (half.next_offset if half else 0, op.next_offset if op else 0)
+        self.ready = self._ends[0] == self._progress(HALF_TOPIC)
+        self._finish_last_commit()
+
+    def start(self) -> None:
+        """Look for the undecided messages from before, then ask about those that are due every transactionCheckInterval."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Ask no more; progress and counts are told."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await self._save()
+        self.note_progress()
+        if self._next is not None and self._store.failure is None:
+            with contextlib.suppress(StoreError):
+                await self._store.flusher.wait(self._next[0], FLUSH_WAIT_MS)
+        self.note_progress()
+
+    def wake(self) -> None:
+        """Do the next round now: somebody has set the clock."""
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while not self.ready:
+            try:
+                await self._scan()
+            except (StoreError, OSError):
+                log.exception("half messages cannot be read, trying again in %s s", _RETRY_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
+        while True:
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._ctx.settings.transaction_interval_ms / 1000):
+                    await self._wake.wait()
+            try:
+                await self.round()
+            except Exception:
+                log.exception("a round over the half messages failed, the next one tries again")
+
+    # ---- what was before the start
+
+    def _queue(self, topic: str) -> ConsumeQueue | None:
+        return self._store.queues.get((topic, QUEUE))
+
+    def _progress(self, topic: str) -> int:
+        """Saved progress, held to what the queue has."""
+        queue, offset = self._queue(topic), self._ctx.offsets.get(topic, GROUP, QUEUE) or 0
+        return min(max(offset, queue.min_offset), queue.next_offset) if queue else 0
+
+    async def _scan(self) -> None:
+        half_from, op_from = self._progress(HALF_TOPIC), self._progress(OP_HALF_TOPIC)
+        decided = self._finished
+        for count, message in enumerate(self._records(OP_HALF_TOPIC, op_from, self._ends[1])):
+            decided.update(offset for offset in _decided_by(message) if offset >= half_from)
+            if count % _STEP == _STEP - 1:
+                await asyncio.sleep(0)
+        for count, message in enumerate(self._records(HALF_TOPIC, half_from, self._ends[0])):
+            if message.queue_offset not in decided:
+                half = self._half(message, op_from)
+                physical, checks = self._saved_checks.get(half.offset, (-1, 0))
+                if physical == half.physical:
+                    half.checks = max(half.checks, checks)
+                self.table.add(half)
+            if count % _STEP == _STEP - 1:
+                await asyncio.sleep(0)
+        self._saved_checks, self._finished = {}, set()
+        self.ready = True
+        log.info("half messages read from=%s to=%s undecided=%s", half_from, self._ends[0], len(self.table.pending))
+
+    def _records(self, topic: str, start: int, end: int) -> Iterator[Message]:
+        """Intact messages of a system topic's queue; damaged ones are told and left out."""
+        queue = self._queue(topic)
+        for offset, (physical, _, _) in queue.units(start, end - start) if queue else ():
+            message = self._message_at(physical, topic)
+            if message is not None and message.queue_offset == offset:
+                yield message
+            else:
+                log.error("topic=%s offset=%s: no intact message at %s, left out", topic, offset, physical)
+
+    def _message_at(self, physical: int, topic: str) -> Message | None:
+        record = self._store.read_record(physical) if physical >= 0 else None
+        try:
+            message = decode_record(record, check_crc=True) if record is not None else None
+            there = message is not None and message.properties is not None
+        except MessageError:
+            return None
+        return message if there and message and (message.topic, message.physical_offset) == (topic, physical) else None
+
+    def _half(self, message: Message, op_floor: int) -> Half:
+        asked_for = message.properties.get(PropertyKey.CHECK_IMMUNITY_TIME_IN_SECONDS)
+        immune_ms = immunity_ms(asked_for, self.table.limits.timeout_ms)
+        counted = message.properties.get(
+            PropertyKey.TRANSACTION_CHECK_TIMES, ""
+        )  # 4.9.7 keeps the count in the message
+        checks = int(counted[:9]) if counted.isascii() and counted.isdigit() else 0
+        return Half(
+            message.queue_offset, message.physical_offset, message.store_timestamp_ms, immune_ms, op_floor, checks
+        )
+
+    def _finish_last_commit(self) -> None:
+        """Where the log ends with a commit whose operation a crash cut off, that is written now."""
+        queues = self._store.queues.by_key.values()
+        last = max(queues, key=lambda queue: queue.max_physical, default=None)
+        unit = last.unit(last.max_offset - 1) if last is not None else None
+        record = self._store.read_record(unit[0]) if unit is not None else None
+        try:
+            message = decode_record(record) if record is not None else None
+        except MessageError:
+            return
+        if message is None or message.sys_flag & TRANSACTION_MASK != _COMMIT:
+            return
+        half = self._message_at(message.prepared_transaction_offset, HALF_TOPIC)
+        if half is not None and half.queue_offset >= self._progress(HALF_TOPIC):
+            log.warning(
+                "the commit of half message %s is the last record: its operation is written now", half.queue_offset
+            )
+            self._write_op(half.queue_offset)
+            self._finished.add(half.queue_offset)
+
+    # ---- half messages come
+
+    def prepared(self, message: Message, result: PutResult) -> None:
+        """A half message was stored."""
+        if result.status is PutStatus.PUT_OK:
+            self._ctx.topics.ensure(HALF_TOPIC, 1)
+            op = self._queue(OP_HALF_TOPIC)
+            self.table.add(self._half(message, op.next_offset if op else 0))
+
+    def resume(self, physical: int) -> bool:
+        """Put a message that was given up back among the half messages (TX-08). False when it is none or cannot be stored."""
+        message = self._message_at(physical, CHECK_MAX_TIME_TOPIC)
+        if message is None:
+            return False
+        properties = with_property(message.properties_raw.decode(), PropertyKey.TRANSACTION_CHECK_TIMES, "0")
+        half = _moved(message, HALF_TOPIC, properties.encode())
+        result = self._store.put(half)
+        self.prepared(half, result)
+        return result.status is PutStatus.PUT_OK
+
+    # ---- their end
+
+    def end(self, header: EndTransaction) -> Answer:
+        """Commit or roll back (TX-04, TX-05); saying the same again does nothing, saying something else is an error."""
+        if not self.ready:
+            return ResponseCode.SYSTEM_ERROR, "the broker is still reading its half messages, it will ask later"
+        message = self._message_at(header.commit_log_offset, HALF_TOPIC)
+        if message is None:
+            return ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed"
+        if message.properties.get(PropertyKey.PGROUP) != header.producer_group:
+            return ResponseCode.SYSTEM_ERROR, "The producer group wrong"
+        if message.queue_offset != header.tran_state_table_offset:
+            return ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong"
+        wanted = Outcome.COMMITTED if header.commit_or_rollback == _COMMIT else Outcome.ROLLED_BACK
+        half = self.table.pending.get(message.queue_offset)
+        if half is None or half.physical != message.physical_offset:
+            return self._again(message.queue_offset, wanted)
+        if wanted is Outcome.COMMITTED:
+            failure = self._commit(message)
+            if failure is not None:
+                return failure
+        self.table.settle(half.offset, wanted)
+        self._write_op(half.offset)
+        return ResponseCode.SUCCESS, None
+
+    def _again(self, offset: int, wanted: Outcome) -> Answer:
+        known = self.table.outcome(offset)
+        if known is wanted:
+            return ResponseCode.SUCCESS, None
+        was = known.value if known is not None else "decided before"
+        return ResponseCode.SYSTEM_ERROR, f"half message {offset} cannot be {wanted.value}: it was {was}"
+
+    def _commit(self, half: Message) -> Answer | None:
+        try:
+            message = restored(half)
+        except MessageError as error:
+            return ResponseCode.SYSTEM_ERROR, error.message
+        message.sys_flag = message.sys_flag & ~TRANSACTION_MASK | _COMMIT
+        message.prepared_transaction_offset = half.physical_offset
+        result = self._store.put(message)
+        if result.status is not PutStatus.PUT_OK:
+            code = ResponseCode.SYSTEM_ERROR
+            if result.status is PutStatus.SERVICE_NOT_AVAILABLE:
+                code = ResponseCode.SERVICE_NOT_AVAILABLE
+            return code, f"{result.status.value} {result.reason}".strip()
+        self._ctx.stats.put_messages += 1
+        self._ctx.stats.put_bytes += result.size
+        return None
+
+    def _write_op(self, offset: int) -> None:
+        """Say in the operation topic that a half message is decided (TX-06); what cannot be stored now is stored later."""
+        ctx = self._ctx
+        now = ctx.clock_ms()
+        host = getattr(ctx, "store_host", NO_HOST)  # none yet while the broker starts
+        if self._ids is None:
+            self._ids = UniqueIds(host[0], os.getpid(), id(self), now)
+        properties = {PropertyKey.TAGS: REMOVE_TAG, PropertyKey.UNIQ_KEY: self._ids.next(now)}
+        message = Message(OP_HALF_TOPIC, str(offset).encode(), encode_properties(properties), QUEUE)
+        message.born_timestamp_ms, message.born_host, message.store_host = now, host, host
+        result = self._store.put(message)
+        if result.status is not PutStatus.PUT_OK:
+            log.error("operation on half message %s is not stored, tried again: %s", offset, result.reason)
+            self._owed.append(offset)
+
+    # ---- questions
+
+    async def round(self) -> set[int]:
+        """Check or discard what is due (TX-07..10). Returns the queue offsets about which a producer was asked."""
+        asked: set[int] = set()
+        if not self.ready:
+            return asked
+        owed, self._owed = self._owed, []
+        for offset in owed:
+            self._write_op(offset)
+        lonely: dict[str, int] = {}
+        for count, (half, step) in enumerate(self.table.due(self._ctx.clock_ms()), 1):
+            if self.table.pending.get(half.offset) is half:
+                message = self._message_at(half.physical, HALF_TOPIC)
+                if message is None and half.physical >= self._store.max_physical_offset:
+                    continue  # no majority has it yet: it cannot be read, and its sender has no answer
+                if message is None:
+                    log.error("half message %s has left the log undecided", half.offset)
+                    self.table.settle(half.offset, Outcome.DISCARDED)
+                elif step is Step.DISCARD:
+                    self._discard(half, message)
+                elif self._check(half, message, lonely):
+                    asked.add(half.offset)
+            if count % _STEP == 0:
+                await asyncio.sleep(0)
+        for group, number in lonely.items():
+            log.warning("no live producer to check half messages group=%s count=%s", group, number)
+        await self._save()
+        return asked
+
+    def _check(self, half: Half, message: Message, lonely: dict[str, int]) -> bool:
+        """Ask one live producer of the group; the check counts also where none can be asked. Returns whether one was."""
+        half.checks += 1
+        group = message.properties.get(PropertyKey.PGROUP, "")
+        connection = self._producer(group)
+        if connection is None:
+            lonely[group] = lonely.get(group, 0) + 1
+            return False
+        unique = message.properties.get(PropertyKey.UNIQ_KEY)
+        header = CheckTransactionState(
+            tran_state_table_offset=half.offset,
+            commit_log_offset=half.physical,
+            msg_id=unique,
+            transaction_id=unique,
+            offset_msg_id=offset_message_id(message.store_host, half.physical),
+        )
+        try:
+            body = _asked_about(message, half.checks)
+            connection.invoke_oneway(Command(RequestCode.CHECK_TRANSACTION_STATE, ext=header.to_ext(), body=body))
+        except (SendFailed, MessageError, LocalProtocolError) as error:
+            log.warning("check of half message %s was not sent: %s", half.offset, error)
+            return False
+        return True
+
+    def _producer(self, group: str) -> Connection | None:
+        """The next of a group's producers in turn that takes what is sent (TX-09)."""
+        for _ in range(_TRIES):
+            connection = self._ctx.clients.producer_near(group)
+            if connection is None or not (connection.closed or connection.congested):
+                return connection
+        return None
+
+    def _discard(self, half: Half, message: Message) -> None:
+        """Move it to where an operator finds it (TX-08)."""
+        self._ctx.topics.ensure(CHECK_MAX_TIME_TOPIC, 1)
+        properties = with_property(
+            message.properties_raw.decode(), PropertyKey.TRANSACTION_CHECK_TIMES, str(half.checks)
+        ).encode()
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            properties = message.properties_raw
+        result = self._store.put(_moved(message, CHECK_MAX_TIME_TOPIC, properties))
+        if result.status is not PutStatus.PUT_OK:
+            log.error("half message %s cannot be given up, tried again: %s", half.offset, result.reason)
+            return
+        log.warning("half message discarded offset=%s group=%s key=%s checks=%s topic=%s", half.offset,
+                    message.properties.get(PropertyKey.PGROUP), message.properties.get(PropertyKey.UNIQ_KEY), half.checks,
+                    CHECK_MAX_TIME_TOPIC)  # fmt: skip
+        self.table.settle(half.offset, Outcome.DISCARDED)
+        self._write_op(half.offset)
+
+    # ---- progress
+
+    def note_progress(self) -> None:
+        """Tell how far all is decided, once that is on disk: a half message is never forgotten before its end is durable."""
+        if not self.ready:
+            return
+        if self._next is not None and self._store.flushed_offset >= self._next[0]:
+            for topic, offset in zip((HALF_TOPIC, OP_HALF_TOPIC), self._next[1:], strict=True):
+                if self._queue(topic) is not None:
+                    self._ctx.offsets.set(topic, GROUP, QUEUE, offset)
+            self._next = None
+        if self._next is None:
+            half, op = self._queue(HALF_TOPIC), self._queue(OP_HALF_TOPIC)
+            ends = (half.next_offset if half else 0, op.next_offset if op else 0)
+            self._next = (self._store.log.end, *self.table.progress(*ends))
+
+    async def _save(self) -> None:
+        """Save the check counts for the next start; a failure is logged and costs the checks since the last success."""
+        counts = {str(half.offset): [half.physical, half.checks] for half in self.table.pending.values() if half.checks}
+        data = json.dumps({"asked": counts}, separators=(",", ":")).encode()
+        if data == self._written or (not counts and not self._written):
+            return
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, self._file.write, data)
+            self._written = data
+        except StoreError as error:
+            log.error("check counts of half messages not saved: %s", error.message)
+
+
+def _parse_checks(data: bytes) -> dict[int, tuple[int, int]]:
+    return {int(offset): (int(physical), int(times)) for offset, (physical, times) in json.loads(data)["asked"].items()}
+
+
+def _decided_by(operation: Message) -> Iterator[int]:
+    """Offsets of half messages that an operation message names."""
+    if operation.tags == REMOVE_TAG:
+        for word in bytes(operation.body).split(b","):
+            if word.isdigit():
+                yield int(word)
+
+
+def _moved(message: Message, topic: str, properties: bytes) -> Message:
+    """The same message under a system topic."""
+    return Message(
+        topic,
+        message.body,
+        properties,
+        QUEUE,
+        message.flag,
+        message.sys_flag & ~TRANSACTION_MASK,
+        message.born_timestamp_ms,
+        message.born_host,
+        message.store_host,
+        message.reconsume_times,
+    )
+
+
+def _asked_about(half: Message, times: int) -> bytes:
+    """The record in a question: the message as it would be committed, in the place of the half message (TX-09)."""
+    message = restored(half)
+    text = with_property(half.properties_raw.decode(), PropertyKey.TRANSACTION_CHECK_TIMES, str(times)).encode()
+    message.properties_raw = text if len(text) <= PROPERTIES_BYTES_MAX else half.properties_raw
+    message.queue_offset, message.physical_offset = half.queue_offset, half.physical_offset
+    message.store_timestamp_ms = half.store_timestamp_ms
+    return encode_record(message)

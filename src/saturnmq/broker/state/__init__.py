@@ -1,0 +1,1 @@
+"""What a broker keeps: topics, groups, offsets, clients, filters, locks."""

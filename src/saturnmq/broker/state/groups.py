@@ -1,0 +1,89 @@
+"""Subscription groups, kept in subscriptionGroup.json. Source: spec 03 BP-10."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from saturnmq.broker.names import group_problem
+from saturnmq.broker.state.creation_quota import Growth
+from saturnmq.broker.state.state_writer import Saver
+from saturnmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
+from saturnmq.store.files.state_file import StateFile
+
+log = logging.getLogger(__name__)
+
+SYSTEM_PREFIX: Final = "CID_RMQ_SYS_"
+_SYSTEM_GROUPS: Final = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONSAPI_OWNER",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_RMQ_SYS_TRANS",
+)
+
+
+class Groups:
+    """The table, its version and its file."""
+
+    def __init__(
+        self, file: StateFile, clock_ms: Callable[[], int], *, auto_create: bool, growth: Growth | None = None
+    ) -> None:
+        """growth: bounds of what clients create (LIM-13)."""
+        self._file = file
+        self._growth = growth
+        self.saver = Saver(file, self.encode)
+        self._clock_ms = clock_ms
+        self._auto_create = auto_create
+        self.table: dict[str, SubscriptionGroupConfig] = {
+            name: SubscriptionGroupConfig(name) for name in _SYSTEM_GROUPS
+        }
+        self.version = DataVersion(clock_ms(), 0)
+
+    def load(self) -> None:
+        """Add what the file holds. Raises CorruptRecord, StoreError."""
+        found = self._file.read(SubscriptionGroupTable.decode)
+        if found is not None:
+            self.table.update(found.subscription_group_table)
+            self.version = found.data_version
+
+    def find(self, group: str) -> SubscriptionGroupConfig | None:
+        """Settings of a group; an unknown one is created where that and its name are allowed."""
+        config = self.table.get(group)
+        allowed = self._auto_create or group.startswith(SYSTEM_PREFIX)
+        if config is None and allowed and group_problem(group) is None:
+            if self._growth is not None and self._growth.add(len(self.table), group) is not None:
+                return None
+            config = SubscriptionGroupConfig(group)
+            self.set(config)
+        return config
+
+    def set(self, config: SubscriptionGroupConfig) -> None:
+        """Create or change a group; `saver.saved` waits until it is on disk."""
+        self.table[config.group_name] = config
+        self.version = self.version.next(self._clock_ms())
+        self.saver.changed()
+        log.info("subscription group set name=%s", config.group_name)
+
+    def take(self, found: SubscriptionGroupTable) -> None:
+        """Have the groups and the version of another broker (DL-C07)."""
+        own = {name: self.table[name] for name in _SYSTEM_GROUPS if name in self.table}
+        self.table = own | found.subscription_group_table
+        self.version = found.data_version
+        self.saver.changed()
+
+    def delete(self, group: str) -> bool:
+        """Forget a group; whether it was there."""
+        if self.table.pop(group, None) is None:
+            return False
+        self.version = self.version.next(self._clock_ms())
+        self.saver.changed()
+        return True
+
+    def encode(self) -> bytes:
+        """The body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG and of the file."""
+        return SubscriptionGroupTable(self.table, self.version).encode()

@@ -1,0 +1,109 @@
+"""Consumer offsets: topic and group to the next offset per queue, kept in consumerOffset.json. Source: spec 03 OF-04, OF-05."""
+
+from __future__ import annotations
+
+import logging
+
+from saturnmq.broker.state.state_writer import Saver
+from saturnmq.net.refusals import Refusals
+from saturnmq.protocol.bodies import ConsumerOffsetTable
+from saturnmq.protocol.errors import StoreError
+from saturnmq.store.files.state_file import StateFile
+
+log = logging.getLogger(__name__)
+
+
+class Offsets:
+    """The table and its file. Saved every few seconds and at the stop, not at each change."""
+
+    def __init__(self, file: StateFile, *, most: int = 2**31, refusals: Refusals | None = None) -> None:
+        """most: pairs of a topic and a group that may have offsets (LIM-13)."""
+        self._file = file
+        self._most = most
+        self._refusals = refusals or Refusals()
+        self._saver = Saver(file, self.encode)
+        self._table: dict[tuple[str, str], dict[int, int]] = {}
+        self.dirty = False
+
+    def load(self) -> None:
+        """Read the file if there is one. Raises CorruptRecord, StoreError."""
+        found = self._file.read(ConsumerOffsetTable.decode)
+        if found is not None:
+            for name, queues in found.offset_table.items():
+                topic, _, group = name.partition("@")
+                self._table[(topic, group)] = dict(queues)
+
+    def get(self, topic: str, group: str, queue_id: int) -> int | None:
+        """The stored offset, or None."""
+        queues = self._table.get((topic, group))
+        return queues.get(queue_id) if queues else None
+
+    def set(self, topic: str, group: str, queue_id: int, offset: int) -> bool:
+        """Store an offset; any value is taken, a smaller one is logged. False: there are too many groups to keep one more."""
+        queues = self._table.get((topic, group))
+        if queues is None:
+            if len(self._table) >= self._most:
+                self._refusals.note("offsets", "", f"offset of {group!r} for {topic!r}, {self._most} are kept already")
+                return False
+            queues = self._table[(topic, group)] = {}
+        before = queues.get(queue_id)
+        if before is not None and offset < before:
+            log.warning(
+                "offset goes back topic=%s group=%s queue=%s from=%s to=%s", topic, group, queue_id, before, offset
+            )
+        if before != offset:
+            queues[queue_id] = offset
+            self.dirty = True
+        return True
+
+    def of(self, topic: str, group: str) -> dict[int, int]:
+        """The offsets of a group for a topic, by queue; a copy."""
+        return dict(self._table.get((topic, group), {}))
+
+    def take(self, table: dict[str, dict[int, int]], *, forward: bool = False) -> None:
+        """Have the offsets of another broker, or those that are greater there; what it does not know stays (DL-C07)."""
+        for name, queues in table.items():
+            topic, _, group = name.partition("@")
+            known = self._table.setdefault((topic, group), {})
+            for queue_id, offset in queues.items():
+                before = known.get(queue_id, -1)
+                if offset > before or (offset != before and not forward):
+                    known[queue_id] = offset
+                    self.dirty = True
+
+    def topics_of(self, group: str) -> list[str]:
+        """Topics for which the group has offsets."""
+        return [topic for topic, name in self._table if name == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups that have offsets for the topic."""
+        return [group for name, group in self._table if name == topic]
+
+    def remove_group(self, group: str) -> None:
+        """Forget every offset of a group."""
+        for key in [key for key in self._table if key[1] == group]:
+            del self._table[key]
+            self.dirty = True
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget every offset for a topic."""
+        for key in [key for key in self._table if key[0] == topic]:
+            del self._table[key]
+            self.dirty = True
+
+    def encode(self) -> bytes:
+        """The body of GET_ALL_CONSUMER_OFFSET and of the file."""
+        return ConsumerOffsetTable(
+            {f"{topic}@{group}": queues for (topic, group), queues in self._table.items()}
+        ).encode()
+
+    async def save(self) -> None:
+        """Until what changed is on disk, written in a thread. Raises StoreError, and the next call tries again."""
+        if self.dirty:
+            self.dirty = False
+            self._saver.changed()
+        try:
+            await self._saver.saved()
+        except StoreError:
+            self.dirty = True
+            raise

@@ -1,0 +1,202 @@
+"""Topic settings: the system's own, those created by a first send or by an administrator; kept in topics.json.
+
+Source: spec 01 section 2.4, SND-06, NS-34, NS-35.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from saturnmq.broker.names import topic_problem
+from saturnmq.broker.settings import BrokerSettings
+from saturnmq.broker.state.creation_quota import Growth
+from saturnmq.broker.state.state_writer import Saver
+from saturnmq.net.refusals import Refusals
+from saturnmq.protocol import codes
+from saturnmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
+from saturnmq.protocol.codes import Perm, ResponseCode
+from saturnmq.protocol.errors import response_error
+from saturnmq.store.files.state_file import StateFile
+
+log = logging.getLogger(__name__)
+
+
+class Topics:
+    """The table, its version and its file. on_change is told the changed topics (NS-34)."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        file: StateFile,
+        clock_ms: Callable[[], int],
+        refusals: Refusals | None = None,
+    ) -> None:
+        self._settings = settings
+        refusals = refusals or Refusals()
+        in_all, per_hour = settings.topics_max, settings.topics_per_hour
+        self._by_sends = Growth("topics", in_all=in_all, per_hour=per_hour, clock_ms=clock_ms, refusals=refusals)
+        self._by_groups = Growth(  # a retry topic and one for dead letters of each
+            "group_topics", in_all=in_all, per_hour=2 * settings.groups_per_hour, clock_ms=clock_ms, refusals=refusals
+        )
+        self._file = file
+        self.saver = Saver(file, self.encode)
+        self._clock_ms = clock_ms
+        self.table: dict[str, TopicConfig] = {}
+        self.version = DataVersion(clock_ms(), 0)
+        self.system: set[str] = set()
+        self.on_change: Callable[[list[TopicConfig]], None] | None = None
+        self._add_system_topics()
+
+    def load(self) -> None:
+        """Read topics.json over the defaults: its entries also replace system topics, and its version counts (CF-05).
+
+        Raises CorruptRecord, StoreError.
+        """
+        found = self._file.read(TopicConfigTable.decode)
+        if found is not None:
+            for name, config in found.topic_config_table.items():
+                config.topic_name = config.topic_name or name
+                self.table[name] = config
+            self.version = found.data_version
+
+    def _add_system_topics(self) -> None:
+        s = self._settings
+        widest = int(Perm.READ | Perm.WRITE | Perm.INHERIT)
+        self._system(codes.SELF_TEST_TOPIC, 1)
+        if s.auto_create_topic:
+            self._system(codes.AUTO_CREATE_TOPIC, s.default_queues, widest)
+        self._system(codes.BENCHMARK_TOPIC, 1024)
+        self._system(s.cluster_name, 16, widest if s.cluster_topic_enable else int(Perm.INHERIT))
+        self._system(s.broker_name, 1, widest if s.broker_topic_enable else int(Perm.INHERIT))
+        self._system(codes.OFFSET_MOVED_EVENT, 1)
+        self._system(codes.SCHEDULE_TOPIC, 18)
+        if s.trace_topic_enable:
+            self._system(s.trace_topic, 1)
+        self._system(f"{s.cluster_name}_{codes.REPLY_TOPIC_SUFFIX}", 1)
+        # made when they are needed
+        self.system |= {codes.HALF_TOPIC, codes.OP_HALF_TOPIC, codes.CHECK_MAX_TIME_TOPIC, codes.TIMER_TOPIC}
+
+    def _system(self, name: str, queues: int, perm: int = int(Perm.READ | Perm.WRITE)) -> None:
+        self.table[name] = TopicConfig(name, queues, queues, perm)
+        self.system.add(name)
+
+    def get(self, topic: str) -> TopicConfig | None:
+        """Settings of a topic, or None."""
+        return self.table.get(topic)
+
+    def names(self) -> list[str]:
+        """All topics configured, the system's included."""
+        return list(self.table)
+
+    def set(self, config: TopicConfig) -> None:
+        """Create or change a topic; `saver.saved` waits until it is on disk."""
+        before = self.table.get(config.topic_name)
+        self.table[config.topic_name] = config
+        self.version = self.version.next(self._clock_ms())
+        self.saver.changed()
+        log.info("topic %s name=%s queues=%s perm=%s", "changed" if before else "created", config.topic_name,
+                 config.write_queue_nums, config.perm)  # fmt: skip
+        if self.on_change is not None:
+            self.on_change([config])
+
+    def take(self, found: TopicConfigTable) -> None:
+        """Have the topics and the version of another broker; the system's own stay where it has none (DL-C07)."""
+        own = {name: config for name, config in self.table.items() if name in self.system}
+        for name, config in found.topic_config_table.items():
+            config.topic_name = config.topic_name or name
+        changed = [c for name, c in found.topic_config_table.items() if self.table.get(name) != c]
+        self.table = own | found.topic_config_table
+        self.version = found.data_version
+        self.saver.changed()
+        if self.on_change is not None and changed:
+            self.on_change(changed)
+
+    def delete(self, topic: str) -> bool:
+        """Forget a topic; whether it was there."""
+        config = self.table.pop(topic, None)
+        if config is None:
+            return False
+        self.version = self.version.next(self._clock_ms())
+        self.saver.changed()
+        if self.on_change is not None:
+            self.on_change([config])
+        return True
+
+    def create_for_send(self, topic: str, default_topic: str, queues: int, *, unit: bool = False) -> TopicConfig | None:
+        """The topic of a first send, made after default_topic if that allows it; else None (SND-06).
+
+        Raises ResponseError 17 when clients have made too many, so that a producer tries another broker (LIM-13, PR-16).
+        """
+        config = self.table.get(topic)
+        if config is not None:
+            return config
+        if topic.startswith(codes.RETRY_PREFIX):
+            return self.ensure_for_group(topic, 1)
+        pattern = self.table.get(default_topic)
+        if pattern is None or (default_topic == codes.AUTO_CREATE_TOPIC and not self._settings.auto_create_topic):
+            return None
+        if not pattern.perm & Perm.INHERIT:
+            return None
+        problem = self._by_sends.add(len(self.table), topic)
+        if problem is not None:
+            raise response_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] is not created: {problem}")
+        width = max(min(queues, pattern.write_queue_nums), 1)  # with none it could never be sent to
+        flag = int(codes.TopicSysFlag.UNIT) if unit else 0
+        made = TopicConfig(topic, width, width, pattern.perm & ~int(Perm.INHERIT), pattern.topic_filter_type, flag)
+        self.set(made)
+        return made
+
+    def ensure(self, topic: str, queues: int) -> TopicConfig:
+        """The topic, made with this many queues and read-write permission when it is not there.
+
+        Raises ResponseError for a name that is no topic's.
+        """
+        config = self.table.get(topic)
+        if config is None:
+            problem = topic_problem(topic)
+            if problem is not None:
+                raise response_error(ResponseCode.SYSTEM_ERROR, problem)
+            config = TopicConfig(topic, queues, queues, int(Perm.READ | Perm.WRITE))
+            self.set(config)
+        return config
+
+    def ensure_for_group(self, topic: str, queues: int) -> TopicConfig:
+        """`ensure` for a group's retry or dead letter topic. Raises ResponseError also when there are too many (LIM-13)."""
+        if topic not in self.table:
+            problem = topic_problem(topic) or self._by_groups.add(len(self.table), topic)
+            if problem is not None:
+                raise response_error(ResponseCode.SYSTEM_ERROR, problem)
+        return self.ensure(topic, queues)
+
+    def registered(self, names: Iterable[str] | None = None) -> TopicConfigTable:
+        """What NameServers are told: with the broker's permission where that is not read and write (NS-35).
+
+        names: only those of these topics that are there.
+        """
+        table = dict(self.table) if names is None else {name: self.table[name] for name in names if name in self.table}
+        everything = int(Perm.READ | Perm.WRITE)
+        if self._settings.broker_permission & everything == everything:
+            return TopicConfigTable(table, self.version)
+        limited = {
+            name: TopicConfig(name, c.read_queue_nums, c.write_queue_nums, self._settings.broker_permission,
+                              c.topic_filter_type, c.topic_sys_flag, c.order)
+            for name, c in table.items()
+        }  # fmt: skip
+        return TopicConfigTable(limited, self.version)
+
+    def encode(self) -> bytes:
+        """The body of GET_ALL_TOPIC_CONFIG and of topics.json."""
+        return TopicConfigTable(self.table, self.version).encode()
+
+    def set_order_topics(self, orders: dict[str, str]) -> None:
+        """Mark the topics of the NameServers' ORDER_TOPIC_CONFIG as ordered, all others as not."""
+        changed = False
+        for name, config in self.table.items():
+            wanted = name in orders
+            if config.order != wanted:
+                config.order = wanted
+                changed = True
+        if changed:
+            self.version = self.version.next(self._clock_ms())
+            self.saver.changed()

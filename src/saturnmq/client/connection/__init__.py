@@ -1,0 +1,1 @@
+"""Connections of a client: NameServers, routes, calls, signing, route suspicion."""

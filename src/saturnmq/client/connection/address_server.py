@@ -1,0 +1,45 @@
+"""The NameServer list from an HTTP server, for clusters that publish it there. Source: PR-08, PR-07, API-03.
+
+Nothing is asked unless a URL is named; redirects to other schemes are not followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.error
+import urllib.request
+from typing import Final
+
+from saturnmq.client.connection.url import parse_addresses
+from saturnmq.client.errors import NoNameServer
+from saturnmq.protocol.errors import ConfigError
+
+ANSWER_BYTES_MAX: Final = 65_536
+TIMEOUT_S: Final = 3.0
+FIRST_REFRESH_MS: Final = 10_000
+REFRESH_MS: Final = 120_000
+
+
+def _get(url: str) -> str:
+    if not url.startswith(("http://", "https://")):
+        raise NoNameServer(f"address server {url} must be an http:// or https:// URL")
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # noqa: S310 - the scheme is checked above
+            return str(answer.read(ANSWER_BYTES_MAX).decode("utf-8", "replace"))
+    except (OSError, ValueError, urllib.error.URLError) as error:
+        raise NoNameServer(f"address server {url} does not answer: {error}") from error
+
+
+async def fetch_addresses(url: str, unit: str | None) -> tuple[str, ...]:
+    """Addresses of the answer's first line, `;` between them; with a unit `-<unit>?nofix=1` is asked.
+
+    Raises NoNameServer when there is no usable answer.
+    """
+    text = await asyncio.to_thread(_get, f"{url}-{unit}?nofix=1" if unit else url)
+    try:
+        addresses = parse_addresses(text.strip().partition("\n")[0])
+    except ConfigError as error:
+        raise NoNameServer(f"address server {url} gives no NameServer list: {error}") from error
+    if not addresses:
+        raise NoNameServer(f"address server {url} gives an empty NameServer list")
+    return addresses

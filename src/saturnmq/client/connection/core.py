@@ -1,0 +1,503 @@
+"""The connection manager of one Client: connections, NameServers, routes, heartbeats, timers. Owns every task.
+
+Source: PR-05..08, PR-11, PR-34, PR-35, HB-01..03, CA-10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from saturnmq.client import hints
+from saturnmq.client.connection import forks
+from saturnmq.client.connection.address_server import FIRST_REFRESH_MS, REFRESH_MS, fetch_addresses
+from saturnmq.client.connection.fault import FaultTable
+from saturnmq.client.connection.heartbeat import heartbeat_addresses, heartbeat_body
+from saturnmq.client.connection.identity import MessageIds, client_id, local_ip
+from saturnmq.client.connection.key_file import with_key_file
+from saturnmq.client.connection.name_servers import NameServers
+from saturnmq.client.connection.remote import Remote
+from saturnmq.client.connection.route_suspicion import Doubts
+from saturnmq.client.connection.routes import Route, RouteCache
+from saturnmq.client.connection.timer_limits import TimerLimits
+from saturnmq.client.connection.url import ClientSettings
+from saturnmq.client.errors import (
+    BrokerNotExist,
+    ClientError,
+    Closed,
+    ConnectFailed,
+    GroupInUse,
+    NotStarted,
+    RouteNotFound,
+    WrongLoop,
+)
+from saturnmq.client.producer.requests import Replies
+from saturnmq.client.producer.transactions import Checks
+from saturnmq.net import Connection
+from saturnmq.protocol.bodies import ConsumerData, TopicRouteData
+from saturnmq.protocol.codes import MASTER_ID, RequestCode, ResponseCode
+from saturnmq.protocol.errors import SaturnError, response_error
+from saturnmq.protocol.frames.command import Command
+
+if TYPE_CHECKING:
+    from saturnmq.client.trace.trace import Tracing
+
+logger = logging.getLogger(__name__)
+
+FIRST_ROUTE_POLL_MS: Final = 10
+FIRST_HEARTBEAT_MS: Final = 1_000
+TELL_AGAIN_SECONDS: Final = 1.0  # between heartbeats to a broker that failed, until it answers one
+OFFSET_FIRST_MS: Final = 10_000
+VIP_PORT_STEP: Final = 2
+
+
+class State(Enum):
+    """Life of a client, producer or consumer; the values are the original's words (PR-05)."""
+
+    NEW = "CREATE_JUST"
+    STARTING = "START_FAILED"
+    RUNNING = "RUNNING"
+    STOPPED = "SHUTDOWN_ALREADY"
+
+
+class GroupMember(Protocol):
+    """A consumer as the manager sees it."""
+
+    group: str
+
+    def heartbeat_data(self) -> ConsumerData | None: ...
+    def stop(self) -> Awaitable[None]: ...
+    def wake_rebalance(self) -> None: ...
+    def persist_offsets(self) -> Awaitable[None]: ...
+    def handle(self, command: Command) -> Command | Awaitable[Command | None] | None: ...
+
+
+def check_state(what: str, state: State) -> None:
+    """Raises NotStarted or Closed, with the state in the text, unless it is running."""
+    if state is State.RUNNING:
+        return
+    text = f"The {what} service state not OK, {state.value}."
+    if state is State.STOPPED:
+        raise Closed(text, hint=f"It was stopped and cannot be started again: make a new {what}.")
+    raise NotStarted(text, hint=f"Use `async with`, or `await {what}.start()` first.")
+
+
+def vip_address(address: str) -> str:
+    """The fast port of a broker: its port minus 2 (PR-31)."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) - VIP_PORT_STEP}"
+
+
+def plain_address(address: str) -> str:
+    """The address that a route names, of a fast port."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + VIP_PORT_STEP}"
+
+
+class Core:
+    """One per Client. Lives on the loop it was started on."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self.settings = settings
+        self.state = State.NEW
+        self.client_id = ""
+        self.ids: MessageIds
+        self.remote: Remote
+        self.name_servers: NameServers
+        self.routes: RouteCache
+        self._doubts: Doubts | None = None
+        self.faults = FaultTable(avoid_ms_max=settings.avoid_ms_max, start=random.randrange(1000))
+        self.broker_versions: dict[str, int] = {}
+        self.timer_limits = TimerLimits(
+            lambda address: self._beat(address, self._heartbeat_body()),
+            lambda name, work: self.spawn(name, work, vital=False),
+        )
+        self.producers: set[str] = set()
+        self.consumers: dict[str, GroupMember] = {}
+        self.checks = Checks(self)
+        self.replies = Replies()
+        self.tracing: Tracing | None = None  # set by a Client; what tells the trace is not traced itself
+        self.failure: BaseException | None = None
+        self.route_watchers: set[asyncio.Event] = set()  # set when any route changed, and when the client stops
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._beating: asyncio.Task[None] | None = None
+        self._beat_wanted = False
+        self._stopping: asyncio.Task[None] | None = None
+
+    # life
+
+    async def start(self) -> None:
+        """Make the connections' owner and the timers. Waits for no server but a named address server."""
+        settings = self.settings = await with_key_file(self.settings)
+        self._loop = asyncio.get_running_loop()
+        addresses = settings.name_servers
+        if not addresses and settings.address_server:
+            addresses = await fetch_addresses(settings.address_server, settings.unit)
+        ip = local_ip(addresses[0])
+        self.client_id = client_id(ip, settings.instance, settings.unit)
+        self.ids = MessageIds(ip)
+        self.remote = Remote(settings, self._on_request, self._doubt)
+        self.name_servers = NameServers(addresses, self.remote)
+        self.routes = RouteCache(
+            self._fetch_route,
+            default_topic=settings.create_topic_key,
+            default_queues=settings.default_queues,
+            timeout_ms=settings.api_timeout_ms,
+            on_change=self._on_route_change,
+        )
+        self._doubts = Doubts(self.routes, self.spawn, self._replaced)
+        self.state = State.RUNNING
+        if not settings.name_servers:
+            self._every("name servers", FIRST_REFRESH_MS, REFRESH_MS, self._refresh_name_servers)
+        self._every("routes", FIRST_ROUTE_POLL_MS, settings.route_poll_ms, self.routes.poll)
+        self._every("heartbeat", FIRST_HEARTBEAT_MS, settings.heartbeat_ms, self.heartbeat)
+        offset_ms = settings.persist_offsets_ms
+        self._every("offsets", min(OFFSET_FIRST_MS, 2 * offset_ms), offset_ms, self._persist_offsets)
+        self._every("rebalance", settings.rebalance_ms, settings.rebalance_ms, self._rebalance)
+
+    async def stop(self) -> None:
+        """Stop consumers, unregister, cancel and await every task, close every connection. Idempotent.
+
+        A caller that is cancelled does not stop the stopping.
+        """
+        if self.state is not State.RUNNING:
+            self.state = State.STOPPED
+            if self._stopping is not None:
+                await asyncio.shield(self._stopping)
+            return
+        if self.forked:
+            self.state = State.STOPPED  # its tasks and connections are the parent's
+            return
+        if self._stopping is None:
+            self._stopping = asyncio.get_running_loop().create_task(self._stop(), name="saturnmq stop client")
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
+        if self.tracing is not None:
+            self.tracing.hurry()
+        for consumer in list(self.consumers.values()):
+            await consumer.stop()
+        for group in list(self.producers):
+            await self.remove_producer(group)
+        if self.tracing is not None:
+            await self.tracing.close()
+        self.state = State.STOPPED
+        for watcher in self.route_watchers:
+            watcher.set()
+        self.replies.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            await self.routes.close()
+            await self.remote.close()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process that started it (API-32)."""
+        return self.remote.generation != forks.generation
+
+    def check_running(self, what: str = "client") -> None:
+        """Raises unless started, not stopped, healthy, and on its own loop (API-04, API-05, API-26)."""
+        if self.state is not State.RUNNING:
+            check_state(what, self.state)
+        forks.check(self.remote.generation)
+        if asyncio.get_running_loop() is not self._loop:
+            raise WrongLoop(f"this {what} was started on another event loop; use saturnmq.sync across threads")
+        if self.failure is not None:
+            raise ClientError(f"a background task of the client died: {self.failure}") from self.failure
+
+    # tasks
+
+    def spawn(self, name: str, work: Coroutine[Any, Any, Any], *, vital: bool = True) -> asyncio.Task[Any]:
+        """A task that this manager owns: cancelled and awaited by `stop`. The death of a vital one fails the client."""
+        task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work, name=f"saturnmq {name}")
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._task_done(done, vital))
+        return task
+
+    def _task_done(self, task: asyncio.Task[Any], vital: bool) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("task died name=%s", task.get_name(), exc_info=task.exception())
+            if vital:
+                self.failure = self.failure or task.exception()
+
+    def _every(self, name: str, first_ms: int, period_ms: int, work: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            await asyncio.sleep(first_ms / 1000)
+            while True:
+                try:
+                    await work()
+                except SaturnError as error:
+                    logger.warning("%s failed: %s", name, error)
+                await asyncio.sleep(period_ms / 1000)
+
+        self.spawn(name, run())
+
+    # name servers and routes
+
+    async def _refresh_name_servers(self) -> None:
+        url = self.settings.address_server
+        if url is not None:
+            self.name_servers.update(await fetch_addresses(url, self.settings.unit))
+
+    async def _fetch_route(self, topic: str, timeout_ms: int) -> TopicRouteData | None:
+        """What the NameServer says of a topic, None for code 17. Raises NoNameServer, ResponseError, BodyError."""
+        command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": topic, "acceptStandardJsonOnly": "true"})
+        answer = await self.name_servers.call(command, timeout_ms)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            chosen = self.name_servers.chosen
+            hint = hints.not_a_name_server(chosen) if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED else None
+            raise response_error(answer.code, (answer.remark or "").strip(), broker=chosen, hint=hint)
+        return TopicRouteData.decode(answer.body or b"{}")
+
+    def _doubt(self, address: str, silent: bool) -> None:
+        """A peer failed, or does not lead (any more): whoever follows it may be known already."""
+        if self._doubts is None or self.state is not State.RUNNING or self._stopping is not None:
+            return
+        self._doubts.tell(address, silent=silent)
+        self.timer_limits.forget(address)
+        if self.broker_versions.pop(address, None) is not None:
+            self.spawn(f"heartbeat to {address}", self._tell_again(address))
+        if self.settings.vip_channel:
+            self._doubts.tell(plain_address(address))
+            self.timer_limits.forget(plain_address(address))
+
+    def _replaced(self, address: str) -> None:
+        """A broker that does not answer has a successor: nobody need wait for it any more."""
+        self.remote.drop(address)
+        if self.settings.vip_channel:
+            self.remote.drop(vip_address(address))
+
+    def _on_route_change(self, route: Route) -> None:
+        for watcher in self.route_watchers:
+            watcher.set()
+        # A new broker must know consumers before they pull from it, and producers before it asks about transactions.
+        if self.consumers or set(self._heartbeat_addresses()) - self.broker_versions.keys():
+            self.beat_soon()
+        for consumer in self.consumers.values():
+            consumer.wake_rebalance()
+
+    async def write_route(self, topic: str) -> Route:
+        """The route to send to a topic. Raises RouteNotFound (10005) with what to do about it."""
+        route = await self.routes.for_send(topic)
+        if route is None or not route.write_queues:
+            raise self.route_not_found(topic)
+        return route
+
+    async def read_route(self, topic: str) -> Route:
+        """The route to read a topic. Raises RouteNotFound (10005)."""
+        route = await self.routes.for_read(topic)
+        if route is None:
+            raise self.route_not_found(topic, reading=True)
+        return route
+
+    def route_not_found(self, topic: str, *, reading: bool = False) -> RouteNotFound:
+        """The error of PR-10, with the command that creates the topic (UX-08). Readers do not ask for the default topic."""
+        auto_create = None if reading else self.routes.known(self.settings.create_topic_key) is not None
+        hint = hints.missing_topic(topic, self.name_servers.addresses, auto_create=auto_create)
+        return RouteNotFound(f"No route info of this topic: {topic}.", hint=hint)
+
+    async def master_address(self, topic: str, broker_name: str) -> str:
+        """Address of the master; an unknown one refreshes the route once. Raises BrokerNotExist (PR-22)."""
+        for attempt in range(2):
+            addresses = self._addresses(topic, broker_name)
+            if MASTER_ID in addresses:
+                return addresses[MASTER_ID]
+            if attempt == 0:
+                await self.routes.refresh(topic)
+        raise BrokerNotExist(f"The broker[{broker_name}] not exist", broker=broker_name)
+
+    async def read_address(self, topic: str, broker_name: str, broker_id: int = 0) -> tuple[str, bool]:
+        """(address, is a slave): the wanted id, for a slave id the next one, else any of that name (PL-05).
+
+        Refreshes the route once. Raises BrokerNotExist.
+        """
+        for attempt in range(2):
+            addresses = self._addresses(topic, broker_name)
+            candidates = [broker_id] if broker_id == 0 else [broker_id, broker_id + 1]
+            for number in [*candidates, *sorted(addresses)]:
+                if number in addresses:
+                    return addresses[number], number != 0
+            if attempt == 0:
+                await self.routes.refresh(topic)
+        raise BrokerNotExist(f"The broker[{broker_name}] not exist", broker=broker_name)
+
+    def _addresses(self, topic: str, broker_name: str) -> dict[int, str]:
+        route = self.routes.known(topic)
+        addresses = route.addresses.get(broker_name) if route is not None else None
+        return dict(addresses) if addresses else self.routes.brokers().get(broker_name, {})
+
+    async def call_broker(self, address: str, command: Command, timeout_ms: int, *, topic: str = "") -> Command:
+        """A successful answer.
+
+        Raises ConnectFailed, CallTimeout, or the error class of the answer's code with a hint.
+        """
+        answer = await self.remote.call(address, command, timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise self.answer_error(answer, address, topic=topic)
+        return answer
+
+    def answer_error(self, answer: Command, broker: str, *, topic: str = "", group: str = "") -> SaturnError:
+        """The error of an answer, with what to do about it."""
+        hint = hints.for_response(
+            answer.code,
+            answer.remark or "",
+            topic=topic,
+            group=group,
+            name_servers=self.name_servers.addresses,
+            auto_create=self.routes.known(self.settings.create_topic_key) is not None,
+        )
+        return response_error(answer.code, answer.remark, broker=broker, hint=hint)
+
+    # groups and heartbeats
+
+    def add_producer(self, group: str) -> None:
+        """Register a producer group. Raises GroupInUse (PR-06)."""
+        if group in self.producers:
+            raise GroupInUse(f"The producer group[{group}] has been created before, specify another name please.")
+        self.producers.add(group)
+        self.routes.use(self.settings.create_topic_key)
+        self.beat_soon()
+
+    def add_consumer(self, consumer: GroupMember) -> None:
+        """Register a consumer group. Raises GroupInUse (CA-04)."""
+        if consumer.group in self.consumers:
+            raise GroupInUse(
+                f"The consumer group[{consumer.group}] has been created before, specify another name please."
+            )
+        self.consumers[consumer.group] = consumer
+
+    async def remove_producer(self, group: str) -> None:
+        """Forget the group and tell every broker (PR-34)."""
+        self.producers.discard(group)
+        await self._unregister({"clientID": self.client_id, "producerGroup": group})
+
+    async def remove_consumer(self, group: str) -> None:
+        """Forget the group and tell every broker (CA-09)."""
+        self.consumers.pop(group, None)
+        await self.tell_left(group)
+
+    async def tell_left(self, group: str) -> None:
+        """Tell every broker that this client is no member of the group."""
+        await self._unregister({"clientID": self.client_id, "consumerGroup": group})
+
+    async def _unregister(self, ext: dict[str, str]) -> None:
+        """Tell every broker we have a connection to; one that does not answer is left alone."""
+        addresses = {address for ids in self.routes.brokers().values() for address in ids.values()}
+        calls = [
+            self.remote.call(
+                address, Command(RequestCode.UNREGISTER_CLIENT, ext=dict(ext)), self.settings.api_timeout_ms
+            )
+            for address in sorted(addresses)
+            if self.remote.is_connected(address)
+        ]
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(outcome, SaturnError):
+                logger.info("unregister failed: %s", outcome)
+
+    def beat_soon(self) -> None:
+        """A heartbeat now, in the background; one at a time, and another one after that which is under way."""
+        self._beat_wanted = True
+        if self._beating is None or self._beating.done():
+            self._beating = self.spawn("heartbeat now", self._wanted_heartbeats())
+
+    async def _wanted_heartbeats(self) -> None:
+        while self._beat_wanted:
+            self._beat_wanted = False
+            try:
+                await self.heartbeat()
+            except SaturnError as error:
+                logger.warning("heartbeat failed: %s", error)
+
+    def _heartbeat_addresses(self) -> list[str]:
+        brokers = self.routes.brokers()
+        return heartbeat_addresses(brokers, has_producers=bool(self.producers), has_consumers=bool(self.consumers))
+
+    async def heartbeat(self) -> None:
+        """Tell the brokers of the cached routes about our groups, all at once; remember their versions (HB-01..03)."""
+        brokers = self.routes.brokers()
+        known = {address for ids in brokers.values() for address in ids.values()}
+        for address in [address for address in self.broker_versions if address not in known]:
+            del self.broker_versions[address]  # PR-35
+            self.timer_limits.forget(address)
+        addresses = self._heartbeat_addresses()
+        if not addresses:
+            return
+        body = self._heartbeat_body()
+        await asyncio.gather(*(self._beat(address, body) for address in addresses))
+
+    def _heartbeat_body(self) -> bytes:
+        consumers = [data for consumer in self.consumers.values() if (data := consumer.heartbeat_data()) is not None]
+        return heartbeat_body(self.client_id, sorted(self.producers), consumers)
+
+    async def _tell_again(self, address: str) -> None:
+        """A broker that failed may be back without knowing our groups: it hears of them when it answers, not 30 s later."""
+        while address not in self.broker_versions and address in self._heartbeat_addresses():
+            await asyncio.sleep(TELL_AGAIN_SECONDS)
+            await self._beat(address, self._heartbeat_body())
+
+    async def _beat(self, address: str, body: bytes) -> None:
+        try:
+            answer = await self.remote.call(
+                address, Command(RequestCode.HEART_BEAT, body=body), self.settings.api_timeout_ms
+            )
+        except ConnectFailed as error:
+            logger.info("heartbeat not delivered broker=%s error=%s", address, error)
+            return
+        except SaturnError as error:
+            logger.warning("heartbeat not answered broker=%s error=%s", address, error)
+            return
+        if answer.code == ResponseCode.SUCCESS:
+            self.broker_versions[address] = answer.version
+            self.timer_limits.learn(address, answer.ext)
+        else:
+            logger.warning("heartbeat refused broker=%s code=%d remark=%s", address, answer.code, answer.remark)
+
+    # timers of consumers
+
+    async def _persist_offsets(self) -> None:
+        for consumer in list(self.consumers.values()):
+            await consumer.persist_offsets()
+
+    async def _rebalance(self) -> None:
+        for consumer in self.consumers.values():
+            consumer.wake_rebalance()
+
+    # requests of brokers
+
+    def _on_request(self, connection: Connection, command: Command) -> Command | Awaitable[Command | None] | None:
+        if command.code == RequestCode.CHECK_TRANSACTION_STATE:
+            self.checks.asked(connection, command)
+            return None
+        if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            return self.replies.pushed(connection, command, now_ms())
+        group = command.ext.get("consumerGroup") or command.ext.get("group")
+        consumer = self.consumers.get(group or "")
+        if consumer is not None:
+            return consumer.handle(command)
+        return command.reply(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED if group is None else ResponseCode.SYSTEM_ERROR,
+            f" request type {command.code} not supported" if group is None else f"no consumer of group {group} here",
+        )
+
+
+def now_ms() -> int:
+    """Unix ms."""
+    return int(time.time() * 1000)
+
+
+def sequence_of(text: str | Sequence[str]) -> list[str]:
+    """One text or many as a list."""
+    return [text] if isinstance(text, str) else list(text)

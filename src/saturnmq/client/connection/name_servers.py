@@ -1,0 +1,70 @@
+"""Which NameServer is asked, and what happens when it does not answer. Source: REM-27, PR-10, DG-01, UX-06."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from saturnmq.client.connection.deadline import Deadline
+from saturnmq.client.connection.remote import Remote
+from saturnmq.client.errors import CallTimeout, ConnectFailed, NoNameServer
+from saturnmq.client.hints import unreachable_name_servers
+from saturnmq.protocol.frames.command import Command
+
+
+class NameServers:
+    """A shuffled list of addresses and the one in use. It is kept while its connection lives (REM-27)."""
+
+    def __init__(self, addresses: Sequence[str], remote: Remote) -> None:
+        self._remote = remote
+        self._addresses: list[str] = []
+        self._at = random.randrange(999)
+        self.chosen: str | None = None
+        self.update(addresses)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return tuple(self._addresses)
+
+    def update(self, addresses: Sequence[str]) -> None:
+        """Take another list: shuffled; a chosen address that is gone is dropped. An equal list changes nothing."""
+        if not addresses or set(addresses) == set(self._addresses):
+            return
+        self._addresses = random.sample(list(addresses), len(addresses))
+        if self.chosen not in self._addresses:
+            self.chosen = None
+
+    def _candidates(self) -> list[str]:
+        chosen = self.chosen
+        if chosen is not None and self._remote.is_connected(chosen):
+            others = [address for address in self._addresses if address != chosen]
+            return [chosen, *others]
+        count = len(self._addresses)
+        start = self._at + 1
+        return [self._addresses[(start + step) % count] for step in range(count)]
+
+    async def call(self, command: Command, timeout_ms: int) -> Command:
+        """The answer of the first NameServer that gives one, each tried once within timeout_ms.
+
+        Raises NoNameServer naming every address and why it failed.
+        """
+        if not self._addresses:
+            raise NoNameServer("no NameServer is configured: set SATURNMQ_URL (rmq://host:9876) or NAMESRV_ADDR")
+        deadline = Deadline(timeout_ms)
+        tried: list[tuple[str, str]] = []
+        candidates = self._candidates()
+        for index, address in enumerate(candidates):
+            share_ms = deadline.share_ms(len(candidates) - index)
+            if share_ms <= 0:
+                tried.append((address, "no time left"))
+                continue
+            try:
+                answer = await self._remote.call(address, command, share_ms)
+            except (ConnectFailed, CallTimeout) as error:
+                tried.append((address, error.reason))
+                continue
+            if address != self.chosen:
+                self.chosen = address
+                self._at += index + 1
+            return answer
+        raise NoNameServer(unreachable_name_servers(tried))

@@ -1,0 +1,119 @@
+"""Calls to peers: signs them, and turns what goes wrong into this room's errors.
+
+Beside core, the only user of `saturnmq.net`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from saturnmq.client.connection import forks
+from saturnmq.client.connection.route_suspicion import casts_doubt
+from saturnmq.client.connection.signing import Signer
+from saturnmq.client.connection.url import ClientSettings
+from saturnmq.client.errors import CallTimeout, ConnectFailed
+from saturnmq.net import Connection, NetSettings, RemotingClient, TlsSettings
+from saturnmq.net import errors as net_errors
+from saturnmq.net.connection import Handler
+from saturnmq.protocol.frames.command import Command
+
+
+class Remote:
+    """One RemotingClient: one connection per address (API-05).
+
+    on_doubt is told the address of a peer that failed, or answered as a broker does that is not the master, and whether it was
+    silent: did not answer in time.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        handler: Handler,
+        on_doubt: Callable[[str, bool], None] = lambda address, silent: None,
+    ) -> None:
+        token = settings.security_token or ""
+        self._signer = Signer(settings.access_key, settings.secret_key or "", token) if settings.access_key else None
+        tls = TlsSettings(
+            enable=settings.tls,
+            client_auth_server=settings.tls_verify,
+            client_trust_path=settings.tls_ca or "",
+            client_cert_path=settings.tls_cert or "",
+            client_key_path=settings.tls_key or "",
+        )
+        self._client = RemotingClient(settings=NetSettings(), tls=tls, handler=handler, check_host=settings.tls_verify)
+        self._on_doubt = on_doubt
+        self.generation = forks.watch(self)
+
+    def sockets(self) -> list[int]:
+        """Descriptors of all connections."""
+        transports = [connection.transport for connection in self._client.connections]
+        sockets = [transport.get_extra_info("socket") for transport in transports if transport is not None]
+        return [number for sock in sockets if sock is not None and (number := sock.fileno()) >= 0]
+
+    def is_connected(self, address: str) -> bool:
+        return self.generation == forks.generation and self._client.is_connected(address)
+
+    async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
+        """The answer, whatever its code. Raises ConnectFailed or CallTimeout."""
+        if self._signer is not None:
+            self._signer.sign(command)
+        try:
+            answer = await self._client.invoke(address, command, timeout_ms)
+        except net_errors.CallTimeout as error:
+            self._on_doubt(address, True)
+            raise CallTimeout(f"{address} did not answer within {timeout_ms} ms", broker=address) from error
+        except (net_errors.ConnectFailed, net_errors.SendFailed) as error:
+            self._on_doubt(address, False)
+            raise _failed(address, error) from error
+        if casts_doubt(command, answer):
+            self._on_doubt(address, False)
+        return answer
+
+    async def call_oneway(self, address: str, command: Command, timeout_ms: int) -> None:
+        """Write a request that gets no answer. Raises ConnectFailed or CallTimeout."""
+        if self._signer is not None:
+            self._signer.sign(command)
+        try:
+            await self._client.invoke_oneway(address, command, timeout_ms)
+        except net_errors.CallTimeout as error:
+            raise CallTimeout(f"{address} did not take the request in {timeout_ms} ms", broker=address) from error
+        except (net_errors.ConnectFailed, net_errors.SendFailed) as error:
+            self._on_doubt(address, False)
+            raise _failed(address, error) from error
+
+    def answer_oneway(self, connection: Connection, command: Command) -> None:
+        """Write a request that gets no answer to a peer that asked something. Raises ConnectFailed."""
+        if self._signer is not None:
+            self._signer.sign(command)
+        try:
+            connection.invoke_oneway(command)
+        except net_errors.SendFailed as error:
+            raise _failed(connection.remote_address, error) from error
+
+    def drop(self, address: str) -> None:
+        """Wait no longer for a peer that another one has replaced: calls to it fail with ConnectFailed."""
+        for connection in list(self._client.connections):
+            if connection.remote_address == address:
+                connection.close("it does not answer, and another broker has its place")
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+def _failed(address: str, error: net_errors.ConnectFailed | net_errors.SendFailed) -> ConnectFailed:
+    sent = isinstance(error, net_errors.SendFailed)
+    reason = "connection lost" if sent else reason_of(error)
+    text = f"the connection to {address} was lost before the answer" if sent else f"cannot reach {address}: {reason}"
+    return ConnectFailed(text, reason=reason, sent=sent, broker=address)
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a connection failed, in the system's few words."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno:
+            known = os.strerror(cause.errno) if cause.errno > 0 else cause.strerror or str(cause)
+            return known[:1].lower() + known[1:]
+        cause = cause.__cause__
+    return str(error)

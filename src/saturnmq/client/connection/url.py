@@ -1,0 +1,278 @@
+"""The client's settings and the ways to say them: arguments, a URL, the environment. Pure.
+
+Source: spec 08 API-01..03, PR-03.
+"""
+
+# rmq://[access:secret@]host:port[,host:port]?key=value
+#   rmqs://       TLS
+#   rocketmq://   the same as rmq://
+#   ;             separates hosts too
+#   [v6]:port     an IPv6 address
+#   port          9876 when absent
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from dataclasses import fields as dataclass_fields
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote
+
+from saturnmq.client.trace.records import trace_topic_problem
+from saturnmq.protocol.errors import ConfigError
+
+DEFAULT_PORT: Final = 9876
+SCHEMES: Final = ("rmq", "rmqs", "rocketmq")
+ENV_URL: Final = "SATURNMQ_URL"
+ENV_NAME_SERVERS: Final = "NAMESRV_ADDR"
+_ENV_KEYS: Final = {
+    "SATURNMQ_ACCESS_KEY": "access_key",
+    "SATURNMQ_SECRET_KEY": "secret_key",
+    "SATURNMQ_KEY_FILE": "key_file",
+    "SATURNMQ_NAMESPACE": "namespace",
+    "SATURNMQ_TIMEOUT": "timeout",
+}
+_AUTHORITY: Final = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>[^?#/]*)/?(?:\?(?P<query>[^#]*))?$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """What a Client can be told.
+
+    Times are in the unit their name says; `timeout` is seconds, as everywhere in asyncio.
+    """
+
+    name_servers: tuple[str, ...]
+    timeout: float = 3.0  # one total per call, PR-03 sendMsgTimeout, API-28
+    attempts: int = 3  # 1 + retryTimesWhenSendFailed, API-28
+    address_server: str | None = None  # PR-08: http(s) URL whose answer is the NameServer list; only when named
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+    security_token: str | None = field(default=None, repr=False)  # ACL-18, of a temporary account
+    key_file: str | None = None  # ACL-18 rocketmq.client.keyFile: credentials, read by `start`; access_key overrides it
+    namespace: str | None = None  # PR-32
+    tls: bool = False
+    tls_verify: bool = True  # the server's certificate must be signed by a trusted authority, and be for its host
+    tls_ca: str | None = None  # file of trusted certificates, default the system's
+    tls_cert: str | None = None  # file of the client's own certificate, for servers that demand one
+    tls_key: str | None = None  # file of its key, when not in the same file
+    instance: str | None = None  # second half of the client id, API-06
+    unit: str | None = None  # PR-06
+    vip_channel: bool = False  # PR-31 vipChannelEnabled
+    latency_fault: bool = True  # PR-30 on by API-29; sendLatencyFaultEnable
+    avoid_ms_max: int = 30_000  # API-29: a failed broker is avoided at most so long; Java: 600000
+    retry_not_stored: bool = False  # PR-17 retryAnotherBrokerWhenNotStoreOK
+    create_topic_key: str = "TBW102"  # PR-03
+    default_queues: int = 4  # PR-03 defaultTopicQueueNums
+    smart_send: bool = True  # PR-28 org.apache.rocketmq.client.sendSmartMsg: code 310, not 10
+    body_bytes_max: int = 4_194_304  # PR-03 maxMessageSize
+    compress_from_bytes: int = 4096  # PR-24 compressMsgBodyOverHowmuch
+    compress_level: int = 5  # PR-24
+    route_poll_ms: int = 30_000  # PR-11 pollNameServerInterval
+    heartbeat_ms: int = 30_000  # HB-01 heartbeatBrokerInterval
+    persist_offsets_ms: int = 5_000  # PR-03 persistConsumerOffsetInterval
+    rebalance_ms: int = 20_000  # RB-01
+    api_timeout_ms: int = 3_000  # PR-03 mqClientApiTimeout
+    offsets_dir: str = "~/.rocketmq_offsets"  # OF-02 rocketmq.client.localOffsetStoreDir, of broadcast consumers
+    trace: bool | str = False  # TR-02 enableMsgTrace, or customizedTraceTopic; others may say otherwise
+    access_channel: str = "local"  # TR-10 AccessChannel: "cloud" traces to a topic of each region
+
+    def validate(self) -> list[str]:
+        """Every problem, one sentence with the allowed range each."""
+        problems: list[str] = []
+        if not self.name_servers and not self.address_server:
+            problems.append("name_servers is empty, must name at least one host:port")
+        if self.address_server and not re.match(r"https?://[^\s/]+", self.address_server):
+            problems.append(f"address_server is {self.address_server!r:.100}, must be an http:// or https:// URL")
+        for address in self.name_servers:
+            try:
+                parse_address(address)
+            except ConfigError as error:
+                problems += error.problems
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+                problems.append(f"{name} is {value!r}, must be {low}..{high}")
+        if bool(self.access_key) != bool(self.secret_key):
+            problems.append("access_key and secret_key belong together, one of them is missing")
+        if self.security_token and not self.access_key:
+            problems.append("security_token is of no use without access_key and secret_key")
+        if self.tls_key and not self.tls_cert:
+            problems.append("tls_key is of no use without tls_cert")
+        for name in ("namespace", "instance", "unit"):
+            value = getattr(self, name)
+            if value is not None and not re.fullmatch(r"[%|a-zA-Z0-9_.#-]{1,127}", value):
+                problems.append(f"{name} is {value!r:.60}, must be 1..127 characters of %|a-zA-Z0-9_.#-")
+        if problem := trace_topic_problem(self.trace):
+            problems.append(problem)
+        if self.access_channel not in ("local", "cloud"):
+            problems.append(f"access_channel is {self.access_channel!r:.40}, must be 'local' or 'cloud'")
+        return problems
+
+    def check(self) -> ClientSettings:
+        """Itself. Raises ConfigError with all problems at once (API-01)."""
+        problems = self.validate()
+        if problems:
+            raise ConfigError(problems)
+        return self
+
+
+_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "timeout": (0.001, 3600.0),
+    "attempts": (1, 100),
+    "avoid_ms_max": (0, 600_000),
+    "default_queues": (1, 65_535),
+    "body_bytes_max": (1, 2_147_483_647),
+    "compress_from_bytes": (1, 2_147_483_647),
+    "compress_level": (0, 9),
+    "route_poll_ms": (10, 3_600_000),
+    "heartbeat_ms": (10, 110_000),
+    "persist_offsets_ms": (10, 3_600_000),
+    "rebalance_ms": (10, 3_600_000),
+    "api_timeout_ms": (1, 600_000),
+}
+
+
+def parse_address(text: str) -> str:
+    """`host:port` from text that may lack the port; `[v6]:port` keeps its brackets. Raises ConfigError."""
+    text = text.strip()
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:\s/@]+)(?::(\d{1,5}))?", text)
+    port = int(match.group(2)) if match and match.group(2) else DEFAULT_PORT
+    if not match or not 1 <= port <= 65_535:
+        raise ConfigError(f"NameServer address {text!r:.80} must be host:port, port 1..65535")
+    return f"{match.group(1)}:{port}"
+
+
+def parse_addresses(text: str | Sequence[str]) -> tuple[str, ...]:
+    """Addresses of a list or of text with `;` or `,` between them; doubles dropped, order kept. Raises ConfigError."""
+    parts = re.split(r"[;,]", text) if isinstance(text, str) else list(text)
+    problems: list[str] = []
+    addresses: dict[str, None] = {}
+    for part in parts:
+        if not part.strip():
+            continue
+        try:
+            addresses[parse_address(part)] = None
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return tuple(addresses)
+
+
+def parse_url(url: str) -> dict[str, Any]:
+    """Settings by name from a URL. Raises ConfigError; its text never holds the secret (API-02)."""
+    match = _AUTHORITY.match(url)
+    if not match or match["scheme"].lower() not in SCHEMES:
+        raise ConfigError(
+            f"a SaturnMQ URL is rmq://host:port[,host:port]?key=value, such as rmq://127.0.0.1:9876; "
+            f"schemes: {', '.join(SCHEMES)}"
+        )
+    credentials, at, hosts = match["rest"].rpartition("@")
+    settings: dict[str, Any] = {"name_servers": parse_addresses(hosts)}
+    problems = [] if settings["name_servers"] else ["the URL names no NameServer"]
+    if match["scheme"].lower() == "rmqs":
+        settings["tls"] = True
+    if at:
+        access, colon, secret = credentials.partition(":")
+        if not (access and colon and secret):
+            problems.append("credentials in a URL are access:secret@")
+        settings["access_key"], settings["secret_key"] = unquote(access), unquote(secret)
+    for key, text in parse_qsl(match["query"] or "", keep_blank_values=True):
+        try:
+            settings[key] = _parse_value(key, text)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return settings
+
+
+def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Settings by name from variables: SATURNMQ_URL, or NAMESRV_ADDR, then the single ones.
+
+    Raises ConfigError (API-03).
+    """
+    settings: dict[str, Any] = {}
+    if environment.get(ENV_URL):
+        settings = parse_url(environment[ENV_URL])
+    elif environment.get(ENV_NAME_SERVERS):
+        settings["name_servers"] = parse_addresses(environment[ENV_NAME_SERVERS])
+    else:
+        raise ConfigError(f"no NameServer is configured: set {ENV_URL} (rmq://host:9876) or {ENV_NAME_SERVERS}")
+    for variable, key in _ENV_KEYS.items():
+        if environment.get(variable) and key not in settings:
+            settings[key] = _parse_value(key, environment[variable])
+    return settings
+
+
+def make_settings(values: Mapping[str, Any]) -> ClientSettings:
+    """Checked settings. Raises ConfigError for unknown names and bad values."""
+    problems = [_unknown(name) for name in values if name not in _PARSERS and name != "name_servers"]
+    merged = {name: value for name, value in values.items() if name in _PARSERS}
+    try:
+        merged["name_servers"] = parse_addresses(values.get("name_servers", ()))
+    except ConfigError as error:
+        problems += error.problems
+        merged["name_servers"] = ("unknown:1",)  # its problem is reported already
+    settings = ClientSettings(**merged)
+    problems += settings.validate()
+    if problems:
+        raise ConfigError(problems)
+    return settings
+
+
+def _parse_value(key: str, text: str) -> Any:
+    parser = _PARSERS.get(key)
+    if parser is None:
+        raise ConfigError(_unknown(key))
+    try:
+        return parser(text)
+    except ValueError as error:
+        shown = "the value" if key == "secret_key" else repr(text[:60])
+        raise ConfigError(f"{key}: {shown} is not {_KINDS.get(parser, 'valid')}") from error
+
+
+def _unknown(key: str) -> str:
+    near = difflib.get_close_matches(key, _PARSERS, 1, 0.5)
+    return f"unknown setting {key[:60]!r}" + (f", did you mean {near[0]!r}?" if near else f"; known: {_names()}")
+
+
+def _names() -> str:
+    return ", ".join(sorted(_PARSERS))
+
+
+def _boolean(text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered in ("true", "1", "yes", "on"):
+        return True
+    if lowered in ("false", "0", "no", "off"):
+        return False
+    raise ValueError(text)
+
+
+def _switch_or_name(text: str) -> bool | str:
+    try:
+        return _boolean(text)
+    except ValueError:
+        return text.strip()
+
+
+_KINDS: Final[dict[Callable[[str], Any], str]] = {
+    float: "a number",
+    int: "a whole number",
+    _boolean: "true or false",
+}
+_BY_TYPE: Final[dict[str, Callable[[str], Any]]] = {
+    "float": float,
+    "int": int,
+    "bool": _boolean,
+    "str": str,
+    "str | None": str,
+    "bool | str": _switch_or_name,
+}
+_PARSERS: Final[dict[str, Callable[[str], Any]]] = {
+    item.name: _BY_TYPE[str(item.type)] for item in dataclass_fields(ClientSettings) if item.name != "name_servers"
+}

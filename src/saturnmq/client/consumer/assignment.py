@@ -1,0 +1,442 @@
+"""One queue that this consumer owns: its open messages, its pull loop, its place in the flow control.
+
+A message that fails is sent back to the broker here; `ordered` has the queue that waits for it instead.
+Source: spec 03 section 2, PL-01..PL-11, API-18..20, API-23.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final, Protocol
+
+from saturnmq.client import namespaces
+from saturnmq.client.connection.core import Core, now_ms
+from saturnmq.client.consumer.consume_stats import ConsumeStats
+from saturnmq.client.consumer.offsets import Offsets
+from saturnmq.client.consumer.process_queue import ProcessQueue
+from saturnmq.client.consumer.send_back import ACK_TIMEOUT_LEVEL, DEAD_LETTER, SendBack, level_for
+from saturnmq.client.errors import AlreadySettled, ConnectFailed
+from saturnmq.client.hooks import ConsumeContext, ConsumeHook, run_consume_hooks
+from saturnmq.client.message import Ack, Message
+from saturnmq.client.puller.puller import PullResult, PullStatus, pull_command, pull_result
+from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.codes import PullSysFlag, ResponseCode
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.message import decode_records
+
+logger = logging.getLogger(__name__)
+
+SPAN_MAX: Final = 2000  # distance of the first open offset to the newest pulled one (PL-01)
+BROKER_SUSPEND_MS: Final = 15_000
+PULL_TIMEOUT_MS: Final = 30_000
+EXCEPTION_DELAY_S: Final = 1.0
+FLOW_CONTROL_DELAY_S: Final = 0.02
+IDLE_DELAY_S: Final = 0.05
+FLOW_LOG_EVERY: Final = 1000  # PL-02
+TIMED_OUT: Final = "not settled in time"
+_IDLE: Final = frozenset({PullStatus.NO_NEW_MESSAGE, PullStatus.OFFSET_ILLEGAL})
+_SUBSCRIPTION_CODES: Final = frozenset(
+    {
+        int(ResponseCode.SUBSCRIPTION_NOT_EXIST),
+        int(ResponseCode.SUBSCRIPTION_NOT_LATEST),
+        int(ResponseCode.FILTER_DATA_NOT_EXIST),
+        int(ResponseCode.FILTER_DATA_NOT_LATEST),
+    }
+)
+
+
+class Host(Protocol):
+    """What an assignment needs of its consumer."""
+
+    core: Core
+    group: str
+    codec: Any
+    offsets: Offsets
+    send_back: SendBack
+    stats: ConsumeStats
+    hooks: Sequence[ConsumeHook]
+    prefetch: int
+    pull_batch: int
+
+    @property
+    def commits(self) -> bool: ...
+    @property
+    def sends_back(self) -> bool: ...
+    def wanted_tags(self, topic: str) -> frozenset[str]: ...
+    def subscription_version(self, topic: str) -> int: ...
+    def subscription_type(self, topic: str) -> str: ...
+    def subscription_lost(self) -> None: ...
+    def subscription_expression(self, topic: str) -> str | None: ...
+    def deliver(self, messages: list[Message[Any]]) -> None: ...
+    def deliver_first(self, messages: list[Message[Any]]) -> None: ...
+    def redeliver_later(self, message: Message[Any], after: float) -> None: ...
+    def bytes_left(self) -> bool: ...
+    def room_made(self) -> None: ...
+    def wake_rebalance(self) -> None: ...
+    def task_ended(self, task: asyncio.Task[Any]) -> None: ...
+
+
+class Generation:
+    """The messages of one stretch of ownership. A queue that moved away and came back has another one.
+
+    delivered: when which message was handed out. parked: what a reader could not take while the queue was paused.
+    """
+
+    __slots__ = ("assignment", "contexts", "delivered", "parked", "process_queue", "verdicts")
+
+    def __init__(self, assignment: Assignment, start_offset: int) -> None:
+        self.assignment = assignment
+        self.process_queue = ProcessQueue(start_offset)
+        self.delivered: dict[int, tuple[float, Message[Any]]] = {}
+        self.verdicts: dict[int, Ack] = {}
+        self.parked: list[Message[Any]] = []
+        self.contexts: dict[int, ConsumeContext] = {}
+
+    def hand_out(self, message: Message[Any], now: float) -> bool:
+        """Note that a reader takes a message; False when it may not: settled, moved away, or paused for now."""
+        if self.process_queue.dropped or self.is_settled(message):
+            return False
+        if not self.assignment.may_hand_out:
+            self.parked.append(message)
+            return False
+        self.delivered[message.offset] = (now, message)
+        host = self.assignment.host
+        if host.hooks:
+            context = self.contexts[message.offset] = ConsumeContext(host.group, message, now)
+            run_consume_hooks(host.hooks, "before", context)
+        return True
+
+    def is_settled(self, message: Message[Any]) -> bool:
+        return message.offset in self.verdicts
+
+    async def settle(
+        self, message: Message[Any], verdict: Ack, *, after: timedelta | None = None, reason: str = ""
+    ) -> None:
+        """Settle once; alike again does nothing, differently raises AlreadySettled (API-19).
+
+        A message of a queue that moved away is left to its new owner. A failed or cancelled retry settles nothing.
+        """
+        offset = message.offset
+        known = self.verdicts.get(offset)
+        if known is not None:
+            check_same(message, known, verdict)
+            return
+        if self.process_queue.dropped:
+            logger.warning(
+                "settled too late, the queue was given up and the message is redelivered group=%s message=%r verdict=%s",
+                self.assignment.host.group,
+                message,
+                verdict.value,
+            )
+            return
+        if not self.process_queue.is_open(offset):
+            return
+        self.verdicts[offset] = verdict
+        if verdict is not Ack.SUCCESS:
+            try:
+                await self._fail(message, verdict, after, reason)
+            except BaseException:
+                self.verdicts.pop(offset, None)
+                raise
+        self.told(message, verdict, reason)
+        self.close(offset)
+
+    async def _fail(self, message: Message[Any], verdict: Ack, after: timedelta | None, reason: str) -> None:
+        host = self.assignment.host
+        if host.sends_back:
+            level = DEAD_LETTER if verdict is Ack.REJECT else level_for(after)
+            await host.send_back.send(message, level, reason, after)
+        else:  # CC-04: every member has its own copy, there is nobody to send it back to
+            logger.warning("message dropped group=%s message=%r verdict=%s", host.group, message, verdict.value)
+
+    def told(self, message: Message[Any], verdict: Ack, reason: str, *, timed_out: bool = False) -> None:
+        """Statistics and hooks learn how a delivery ended."""
+        host = self.assignment.host
+        handed_out = self.delivered.get(message.offset)
+        if handed_out is not None:
+            took_s = time.monotonic() - handed_out[0]
+            host.stats.consumed(message.record.topic, took_s, failed=verdict is not Ack.SUCCESS)
+        context = self.contexts.pop(message.offset, None)
+        if context is not None:
+            context.verdict, context.reason, context.timed_out = verdict, reason, timed_out
+            run_consume_hooks(host.hooks, "after", context)
+
+    async def expire(self, message: Message[Any]) -> None:
+        """Nobody settled it in time: back to the broker, or handed out again where that cannot be. Raises what that raises."""
+        host = self.assignment.host
+        if not host.sends_back:
+            self.told(message, Ack.RETRY, TIMED_OUT, timed_out=True)
+            self.delivered.pop(message.offset, None)
+            host.deliver([message])
+            return
+        await host.send_back.send(message, ACK_TIMEOUT_LEVEL)
+        self.verdicts.setdefault(message.offset, Ack.RETRY)
+        self.told(message, Ack.RETRY, TIMED_OUT, timed_out=True)
+        self.close(message.offset)
+
+    def close(self, offset: int) -> None:
+        """The offset is done: commit what can be committed, make room."""
+        self.delivered.pop(offset, None)
+        process_queue = self.process_queue
+        commit = process_queue.settle(offset)
+        if commit is None or process_queue.dropped:
+            return
+        self.assignment.consumed_ms = now_ms()
+        self.assignment.committed(commit)
+        if len(self.verdicts) > 4096:
+            self.verdicts = {key: value for key, value in self.verdicts.items() if key >= commit}
+
+    def expired(self, before: float) -> list[Message[Any]]:
+        """Messages handed out before this monotonic time and not settled since, oldest first, at most 16 (PL-14)."""
+        late: list[Message[Any]] = []
+        for handed_out, message in self.delivered.values():
+            if handed_out > before or len(late) >= 16:
+                break
+            if not self.is_settled(message):
+                late.append(message)
+        return late
+
+    @property
+    def position(self) -> int | None:
+        """The first offset that no reader has taken yet; None when all of the open ones are taken."""
+        taken, verdicts = self.delivered, self.verdicts
+        return next((offset for offset in self.process_queue if offset not in taken and offset not in verdicts), None)
+
+
+def check_same(message: Message[Any], known: Ack, verdict: Ack) -> None:
+    """Raises AlreadySettled unless both verdicts are one."""
+    if known is not verdict:
+        raise AlreadySettled(f"{message!r} was settled as {known.value}, it cannot be settled as {verdict.value}")
+
+
+class Assignment:
+    """A queue and the task that pulls it. `queue` carries the topic's name on the wire."""
+
+    span_limited = True
+
+    def __init__(self, host: Host, queue: MessageQueue, start_offset: int) -> None:
+        self.host = host
+        self.queue = queue
+        self.user_queue = namespaces.strip_queue(host.core.settings.namespace, queue)
+        self.next_offset = start_offset
+        self.generation = self._new_generation(start_offset)
+        self.paused = False
+        self.pulled_ms = self.consumed_ms = 0
+        self._room = asyncio.Event()
+        self._broker_id = 0
+        self._task: asyncio.Task[Any] | None = None
+        self._waits = 0
+
+    def _new_generation(self, start_offset: int) -> Generation:
+        return Generation(self, start_offset)
+
+    # life
+
+    def start(self) -> None:
+        """Begin to pull."""
+        self._task = self.host.core.spawn(f"pull {self.queue.topic} {self.queue.queue_id}", self._loop(), vital=False)
+        self._task.add_done_callback(self.host.task_ended)
+
+    def drop(self) -> None:
+        """The queue belongs to somebody else: settle nothing more, stop pulling."""
+        self.generation.process_queue.dropped = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def join(self) -> None:
+        """Until the pull loop has ended."""
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def restart_at(self, offset: int) -> None:
+        """Forget all open messages and go on at offset: a reset, or an offset the broker does not have (PL-08, OF-06)."""
+        self.generation.process_queue.dropped = True
+        self.generation = self._new_generation(offset)
+        self.next_offset = offset
+        self.host.offsets.update(self.queue, offset, increase_only=False)
+        self._room.set()
+        self.host.room_made()
+
+    def reset(self, offset: int) -> None:
+        """A seek, or an operator moved the group: go on at offset at once, whatever pull is under way (OF-06)."""
+        self.restart_at(offset)
+        if self._task is not None:
+            self._task.cancel()
+        self.start()
+
+    def pause(self) -> None:
+        """Pull nothing and hand nothing out until `resume`."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Go on where `pause` stopped, with what readers could not take meanwhile first."""
+        self.paused = False
+        self.unpark()
+        self.check_room()
+
+    def unpark(self) -> None:
+        """Give readers what they could not take."""
+        parked, self.generation.parked = self.generation.parked, []
+        self.host.deliver_first(parked)
+
+    @property
+    def may_hand_out(self) -> bool:
+        return not self.paused
+
+    @property
+    def position(self) -> int:
+        """The offset a reader gets next."""
+        position = self.generation.position
+        return self.next_offset if position is None else position
+
+    # flow control
+
+    def committed(self, offset: int) -> None:
+        """Everything before offset is settled."""
+        host = self.host
+        host.offsets.update(self.queue, offset)
+        if not self._room.is_set():
+            self.check_room()
+        host.room_made()
+
+    def check_room(self) -> None:
+        """Wake the pull loop when there is room again: at half of what made it wait (API-23)."""
+        open_messages = self.generation.process_queue
+        half = self.host.prefetch // 2
+        if len(open_messages) <= half and not self._full:
+            self._room.set()
+
+    @property
+    def _full(self) -> bool:
+        open_messages = self.generation.process_queue
+        full = len(open_messages) >= self.host.prefetch or (self.span_limited and open_messages.span > SPAN_MAX)
+        return full or not self.may_hand_out or not self.host.bytes_left()
+
+    def _log_wait(self) -> None:
+        """The first and every thousandth time that too much is open (PL-02)."""
+        if not self.may_hand_out:
+            return
+        self._waits += 1
+        if self._waits % FLOW_LOG_EVERY == 1:
+            it = self.generation.process_queue
+            logger.warning(
+                "pulling waits group=%s queue=%s first=%d last=%d messages=%d bytes=%d span=%d times=%d",
+                self.host.group, self.queue, it.commit_offset, it.max_offset, len(it), it.body_bytes, it.span, self._waits,
+            )  # fmt: skip
+
+    # pulling
+
+    async def _loop(self) -> None:
+        while not self.generation.process_queue.dropped:
+            if self._full:
+                self._log_wait()
+                self._room.clear()
+                await self._room.wait()
+                self._room.set()
+                continue
+            self._room.set()
+            generation, begin = self.generation, time.monotonic()
+            try:
+                result = await self._pull()
+            except SaturnError as error:
+                await self._after_error(error)
+                continue
+            self.pulled_ms = now_ms()
+            if generation is self.generation:  # otherwise it was reset meanwhile
+                self._take(generation, result)
+            if result.status in _IDLE and time.monotonic() - begin < IDLE_DELAY_S:
+                await asyncio.sleep(IDLE_DELAY_S)  # a broker that does not hold requests is not asked in a tight loop
+
+    async def _pull(self) -> PullResult:
+        """One long-polled pull. Raises the error of the answer or of the way to it."""
+        host, queue = self.host, self.queue
+        address, is_slave = await host.core.read_address(queue.topic, queue.broker_name, self._broker_id)
+        commit = host.offsets.get(queue) or 0
+        sys_flag = int(PullSysFlag.SUSPEND)
+        if commit > 0 and not is_slave and host.commits:
+            sys_flag |= int(PullSysFlag.COMMIT_OFFSET)
+        expression = host.subscription_expression(queue.topic)
+        if expression is not None:
+            sys_flag |= int(PullSysFlag.SUBSCRIPTION)
+        command = pull_command(
+            queue,
+            group=host.group,
+            offset=self.next_offset,
+            max_count=min(host.pull_batch, host.prefetch),
+            sys_flag=sys_flag,
+            commit_offset=commit,
+            suspend_ms=BROKER_SUSPEND_MS,
+            expression=expression,
+            kind=host.subscription_type(queue.topic),
+            version_ms=host.subscription_version(queue.topic),
+        )
+        begin = time.monotonic()
+        answer = await host.core.remote.call(address, command, PULL_TIMEOUT_MS)
+        result = pull_result(answer, self.user_queue)
+        if result is None:
+            raise host.core.answer_error(answer, f"{queue.broker_name}@{address}", topic=queue.topic, group=host.group)
+        self._broker_id = result.suggested_broker_id
+        if result.status is PullStatus.FOUND:
+            host.stats.pulled(queue.topic, time.monotonic() - begin)
+        return result
+
+    async def _after_error(self, error: SaturnError) -> None:
+        logger.warning("pull failed group=%s queue=%s error=%s", self.host.group, self.queue, error)
+        self._broker_id = 0
+        if error.code == ResponseCode.FLOW_CONTROL:
+            await asyncio.sleep(FLOW_CONTROL_DELAY_S)
+            return
+        if error.code in _SUBSCRIPTION_CODES:
+            self.host.subscription_lost()
+        elif isinstance(error, ConnectFailed):
+            self.host.core.beat_soon()  # a broker forgets a group with its connections
+        await asyncio.sleep(EXCEPTION_DELAY_S)
+
+    def _take(self, generation: Generation, result: PullResult) -> None:
+        host, process_queue = self.host, generation.process_queue
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            logger.warning(
+                "offset moved group=%s queue=%s from=%d to=%d",
+                host.group,
+                self.queue,
+                self.next_offset,
+                result.next_offset,
+            )
+            self.restart_at(result.next_offset)
+            return
+        messages: list[Message[Any]] = []
+        if result.status is PullStatus.FOUND:
+            wanted = host.wanted_tags(self.queue.topic)
+            namespace, codec, queue = host.core.settings.namespace, host.codec, self.user_queue
+            messages = [
+                Message(record, queue, codec, generation, namespace)
+                for record in decode_records(result.body)
+                if (not wanted or record.tags in wanted) and record.queue_offset > process_queue.max_offset
+            ]
+            process_queue.put((message.offset, len(message.record.body)) for message in messages)
+        self.next_offset = max(result.next_offset, process_queue.max_offset + 1)
+        process_queue.skip_to(self.next_offset)
+        if not len(process_queue):
+            host.offsets.update(self.queue, process_queue.commit_offset)
+        if messages:
+            host.stats.fetched(self.queue.topic, len(messages))
+            self._offer(messages)
+
+    def _offer(self, messages: list[Message[Any]]) -> None:
+        """Let readers have new messages."""
+        self.host.deliver(messages)
+
+    def expired(self, before: float) -> list[tuple[Generation, Message[Any]]]:
+        """Messages of which nobody said anything since this monotonic time (PL-14)."""
+        generation = self.generation
+        return [(generation, message) for message in generation.expired(before)]
+
+
+def mark_delivered(message: Message[Any], clock: Callable[[], float] = time.monotonic) -> bool:
+    """Note that a message is handed out; False when it may not be handed out now."""
+    hand_out: Callable[[Message[Any], float], bool] | None = getattr(message._settler, "hand_out", None)
+    return True if hand_out is None else hand_out(message, clock())

@@ -1,0 +1,68 @@
+"""Whether all members of a group want the same: brokers keep one set of subscriptions per group, the newest one.
+
+Members that differ lose messages without a word from the broker (CA-03); here it is said. Source: spec 03 CA-03, spec 08 UX-10.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from saturnmq.client.connection.core import Core
+from saturnmq.client.consumer.subscription import TAG, split_tags
+from saturnmq.protocol.bodies import ConsumerConnection, SubscriptionData
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.frames.command import Command
+
+logger = logging.getLogger(__name__)
+
+_NOT_NAMED: Final = "no such topic"
+
+
+def same_wish(mine: SubscriptionData, theirs: SubscriptionData) -> bool:
+    """Whether both select the same messages as far as their text tells."""
+    if (mine.expression_type or TAG) != (theirs.expression_type or TAG):
+        return False
+    if (mine.expression_type or TAG) == TAG:
+        return set(split_tags(mine.sub_string)) == set(split_tags(theirs.sub_string))
+    return mine.sub_string == theirs.sub_string
+
+
+class GroupCheck:
+    """Compares one member's subscriptions with those that a broker holds for the group; warns once of each difference."""
+
+    def __init__(self, core: Core, group: str) -> None:
+        self._core = core
+        self._group = group
+        self._known: dict[str, str] = {}
+
+    async def compare(self, address: str, mine: Mapping[str, SubscriptionData]) -> None:
+        """Ask the broker at this address. mine: by topic, as it was told to the brokers. A broker that does not say is let be."""
+        command = Command(RequestCode.GET_CONSUMER_CONNECTION_LIST, ext={"consumerGroup": self._group})
+        try:
+            answer = await self._core.remote.call(address, command, self._core.settings.api_timeout_ms)
+            if answer.code != ResponseCode.SUCCESS or not answer.body:
+                return
+            group = ConsumerConnection.decode(answer.body)
+        except SaturnError as error:
+            logger.info("subscriptions not compared group=%s broker=%s error=%s", self._group, address, error)
+            return
+        members = {one.client_id for one in group.connection_set}
+        others = sorted(members - {self._core.client_id})
+        if len(others) == len(members) or not others:
+            return  # alone, or not heard of yet
+        for topic, data in mine.items():
+            newest = group.subscription_table.get(topic)
+            if newest is not None and (newest.sub_version <= data.sub_version or same_wish(data, newest)):
+                self._known.pop(topic, None)
+                continue
+            text = _NOT_NAMED if newest is None else f"{newest.expression_type or TAG} {newest.sub_string}"
+            if self._known.get(topic) != text:
+                self._known[topic] = text
+                logger.warning(
+                    "subscriptions of one group differ, messages get lost: all its members must subscribe the same "
+                    "group=%s topic=%s mine=%s %s newest=%s others=%s",
+                    self._group, topic, data.expression_type or TAG, data.sub_string, text, ",".join(others),
+                )  # fmt: skip

@@ -1,0 +1,519 @@
+"""A member of a group: what it wants of which topics, which queues are its own, how it takes them over and gives them up.
+
+Source: spec 03 sections 1, 5, 8, 11: CA-04, CA-08, CA-09, RB-01..06, OR-03, OR-05.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from saturnmq.client import hints, namespaces
+from saturnmq.client.checks import check_topic
+from saturnmq.client.connection.core import Core, State, check_state, now_ms
+from saturnmq.client.connection.routes import Route
+from saturnmq.client.consumer.assignment import Assignment
+from saturnmq.client.consumer.consume_stats import ConsumeStats
+from saturnmq.client.consumer.group_check import GroupCheck
+from saturnmq.client.consumer.offsets import ClusterOffsets, LocalOffsets, Offsets
+from saturnmq.client.consumer.ordered import OrderedAssignment
+from saturnmq.client.consumer.queue_locks import FIRST_RENEW_S, RENEW_S, QueueLocks
+from saturnmq.client.consumer.send_back import SendBack
+from saturnmq.client.consumer.settings import ConsumerSettings
+from saturnmq.client.consumer.subscription import ALL, TAG, Filter, subscription_data, tag
+from saturnmq.client.errors import ClientError, ConsumerStopped, RouteNotFound
+from saturnmq.client.message import Message
+from saturnmq.protocol.bodies import CheckClientRequest, ConsumerData, ConsumerIdList, MessageQueue, SubscriptionData
+from saturnmq.protocol.codes import RETRY_PREFIX, RequestCode, ResponseCode
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.frames.command import Command
+
+logger = logging.getLogger(__name__)
+
+FIRST_MISSING_S: Final = 0.5  # a subscribed topic without a route is looked for again after this, then twice that
+LAST_MISSING_S: Final = 20.0
+LOCK_DENIED_S: Final = 1.0  # a queue whose lock somebody else has is asked for again after this
+RELOCK_S: Final = 3.0  # OR-06
+OFFSETS_FILE: Final = "offsets.json"
+
+
+class Member(ABC):
+    """The part of a consumer that keeps its place in the group. group and topics inside are names on the wire."""
+
+    def __init__(self, core: Core, group: str, settings: ConsumerSettings) -> None:
+        self.core = core
+        self.group = namespaces.wrap(core.settings.namespace, group)
+        self.settings = settings
+        self.prefetch = settings.prefetch
+        self.pull_batch = settings.pull_batch
+        self.send_back = SendBack(core, self.group, settings.times_max)
+        self.stats = ConsumeStats()
+        self.offsets: Offsets = ClusterOffsets(core, self.group)
+        self.state = State.NEW
+        self._locks = QueueLocks(core, self.group) if settings.ordered and settings.model == "cluster" else None
+        self._retry_topic = RETRY_PREFIX + self.group
+        self._subscriptions: dict[str, SubscriptionData] = {}
+        self._tags: dict[str, frozenset[str]] = {}
+        self._announced: dict[
+            str, int
+        ] = {}  # subscription versions that the brokers were told; empty: not even the group
+        self._manual: frozenset[MessageQueue] | None = None
+        self._assigned: dict[MessageQueue, Assignment] = {}
+        self._rebalance_wanted = asyncio.Event()
+        self._rounds = 0
+        self._round_done = asyncio.Event()
+        self._suspended = False
+        self._denied = False
+        self._check_mates = GroupCheck(core, self.group)
+        self._alone = settings.model == "cluster"
+        self._compared = -math.inf
+        self._telling: asyncio.Task[Any] | None = None
+        if settings.model == "cluster":
+            self._set_subscription(self._retry_topic, Filter(ALL))
+
+    @abstractmethod
+    def room_made(self) -> None: ...
+    @abstractmethod
+    def deliver(self, messages: list[Message[Any]]) -> None: ...
+
+    # what kind of member
+
+    @property
+    def commits(self) -> bool:
+        """Whether the broker keeps the offsets."""
+        return self.settings.model == "cluster"
+
+    @property
+    def sends_back(self) -> bool:
+        """Whether the broker delivers a failed message again."""
+        return self.settings.model == "cluster" and self._manual is None
+
+    def _check(self) -> None:
+        check_state("consumer", self.state)
+        if self.core.failure is not None:
+            raise self._stopped(self.core.failure)
+        self.core.check_running("consumer")
+
+    def _stopped(self, cause: BaseException) -> ConsumerStopped:
+        failure = ConsumerStopped(f"a background task of consumer {self.group} died: {type(cause).__name__}: {cause}")
+        failure.__cause__ = cause
+        return failure
+
+    def _offsets_file(self) -> Path:
+        folder = Path(self.core.settings.offsets_dir).expanduser()
+        return folder / self.core.client_id / self.group / OFFSETS_FILE
+
+    async def _load_offsets(self) -> None:
+        """A broadcast member reads its file: its place holds the client id, known only now (OF-02, CA-05)."""
+        if self.settings.model == "broadcast":
+            self.offsets = LocalOffsets(self._offsets_file())
+        await self.offsets.load()
+
+    @property
+    def assignments(self) -> list[Assignment]:
+        """What is owned, in the order of queues."""
+        return [self._assigned[queue] for queue in sorted(self._assigned)]
+
+    # subscriptions
+
+    @property
+    def subscriptions(self) -> list[SubscriptionData]:
+        """What is wanted, that of the retry topic too; topics are names on the wire."""
+        return [self._subscriptions[topic] for topic in sorted(self._subscriptions)]
+
+    async def subscribe(self, topic: str, wanted: Filter | str = ALL) -> None:
+        """Receive this topic, all of it or what the filter lets through. Also while running; again replaces the filter.
+
+        All members of a group must subscribe the same topics with the same filters: brokers know one set of them per group,
+        the newest, so members that differ lose messages. Such a difference is logged (CA-03).
+        wanted: tags as text, or what `tag` or `sql` made. The brokers are asked about an SQL filter, now or at the start;
+        one that they refuse raises the error of their answer and changes nothing. Raises ClientError after `assign`.
+        """
+        if self._manual is not None:
+            raise ClientError("Subscribe and assign are mutually exclusive.")
+        check_topic(topic, sending=False)
+        wire = namespaces.wrap(self.core.settings.namespace, topic)
+        wanted = tag(wanted) if isinstance(wanted, str) else wanted
+        if self.state is State.RUNNING:
+            self._check()
+            await self._find([wire])
+            await self._ask_about(subscription_data(wire, wanted, now_ms()))
+        self._set_subscription(wire, wanted)
+        if self.state is State.RUNNING:
+            await self._beat()
+            self.wake_rebalance()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Give up this topic's queues."""
+        wire = namespaces.wrap(self.core.settings.namespace, topic)
+        self._subscriptions.pop(wire, None)
+        self._tags.pop(wire, None)
+        if self.state is State.RUNNING:
+            self.wake_rebalance()  # it finishes this should the caller be cancelled
+            for queue in [queue for queue in self._assigned if queue.topic == wire]:
+                await self._release(queue)
+            await self._beat()
+
+    async def assign(self, queues: Iterable[MessageQueue], wanted: Filter | str = ALL) -> None:
+        """Read exactly these queues, whoever else reads them; again replaces them (CA-12, API-18).
+
+        Such a consumer is not told to the group: its queues are nobody's share. Offsets are the group's. A message that
+        fails comes again here, after a while. Raises ClientError after `subscribe`.
+        """
+        if self._topics() not in ([], [self._retry_topic]) and self._manual is None:
+            raise ClientError("Subscribe and assign are mutually exclusive.")
+        wanted = tag(wanted) if isinstance(wanted, str) else wanted
+        namespace = self.core.settings.namespace
+        wire = frozenset(
+            MessageQueue(namespaces.wrap(namespace, queue.topic), queue.broker_name, queue.queue_id) for queue in queues
+        )
+        self._subscriptions.clear()
+        self._tags.clear()
+        self._manual = wire
+        for topic in sorted({queue.topic for queue in wire}):
+            check_topic(topic, sending=False)
+            self._set_subscription(topic, wanted)
+        if self.state is State.RUNNING:
+            await self._find(self._topics())
+            self.wake_rebalance()
+
+    def _set_subscription(self, wire: str, wanted: Filter) -> None:
+        self._subscriptions[wire] = subscription_data(wire, wanted, self._next_version(wire))
+        self._tags[wire] = wanted.tags
+
+    def _next_version(self, wire: str) -> int:
+        """Unix ms, but above the topic's last version: what is not newer, a broker ignores."""
+        known = self._subscriptions.get(wire)
+        return max(now_ms(), known.sub_version + 1 if known is not None else 0)
+
+    def _topics(self) -> list[str]:
+        return list(self._subscriptions)
+
+    async def _announce(self, topics: Iterable[str]) -> None:
+        """Know the routes, then tell every broker about the group: a pull needs both."""
+        await self._find(topics)
+        for data in list(self._subscriptions.values()):
+            await self._ask_about(data)
+        # not before anything is subscribed: it would take the topics of the other members from the group
+        if self._announced or self._subscriptions.keys() - {self._retry_topic}:
+            await self._beat()
+
+    async def _find(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            self.core.routes.use(topic)
+            if await self.core.routes.refresh(topic) is None and not topic.startswith(RETRY_PREFIX):
+                logger.warning(
+                    "subscribed topic not found group=%s topic=%s. %s", self.group, topic, self._create_hint(topic)
+                )
+
+    async def _refresh_routes(self) -> None:
+        """Ask for the routes of all topics now. A question that fails changes nothing."""
+        for topic in self._topics():
+            with contextlib.suppress(SaturnError):
+                await self.core.routes.refresh(topic)
+
+    def _create_hint(self, topic: str) -> str:
+        return hints.missing_topic_to_read(topic, self.core.name_servers.addresses)
+
+    def _nothing_to_read(self) -> ClientError | None:
+        """Why no message can arrive now, as the error for a reader: nothing is subscribed, or no subscribed topic exists."""
+        topics = [topic for topic in self._topics() if topic != self._retry_topic]
+        if not topics:
+            return ClientError(
+                f"consumer {self.group} has no subscription, nothing can be received",
+                hint="Call await consumer.subscribe(topic), or assign(queues), first.",
+            )
+        routes = [self.core.routes.known(topic) for topic in topics]
+        if any(route is not None and not route.substitute for route in routes):
+            return None
+        text = f"consumer {self.group} can receive nothing, no NameServer knows its topic: {', '.join(topics)}"
+        return RouteNotFound(text, hint=self._create_hint(topics[0]))
+
+    async def _ask_about(self, data: SubscriptionData) -> None:
+        """Have the brokers of a topic look at a filter that is no tag filter (FIL-03). Raises the error of a refusal."""
+        route = self.core.routes.known(data.topic)
+        if data.expression_type == TAG or route is None:
+            return
+        body = CheckClientRequest(self.core.client_id, self.group, data).encode()
+        for name, ids in route.addresses.items():
+            if not ids:
+                continue
+            address = ids[min(ids)]
+            command = Command(RequestCode.CHECK_CLIENT_CONFIG, body=body)
+            try:
+                answer = await self.core.remote.call(address, command, self.core.settings.api_timeout_ms)
+            except SaturnError as error:  # it will say so when it is pulled from
+                logger.warning("filter not checked group=%s topic=%s error=%s", self.group, data.topic, error)
+                continue
+            if answer.code != ResponseCode.SUCCESS:
+                raise self.core.answer_error(answer, f"{name}@{address}", topic=data.topic, group=self.group)
+
+    async def _beat(self) -> None:
+        """Tell every broker about the group; then pulls may name these versions."""
+        versions = {topic: data.sub_version for topic, data in self._subscriptions.items()}
+        self._announced = self._announced or versions
+        await self.core.heartbeat()
+        self._announced = versions
+
+    def wanted_tags(self, topic: str) -> frozenset[str]:
+        return self._tags.get(topic, frozenset())
+
+    def subscription_version(self, topic: str) -> int:
+        """The newest version that the brokers were told: a pull may not run ahead of the heartbeat."""
+        return self._announced.get(topic, 0)
+
+    def subscription_type(self, topic: str) -> str:
+        data = self._subscriptions.get(topic)
+        return data.expression_type if data is not None else TAG
+
+    def subscription_expression(self, topic: str) -> str | None:
+        """What a pull must say itself, because the brokers were told nothing; None where they were."""
+        data = self._subscriptions.get(topic)
+        return None if self._manual is None or data is None else data.sub_string
+
+    def heartbeat_data(self) -> ConsumerData | None:
+        """This group for the client's heartbeat; None for one that takes no part in it, or not yet."""
+        if self._manual is not None or not self._announced:
+            return None
+        start = self.settings.start
+        where = f"CONSUME_FROM_{start.upper()}_OFFSET" if isinstance(start, str) else "CONSUME_FROM_TIMESTAMP"
+        return ConsumerData(
+            group_name=self.group,
+            message_model="BROADCASTING" if self.settings.model == "broadcast" else "CLUSTERING",
+            consume_from_where=where,
+            subscription_data_set=list(self._subscriptions.values()),
+        )
+
+    # rebalance
+
+    def wake_rebalance(self) -> None:
+        """Share the queues again, soon."""
+        self._rebalance_wanted.set()
+
+    async def _rebalance_loop(self) -> None:
+        missing_s = FIRST_MISSING_S
+        while True:
+            complete = all(self.core.routes.known(topic) is not None for topic in self._topics())
+            missing_s = FIRST_MISSING_S if complete else min(missing_s * 2, LAST_MISSING_S)
+            pause_s = None if complete and self._rounds else missing_s
+            if self._denied:
+                pause_s = LOCK_DENIED_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._rebalance_wanted.wait()
+            self._rebalance_wanted.clear()
+            self._round_done.clear()
+            if not self._suspended:  # CA-08
+                await self._rebalance()
+            self._rounds += 1
+            self._round_done.set()
+
+    async def _rebalance(self) -> None:
+        changed = self._denied = False
+        for queue in [queue for queue in self._assigned if queue.topic not in self._subscriptions]:
+            changed |= await self._release(queue)
+        for topic in self._topics():
+            try:
+                changed |= await self._rebalance_topic(topic)
+            except SaturnError as error:  # one topic does not stop the others (RB-01)
+                logger.warning("rebalance failed group=%s topic=%s error=%s", self.group, topic, error)
+        self._compare_soon()
+        if changed:
+            try:
+                await self._beat()
+            except SaturnError as error:
+                logger.warning("heartbeat failed group=%s error=%s", self.group, error)
+
+    def _compare_soon(self) -> None:
+        """Once per round of the timer: do the other members want the same (CA-03)."""
+        if time.monotonic() - self._compared >= self.core.settings.rebalance_ms / 1000:
+            self.core.spawn(f"compare {self.group}", self._compare(), vital=False)
+
+    async def _compare(self) -> None:
+        routes = [self.core.routes.known(topic) for topic in self._topics()]
+        addresses = [min(ids.items())[1] for route in routes if route for ids in route.addresses.values() if ids]
+        told = {topic: data for topic, data in self._subscriptions.items() if topic in self._announced}
+        if addresses and told and not self._alone and self._manual is None:
+            self._compared = time.monotonic()
+            await self._check_mates.compare(random.choice(addresses), told)
+
+    def subscription_lost(self) -> None:
+        """A broker does not know a subscription that it was told: another member wants other topics, or it began anew."""
+        if self._telling is None or self._telling.done():
+            self._telling = self.core.spawn(f"tell again {self.group}", self._tell_again(), vital=False)
+
+    async def _tell_again(self) -> None:
+        await self._compare()
+        try:
+            await self.core.heartbeat()
+        except SaturnError as error:
+            logger.warning("heartbeat failed group=%s error=%s", self.group, error)
+
+    async def _rebalance_topic(self, topic: str) -> bool:
+        """Take and give up queues of one topic; True when anything changed. Without members or route: keep (RB-02)."""
+        route = await self.core.routes.for_read(topic)
+        if route is None or not route.read_queues:
+            return False
+        mine = await self._share(route)
+        if mine is None:
+            return False
+        changed = False
+        for queue in [queue for queue in self._assigned if queue.topic == topic and queue not in mine]:
+            changed |= await self._release(queue)
+        if self._locks is not None:  # taken, but nothing could be read: somebody else's turn
+            idle = self._locks.asked() - self._assigned.keys()
+            await self._locks.unlock(queue for queue in idle if queue.topic == topic and queue not in mine)
+        missing = [queue for queue in mine if queue not in self._assigned]
+        for queue in mine:
+            known = self._assigned.get(queue)
+            if isinstance(known, OrderedAssignment):
+                known.stay()
+        if missing and self._locks is not None:
+            locked = await self._locks.lock(missing)
+            self._denied |= not all(locked.get(queue) for queue in missing)
+            missing = [queue for queue in missing if locked.get(queue)]
+        for queue in missing:
+            changed |= await self._acquire(queue)
+        if changed and topic in self._subscriptions:
+            self._subscriptions[topic].sub_version = self._next_version(topic)  # RB-06
+        return changed
+
+    async def _share(self, route: Route) -> list[MessageQueue] | None:
+        """The queues of a topic that are this member's; None when that cannot be told now."""
+        if self._manual is not None:
+            return sorted(queue for queue in self._manual if queue.topic == route.topic)
+        if self.settings.model == "broadcast":
+            return list(route.read_queues)
+        members = await self._members(route)
+        if not members:
+            return None
+        self._alone = len(members) == 1
+        if self.core.client_id not in members:
+            self.core.beat_soon()
+        try:
+            return self.settings.strategy(route.read_queues, members, self.core.client_id)
+        except SaturnError:
+            raise
+        except Exception:  # the user's code; the assignment stays until it succeeds (RB-02)
+            logger.exception("rebalance failed group=%s topic=%s: the strategy raised", self.group, route.topic)
+            return None
+
+    async def _members(self, route: Route) -> list[str]:
+        """Client ids of the group, from any broker of the topic; empty when nobody says."""
+        addresses = [next(iter(ids.values())) for ids in route.addresses.values() if ids]
+        random.shuffle(addresses)
+        command = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext={"consumerGroup": self.group})
+        for address in addresses:
+            try:
+                answer = await self.core.remote.call(address, command, self.core.settings.api_timeout_ms)
+            except SaturnError as error:
+                logger.info("members not known group=%s broker=%s error=%s", self.group, address, error)
+                continue
+            if answer.code == ResponseCode.SUCCESS and answer.body:
+                return ConsumerIdList.decode(answer.body).consumer_id_list
+        return []
+
+    async def _release(self, queue: MessageQueue) -> bool:
+        """Give up a queue: its messages are void here, its offset is stored (RB-03). False when it must wait.
+
+        An ordered queue waits until nobody holds a message of it; then the offset is stored for certain before the lock
+        is given up, so that whoever is next begins behind the last settled message (OR-03).
+        """
+        assignment = self._assigned.get(queue)
+        if assignment is None:
+            return False  # given up meanwhile by unsubscribe
+        if isinstance(assignment, OrderedAssignment) and self._locks is not None:
+            assignment.leaving = True
+            if assignment.handed is not None:
+                return False
+        del self._assigned[queue]
+        assignment.drop()
+        await assignment.join()
+        try:
+            await self.offsets.persist(queue, confirmed=self._locks is not None)
+        except SaturnError as error:
+            logger.warning("offset not stored group=%s queue=%s error=%s", self.group, queue, error)
+        self.offsets.forget(queue)
+        if self._locks is not None:
+            await self._locks.unlock([queue])
+        self.room_made()
+        logger.info("queue released group=%s queue=%s", self.group, queue)
+        return True
+
+    async def _acquire(self, queue: MessageQueue) -> bool:
+        """Take a queue at its start offset; False when that cannot be told this time (RB-04)."""
+        self.offsets.forget(queue)
+        try:
+            offset = await self._start_offset(queue)
+        except SaturnError as error:
+            logger.warning("queue not taken group=%s queue=%s error=%s", self.group, queue, error)
+            return False
+        if self.state is not State.RUNNING or queue.topic not in self._subscriptions:
+            return False
+        assignment = self._new_assignment(queue, offset)
+        assignment.paused = self._suspended
+        self._assigned[queue] = assignment
+        assignment.start()
+        logger.info("queue taken group=%s queue=%s offset=%d", self.group, queue, offset)
+        return True
+
+    @abstractmethod
+    def _new_assignment(self, queue: MessageQueue, offset: int) -> Assignment: ...
+
+    # where to begin
+
+    async def _start_offset(self, queue: MessageQueue) -> int:
+        """The stored offset, else what `start` says; the retry topic from its beginning, by time from its end (RB-05)."""
+        stored = await self.offsets.read(queue)
+        if stored is not None:
+            return stored
+        is_retry = queue.topic == self._retry_topic
+        start = self.settings.start
+        if start == "first":
+            return 0
+        if start == "last":
+            return 0 if is_retry else await self._query_offset(RequestCode.GET_MAX_OFFSET, queue)
+        assert not isinstance(start, str)
+        if is_retry:
+            return await self._query_offset(RequestCode.GET_MAX_OFFSET, queue)
+        return await self._query_offset(
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=str(int(start.timestamp() * 1000))
+        )
+
+    async def _query_offset(self, code: RequestCode, queue: MessageQueue, **ext: str) -> int:
+        address = await self.core.master_address(queue.topic, queue.broker_name)
+        fields = {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker_name, **ext}
+        command = Command(code, ext=fields)
+        answer = await self.core.call_broker(address, command, self.core.settings.api_timeout_ms, topic=queue.topic)
+        return int(answer.ext.get("offset") or 0)
+
+    # locks of an ordered consumer
+
+    async def _lock_loop(self) -> None:
+        """Renew the locks every 20 s; sooner while one is missing (OR-05, OR-06)."""
+        await asyncio.sleep(FIRST_RENEW_S)
+        while True:
+            await self._renew_locks()
+            whole = all(item.locked for item in self._assigned.values() if isinstance(item, OrderedAssignment))
+            await asyncio.sleep(RENEW_S if whole else RELOCK_S)
+
+    async def _renew_locks(self) -> None:
+        assert self._locks is not None
+        before = {queue: self._locks.valid(queue) for queue in self._assigned}
+        answers = await self._locks.lock(before)
+        for queue, ours in answers.items():
+            assignment = self._assigned.get(queue)
+            if not isinstance(assignment, OrderedAssignment):
+                continue
+            try:
+                await assignment.lock_answered(ours=ours, was_valid=before[queue])
+            except SaturnError as error:
+                logger.warning("queue stays halted group=%s queue=%s error=%s", self.group, queue, error)

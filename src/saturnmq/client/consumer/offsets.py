@@ -1,0 +1,202 @@
+"""How far a group is, queue by queue: kept here, stored at the broker or, for a broadcast consumer, in a file.
+
+Source: spec 03 section 8, OF-01..03.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import Final, Protocol
+
+from saturnmq.client.connection.core import Core
+from saturnmq.client.errors import ClientError
+from saturnmq.protocol.bodies import MessageQueue, ResetOffsetBody
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.errors import BodyError, SaturnError
+from saturnmq.protocol.frames.command import Command
+
+logger = logging.getLogger(__name__)
+
+PERSIST_TIMEOUT_MS: Final = 5_000
+
+
+class Offsets(Protocol):
+    """Where a consumer keeps its offsets. Queues carry the topic's name on the wire."""
+
+    async def load(self) -> None: ...
+    def get(self, queue: MessageQueue) -> int | None: ...
+    def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None: ...
+    def forget(self, queue: MessageQueue) -> None: ...
+    async def read(self, queue: MessageQueue) -> int | None: ...
+    async def persist(self, queue: MessageQueue, *, confirmed: bool = False) -> None: ...
+    async def persist_all(self) -> None: ...
+    def snapshot(self) -> dict[MessageQueue, int]: ...
+
+
+class ClusterOffsets:
+    """Offsets of one clustering group."""
+
+    def __init__(self, core: Core, group: str) -> None:
+        self._core = core
+        self._group = group
+        self._offsets: dict[MessageQueue, int] = {}
+        self._persisted: dict[MessageQueue, int] = {}
+
+    async def load(self) -> None:
+        """Nothing: the broker has them."""
+
+    def get(self, queue: MessageQueue) -> int | None:
+        """The offset in memory."""
+        return self._offsets.get(queue)
+
+    def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
+        """Set the offset in memory; by default it never goes back."""
+        if increase_only and offset <= self._offsets.get(queue, -1):
+            return
+        self._offsets[queue] = offset
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop a queue from memory."""
+        self._offsets.pop(queue, None)
+        self._persisted.pop(queue, None)
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """The stored offset, None when the broker has none. Raises when the broker does not say (OF-03: -1 and -2)."""
+        core = self._core
+        address = await core.master_address(queue.topic, queue.broker_name)
+        command = Command(RequestCode.QUERY_CONSUMER_OFFSET, ext=self._fields(queue))
+        answer = await core.remote.call(address, command, core.settings.api_timeout_ms)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise core.answer_error(answer, address, topic=queue.topic, group=self._group)
+        offset = int(answer.ext.get("offset") or -1)
+        return offset if offset >= 0 else None
+
+    async def persist(self, queue: MessageQueue, *, confirmed: bool = False) -> None:
+        """Store the offset of one queue if it changed; oneway unless confirmed. Raises when it cannot be written."""
+        offset = self._offsets.get(queue)
+        if offset is None or self._persisted.get(queue) == offset:
+            return
+        address, _slave = await self._core.read_address(queue.topic, queue.broker_name)
+        ext = self._fields(queue)
+        ext["commitOffset"] = str(offset)
+        command = Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext=ext)
+        if confirmed:
+            await self._core.call_broker(address, command, PERSIST_TIMEOUT_MS, topic=queue.topic)
+        else:
+            await self._core.remote.call_oneway(address, command, PERSIST_TIMEOUT_MS)
+        if queue in self._offsets:
+            self._persisted[queue] = offset
+
+    async def persist_all(self) -> None:
+        """Store all that changed; a queue that fails is tried again the next time."""
+        for queue in list(self._offsets):
+            try:
+                await self.persist(queue)
+            except SaturnError as error:
+                logger.warning("offset not stored group=%s queue=%s error=%s", self._group, queue, error)
+
+    def snapshot(self) -> dict[MessageQueue, int]:
+        """A copy of what is in memory."""
+        return dict(self._offsets)
+
+    def _fields(self, queue: MessageQueue) -> dict[str, str]:
+        return {
+            "consumerGroup": self._group,
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "bname": queue.broker_name,
+        }
+
+
+class LocalOffsets:
+    """Offsets of one broadcast consumer in a file of its own, in the original's form and place (OF-02).
+
+    `persist_all` writes every queue ever seen: one that is not owned at the moment is not lost.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offsets: dict[MessageQueue, int] = {}
+        self._written: dict[MessageQueue, int] = {}
+        self._writing = asyncio.Lock()
+
+    async def load(self) -> None:
+        """Read the file, or its `.bak` where the file is missing or damaged. Raises ClientError when neither can be read."""
+        self._offsets = await asyncio.to_thread(_read_offsets, self.path)
+        self._written = dict(self._offsets)
+
+    def get(self, queue: MessageQueue) -> int | None:
+        """The offset in memory."""
+        return self._offsets.get(queue)
+
+    def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
+        """Set the offset in memory; by default it never goes back."""
+        if increase_only and offset <= self._offsets.get(queue, -1):
+            return
+        self._offsets[queue] = offset
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Nothing: the queue may come back."""
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """The offset that was read from the file or set since."""
+        return self._offsets.get(queue)
+
+    async def persist(self, queue: MessageQueue, *, confirmed: bool = False) -> None:
+        """Nothing: the file is written as a whole, by `persist_all`."""
+
+    async def persist_all(self) -> None:
+        """Write the file if anything changed; a failure is logged and tried again the next time."""
+        async with self._writing:
+            offsets = dict(self._offsets)
+            if offsets == self._written:
+                return
+            try:
+                await asyncio.to_thread(_write_offsets, self.path, ResetOffsetBody(offsets).encode())
+            except OSError as error:
+                logger.warning("offsets not written path=%s error=%s", self.path, error)
+                return
+            self._written = offsets
+
+    def snapshot(self) -> dict[MessageQueue, int]:
+        """A copy of what is in memory."""
+        return dict(self._offsets)
+
+
+def _read_offsets(path: Path) -> dict[MessageQueue, int]:
+    problems = []
+    for candidate in (path, path.with_name(path.name + ".bak")):
+        try:
+            data = candidate.read_bytes()
+            return ResetOffsetBody.decode(data).offset_table
+        except FileNotFoundError:
+            continue
+        except (OSError, BodyError) as error:
+            problems.append(f"{candidate}: {error}")
+    if problems:
+        raise ClientError(f"the offsets of this consumer cannot be read: {'; '.join(problems)}",
+                          hint="Repair or remove the file; without it the consumer begins where `start` says.")  # fmt: skip
+    return {}
+
+
+def _write_offsets(path: Path, data: bytes) -> None:
+    """Temporary file, fsync, the old file to `.bak`, rename, fsync of the folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    if path.exists():
+        path.replace(path.with_name(path.name + ".bak"))
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,223 @@
+"""A queue that is consumed in order: one message at a time, a failed one holds the others back, under the broker's lock.
+
+What is asked of it: a message is handed out only when the one before it is settled (API-17), never without a lock that is
+ours for certain (OR-05, OR-06), and never from a place that another member has passed meanwhile (OR-04).
+Source: spec 03 section 11; PL-12, PL-13.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from datetime import timedelta
+from typing import Any, Final, cast
+
+from saturnmq.client.consumer.assignment import TIMED_OUT, Assignment, Generation, Host, check_same
+from saturnmq.client.consumer.queue_locks import QueueLocks
+from saturnmq.client.message import Ack, Message, next_attempt
+from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.errors import SaturnError
+
+logger = logging.getLogger(__name__)
+
+SUSPEND_S: Final = (0.01, 30.0)  # OR-07: how long a failed message may hold its queue
+
+
+class OrderedGeneration(Generation):
+    """waiting: pulled, not yet given to a reader. done: verdicts by offset and how often the message had failed before."""
+
+    __slots__ = ("done", "waiting")
+
+    assignment: OrderedAssignment
+
+    def __init__(self, assignment: OrderedAssignment, start_offset: int) -> None:
+        super().__init__(assignment, start_offset)
+        self.waiting: deque[Message[Any]] = deque()
+        self.done: dict[tuple[int, int], Ack] = {}
+
+    def is_settled(self, message: Message[Any]) -> bool:
+        return (message.offset, message.attempt) in self.done
+
+    def hand_out(self, message: Message[Any], now: float) -> bool:
+        assignment = self.assignment
+        if assignment.head is not message or not super().hand_out(message, now):
+            return False
+        assignment.handed, assignment.handed_at = message, now
+        return True
+
+    async def settle(
+        self, message: Message[Any], verdict: Ack, *, after: timedelta | None = None, reason: str = ""
+    ) -> None:
+        """Success goes on to the next message, retry repeats this one after a while, reject goes to the dead letters.
+
+        Beyond max_times a retry goes there too; while that fails the queue waits (OR-08).
+        """
+        key = (message.offset, message.attempt)
+        known = self.done.get(key)
+        if known is not None:
+            check_same(message, known, verdict)
+            return
+        assignment = self.assignment
+        if self.process_queue.dropped or assignment.head is not message:
+            assignment.let_go(message)
+            return
+        self.done[key] = verdict
+        finished = verdict is Ack.SUCCESS
+        if not finished:
+            try:
+                finished = await self._dead_letter(message, verdict, reason)
+            except BaseException:
+                self.done.pop(key, None)
+                raise
+        self.told(message, verdict, reason, timed_out=reason == TIMED_OUT)
+        self.delivered.pop(message.offset, None)
+        if finished:
+            self.close(message.offset)
+            if assignment.head is message:
+                assignment.head = None
+        elif assignment.head is message:
+            assignment.repeat_later(self, message, after)
+        assignment.let_go(message)
+        if len(self.done) > 4096:
+            self.done = {key: value for key, value in self.done.items() if key[0] >= message.offset}
+
+    async def _dead_letter(self, message: Message[Any], verdict: Ack, reason: str) -> bool:
+        """Whether the message is done with here, because it lies among the dead letters or nobody wants it."""
+        host = self.assignment.host
+        spent = message.record.reconsume_times >= host.send_back.max_times
+        if verdict is Ack.RETRY and not spent:
+            return False
+        if not host.sends_back:
+            logger.warning("message dropped group=%s message=%r verdict=%s", host.group, message, verdict.value)
+            return True
+        try:
+            await host.send_back.dead_letter(message, reason)
+        except SaturnError as error:
+            if verdict is Ack.REJECT:
+                raise
+            logger.warning("dead letter not sent, queue waits group=%s message=%r error=%s", host.group, message, error)
+            return False
+        return True
+
+    async def expire(self, message: Message[Any]) -> None:
+        await self.settle(message, Ack.RETRY, reason=TIMED_OUT)
+
+
+class OrderedAssignment(Assignment):
+    """head: the message whose turn it is. handed: what a reader holds unsettled, also from before a seek.
+
+    locks: None where nobody shares the queue. leaving: the queue belongs to another member as soon as `handed` is settled.
+    """
+
+    span_limited = False  # OR-04
+
+    def __init__(
+        self, host: Host, queue: MessageQueue, start_offset: int, locks: QueueLocks | None, suspend_s: float
+    ) -> None:
+        self.head: Message[Any] | None = None
+        self.handed: Message[Any] | None = None
+        self.handed_at = 0.0
+        self.leaving = False
+        self._locks = locks
+        self._trusted = True
+        self._suspend_s = suspend_s
+        super().__init__(host, queue, start_offset)
+
+    def _new_generation(self, start_offset: int) -> Generation:
+        self.head = None
+        return OrderedGeneration(self, start_offset)
+
+    @property
+    def _now(self) -> OrderedGeneration:
+        return cast("OrderedGeneration", self.generation)
+
+    @property
+    def locked(self) -> bool:
+        """Whether the lock is ours for certain, and nobody else was at this queue meanwhile."""
+        return self._locks is None or (self._trusted and self._locks.valid(self.queue))
+
+    @property
+    def may_hand_out(self) -> bool:
+        return not self.paused and not self.leaving and self.locked
+
+    @property
+    def position(self) -> int:
+        generation = self._now
+        if self.head is not None and self.head is not self.handed:
+            return self.head.offset
+        return generation.waiting[0].offset if generation.waiting else self.next_offset
+
+    def _offer(self, messages: list[Message[Any]]) -> None:
+        self._now.waiting.extend(messages)
+        self.offer_next()
+
+    def offer_next(self) -> None:
+        """Let readers have the next message, if it is its turn."""
+        generation = self._now
+        if self.head is None and self.handed is None and generation.waiting:
+            self.head = generation.waiting.popleft()
+            self.host.deliver([self.head])
+
+    def let_go(self, message: Message[Any]) -> None:
+        """A reader is done with a message, whatever became of it."""
+        if self.handed is message:
+            self.handed = None
+            if self.leaving:
+                self.host.wake_rebalance()
+        self.offer_next()
+
+    def repeat_later(self, generation: OrderedGeneration, message: Message[Any], after: timedelta | None) -> None:
+        """The same message again, as its next attempt, after a while (OR-07)."""
+        least, most = SUSPEND_S
+        pause_s = min(max(self._suspend_s if after is None else after.total_seconds(), least), most)
+        again = next_attempt(message)
+
+        async def wait() -> None:
+            await asyncio.sleep(pause_s)
+            if not generation.process_queue.dropped and self.head is message:
+                self.head = None
+                generation.waiting.appendleft(again)
+                self.offer_next()
+
+        self.host.core.spawn(f"suspend {self.queue.topic} {self.queue.queue_id}", wait(), vital=False)
+
+    def expired(self, before: float) -> list[tuple[Generation, Message[Any]]]:
+        handed = self.handed
+        if handed is not None and handed is not self.head and self.handed_at <= before:
+            self.let_go(handed)  # from before a seek: nothing waits for its verdict but the queue
+        return super().expired(before)
+
+    # the lock
+
+    def stay(self) -> None:
+        """The queue is not to leave after all."""
+        if self.leaving:
+            self.leaving = False
+            self.resume_handing_out()
+
+    def resume_handing_out(self) -> None:
+        self.unpark()
+        self.check_room()
+        self.offer_next()
+
+    async def lock_answered(self, *, ours: bool, was_valid: bool) -> None:
+        """What a renewal said. After a loss another member may have been here: go on where the group is then (OR-04).
+
+        Raises the error of the broker that does not say where; the queue stays halted.
+        """
+        if not ours:
+            if self._trusted:
+                logger.warning("lock lost group=%s queue=%s", self.host.group, self.queue)
+            self._trusted = False
+            return
+        if self._trusted and was_valid:
+            return
+        self._trusted = False
+        stored = await self.host.offsets.read(self.queue)
+        if stored is not None and stored > self.generation.process_queue.commit_offset:
+            logger.info("queue was consumed elsewhere group=%s queue=%s to=%d", self.host.group, self.queue, stored)
+            self.reset(stored)
+        self._trusted = True
+        logger.info("lock regained group=%s queue=%s", self.host.group, self.queue)
+        self.resume_handing_out()

@@ -1,0 +1,192 @@
+"""Where a consumer reads, and moving it: seek, pause, resume, position, committed, lag; resets by an operator.
+
+Source: spec 03 CA-08, CA-12, OF-06; spec 08 API-18.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final, Literal, TypeAlias
+
+from saturnmq.client import namespaces
+from saturnmq.client.connection.core import State
+from saturnmq.client.consumer.assignment import Assignment
+from saturnmq.client.consumer.member import Member
+from saturnmq.client.errors import ClientError, OffsetOutOfRange
+from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+Where: TypeAlias = "MessageQueue | str | Iterable[MessageQueue] | None"  # a queue, a topic, queues; None: all
+Place: TypeAlias = Literal["first", "last"] | int | datetime
+_PLACES: Final = ("first", "last")
+
+
+class Positioned(Member):
+    """A member whose place in every queue can be seen and moved. Queues are named as the user knows them."""
+
+    @property
+    def assigned(self) -> list[MessageQueue]:
+        """The queues owned now, without those of the retry topic."""
+        namespace = self.core.settings.namespace
+        mine = [queue for queue in self._assigned if queue.topic != self._retry_topic]
+        return [namespaces.strip_queue(namespace, queue) for queue in sorted(mine)]
+
+    async def wait_assigned(self, timeout: float = 10.0) -> list[MessageQueue]:
+        """The queues owned once a rebalance has given any. Raises TimeoutError."""
+        async with asyncio.timeout(timeout):
+            while not (self.assigned and self._round_done.is_set()):  # a round that is under way has not given all
+                self._check()
+                self._round_done.clear()
+                await self._round_done.wait()
+        return self.assigned
+
+    def _chosen(self, where: Where) -> list[Assignment]:
+        """The assignments meant. Raises ClientError for a queue or a topic of which nothing is owned here."""
+        namespace = self.core.settings.namespace
+        if where is None or isinstance(where, str):
+            topic = None if where is None else namespaces.wrap(namespace, where)
+            mine = [
+                item
+                for queue, item in sorted(self._assigned.items(), key=lambda pair: pair[0])
+                if (queue.topic == topic if topic is not None else queue.topic != self._retry_topic)
+            ]
+            if not mine:
+                raise ClientError(f"no queue of {where or 'any topic'} is owned by this consumer",
+                                  hint="Wait for queues: await consumer.wait_assigned().")  # fmt: skip
+            return mine
+        chosen = []
+        for queue in [where] if isinstance(where, MessageQueue) else where:
+            wire = MessageQueue(namespaces.wrap(namespace, queue.topic), queue.broker_name, queue.queue_id)
+            found = self._assigned.get(wire)
+            if found is None:
+                raise ClientError(
+                    f"queue {queue.broker_name}/{queue.queue_id} of {queue.topic} is not owned by this consumer"
+                )
+            chosen.append(found)
+        return chosen
+
+    # seeing
+
+    def position(self, where: Where = None) -> dict[MessageQueue, int]:
+        """By queue the offset that a reader gets next."""
+        self._check()
+        return {item.user_queue: item.position for item in self._chosen(where)}
+
+    def committed(self, where: Where = None) -> dict[MessageQueue, int]:
+        """What would be stored now: by queue the first offset that is not settled.
+
+        where: a queue, queues, a topic, or all queues; one without a known offset is not in the result.
+        """
+        namespace = self.core.settings.namespace
+        known = {namespaces.strip_queue(namespace, queue): n for queue, n in self.offsets.snapshot().items()}
+        if where is None:
+            return known
+        if isinstance(where, str):
+            return {queue: n for queue, n in known.items() if queue.topic == where}
+        wanted = {where} if isinstance(where, MessageQueue) else set(where)
+        return {queue: n for queue, n in known.items() if queue in wanted}
+
+    async def lag(self, where: Where = None) -> dict[MessageQueue, int]:
+        """By queue how many messages are stored behind the last settled one, those that a filter hides among them."""
+        self._check()
+        items = self._chosen(where)
+        ends = await asyncio.gather(*(self._query_offset(RequestCode.GET_MAX_OFFSET, item.queue) for item in items))
+        return {
+            item.user_queue: max(end - item.generation.process_queue.commit_offset, 0)
+            for item, end in zip(items, ends, strict=True)
+        }
+
+    async def commit(self) -> None:
+        """Store offsets now instead of at the next timer."""
+        self._check()
+        await self.offsets.persist_all()
+
+    async def persist_offsets(self) -> None:
+        """For the client's timer."""
+        if self.state is State.RUNNING:
+            await self.offsets.persist_all()
+
+    # moving
+
+    async def seek(self, place: Place, where: Where = None) -> dict[MessageQueue, int]:
+        """Go on at "first", "last", an offset, or the first message stored at or after an aware datetime.
+
+        With a time behind the last message brokers name that message.
+        where: a queue, queues, a topic, or all queues. What was pulled and not settled is void here; the new offsets are
+        stored. Returns them by queue. Raises OffsetOutOfRange for an offset the broker does not have, and then nothing is
+        moved (CA-12).
+        """
+        self._check()
+        if isinstance(place, bool) or not (isinstance(place, int | datetime) or place in _PLACES):
+            raise ConfigError(f"cannot seek {place!r:.60}, must be 'first', 'last', an offset or an aware datetime")
+        if isinstance(place, datetime) and place.tzinfo is None:
+            raise ConfigError("cannot seek a datetime without time zone")
+        items = self._chosen(where)
+        offsets = await asyncio.gather(*(self._place_offset(place, item.queue) for item in items))
+        moved: dict[MessageQueue, int] = {}
+        for item, offset in zip(items, offsets, strict=True):
+            if self._assigned.get(item.queue) is item:  # not given away meanwhile
+                item.reset(offset)
+                moved[item.user_queue] = offset
+        await self.offsets.persist_all()
+        return moved
+
+    async def _place_offset(self, place: Place, queue: MessageQueue) -> int:
+        if isinstance(place, datetime):
+            stamp = str(int(place.timestamp() * 1000))
+            return max(await self._query_offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=stamp), 0)
+        if place == "first":
+            return await self._query_offset(RequestCode.GET_MIN_OFFSET, queue)
+        if place == "last":
+            return await self._query_offset(RequestCode.GET_MAX_OFFSET, queue)
+        assert isinstance(place, int)
+        low = await self._query_offset(RequestCode.GET_MIN_OFFSET, queue)
+        high = await self._query_offset(RequestCode.GET_MAX_OFFSET, queue)
+        if not low <= place <= high:
+            raise OffsetOutOfRange(
+                f"offset {place} is outside of {low}..{high} of queue {queue.broker_name}/{queue.queue_id} of {queue.topic}"
+            )
+        return place
+
+    def pause(self, where: Where = None) -> None:
+        """Pull nothing and hand out nothing of these queues until `resume`; all: also take and give up no queues (CA-08)."""
+        self._check()
+        if where is None:
+            self._suspended = True
+            for item in self._assigned.values():
+                item.pause()
+            return
+        for item in self._chosen(where):
+            item.pause()
+
+    def resume(self, where: Where = None) -> None:
+        """Go on after `pause`; all: also share the queues again at once."""
+        self._check()
+        if where is None:
+            self._suspended = False
+            for item in list(self._assigned.values()):
+                item.resume()
+            self.wake_rebalance()
+            return
+        for item in self._chosen(where):
+            item.resume()
+
+    @property
+    def paused(self) -> list[MessageQueue]:
+        """The queues that `pause` halted."""
+        return [queue for queue in self.assigned if self._chosen(queue)[0].paused]
+
+    def reset_offsets(self, table: dict[MessageQueue, int]) -> None:
+        """An operator moved the group: go on at these offsets at once (OF-06). Queues carry names on the wire."""
+        for queue, offset in table.items():
+            assignment = self._assigned.get(queue)
+            if assignment is not None:
+                logger.info("offset reset group=%s queue=%s offset=%d", self.group, queue, offset)
+                assignment.reset(offset)
+        self.core.spawn(f"reset {self.group}", self.offsets.persist_all(), vital=False)

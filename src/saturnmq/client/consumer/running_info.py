@@ -1,0 +1,170 @@
+"""What brokers ask a consumer, for an operator: where it is, how fast it is, to go elsewhere, to take one message.
+
+Codes 40, 220, 221, 307, 309. Source: spec 03 CA-15, OF-06; spec 05 RT-08..10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import io
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Awaitable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from saturnmq.client import namespaces
+from saturnmq.client.consumer.ordered import OrderedAssignment
+from saturnmq.client.message import Ack, Message
+from saturnmq.protocol.bodies import (
+    ConsumeMessageDirectlyResult,
+    ConsumerRunningInfo,
+    GetConsumerStatusBody,
+    MessageQueue,
+    ProcessQueueInfo,
+    ResetOffsetBody,
+)
+from saturnmq.protocol.codes import VERSION_DESC, RequestCode, ResponseCode
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers.messaging import (
+    ConsumeMessageDirectly,
+    GetConsumerRunningInfo,
+    GetConsumerStatus,
+    decode_header,
+)
+from saturnmq.protocol.message import decode_record
+
+if TYPE_CHECKING:
+    from saturnmq.client.consumer.assignment import Assignment
+    from saturnmq.client.consumer.consumer import Consumer
+
+logger = logging.getLogger(__name__)
+
+DIRECT_TIMEOUT_S: Final = 9.5  # the broker waits 10 s for the answer
+MIB: Final = 1024 * 1024
+_RESULTS: Final = {Ack.SUCCESS: "CR_SUCCESS", Ack.RETRY: "CR_LATER", Ack.REJECT: "CR_ROLLBACK"}
+FAILED_PREFIX: Final = "handler raised "  # how a listener says that its handler raised
+
+
+def answer_broker(consumer: Consumer[Any], command: Command) -> Command | Awaitable[Command | None] | None:
+    """The answer to a request about one group; None for what gets none. Raises HeaderError and BodyError."""
+    code = command.code
+    if code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+        consumer.wake_rebalance()
+        return None
+    if code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+        consumer.reset_offsets(ResetOffsetBody.decode(command.body or b"{}").offset_table)
+        return None
+    if code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+        topic = decode_header(GetConsumerStatus, command.ext).topic
+        offsets = {queue: offset for queue, offset in consumer.offsets.snapshot().items() if queue.topic == topic}
+        return command.reply(body=GetConsumerStatusBody(offsets).encode())
+    if code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+        wants_stack = decode_header(GetConsumerRunningInfo, command.ext).jstack_enable
+        return command.reply(body=running_info(consumer, with_stacks=wants_stack).encode())
+    if code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
+        return _consume_directly(consumer, command)
+    return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {code} not supported")
+
+
+def running_info(consumer: Consumer[Any], *, with_stacks: bool) -> ConsumerRunningInfo:
+    """What `mqadmin consumerStatus` shows of this client (RT-09)."""
+    core, settings = consumer.core, consumer.settings
+    properties = {field.name: str(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
+    properties |= {
+        "PROP_NAMESERVER_ADDR": ";".join(f"{address}" for address in core.name_servers.addresses) + ";",
+        "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY" if consumer.sends_back or not consumer.commits else "CONSUME_ACTIVELY",
+        "PROP_CONSUMEORDERLY": "true" if settings.ordered else "false",
+        "PROP_THREADPOOL_CORE_SIZE": str(settings.prefetch),
+        "PROP_CONSUMER_START_TIMESTAMP": str(consumer.started_ms),
+        "PROP_CLIENT_VERSION": VERSION_DESC,
+    }
+    subscriptions = consumer.subscriptions
+    return ConsumerRunningInfo(
+        properties=properties,
+        subscription_set=subscriptions,
+        mq_table={item.queue: queue_info(item) for item in consumer.assignments},
+        status_table={data.topic: consumer.stats.status(data.topic) for data in subscriptions},
+        jstack=stacks() if with_stacks else None,
+    )
+
+
+def queue_info(assignment: Assignment) -> ProcessQueueInfo:
+    """What is open of one queue."""
+    open_messages = assignment.generation.process_queue
+    ordered = assignment if isinstance(assignment, OrderedAssignment) else None
+    held = len(assignment.generation.delivered) if ordered is not None else 0
+    first = next(iter(open_messages), 0)
+    return ProcessQueueInfo(
+        commit_offset=open_messages.commit_offset,
+        cached_msg_min_offset=first,
+        cached_msg_max_offset=open_messages.max_offset if len(open_messages) else 0,
+        cached_msg_count=len(open_messages),
+        cached_msg_size_mib=open_messages.body_bytes // MIB,
+        transaction_msg_min_offset=first if held else 0,
+        transaction_msg_max_offset=first if held else 0,
+        transaction_msg_count=held,
+        locked=ordered is not None and ordered.locked,
+        droped=open_messages.dropped,
+        last_pull_timestamp=assignment.pulled_ms,
+        last_consume_timestamp=assignment.consumed_ms,
+    )
+
+
+def stacks() -> str:
+    """The stacks of all threads and tasks, as text."""
+    out = io.StringIO()
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():
+        out.write(f"thread {names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}\n")
+    for task in sorted(asyncio.all_tasks(), key=lambda task: task.get_name()):
+        task.print_stack(file=out)
+    return out.getvalue()
+
+
+class _Direct:
+    """Settles one message that an operator wanted to be consumed here and now."""
+
+    def __init__(self) -> None:
+        self.verdict: asyncio.Future[tuple[Ack, str]] = asyncio.get_running_loop().create_future()
+
+    def hand_out(self, message: Message[Any], now: float) -> bool:
+        """Whether somebody still waits for what a reader makes of it."""
+        return not self.verdict.done()
+
+    async def settle(
+        self, message: Message[Any], verdict: Ack, *, after: timedelta | None = None, reason: str = ""
+    ) -> None:
+        if not self.verdict.done():
+            self.verdict.set_result((verdict, reason))
+
+
+async def _consume_directly(consumer: Consumer[Any], command: Command) -> Command:
+    """309: hand the message in the body to whoever reads, before all others, and say what became of it (CA-15).
+
+    Nothing is committed or sent back: the message only visits.
+    """
+    header = decode_header(ConsumeMessageDirectly, command.ext)
+    record = decode_record(command.body or b"", 0)
+    namespace = consumer.core.settings.namespace
+    queue = MessageQueue(namespaces.strip(namespace, record.topic), header.broker_name or "", record.queue_id)
+    direct = _Direct()
+    begin = time.monotonic()
+    result = ConsumeMessageDirectlyResult(order=consumer.settings.ordered, auto_commit=True)
+    consumer.deliver_first([Message(record, queue, consumer.codec, direct, namespace)])
+    try:
+        async with asyncio.timeout(DIRECT_TIMEOUT_S):
+            verdict, reason = await direct.verdict
+        result.consume_result = _RESULTS[verdict]
+        if reason:
+            result.remark = reason
+            if reason.startswith(FAILED_PREFIX):
+                result.consume_result = "CR_THROW_EXCEPTION"
+    except TimeoutError:
+        result.consume_result, result.remark = "CR_RETURN_NULL", f"not settled within {DIRECT_TIMEOUT_S} s"
+    result.spent_time_mills = int((time.monotonic() - begin) * 1000)
+    return command.reply(body=result.encode())

@@ -1,0 +1,298 @@
+"""One message through its attempts: which queue, which broker, what an answer or a failure means.
+
+Source: PR-15..18, PR-21, PR-30; spec 08 API-25, API-28, API-29.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from saturnmq.client import namespaces
+from saturnmq.client.connection.core import Core, now_ms, plain_address, vip_address
+from saturnmq.client.connection.deadline import Deadline
+from saturnmq.client.connection.in_flight import Gate
+from saturnmq.client.connection.routes import Route
+from saturnmq.client.errors import CallTimeout, ClientError, ConnectFailed, MessageRefused, SendFailed
+from saturnmq.client.hints import unreachable_broker
+from saturnmq.client.hooks import SendContext, SendHook, run_quietly
+from saturnmq.client.message import STATUS_BY_CODE, Receipt, SendStatus
+from saturnmq.client.producer.selection import RoundRobin, shard
+from saturnmq.client.producer.send_request import Prepared, receipts, send_command
+from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.errors import ResponseError, SaturnError
+from saturnmq.protocol.frames.command import Command
+
+Selector = Callable[[Sequence[MessageQueue], Any], MessageQueue]
+
+# Codes after which another attempt is worth it: PR-16's, and with API-29 also 2 and 215.
+RETRY_CODES: Final = frozenset(
+    {
+        int(ResponseCode.TOPIC_NOT_EXIST),
+        int(ResponseCode.SERVICE_NOT_AVAILABLE),
+        int(ResponseCode.SYSTEM_ERROR),
+        int(ResponseCode.NO_PERMISSION),
+        int(ResponseCode.NO_BUYER_ID),
+        int(ResponseCode.NOT_IN_CURRENT_UNIT),
+        int(ResponseCode.SYSTEM_BUSY),
+        int(ResponseCode.FLOW_CONTROL),
+    }
+)
+BACKOFF_MS: Final = (10, 1000)
+IN_FLIGHT_BYTES: Final = 64 * 1024 * 1024
+
+
+def backoff_ms(attempt: int, chance: float) -> float:
+    """Pause before retry number `attempt`, from 1: times four each, with jitter, 10..1000 ms (API-28)."""
+    least, most = BACKOFF_MS
+    return max(min(least * 4.0 ** (attempt - 1), most) * (0.5 + chance / 2), least)
+
+
+class Attempts:
+    """Sends what is prepared, for one producer group."""
+
+    def __init__(
+        self, core: Core, group: str, *, max_in_flight: int, hooks: Sequence[SendHook], retry_codes: Iterable[int]
+    ) -> None:
+        self._core = core
+        self.group = namespaces.wrap(core.settings.namespace, group)
+        self._gate = Gate(max_in_flight, IN_FLIGHT_BYTES)
+        self._hooks: tuple[SendHook, ...] = tuple(hooks)
+        self._retry_codes = frozenset(retry_codes)
+        self._counter = RoundRobin(random.randrange(1 << 16))
+        self._default_queues = str(core.settings.default_queues)
+
+    async def _enter(self, size: int, deadline: Deadline, prepared: Prepared) -> None:
+        """Wait for room in flight, within the deadline (API-22)."""
+        try:
+            async with asyncio.timeout(max(deadline.remaining_ms, 0) / 1000):
+                await self._gate.enter(size)
+        except TimeoutError:
+            cause = CallTimeout("send call timeout: too many messages were in flight")
+            raise self._failure(prepared, 0, [], deadline, cause, unknown=False) from cause
+
+    async def _fixed(
+        self, topic: str, key: str | int | None, queue: MessageQueue | None, selector: Selector | None, argument: Any
+    ) -> MessageQueue | None:
+        """The queue the caller wants, None for any (PR-21)."""
+        if (key is not None) + (queue is not None) + (selector is not None) > 1:
+            raise MessageRefused("give one of shard_by, queue and selector, not several")
+        if queue is not None:
+            if queue.topic != topic and namespaces.wrap(self._core.settings.namespace, queue.topic) != topic:
+                raise MessageRefused(f"message's topic {topic} is not equal to the queue's topic {queue.topic}")
+            return queue
+        if key is None and selector is None:
+            return None
+        route = self._core.routes.get(topic) or await self._core.write_route(topic)
+        if key is not None:
+            return shard(route.write_queues, key)
+        assert selector is not None
+        try:
+            chosen = selector(route.write_queues, argument)
+        except Exception as error:
+            raise MessageRefused(f"select message queue threw exception: {type(error).__name__}: {error}") from error
+        if not isinstance(chosen, MessageQueue):
+            raise MessageRefused("select message queue returned no queue")
+        return chosen
+
+    async def _route(self, topic: str, deadline: Deadline) -> Route:
+        route = self._core.routes.get(topic)
+        if route is not None:
+            return route
+        try:
+            async with asyncio.timeout(max(deadline.remaining_ms, 0) / 1000):
+                return await self._core.write_route(topic)
+        except TimeoutError:
+            raise CallTimeout(f"send call timeout: no route of topic {topic} in {deadline.elapsed_ms} ms") from None
+
+    async def _route_for(self, prepared: Prepared, deadline: Deadline) -> Route:
+        """The route to pick a queue from: for a delay that is no level, only queues of brokers that support it."""
+        route = await self._route(prepared.topic, deadline)
+        if prepared.timer is None:
+            return route
+        names = {queue.broker_name for queue in route.write_queues}
+        masters = {name: address for name in names if (address := route.master(name)) is not None}
+        fit = await self._core.timer_limits.brokers_for(prepared.timer, masters, deadline)
+        return replace(route, write_queues=tuple(queue for queue in route.write_queues if queue.broker_name in fit))
+
+    def _pick(self, route: Route, avoid: str | None) -> MessageQueue:
+        if self._core.settings.latency_fault:
+            return self._core.faults.pick(route.write_queues, self._counter, now_ms(), avoid)
+        return self._counter.pick(route.write_queues, avoid)
+
+    async def _address_for(self, prepared: Prepared, queue: MessageQueue, deadline: Deadline) -> str:
+        """Where to send this message. Raises BrokerNotExist, and Unsupported for a delay that the broker does not support."""
+        address = await self._address(queue)
+        if prepared.timer is not None:  # again for a picked queue: another broker may have become the master meanwhile
+            master = plain_address(address) if self._core.settings.vip_channel else address
+            await self._core.timer_limits.brokers_for(prepared.timer, {queue.broker_name: master}, deadline)
+        return address
+
+    async def _address(self, queue: MessageQueue) -> str:
+        core = self._core
+        topic = namespaces.wrap(core.settings.namespace, queue.topic)
+        route = core.routes.known(topic)
+        address = route.master(queue.broker_name) if route is not None else None
+        if address is None:
+            address = await core.master_address(topic, queue.broker_name)
+        return vip_address(address) if core.settings.vip_channel else address
+
+    def _command(self, prepared: Prepared, queue: MessageQueue) -> Command:
+        settings = self._core.settings
+        return send_command(
+            prepared,
+            queue,
+            group=self.group,
+            default_topic=settings.create_topic_key,
+            default_queues=self._default_queues,
+            now_ms=now_ms(),
+            smart=settings.smart_send,
+        )
+
+    async def _deliver(self, prepared: Prepared, fixed: MessageQueue | None, deadline: Deadline) -> list[Receipt]:
+        """Attempts until one is stored, one error is final, or time or attempts are over (PR-15..18)."""
+        settings = self._core.settings
+        attempts = 1 if fixed is not None else settings.attempts
+        sent_to: list[str] = []
+        stored: list[Receipt] | None = None
+        last: SaturnError | None = None
+        unknown = False
+        for attempt in range(attempts):
+            if attempt:
+                await asyncio.sleep(min(backoff_ms(attempt, random.random()), max(deadline.remaining_ms, 0)) / 1000)
+            if attempt and deadline.remaining_ms <= 0:
+                break
+            queue = fixed or self._pick(await self._route_for(prepared, deadline), sent_to[-1] if sent_to else None)
+            sent_to.append(queue.broker_name)
+            try:
+                outcome = await self._attempt(prepared, queue, deadline.share_ms(attempts - attempt))
+            except (ConnectFailed, CallTimeout) as error:
+                last, unknown = error, unknown or isinstance(error, CallTimeout) or error.sent
+            except ResponseError as error:
+                if error.code not in self._retry_codes:
+                    raise
+                last = error
+                if error.refresh_route:
+                    await self._refresh(prepared.topic)
+            except ClientError as error:
+                if not error.retryable:
+                    raise
+                last = error
+            else:
+                if outcome[0].status is SendStatus.SEND_OK or not settings.retry_not_stored:
+                    return outcome
+                stored = outcome
+        if stored is not None:
+            return stored
+        cause = last or CallTimeout(f"send call timeout, topic {prepared.topic}")
+        raise self._failure(prepared, len(sent_to), sent_to, deadline, cause, unknown=unknown) from cause
+
+    def _failure(
+        self,
+        prepared: Prepared,
+        attempts: int,
+        brokers: list[str],
+        deadline: Deadline,
+        cause: SaturnError,
+        *,
+        unknown: bool,
+    ) -> SendFailed:
+        return SendFailed(
+            topic=namespaces.strip(self._core.settings.namespace, prepared.topic),
+            group=self.group,
+            attempts=attempts,
+            elapsed_ms=deadline.elapsed_ms,
+            brokers=brokers,
+            cause=cause,
+            outcome_unknown=unknown,
+        )
+
+    async def _refresh(self, topic: str) -> None:
+        try:
+            await self._core.routes.refresh(topic)
+        except SaturnError:
+            return  # the old route serves the next attempt (PR-11)
+
+    async def _attempt(self, prepared: Prepared, queue: MessageQueue, timeout_ms: int) -> list[Receipt]:
+        """One request to one broker. Records how it went for the avoidance of slow brokers (PR-30)."""
+        address = await self._address_for(prepared, queue, Deadline(timeout_ms))
+        if not self._hooks:
+            return await self._exchange(prepared, queue, address, timeout_ms)
+        return await self._with_hooks(
+            prepared, queue, address, lambda changed: self._exchange(changed, queue, address, timeout_ms)
+        )
+
+    async def _attempt_oneway(self, prepared: Prepared, queue: MessageQueue, deadline: Deadline) -> None:
+        """Write one request that gets no answer."""
+        address = await self._address_for(prepared, queue, deadline)
+
+        async def write(changed: Prepared) -> list[Receipt]:
+            command = self._command(changed, queue)
+            await self._core.remote.call_oneway(address, command, max(deadline.remaining_ms, 1))
+            return []
+
+        await (self._with_hooks(prepared, queue, address, write) if self._hooks else write(prepared))
+
+    async def _exchange(self, prepared: Prepared, queue: MessageQueue, address: str, timeout_ms: int) -> list[Receipt]:
+        core = self._core
+        begin = time.monotonic()
+        failed = True
+        try:
+            answer = await core.remote.call(address, self._command(prepared, queue), timeout_ms)
+            if answer.code not in STATUS_BY_CODE:
+                raise core.answer_error(
+                    answer, f"{queue.broker_name}@{address}", topic=prepared.topic, group=self.group
+                )
+            failed = False
+            outcome = receipts(prepared, namespaces.strip_queue(core.settings.namespace, queue), answer)
+        except asyncio.CancelledError:
+            failed = False
+            raise
+        except ConnectFailed as error:
+            error.broker = queue.broker_name
+            if not error.sent:
+                error.hint = unreachable_broker(prepared.topic, queue.broker_name, address)
+            raise
+        finally:
+            if core.settings.latency_fault:
+                elapsed_ms = int((time.monotonic() - begin) * 1000)
+                if failed or elapsed_ms >= 100 or len(core.faults):
+                    core.faults.record(queue.broker_name, elapsed_ms, now_ms(), failed=failed)
+        return outcome
+
+    async def _with_hooks(
+        self,
+        prepared: Prepared,
+        queue: MessageQueue,
+        address: str,
+        send: Callable[[Prepared], Awaitable[list[Receipt]]],
+    ) -> list[Receipt]:
+        """Send with the hooks around it. What they set counts for this attempt only: each one asks them again."""
+        topic = namespaces.strip(self._core.settings.namespace, prepared.topic)
+        context = SendContext(
+            self.group,
+            topic,
+            queue,
+            address,
+            prepared.ids,
+            properties=prepared.properties,
+            body_bytes=len(prepared.body),
+        )
+        for hook in self._hooks:
+            hook.check(context)
+        run_quietly(self._hooks, "before", context)
+        changed = replace(prepared, properties=context.applied_to(prepared.properties))
+        try:
+            outcome = await send(changed)
+            context.receipts, context.receipt = outcome, outcome[0] if outcome else None
+        except BaseException as error:
+            context.error = error
+            raise
+        finally:
+            run_quietly(self._hooks, "after", context)
+        return outcome

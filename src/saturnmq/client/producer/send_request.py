@@ -1,0 +1,224 @@
+"""The request of a send: codes 10, 310, 320, 324, 325, and what the answer means. Pure.
+
+Source: PR-23..29, BAT-01..03.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from saturnmq.client.errors import MessageRefused
+from saturnmq.client.message import STATUS_BY_CODE, Receipt, SendStatus
+from saturnmq.client.producer.delays import Delay
+from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.codes import RETRY_PREFIX, PropertyKey, RequestCode, SysFlag
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.message import BATCH_FIXED_BYTES, BatchItem, encode_batch
+
+_TRUE: Final = "true"
+_NAME, _PAIR = "\x01", "\x02"
+# One-letter field names of code 310 and the long ones of code 10, same order.
+_LONG_NAMES: Final = {
+    "a": "producerGroup",
+    "b": "topic",
+    "c": "defaultTopic",
+    "d": "defaultTopicQueueNums",
+    "e": "queueId",
+    "f": "sysFlag",
+    "g": "bornTimestamp",
+    "h": "flag",
+    "i": "properties",
+    "j": "reconsumeTimes",
+    "k": "unitMode",
+    "l": "maxReconsumeTimes",
+    "m": "batch",
+    "n": "bname",
+}
+_REPLY_MARK: Final = f"{PropertyKey.MSG_TYPE}{_NAME}reply"
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A message ready to be sent: everything that no attempt changes. topic is the name on the wire.
+
+    ids: unique ids, one per message of a batch. properties: the encoded property string as text.
+    timer: the delay that only some brokers support, None for anything else.
+    """
+
+    topic: str
+    body: bytes
+    ids: tuple[str, ...]
+    properties: str
+    flag: int = 0
+    sys_flag: int = 0
+    batch: bool = False
+    reconsume_times: int = 0
+    max_reconsume_times: int | None = None
+    timer: Delay | None = None
+
+
+def encode_property_text(
+    unique_id: str,
+    *,
+    tag: str | None,
+    keys: str,
+    properties: Sequence[tuple[str, str]] = (),
+    wait_stored: bool = True,
+    delay: Delay | None = None,
+    instance: str | None = None,
+) -> str:
+    """The property string: the user's pairs, KEYS, UNIQ_KEY, WAIT, TAGS, DELAY, INSTANCE_ID (PR-01, PR-23, PR-32)."""
+    text = "".join(f"{name}\x01{value}\x02" for name, value in properties) if properties else ""
+    if keys:
+        text += f"KEYS\x01{keys}\x02"
+    text += f"UNIQ_KEY\x01{unique_id}\x02WAIT\x01{'true' if wait_stored else 'false'}"
+    if tag:
+        text += f"\x02TAGS\x01{tag}"
+    if delay is not None:
+        text += f"\x02{delay.name}\x01{delay.value}"
+    if instance:
+        text += f"\x02INSTANCE_ID\x01{instance}"
+    return text
+
+
+def request_code(prepared: Prepared, *, smart: bool) -> int:
+    """PR-28: 320 for a batch, 324/325 for a reply, 310 or (smart off) 10 otherwise."""
+    if prepared.batch:
+        return int(RequestCode.SEND_BATCH_MESSAGE)
+    if _REPLY_MARK in prepared.properties and _REPLY_MARK in prepared.properties.split(_PAIR):
+        return int(RequestCode.SEND_REPLY_MESSAGE_V2 if smart else RequestCode.SEND_REPLY_MESSAGE)
+    return int(RequestCode.SEND_MESSAGE_V2 if smart else RequestCode.SEND_MESSAGE)
+
+
+def send_command(
+    prepared: Prepared,
+    queue: MessageQueue,
+    *,
+    group: str,
+    default_topic: str,
+    default_queues: str,
+    now_ms: int,
+    smart: bool = True,
+) -> Command:
+    """One attempt's request."""
+    ext = {
+        "a": group,
+        "b": prepared.topic,
+        "c": default_topic,
+        "d": default_queues,
+        "e": str(queue.queue_id),
+        "f": str(prepared.sys_flag),
+        "g": str(now_ms),
+        "h": str(prepared.flag),
+        "i": prepared.properties,
+        "j": str(prepared.reconsume_times),
+        "k": "false",
+        "m": _TRUE if prepared.batch else "false",
+        "n": queue.broker_name,
+    }
+    if prepared.max_reconsume_times is not None:
+        ext["l"] = str(prepared.max_reconsume_times)
+    code = request_code(prepared, smart=smart)
+    if code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
+        ext = {_LONG_NAMES[name]: value for name, value in ext.items()}
+    return Command(code, ext=ext, body=prepared.body)
+
+
+def move_retry_counts(prepared: Prepared) -> None:
+    """PR-27: RECONSUME_TIME and MAX_RECONSUME_TIMES of a message to a retry topic move into the header."""
+    if not prepared.topic.startswith(RETRY_PREFIX):
+        return
+    kept: list[str] = []
+    for pair in prepared.properties.split(_PAIR):
+        name, _, value = pair.partition(_NAME)
+        if name == PropertyKey.RECONSUME_TIME:
+            prepared.reconsume_times = int(value)
+        elif name == PropertyKey.MAX_RECONSUME_TIMES:
+            prepared.max_reconsume_times = int(value)
+        else:
+            kept.append(pair)
+    prepared.properties = _PAIR.join(kept)
+
+
+def transaction_flag(properties: str) -> int:
+    """PR-25: sysFlag 4 for TRAN_MSG=true, else 0."""
+    mark = f"{PropertyKey.TRAN_MSG}{_NAME}{_TRUE}"
+    return int(SysFlag.PREPARED) if mark in properties and mark in properties.split(_PAIR) else 0
+
+
+def receipts(prepared: Prepared, queue: MessageQueue, answer: Command) -> list[Receipt]:
+    """One receipt per message of a stored answer, in order (PR-29, BAT-05)."""
+    ext = answer.ext
+    status = STATUS_BY_CODE[answer.code]
+    durable = None if status is SendStatus.SEND_OK else False
+    first = int(ext.get("queueOffset") or 0)
+    queue_id = ext.get("queueId")
+    if queue_id is not None and int(queue_id) != queue.queue_id:  # the broker chose, as for a queue id below 0
+        queue = MessageQueue(topic=queue.topic, broker_name=queue.broker_name, queue_id=int(queue_id))
+    region = ext.get("MSG_REGION") or "DefaultRegion"
+    trace_on = ext.get("TRACE_ON") != "false"
+    transaction_id = ext.get("transactionId") or None
+    offset_ids = (ext.get("msgId") or "").split(",")
+    if len(offset_ids) < len(prepared.ids):
+        offset_ids += [""] * (len(prepared.ids) - len(offset_ids))
+    return [
+        Receipt(status, unique_id, offset_ids[n], queue, first + n, durable, region, trace_on, transaction_id)
+        for n, unique_id in enumerate(prepared.ids)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMessage:
+    """One message on its way into a batch. topic is the name on the wire."""
+
+    topic: str
+    unique_id: str
+    item: BatchItem
+    wait_stored: bool = True
+    delay_level: int = 0
+
+    @property
+    def encoded_bytes(self) -> int:
+        return BATCH_FIXED_BYTES + len(self.item.body) + len(self.item.properties_raw)
+
+
+def prepare_batch(messages: Sequence[BatchMessage], bytes_max: int) -> Prepared:
+    """One batch request's content. Raises MessageRefused for what BAT-01 and BAT-02 forbid."""
+    if not messages:
+        raise MessageRefused("a batch must hold at least one message")
+    first = messages[0]
+    for message in messages:
+        if message.delay_level > 0:
+            raise MessageRefused("TimeDelayLevel is not supported for batching")
+        if message.topic.startswith(RETRY_PREFIX):
+            raise MessageRefused("Retry Group is not supported for batching")
+        if message.topic != first.topic:
+            raise MessageRefused("The topic of the messages in one batch should be the same")
+        if message.wait_stored != first.wait_stored:
+            raise MessageRefused("The waitStoreMsgOK of the messages in one batch should be the same")
+    body = encode_batch(message.item for message in messages)
+    if len(body) > bytes_max:
+        raise MessageRefused(f"the batch has {len(body)} bytes, more than body_bytes_max {bytes_max}")
+    properties = f"{PropertyKey.WAIT}{_NAME}{'true' if first.wait_stored else 'false'}"
+    return Prepared(first.topic, body, tuple(message.unique_id for message in messages), properties, batch=True)
+
+
+def split_batches(messages: Sequence[BatchMessage], bytes_max: int) -> list[list[int]]:
+    """Indexes of the messages of each batch: by topic and wait_stored, in order, none over bytes_max (API-11).
+
+    A single message over the limit gets a batch of its own, which prepare_batch refuses.
+    """
+    batches: list[list[int]] = []
+    open_batches: dict[tuple[str, bool], tuple[list[int], int]] = {}
+    for index, message in enumerate(messages):
+        key = (message.topic, message.wait_stored)
+        batch, used = open_batches.get(key, ([], 0))
+        if batch and used + message.encoded_bytes > bytes_max:
+            batch, used = [], 0
+        if not batch:
+            batches.append(batch)
+        batch.append(index)
+        open_batches[key] = (batch, used + message.encoded_bytes)
+    return batches

@@ -1,0 +1,366 @@
+"""The puller: ranges of queues, read by offset; nothing is assigned, nothing is committed unless asked.
+
+Source: PR-02, spec 03 CA-13, BP-05, PL-05, OF-03.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Final
+
+from saturnmq.client import namespaces
+from saturnmq.client.codecs import BytesCodec
+from saturnmq.client.connection.core import Core
+from saturnmq.client.connection.deadline import Deadline
+from saturnmq.client.consumer.subscription import Filter, tag
+from saturnmq.client.errors import BrokerNotExist, CallTimeout, Closed, ConnectFailed
+from saturnmq.client.hints import unreachable_broker
+from saturnmq.client.message import Message
+from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.codes import PullSysFlag, RequestCode, ResponseCode
+from saturnmq.protocol.errors import HeaderError, ResponseError, SaturnError
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.message import iter_records
+
+PULLER_GROUP: Final = "CID_RMQ_SYS_SATURNMQ_PULLER"  # such groups exist on every broker (BP-10)
+BROKER_SUSPEND_MS: Final = 15_000
+LATE_ANSWER_MS: Final = 15_000
+SLACK_MS: Final = 100  # what a punctual broker's answer may take beyond the wait
+_RETRY_CODES: Final = frozenset(
+    {int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.SERVICE_NOT_AVAILABLE), int(ResponseCode.FLOW_CONTROL)}
+)
+
+
+class PullStatus(Enum):
+    """What a pull found (BP-05)."""
+
+    FOUND = "FOUND"
+    NO_NEW_MESSAGE = "NO_NEW_MESSAGE"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
+
+
+_STATUS_BY_CODE: Final = {
+    int(ResponseCode.SUCCESS): PullStatus.FOUND,
+    int(ResponseCode.PULL_NOT_FOUND): PullStatus.NO_NEW_MESSAGE,
+    int(ResponseCode.PULL_RETRY_IMMEDIATELY): PullStatus.NO_MATCHED_MESSAGE,
+    int(ResponseCode.PULL_OFFSET_MOVED): PullStatus.OFFSET_ILLEGAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """One answer. body: stored records back to back, as the broker holds them; b"" unless FOUND.
+
+    next_offset: where the next pull begins; with OFFSET_ILLEGAL where the broker's data begins or ends.
+    The broker filters by tag hash: `messages()` also compares the text; a reader of `body` must do so itself.
+    """
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    body: bytes = field(default=b"", repr=False)
+    queue: MessageQueue | None = None
+    suggested_broker_id: int = 0
+    tags: frozenset[str] = frozenset()
+    namespace: str | None = None
+
+    def messages(self) -> list[Message[bytes]]:
+        """The messages that were asked for, bodies as bytes. Raises MessageError for damaged records."""
+        queue = self.queue or MessageQueue(topic="", broker_name="", queue_id=0)
+        codec, wanted = BytesCodec(), self.tags
+        return [
+            Message(record, queue, codec, None, self.namespace)
+            for record in iter_records(self.body)
+            if not wanted or record.tags in wanted
+        ]
+
+
+def pull_command(
+    queue: MessageQueue,
+    *,
+    group: str,
+    offset: int,
+    max_count: int,
+    sys_flag: int,
+    commit_offset: int = 0,
+    suspend_ms: int = 0,
+    expression: str | None = None,
+    kind: str = "TAG",
+    version_ms: int = 0,
+    bulk_bytes: int = 0,
+) -> Command:
+    """A PULL_MESSAGE request; queue.topic is the name on the wire. bulk_bytes is for SaturnMQ's brokers, others overlook it."""
+    ext = {
+        "consumerGroup": group,
+        "topic": queue.topic,
+        "queueId": str(queue.queue_id),
+        "queueOffset": str(offset),
+        "maxMsgNums": str(max_count),
+        "sysFlag": str(sys_flag),
+        "commitOffset": str(commit_offset),
+        "suspendTimeoutMillis": str(suspend_ms),
+        "subVersion": str(version_ms),
+        "expressionType": kind,
+        "bname": queue.broker_name,
+    }
+    if expression is not None:
+        ext["subscription"] = expression
+    if bulk_bytes:
+        ext["bulkBytes"] = str(bulk_bytes)
+    return Command(RequestCode.PULL_MESSAGE, ext=ext)
+
+
+def pull_result(
+    answer: Command, queue: MessageQueue, tags: frozenset[str] = frozenset(), namespace: str | None = None
+) -> PullResult | None:
+    """What an answer says, None when its code is an error. Raises HeaderError when the offsets are missing."""
+    status = _STATUS_BY_CODE.get(answer.code)
+    if status is None:
+        return None
+    ext = answer.ext
+    try:
+        next_offset, low, high = int(ext["nextBeginOffset"]), int(ext["minOffset"]), int(ext["maxOffset"])
+        suggested = int(ext.get("suggestWhichBrokerId") or 0)
+    except (KeyError, ValueError) as error:
+        raise HeaderError(f"pull answer of {queue.broker_name} lacks a usable {error}") from error
+    body = answer.body or b"" if status is PullStatus.FOUND else b""
+    return PullResult(status, next_offset, low, high, body, queue, suggested, tags, namespace)
+
+
+class Puller:
+    """Reads queues by offset. Made by `Client.puller`; needs no start of its own."""
+
+    def __init__(self, core: Core, group: str = PULLER_GROUP) -> None:
+        self._core = core
+        self._namespace = core.settings.namespace
+        self.group = namespaces.wrap(self._namespace, group)
+        self._home = 0  # id of the broker that is asked where nothing else is suggested
+        self._suggested: dict[MessageQueue, int] = {}
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Queues that may be read, by broker name and id. Raises RouteNotFound, NoNameServer."""
+        self._core.check_running("puller")
+        wire = namespaces.wrap(self._namespace, topic)
+        route = self._core.routes.known(wire)
+        if route is None or not route.read_queues or route.substitute:
+            route = await self._core.read_route(wire)
+        return [namespaces.strip_queue(self._namespace, queue) for queue in route.read_queues]
+
+    async def refresh(self, topic: str) -> list[MessageQueue]:
+        """`queues`, asked for anew."""
+        self._core.check_running("puller")
+        wire = namespaces.wrap(self._namespace, topic)
+        if await self._core.routes.refresh(wire) is None:
+            raise self._core.route_not_found(wire, reading=True)
+        return await self.queues(topic)
+
+    async def watch(self, topic: str) -> AsyncGenerator[list[MessageQueue], None]:
+        """`queues` now, and again whenever they have changed, until the client stops (CA-12).
+
+        The client asks the NameServer every `route_poll_ms`. Raises RouteNotFound where there is no such topic yet.
+        """
+        self._core.routes.use(namespaces.wrap(self._namespace, topic))
+        known: list[MessageQueue] | None = None
+        changed = asyncio.Event()
+        self._core.route_watchers.add(changed)
+        try:
+            while True:
+                changed.clear()
+                try:
+                    queues = await self.queues(topic)
+                except Closed:
+                    return
+                if queues != known:
+                    known = queues
+                    yield list(queues)
+                await changed.wait()
+        finally:
+            self._core.route_watchers.discard(changed)
+
+    async def min_offset(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
+        """The first offset that is still stored."""
+        return await self._offset(RequestCode.GET_MIN_OFFSET, queue, {}, timeout)
+
+    async def max_offset(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
+        """The offset the next message will get."""
+        return await self._offset(RequestCode.GET_MAX_OFFSET, queue, {}, timeout)
+
+    async def offset_by_time(self, queue: MessageQueue, when: int | datetime, *, timeout: float | None = None) -> int:
+        """The first offset stored at or after `when`: Unix ms or an aware datetime."""
+        stamp = int(when.timestamp() * 1000) if isinstance(when, datetime) else when
+        return await self._offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, {"timestamp": str(stamp)}, timeout)
+
+    async def earliest_store_time(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
+        """Unix ms at which the oldest stored message arrived, -1 when there is none."""
+        answer = await self._call(
+            queue, self._queue_command(RequestCode.GET_EARLIEST_MSG_STORETIME, queue, {}), timeout
+        )
+        return _number(answer, "timestamp")
+
+    async def committed(self, group: str, queue: MessageQueue, *, timeout: float | None = None) -> int | None:
+        """The group's stored offset, None when it has none."""
+        ext = {"consumerGroup": namespaces.wrap(self._namespace, group)}
+        try:
+            return await self._offset(RequestCode.QUERY_CONSUMER_OFFSET, queue, ext, timeout)
+        except ResponseError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+
+    async def commit(self, group: str, queue: MessageQueue, offset: int, *, timeout: float | None = None) -> None:
+        """Store the group's offset; returns when the broker said so."""
+        ext = {"consumerGroup": namespaces.wrap(self._namespace, group), "commitOffset": str(offset)}
+        await self._call(queue, self._queue_command(RequestCode.UPDATE_CONSUMER_OFFSET, queue, ext), timeout)
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_count: int = 32,
+        expression: Filter | str = "*",
+        wait: float = 0.0,
+        timeout: float | None = None,
+        bulk_bytes: int = 0,
+    ) -> PullResult:
+        """Messages of one queue from offset on; the broker may give fewer than max_count.
+
+        expression: a tag filter, or what `sql` made. wait: seconds the broker may hold the request until something
+        arrives. timeout: seconds for all attempts together, default the client's (plus wait). bulk_bytes: a SaturnMQ broker
+        gives so much of a backlog at once, up to max_count; 0 and other brokers: 32 messages. A broker that is gone is
+        looked for again: the route is asked anew, and a slave of the same name may answer. Raises the error of a final
+        answer, ConnectFailed, CallTimeout, BrokerNotExist.
+        """
+        core = self._core
+        core.check_running("puller")
+        wanted = tag(expression) if isinstance(expression, str) else expression
+        suspend_ms = int(min(wait, BROKER_SUSPEND_MS / 1000) * 1000)
+        budget_ms = (core.settings.timeout if timeout is None else timeout) * 1000
+        wire = self._wire(queue)
+
+        def ask(held_ms: int) -> Command:
+            return pull_command(
+                wire,
+                group=self.group,
+                offset=offset,
+                max_count=max_count,
+                sys_flag=int(PullSysFlag.SUBSCRIPTION) | (int(PullSysFlag.SUSPEND) if held_ms else 0),
+                suspend_ms=held_ms,
+                expression=wanted.expression,
+                kind=wanted.kind,
+                bulk_bytes=bulk_bytes,
+            )
+
+        answer = await self._held(wire, ask(suspend_ms), budget_ms, suspend_ms) if suspend_ms else None
+        if answer is None:
+            answer = await self._exchange(wire, ask(0), Deadline(budget_ms), 0)
+        result = pull_result(answer, queue, wanted.tags, self._namespace)
+        if result is None:
+            raise core.answer_error(answer, wire.broker_name, topic=wire.topic, group=self.group)
+        self._answered(wire, result)
+        return result
+
+    # inside
+
+    def _answered(self, wire: MessageQueue, result: PullResult) -> None:
+        if result.suggested_broker_id or wire in self._suggested:
+            self._suggested[wire] = result.suggested_broker_id
+
+    def _wire(self, queue: MessageQueue) -> MessageQueue:
+        topic = namespaces.wrap(self._namespace, queue.topic)
+        if topic == queue.topic:
+            return queue
+        return MessageQueue(topic=topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
+
+    def _queue_command(self, code: RequestCode, queue: MessageQueue, ext: dict[str, str]) -> Command:
+        wire = self._wire(queue)
+        ext = {"topic": wire.topic, "queueId": str(wire.queue_id), "bname": wire.broker_name, **ext}
+        return Command(code, ext=ext)
+
+    async def _offset(self, code: RequestCode, queue: MessageQueue, ext: dict[str, str], timeout: float | None) -> int:
+        return _number(await self._call(queue, self._queue_command(code, queue, ext), timeout), "offset")
+
+    async def _call(self, queue: MessageQueue, command: Command, timeout: float | None) -> Command:
+        self._core.check_running("puller")
+        deadline = Deadline((self._core.settings.timeout if timeout is None else timeout) * 1000)
+        wire = self._wire(queue)
+        answer = await self._exchange(wire, command, deadline, 0)
+        if answer.code != ResponseCode.SUCCESS:
+            raise self._core.answer_error(answer, wire.broker_name, topic=wire.topic, group=self.group)
+        return answer
+
+    async def _held(self, wire: MessageQueue, command: Command, budget_ms: float, suspend_ms: int) -> Command | None:
+        """The answer of a held request; None when it does not come soon after its time.
+
+        The original looks at held requests every 5 s only (LP-02): its "nothing new" may come so much late (LP-04).
+        """
+        late_ms = suspend_ms + LATE_ANSWER_MS
+        try:
+            async with asyncio.timeout((suspend_ms + SLACK_MS) / 1000):
+                return await self._exchange(wire, command, Deadline(budget_ms + late_ms), late_ms)
+        except TimeoutError:
+            return None
+
+    async def _exchange(self, wire: MessageQueue, command: Command, deadline: Deadline, suspend_ms: int) -> Command:
+        """An answer that is not "busy", from whichever broker of the name gives one.
+
+        wire.topic is the name on the wire.
+        """
+        core = self._core
+        attempts = core.settings.attempts
+        for attempt in range(attempts):
+            last_try = attempt == attempts - 1
+            try:
+                # Only reading itself may go to a slave; offsets are the master's.
+                wanted = self._suggested.get(wire, self._home) if command.code == RequestCode.PULL_MESSAGE else 0
+                address, _slave = await core.read_address(wire.topic, wire.broker_name, wanted)
+            except BrokerNotExist:
+                if last_try or deadline.remaining_ms <= 0:
+                    raise
+            else:
+                budget_ms = deadline.remaining_ms - suspend_ms
+                share_ms = max(budget_ms // (attempts - attempt), 1) + suspend_ms
+                try:
+                    answer = await core.remote.call(address, command, share_ms)
+                except (ConnectFailed, CallTimeout) as error:
+                    error.broker = wire.broker_name
+                    if isinstance(error, ConnectFailed) and not error.sent:
+                        error.hint = unreachable_broker(wire.topic, wire.broker_name, address)
+                    if last_try or deadline.remaining_ms <= 0:
+                        raise
+                    await self._switch(wire)
+                else:
+                    if answer.code not in _RETRY_CODES or last_try or deadline.remaining_ms <= 0:
+                        return answer
+            pause_s = min(0.02 * 4**attempt * (0.5 + random.random() / 2), max(deadline.remaining_ms, 0) / 1000)
+            await asyncio.sleep(pause_s)
+        raise CallTimeout(f"no answer for {wire.topic} from {wire.broker_name}")
+
+    async def _switch(self, wire: MessageQueue) -> None:
+        """The broker did not answer: ask for the route anew and try another id of the same name next."""
+        core = self._core
+        tried = self._suggested.pop(wire, self._home)
+        try:
+            await core.routes.refresh(wire.topic)
+        except SaturnError:
+            return  # the cached route is all there is (DG-01)
+        finally:
+            ids = sorted(core.routes.brokers().get(wire.broker_name, {}))
+            others = [number for number in ids if number != tried]
+            if others:
+                self._suggested[wire] = others[0]
+
+
+def _number(answer: Command, name: str) -> int:
+    """A whole number of an answer's fields. Raises HeaderError."""
+    try:
+        return int(answer.ext[name])
+    except (KeyError, ValueError) as error:
+        raise HeaderError(f"the answer has no usable field {name}") from error

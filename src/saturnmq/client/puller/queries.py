@@ -1,0 +1,197 @@
+"""Topics made and messages found by a client: what the original's producer API offers beside sending.
+
+Source: PR-02, PR-31, PR-33, TR-09.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from saturnmq.client import namespaces
+from saturnmq.client.checks import check_topic
+from saturnmq.client.codecs import BytesCodec
+from saturnmq.client.connection.core import Core, vip_address
+from saturnmq.client.errors import CallTimeout, ConnectFailed
+from saturnmq.client.message import Message
+from saturnmq.client.trace.records import TraceRecord, index_keys
+from saturnmq.client.trace.records import decode_records as decode_trace
+from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.codes import Perm, PropertyKey, RequestCode, ResponseCode
+from saturnmq.protocol.errors import MessageError, SaturnError, response_error
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.ids import parse_offset_message_id
+from saturnmq.protocol.message import Message as Record
+from saturnmq.protocol.message import decode_records
+
+logger = logging.getLogger(__name__)
+
+CREATE_ATTEMPTS: Final = 5
+LAST_MOMENT_MS: Final = 2**63 - 1
+UNIQUE_KEY_COUNT: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A time span in Unix ms."""
+
+    begin_ms: int = 0
+    end_ms: int = LAST_MOMENT_MS
+
+
+def span_of(begin: int | datetime, end: int | datetime | None) -> Span:
+    """A span of Unix ms or aware datetimes."""
+
+    def milliseconds(when: int | datetime) -> int:
+        return int(when.timestamp() * 1000) if isinstance(when, datetime) else when
+
+    return Span(milliseconds(begin), LAST_MOMENT_MS if end is None else milliseconds(end))
+
+
+def _port_of(core: Core, address: str) -> str:
+    """Where such questions go: the address, or its fast port when the client's settings say so (PR-31)."""
+    return vip_address(address) if core.settings.vip_channel else address
+
+
+async def create_topic(core: Core, topic: str, *, queues: int, key: str, sys_flag: int) -> list[str]:
+    """Create a topic on every master that the route of `key` names, 5 attempts each. Returns the broker names that did.
+
+    Raises RouteNotFound for an unknown key, or the last error when no broker did (PR-33).
+    """
+    check_topic(topic, sending=False)
+    wire = namespaces.wrap(core.settings.namespace, topic)
+    route = await core.read_route(namespaces.wrap(core.settings.namespace, key))
+    made: list[str] = []
+    last: SaturnError | None = None
+    for name in sorted(route.addresses):
+        address = route.master(name)
+        if address is None:
+            continue
+        ext = {
+            "topic": wire,
+            "defaultTopic": key,
+            "readQueueNums": str(queues),
+            "writeQueueNums": str(queues),
+            "perm": str(int(Perm.READ | Perm.WRITE)),
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": str(sys_flag),
+            "order": "false",
+        }
+        for _ in range(CREATE_ATTEMPTS):
+            try:
+                command = Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=dict(ext))
+                await core.call_broker(_port_of(core, address), command, core.settings.api_timeout_ms, topic=wire)
+            except SaturnError as error:
+                last = error
+                if not error.retryable:
+                    break
+            else:
+                made.append(name)
+                break
+    if not made:
+        raise last or core.route_not_found(wire)
+    await core.routes.refresh(wire)
+    return made
+
+
+async def view_message(core: Core, message_id: str, topic: str | None = None) -> Message[bytes]:
+    """The message with this offset id; with a topic also the newest with this unique id (PR-02).
+
+    Raises NoMessage (208) when nothing is found, MessageError for an id that is neither.
+    """
+    try:
+        host, offset = parse_offset_message_id(message_id)
+    except MessageError:
+        if topic is None:
+            raise
+    else:
+        where = f"[{host.ip}]:{host.port}" if ":" in host.ip else f"{host.ip}:{host.port}"
+        command = Command(RequestCode.VIEW_MESSAGE_BY_ID, ext={"offset": str(offset)})
+        try:
+            answer = await core.call_broker(_port_of(core, where), command, core.settings.api_timeout_ms)
+            records = decode_records(answer.body or b"")
+            if records:
+                return _message(core, records[0])
+        except SaturnError:
+            if topic is None:
+                raise  # a unique id has the same form: it is looked for below
+    if topic is not None:
+        found = await query_messages(core, topic, message_id, UNIQUE_KEY_COUNT, Span(), unique=True)
+        if found:
+            return max(found, key=lambda message: message.stored_at)
+    raise response_error(ResponseCode.NO_MESSAGE, f"no message has the id {message_id}")
+
+
+async def query_messages(
+    core: Core, topic: str, key: str, max_count: int, span: Span, *, unique: bool = False, plain: bool = False
+) -> list[Message[bytes]]:
+    """Messages with this key in every master's index, oldest first, at most max_count. Raises RouteNotFound (PR-02).
+
+    A master that does not answer is left out, unless none does. plain: the topic lies outside the namespace.
+    """
+    wire = topic if plain else namespaces.wrap(core.settings.namespace, topic)
+    route = await core.read_route(wire)
+    masters = [address for name in sorted(route.addresses) if (address := route.master(name)) is not None]
+    addresses = [_port_of(core, address) for address in masters]
+    ext = {
+        "topic": wire,
+        "key": key,
+        "maxNum": str(max_count),
+        "beginTimestamp": str(span.begin_ms),
+        "endTimestamp": str(span.end_ms),
+        "_UNIQUE_KEY_QUERY": "true" if unique else "false",
+    }
+    outcomes = await asyncio.gather(*(_query_one(core, address, dict(ext)) for address in addresses))
+    errors = [outcome for outcome in outcomes if isinstance(outcome, SaturnError)]
+    if errors and len(errors) == len(outcomes):
+        raise errors[0]
+    found: dict[str, Message[bytes]] = {}
+    for outcome in outcomes:
+        for record in [] if isinstance(outcome, SaturnError) else outcome:
+            if _has_key(record, key, unique=unique):  # the index knows hashes only
+                message = _message(core, record)
+                found[message.offset_message_id] = message
+    return sorted(found.values(), key=lambda message: message.stored_at)[:max_count]
+
+
+async def query_trace(core: Core, key: str, topic: str, max_count: int) -> list[TraceRecord]:
+    """What was told of a message, oldest first; see Client.query_trace. A text that cannot be read is passed over."""
+    found: list[TraceRecord] = []
+    for message in await query_messages(core, topic, key, max_count, Span(), plain=True):
+        try:
+            records = list(decode_trace(message.body.decode()))
+        except (UnicodeDecodeError, SaturnError) as error:
+            logger.warning("trace not readable message=%r error=%s", message, error)
+            continue
+        found += (record for record in records if key in index_keys(record))
+    return sorted(found, key=lambda record: record.timestamp_ms)
+
+
+async def _query_one(core: Core, address: str, ext: dict[str, str]) -> list[Record] | SaturnError:
+    try:
+        answer = await core.remote.call(
+            address, Command(RequestCode.QUERY_MESSAGE, ext=ext), core.settings.api_timeout_ms
+        )
+    except (ConnectFailed, CallTimeout) as error:
+        return error
+    if answer.code == ResponseCode.QUERY_NOT_FOUND:
+        return []
+    if answer.code != ResponseCode.SUCCESS:
+        return core.answer_error(answer, address, topic=ext["topic"])
+    return decode_records(answer.body or b"")
+
+
+def _has_key(record: Record, key: str, *, unique: bool) -> bool:
+    if unique:
+        return record.properties.get(PropertyKey.UNIQ_KEY) == key
+    return key in (record.keys or "").split()
+
+
+def _message(core: Core, record: Record) -> Message[bytes]:
+    namespace = core.settings.namespace
+    topic = namespaces.strip(namespace, record.topic)
+    queue = MessageQueue(topic=topic, broker_name="", queue_id=record.queue_id)
+    return Message(record, queue, BytesCodec(), None, namespace)

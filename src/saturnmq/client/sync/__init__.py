@@ -1,0 +1,1 @@
+"""What the synchronous facade is built from."""

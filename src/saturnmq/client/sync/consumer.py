@@ -1,0 +1,179 @@
+"""The consumer without await, a part of `saturnmq.sync`. Source: spec 08 API-31."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from saturnmq.client.consumer.consumer import Consumer as AsyncConsumer
+from saturnmq.client.consumer.positions import Place, Where
+from saturnmq.client.consumer.subscription import ALL, Filter
+from saturnmq.client.errors import Closed
+from saturnmq.client.message import Message as AsyncMessage
+from saturnmq.client.sync.portal import portal as _portal
+from saturnmq.client.trace.records import TraceStats
+from saturnmq.protocol.bodies import MessageQueue
+
+T = TypeVar("T")
+
+
+class Message(Generic[T]):
+    """A received message, with ack, retry and reject that wait. Everything else is saturnmq.Message's."""
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: AsyncMessage[T]) -> None:
+        self._inner = inner
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    @property
+    def value(self) -> T:
+        """The body through the codec."""
+        return self._inner.value
+
+    def ack(self) -> None:
+        """See saturnmq.Message.ack."""
+        _portal.run("Message.ack", self._inner.ack)
+
+    def retry(self, after: timedelta | None = None, *, reason: str = "") -> None:
+        """See saturnmq.Message.retry."""
+        _portal.run("Message.retry", lambda: self._inner.retry(after, reason=reason))
+
+    def reject(self, reason: str = "") -> None:
+        """See saturnmq.Message.reject."""
+        _portal.run("Message.reject", lambda: self._inner.reject(reason))
+
+
+class Consumer(Generic[T]):
+    """saturnmq.Consumer without await: `for message in consumer`."""
+
+    def __init__(self, inner: AsyncConsumer[T]) -> None:
+        self._inner = inner
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __iter__(self) -> Iterator[Message[T]]:
+        while True:
+            try:
+                message = self.recv()
+            except Closed:
+                return
+            yield message
+
+    @property
+    def group(self) -> str:
+        return self._inner.group
+
+    @property
+    def assigned(self) -> list[MessageQueue]:
+        """See saturnmq.Consumer.assigned."""
+        return self._inner.assigned
+
+    def start(self) -> None:
+        """See saturnmq.Consumer.start."""
+        _portal.run("Consumer.start", self._inner.start)
+
+    def stop(self) -> None:
+        """See saturnmq.Consumer.stop."""
+        _portal.run("Consumer.stop", self._inner.stop)
+
+    def subscribe(self, topic: str, wanted: Filter | str = ALL) -> None:
+        """See saturnmq.Consumer.subscribe."""
+        _portal.run("Consumer.subscribe", lambda: self._inner.subscribe(topic, wanted))
+
+    def unsubscribe(self, topic: str) -> None:
+        """See saturnmq.Consumer.unsubscribe."""
+        _portal.run("Consumer.unsubscribe", lambda: self._inner.unsubscribe(topic))
+
+    def recv(self, timeout: float | None = None) -> Message[T]:
+        """See saturnmq.Consumer.recv."""
+        return Message(_portal.run("Consumer.recv", lambda: self._inner.recv(timeout)))
+
+    def batches(self, max_count: int, wait: float = 1.0) -> Iterator[list[Message[T]]]:
+        """See saturnmq.Consumer.batches."""
+        source = self._inner.batches(max_count, wait)
+
+        async def next_batch() -> list[AsyncMessage[T]] | None:
+            return await anext(source, None)
+
+        try:
+            while (batch := _portal.run("Consumer.batches", next_batch)) is not None:
+                yield [Message(message) for message in batch]
+        finally:
+            _portal.run("Consumer.batches", source.aclose)
+
+    def wait_assigned(self, timeout: float = 10.0) -> list[MessageQueue]:
+        """See saturnmq.Consumer.wait_assigned."""
+        return _portal.run("Consumer.wait_assigned", lambda: self._inner.wait_assigned(timeout))
+
+    def committed(self, where: Where = None) -> dict[MessageQueue, int]:
+        """See saturnmq.Consumer.committed."""
+
+        async def read() -> dict[MessageQueue, int]:
+            return self._inner.committed(where)
+
+        return _portal.run("Consumer.committed", read)
+
+    @property
+    def trace_stats(self) -> TraceStats:
+        """See saturnmq.Consumer.trace_stats."""
+        return self._inner.trace_stats
+
+    def commit(self) -> None:
+        """See saturnmq.Consumer.commit."""
+        _portal.run("Consumer.commit", self._inner.commit)
+
+    def position(self, where: Where = None) -> dict[MessageQueue, int]:
+        """See saturnmq.Consumer.position."""
+
+        async def read() -> dict[MessageQueue, int]:
+            return self._inner.position(where)
+
+        return _portal.run("Consumer.position", read)
+
+    def lag(self, where: Where = None) -> dict[MessageQueue, int]:
+        """See saturnmq.Consumer.lag."""
+        return _portal.run("Consumer.lag", lambda: self._inner.lag(where))
+
+    def assign(self, queues: Iterable[MessageQueue], wanted: Filter | str = ALL) -> None:
+        """See saturnmq.Consumer.assign."""
+        _portal.run("Consumer.assign", lambda: self._inner.assign(queues, wanted))
+
+    def seek(self, place: Place, where: Where = None) -> dict[MessageQueue, int]:
+        """See saturnmq.Consumer.seek."""
+        return _portal.run("Consumer.seek", lambda: self._inner.seek(place, where))
+
+    def pause(self, where: Where = None) -> None:
+        """See saturnmq.Consumer.pause."""
+
+        async def pause() -> None:
+            self._inner.pause(where)
+
+        _portal.run("Consumer.pause", pause)
+
+    def resume(self, where: Where = None) -> None:
+        """See saturnmq.Consumer.resume."""
+
+        async def resume() -> None:
+            self._inner.resume(where)
+
+        _portal.run("Consumer.resume", resume)
+
+    @property
+    def paused(self) -> list[MessageQueue]:
+        """See saturnmq.Consumer.paused."""
+        return self._inner.paused

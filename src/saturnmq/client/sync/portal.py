@@ -1,0 +1,137 @@
+"""The background loop of `saturnmq.sync`: one thread for all objects of a process. Source: spec 08 API-31, API-32."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from saturnmq.client.connection import forks
+from saturnmq.client.errors import WrongLoop
+
+R = TypeVar("R")
+LAST_WORDS_S: Final = 2.0
+
+
+class Talkative(Protocol):
+    """Has something to say when the process ends."""
+
+    async def last_words(self) -> None: ...
+
+
+class Portal:
+    """One loop in one daemon thread, made on first use."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._last_words: set[Talkative] = set()  # started and not stopped; their tasks run on in any case
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="saturnmq-sync", daemon=True)
+                self._thread.start()
+                atexit.register(self.close)
+            return self._loop
+
+    def run(self, name: str, start: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        """The result of a coroutine that `start` makes.
+
+        Cancelled and awaited when the waiting thread is interrupted.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise WrongLoop(f"saturnmq.sync would block this event loop; use `await {name}(...)` of saturnmq instead")
+        future = asyncio.run_coroutine_threadsafe(start(), self.loop())
+        try:
+            return future.result()
+        except BaseException:
+            if not future.done():
+                future.cancel()
+                concurrent.futures.wait([future], timeout=5.0)
+            raise
+
+    def forget(self) -> None:
+        """In a forked child: the parent's thread is not here, its loop will never run; what is used next gets a new one."""
+        if self._loop is not None:
+            for task in asyncio.all_tasks(self._loop):
+                task._log_destroy_pending = False  # type: ignore[attr-defined]  # it goes on in the parent
+        self._lock = threading.Lock()
+        self._loop = None
+        self._thread = None
+        self._last_words = set()
+
+    def hear_at_end(self, one: Talkative) -> None:
+        """Let it say its last words should the process end without having stopped it (TR-07)."""
+        self._last_words.add(one)
+
+    def forget_at_end(self, one: Talkative) -> None:
+        """It was stopped and has said everything."""
+        self._last_words.discard(one)
+
+    def started(self) -> set[Talkative]:
+        """Clients that were started and not stopped."""
+        return set(self._last_words)
+
+    def close(self) -> None:
+        """Stop the loop and its thread; objects made from it are of no use afterwards."""
+        with self._lock:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is not None and thread is not None and not loop.is_closed():
+            end = asyncio.run_coroutine_threadsafe(self._end(list(self._last_words)), loop)
+            concurrent.futures.wait([end], timeout=LAST_WORDS_S)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(timeout=5.0)
+            if not thread.is_alive():
+                loop.close()
+
+    async def _end(self, speakers: list[Talkative]) -> None:
+        """Hear the last words, then end what still runs here."""
+        await asyncio.gather(*(one.last_words() for one in speakers), return_exceptions=True)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+
+class Startable(Protocol):
+    """Has a beginning."""
+
+    async def start(self) -> None: ...
+
+
+S = TypeVar("S", bound=Startable)
+
+
+class Inner(Generic[S]):
+    """The async object behind one of the facade; in a forked child it is made anew at the next use, and started if it was."""
+
+    def __init__(self, make: Callable[[], S]) -> None:
+        self._make = make
+        self._value = make()
+        self._generation = forks.generation
+        self.started = False
+
+    def get(self) -> S:
+        """The object that belongs to this process."""
+        if self._generation != forks.generation:
+            self._value = self._make()
+            self._generation = forks.generation
+            if self.started:
+                portal.run(f"{type(self._value).__name__}.start", self._value.start)
+        return self._value
+
+
+portal: Final = Portal()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=portal.forget)

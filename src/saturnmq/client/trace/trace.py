@@ -1,0 +1,434 @@
+"""Message trace: what producers and consumers tell about their messages, as ordinary messages to a trace topic.
+
+The one who works only puts a record into a bounded queue; everything else happens in the background, over connections of
+its own, and whatever goes wrong there is counted and logged. Records wait half a second at most for others to travel with.
+Where spec 03 is not the original: the sends under way are bounded by a count, not by threads (TR-07); the client id of the
+trace's connections ends with a random part, since ids are never equal (API-06).
+Source: spec 03 section 14, TR-02..TR-10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from saturnmq.client import namespaces
+from saturnmq.client.codecs import BytesCodec
+from saturnmq.client.connection.core import Core, now_ms
+from saturnmq.client.connection.url import ClientSettings
+from saturnmq.client.consumer.running_info import FAILED_PREFIX
+from saturnmq.client.hooks import ConsumeContext, ConsumeHook, EndContext, SendContext, SendHook
+from saturnmq.client.message import Ack, SendStatus
+from saturnmq.client.producer.producer import Producer
+from saturnmq.client.producer.transactions import TransactionState
+from saturnmq.client.trace.records import (
+    CLOUD_TOPIC_PREFIX,
+    EndTransaction,
+    MessageType,
+    Outcome,
+    Pub,
+    SubAfter,
+    SubBefore,
+    TraceRecord,
+    TraceStats,
+    encode_cloud,
+    index_keys,
+)
+from saturnmq.protocol.codes import PropertyKey
+from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.message import decode_properties
+
+logger = logging.getLogger(__name__)
+
+QUEUE_MAX: Final = 1024  # records
+TEXT_BYTES_MAX: Final = 128_000 - 10_000  # of one trace message; a single longer record travels alone
+KEYS_BYTES_MAX: Final = 30_000  # of one trace message: all its properties must fit into 32767
+AGE_S: Final = 0.5  # of the first record when its message leaves
+SENDS_MAX: Final = 8  # at a time, of one producer or consumer
+SEND_TIMEOUT_S: Final = 5.0
+FLUSH_S: Final = 0.5  # for what is left at the end
+DROP_LOG_EVERY: Final = 1000
+FAILURE_LOG_EVERY: Final = 100  # sends, which may be two in a second
+GROUP_PREFIX: Final = "_INNER_TRACE_PRODUCER"
+INSTANCE_PREFIX: Final = "PID_CLIENT_INNER_TRACE_PRODUCER"
+DEFAULT_REGION: Final = "DefaultRegion"
+_DELAYED: Final = frozenset(
+    {
+        PropertyKey.DELAY,
+        "__STARTDELIVERTIME",
+        PropertyKey.TIMER_DELIVER_MS,
+        PropertyKey.TIMER_DELAY_MS,
+        PropertyKey.TIMER_DELAY_SEC,
+    }
+)
+_STATES: Final = {
+    TransactionState.COMMIT: "COMMIT_MESSAGE",
+    TransactionState.ROLLBACK: "ROLLBACK_MESSAGE",
+    TransactionState.UNKNOWN: "UNKNOW",
+}
+_numbers = itertools.count(1)  # of trace producers in this process
+
+
+class Batch:
+    """Records on their way into one trace message. topic: where to, set by the first record."""
+
+    def __init__(self, topic: str = "") -> None:
+        self.topic = topic
+        self.count = 0
+        self._text: list[str] = []
+        self._text_bytes = 0
+        self._keys: dict[str, None] = {}
+        self._keys_bytes = 0
+
+    def add(self, record: TraceRecord, *, cloud: bool = False) -> bool:
+        """Whether the record still fits; the first one always does."""
+        text = encode_cloud(record) if cloud else record.encode()
+        text_bytes = len(text.encode())
+        keys = [key for key in index_keys(record) if key not in self._keys]
+        keys_bytes = sum(len(key.encode()) + 1 for key in keys)
+        if self.count and (
+            self._text_bytes + text_bytes > TEXT_BYTES_MAX or self._keys_bytes + keys_bytes > KEYS_BYTES_MAX
+        ):
+            return False
+        self.count += 1
+        self._text.append(text)
+        self._text_bytes += text_bytes
+        for key in sorted(keys, key=len) if keys_bytes > KEYS_BYTES_MAX else keys:
+            self._keys_bytes += len(key.encode()) + 1
+            if self._keys_bytes > KEYS_BYTES_MAX:  # a batch of very many messages: the last of them are not indexed
+                break
+            self._keys[key] = None
+        return True
+
+    @property
+    def body(self) -> bytes:
+        return "".join(self._text).encode()
+
+    @property
+    def keys(self) -> list[str]:
+        return list(self._keys)
+
+
+class Tracer:
+    """The trace of one producer or consumer: its queue, and the tasks that empty it."""
+
+    def __init__(
+        self, owner: Tracing, core: Core, group: str, role: str, topic: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.topic = topic
+        self.core = core
+        self.stats = TraceStats()
+        self.send_hook: Final = TraceSendHook(self)
+        self.consume_hook: Final = TraceConsumeHook(self)
+        self.group = f"{GROUP_PREFIX}-{namespaces.strip(core.settings.namespace, group)}-{role}-{next(_numbers)}"
+        self._owner = owner
+        self._clock = clock
+        self._cloud = core.settings.access_channel == "cloud"
+        self._records: deque[tuple[float, TraceRecord]] = deque()
+        self._more = asyncio.Event()
+        self._closed = False
+        self._slots = asyncio.Semaphore(SENDS_MAX)
+        self._sends: set[asyncio.Task[bool]] = set()
+        self._sender: Producer[bytes] | None = None
+        self._lost_sends = 0
+        self._worker = core.spawn(f"trace {self.group}", self._work(), vital=False)
+
+    def offer(self, record: TraceRecord) -> None:
+        """Take a record if there is room, count it as dropped otherwise. Never waits, never raises."""
+        stats = self.stats
+        stats.made += 1
+        if self._closed or len(self._records) >= QUEUE_MAX:
+            stats.dropped += 1
+            if stats.dropped % DROP_LOG_EVERY == 1:
+                logger.warning("trace record dropped group=%s times=%d", self.group, stats.dropped)
+            return
+        self._records.append((self._clock(), record))
+        self._more.set()
+
+    async def close(self) -> None:
+        """Send what is left, for a bounded time; the rest counts as dropped. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._more.set()
+        begin = time.monotonic()
+        try:
+            async with asyncio.timeout(self._owner.flush_s):
+                await asyncio.wait({self._worker})
+                if self._sends:
+                    await asyncio.wait(self._sends)
+                if self._sender is not None:
+                    await self._sender.stop()
+        except TimeoutError:
+            logger.warning("trace not flushed in time group=%s records=%d", self.group, len(self._records))
+        finally:
+            for task in (self._worker, *self._sends):
+                task.cancel()
+            self.stats.dropped += len(self._records)
+            self._records.clear()
+            self._owner.flushed(time.monotonic() - begin)
+            self._owner.forget(self)
+
+    async def _work(self) -> None:
+        while not (self._closed and not self._records):
+            batch = await self._gather()
+            if not batch.count:
+                continue
+            try:
+                await self._slots.acquire()
+            except asyncio.CancelledError:
+                self.stats.failed += batch.count
+                raise
+            task = self.core.spawn(f"trace send {self.group}", self._send(batch), vital=False)
+            self._sends.add(task)
+            task.add_done_callback(partial(self._sent, batch.count))
+
+    async def _gather(self) -> Batch:
+        """As many records as fit into a message, or as came until the first was half a second old."""
+        batch, first = Batch(), 0.0
+        try:
+            while True:
+                if self._records:
+                    came, record = self._records[0]
+                    topic = self._topic_of(record)
+                    batch.topic = batch.topic or topic
+                    if topic != batch.topic or not batch.add(record, cloud=self._cloud):
+                        return batch
+                    self._records.popleft()
+                    first = first or came
+                    continue
+                left_s = first + AGE_S - self._clock() if batch.count else None
+                if self._closed or (left_s is not None and left_s <= 0):
+                    return batch
+                self._more.clear()
+                try:
+                    async with asyncio.timeout(left_s):
+                        await self._more.wait()
+                except TimeoutError:
+                    return batch
+        except asyncio.CancelledError:
+            self.stats.failed += batch.count
+            raise
+
+    def _topic_of(self, record: TraceRecord) -> str:
+        """On the cloud's access channel every region has a topic (TR-10)."""
+        if not self._cloud:
+            return self.topic
+        return f"{CLOUD_TOPIC_PREFIX}{record.region or 'null'}"
+
+    def is_own(self, topic: str) -> bool:
+        """Whether this is a topic that traces go to: what happens there is not traced."""
+        return topic == self.topic or (self._cloud and topic.startswith(CLOUD_TOPIC_PREFIX))
+
+    async def _send(self, batch: Batch) -> bool:
+        try:
+            if self._sender is None:
+                self._sender = await self._owner.sender(self.group)
+            await self._sender.send(batch.topic, batch.body, keys=batch.keys, timeout=SEND_TIMEOUT_S)
+        except SaturnError as error:
+            self._lost_sends += 1
+            if self._lost_sends % FAILURE_LOG_EVERY == 1:
+                logger.warning("trace not sent group=%s times=%d error=%s", self.group, self._lost_sends, error)
+            return False
+        return True
+
+    def _sent(self, count: int, task: asyncio.Task[bool]) -> None:
+        self._sends.discard(task)
+        self._slots.release()
+        if not task.cancelled() and task.exception() is None and task.result():
+            self.stats.sent += count
+        else:
+            self.stats.failed += count
+
+
+class Tracing:
+    """The tracers of one client, and the connections they share; made when the first record is sent."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._tracers: set[Tracer] = set()
+        self._starting = asyncio.Lock()
+        self._own: Core | None = None
+        self._senders: dict[str, Producer[bytes]] = {}
+        self._left_s: float | None = None
+
+    def open(self, group: str, role: str, topic: str) -> Tracer:
+        """Begin to trace a group. role: PRODUCE or CONSUME. No I/O."""
+        tracer = Tracer(self, self._core, group, role, topic)
+        self._tracers.add(tracer)
+        return tracer
+
+    def forget(self, tracer: Tracer) -> None:
+        """It is closed."""
+        self._tracers.discard(tracer)
+        self._senders.pop(tracer.group, None)
+
+    async def sender(self, group: str) -> Producer[bytes]:
+        """The started producer of this group, one however often it is asked for. Raises what a client's start raises."""
+        async with self._starting:
+            if self._own is None:
+                own = Core(trace_settings(self._core))
+                await own.start()
+                self._own = own
+            known = self._senders.get(group)
+            if known is None:
+                known = Producer(self._own, group, BytesCodec(), max_in_flight=SENDS_MAX)
+                await known.start()
+                self._senders[group] = known
+            return known
+
+    def hurry(self) -> None:
+        """The client stops: from now on all flushing together has half a second."""
+        if self._left_s is None:
+            self._left_s = FLUSH_S
+
+    @property
+    def flush_s(self) -> float:
+        """How long a tracer may flush, in seconds."""
+        return FLUSH_S if self._left_s is None else self._left_s
+
+    def flushed(self, seconds: float) -> None:
+        """A tracer took so long to flush."""
+        if self._left_s is not None:
+            self._left_s = max(self._left_s - seconds, 0.0)
+
+    async def close(self) -> None:
+        """Flush all tracers and close the connections."""
+        self.hurry()
+        await asyncio.gather(*(tracer.close() for tracer in list(self._tracers)))
+        async with self._starting:
+            if self._own is not None:
+                await self._own.stop()
+
+
+def trace_settings(core: Core) -> ClientSettings:
+    """Settings of the connections of the trace (TR-08): no fast port, no namespace, an instance of their own."""
+    settings = core.settings
+    addresses = ";".join(settings.name_servers or core.name_servers.addresses)
+    return replace(
+        settings,
+        instance=f"{INSTANCE_PREFIX}_{addresses}#{secrets.randbits(64)}",
+        namespace=None,
+        vip_channel=False,
+        trace=False,
+    )
+
+
+class TraceSendHook(SendHook):
+    """Records of sends that were answered (TR-03) and of ends of transactions (TR-06)."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def after(self, context: SendContext) -> None:
+        receipt, tracer = context.receipt, self._tracer
+        if receipt is None or not receipt.trace_on or tracer.is_own(context.topic):
+            return
+        properties = decode_properties(context.properties)
+        cost_ms = context.elapsed_ms
+        tracer.offer(
+            Pub(
+                timestamp_ms=now_ms() - cost_ms,
+                region=receipt.region,
+                group=namespaces.strip(tracer.core.settings.namespace, context.group),
+                topic=context.topic,
+                message_id=",".join(context.message_ids),
+                tags=properties.get(PropertyKey.TAGS),
+                keys=properties.get(PropertyKey.KEYS),
+                store_host=context.address,
+                body_bytes=context.body_bytes,
+                cost_ms=cost_ms,
+                message_type=message_type(properties),
+                offset_message_id=",".join(one.offset_message_id for one in context.receipts),
+                success=receipt.status is SendStatus.SEND_OK,
+            )
+        )
+
+    def ended(self, context: EndContext) -> None:
+        tracer, properties = self._tracer, context.properties
+        off = context.receipt is not None and not context.receipt.trace_on
+        if off or tracer.is_own(context.topic):
+            return
+        tracer.offer(
+            EndTransaction(
+                timestamp_ms=now_ms(),
+                region=properties.get(PropertyKey.MSG_REGION) or DEFAULT_REGION,
+                group=namespaces.strip(tracer.core.settings.namespace, context.group),
+                topic=context.topic,
+                message_id=context.message_id,
+                tags=properties.get(PropertyKey.TAGS),
+                keys=properties.get(PropertyKey.KEYS),
+                store_host=context.address,
+                message_type=MessageType.COMMIT,
+                transaction_id=properties.get(PropertyKey.UNIQ_KEY),
+                state=_STATES[context.state],
+                from_check=context.asked,
+            )
+        )
+
+
+def message_type(properties: Mapping[str, str]) -> MessageType:
+    """What kind of message a send was."""
+    if properties.get(PropertyKey.TRAN_MSG) == "true":
+        return MessageType.HALF
+    return MessageType.NORMAL if _DELAYED.isdisjoint(properties) else MessageType.DELAY
+
+
+class TraceConsumeHook(ConsumeHook):
+    """Records of deliveries: handed out, and settled (TR-05). What was sent with the trace off is passed over."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def before(self, context: ConsumeContext) -> None:
+        message, tracer = context.message, self._tracer
+        properties = message.record.properties
+        if properties.get(PropertyKey.TRACE_ON) == "false" or tracer.is_own(message.topic):
+            return
+        request_id = context.notes[self] = tracer.core.ids.next(time.time())
+        tracer.offer(
+            SubBefore(
+                timestamp_ms=now_ms(),
+                region=properties.get(PropertyKey.MSG_REGION),
+                group=namespaces.strip(tracer.core.settings.namespace, context.group),
+                request_id=request_id,
+                message_id=message.message_id,
+                retry_times=message.record.reconsume_times,
+                keys=properties.get(PropertyKey.KEYS),
+            )
+        )
+
+    def after(self, context: ConsumeContext) -> None:
+        request_id, tracer = context.notes.get(self), self._tracer
+        if request_id is None:
+            return
+        tracer.offer(
+            SubAfter(
+                request_id=request_id,
+                message_id=context.message.message_id,
+                cost_ms=context.elapsed_ms,
+                success=context.verdict is Ack.SUCCESS,
+                keys=context.message.record.properties.get(PropertyKey.KEYS),
+                outcome=outcome_of(context),
+                timestamp_ms=now_ms(),
+                group=namespaces.strip(tracer.core.settings.namespace, context.group),
+                region=context.message.record.properties.get(PropertyKey.MSG_REGION),
+            )
+        )
+
+
+def outcome_of(context: ConsumeContext) -> Outcome:
+    """The context code of a delivery that has ended."""
+    if context.timed_out:
+        return Outcome.TIME_OUT
+    if context.verdict is Ack.SUCCESS:
+        return Outcome.SUCCESS
+    return Outcome.EXCEPTION if context.reason.startswith(FAILED_PREFIX) else Outcome.FAILED

@@ -1,0 +1,1 @@
+"""Configuration: keys, properties files, environment, `--set`, validation."""

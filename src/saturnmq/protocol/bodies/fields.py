@@ -1,0 +1,221 @@
+"""Turns a class of annotated members into a JSON body: its member names, its reader and its writer.
+
+Rules of this file: it knows how Python types lie in JSON (spec 00 section 3.5), never which body has which member.
+Readers and writers are put together once, when the class is made. What is missing or null becomes the member's default,
+what is unknown is ignored, numbers and booleans may be text. Members are written in the order of their names, as the
+original does; None is left out.
+"""
+# No annotation here is postponed: `body` reads them while the class is made.
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from types import UnionType
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, Union, dataclass_transform, get_args, get_origin
+
+from saturnmq.protocol.errors import BodyError
+from saturnmq.protocol.headers.fields import camel_case
+from saturnmq.protocol.json_dialect import ObjectKey, dumps, json_type, loads
+
+Reader = Callable[[Any, str], Any]
+Writer = Callable[[Any], Any] | None  # None: the value is JSON as it is
+
+
+class MemberSpec(NamedTuple):
+    """One member of a body: attribute and JSON spelling, how to read and how to write it, other spellings to read."""
+
+    attribute: str
+    wire: str
+    read: Reader
+    write: Writer
+    aliases: tuple[str, ...]
+
+
+class Body:
+    """Base of all JSON bodies. Subclasses are made by `@body`."""
+
+    __slots__ = ()
+    MEMBERS: ClassVar[tuple[MemberSpec, ...]] = ()
+    _zeros: ClassVar[dict[str, Any]] = {}
+
+    @classmethod
+    def decode(cls, data: bytes | None) -> Self:
+        """The body in these bytes, standard JSON or the dialect. Raises BodyError, also when there is none."""
+        if not data:
+            raise BodyError("the body is missing")
+        return cls.from_json(loads(data))
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """The body in a parsed JSON value. Raises BodyError naming the member that is of another type."""
+        if type(value) is not dict:
+            raise BodyError(f"the body is {json_type(value)}, must be an object")
+        arguments = dict(cls._zeros)
+        for attribute, wire, read, _write, aliases in cls.MEMBERS:
+            member = value.get(wire)
+            if member is None and aliases:
+                member = next((value[alias] for alias in aliases if value.get(alias) is not None), None)
+            if member is not None:
+                arguments[attribute] = read(member, wire)
+        return cls(**arguments)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts and lists; maps keyed by a body have ObjectKey keys."""
+        members = {}
+        for attribute, wire, _read, write, _aliases in self.MEMBERS:
+            value = getattr(self, attribute)
+            if value is not None:
+                members[wire] = write(value) if write else value
+        return members
+
+    def encode(self) -> bytes:
+        """UTF-8 JSON without spaces."""
+        return dumps(self.to_json())
+
+
+B = TypeVar("B", bound=Body)
+
+
+@dataclass_transform(field_specifiers=(field,))
+def body(
+    *,
+    frozen: bool = False,
+    order: bool = False,
+    wire: Mapping[str, str] | None = None,
+    aliases: Mapping[str, tuple[str, ...]] | None = None,
+) -> Callable[[type[B]], type[B]]:
+    """Class decorator: a slotted dataclass that reads and writes JSON.
+
+    wire: spellings that are not the camel case of the attribute. aliases: other spellings that are read, by attribute.
+    """
+    spellings, others = dict(wire or {}), dict(aliases or {})
+
+    def make(cls: type[B]) -> type[B]:
+        made = dataclass(slots=True, frozen=frozen, order=order)(cls)
+        members = []
+        zeros = {}
+        for each in fields(made):  # type: ignore[arg-type]
+            read, write = _codec(each.type)
+            name = each.name
+            members.append(MemberSpec(name, spellings.get(name, camel_case(name)), read, write, others.get(name, ())))
+            if each.default is MISSING and each.default_factory is MISSING:
+                zero: Any = each.type
+                zeros[name] = zero()  # "", 0, False: what Java has in a member that was not there
+        made.MEMBERS = tuple(sorted(members, key=lambda member: member.wire))
+        made._zeros = zeros
+        return made
+
+    return make
+
+
+def _codec(kind: Any) -> tuple[Reader, Writer]:
+    """Reader and writer of an annotation: str, int, float, bool, Any, a body, list[T], dict[K, V], T | None."""
+    simple: dict[Any, Reader] = {str: _text, int: _integer, float: _float, bool: _boolean, Any: _anything}
+    if kind in simple:
+        return simple[kind], None
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return _codec(next(argument for argument in arguments if argument is not type(None)))
+    if origin is list:
+        return _list_codec(*_codec(arguments[0]))
+    if origin is dict:
+        return _dict_codec(arguments[0], *_codec(arguments[1]))
+    if isinstance(kind, type) and issubclass(kind, Body):
+        return _body_reader(kind), kind.to_json
+    raise TypeError(f"a body member cannot be a {kind}")
+
+
+def _body_reader(kind: type[Body]) -> Reader:
+    def read_body(value: Any, name: str) -> Body:
+        if type(value) is not dict:
+            raise _mismatch(name, value, "an object")
+        return kind.from_json(value)
+
+    return read_body
+
+
+def _list_codec(read: Reader, write: Writer) -> tuple[Reader, Writer]:
+    def read_list(value: Any, name: str) -> list[Any]:
+        if type(value) is not list:
+            raise _mismatch(name, value, "an array")
+        return [read(item, name) for item in value if item is not None]
+
+    if write is None:
+        return read_list, None
+    return read_list, lambda value: [write(item) for item in value]
+
+
+def _dict_codec(key: Any, read: Reader, write: Writer) -> tuple[Reader, Writer]:
+    def read_dict(value: Any, name: str) -> dict[Any, Any]:
+        if type(value) is not dict:
+            raise _mismatch(name, value, "an object")
+        return {_read_key(key, at, name): read(member, name) for at, member in value.items() if member is not None}
+
+    def write_dict(value: Mapping[Any, Any]) -> dict[Any, Any]:
+        if key is str:
+            return {at: write(member) if write else member for at, member in value.items()}
+        if key is int:
+            return {str(at): write(member) if write else member for at, member in value.items()}
+        return {ObjectKey(at.to_json()): write(member) if write else member for at, member in value.items()}
+
+    return read_dict, (None if key is str and write is None else write_dict)
+
+
+def _read_key(kind: Any, key: Any, name: str) -> Any:
+    if type(key) is ObjectKey:
+        if not issubclass(kind, Body):
+            raise _mismatch(name, key, "an object with plain member names")
+        return kind.from_json(key.fields)
+    if kind is int:
+        return _integer(key, name)
+    if kind is str:
+        return key
+    return kind.from_json(loads(key))  # some clients write the object as text
+
+
+def _text(value: Any, name: str) -> str:
+    if type(value) is str:
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    raise _mismatch(name, value, "text")
+
+
+def _integer(value: Any, name: str) -> int:
+    if type(value) is int:
+        if -(2**63) <= value < 2**63:
+            return value
+    elif type(value) is str:
+        if len(value) <= 20 and value.removeprefix("-").isdecimal():
+            return _integer(int(value), name)
+    elif type(value) is float and value.is_integer():
+        return _integer(int(value), name)
+    raise _mismatch(name, value, "a 64-bit integer")
+
+
+def _float(value: Any, name: str) -> float:
+    if type(value) in (int, float, str):
+        try:
+            return float(value)
+        except (ValueError, OverflowError):
+            pass
+    raise _mismatch(name, value, "a number")
+
+
+def _boolean(value: Any, name: str) -> bool:
+    if type(value) is bool:
+        return value
+    if type(value) is str and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if type(value) is int:
+        return value == 1
+    raise _mismatch(name, value, "true or false")
+
+
+def _anything(value: Any, _name: str) -> Any:
+    return value
+
+
+def _mismatch(name: str, value: Any, wanted: str) -> BodyError:
+    return BodyError(f"body member {name} is {value!r:.40}, must be {wanted}")

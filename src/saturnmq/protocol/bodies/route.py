@@ -1,0 +1,192 @@
+"""JSON bodies of topics, registration and routes.
+
+Source: spec 00 section 5, spec 01 section 2.4. Import them through `bodies`.
+Attributes are the snake case of the JSON names. A member that was missing has its default. Times are Unix ms.
+"""
+# No postponed annotations: `body` reads them while the class is made.
+
+import struct
+import zlib
+from dataclasses import field
+from typing import Final
+
+from saturnmq.protocol.bodies.fields import Body, body
+from saturnmq.protocol.errors import BodyError, LocalProtocolError
+from saturnmq.protocol.json_dialect import dumps, loads
+
+REGISTER_BYTES_MAX: Final = 64 * 1024 * 1024  # of a decompressed registration; 300,000 long topic names take half of it
+
+_I32: Final = struct.Struct(">i")
+
+
+@body(frozen=True)
+class DataVersion(Body):
+    """Version of a table; equal when both members are (NS-15)."""
+
+    timestamp: int = 0
+    counter: int = 0
+
+    def next(self, now_ms: int) -> "DataVersion":
+        """The version after one more change."""
+        return DataVersion(now_ms, self.counter + 1)
+
+
+@body()
+class TopicConfig(Body):
+    """Settings of a topic on one broker."""
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = 6
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+
+
+@body()
+class TopicConfigTable(Body):
+    """All topics of a broker (21, 103, topics.json)."""
+
+    topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
+    data_version: DataVersion = DataVersion()
+
+
+# Compressed registration (103 with compressed=true): zlib, level 9, of this, big-endian. Source: spec 01 section 2.4.
+#   at  type  field           meaning
+#    0  i32   version_bytes   then the DataVersion as JSON
+#    .  i32   topics          count; then for each
+#    .  i32   topic_bytes     then the text "name read write perm filterType"; sysFlag and order are lost
+#    .  i32   filters_bytes   then the filter server list as JSON
+@body()
+class RegisterBrokerBody(Body):
+    """What a broker tells the NameServer (103)."""
+
+    topic_config_serialize_wrapper: TopicConfigTable = field(default_factory=TopicConfigTable)
+    filter_server_list: list[str] = field(default_factory=list)
+
+    def encode_compressed(self) -> bytes:
+        """The compressed form. Raises LocalProtocolError for a topic name with a space in it."""
+        table = self.topic_config_serialize_wrapper
+        parts = [table.data_version.encode()]
+        topics = [_topic_line(topic) for topic in table.topic_config_table.values()]
+        filters = dumps(self.filter_server_list)
+        packed = [_I32.pack(len(parts[0])), parts[0], _I32.pack(len(topics))]
+        for line in (*topics, filters):
+            packed += (_I32.pack(len(line)), line)
+        return zlib.compress(b"".join(packed), 9)
+
+    @classmethod
+    def decode_compressed(cls, data: bytes | None, *, bytes_max: int = REGISTER_BYTES_MAX) -> "RegisterBrokerBody":
+        """The body in its compressed form; at most bytes_max bytes are decompressed. Raises BodyError."""
+        raw = _inflate(data or b"", bytes_max)
+        version, at = _chunk(raw, 0)
+        count, at = _count(raw, at)
+        topics: dict[str, TopicConfig] = {}
+        for _ in range(count):
+            line, at = _chunk(raw, at)
+            topic = _topic_of_line(line)
+            topics[topic.topic_name] = topic
+        filters, at = _chunk(raw, at)
+        if at != len(raw):
+            raise BodyError(f"compressed registration has {len(raw) - at} bytes after its end")
+        servers = loads(filters)
+        if not isinstance(servers, list):
+            raise BodyError("the filter servers of a compressed registration must be an array")
+        return cls(TopicConfigTable(topics, DataVersion.decode(version)), [str(server) for server in servers])
+
+
+def _topic_line(topic: TopicConfig) -> bytes:
+    if " " in topic.topic_name:
+        raise LocalProtocolError(f"topic name {topic.topic_name!r} has a space: it cannot be registered compressed")
+    queues = f"{topic.read_queue_nums} {topic.write_queue_nums}"
+    return f"{topic.topic_name} {queues} {topic.perm} {topic.topic_filter_type}".encode()
+
+
+def _topic_of_line(line: bytes) -> TopicConfig:
+    try:
+        name, read, write, perm, filter_type = line.decode().split(" ")
+        return TopicConfig(name, int(read), int(write), int(perm), filter_type)
+    except ValueError as error:
+        raise BodyError(f"topic {line[:80]!r} of a compressed registration is not five words") from error
+
+
+def _inflate(data: bytes, bytes_max: int) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        raw = inflater.decompress(data, bytes_max)
+    except zlib.error as error:
+        raise BodyError(f"compressed registration of {len(data)} bytes is not zlib: {error}") from error
+    if inflater.unconsumed_tail:
+        raise BodyError(f"compressed registration holds more than {bytes_max} bytes")
+    if not inflater.eof:
+        raise BodyError(f"compressed registration of {len(data)} bytes is cut")
+    return raw
+
+
+def _count(raw: bytes, at: int) -> tuple[int, int]:
+    if len(raw) - at < 4:
+        raise BodyError(f"compressed registration ends at byte {len(raw)}")
+    (count,) = _I32.unpack_from(raw, at)
+    at += 4
+    if not 0 <= count <= len(raw) - at:
+        raise BodyError(f"compressed registration claims {count} at byte {at - 4}, {len(raw) - at} bytes are left")
+    return count, at
+
+
+def _chunk(raw: bytes, at: int) -> tuple[bytes, int]:
+    count, at = _count(raw, at)
+    return raw[at : at + count], at + count
+
+
+@body(aliases={"topic_sys_flag": ("topicSynFlag",)})
+class QueueData(Body):
+    """Queues of a topic on one broker."""
+
+    broker_name: str
+    read_queue_nums: int = 0
+    write_queue_nums: int = 0
+    perm: int = 0
+    topic_sys_flag: int = 0
+
+
+@body()
+class BrokerData(Body):
+    """Addresses of one broker name by broker id; 0 is the master."""
+
+    cluster: str = ""
+    broker_name: str = ""
+    broker_addrs: dict[int, str] = field(default_factory=dict)
+
+
+@body()
+class TopicRouteData(Body):
+    """Where a topic lives (105)."""
+
+    queue_datas: list[QueueData] = field(default_factory=list)
+    broker_datas: list[BrokerData] = field(default_factory=list)
+    filter_server_table: dict[str, list[str]] = field(default_factory=dict)
+    order_topic_conf: str | None = None
+
+
+@body()
+class ClusterInfo(Body):
+    """Brokers by name and broker names by cluster (106)."""
+
+    broker_addr_table: dict[str, BrokerData] = field(default_factory=dict)
+    cluster_addr_table: dict[str, list[str]] = field(default_factory=dict)
+
+
+@body()
+class KVTable(Body):
+    """Names and text (28, 103, 219)."""
+
+    table: dict[str, str] = field(default_factory=dict)
+
+
+@body()
+class TopicList(Body):
+    """Topic names (206, 224, 304, 305, 311..313)."""
+
+    topic_list: list[str] = field(default_factory=list)
+    broker_addr: str | None = None

@@ -1,0 +1,1 @@
+"""Frames: the command of the remoting protocol and its header templates."""

@@ -1,0 +1,401 @@
+"""Request headers that repeat all but a few values, read with one unpack instead of field by field.
+
+A producer's headers differ in queue id, born time and properties, a consumer's in queue id and offsets; everything else is the
+same bytes again. A template keeps those bytes and the places of the values. One value, the message properties, may have any
+length; the others keep theirs. A header either fits a template byte for byte or is decoded in full: a `TemplateCommand`
+equals what `decode_header` returns for the same bytes.
+
+Invariants: no bytes of a peer are used before the bytes around them equalled those of a header that was decoded in full; a value
+of a JSON header is one whole JSON string. Memory and time per connection are bounded by the constants below.
+Layout of a header: see `command`. Source: spec 00 sections 3.2, 3.3.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+from saturnmq.protocol.codes import CommandFlag, RequestCode
+from saturnmq.protocol.frames.command import Command, Serialization, json_loads
+
+# Fields whose values differ from one request to the next; any other field makes one template per value.
+CHANGING: Final[dict[int, frozenset[str]]] = {
+    int(RequestCode.SEND_MESSAGE): frozenset(("queueId", "bornTimestamp", "properties")),
+    int(RequestCode.SEND_MESSAGE_V2): frozenset("egi"),
+    int(RequestCode.SEND_BATCH_MESSAGE): frozenset("egi"),
+    int(RequestCode.PULL_MESSAGE): frozenset(("queueId", "queueOffset", "commitOffset")),
+}
+PROPERTIES: Final = frozenset(("properties", "i"))  # of these the one whose length may change
+TEMPLATES_MAX: Final = 64  # of one connection
+CHAIN_MAX: Final = 4  # templates that are tried first for headers of one length
+WORDS_MAX: Final = 512  # lengths of headers for which those are known
+_WAIT_FIRST: Final = 256  # headers decoded in full after all templates were dropped; doubles each time
+_WAIT_MAX: Final = 65_536
+
+_HEADER_AT: Final = 8  # in a frame
+_OPAQUE_AT: Final = 5  # in a header
+_FLAG_AT: Final = 9
+_ENTRIES_AT: Final = 21  # when there is no remark
+_LENGTH_BYTES: Final = 4  # before a value of a binary header
+_RESPONSE: Final = int(CommandFlag.RESPONSE)
+_BINARY: Final = Serialization.ROCKETMQ
+_JSON: Final = Serialization.JSON
+_INT32_MAX: Final = 2**31 - 1
+_INT32_DIGITS: Final = 10
+_ZERO: Final = ord("0")
+_OPAQUE: Final = "\0opaque"  # not a possible field name
+_NUMBER: Final = "\0number"
+_JSON_OPAQUE: Final = re.compile(rb'"opaque":([0-9]+)[,}]')
+_JSON_TEXT: Final = rb'"%b":"((?:[^"\\]|\\.)*)"'
+_I32: Final = struct.Struct(">i")
+_I16: Final = struct.Struct(">h")
+
+Place = tuple[str, int, int]  # name, start and end of a value in a header
+
+
+class TemplateCommand(Command):
+    """A request read through a template.
+
+    values: the raw text of `template.names`, valid UTF-8. text: the properties, "" where the header has none. ext is built on
+    first use.
+    """
+
+    __slots__ = ("_ext", "template", "text", "values")
+
+    template: HeaderTemplate
+    values: tuple[bytes, ...]
+    text: str
+    _ext: dict[str, str] | None
+
+    @property
+    def ext(self) -> dict[str, str]:
+        """As decode_header would have built it: same fields, same order."""
+        if self._ext is None:
+            self._ext = self.template.ext_of(self.values, self.text)
+        return self._ext
+
+    @ext.setter
+    def ext(self, value: dict[str, str]) -> None:
+        self._ext = value
+
+
+class Piece:
+    """A run of bytes in a header: constants, and between them values of fixed length."""
+
+    __slots__ = ("constants", "size", "unpack")
+
+    def __init__(self, header: bytes, start: int, end: int, places: list[Place]) -> None:
+        """places: of the values. Those called _NUMBER are unpacked as signed 32-bit numbers, the others as bytes."""
+        form, at = ">", start
+        for name, value_at, value_end in places:
+            form += f"{value_at - at}s" + ("i" if name is _NUMBER else f"{value_end - value_at}s")
+            at = value_end
+        self.size = end - start
+        self.unpack: Callable[[bytes, int], tuple[Any, ...]] = struct.Struct(f"{form}{end - at}s").unpack_from
+        self.constants = self.unpack(header, start)[::2]
+
+
+class HeaderTemplate:
+    """What the headers of one kind share.
+
+    names: the changing fields of fixed length, in the order of the header. text_name: the field of any length, if there is one.
+    parsed: owned by the handler of the request, which may keep there what follows from the shared part alone.
+    """
+
+    __slots__ = ("_ext", "code", "flag", "language", "names", "parsed", "remark", "text_name", "version")
+
+    serialization: Serialization
+
+    def __init__(self, command: Command, places: list[Place]) -> None:
+        self.code, self.flag, self.remark = command.code, command.flag, command.remark
+        self.language, self.version = command.language, command.version
+        self.parsed: Any = None
+        self._ext = dict(command.ext)
+        names = [name for name, _, _ in places]
+        self.text_name = next((name for name in names if name in PROPERTIES), None)
+        self.names = tuple(name for name in names if name not in (_OPAQUE, self.text_name))
+
+    @property
+    def shared(self) -> dict[str, str]:
+        """The fields that are the same in every header of the template."""
+        return {name: value for name, value in self._ext.items() if name not in self.names and name != self.text_name}
+
+    def ext_of(self, values: tuple[bytes, ...], text: str) -> dict[str, str]:
+        """All fields of a header with these values."""
+        ext = self._ext.copy()
+        for name, value in zip(self.names, values, strict=True):
+            ext[name] = value.decode()
+        if self.text_name is not None:
+            ext[self.text_name] = text
+        return ext
+
+    def read(self, data: bytes, at: int, end: int, header_bytes: int) -> TemplateCommand | None:
+        """The command of the complete frame data[at:end]; None when its header does not fit."""
+        raise NotImplementedError
+
+
+class BinaryTemplate(HeaderTemplate):
+    """Headers of the ROCKETMQ serialization: a head up to the length of the text, the text, and a tail."""
+
+    __slots__ = ("_head", "_tail")
+
+    serialization = _BINARY
+
+    def __init__(self, header: bytes, command: Command, places: list[Place]) -> None:
+        super().__init__(command, places)
+        opaque = (_NUMBER, _OPAQUE_AT, _FLAG_AT)
+        self._tail: Piece | None = None
+        if self.text_name is None:
+            self._head = Piece(header, 0, len(header), [opaque, *places])
+            return
+        index = [name for name, _, _ in places].index(self.text_name)
+        _, start, end = places[index]
+        ext_bytes = (_NUMBER, _ENTRIES_AT - _LENGTH_BYTES, _ENTRIES_AT)
+        text_bytes = (_NUMBER, start - _LENGTH_BYTES, start)
+        self._head = Piece(header, 0, start, [opaque, ext_bytes, *places[:index], text_bytes])
+        self._tail = Piece(header, end, len(header), places[index + 1 :])
+
+    def read(self, data: bytes, at: int, end: int, header_bytes: int) -> TemplateCommand | None:
+        head, tail = self._head, self._tail
+        at += _HEADER_AT
+        body_at = at + header_bytes
+        text = ""
+        try:
+            if tail is None:
+                if header_bytes != head.size:
+                    return None
+                parts = head.unpack(data, at)
+                if parts[::2] != head.constants:
+                    return None
+                values = parts[3::2]
+            else:
+                text_at, tail_at = at + head.size, body_at - tail.size
+                if tail_at < text_at:
+                    return None
+                parts = head.unpack(data, at)
+                if (
+                    parts[::2] != head.constants
+                    or parts[3] != header_bytes - _ENTRIES_AT
+                    or parts[-2] != tail_at - text_at
+                ):
+                    return None
+                values = parts[5:-2:2]
+                after = tail.unpack(data, tail_at)
+                if after[::2] != tail.constants:
+                    return None
+                if len(after) > 1:
+                    values += after[1::2]
+                text = data[text_at:tail_at].decode()
+            for value in values:
+                if not value.isdigit():
+                    value.decode()
+        except UnicodeDecodeError:
+            return None
+        command = TemplateCommand.__new__(TemplateCommand)  # filled in place, as below: a call less per message
+        command.code = self.code
+        command.opaque = parts[1]
+        command.flag = self.flag
+        command.remark = None
+        command.language = self.language
+        command.version = self.version
+        command.serialization = _BINARY
+        command.template = self
+        command.values = values
+        command.text = text
+        command._ext = None
+        command.body = data[body_at:end] if body_at < end else None
+        return command
+
+
+class JsonTemplate(HeaderTemplate):
+    """Headers of the JSON serialization. Text and opaque, in either order, have any length; what is around them is in pieces."""
+
+    __slots__ = ("_first", "_last", "_middle", "_text_first")
+
+    serialization = _JSON
+
+    def __init__(self, header: bytes, command: Command, places: list[Place]) -> None:
+        super().__init__(command, places)
+        runs: list[list[Place]] = [[]]
+        bounds = [0]
+        for place in places:
+            if place[0] in (_OPAQUE, self.text_name):
+                runs.append([])
+                bounds += place[1:]
+            else:
+                runs[-1].append(place)
+        bounds.append(len(header))
+        edges = list(zip(bounds[::2], bounds[1::2], strict=True))
+        pieces = [Piece(header, start, end, run) for (start, end), run in zip(edges, runs, strict=True)]
+        self._first, self._last = pieces[0], pieces[-1]
+        self._middle = pieces[1] if len(pieces) > 2 else None
+        self._text_first = next(name for name, _, _ in places if name in (_OPAQUE, self.text_name)) != _OPAQUE
+
+    def read(self, data: bytes, at: int, end: int, header_bytes: int) -> TemplateCommand | None:
+        first, middle, last = self._first, self._middle, self._last
+        at += _HEADER_AT
+        body_at = at + header_bytes
+        left, right = at + first.size, body_at - last.size  # of the values of any length, and what is between them
+        if right <= left:
+            return None
+        parts = first.unpack(data, at)
+        if parts[::2] != first.constants:
+            return None
+        values = parts[1::2]
+        raw: bytes | None = None
+        if middle is None:
+            number = data[left:right]
+        else:
+            if self._text_first:
+                split = data.rfind(b":", left, right) + 1
+                middle_at = split - middle.size
+                if middle_at < left:
+                    return None
+                raw, number = data[left:middle_at], data[split:right]
+            else:
+                middle_at = data.find(b",", left, right)
+                split = middle_at + middle.size
+                if middle_at < 0 or split > right:
+                    return None
+                number, raw = data[left:middle_at], data[split:right]
+            parts = middle.unpack(data, middle_at)
+            if parts[::2] != middle.constants:
+                return None
+            values += parts[1::2]
+        parts = last.unpack(data, right)
+        if parts[::2] != last.constants:
+            return None
+        values += parts[1::2]
+        if not number.isdigit() or len(number) > _INT32_DIGITS or (number[0] == _ZERO and len(number) > 1):
+            return None
+        opaque = int(number)
+        if opaque > _INT32_MAX:
+            return None
+        text = ""
+        try:
+            if raw is not None:
+                text = json_loads(b'"%b"' % raw)
+                if not text.isascii():
+                    text.encode()
+            for value in values:
+                if not value.isdigit():
+                    values = tuple([v if v.isdigit() else json_loads(b'"%b"' % v).encode() for v in values])
+                    break
+        except ValueError:
+            return None
+        command = TemplateCommand.__new__(TemplateCommand)
+        command.code = self.code
+        command.opaque = opaque
+        command.flag = self.flag
+        command.remark = self.remark
+        command.language = self.language
+        command.version = self.version
+        command.serialization = _JSON
+        command.template = self
+        command.values = values
+        command.text = text
+        command._ext = None
+        command.body = data[body_at:end] if body_at < end else None
+        return command
+
+
+class HeaderTemplates:
+    """The templates of one connection. by_word: those that fitted headers with this second word of their frame, newest first."""
+
+    __slots__ = ("_all", "_wait", "_wait_next", "by_word")
+
+    def __init__(self) -> None:
+        self.by_word: dict[int, list[HeaderTemplate]] = {}
+        self._all: list[HeaderTemplate] = []
+        self._wait = 0
+        self._wait_next = _WAIT_FIRST
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def read(self, data: bytes, at: int, end: int, word: int, header_bytes: int) -> TemplateCommand | None:
+        """The command of the complete frame data[at:end], read through any template that fits; None: decode it in full."""
+        form, chain = word >> 24, self.by_word.get(word, ())
+        for template in self._all:
+            if template.serialization == form and template not in chain:
+                command = template.read(data, at, end, header_bytes)
+                if command is not None:
+                    self._remember(word, template)
+                    return command
+        return None
+
+    def _remember(self, word: int, template: HeaderTemplate) -> None:
+        chain = self.by_word.get(word)
+        if chain is None:
+            if len(self.by_word) >= WORDS_MAX:
+                self.by_word.clear()
+            chain = self.by_word[word] = []
+        chain.insert(0, template)
+        del chain[CHAIN_MAX:]
+
+    def learn(self, word: int, header: bytes, command: Command) -> None:
+        """Keep a template of a header that was decoded in full. A peer that has too many different ones is decoded in full."""
+        names = CHANGING.get(command.code)
+        if names is None or command.flag & _RESPONSE:
+            return
+        if self._wait:
+            self._wait -= 1
+            return
+        binary = command.serialization is _BINARY
+        places = _binary_places(header, command, names) if binary else _json_places(header, command, names)
+        if not places:
+            return
+        if len(self._all) >= TEMPLATES_MAX:
+            self.by_word.clear()
+            self._all.clear()
+            self._wait, self._wait_next = self._wait_next, min(2 * self._wait_next, _WAIT_MAX)
+            return
+        template = BinaryTemplate(header, command, places) if binary else JsonTemplate(header, command, places)
+        self._all.append(template)
+        self._remember(word, template)
+
+
+def _binary_places(header: bytes, command: Command, names: frozenset[str]) -> list[Place]:
+    """Where the changing values are in a valid header; nothing for a header that no template can stand for."""
+    if command.remark is not None:
+        return []
+    (ext_bytes,) = _I32.unpack_from(header, _ENTRIES_AT - _LENGTH_BYTES)
+    if _ENTRIES_AT + ext_bytes != len(header):
+        return []
+    places: list[Place] = []
+    at = _ENTRIES_AT
+    fields = 0
+    while at < len(header):
+        (key_bytes,) = _I16.unpack_from(header, at)
+        value_at = at + 2 + key_bytes + _LENGTH_BYTES
+        name = header[at + 2 : value_at - _LENGTH_BYTES].decode()
+        (value_bytes,) = _I32.unpack_from(header, value_at - _LENGTH_BYTES)
+        at = value_at + value_bytes
+        fields += 1
+        if name in names:
+            places.append((name, value_at, at))
+    return places if fields == len(command.ext) else []  # a repeated field: the last value counts
+
+
+def _json_places(header: bytes, command: Command, names: frozenset[str]) -> list[Place]:
+    """The same for JSON text: every value must be where a plain reader sees it, and nothing else may be escaped."""
+    numbers = list(_JSON_OPAQUE.finditer(header))
+    if len(numbers) != 1 or header.count(b'"opaque"') != 1:
+        return []
+    places: list[Place] = [(_OPAQUE, *numbers[0].span(1))]
+    for name in names:
+        if name not in command.ext:
+            continue
+        found = list(re.finditer(_JSON_TEXT % name.encode(), header))
+        if len(found) != 1 or header.count(b'"%b"' % name.encode()) != 1:
+            return []
+        places.append((name, *found[0].span(1)))
+    places.sort(key=lambda place: place[1])
+    end = 0
+    for _, start, stop in places:
+        if start < end or b"\\" in header[end:start]:
+            return []
+        end = stop
+    return places if len(places) > 1 and b"\\" not in header[end:] else []

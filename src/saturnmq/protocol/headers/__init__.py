@@ -1,0 +1,1 @@
+"""Headers of requests and responses, by request code."""

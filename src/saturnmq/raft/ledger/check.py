@@ -1,0 +1,175 @@
+"""Looks at ledgers that no process has open: is one whole, are several equal. Reads only.
+
+Source: issue of the replicated log (tools), spec 04 section 5, DL-S06.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+
+from saturnmq.protocol.errors import CorruptRecord
+from saturnmq.raft.core.state import HardState
+from saturnmq.raft.ledger.files import BodyCheck, any_body
+from saturnmq.raft.ledger.layout import (
+    INDEX_UNIT,
+    INDEX_UNIT_BYTES,
+    Header,
+    IndexUnit,
+    parse_checkpoint,
+    parse_term,
+    read_header,
+)
+from saturnmq.raft.ledger.recover import fault_of, matches
+from saturnmq.store.files.mapped_file import numbered_files
+
+
+@dataclass(slots=True)
+class LedgerReport:
+    """What `verify` found. problems: one sentence each; empty when the ledger is whole."""
+
+    folder: Path
+    files: int = 0
+    begin_index: int = -1
+    end_index: int = -1
+    first_term: int = -1
+    last_term: int = -1
+    end_pos: int = 0
+    term: int = -1
+    voted_for: str | None = None
+    committed_index: int = -1
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first index at which ledgers differ: folder -> "term position size" or "missing"."""
+
+    index: int
+    found: dict[Path, str]
+
+
+class _Files:
+    """Files of one folder, mapped for reading."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = numbered_files(folder)
+        self.bytes = self.paths[0].stat().st_size if self.paths else 0
+        self.maps: list[tuple[int, mmap.mmap]] = []
+        for path in self.paths:
+            if path.stat().st_size != self.bytes:
+                raise CorruptRecord(f"{path} is {path.stat().st_size} bytes long, the first file is {self.bytes}")
+            with path.open("rb") as file:
+                self.maps.append((int(path.name), mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+
+    def close(self) -> None:
+        for _, mapped in self.maps:
+            mapped.close()
+
+    def at(self, offset: int, size: int) -> bytes | None:
+        if not self.maps:
+            return None
+        number = (offset - self.maps[0][0]) // self.bytes
+        if not 0 <= number < len(self.maps):
+            return None
+        start, mapped = self.maps[number]
+        piece = mapped[offset - start : offset - start + size]
+        return piece if len(piece) == size else None
+
+
+def _entries(data: _Files, problems: list[str]) -> Iterator[tuple[Header, bytes]]:
+    """Good entries from the first file on; what ends them, other than the end, becomes a problem."""
+    if not data.maps:
+        return
+    pos, before = data.maps[0][0], None
+    while True:
+        head = data.at(pos, 48)
+        if head is None:
+            if (data.at(pos, 4) or b"") == b"\xff\xff\xff\xff":
+                pos += data.bytes - pos % data.bytes
+                continue
+            return
+        header = read_header(memoryview(head), 0)
+        if header.is_blank:
+            pos += data.bytes - pos % data.bytes
+            continue
+        fault = fault_of(header, pos, before, data.bytes)
+        if fault:
+            if header.magic != 0:
+                problems.append(f"the entries end at {pos}: {fault}")
+            return
+        whole = data.at(pos, header.size)
+        assert whole is not None
+        yield header, whole[48:]
+        before, pos = header, pos + header.size
+
+
+def verify(folder: Path, *, body_is_good: BodyCheck = any_body) -> LedgerReport:
+    """Walk a member's folder from its first file to its last entry. Raises CorruptRecord where files have odd lengths."""
+    report = LedgerReport(folder)
+    data, index = _Files(folder / "data"), _Files(folder / "index")
+    try:
+        report.files = len(data.maps)
+        report.end_pos = data.maps[0][0] if data.maps else 0
+        for header, body in _entries(data, report.problems):
+            if report.begin_index < 0:
+                report.begin_index, report.first_term = header.index, header.term
+            report.end_index, report.last_term, report.end_pos = header.index, header.term, header.pos + header.size
+            raw = index.at(header.index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES)
+            if raw is None or not matches(header, IndexUnit(*INDEX_UNIT.unpack(raw))):
+                report.problems.append(f"the index does not know entry {header.index}")
+            if not body_is_good(memoryview(body)):
+                report.problems.append(f"the body of entry {header.index} is damaged")
+    finally:
+        data.close()
+        index.close()
+    _read_states(report)
+    return report
+
+
+def _read_states(report: LedgerReport) -> None:
+    for name in ("currterm", "checkpoint"):
+        path = report.folder / name
+        try:
+            data = path.read_bytes()
+            state = parse_term(data) if name == "currterm" else parse_checkpoint(data)
+        except FileNotFoundError:
+            report.problems.append(f"{name} is missing")
+            continue
+        except (ValueError, KeyError) as error:
+            report.problems.append(f"{name} cannot be read: {error}")
+            continue
+        if isinstance(state, HardState):
+            report.term, report.voted_for = state.term, state.voted_for
+            if state.term < report.last_term:
+                report.problems.append(f"currterm is {state.term}, the last entry is of term {report.last_term}")
+        else:
+            report.committed_index = state.committed_index
+            if state.committed_index > report.end_index:
+                report.problems.append(f"committed up to {state.committed_index}, the log ends at {report.end_index}")
+
+
+def compare(folders: Sequence[Path]) -> Difference | None:
+    """The first index above every begin at which the ledgers are not equal, bodies included; None when there is none.
+
+    A ledger that ends before another differs there: it is behind, or the other's tail is not committed.
+    """
+    begin = max((verify(folder).begin_index for folder in folders), default=-1)
+    opened = [_Files(folder / "data") for folder in folders]
+    try:
+        walks = [((h, b) for h, b in _entries(files, []) if h.index >= begin) for files in opened]
+        for number, row in enumerate(zip_longest(*walks)):
+            first = row[0]
+            if any(one is None or first is None or one[0] != first[0] or one[1] != first[1] for one in row):
+                found = {
+                    folder: "missing" if one is None else f"{one[0].term} {one[0].pos} {one[0].size}"
+                    for folder, one in zip(folders, row, strict=True)
+                }
+                return Difference(max(begin, 0) + number, found)
+        return None
+    finally:
+        for files in opened:
+            files.close()

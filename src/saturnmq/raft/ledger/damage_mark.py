@@ -1,0 +1,49 @@
+"""Remembers which entry was damaged when reading it ended a member's part, so that its next start mends that first (DUR-10).
+
+The file `damaged` next to `currterm` holds the entry's index in decimal digits. It is a hint: the start reads the entry again.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Final
+
+from saturnmq.protocol.errors import CorruptRecord
+from saturnmq.raft.ledger.files import LedgerFiles
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.state_file import leave_mark
+
+log = logging.getLogger(__name__)
+
+MARK_NAME: Final = "damaged"
+
+
+class DamageMark:
+    """folder: the member's directory."""
+
+    def __init__(self, folder: Path, disk: Disk | None) -> None:
+        self._path = folder / MARK_NAME
+        self._disk = disk or Disk()
+
+    def leave(self, index: int) -> None:
+        """Have it on disk. On a broken one that may fail; the log says so, and the next start knows nothing."""
+        leave_mark(self._path, b"%d" % index, self._disk, level=logging.ERROR)
+
+    def damaged(self, files: LedgerFiles) -> int:
+        """Index of the entry that the mark names, while it is damaged; else -1, and the mark goes."""
+        try:
+            try:
+                index = int(self._path.read_bytes())
+                files.entry(index)
+            except CorruptRecord as error:
+                log.warning("entry %s is to be mended before this member stands: %s", index, error.message)
+                return index
+            except ValueError:
+                log.warning("%s cannot be read and is removed", self._path)
+            self._disk.unlink(self._path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            log.warning("%s: %s", self._path, error)
+        return -1

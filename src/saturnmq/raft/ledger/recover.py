@@ -1,0 +1,137 @@
+"""Recovery of a ledger: from facts read off its files to where its good entries end. Pure; LedgerFiles follows the plan.
+
+Source: spec 04 DL-S06, DL-S07, DL-X16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from saturnmq.protocol.errors import CorruptRecord
+from saturnmq.raft.core.entry import BLANK_BYTES_MIN, ENTRY_HEADER_BYTES, ENTRY_MAGIC
+from saturnmq.raft.ledger.layout import Header, IndexUnit
+
+SCANNED_FILES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """start: offset of the first byte. head: what stands there, or at the first entry of a log that starts inside the file."""
+
+    start: int
+    head: Header | None
+
+
+@dataclass(slots=True)
+class Facts:
+    """What can be read. header_at gives None outside of the files; body_is_good looks at header and body bytes at a pos."""
+
+    files: Sequence[DataFile]
+    file_bytes: int
+    header_at: Callable[[int], Header | None]
+    unit_at: Callable[[int], IndexUnit | None]
+    body_is_good: Callable[[Header], bool]
+
+
+@dataclass(slots=True)
+class Plan:
+    """The log is begin_index..end_index and ends at end_pos. index_from: units from here on are written again from `found`."""
+
+    begin_index: int = -1
+    end_index: int = -1
+    end_term: int = -1
+    end_pos: int = 0
+    index_from: int | None = None
+    found: list[Header] = field(default_factory=list)
+    stopped_by: str = ""
+
+
+def matches(header: Header | None, unit: IndexUnit | None) -> bool:
+    """Whether an index unit says what the entry says."""
+    return (
+        header is not None
+        and unit is not None
+        and (unit.magic, unit.pos, unit.size, unit.index, unit.term)
+        == (header.magic, header.pos, header.size, header.index, header.term)
+    )
+
+
+def fault_of(header: Header, pos: int, before: Header | None, file_bytes: int) -> str:
+    """Why this is not the entry that belongs here; empty when it is."""
+    if header.magic != ENTRY_MAGIC:
+        return "no entry" if header.magic == 0 else f"magic {header.magic}"
+    if header.size != ENTRY_HEADER_BYTES + header.body_len or header.body_len <= 0:
+        return f"size {header.size} with a body of {header.body_len}"
+    if pos % file_bytes + header.size + BLANK_BYTES_MIN > file_bytes:
+        return f"size {header.size} does not fit its file"
+    if header.pos != pos:
+        return f"it says it lies at {header.pos}"
+    if header.index < 0 or header.term < 0:
+        return f"index {header.index}, term {header.term}"
+    if before is not None and header.index != before.index + 1:
+        return f"index {header.index} follows {before.index}"
+    if before is not None and header.term < before.term:
+        return f"term {header.term} follows {before.term}"
+    return ""
+
+
+def first_file(facts: Facts) -> int:
+    """Number of the file where the scan begins: the third last, or an earlier one whose first entry the index knows."""
+    number = max(len(facts.files) - SCANNED_FILES, 0)
+    while number > 0:
+        head = facts.files[number].head
+        if head is not None and matches(head, facts.unit_at(head.index)):
+            break
+        number -= 1
+    return number
+
+
+def plan(facts: Facts) -> Plan:
+    """Where the good entries end. Raises CorruptRecord when more than one whole file would be dropped (DL-S07)."""
+    made = Plan()
+    if not facts.files:
+        return made
+    number = first_file(facts)
+    first = facts.files[number].head
+    pos = first.pos if first is not None and first.magic == ENTRY_MAGIC else facts.files[number].start
+    made.end_pos = pos
+    before: Header | None = None
+    while True:
+        header = facts.header_at(pos)
+        if header is None:
+            made.stopped_by = "end of the last file"
+            break
+        if header.is_blank:
+            pos = pos - pos % facts.file_bytes + facts.file_bytes
+            continue
+        made.stopped_by = fault_of(header, pos, before, facts.file_bytes)
+        if not made.stopped_by and not facts.body_is_good(header):
+            made.stopped_by = "the body is damaged"
+        if made.stopped_by:
+            break
+        if made.index_from is None and not matches(header, facts.unit_at(header.index)):
+            made.index_from = header.index
+        if made.index_from is not None:
+            made.found.append(header)
+        before, pos = header, pos + header.size
+        made.end_index, made.end_term, made.end_pos = header.index, header.term, pos
+    _check_loss(facts, made)
+    oldest = facts.files[0].head
+    if made.end_index >= 0 and oldest is not None:
+        made.begin_index = oldest.index
+    return made
+
+
+def _check_loss(facts: Facts, made: Plan) -> None:
+    """Files with entries behind the end: one may have been begun, more means that the middle is damaged."""
+    last_kept = made.end_pos - made.end_pos % facts.file_bytes
+    dropped = [
+        f.start for f in facts.files if f.start > last_kept and f.head is not None and f.head.magic == ENTRY_MAGIC
+    ]
+    if len(dropped) > 1:
+        raise CorruptRecord(
+            f"the ledger is damaged at {made.end_pos} ({made.stopped_by}), with whole files behind it, from {dropped[0]} on. "
+            "Restore the file from another member, or move the ledger away and let it be copied anew."
+        )

@@ -1,0 +1,71 @@
+"""The two small files of a ledger: `currterm` with term and vote, `checkpoint` with the committed index.
+
+Source: spec 04 section 5.4, DL-M01, DL-Q07, DL-X01, DUR-11.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from saturnmq.protocol.errors import CorruptRecord, SaturnError
+from saturnmq.raft.core.state import HardState
+from saturnmq.raft.ledger.layout import LedgerCheckpoint, format_checkpoint, format_term, parse_checkpoint, parse_term
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.state_file import StateFile
+
+
+class TermFile:
+    """Term and vote, on disk when `write` returns."""
+
+    def __init__(self, folder: Path, disk: Disk | None = None) -> None:
+        self._file = StateFile(folder / "currterm", disk)
+
+    def write(self, state: HardState) -> None:
+        """Replace them: temporary file, fsync, rename, fsync of the folder. Raises StoreError."""
+        self._file.write(format_term(state))
+
+    def read(self, *, ledger_is_empty: bool, force: bool = False) -> HardState:
+        """Term and vote; term 0 and no vote for a new member.
+
+        From the backup the next term without a vote: the file was one write further, a vote in the backup's term may be lost.
+        Raises CorruptRecord for a ledger with entries and without any term, unless force.
+        """
+        data = self._read(self._file.path)
+        if data is not None:
+            try:
+                return parse_term(data)
+            except (ValueError, KeyError):
+                pass
+        backup = self._read(self._file.backup)
+        if backup is not None:
+            try:
+                return HardState(parse_term(backup).term + 1, None)
+            except (ValueError, KeyError):
+                pass
+        if (data is None and backup is None and ledger_is_empty) or force:
+            return HardState()
+        raise CorruptRecord(
+            f"{self._file.path} is missing or cannot be read, though this member has voted or stored entries. "
+            "Without it the member could vote twice in one term. Restore it, or remove the whole ledger of this member."
+        )
+
+    def _read(self, path: Path) -> bytes | None:
+        return path.read_bytes() if path.is_file() else None
+
+
+class CheckpointFile:
+    """What was committed some seconds ago. A hint: the leader tells the rest (DL-Q07)."""
+
+    def __init__(self, folder: Path, disk: Disk | None = None) -> None:
+        self._file = StateFile(folder / "checkpoint", disk)
+
+    def write(self, checkpoint: LedgerCheckpoint) -> None:
+        """Raises StoreError."""
+        self._file.write(format_checkpoint(checkpoint))
+
+    def read(self) -> LedgerCheckpoint:
+        """Nothing committed when there is no file that can be read."""
+        try:
+            return self._file.read(parse_checkpoint) or LedgerCheckpoint()
+        except SaturnError:
+            return LedgerCheckpoint()

@@ -1,0 +1,59 @@
+"""A file that its process did not live to allocate: the last one of its kind, too short, and nothing in it.
+
+A file has its full length on disk before anything is written to it, so what was ever used is never short: that would be damage.
+Source: spec 04 DL-S05; DUR-09, DUR-20.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from saturnmq.raft.ledger.layout import INDEX_UNIT, INDEX_UNIT_BYTES, IndexUnit
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.mapped_file import MappedFiles, is_zero, numbered_files
+
+log = logging.getLogger(__name__)
+
+_CHUNK_BYTES: Final = 1_048_576
+
+
+def drop_unborn_index(index: MappedFiles, disk: Disk) -> None:
+    """Remove such an index file. What it may have held is written again from the data. To be called before `load`."""
+    path = _unborn(index)
+    if path is not None:
+        _drop(path, disk)
+
+
+def drop_unborn_data(data: MappedFiles, index: MappedFiles, disk: Disk) -> None:
+    """Remove such a data file, unless the index, which is loaded, knows an entry in it: then it lost that entry and stays."""
+    path = _unborn(data)
+    if path is not None and _indexed_to(index) <= int(path.name):
+        _drop(path, disk)
+
+
+def _unborn(files: MappedFiles) -> Path | None:
+    paths: Sequence[Path] = [path for folder in files.folders for path in numbered_files(folder)]
+    last = max(paths, key=lambda path: path.name, default=None)
+    return last if last is not None and last.stat().st_size < files.size_bytes and is_zero(last) else None
+
+
+def _indexed_to(index: MappedFiles) -> int:
+    """Where the last entry that the index knows ends; -1: it knows none."""
+    for file in reversed(index.files):
+        for stop in range(file.size_bytes, 0, -_CHUNK_BYTES):
+            start = max(stop - _CHUNK_BYTES, 0)
+            used = len(bytes(file.view[start:stop]).rstrip(b"\0"))
+            if used:
+                at = (start + used - 1) // INDEX_UNIT_BYTES * INDEX_UNIT_BYTES
+                unit = IndexUnit(*INDEX_UNIT.unpack_from(file.view, at))
+                return unit.pos + unit.size
+    return -1
+
+
+def _drop(path: Path, disk: Disk) -> None:
+    log.warning("%s was never allocated and is empty: deleted", path)
+    disk.unlink(path)
+    disk.sync_folder(path.parent)

@@ -1,0 +1,1 @@
+"""DLedger's requests and responses as bytes."""

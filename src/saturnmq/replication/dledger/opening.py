@@ -1,0 +1,196 @@
+"""Opening the store of a member: old log and ledger loaded, queues and index brought to what is committed.
+
+What the queues know beyond the committed end is cut and comes again; what they lack is dispatched before the member takes part.
+Source: spec 04 DL-B14, DL-B16, DL-U01, DL-U02.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from saturnmq.protocol.errors import CorruptRecord, MessageError
+from saturnmq.protocol.message import Message, decode_record
+from saturnmq.raft.ledger.files import LedgerFiles
+from saturnmq.raft.ledger.message_entries import message_is_good
+from saturnmq.replication.dledger.failure import drop_unsynced
+from saturnmq.store.files.mapped_file import numbered_files
+from saturnmq.store.recovery import opening
+from saturnmq.store.recovery.recover import Scan, damage, good_records
+
+if TYPE_CHECKING:
+    from saturnmq.replication.dledger.store import LedgerStore
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+_STEP_BYTES = 1 << 20
+_UNITS_KEPT = 1_000_000  # in memory until they are written
+
+
+class _Gap(Exception):
+    """A queue lacks what lies before a record."""
+
+
+def open_store(store: LedgerStore, rebuild: Progress | None) -> None:
+    """Load and recover. Raises StoreError, OSError, ConfigError.
+
+    rebuild: make queues and index anew from everything that is there; it is told how many bytes are read, and of how many.
+    """
+    settings = store.settings
+    folders = store.raft.data_folders or (store.raft.folder(settings.root) / "data",)
+    begun = any(numbered_files(folder) for folder in folders)
+    has_old = any(numbered_files(folder) for folder in settings.commit_log_dirs)
+    clean = not settings.abort_path.exists()
+    if has_old and not begun:
+        opening.open_store(store, rebuild)  # once: the old log as a plain broker left it
+        divided = store.log.seal()
+        log.info("the old commit log ends at %s, the ledger begins there", divided)
+        _attach(store, divided)
+        store.flusher.flushed = store.dispatched = divided
+        return
+    store.disk.make_folder(settings.root)
+    store.checkpoint.load()
+    store.log.load()
+    _attach(store, store.log.files[-1].end if has_old else 0)
+    if clean:
+        store.disk.make_folder(settings.abort_path.parent)
+        store.disk.write_file(settings.abort_path, b"")
+        store.disk.sync_folder(settings.abort_path.parent)
+    _recover(store, clean=clean, rebuild=rebuild)
+    store.reserve.take()
+
+
+def _attach(store: LedgerStore, divided: int) -> None:
+    """Load the ledger, which begins where the old log ends (DL-U01, DL-U02)."""
+    raft, settings = store.raft, store.settings
+    drop_unsynced(
+        LedgerFiles(
+            raft.folder(settings.root),
+            file_bytes=settings.commit_log_bytes,
+            index_file_units=raft.index_file_units,
+            start_pos=divided,
+            body_is_good=message_is_good,
+            disk=store.disk,
+            data_folders=raft.data_folders,
+        ),
+        store.disk,
+    )
+    member = store.make_member(divided)
+    member.open()
+    files, node = member.files, member.node
+    if files.data.files and files.data.files[0].start < divided:
+        raise CorruptRecord(
+            f"the ledger begins at {files.data.files[0].start}, but {store.settings.commit_log_dirs[0]} reaches to {divided}: "
+            "a broker without enableDLegerCommitLog has written there since; move the files behind the ledger's begin away"
+        )
+    assert node is not None
+    committed = files.entry(node.state.committed) if node.state.committed >= 0 else None
+    store.log.attach(files, divided if store.log.files else 0, committed.end_pos if committed else files.begin_pos)
+
+
+def _recover(store: LedgerStore, *, clean: bool, rebuild: Progress | None) -> None:
+    note, start, end = store.checkpoint.note, store.log.start, store.log.committed_pos
+    problems = store.queues.load(linear=note is None and not clean, use_list=True)
+    index_from = opening.load_index(store, clean=clean)
+    dispatch_from = start
+    if note is not None:
+        dispatch_from = min(note.dispatched, note.indexed)
+    elif clean:  # another broker left it, and stopped well: its queues reach as far as they say
+        dispatch_from = store.queues.max_physical
+    for problem in problems:
+        log.warning("%s: all consume queues are made anew from the log", problem)
+    anew = bool(problems) or rebuild is not None
+    dispatch_from = start if anew else max(min(dispatch_from, end), start)
+    if index_from is not None:
+        dispatch_from = max(min(dispatch_from, store.log.entry_pos(index_from)), start)
+    if not clean and note is not None and not anew:
+        store.queues.drop_unlisted()
+    try:
+        _dispatch(store, dispatch_from, anew=anew, progress=rebuild)
+    except _Gap as gap:
+        log.warning("%s: all consume queues are made anew from the log", gap)
+        try:
+            _dispatch(store, start, anew=True, progress=rebuild)
+        except _Gap as again:
+            raise CorruptRecord(f"{again}, though the queues were made from the log alone") from again
+    if not clean:
+        store.queues.drop_empty()
+    for queue in store.queues.by_key.values():
+        queue.correct_min_offset(start)
+    _settle(store, start)
+
+
+def _dispatch(store: LedgerStore, begin: int, *, anew: bool, progress: Progress | None) -> None:
+    """Cut queues and index at begin, and fill them from there on. Raises _Gap, CorruptRecord, StoreError, OSError."""
+    index = store.index
+    if anew:
+        store.queues.clear()
+        if index is not None:
+            index.clear()
+    else:
+        for known in store.queues.by_key.values():
+            known.truncate(begin)
+            known.trim_extension()
+        if index is not None:
+            # the index says from which message on, whose entry begins before it
+            begin = max(min(begin, store.log.entry_pos(index.truncate(begin))), store.log.start)
+    told = 0
+    for written, message in enumerate(_messages(store, begin), 1):
+        queue = store.queue_for(message)
+        if queue is not None and 0 < queue.max_offset < message.queue_offset:
+            raise _Gap(
+                f"queue {message.topic}/{message.queue_id} ends at {queue.max_offset}, the record at "
+                f"{message.physical_offset} is number {message.queue_offset}"
+            )
+        store.last_store_ms = max(store.last_store_ms, message.store_timestamp_ms)
+        store.dispatch(queue, message, store.code_of(message))
+        if written % _UNITS_KEPT == 0:
+            todo = store.queues.round(1)
+            todo.write(store.disk, store.queues.list_file)
+            todo.done()
+        if progress is not None and message.physical_offset - told >= _STEP_BYTES:
+            told = message.physical_offset
+            progress(told - store.log.start, store.log.committed_pos - store.log.start)
+    if anew:
+        store.queues.restore_ends()
+    store.flusher.flushed = store.dispatched = store.log.committed_pos
+
+
+def _messages(store: LedgerStore, begin: int) -> Iterator[Message]:
+    """Every message from an offset on that the group has committed, of the old log first."""
+    ledger_log = store.log
+    if begin < ledger_log.divided:
+        scan = Scan(begin)
+        for message in good_records(ledger_log, begin, scan, check_crc=store.settings.check_crc_on_recover):
+            if message.physical_offset >= ledger_log.divided:
+                break
+            yield message
+        if scan.end < ledger_log.divided:
+            raise damage(ledger_log, scan, ledger_log.divided)
+        begin = ledger_log.divided
+    assert ledger_log.ledger is not None
+    for found in ledger_log.bodies(max(begin, ledger_log.ledger.begin_pos)):
+        try:
+            message = decode_record(found.record)
+        except MessageError as error:
+            log.error("[BUG] the entry at %s holds no message: %s", found.physical_offset, error)  # DL-B13
+            continue
+        yield message
+
+
+def _settle(store: LedgerStore, start: int) -> None:
+    """Have on disk what recovery wrote, then the note."""
+    todo = store.queues.round(0)
+    todo.write(store.disk, store.queues.list_file)
+    todo.done()
+    if store.index is not None:
+        store.put_in_index()
+        snapshot = store.index.begin_flush(store.dispatched)
+        if snapshot is not None:
+            snapshot.run()
+            store.index.end_flush(snapshot)
+    store.begin_upkeep([start])
+    store.write_note()
+    store.disk.unlink(store.settings.root / opening.FAILURE_NAME)

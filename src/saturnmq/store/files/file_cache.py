@@ -1,0 +1,49 @@
+"""Open descriptors of many small files, of which only so many stay open: thousands of queues share them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+from typing import Final
+
+from saturnmq.store.files.disk import Disk
+
+OPEN_FILES_MAX: Final = 256
+
+
+class FileCache:
+    """Descriptors for reading, the least recently used one is closed first. For the loop's thread only.
+
+    Files are written by descriptors of their own, which their writer closes after its sync (DUR-05).
+    """
+
+    def __init__(self, disk: Disk, limit: int = OPEN_FILES_MAX) -> None:
+        self.disk = disk
+        self._limit = limit
+        self._open: OrderedDict[Path, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def read(self, path: Path, at: int, size_bytes: int) -> bytes:
+        """Bytes of a file; b"" when it is not there. Raises OSError, StoreError."""
+        fd = self._open.get(path)
+        if fd is None:
+            if not path.exists():
+                return b""
+            if len(self._open) >= self._limit:
+                self.disk.close(self._open.popitem(last=False)[1])
+            fd = self._open[path] = self.disk.open(path)
+        else:
+            self._open.move_to_end(path)
+        return self.disk.read(fd, at, size_bytes)
+
+    def forget(self, path: Path) -> None:
+        """Close a file that is about to go."""
+        fd = self._open.pop(path, None)
+        if fd is not None:
+            self.disk.close(fd)
+
+    def close(self) -> None:
+        while self._open:
+            self.disk.close(self._open.popitem()[1])

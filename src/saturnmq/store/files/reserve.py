@@ -1,0 +1,38 @@
+"""A file that only takes room, so that a full disk still has some for consumer offsets. Source: DUR-15."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from saturnmq.protocol.errors import DiskFull, StoreError
+from saturnmq.store.files.disk import Disk
+
+log = logging.getLogger(__name__)
+
+
+class Reserve:
+    """The file `reserve` in the store's root."""
+
+    def __init__(self, path: Path, size_bytes: int, disk: Disk) -> None:
+        self.path = path
+        self._size_bytes = size_bytes
+        self._disk = disk
+
+    def take(self) -> bool:
+        """Have the file, if there is room for it; returns whether it is there. Safe in a thread."""
+        try:
+            if self.path.exists() and self.path.stat().st_size == self._size_bytes:
+                return True
+            self._disk.close(self._disk.create(self.path, self._size_bytes, allocate=True))
+        except (DiskFull, StoreError, OSError):
+            return False
+        return True
+
+    def give_up(self) -> bool:
+        """Remove the file; False when it was gone already."""
+        if not self.path.exists():
+            return False
+        self._disk.unlink(self.path)
+        log.warning("disk full: the reserve of %s bytes yields to state files path=%s", self._size_bytes, self.path)
+        return True

@@ -1,0 +1,101 @@
+"""JSON state files: replaced atomically, with a backup that is really used. Source: design section 5, spec 02 section 15."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from saturnmq.protocol.errors import CorruptRecord, DiskFull, SaturnError, StoreError
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.reserve import Reserve
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class StateFile:
+    """One state file and its `.bak`. Contents are bytes; the owner knows what they mean."""
+
+    def __init__(self, path: Path, disk: Disk | None = None, reserve: Reserve | None = None) -> None:
+        self._disk = disk or Disk()
+        self._reserve = reserve
+        self.path = path
+        self.backup = path.with_name(path.name + ".bak")
+
+    def candidates(self) -> list[bytes]:
+        """What can be read, newest first: the file, then its backup."""
+        found = []
+        for path in (self.path, self.backup):
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise StoreError(f"cannot read state file {path}: {error.strerror}") from error
+            found.append(data)
+        return found
+
+    def read(self, parse: Callable[[bytes], T]) -> T | None:
+        """parse(bytes) of the newest copy that parses; None when there is no file at all.
+
+        Raises CorruptRecord when files are there and none of them parses.
+        """
+        problems = []
+        for data in self.candidates():
+            try:
+                parsed = parse(data)
+            except (ValueError, KeyError, TypeError, AttributeError, SaturnError) as error:
+                problems.append(error.message if isinstance(error, SaturnError) else f"not understood: {error}")
+                continue
+            if problems:
+                log.warning("state file %s cannot be used (%s); its backup is", self.path, problems[0])
+            return parsed
+        if problems:
+            raise CorruptRecord(
+                f"state file {self.path} and its backup {self.backup.name} cannot be read: {problems[0]}",
+                hint="Put back a good copy of the file, or remove both to start without what they held.",
+            )
+        return None
+
+    def write(self, data: bytes) -> None:
+        """Replace the contents: temporary file, fsync, keep the old as .bak, rename, fsync of the folder (CF-02, DUR-14).
+
+        On a full disk the reserve yields, once (DUR-15). Raises StoreError, DiskFull.
+        """
+        try:
+            self._write(data)
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            if not full:
+                raise StoreError(f"cannot write state file {self.path}: {error.strerror}") from error
+            try:
+                if self._reserve is None or not self._reserve.give_up():
+                    raise
+                self._write(data)
+            except OSError as again:
+                raise DiskFull(f"no room for state file {self.path}: {again.strerror}") from again
+
+    def _write(self, data: bytes) -> None:
+        disk = self._disk
+        disk.make_folder(self.path.parent)
+        temporary = self.path.with_name(self.path.name + ".tmp")
+        disk.write_file(temporary, data)
+        if self.path.exists():
+            spare = self.backup.with_name(self.backup.name + ".tmp")
+            disk.link(self.path, spare)
+            disk.replace(spare, self.backup)
+        disk.replace(temporary, self.path)
+        disk.sync_folder(self.path.parent)
+
+
+def leave_mark(path: Path, data: bytes, disk: Disk, *, level: int = logging.CRITICAL) -> None:
+    """Leave word for the next start, on disk with its name; on a broken disk that may fail too, which the log then says."""
+    try:
+        disk.write_file(path, data)
+        disk.sync_folder(path.parent)
+    except (OSError, SaturnError) as error:
+        log.log(level, "cannot write %s: %s", path, error)

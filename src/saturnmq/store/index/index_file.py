@@ -1,0 +1,524 @@
+"""One index file: a hash table on disk from `topic#key` to physical offsets, filled in the order of the commit log.
+
+Entries are only appended, so the slots, the links between entries and most of the header can be made again from them.
+Nothing read from a file is believed: a chain only ever leads to older entries, so that it ends. Source: spec 02 section 4.
+"""
+
+# Index file, big-endian. Source: spec 02 section 15, IX-01, IX-04, IX-05. S = number of slots.
+#        at  type  field         meaning
+#         0  i64   begin_ms      store time of the first entry's record, Unix ms
+#         8  i64   end_ms        store time of the last one's
+#        16  i64   begin_offset  physical offset of the first entry's record, bytes
+#        24  i64   end_offset    of the last one's
+#        32  i32   used_slots    slots that are not 0
+#        36  i32   count         number of the next entry; the first is 1
+#      40+4s i32   slot s        number of its newest entry; 0 for none
+# 40+4S+20i        entry i, of which entry 0 is never used
+#            +0  i32  hash       of `topic#key`, never negative (IX-03)
+#            +4  i64  offset     physical offset of the record, bytes
+#           +12  i32  seconds    from begin_ms to its store time
+#           +16  i32  previous   number of the next older entry of the slot; 0 for none
+
+from __future__ import annotations
+
+import mmap
+import struct
+import sys
+from array import array
+from bisect import bisect_left
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from saturnmq.protocol.errors import CorruptRecord, StoreError
+from saturnmq.protocol.message import java_hash
+from saturnmq.store.files.disk import Disk
+
+NAME_DIGITS: Final = 17  # yyyyMMddHHmmssSSS
+HEADER: Final = struct.Struct(">qqqqii")
+ENTRY: Final = struct.Struct(">iqii")
+HEADER_BYTES: Final = HEADER.size
+SLOT_BYTES: Final = 4
+ENTRY_BYTES: Final = ENTRY.size
+STEPS_PER_TURN: Final = 10_000  # entries that a search looks at before it lets others run
+_SECONDS_MAX: Final = 2**31 - 1
+_SET_BACK_MS_MAX: Final = 86_400_000  # a clock is not set back by more while a file is filled
+_U32: Final = 0xFFFFFFFF
+_SIGN: Final = 0x80000000
+_SLOT: Final = struct.Struct(">I")
+_OFFSET: Final = struct.Struct(">q")
+_BLOCK_BYTES: Final = 4096
+_CHUNK_ENTRIES: Final = 16_384
+_CLEAN_BYTES: Final = 4 * 1024 * 1024  # so many zeros behind the last entry mean that nothing follows
+_FULL: Final = 512  # st_blocks are counted in these
+
+# Powers of 31 modulo 2**32, and masks of every second lane: bytes, then lanes of twice the width each.
+_PIECE: Final = 32
+_POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(_PIECE + 1))
+_M1, _M2, _M4, _M8, _M16 = (int(("00" * n + "ff" * n) * (16 // n), 16) for n in (1, 2, 4, 8, 16))
+_P2, _P4, _P8, _P16 = (31**n for n in (2, 4, 8, 16))
+
+
+def topic_hash(topic: str) -> int:
+    """Java's hash of `topic#` modulo 2**32: the first argument of `key_hash`."""
+    return java_hash(topic + "#") & _U32
+
+
+def key_hash(prefix: int, key: str) -> int:
+    """What stands in an entry for a key of a topic: the absolute Java hash of `topic#key` (IX-03).
+
+    The hash is a polynomial in 31. Of 32 characters it is summed up in a long number with a lane for each: neighbours are
+    joined, all pairs in one step, in lanes that double, where the exact value always fits.
+    """
+    return absolute(raw_hash(prefix, key))
+
+
+def raw_hash(prefix: int, key: str) -> int:
+    """The same before the absolute value is taken: 0 <= hash < 2**32, so that a text can be hashed in parts."""
+    if not key.isascii():
+        units = len(key.encode("utf-16-be", "surrogatepass")) // 2
+        return (prefix * pow(31, units, 1 << 32) + java_hash(key)) & _U32
+    while True:
+        piece = key[:_PIECE]
+        value = int.from_bytes(piece.encode())
+        value = (value & _M1) + 31 * (value >> 8 & _M1)
+        value = (value & _M2) + _P2 * (value >> 16 & _M2)
+        value = (value & _M4) + _P4 * (value >> 32 & _M4)
+        value = (value & _M8) + _P8 * (value >> 64 & _M8)
+        value = (value & _M16) + _P16 * (value >> 128)
+        prefix = (prefix * _POWERS[len(piece)] + value) & _U32
+        if len(key) <= _PIECE:
+            return prefix
+        key = key[_PIECE:]
+
+
+def absolute(value: int) -> int:
+    """Java's absolute value of a hash modulo 2**32; 0 for the one number that has none (IX-03)."""
+    if value < _SIGN:
+        return value
+    return 0 if value == _SIGN else 0x100000000 - value
+
+
+class IndexShape(NamedTuple):
+    """What decides a file's length. entries_max: one more than a file holds, for entry 0 is never used."""
+
+    slots: int
+    entries_max: int
+
+    @property
+    def entries_at(self) -> int:
+        """Where entry 0 stands, bytes."""
+        return HEADER_BYTES + SLOT_BYTES * self.slots
+
+    @property
+    def file_bytes(self) -> int:
+        """Length of a file (IX-01)."""
+        return self.entries_at + ENTRY_BYTES * self.entries_max
+
+
+class IndexFile:
+    """One file. Its header's fields are attributes; count is the next entry's number, so an empty file has 1.
+
+    dirty: written to since its last sync began. busy: a sync of its descriptor is under way, so it stays open.
+    stale: its header could not be written, which is to be tried again.
+    """
+
+    __slots__ = (
+        "_direct", "_disk", "_entries_at", "_fd", "_map", "_shape", "begin_ms", "begin_offset", "busy", "count",
+        "dirty", "end_ms", "end_offset", "number", "path", "removed", "stale", "used_slots",
+    )  # fmt: skip
+
+    def __init__(self, path: Path, shape: IndexShape, disk: Disk) -> None:
+        self.path = path
+        self.number = int(path.name)
+        self.begin_ms = self.end_ms = 0
+        self.begin_offset = self.end_offset = 0
+        self.used_slots = 0
+        self.count = 1
+        self.dirty = True
+        self.busy = self.removed = self.stale = False
+        self._shape = shape
+        self._entries_at = shape.entries_at
+        self._disk = disk
+        self._fd = -1
+        self._map: mmap.mmap | None = None
+        self._direct = False  # written through the mapping, which needs its blocks reserved (DUR-04); else by pwrite
+
+    # ---- life
+
+    @classmethod
+    def create(cls, path: Path, shape: IndexShape, disk: Disk, *, allocate: bool, after: IndexFile | None) -> IndexFile:
+        """A new file behind another one, whose end is its begin until the first entry. Raises StoreError, OSError."""
+        file = cls(path, shape, disk)
+        file._fd = disk.create(path, shape.file_bytes, allocate=allocate)
+        file._direct = allocate
+        if after is not None:
+            file.begin_ms = file.end_ms = after.end_ms
+            file.begin_offset = file.end_offset = after.end_offset
+        try:
+            file.write_header()  # now, for its block is needed to count what is put
+        except (OSError, StoreError):
+            file.close()
+            disk.unlink(path)
+            raise
+        return file
+
+    @classmethod
+    def load(cls, path: Path, shape: IndexShape, disk: Disk) -> IndexFile:
+        """An existing file, not kept open. Raises CorruptRecord for a wrong length or an impossible header; StoreError."""
+        file = cls(path, shape, disk)
+        length = path.stat().st_size
+        if length != shape.file_bytes:
+            raise CorruptRecord(f"{path} is {length} bytes long, must be {shape.file_bytes}")
+        file._read_header(file._read_once(0, HEADER_BYTES))
+        return file
+
+    def _read_once(self, at: int, size_bytes: int) -> bytes:
+        """Bytes of the file, which is not kept open for that."""
+        fd = self._fd if self._fd >= 0 else self._disk.open(self.path)
+        try:
+            return self._disk.read(fd, at, size_bytes)
+        except OSError as error:
+            raise StoreError(f"cannot read {self.path}: {error.strerror}") from error
+        finally:
+            if fd != self._fd:
+                self._disk.close(fd)
+
+    def check(self, entries: int | None = None, end_ms: int = 0) -> None:
+        """Whether the header belongs to the entries, as it does after a clean stop and in a file that was synced.
+
+        A wrong end would make all records up to it count as duplicates. entries, end_ms: there are at least so many, and the
+        record of this one was stored then, whatever the header says of the end. Raises CorruptRecord, StoreError.
+        """
+        last, end_offset = entries, None
+        if last is None:
+            last, end_ms, end_offset = self.count - 1, self.end_ms, self.end_offset
+        if last < 1:
+            return
+        _, first_offset, _, _ = ENTRY.unpack(self._read_once(self._entries_at + ENTRY_BYTES, ENTRY_BYTES))
+        _, offset, seconds, _ = ENTRY.unpack(self._read_once(self._entries_at + last * ENTRY_BYTES, ENTRY_BYTES))
+        timely = 0 < self.begin_ms <= end_ms + _SET_BACK_MS_MAX
+        if last > 1:
+            timely &= seconds == max(0, min((end_ms - self.begin_ms) // 1000, _SECONDS_MAX))
+        else:
+            timely &= self.begin_ms == end_ms
+        placed = first_offset == self.begin_offset <= offset and end_offset in (offset, None)
+        if not timely or not placed:
+            raise CorruptRecord(
+                f"{self.path}: its header (begin_ms={self.begin_ms} end_ms={end_ms} begin_offset={self.begin_offset} "
+                f"end_offset={end_offset}) does not belong to its entries: the first has offset={first_offset}, entry {last} "
+                f"offset={offset} seconds={seconds}"
+            )
+
+    def _read_header(self, raw: bytes) -> None:
+        begin_ms, end_ms, begin_offset, end_offset, used_slots, count = HEADER.unpack(raw)
+        possible = (
+            begin_ms >= 0
+            and end_ms >= 0
+            and 0 <= begin_offset <= end_offset
+            and 0 <= used_slots <= self._shape.slots
+            and 0 <= count <= self._shape.entries_max
+        )
+        if not possible:
+            raise CorruptRecord(
+                f"{self.path} has an impossible header: begin_ms={begin_ms} end_ms={end_ms} begin_offset={begin_offset} "
+                f"end_offset={end_offset} used_slots={used_slots} count={count}"
+            )
+        self.begin_ms, self.end_ms, self.begin_offset, self.end_offset = begin_ms, end_ms, begin_offset, end_offset
+        self.used_slots, self.count = used_slots, max(count, 1)
+
+    @property
+    def full(self) -> bool:
+        """Whether it takes no more entries (IX-04)."""
+        return self.count >= self._shape.entries_max
+
+    def descriptor(self) -> int:
+        """The one through which it is written and synced; opens the file. Raises StoreError."""
+        if self._fd < 0:
+            self._attach()
+        return self._fd
+
+    def _attach(self) -> mmap.mmap:
+        if self._map is not None:
+            return self._map
+        if self.removed:
+            raise StoreError(f"{self.path} was removed")
+        fd = self._fd
+        try:
+            if fd < 0:
+                fd = self._disk.open(self.path)
+                stat = self.path.stat()
+                if stat.st_size != self._shape.file_bytes:
+                    raise CorruptRecord(f"{self.path} is {stat.st_size} bytes long, must be {self._shape.file_bytes}")
+                self._direct = stat.st_blocks * _FULL >= stat.st_size
+            self._map = self._disk.map(fd, self._shape.file_bytes)
+        except (OSError, ValueError, StoreError) as error:
+            if fd >= 0:
+                self._disk.close(fd)
+            self._fd = -1
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(f"cannot map {self.path} ({self._shape.file_bytes} bytes): {error}") from error
+        self._fd = fd
+        return self._map
+
+    def release(self) -> None:
+        """Unmap and close it, unless it waits for a sync (DUR-05); it is opened again when needed."""
+        if not self.busy and (self.removed or not self.dirty):
+            self.close()
+
+    def close(self) -> None:
+        """Unmap and close it, whatever waits."""
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+        if self._fd >= 0:
+            self._disk.close(self._fd)
+            self._fd = -1
+
+    def advise_away(self) -> None:
+        """Give the memory of its mapping back; what was written stays in the page cache."""
+        if self._map is not None:
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+    def remove(self) -> None:
+        """Delete it; it is closed now, or when the sync that is under way has ended. Raises OSError."""
+        self._disk.unlink(self.path)
+        self.removed = True
+        self.release()
+
+    # ---- writing
+
+    def _write(self, at: int, data: bytes) -> None:
+        mapping = self._map or self._attach()
+        if self._direct:
+            mapping[at : at + len(data)] = data
+        else:
+            self._disk.write(self._fd, at, data)
+
+    def write_header(self) -> None:
+        """Raises OSError when the file's blocks are not reserved and the disk is full."""
+        self.dirty = True
+        header = HEADER.pack(
+            self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.used_slots, self.count
+        )  # fmt: skip
+        if self._direct and self._map is not None:
+            self._map[:HEADER_BYTES] = header
+        else:
+            self.stale = True
+            self._write(0, header)
+            self.stale = False
+
+    def put(self, hashes: list[int], start: int, physical_offset: int, store_ms: int) -> int:
+        """Append an entry for each of hashes[start:], until the file is full; the number of the first one left (IX-04).
+
+        Raises OSError when the file's blocks are not reserved and the disk is full; what is counted then is complete.
+        """
+        mapping = self._map or self._attach()
+        slots, entries_max = self._shape
+        count = self.count
+        at = self._entries_at + count * ENTRY_BYTES
+        begin_ms = self.begin_ms
+        seconds = (store_ms - begin_ms) // 1000 if 0 < begin_ms < store_ms else 0
+        if seconds > _SECONDS_MAX:
+            seconds = _SECONDS_MAX
+        stop = min(len(hashes), start + entries_max - count)
+        direct = self._direct
+        try:
+            while start < stop:
+                value = hashes[start]
+                slot_at = HEADER_BYTES + value % slots * SLOT_BYTES
+                previous: int = _SLOT.unpack_from(mapping, slot_at)[0]
+                if previous >= count:
+                    previous = 0
+                entry = ENTRY.pack(value, physical_offset, seconds, previous)
+                if direct:
+                    mapping[at : at + ENTRY_BYTES] = entry
+                    mapping[slot_at : slot_at + SLOT_BYTES] = count.to_bytes(4)
+                else:
+                    self._disk.write(self._fd, at, entry)
+                    self._disk.write(self._fd, slot_at, count.to_bytes(4))
+                if not previous:
+                    self.used_slots += 1
+                if count == 1:  # its seconds were counted from the end of the file before (IX-04)
+                    self.begin_ms, self.begin_offset = store_ms, physical_offset
+                    seconds = 0
+                at += ENTRY_BYTES
+                start += 1
+                self.count = count = count + 1
+                self.end_ms, self.end_offset = store_ms, physical_offset
+        finally:
+            self.write_header()
+        return start
+
+    @property
+    def takes_many(self) -> bool:
+        """Whether `put_many` may be called: the blocks are reserved, and there is an entry to count the time from."""
+        if self._map is None:
+            self._attach()
+        return self._direct and self.count > 1
+
+    def put_many(self, items: list[tuple[int, int, int]], start: int) -> int:
+        """Append items[start:], each hash, physical offset and store time (Unix ms), until all of a record's no longer fit.
+
+        Returns the index of the first one left. They follow what is there, in the order of their offsets.
+        """
+        mapping = self._map or self._attach()
+        slots, entries_max = self._shape
+        count, used, begin_ms = self.count, 0, self.begin_ms
+        at = self._entries_at + count * ENTRY_BYTES
+        stop = min(len(items), start + entries_max - count)
+        while start < stop < len(items) and items[stop][1] == items[stop - 1][1]:
+            stop -= 1
+        read_slot, write_slot, write_entry = _SLOT.unpack_from, _SLOT.pack_into, ENTRY.pack_into
+        for value, physical_offset, store_ms in items[start:stop]:
+            slot_at = HEADER_BYTES + value % slots * SLOT_BYTES
+            previous = read_slot(mapping, slot_at)[0]
+            if not 0 < previous < count:
+                previous = 0
+                used += 1
+            seconds = (store_ms - begin_ms) // 1000 if 0 < begin_ms < store_ms else 0
+            if seconds > _SECONDS_MAX:
+                seconds = _SECONDS_MAX
+            write_entry(mapping, at, value, physical_offset, seconds, previous)
+            write_slot(mapping, slot_at, count)
+            at += ENTRY_BYTES
+            count += 1
+        if stop > start:
+            _, self.end_offset, self.end_ms = items[stop - 1]
+            self.count = count
+            self.used_slots += used
+            self.write_header()
+        return stop
+
+    # ---- reading
+
+    def offset_of(self, entry: int) -> int:
+        """Physical offset in an entry."""
+        mapping = self._map or self._attach()
+        offset: int = _OFFSET.unpack_from(mapping, self._entries_at + entry * ENTRY_BYTES + 4)[0]
+        return offset
+
+    def time_of(self, entry: int) -> int:
+        """Store time in an entry, Unix ms, up to 999 ms too early; exact for entry 1."""
+        return self._time(entry, ENTRY.unpack_from(self._attach(), self._entries_at + entry * ENTRY_BYTES)[2])
+
+    def _time(self, entry: int, seconds: int) -> int:
+        # Entry 1 of a later file counts its seconds from the end of the file before, yet its time is begin_ms itself.
+        return self.begin_ms if entry == 1 else self.begin_ms + seconds * 1000
+
+    def overlaps(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether a record stored in this time can be in it (IX-07)."""
+        return begin_ms <= self.end_ms and end_ms >= self.begin_ms
+
+    def search(
+        self, value: int, count_max: int, begin_ms: int, end_ms: int, found: list[int]
+    ) -> Generator[None, None, None]:
+        """Add to found the offsets of matching entries, newest first, one of each record, up to count_max (IX-06).
+
+        Yields after every STEPS_PER_TURN entries; the file may be written, cut, closed or removed meanwhile.
+        """
+        mapping = self._attach()
+        steps = 0
+        newer = self.count
+        entry: int = _SLOT.unpack_from(mapping, HEADER_BYTES + value % self._shape.slots * SLOT_BYTES)[0]
+        while 0 < entry < newer and len(found) < count_max:
+            stored, offset, seconds, previous = ENTRY.unpack_from(mapping, self._entries_at + entry * ENTRY_BYTES)
+            time_ms = self._time(entry, seconds)
+            if seconds < 0:
+                return
+            if stored == value and begin_ms <= time_ms <= end_ms and offset >= 0 and found[-1:] != [offset]:
+                found.append(offset)
+            if time_ms < begin_ms:
+                return
+            newer, entry = entry, previous
+            steps += 1
+            if steps % STEPS_PER_TURN == 0:
+                yield
+                if self.removed:
+                    return
+                mapping = self._attach()
+                newer = min(newer, self.count)
+
+    def trailing(self, physical_offset: int, limit: int) -> int:
+        """How many of the last entries point to this offset; counted up to limit."""
+        entry = self.count - 1
+        count = 0
+        while entry > 0 and count < limit and self.offset_of(entry) == physical_offset:
+            entry -= 1
+            count += 1
+        return count
+
+    def before(self, physical_offset: int) -> int:
+        """How many of the entries to keep so that the last points to less than this offset, but not before the first."""
+        entry = bisect_left(range(1, self.count), physical_offset, key=self.offset_of)  # they ascend, unless damaged
+        while entry > 0 and not self.begin_offset <= self.offset_of(entry) < physical_offset:
+            entry -= 1
+        return entry
+
+    # ---- repair
+
+    def cut(self, entries: int, end_ms: int | None) -> None:
+        """Keep the first entries, at least one; make slots, links and header again from them, and sync (DUR-13).
+
+        end_ms: store time of the last of them; None if not known, it is up to 999 ms too early then. First of all the count
+        goes down on disk: a file is never believed to have entries that may be gone. Cut off anywhere and done again it ends
+        with the same bytes (DUR-20). Raises OSError.
+        """
+        descriptor = self.descriptor()
+        self.begin_offset, self.end_offset = self.offset_of(1), self.offset_of(entries)
+        self.end_ms = self.time_of(entries) if end_ms is None else end_ms
+        if self.count != entries + 1:
+            self.count = entries + 1
+            self.write_header()
+            self._disk.sync(descriptor)
+        slots = self._rebuilt_slots(entries)
+        self.used_slots = self._shape.slots - slots.count(0)
+        if sys.byteorder == "little":
+            slots.byteswap()
+        self._overwrite(HEADER_BYTES, slots.tobytes())
+        self._clear_from(self._entries_at + (entries + 1) * ENTRY_BYTES)
+        self.write_header()
+        self._disk.sync(descriptor)
+        self.dirty = False
+
+    def _rebuilt_slots(self, entries: int) -> array[int]:
+        """The slots as the entries tell them; a link that does not fit is written anew."""
+        count = self._shape.slots
+        slots = array("i", bytes(SLOT_BYTES * count))
+        entry = 1
+        for numbers in self._numbers(entries):
+            for value, previous in zip(numbers[0::5], numbers[4::5], strict=True):
+                slot = value % count
+                if slots[slot] != previous:
+                    self._write(self._entries_at + entry * ENTRY_BYTES + 16, slots[slot].to_bytes(4))
+                slots[slot] = entry
+                entry += 1
+        return slots
+
+    def _numbers(self, entries: int) -> Iterator[array[int]]:
+        """Entries 1 to this one, in pieces, each entry as five 32-bit numbers."""
+        for first in range(1, entries + 1, _CHUNK_ENTRIES):
+            size = min(_CHUNK_ENTRIES, entries + 1 - first) * ENTRY_BYTES
+            numbers = array("i", self._disk.read(self._fd, self._entries_at + first * ENTRY_BYTES, size))
+            if sys.byteorder == "little":
+                numbers.byteswap()
+            yield numbers
+
+    def _overwrite(self, at: int, data: bytes) -> None:
+        """Write the blocks that differ, so that the rest of a sparse file stays sparse."""
+        for begin in range(0, len(data), _BLOCK_BYTES):
+            block = data[begin : begin + _BLOCK_BYTES]
+            if self._disk.read(self._fd, at + begin, len(block)) != block:
+                self._write(at + begin, block)
+
+    def _clear_from(self, at: int) -> None:
+        """Zero what lost entries left behind; entries beyond a long stretch of zeros may stay, nothing leads to them."""
+        clean = 0
+        while at < self._shape.file_bytes and clean < _CLEAN_BYTES:
+            block = self._disk.read(self._fd, at, min(16 * _BLOCK_BYTES, self._shape.file_bytes - at))
+            if block.strip(b"\0"):
+                self._write(at, bytes(len(block)))
+                clean = 0
+            clean += len(block)
+            at += len(block)

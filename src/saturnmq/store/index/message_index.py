@@ -1,0 +1,595 @@
+"""The folder of index files: finds the records of a topic by unique key or key word.
+
+Fed in the order of the commit log, from which it can always be made again, so a file that makes no sense is dropped and the
+offset named from which the log must be dispatched once more. Source: spec 02 section 4, DEL-09, RC-05, DUR-13.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Generator, Iterable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
+from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError, invariant
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.index.index_file import NAME_DIGITS, IndexFile, IndexShape, absolute, key_hash, raw_hash, topic_hash
+from saturnmq.store.property_scan import KEYS, UNIQUE_KEY, keys_of, last_property
+
+log = logging.getLogger(__name__)
+
+QUERY_COUNT_MAX: Final = 64  # maxMsgsNumBatch (IX-06)
+_PREFIXES_MAX: Final = 50_000
+_YEARS: Final = range(1970, 9999)  # of a name; the one after the last must still be a time
+_ROLLBACK: Final = int(SysFlag.ROLLBACK)
+
+# A client's unique key is 32 hex digits, 56 where its address is IPv6. The last four count; those before them stay the same for
+# a millisecond, and all but the last twelve as long as the client lives: the parts of the hash that these have are kept.
+_COUNT: Final = 4
+_TIME: Final = 8
+_HEADS_MAX: Final = 4096
+_STEM_MAX: Final = 64  # bytes; a property may have 32 KiB
+_HEX: Final = b"0123456789ABCDEF"
+_LOW: Final = {bytes((a, b)): a * 31 + b for a in _HEX for b in _HEX}
+_HIGH: Final = {pair: value * 31**2 for pair, value in _LOW.items()}
+_TIMES: Final = tuple({pair: value * 31**power for pair, value in _LOW.items()} for power in (10, 8, 6, 4))
+_U32: Final = 0xFFFFFFFF
+
+Record = tuple[str, bytes, int, int]  # topic, properties, physical offset, store time in Unix ms
+
+
+class Synced(NamedTuple):
+    """What is on disk for sure, to be noted durably by the store; `repair` takes it back.
+
+    file: number (its name) of the last index file, 0 for none. entries: so many of its entries. end_ms: store time of the
+    last of them, Unix ms. offset: the log is dispatched up to here, bytes.
+    """
+
+    file: int
+    entries: int
+    end_ms: int
+    offset: int
+
+
+class LastUpdate(NamedTuple):
+    """Store time and physical offset of the last record indexed; 0, 0 for none. For the answer of code 12."""
+
+    time_ms: int
+    offset: int
+
+
+class DamagedFile(NamedTuple):
+    """A file that `load` dropped, and why."""
+
+    path: Path
+    reason: str
+
+
+class IndexFlush:
+    """One flush: made on the loop by `begin_flush`, run in a thread, handed to `end_flush` on the loop."""
+
+    __slots__ = ("_descriptors", "_disk", "_folder", "files", "sealed_ms", "synced")
+
+    def __init__(self, disk: Disk, files: list[IndexFile], folder: Path | None, synced: Synced) -> None:
+        self.sealed_ms = max((file.end_ms for file in files if file.full), default=0)
+        self._disk = disk
+        self._descriptors = [file.descriptor() for file in files]
+        self._folder = folder
+        self.files = files
+        self.synced = synced
+
+    def run(self) -> None:
+        """Put the files on disk, older ones first. Raises OSError, after which nothing is flushed again (DUR-06)."""
+        for descriptor in self._descriptors:
+            self._disk.sync(descriptor)
+        if self._folder is not None:
+            self._disk.sync_folder(self._folder)
+
+
+def is_indexed(sys_flag: int) -> bool:
+    """Whether records of this kind are indexed: all but the ends of rolled back transactions (IX-08)."""
+    return sys_flag & TRANSACTION_MASK != _ROLLBACK
+
+
+class MessageIndex:
+    """Every method but `IndexFlush.run` belongs on the event loop's thread.
+
+    slots, entries_max: of each file (maxHashSlotNum, maxIndexNum). allocate: reserve a file's blocks when it is made, and
+    write through its mapping; else it is sparse and written by pwrite (DUR-04). sealed_ms: store time up to which full
+    files are on disk, which is the checkpoint's index time (IX-10); 0 until one is.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        slots: int,
+        entries_max: int,
+        disk: Disk,
+        clock_ms: Callable[[], int],
+        *,
+        allocate: bool = True,
+        query_count_max: int = QUERY_COUNT_MAX,
+    ) -> None:
+        invariant(slots > 0 and 1 < entries_max <= 2**31 - 1, "an index file has a slot and an entry at least")
+        self.folder = folder
+        self.sealed_ms = 0
+        self.synced: Synced | None = None
+        self._shape = IndexShape(slots, entries_max)
+        self._disk = disk
+        self._clock_ms = clock_ms
+        self._allocate = allocate
+        self._query_count_max = query_count_max
+        self._files: list[IndexFile] = []
+        self._new_name = False  # a file was made that the folder's entries on disk may lack
+        self._flush: IndexFlush | None = None
+        self._prefixes: dict[str, int] = {}
+        self._heads: dict[tuple[str, bytes], int] = {}
+        self._stems: dict[tuple[str, bytes], int] = {}
+
+    # ---- life
+
+    def load(self, *, unclean: bool = False) -> list[DamagedFile]:
+        """Read the headers of what is there. What it dropped: files that cannot be right, and all behind the first.
+
+        If it is not empty, the log must be dispatched again from `dispatch_from`. unclean: headers and entries may be of
+        different age, which `repair` mends; it must be called then. Raises StoreError if a file cannot be read
+        or removed.
+        """
+        if not self.folder.is_dir():
+            return []
+        names = [path for path in self.folder.iterdir() if len(path.name) == NAME_DIGITS and path.name.isdecimal()]
+        paths = sorted(path for path in names if path.name.isascii() and path.is_file())
+        damaged: list[DamagedFile] = []
+        for path in paths:
+            if damaged:
+                damaged.append(DamagedFile(path, f"follows {damaged[0].path.name}, which is damaged"))
+                continue
+            try:
+                self._files.append(self._loaded(path, unclean))
+            except CorruptRecord as error:
+                damaged.append(DamagedFile(path, error.message))
+            except OSError as error:
+                raise StoreError(f"cannot read {path}: {error.strerror}") from error
+        if damaged:
+            for path, reason in damaged:
+                log.warning("index file dropped path=%s reason=%s", path, reason)
+            log.warning("index: the log must be dispatched again from offset=%s", self.dispatch_from)
+            self._unlink([path for path, _ in reversed(damaged)])
+        return damaged
+
+    def _loaded(self, path: Path, unclean: bool) -> IndexFile:
+        if _name_time(path.name) is None:
+            raise CorruptRecord(f"{path} is not named by a time")
+        file = IndexFile.load(path, self._shape, self._disk)
+        end = self._files[-1].end_offset if self._files else 0
+        if file.begin_offset < end and (file.count > 1 or not unclean):
+            raise CorruptRecord(f"{path} begins at offset {file.begin_offset}, the file before it ends at {end}")
+        if file.end_offset != end and file.count <= 1 and not unclean:
+            raise CorruptRecord(
+                f"{path} has no entries but ends at offset {file.end_offset}, the file before it at {end}"
+            )
+        if not unclean:
+            file.check()
+        return file
+
+    def close(self) -> None:
+        """Close all files; nothing is synced."""
+        for file in self._files:
+            file.close()
+        if self._flush is not None:
+            for file in self._flush.files:
+                file.close()
+        self._files.clear()
+
+    def clear(self) -> None:
+        """Remove all files, to build the index anew from the log; not while a flush is under way. Raises StoreError."""
+        invariant(self._flush is None, "the index is not cleared during a flush")
+        self._drop(0)
+        self.synced = Synced(0, 0, 0, 0)
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files, oldest first."""
+        return [file.path for file in self._files]
+
+    @property
+    def total_bytes(self) -> int:
+        """Length of all files together."""
+        return len(self._files) * self._shape.file_bytes
+
+    @property
+    def dispatch_from(self) -> int:
+        """Physical offset of the last record indexed; it and what follows it may be missing in part. 0 for none."""
+        return self._files[-1].end_offset if self._files else 0
+
+    @property
+    def last_update(self) -> LastUpdate:
+        """Of the newest file (code 12)."""
+        if not self._files:
+            return LastUpdate(0, 0)
+        return LastUpdate(self._files[-1].end_ms, self._files[-1].end_offset)
+
+    # ---- put
+
+    def put(self, topic: str, keys: Iterable[str], physical_offset: int, store_ms: int) -> None:
+        """Index a record under its keys, in this order (IX-02..05). What is indexed already is not written again (IX-08).
+
+        A record whose keys were written in part, before a crash or a full disk, gets the others. Raises DiskFull and
+        StoreError; the index is whole then, and the same put may be tried again (IX-09).
+        """
+        prefix = self._prefixes.get(topic)
+        if prefix is None:
+            prefix = self._new_prefix(topic)
+        hashes = [key_hash(prefix, key) for key in keys if key]
+        if hashes:
+            self._put_hashes(hashes, physical_offset, store_ms)
+
+    def _put_hashes(self, hashes: list[int], physical_offset: int, store_ms: int) -> None:
+        file = self._files[-1] if self._files else None
+        start = 0
+        try:
+            if file is not None and file.stale:
+                file.write_header()
+            if file is not None and physical_offset <= file.end_offset:
+                start = self._already(hashes, physical_offset, store_ms)
+            while start < len(hashes):
+                if file is None or file.count >= self._shape.entries_max:
+                    file = self._roll(file)
+                start = file.put(hashes, start, physical_offset, store_ms)
+        except OSError as error:
+            kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
+            raise kind(f"cannot index offset {physical_offset}: {error.strerror}") from error
+
+    def put_many(self, records: Iterable[Record]) -> None:
+        """Index records in the order of their offsets, each as `put` would under `keys_of` its properties.
+
+        Raises DiskFull and StoreError; the same records may be given again then, what was written is not written twice.
+        """
+        heads, low, high = self._heads, _LOW, _HIGH
+        plain: list[tuple[int, int, int]] = []
+        for topic, raw, physical_offset, store_ms in records:
+            at = raw.rfind(UNIQUE_KEY) + 9
+            if at == 9 or (at > 9 and raw[at - 10] == 2):
+                end = raw.find(b"\x02", at)
+                head = raw[at : (end if end >= 0 else len(raw)) - _COUNT]
+                count_at = at + len(head)
+                try:
+                    start = heads.get((topic, head)) or self._new_head(topic, head)
+                    value = (start + high[raw[count_at : count_at + 2]] + low[raw[count_at + 2 : count_at + 4]]) & _U32
+                except KeyError:
+                    pass
+                else:
+                    plain.append((value if value < 0x80000000 else absolute(value), physical_offset, store_ms))
+                    if KEYS in raw:
+                        words = last_property(raw, KEYS).decode("utf-8", "replace")
+                        prefix = self._prefixes.get(topic) or self._new_prefix(topic)
+                        plain += [
+                            (key_hash(prefix, word), physical_offset, store_ms) for word in words.split(" ") if word
+                        ]
+                    continue
+            if plain:
+                self._put_plain(plain)
+                plain = []
+            keys = keys_of(raw)
+            if keys:
+                self.put(topic, keys, physical_offset, store_ms)
+        if plain:
+            self._put_plain(plain)
+
+    def _put_plain(self, items: list[tuple[int, int, int]]) -> None:
+        """Records with one item for each key. Raises DiskFull, StoreError."""
+        at = 0
+        while at < len(items):
+            file = self._files[-1] if self._files else None
+            _, physical_offset, store_ms = items[at]
+            if file and not file.full and not file.stale and physical_offset > file.end_offset and file.takes_many:
+                after = file.put_many(items, at)
+                if after > at:
+                    at = after
+                    continue
+            end = at + 1
+            while end < len(items) and items[end][1] == physical_offset:
+                end += 1
+            self._put_hashes([value for value, _, _ in items[at:end]], physical_offset, store_ms)
+            at = end
+
+    def _new_head(self, topic: str, head: bytes) -> int:
+        """The part of a unique key's hash that all but its last four characters have. Raises KeyError: it is none of a client."""
+        stem, time = head[:-_TIME], head[-_TIME:]
+        value = sum(power[time[at : at + 2]] for power, at in zip(_TIMES, (0, 2, 4, 6), strict=True))
+        start = self._stems.get((topic, stem))
+        if start is None:
+            if not 0 < len(stem) <= _STEM_MAX or not stem.isascii():
+                raise KeyError(stem)
+            if len(self._stems) >= _HEADS_MAX:
+                self._stems.clear()
+            prefix = self._prefixes.get(topic) or self._new_prefix(topic)
+            start = self._stems[topic, stem] = raw_hash(prefix, stem.decode()) * 31 ** (_TIME + _COUNT) & _U32
+        value += start
+        if len(self._heads) >= _HEADS_MAX:
+            self._heads.clear()
+        self._heads[topic, head] = value
+        return value
+
+    def _new_prefix(self, topic: str) -> int:
+        if len(self._prefixes) >= _PREFIXES_MAX:
+            self._prefixes.clear()
+        prefix = self._prefixes[topic] = topic_hash(topic)
+        return prefix
+
+    def _already(self, hashes: list[int], physical_offset: int, store_ms: int) -> int:
+        """How many keys of a record are there. Its time completes a header that was made again from entries."""
+        last = self._files[-1]
+        if physical_offset < last.end_offset:
+            return len(hashes)
+        count = 0
+        for file in reversed(self._files):
+            count += file.trailing(physical_offset, len(hashes) - count)
+            if count == len(hashes) or (file.count > 1 and file.begin_offset != physical_offset):
+                break
+        if count and last.count > 1 and last.end_ms != store_ms:
+            last.end_ms = store_ms
+            last.write_header()
+        return count
+
+    def _roll(self, full: IndexFile | None) -> IndexFile:
+        """The next file. Raises DiskFull, StoreError."""
+        self._disk.make_folder(self.folder)
+        path = self.folder / self._next_name()
+        file = IndexFile.create(path, self._shape, self._disk, allocate=self._allocate, after=full)
+        self._files.append(file)
+        self._new_name = True
+        log.info("index file made path=%s", path)
+        return file
+
+    def _next_name(self) -> str:
+        """The local time, or the one after the last name where the clock stands still or went back (IX-01)."""
+        time = datetime.fromtimestamp(self._clock_ms() / 1000)
+        last = _name_time(self._files[-1].path.name) if self._files else None
+        if last is not None and time <= last:
+            time = last + timedelta(milliseconds=1)
+        while (self.folder / _time_name(time)).exists():
+            time += timedelta(milliseconds=1)
+        return _time_name(time)
+
+    # ---- query
+
+    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Ascending physical offsets of the newest records that may have the key and were stored in this time (IX-06).
+
+        Only hashes are kept: the caller reads each record and looks at its key (IX-03). Raises StoreError.
+        """
+        steps = self.search(topic, key, max_count, begin_ms, end_ms)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                found: list[int] = done.value
+                return found
+
+    def search(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    ) -> Generator[None, None, list[int]]:
+        """As `query`, but yields now and then, so that a long chain does not hold up the loop; returns the offsets."""
+        found: list[int] = []
+        count_max = min(max_count, self._query_count_max)
+        value = key_hash(topic_hash(topic), key)
+        for file in reversed(self._files.copy()):
+            if file.removed:
+                continue
+            if file.overlaps(begin_ms, end_ms):
+                yield from file.search(value, count_max, begin_ms, end_ms, found)
+            if file.begin_ms < begin_ms or len(found) >= count_max:
+                break
+        found.sort()
+        return found
+
+    # ---- flush
+
+    @property
+    def flush_due(self) -> bool:
+        """Whether a full file waits to be synced, which should not wait for the next round (IX-10)."""
+        return self._flush is None and any(file.dirty for file in self._files[:-1])
+
+    @property
+    def synced_offset(self) -> int:
+        """The index of the log up to here is on disk; 0 when nothing is known."""
+        return self.synced.offset if self.synced else 0
+
+    @property
+    def synced_entries(self) -> int:
+        """So many entries of the file named in `synced` are on disk; 0 when nothing is known."""
+        return self.synced.entries if self.synced else 0
+
+    def begin_flush(self, dispatched: int | None = None) -> IndexFlush | None:
+        """What to sync now; None when nothing is to be synced. At most one flush is under way.
+
+        dispatched: the log was dispatched up to here, records without keys included. Raises StoreError.
+        """
+        invariant(self._flush is None, "one flush of the index at a time, and none after a failed one")
+        last = self._files[-1] if self._files else None
+        offset = self.dispatch_from if dispatched is None else max(dispatched, self.dispatch_from)
+        synced = Synced(last.number, last.count - 1, last.end_ms, offset) if last else Synced(0, 0, 0, offset)
+        dirty = [file for file in self._files if file.dirty]
+        if last is not None and last.stale:
+            try:
+                last.write_header()
+            except OSError as error:
+                raise StoreError(f"cannot write {last.path}: {error.strerror}") from error
+        if not dirty:
+            self.synced = synced
+            return None
+        flush = IndexFlush(self._disk, dirty, self.folder if self._new_name else None, synced)
+        self._new_name = False
+        for file in dirty:
+            file.dirty, file.busy = False, True
+            file.advise_away()  # in one step, as in MappedFile.before_flush
+        self._flush = flush
+        return flush
+
+    def end_flush(self, flush: IndexFlush) -> None:
+        """Its `run` has returned: what it covered is on disk. Idle files are closed."""
+        invariant(flush is self._flush, "the flush that was begun is the one that ends")
+        self._flush = None
+        self.synced = flush.synced
+        self.sealed_ms = max(self.sealed_ms, flush.sealed_ms)
+        for file in flush.files:
+            file.busy = False
+            if file.removed or file is not self._files[-1]:
+                file.release()
+
+    def trim(self) -> None:
+        """Give back the memory of idle files: older ones are closed, the last one's mapping is advised away."""
+        for file in self._files[:-1]:
+            file.release()
+        if self._files:
+            self._files[-1].advise_away()
+
+    # ---- dropping
+
+    def delete_before(self, min_physical_offset: int) -> list[Path]:
+        """Remove leading files that end before the commit log begins, never the last; what went (DEL-09).
+
+        Raises OSError.
+        """
+        gone: list[Path] = []
+        while len(self._files) > 1 and self._files[0].end_offset < min_physical_offset:
+            self._files[0].remove()
+            gone.append(self._files.pop(0).path)
+        if gone:
+            log.info("index files expired count=%s last=%s log_begins=%s", len(gone), gone[-1], min_physical_offset)
+        return gone
+
+    def truncate(self, physical_offset: int) -> int:
+        """The log was cut here: what points at or behind it goes. From where the log must be dispatched again.
+
+        To be called at every start, with the log's end: damage may point anywhere. Done when it returns, on disk too.
+        `synced` falls with it, and must be noted before the log is appended to: what the old note calls safe will be written
+        again. Not while a flush is under way. Raises StoreError.
+        """
+        invariant(self._flush is None, "the index is not cut during a flush")
+        keep = len(self._files)
+        while keep and (self._files[keep - 1].count <= 1 or self._files[keep - 1].begin_offset >= physical_offset):
+            keep -= 1
+        dropped = keep < len(self._files)
+        self._drop(keep)
+        if self._files and self._files[-1].end_offset >= physical_offset:
+            dropped = True
+            self._cut_last(self._files[-1].before(physical_offset), None)
+        if not dropped:
+            if self.synced is not None and self.synced.offset > physical_offset:
+                self.synced = self.synced._replace(offset=physical_offset)
+            return physical_offset
+        self._flush_now()
+        log.warning("index cut at offset=%s files=%s", physical_offset, len(self._files))
+        return self.dispatch_from
+
+    def _flush_now(self) -> None:
+        flush = self.begin_flush()
+        if flush is None:
+            return
+        try:
+            flush.run()
+        except OSError as error:
+            raise StoreError(f"cannot sync the index files in {self.folder}: {error.strerror}") from error
+        self.end_flush(flush)
+
+    def repair(self, synced: Synced | None, index_ms: int = 0) -> int:
+        """After `load` and an unclean stop: from which physical offset the log must be dispatched into the index again.
+
+        synced: what was noted last; the last file is cut back to that and made whole. None, when another broker wrote the files:
+        those that were not full or end after the checkpoint's index_ms go (RC-05). Done when it returns, on disk too; cut off
+        anywhere and called again it ends the same (DUR-20). Note `synced` before the next put. Raises StoreError.
+        """
+        offset = self._repair_foreign(index_ms) if synced is None else self._repair_own(synced)
+        for file in self._files:
+            file.dirty = False  # a file is noted, by us or in the checkpoint, after all before it were synced
+        last = self._files[-1] if self._files else None
+        self.synced = Synced(last.number, last.count - 1, last.end_ms, offset) if last else Synced(0, 0, 0, offset)
+        log.warning("index repaired files=%s noted=%s dispatch_from=%s", len(self._files), synced, offset)
+        return offset
+
+    def _repair_own(self, synced: Synced) -> int:
+        self._drop(sum(file.number <= synced.file for file in self._files))
+        if not self._files:
+            return 0 if synced.file else synced.offset
+        file = self._files[-1]
+        whole = file.number == synced.file and 0 < synced.entries < file.count
+        entries = synced.entries if whole else file.count - 1
+        try:
+            if whole:
+                file.check(entries, synced.end_ms)
+            else:
+                file.check()
+        except CorruptRecord as error:
+            log.warning("index file dropped path=%s reason=%s", file.path, error.message)
+            entries = 0
+        if entries and file.offset_of(entries) > synced.offset:
+            log.warning("index file dropped path=%s reason=its last entry is not what was noted", file.path)
+            entries = 0
+        self._cut_last(entries, synced.end_ms if whole else None)
+        return synced.offset if whole and entries else self.dispatch_from
+
+    def _repair_foreign(self, index_ms: int) -> int:
+        keep = 0
+        while keep < len(self._files) and self._kept(self._files[keep], index_ms):
+            keep += 1
+        begin = self._files[keep].begin_offset if keep < len(self._files) else 0
+        self._drop(keep)
+        return self.dispatch_from if self._files else begin
+
+    def _kept(self, file: IndexFile, index_ms: int) -> bool:
+        if not file.full or file.end_ms > index_ms:
+            return False
+        try:
+            file.check()
+        except CorruptRecord as error:
+            log.warning("index file dropped path=%s reason=%s", file.path, error.message)
+            return False
+        return True
+
+    def _cut_last(self, entries: int, end_ms: int | None) -> None:
+        """Keep so many entries of the last file, or drop it. Raises StoreError."""
+        file = self._files[-1]
+        if entries < 1:
+            self._drop(len(self._files) - 1)
+            return
+        try:
+            file.cut(entries, end_ms)
+        except OSError as error:
+            raise StoreError(f"cannot repair {file.path}: {error.strerror}") from error
+
+    def _drop(self, keep: int) -> None:
+        """Remove all files but the first, newest first. Raises StoreError."""
+        dropped = self._files[keep:][::-1]
+        for file in dropped:
+            file.removed = True
+            file.release()
+        del self._files[keep:]
+        self._unlink([file.path for file in dropped])
+
+    def _unlink(self, paths: list[Path]) -> None:
+        if not paths:
+            return
+        try:
+            for path in paths:
+                self._disk.unlink(path)
+            self._disk.sync_folder(self.folder)
+        except OSError as error:
+            raise StoreError(f"cannot remove index files in {self.folder}: {error.strerror}") from error
+
+
+def _name_time(name: str) -> datetime | None:
+    """The local time that names a file; None if it is none."""
+    try:
+        time = datetime.strptime(name[:-3], "%Y%m%d%H%M%S").replace(microsecond=int(name[-3:]) * 1000)
+    except ValueError:
+        return None
+    return time if time.year in _YEARS else None
+
+
+def _time_name(time: datetime) -> str:
+    return f"{time:%Y%m%d%H%M%S}{time.microsecond // 1000:03d}"

@@ -1,0 +1,401 @@
+"""The commit log: one sequence of records for all topics. Source: spec 02 section 1. Record layout: protocol/message.py."""
+
+# End-of-file filler, big-endian. Source: spec 02 section 15, ST-12.
+#    0  i32  bytes left in the file
+#    4  i32  magic 0xCBD43194
+
+from __future__ import annotations
+
+import mmap
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from saturnmq.protocol.codes import SysFlag
+from saturnmq.protocol.errors import StoreError
+from saturnmq.protocol.message import (
+    AT_PHYSICAL_OFFSET,
+    AT_STORE_TIMESTAMP_V4,
+    BLANK_MAGIC,
+    MESSAGE_MAGIC,
+    RECORD_FIXED_BYTES,
+    RECORD_V4,
+    Buffer,
+    Message,
+    encode_record,
+    pack_host,
+)
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.mapped_file import MappedFile, MappedFiles
+
+END_BLANK_BYTES: Final = 8  # every file keeps room for a filler header
+_BLANK: Final = struct.Struct(">ii")
+_I16: Final = struct.Struct(">h")
+_I64: Final = struct.Struct(">q")
+_HEAD: Final = struct.Struct(">ii")
+_HOSTS_MAX: Final = 4096
+_TOPICS_MAX: Final = 100_000
+_ZERO_STEP: Final = 1 << 16
+_ZEROS: Final = bytes(_ZERO_STEP)
+_SPARE_AT_PERCENT: Final = 80  # the next file is made when the current one is this full
+_RESIDENT_BYTES: Final = 32 << 20  # of the current file stay mapped behind its end
+_BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
+_HOSTS_V4: Final = ~int(
+    SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+)  # a record with short hosts must not say otherwise
+
+
+class Record(NamedTuple):
+    """Size and magic of what stands at an offset."""
+
+    size: int
+    magic: int
+
+
+class CommitLog:
+    """Appends records and reads slices of them.
+
+    end: where the next record goes, bytes. readable: everything before it may be read; behind `end` only while the
+    transient pool holds bytes that are not committed to the file yet (MF-02).
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        file_bytes: int,
+        disk: Disk,
+        *,
+        pool_size: int = 0,
+        full: Callable[[Path], bool] = bool,
+    ) -> None:
+        self._files = MappedFiles(folders, file_bytes, disk)
+        self._full = full
+        self._current: MappedFile | None = None
+        self._spare: MappedFile | None = None
+        self._pool = [mmap.mmap(-1, file_bytes) for _ in range(pool_size)]
+        self._pooled = pool_size > 0
+        self.file_bytes = file_bytes
+        self.end = 0
+        self.committed = 0
+        self._hosts: dict[str, bytes] = {}
+        self._topics: dict[str, bytes] = {}
+
+    @property
+    def files(self) -> list[MappedFile]:
+        return self._files.files
+
+    @property
+    def start(self) -> int:
+        """Offset of the first byte kept; -1 without files (ST-19)."""
+        return self.files[0].start if self.files else -1
+
+    @property
+    def readable(self) -> int:
+        return self.committed if self._pooled else self.end
+
+    @property
+    def free_buffers(self) -> int:
+        """Buffers left in the transient pool (MF-13)."""
+        return len(self._pool)
+
+    @property
+    def pooled(self) -> bool:
+        return self._pooled
+
+    def load(self) -> None:
+        """Map the files. Raises CorruptRecord, StoreError."""
+        self._files.load()
+        self.end = self.committed = self.files[-1].end if self.files else 0
+        self._current = None
+
+    def set_end(self, end: int) -> int:
+        """The log ends here: later files go, and what is left of old bytes behind it is zeroed (RC-10).
+
+        Returns how many bytes were zeroed: without it a record of a former life, cut off by a bad one before it, could be
+        taken for a good one after the next crash.
+        """
+        self._files.truncate(end)
+        self.end = self.committed = end
+        self._current = self._files.find(end) if self.files else None
+        zeroed = 0
+        if self._current is not None:
+            file = self._current
+            for at in range(end - file.start, file.size_bytes, _ZERO_STEP):
+                step = min(_ZERO_STEP, file.size_bytes - at)
+                if file.view[at : at + step] != _ZEROS[:step]:
+                    file.map[at : at + step] = _ZEROS[:step]
+                    zeroed += step
+            file.forget_pages(file.end)
+        return zeroed
+
+    # ---- writing
+
+    def room(self, size: int) -> MappedFile:
+        """The file that takes a record of size bytes next; rolls to a new one when it does not fit (ST-12).
+
+        Raises DiskFull, StoreError, and StoreError for a record that fits no file.
+        """
+        file = self._current
+        if file is not None and size + END_BLANK_BYTES <= file.end - self.end:
+            return file
+        if size + END_BLANK_BYTES > self.file_bytes:
+            raise StoreError(f"a record of {size} bytes does not fit a commit log file of {self.file_bytes} bytes")
+        if file is not None and self.end < file.end:
+            left = file.end - self.end
+            following = self._next(file.end)
+            if left >= END_BLANK_BYTES:
+                at = self.end - file.start
+                file.target[at : at + END_BLANK_BYTES] = _BLANK.pack(left, BLANK_MAGIC)
+            self.end = file.end
+        else:
+            following = self._next(self.end)
+        self._current = following
+        return following
+
+    def _next(self, start: int) -> MappedFile:
+        file = self._files.find(start)
+        if file is None:
+            file, self._spare = self._spare, None
+            if file is not None and file.start != start:
+                file.delete()
+                file = None
+            if file is None:
+                file = self._files.make(start, self._folder_for(start))
+            self.files.append(file)
+        if self._pooled:
+            if not self._pool:
+                raise StoreError("the transient pool has no buffer left (transientStorePoolSize); the disk is too slow")
+            file.target = self._pool.pop()
+        return file
+
+    def _folder_for(self, start: int) -> Path:
+        """Files go round the folders that are not full (ST-20)."""
+        folders = sorted(self._files.folders)
+        usable = [folder for folder in folders if not self._full(folder)] or folders
+        return usable[start // self.file_bytes % len(usable)]
+
+    @property
+    def wants_spare(self) -> bool:
+        """Whether the current file is so full that the next should be made, in a thread (MF-09)."""
+        file = self._current
+        return (
+            file is not None
+            and self._spare is None
+            and file is self.files[-1]
+            and self.end - file.start > self.file_bytes * _SPARE_AT_PERCENT // 100
+        )
+
+    def make_spare(self) -> MappedFile:
+        """The file behind the last one; give it to `keep_spare` on the loop. Raises DiskFull, StoreError."""
+        start = self.files[-1].end
+        return self._files.make(start, self._folder_for(start))
+
+    def keep_spare(self, file: MappedFile) -> None:
+        """Take a prepared file; one that came too late is closed (its successor in the list is mapped already)."""
+        if self._spare is None and self.files and file.start == self.files[-1].end:
+            self._spare = file
+        else:
+            file.close()
+
+    def commit(self) -> int:
+        """Copy from the pool's buffers into the files (MF-04); returns the bytes copied, without a pool 0."""
+        if not self._pooled or self.committed == self.end:
+            return 0
+        before = self.committed
+        for file in self.files:
+            if file.end <= self.committed or file.start >= self.end:
+                continue
+            at, stop = max(self.committed, file.start) - file.start, min(self.end, file.end) - file.start
+            if file.target is not file.map:
+                file.map[at:stop] = file.target[at:stop]
+                if stop == file.size_bytes:
+                    self._pool.append(file.target)
+                    file.target = file.map
+        self.committed = self.end
+        return self.committed - before
+
+    def append(self, message: Message, queue_offset: int, store_ms: int) -> int:
+        """Write the record; its size in bytes. Sets the message's offsets and times. Raises DiskFull, StoreError.
+
+        The caller has checked the lengths of topic and properties.
+        """
+        born, store = self._host(message.born_host), self._host(message.store_host)
+        if len(born) != 8 or len(store) != 8:
+            return self._append_v6(message, queue_offset, store_ms)
+        body, properties = message.body, message.properties_raw
+        topic = self._topics.get(message.topic)
+        if topic is None:
+            if len(self._topics) > _TOPICS_MAX:
+                self._topics.clear()
+            raw = message.topic.encode()
+            topic = self._topics[message.topic] = bytes((len(raw),)) + raw
+        body_bytes = len(body)
+        size = RECORD_FIXED_BYTES - 1 + body_bytes + len(topic) + len(properties)
+        file = self.room(size)
+        end = self.end
+        at = end - file.start
+        crc = zlib.crc32(body) & 0x7FFFFFFF
+        try:
+            head = RECORD_V4.pack(
+                size,
+                MESSAGE_MAGIC,
+                crc,
+                message.queue_id,
+                message.flag,
+                queue_offset,
+                end,
+                message.sys_flag & _HOSTS_V4,
+                message.born_timestamp_ms,
+                born[:4],
+                message.born_host[1],
+                store_ms,
+                store[:4],
+                message.store_host[1],
+                message.reconsume_times,
+                message.prepared_transaction_offset,
+                body_bytes,
+            )
+        except struct.error as error:
+            raise StoreError(f"a number of the message does not fit its field: {error}") from error
+        file.target[at : at + size] = b"".join((head, body, topic, _I16.pack(len(properties)), properties))
+        self.end = end + size
+        message.queue_offset, message.physical_offset, message.store_timestamp_ms = queue_offset, end, store_ms
+        message.store_bytes, message.body_crc = size, crc
+        return size
+
+    def append_entries(
+        self, common: Message, entries: Sequence[tuple[Buffer, bytes, int]], queue_offset: int, store_ms: int
+    ) -> list[tuple[int, int]] | None:
+        """Write a record for each body, properties and flag, one behind the other; the rest is as in `common`.
+
+        Physical offset and size in bytes of each; None when they need more room than the file has, or are none of
+        IPv4. The caller has checked all lengths. Raises DiskFull, StoreError.
+        """
+        born, store = self._host(common.born_host), self._host(common.store_host)
+        if len(born) != 8 or len(store) != 8:
+            return None
+        raw_topic = common.topic.encode()
+        topic = bytes((len(raw_topic),)) + raw_topic
+        fixed = RECORD_FIXED_BYTES + len(raw_topic)
+        total = sum([len(body) + len(properties) for body, properties, _ in entries]) + fixed * len(entries)
+        if total + END_BLANK_BYTES > self.file_bytes:
+            return None
+        file = self.room(total)
+        start = end = self.end
+        queue_id, sys_flag, born_ms = common.queue_id, common.sys_flag & _HOSTS_V4, common.born_timestamp_ms
+        born_ip, born_port, store_ip, store_port = born[:4], common.born_host[1], store[:4], common.store_host[1]
+        times, prepared = common.reconsume_times, common.prepared_transaction_offset
+        parts: list[Buffer] = []
+        places = []
+        head, short, crc32 = RECORD_V4.pack, _I16.pack, zlib.crc32
+        for body, properties, flag in entries:
+            body_bytes, properties_bytes = len(body), len(properties)
+            size = fixed + body_bytes + properties_bytes
+            parts += (
+                head(
+                    size, MESSAGE_MAGIC, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, end, sys_flag, born_ms,
+                    born_ip, born_port, store_ms, store_ip, store_port, times, prepared, body_bytes,
+                ),
+                body, topic, short(properties_bytes), properties,
+            )  # fmt: skip
+            places.append((end, size))
+            end += size
+            queue_offset += 1
+        at = start - file.start
+        file.target[at : at + total] = b"".join(parts)
+        self.end = end
+        return places
+
+    def _append_v6(self, message: Message, queue_offset: int, store_ms: int) -> int:
+        message.queue_offset, message.store_timestamp_ms = queue_offset, store_ms
+        record = encode_record(message)
+        return self.append_raw(record, message)
+
+    def append_raw(self, record: bytes, message: Message) -> int:
+        """Write an encoded record, its physical offset patched in."""
+        size = len(record)
+        file = self.room(size)
+        at = self.end - file.start
+        place = AT_PHYSICAL_OFFSET
+        file.target[at : at + size] = record[:place] + _I64.pack(self.end) + record[place + 8 :]
+        message.physical_offset, message.store_bytes = self.end, size
+        self.end += size
+        return size
+
+    def _host(self, host: tuple[str, int]) -> bytes:
+        packed = self._hosts.get(host[0])
+        if packed is None:
+            if len(self._hosts) > _HOSTS_MAX:
+                self._hosts.clear()
+            packed = self._hosts[host[0]] = pack_host((host[0], 0))
+        return packed
+
+    # ---- reading
+
+    def record_at(self, offset: int) -> Record | None:
+        """Size and magic at an offset; None outside the log."""
+        file = self._files.find(offset)
+        if file is None or offset < file.start or offset + 8 > min(file.end, self.readable):
+            return None
+        return Record(*_HEAD.unpack_from(file.map, offset - file.start))
+
+    def unpack_at(self, layout: struct.Struct, offset: int) -> tuple[int, ...] | None:
+        """Fields at an offset; None when they do not lie inside one file of the log."""
+        file = self._files.find(offset)
+        if file is None or offset + layout.size > min(file.end, self.readable):
+            return None
+        return layout.unpack_from(file.map, offset - file.start)
+
+    def view(self, offset: int, size: int) -> memoryview | None:
+        """Bytes of the log inside one file; None when they are not all there (ST-18)."""
+        file = self._files.find(offset)
+        if file is None or size < 0 or offset + size > min(file.end, self.readable):
+            return None
+        at = offset - file.start
+        return file.view[at : at + size]
+
+    def store_time(self, offset: int) -> int:
+        """Store timestamp of the record at an offset, Unix ms; -1 when there is none."""
+        head = self.view(offset, 68)
+        if head is None or _HEAD.unpack_from(head, 0)[1] != MESSAGE_MAGIC:
+            return -1
+        at = AT_STORE_TIMESTAMP_V4
+        if int.from_bytes(head[36:40], "big") & _BORN_V6:
+            at += 12
+            head = self.view(offset, at + 8)
+            if head is None:
+                return -1
+        return int(_I64.unpack_from(head, at)[0])
+
+    def next_file_start(self, offset: int) -> int:
+        """Start of the file behind the one that holds offset (ST-18)."""
+        return offset + self.file_bytes - offset % self.file_bytes
+
+    def dirty_files(self, flushed: int) -> list[MappedFile]:
+        """Files with bytes behind `flushed`, oldest first; with the one whose first byte comes next, where a start may have
+        zeroed what a former life left. Safe in a thread: of the files as they are now."""
+        return [file for file in list(self.files) if file.end > flushed and file.start <= self.readable]
+
+    def forget_pages(self, flushed: int) -> None:
+        """Bytes on disk long enough need not stay resident in this process."""
+        for file in self.files:
+            if file.start < flushed:
+                file.forget_pages(min(flushed - _RESIDENT_BYTES, file.end) if file is self._current else file.end)
+
+    def drop_first(self) -> None:
+        """Delete the oldest file. Raises OSError."""
+        self.files.pop(0).delete()
+
+    def drop_spare(self) -> None:
+        """Delete a prepared file that was never used (MF-09). Raises OSError."""
+        if self._spare is not None:
+            self._spare.delete()
+            self._spare = None
+
+    def close(self) -> None:
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
+        self._files.close()

@@ -1,0 +1,1 @@
+"""Maintenance: retention, deletion, periodic checks."""

@@ -1,0 +1,280 @@
+"""What the store does by the clock: flush, write queues and index, note how far all is on disk, delete what is too old.
+
+One task for all of it; every disk call runs in a thread, every decision on the loop. Source: spec 02 sections 7 and 8.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from saturnmq.protocol.errors import DiskFull, FlushFailed, StoreError
+from saturnmq.store.files.mapped_file import PAGE_BYTES
+from saturnmq.store.index.message_index import Synced
+from saturnmq.store.log.flush import Flusher
+from saturnmq.store.maintenance.retention import MANUAL_RUNS, Policy, decide, delete_hours
+from saturnmq.store.recovery.checkpoint import Note
+
+if TYPE_CHECKING:
+    from saturnmq.store.store import MessageStore
+
+log = logging.getLogger(__name__)
+
+NOTE_BYTES: Final = 256 << 20  # so much of the log is dispatched again at most after a crash
+VERIFY_BYTES: Final = 64 << 20  # so much of the log is read at every start
+BOUNDARY_BYTES: Final = 8 << 20
+_FORGET_BYTES: Final = 32 << 20
+_CLEAN_FIRST_S: Final = 60.0
+_RECHECK_S: Final = 1.0
+
+
+class Upkeep:
+    """The store's timers."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._task: asyncio.Task[None] | None = None
+        self._boundaries: deque[int] = deque()
+        self._manual_runs = 0
+        self._forgotten = 0
+        self._writing = asyncio.Lock()
+        self._stopping = asyncio.Event()
+        settings = store.settings
+        self._policy = Policy(
+            delete_hours(settings.delete_when),
+            settings.file_reserved_hours * 3_600_000,
+            settings.disk_percent_max,
+            settings.clean_forcibly,
+        )
+
+    @property
+    def running(self) -> bool:
+        """Whether the timers run, and so a loop does."""
+        return self._task is not None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._guard())
+
+    async def stop(self) -> None:
+        """End the timers. What they have begun is finished: a write is never left to a thread that nobody waits for."""
+        self._stopping.set()
+        if self._task is not None:
+            await self._task
+            self._task = None
+
+    def arm(self) -> None:
+        """The next runs delete expired files at any hour (DEL-08)."""
+        self._manual_runs = MANUAL_RUNS
+
+    # ---- the rounds
+
+    async def _guard(self) -> None:
+        """A store that nobody flushes any more takes no more messages."""
+        try:
+            await self._run()
+        except (OSError, StoreError, ValueError, RuntimeError) as error:
+            log.exception("the store's upkeep failed")
+            self._store.stop_writing(StoreError(f"the store's upkeep failed: {type(error).__name__}: {error}"))
+
+    async def _run(self) -> None:
+        settings, flusher = self._store.settings, self._store.flusher
+        loop = asyncio.get_running_loop()
+        tick_s = (
+            min(settings.flush_interval_ms, settings.commit_interval_ms if self._store.log.pooled else 2**31) / 1000
+        )
+        now = loop.time()
+        last_flush = last_log = last_queue = last_note = last_check = now
+        checked = False
+        next_clean = now + min(_CLEAN_FIRST_S, settings.clean_interval_ms / 1000)
+        while not await self._sleep(tick_s):
+            now = loop.time()
+            self._store.commit()
+            if (now - last_flush) * 1000 >= settings.flush_interval_ms:
+                last_flush = now
+                thorough = (now - last_log) * 1000 >= settings.flush_thorough_ms
+                if thorough or flusher.due(settings.flush_least_pages):
+                    flusher.start()
+                    last_log = now
+            await self._prepare_file(flusher)
+            if (now - last_note) * 1000 >= settings.flush_queue_thorough_ms or self._far_from_note():
+                last_note = last_queue = now
+                await self._guarded(0)
+            elif (now - last_queue) * 1000 >= settings.flush_queue_interval_ms:
+                last_queue = now
+                await self._guarded(settings.flush_queue_least_pages * PAGE_BYTES)
+            if (self._store.refusal or not checked) and now - last_check >= _RECHECK_S:
+                last_check, checked = now, True
+                self._store.recheck(await asyncio.to_thread(self._store.disk_usage))
+            if now >= next_clean:
+                next_clean = now + settings.clean_interval_ms / 1000
+                await self.clean()
+
+    async def _sleep(self, seconds: float) -> bool:
+        """Wait for the next turn; True when there is none."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        return self._stopping.is_set()
+
+    def _far_from_note(self) -> bool:
+        note = self._store.checkpoint.note
+        return note is not None and self._store.dispatched - note.dispatched > NOTE_BYTES
+
+    async def _prepare_file(self, flusher: Flusher) -> None:
+        """Make the next commit log file before it is needed (MF-09), and let go of resident pages."""
+        store = self._store
+        if store.log.wants_spare and store.failure is None:
+            try:
+                store.log.keep_spare(await asyncio.to_thread(store.log.make_spare))
+            except StoreError as error:
+                log.warning("cannot prepare the next commit log file: %s", error)
+        end = store.log.end
+        if end - self._forgotten >= _FORGET_BYTES:
+            self._forgotten = end
+            store.log.forget_pages(flusher.flushed)
+            if store.index is not None:
+                store.index.trim()
+        if not self._boundaries or end - self._boundaries[-1] >= BOUNDARY_BYTES:
+            self._boundaries.append(end)
+
+    async def _guarded(self, least_bytes: int) -> None:
+        """Write queues, or all; a full disk is tried again, any other failure is final."""
+        store = self._store
+        if store.failure is not None:
+            return
+        try:
+            if least_bytes:
+                await self._write_queues(least_bytes)
+            else:
+                await self.write_all()
+        except (OSError, StoreError) as error:
+            if isinstance(error, DiskFull) or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+                log.error("no room for consume queues or index: %s; tried again", error)
+                store.refusal = f"the disk is full: {error}"
+            elif isinstance(error, FlushFailed):
+                store.stop_writing(error)
+            else:
+                store.stop_writing(FlushFailed(f"writing of consume queues failed: {error}"))
+
+    async def _write_queues(self, least_bytes: int) -> None:
+        store = self._store
+        async with self._writing:
+            todo = store.queues.round(least_bytes)
+            if not todo.queues:
+                return
+            try:
+                await asyncio.to_thread(todo.write, store.disk, store.queues.list_file)
+            except BaseException:
+                store.queues.untaken(todo)
+                raise
+            todo.done()
+
+    async def write_all(self) -> None:
+        """Log, queues and index on disk, then the note that says so. Raises OSError, StoreError."""
+        store = self._store
+        async with self._writing:
+            dispatched, stored_ms = store.dispatched, store.last_store_ms
+            todo = store.queues.round(0)
+            try:
+                if store.flusher.flushed < dispatched:
+                    await store.flusher.wait(dispatched, 600_000)
+                await asyncio.to_thread(todo.write, store.disk, store.queues.list_file)
+            except BaseException:
+                store.queues.untaken(todo)
+                raise
+            todo.done()
+            await self._flush_index(dispatched)
+            checkpoint = store.checkpoint
+            checkpoint.commit_log_ms = checkpoint.consume_queue_ms = stored_ms
+            note = self.note(dispatched)
+            await asyncio.to_thread(checkpoint.write, note)
+
+    async def _flush_index(self, dispatched: int) -> None:
+        index, waiting = self._store.index, self._store.index_queue
+        if index is None or waiting is None:
+            return
+        self._store.put_in_index()
+        flush = index.begin_flush(waiting.covered(dispatched))
+        if flush is not None:
+            await asyncio.to_thread(flush.run)
+            index.end_flush(flush)
+        self._store.checkpoint.index_ms = max(self._store.checkpoint.index_ms, index.sealed_ms)
+
+    def note(self, dispatched: int) -> Note:
+        """What the checkpoint may say when everything before `dispatched` is on disk."""
+        store = self._store
+        synced = store.flusher.flushed
+        while len(self._boundaries) > 1 and self._boundaries[1] <= synced - VERIFY_BYTES:
+            self._boundaries.popleft()
+        verify = self._boundaries[0] if self._boundaries else synced
+        index = store.index.synced if store.index is not None else None
+        place = index or Synced(0, 0, 0, dispatched)
+        return Note(synced, dispatched, place.offset, place.file, place.entries, min(verify, synced), place.end_ms)
+
+    def begin_at(self, boundaries: Sequence[int]) -> None:
+        """The store is open; records begin at these offsets."""
+        self._boundaries.extend(boundaries)
+        self._forgotten = self._store.log.end
+
+    # ---- retention
+
+    async def clean(self) -> None:
+        """One run of the cleaning (DEL-01..09)."""
+        store = self._store
+        usage = await asyncio.to_thread(store.disk_usage)
+        modified = await asyncio.to_thread(self._modified_ms)
+        if any(self._queues_reach() < file.end <= store.flusher.flushed for file in store.log.files):
+            await self._guarded(0)
+        safe = min(store.flusher.flushed, self._queues_reach())
+        current = next((n for n, file in enumerate(store.log.files) if file.end > safe), len(store.log.files) - 1)
+        decision = decide(
+            self._policy,
+            usage,
+            hour=time.localtime(store.clock_ms() / 1000).tm_hour,
+            manual=self._manual_runs > 0,
+            modified_ms=modified,
+            now_ms=store.clock_ms(),
+            written_files=max(min(current, len(store.log.files) - 1), 0),
+        )
+        self._manual_runs = max(0, self._manual_runs - 1)
+        for number in range(decision.delete):
+            if number:
+                await asyncio.sleep(store.settings.delete_pause_ms / 1000)
+            await self._delete_first(decision.reason)
+        if decision.delete:
+            await self._delete_behind()
+        store.recheck(await asyncio.to_thread(store.disk_usage) if decision.delete else usage)
+        if not store.refusal:
+            await asyncio.to_thread(store.reserve.take)
+
+    def _queues_reach(self) -> int:
+        """Before this offset nothing is dispatched again after a crash: the queues must not need the log before it."""
+        note = self._store.checkpoint.note
+        return note.dispatched if note is not None else 0
+
+    def _modified_ms(self) -> list[int]:
+        found = []
+        for file in list(self._store.log.files):
+            with contextlib.suppress(FileNotFoundError):
+                found.append(file.path.stat().st_mtime_ns // 1_000_000)
+        return found
+
+    async def _delete_first(self, reason: str) -> None:
+        file = self._store.log.files.pop(0)
+        log.info("delete commit log file path=%s reason=%s", file.path, reason)
+        await asyncio.to_thread(file.delete)
+
+    async def _delete_behind(self) -> None:
+        """Consume queues and index follow the log (DEL-09)."""
+        store = self._store
+        start = store.log.start
+        for queue in list(store.queues.by_key.values()):
+            if queue.delete_before(start):
+                await asyncio.sleep(store.settings.delete_queue_pause_ms / 1000)
+        if store.index is not None:
+            store.index.delete_before(start)

@@ -1,0 +1,259 @@
+"""The extension of a consume queue: what the broker knew of each message when it was dispatched. Source: spec 02 CQ-13, CQ-14.
+
+It only spares reading messages that a filter does not want: an address that leads nowhere lets its message pass. Like its
+queue it keeps no file open, is written in rounds (before the units that point to it), and is made again from the log.
+Where it ends is not read from its files but from the queue's last unit: so nothing stale is ever taken for content.
+"""
+
+# Extension unit, big-endian; `consumequeue_ext/<topic>/<queueId>/`. Source: spec 02 section 15, CQ-13.
+#   at  type  field       meaning
+#    0  i16   size        of the whole unit, 20..32767 bytes; -1: the rest of the file is not used
+#    2  i64   tags_code   what the queue's unit would hold otherwise
+#   10  i64   store_time  of the message, Unix ms
+#   18  i16   map_bytes   0 without a bit map
+#   20  ...   bit_map     of the filters that want the message
+# A file keeps 4 bytes spare behind its last unit. The tags code of a queue's unit holds the address: position - 2^63.
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from saturnmq.protocol.errors import StoreError
+from saturnmq.store.files.mapped_file import file_name, numbered_files
+
+if TYPE_CHECKING:
+    from saturnmq.store.files.file_cache import FileCache
+
+_UNIT: Final = struct.Struct(">hqqh")
+UNIT_BYTES_MIN: Final = 20
+UNIT_BYTES_MAX: Final = 32_767
+SPARE_BYTES: Final = 4
+ADDRESS_MAX: Final = -(2**31) - 1  # a tags code up to here is an address
+_ADDRESS_ZERO: Final = -(2**63)
+_FILE_END: Final = b"\xff\xff"
+_KEPT_BYTES: Final = 65_536  # written bytes that stay in memory for readers at the end of the queue
+_READ_BYTES: Final = 128  # enough for the bit map of two hundred groups
+
+
+class Content(NamedTuple):
+    """One unit. store_ms: Unix ms; bit_map is empty without one."""
+
+    tags_code: int
+    store_ms: int
+    bit_map: bytes
+
+
+class QueueExtension:
+    """The extension of one queue: bytes from `first` to `end`, in files of one length."""
+
+    __slots__ = ("_cache", "_tail", "_tail_at", "_written", "end", "file_bytes", "first", "folder")
+
+    def __init__(self, folder: Path, file_bytes: int, cache: FileCache) -> None:
+        self.folder = folder
+        self.file_bytes = file_bytes
+        self._cache = cache
+        self._tail = bytearray()  # bytes from position _tail_at on
+        self._tail_at = 0
+        self._written = 0  # position before which all is in files
+        self.first = 0
+        self.end = 0
+
+    # ---- load
+
+    def load(self, last_code: int | None, units: int) -> None:
+        """Find the end. last_code: of the queue's last unit, None for an empty queue; units: the queue's next offset.
+
+        Raises StoreError when the files have another length than the setting.
+        """
+        if last_code is None:
+            self.delete()
+            return
+        paths = numbered_files(self.folder)
+        for path in paths:
+            length = path.stat().st_size
+            if length not in (0, self.file_bytes):
+                raise StoreError(
+                    f"{path} is {length} bytes long, not {self.file_bytes}: set mappedFileSizeConsumeQueueExt to that, "
+                    f"or remove the folder {self.folder.parent.parent}, which only makes filtered pulls faster"
+                )
+        self.first = int(paths[0].name) if paths else 0
+        if last_code <= ADDRESS_MAX:
+            self._anchor(last_code)
+            return
+        # It was off for a while. New content goes behind any that an old unit may point to: no address is used twice.
+        behind = int(paths[-1].name) + self.file_bytes if paths else 0
+        self._start(max(behind, self._boundary(2 * UNIT_BYTES_MAX * units)))
+
+    def _anchor(self, address: int) -> None:
+        """End behind the unit of this address; behind its file when it cannot be read."""
+        at = address - _ADDRESS_ZERO
+        raw = self._from_file(at, UNIT_BYTES_MIN)
+        if len(raw) == UNIT_BYTES_MIN and (size := _size_of(raw)) and at % self.file_bytes + size <= self.file_bytes:
+            self._start(at + size)
+        else:
+            self._start(self._boundary(at + 1))
+
+    def _start(self, end: int) -> None:
+        self._tail.clear()
+        self._tail_at = self._written = self.end = end
+
+    def _boundary(self, at: int) -> int:
+        """Where the first file at or behind a position starts."""
+        return -(-at // self.file_bytes) * self.file_bytes
+
+    # ---- append
+
+    def append(self, tags_code: int, store_ms: int, bit_map: bytes | None) -> int:
+        """Add a unit; what the queue's unit holds for it: its address, or the plain code when the map is too long (CQ-13)."""
+        bits = bit_map or b""
+        size = UNIT_BYTES_MIN + len(bits)
+        room = self.file_bytes - self.end % self.file_bytes
+        if size > min(UNIT_BYTES_MAX, self.file_bytes - SPARE_BYTES):
+            return tags_code
+        if size > room - SPARE_BYTES:
+            self._tail += _FILE_END + bytes(room - len(_FILE_END))
+            self.end += room
+        address = self.end + _ADDRESS_ZERO
+        self._tail += _UNIT.pack(size, tags_code, store_ms, len(bits))
+        self._tail += bits
+        self.end += size
+        return address
+
+    # ---- write
+
+    def begin_flush(self) -> tuple[tuple[int, bytes], ...]:
+        """What to write now: positions and bytes, one piece per file."""
+        pieces = []
+        at = self._written
+        while at < self.end:
+            stop = min(self.end, at - at % self.file_bytes + self.file_bytes)
+            pieces.append((at, bytes(self._tail[at - self._tail_at : stop - self._tail_at])))
+            at = stop
+        return tuple(pieces)
+
+    def end_flush(self, end: int) -> None:
+        """Everything before `end` is on disk; old bytes leave memory."""
+        self._written = max(self._written, min(end, self.end))
+        spare = self._written - _KEPT_BYTES - self._tail_at
+        if spare > _KEPT_BYTES:
+            del self._tail[:spare]
+            self._tail_at += spare
+
+    # ---- read
+
+    def _from_file(self, position: int, size_bytes: int) -> bytes:
+        at = position % self.file_bytes
+        path = self.folder / file_name(position - at)
+        return self._cache.read(path, at, min(size_bytes, self.file_bytes - at))
+
+    def _bytes(self, position: int, size_bytes: int) -> bytes:
+        if position >= self._tail_at:
+            at = position - self._tail_at
+            return bytes(self._tail[at : at + size_bytes])
+        return self._from_file(position, min(size_bytes, self._tail_at - position))
+
+    def read(self, address: int) -> Content | None:
+        """The unit of an address; None when there is none, or it is not whole. Raises OSError, StoreError."""
+        position = address - _ADDRESS_ZERO
+        if not self.first <= position < self.end:
+            return None
+        raw = self._bytes(position, _READ_BYTES)
+        size = _size_of(raw)
+        if size > _READ_BYTES:
+            raw = self._bytes(position, size)
+        if not size or len(raw) < size:
+            return None
+        _, tags_code, store_ms, _ = _UNIT.unpack_from(raw)
+        return Content(tags_code, store_ms, raw[UNIT_BYTES_MIN:size])
+
+    # ---- shrink
+
+    def truncate(self, last_code: int | None) -> None:
+        """Nothing is kept behind what the queue's last unit points to. last_code as in `load`. Raises OSError, StoreError."""
+        if last_code is None:
+            self.delete()
+        elif last_code <= ADDRESS_MAX:
+            content = self.read(last_code)
+            at = last_code - _ADDRESS_ZERO
+            end = at + UNIT_BYTES_MIN + len(content.bit_map) if content is not None else self._boundary(at + 1)
+            self._zero_files(end)
+            if self._tail_at <= end <= self.end:
+                del self._tail[end - self._tail_at :]
+                self._written = min(self._written, end)
+                self.end = end
+            else:
+                self._start(end)
+
+    def trim(self) -> None:
+        """Remove what a crash left behind the end. Raises OSError, StoreError."""
+        self._zero_files(self.end)
+
+    def _zero_files(self, end: int) -> None:
+        """Nothing but zeros from `end` on: the original reads on to the first zero."""
+        disk = self._cache.disk
+        for path in numbered_files(self.folder):
+            start = int(path.name)
+            if start >= end:
+                self._cache.forget(path)
+                disk.unlink(path)
+            elif start + self.file_bytes > end:
+                fd = disk.open(path)
+                try:
+                    at = end - start
+                    stale = _last_byte(fd, at)
+                    if stale > at:
+                        disk.write(fd, at, bytes(stale - at))
+                        disk.sync(fd)
+                finally:
+                    disk.close(fd)
+
+    def delete_before(self, code: int) -> None:
+        """Delete files before the one that the queue's first unit points to. Raises OSError."""
+        if code > ADDRESS_MAX:
+            return
+        for path in numbered_files(self.folder):
+            end = int(path.name) + self.file_bytes
+            if end > min(code - _ADDRESS_ZERO, self._written):
+                break
+            self._cache.forget(path)
+            self._cache.disk.unlink(path)
+            self.first = end
+
+    def delete(self) -> None:
+        """Remove the files and forget everything (CQ-12). Raises OSError."""
+        for path in numbered_files(self.folder):
+            self._cache.forget(path)
+            self._cache.disk.unlink(path)
+        self.first = 0
+        self._start(0)
+
+
+def _size_of(raw: bytes) -> int:
+    """Bytes of the unit that begins with raw; 0 when it is none."""
+    if len(raw) < UNIT_BYTES_MIN:
+        return 0
+    size, _, _, map_bytes = _UNIT.unpack_from(raw)
+    return size if map_bytes >= 0 and size == UNIT_BYTES_MIN + map_bytes else 0
+
+
+def _last_byte(fd: int, at: int) -> int:
+    """Behind the last byte of a file, from position `at` on, that is not zero; `at` when there is none. Holes cost nothing."""
+    found = at
+    while True:
+        try:
+            at = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # only a hole is left
+                return found
+            raise
+        data = os.pread(fd, _KEPT_BYTES, at)
+        if not data:
+            return found
+        used = len(data.rstrip(b"\0"))
+        if used:
+            found = at + used
+        at += len(data)

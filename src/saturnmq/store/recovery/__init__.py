@@ -1,0 +1,1 @@
+"""Recovery: the checkpoint, the plan and its execution at start."""

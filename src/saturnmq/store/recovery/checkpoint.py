@@ -1,0 +1,152 @@
+"""The checkpoint: up to where each kind of file is on disk. Source: spec 02 section 15, RC-09, FLU-09, DUR-09, DUR-13.
+
+The original knows three times. Between them and the file's end, which it never touches, lies our note with offsets: times go
+wrong with the clock, offsets do not (DUR-18). A note whose three times are not those of the file is older than the original's
+last word and counts for nothing.
+"""
+
+# checkpoint, 4096 bytes, big-endian. Source: spec 02 section 15.
+#    0  i64  commit_log_ms     Unix ms of the last record known to be on disk
+#    8  i64  consume_queue_ms
+#   16  i64  index_ms
+#   24  the note, in the same sector as the times
+#  512  the note before it, for the case that the first sector was torn
+#
+# Note, 88 bytes.
+#    0  8s   "SATURN/1"
+#    8  3*i64  the three times
+#   32  i64  log_synced        the commit log is on disk up to here
+#   40  i64  dispatched        consume queues are on disk for every record before it
+#   48  i64  indexed           the index is on disk for every record before it
+#   56  i64  index_file        name of the last index file as a number; 0: none
+#   64  i32  index_entries     how many of its entries are on disk
+#   68  i64  verify_from       where a record starts, from which the next start reads
+#   76  i64  index_end_ms      store time of the last of those entries
+#   84  u32  CRC-32 of the 84 bytes before it
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from saturnmq.protocol.errors import StoreError
+from saturnmq.store.files.disk import Disk
+
+CHECKPOINT_BYTES: Final = 4096
+SECTOR_BYTES: Final = 512
+SAFETY_MS: Final = 3000
+TIME_END_MS: Final = 1 << 43  # in the year 2248
+_TIMES: Final = struct.Struct(">qqq")
+_NOTE: Final = struct.Struct(">8sqqqqqqqiqq")
+_CRC: Final = struct.Struct(">I")
+_MARK: Final = b"SATURN/1"
+_NOTE_BYTES: Final = _NOTE.size + _CRC.size
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Offsets in the commit log, bytes. See the layout above."""
+
+    log_synced: int
+    dispatched: int
+    indexed: int
+    index_file: int
+    index_entries: int
+    verify_from: int
+    index_end_ms: int = 0
+
+
+class Checkpoint:
+    """The three times, the note, and the file they are written to."""
+
+    def __init__(self, path: Path, disk: Disk) -> None:
+        self.path = path
+        self.commit_log_ms = 0
+        self.consume_queue_ms = 0
+        self.index_ms = 0
+        self.note: Note | None = None
+        self.marked = False  # there is something of a note of ours
+        self.stale = False  # there is a note, but another broker wrote the file after it
+        self._disk = disk
+        self._written = b""  # the newest note that is on disk
+
+    def load(self) -> None:
+        """Read the file if it is there; a time that can be none counts as 0, so that more is read. Raises StoreError."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StoreError(f"cannot read {self.path}: {error.strerror}") from error
+        self.marked = _MARK in data
+        if len(data) < _TIMES.size:
+            return
+        times = _TIMES.unpack_from(data)
+        self.commit_log_ms, self.consume_queue_ms, self.index_ms = (ms if 0 <= ms < TIME_END_MS else 0 for ms in times)
+        first = _parse(data[_TIMES.size :])
+        if first is not None:
+            self.stale = first[0] != times
+            if not self.stale:
+                self.note, self._written = first[1], data[_TIMES.size : _TIMES.size + _NOTE_BYTES]
+            return
+        second = _parse(data[SECTOR_BYTES:])
+        if second is not None:
+            self.note, self._written = second[1], data[SECTOR_BYTES : SECTOR_BYTES + _NOTE_BYTES]
+
+    @property
+    def safe_ms(self) -> int:
+        """Everything stored up to here is on disk, with a margin (RC-09)."""
+        return max(min(self.commit_log_ms, self.consume_queue_ms) - SAFETY_MS, 0)
+
+    def write(self, note: Note) -> None:
+        """Put times and note on disk. Raises StoreError; safe in a thread, one at a time."""
+        times = (self.commit_log_ms, self.consume_queue_ms, self.index_ms)
+        body = _NOTE.pack(
+            _MARK,
+            *times,
+            note.log_synced,
+            note.dispatched,
+            note.indexed,
+            note.index_file,
+            note.index_entries,
+            note.verify_from,
+            note.index_end_ms,
+        )
+        body += _CRC.pack(zlib.crc32(body))
+        head = (_TIMES.pack(*times) + body).ljust(SECTOR_BYTES, b"\0")
+        try:
+            if self.path.exists() and self.path.stat().st_size == CHECKPOINT_BYTES:
+                self._overwrite(head)
+            else:
+                self._disk.make_folder(self.path.parent)
+                self._disk.write_file(self.path, head.ljust(CHECKPOINT_BYTES, b"\0"))
+                self._disk.sync_folder(self.path.parent)
+        except OSError as error:
+            raise StoreError(f"cannot write {self.path}: {error.strerror}") from error
+        self.note, self._written = note, body
+
+    def _overwrite(self, head: bytes) -> None:
+        fd = self._disk.open(self.path)
+        try:
+            if self._written:
+                self._disk.write(fd, SECTOR_BYTES, self._written)
+                self._disk.sync(fd)
+            self._disk.write(fd, 0, head)
+            self._disk.sync(fd)
+        finally:
+            self._disk.close(fd)
+
+
+def _parse(data: bytes) -> tuple[tuple[int, int, int], Note] | None:
+    """(times, note) of a note's bytes; None when they are not one."""
+    if len(data) < _NOTE_BYTES or zlib.crc32(data[: _NOTE.size]) != _CRC.unpack_from(data, _NOTE.size)[0]:
+        return None
+    mark, log_ms, queue_ms, index_ms, synced, dispatched, indexed, name, entries, verify, end_ms = _NOTE.unpack_from(
+        data
+    )
+    if mark != _MARK:
+        return None
+    return (log_ms, queue_ms, index_ms), Note(synced, dispatched, indexed, name, entries, verify, end_ms)

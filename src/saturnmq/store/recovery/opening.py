@@ -1,0 +1,433 @@
+"""Opening a store: lock held, files loaded, the plan of recovery followed, everything consistent before the first message.
+
+Every step can be cut and run again with the same result (DUR-20): the log is only cut behind its last good record, queues and
+index are only written from the log, and the note that says how far they are comes last. Source: spec 02 section 6.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
+from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
+from saturnmq.protocol.message import RECORD_FIXED_BYTES, Message
+from saturnmq.store.delay import delivery_code
+from saturnmq.store.files.mapped_file import is_zero, numbered_files
+from saturnmq.store.files.state_file import leave_mark
+from saturnmq.store.index.index_file import NAME_DIGITS
+from saturnmq.store.index.message_index import Synced
+from saturnmq.store.maintenance.maintenance import BOUNDARY_BYTES
+from saturnmq.store.property_scan import keys_of, tags_code
+from saturnmq.store.queue.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from saturnmq.store.queue.queue_extension import ADDRESS_MAX
+from saturnmq.store.reading import place_of
+from saturnmq.store.recovery.checkpoint import TIME_END_MS, Note
+from saturnmq.store.recovery.recover import Facts, Plan, Scan, damage, facts_of_files, good_records, plan
+
+if TYPE_CHECKING:
+    from saturnmq.store.store import MessageStore
+
+log = logging.getLogger(__name__)
+
+FAILURE_NAME = "flush-failed.json"
+_PROGRESS_BYTES = 1 << 20
+UNITS_KEPT = 1_000_000  # of 20 bytes, in memory until they are written
+_CUT = (
+    "Restore the file from a copy, or cut the log there with `saturnmq store repair --at {}` and lose what lies behind."
+)
+_BLOCK_UNITS = 1024
+_BLOCKS_MAX = 4096
+_PREPARED = int(SysFlag.PREPARED)
+_ROLLBACK = int(SysFlag.ROLLBACK)
+
+
+def open_store(store: MessageStore, rebuild: Callable[[int, int], None] | None = None) -> None:
+    """Load and recover. Raises StoreError, OSError.
+
+    rebuild: make all consume queues and the index anew from the log; it is told how many bytes are read, and of how many.
+    """
+    settings, checkpoint = store.settings, store.checkpoint
+    clean = not settings.abort_path.exists()
+    store.disk.make_folder(settings.root)
+    checkpoint.load()
+    failed_at = _failed_at(store)
+    _drop_unborn_file(store, clean=clean)
+    store.log.load()
+    problems = store.queues.load(linear=checkpoint.note is None and not clean, use_list=True)
+    for problem in problems:
+        log.warning("%s: all consume queues are made anew from the commit log", problem)
+    index_from = load_index(store, clean=clean)
+    ours = checkpoint.marked or store.queues.list_file.path.exists()
+    note_lost = ours and checkpoint.note is None and not checkpoint.stale
+    if note_lost:
+        log.warning("%s is damaged or missing: the whole commit log is read", checkpoint.path)
+    try:
+        todo = plan(
+            Facts(
+                facts_of_files(store.log),
+                store.log.file_bytes,
+                clean,
+                checkpoint.safe_ms,
+                checkpoint.note,
+                store.queues.max_physical,
+                failed_at,
+                store.queues.min_physical,
+                note_lost,
+            )
+        )
+    except CorruptRecord as error:
+        raise CorruptRecord(f"{settings.commit_log_dirs[0]}: {error.message}") from error
+    if not settings.abort_path.exists():
+        store.disk.make_folder(settings.abort_path.parent)
+        store.disk.write_file(settings.abort_path, b"")
+    store.disk.sync_folder(settings.abort_path.parent)  # a killed process may not have come to it
+    if todo is None:
+        _empty(store)
+    else:
+        if rebuild is not None:
+            todo, index_from = _from_nothing(store, todo), store.log.start
+            problems = ["asked for"]
+        recovery = _Recovery(store, todo, rebuild=bool(problems), index_from=index_from)
+        if rebuild is not None:
+            recovery.progress = rebuild
+        if recovery.foreign:  # cut off from here on, the next start makes queues and index anew (DUR-20)
+            checkpoint.write(Note(todo.durable, store.log.start, store.log.start, 0, 0, store.log.start))
+        changed = recovery.run(clean=clean) or recovery.foreign
+        _settle(store, todo, recovery.boundaries or [todo.verify_from], changed=changed or failed_at is not None)
+    store.reserve.take()
+
+
+def _failed_at(store: MessageStore) -> int | None:
+    """Where the last good flush ended, if the life before ended with a failed one (DUR-07)."""
+    path = store.settings.root / FAILURE_NAME
+    if not path.exists():
+        return None
+    try:
+        offset = int(json.loads(path.read_bytes())["offset"])
+    except (ValueError, KeyError, TypeError):
+        offset = 0
+    log.warning("a flush failed before this start: every record from offset %s on is checked", offset)
+    return offset
+
+
+def mark_failure(store: MessageStore, failure: SaturnError) -> None:
+    """Leave word for the next start (DUR-07); on a broken disk this may fail too, which the log then says."""
+    path = store.settings.root / FAILURE_NAME
+    text = json.dumps({"offset": store.flusher.flushed, "reason": failure.message})
+    leave_mark(path, text.encode(), store.disk)
+
+
+def _drop_unborn_file(store: MessageStore, *, clean: bool) -> None:
+    """A last commit log file that the process did not live to allocate holds nothing: it goes. After a clean stop it stays
+    and is refused, because then its length is no accident (RC-04)."""
+    paths = sorted((p for d in store.settings.commit_log_dirs for p in numbered_files(d)), key=lambda p: p.name)
+    if clean or not paths or paths[-1].stat().st_size == store.settings.commit_log_bytes:
+        return
+    note = store.checkpoint.note
+    if note is not None and note.log_synced > int(paths[-1].name):
+        return
+    if is_zero(paths[-1]):
+        log.warning("%s was never allocated and is empty: deleted", paths[-1])
+        store.disk.unlink(paths[-1])
+
+
+def load_index(store: MessageStore, *, clean: bool) -> int | None:
+    """Load the index; from which offset the log must be indexed again, None: nothing."""
+    if store.index is None:
+        return None
+    damaged = store.index.load(unclean=not clean)
+    note = store.checkpoint.note
+    synced = Synced(note.index_file, note.index_entries, note.index_end_ms, note.indexed) if note is not None else None
+    if not clean:
+        return store.index.repair(synced, store.checkpoint.index_ms)
+    if synced is not None and synced.file:
+        newest = store.index.paths[-1].name if store.index.paths else ""
+        if newest != f"{synced.file:0{NAME_DIGITS}d}":
+            log.warning("the newest index file in %s is missing: what it had is indexed again", store.index.folder)
+            return store.index.repair(synced)
+    return store.index.dispatch_from if damaged else None
+
+
+def _empty(store: MessageStore) -> None:
+    """No commit log: nothing may point into it (RC-11)."""
+    if store.queues.max_physical > 0:
+        log.warning(
+            "the log ends at offset 0 (it has no files), but consume queues point to records up to offset %s: all are gone",
+            store.queues.max_physical,
+        )
+    store.queues.remove(list(store.queues.by_key))
+    if store.index is not None:
+        store.index.clear()
+    store.log.set_end(0)
+    store.flusher.flushed = store.dispatched = 0
+    store.begin_upkeep([0])
+    store.write_note()
+
+
+def _from_nothing(store: MessageStore, todo: Plan) -> Plan:
+    """Forget queues and index. The note is told first: cut off anywhere, the next start makes them anew (DUR-20)."""
+    start = store.log.start
+    store.checkpoint.write(Note(todo.durable, start, start, 0, 0, start))
+    if store.index is not None:
+        store.index.clear()
+    return Plan(start, todo.durable, start)
+
+
+class _Recovery:
+    """Follows a plan."""
+
+    def __init__(self, store: MessageStore, todo: Plan, *, rebuild: bool, index_from: int | None) -> None:
+        self.store = store
+        self.todo = todo
+        start = store.log.start
+        self.queues_from = start if rebuild else todo.dispatch_from
+        self.index_from = todo.dispatch_from if index_from is None else max(min(index_from, todo.dispatch_from), start)
+        self.rebuild = rebuild
+        self.written = self._saved = 0
+        self.foreign = store.checkpoint.note is None
+        # With note and list no queue is missing, nor its beginning: what is not there was deleted.
+        listed = store.queues.listed
+        self.known = store.checkpoint.note is not None and listed is not None and listed.log_start == start
+        self.progress: Callable[[int, int], None] | None = None
+        self._told = 0
+        self.reach = store.queues.max_physical
+        self.read_from = min(todo.verify_from, self.queues_from, self.index_from)
+        self._misfit: Message | None = None
+        # Records that begin a queue anew, and its end before.
+        self._anew: dict[tuple[str, int], tuple[Message, int]] = {}
+        self._absent: dict[str, tuple[int, int]] = {}  # topics without a queue: first record's offset, how many
+        self.boundaries: list[int] = []  # where some of the records begin
+        self._blocks: dict[tuple[str, int], tuple[int, bytes]] = {}
+
+    def run(self, *, clean: bool) -> bool:
+        """Returns whether anything was changed. Raises CorruptRecord, StoreError, OSError."""
+        store, todo = self.store, self.todo
+        if self.rebuild:
+            store.queues.clear()
+        elif not clean:
+            if not self.foreign:
+                store.queues.drop_unlisted()
+            store.queues.truncate(self.queues_from)
+            for queue in store.queues.by_key.values():
+                queue.trim_extension()
+        scan = Scan(todo.verify_from)
+        if not self._read(self.read_from, scan):
+            log.warning(
+                "consume queues do not fit the commit log: all of them are made anew from offset %s", store.log.start
+            )
+            store.queues.clear()
+            self.rebuild, self.queues_from, self.read_from = True, store.log.start, store.log.start
+            if not self._read(store.log.start, scan):
+                raise self._misfit_error()
+        if self.rebuild:
+            store.queues.restore_ends()
+        if scan.end < todo.durable:
+            raise damage(store.log, scan, todo.durable)
+        cut = store.log.set_end(scan.end)
+        dropped = store.queues.truncate(scan.end)
+        if not clean or self.foreign or cut or dropped or self.reach > scan.end:
+            log.warning(
+                "the log ends at offset %s (%s), %s bytes behind it were dropped", scan.end, scan.stopped_by, cut
+            )
+        if not clean:
+            store.queues.drop_empty()
+        self._tell_what_is_not_known()
+        for queue in store.queues.by_key.values():
+            queue.correct_min_offset(store.log.start)
+        if store.index is not None:
+            self._index_again(store.index.truncate(scan.end), scan.end)
+        store.flusher.flushed = store.dispatched = scan.end
+        return not clean or cut > 0 or dropped > 0 or self.written > 0
+
+    def _read(self, start: int, scan: Scan) -> bool:
+        """Check every record, write again what is due; False when a queue has a gap or a unit that is not its record's."""
+        store = self.store
+        self.boundaries.clear()
+        self._absent.clear()
+        self._anew.clear()
+        self._blocks.clear()
+        crc, durable = store.settings.check_crc_on_recover, self.todo.durable
+        for message in good_records(store.log, start, scan, check_crc=crc, durable=durable):
+            if not 0 <= message.store_timestamp_ms < TIME_END_MS:
+                message.store_timestamp_ms = store.last_store_ms  # no checksum covers it, and later ones follow it
+            store.last_store_ms = max(store.last_store_ms, message.store_timestamp_ms)
+            if not self.boundaries or message.physical_offset - self.boundaries[-1] >= BOUNDARY_BYTES:
+                self.boundaries.append(message.physical_offset)
+            if self.progress is not None and message.physical_offset - self._told >= _PROGRESS_BYTES:
+                self._told = message.physical_offset
+                self.progress(message.physical_offset - store.log.start, len(store.log.files) * store.log.file_bytes)
+            transaction = message.sys_flag & TRANSACTION_MASK
+            if transaction not in (_PREPARED, _ROLLBACK) and not self._queue_unit(message):
+                self._misfit = message
+                return False
+            if message.physical_offset >= self.index_from:
+                self._index(message)
+        return True
+
+    def _index(self, message: Message) -> None:
+        """Its keys, but those of an end of a transaction that was rolled back."""
+        index = self.store.index
+        if index is None or message.sys_flag & TRANSACTION_MASK == _ROLLBACK:
+            return
+        keys = keys_of(message.properties_raw)
+        if keys:
+            index.put(message.topic, keys, message.physical_offset, message.store_timestamp_ms)
+            self.written += 1
+
+    def _index_again(self, begin: int, end: int) -> None:
+        """The index was cut: the last record that it kept completes its header, whose time was made from an entry."""
+        store = self.store
+        if store.index is None or begin >= end:
+            return
+        begin = max(begin, store.log.start)
+        for message in good_records(store.log, begin, Scan(begin), check_crc=False, durable=end):
+            self._index(message)
+
+    def _queue_unit(self, message: Message) -> bool:
+        store = self.store
+        key = (message.topic, message.queue_id)
+        expected = (message.physical_offset, message.store_bytes, self._code(message))
+        due = message.physical_offset >= self.queues_from
+        appended = self._append(key, message, expected[2]) if due else None
+        if appended is not None:
+            return appended
+        found = store.queues.get(key)
+        if not due and self.known and _of_a_former_life(found, message):
+            return True  # the topic was deleted, and only what came behind the note was dispatched again after a crash
+        if found is None:
+            return self._may_be_deleted(message)
+        if self._as_expected(found, key, message.queue_offset, UNIT.pack(*expected)):
+            return True
+        unit = found.unit(message.queue_offset)
+        newer = unit is not None and unit[0] > message.physical_offset
+        if newer and unit and place_of(store, unit[0]) == (unit[1], message.queue_id, message.queue_offset):
+            return True  # of a topic that was deleted and made anew
+        if unit is None or unit[:2] != expected[:2] or (unit[2] != expected[2] and unit[2] > ADDRESS_MAX):
+            return False
+        return found.extension_time(message.queue_offset) in (None, message.store_timestamp_ms)
+
+    def _append(self, key: tuple[str, int], message: Message, code: int) -> bool | None:
+        """Whether the record got its place in its queue, False if it cannot have it; None when there is a unit already."""
+        store, number = self.store, message.queue_offset
+        try:
+            queue = store.queues.get_or_make(*key)
+        except StoreError as error:
+            place = self._place(message.physical_offset)
+            raise CorruptRecord(f"{place}: {error.message}", hint=_CUT.format(message.physical_offset)) from error
+        if number == 0 < queue.max_offset and message.physical_offset >= queue.max_physical:
+            log.warning("queue %s/%s begins anew at offset %s: the topic was deleted", *key, message.physical_offset)
+            self._anew[key] = (message, queue.max_offset)
+            queue.delete()
+        before = queue.max_offset
+        if not before and number:
+            start = store.log.start
+            if self.queues_from > start and not self.known:
+                return False  # what it had before is missing
+            if self.queues_from <= start and number > (message.physical_offset // RECORD_FIXED_BYTES if start else 0):
+                return False  # so many records cannot lie before it
+        if not store.append_extended(queue, message, code):
+            return False
+        if queue.max_offset == before:
+            return None
+        store.queues.touched(key)
+        self.written += 1
+        if self.written - self._saved >= UNITS_KEPT:
+            self._write_queues()
+        return True
+
+    def _write_queues(self) -> None:
+        """Have units on disk, so that memory does not grow with the log. The note still says that they are to be made."""
+        self._saved = self.written
+        todo = self.store.queues.round(1)
+        todo.write(self.store.disk, self.store.queues.list_file)
+        todo.done()
+
+    def _as_expected(self, queue: ConsumeQueue, key: tuple[str, int], queue_offset: int, unit: bytes) -> bool:
+        """Whether the queue has this unit, looked up in a block of its neighbours that is read once."""
+        start, block = self._blocks.get(key, (0, b""))
+        at = (queue_offset - start) * UNIT_BYTES
+        if not 0 <= at < len(block):
+            if len(self._blocks) > _BLOCKS_MAX:
+                self._blocks.clear()
+            start, block = self._blocks[key] = (queue_offset, queue.read(queue_offset, _BLOCK_UNITS))
+            at = 0
+        return queue_offset >= queue.min_offset and block[at : at + UNIT_BYTES] == unit
+
+    def _may_be_deleted(self, message: Message) -> bool:
+        """A record whose topic was deleted has no queue: that is no damage. Without our list it may be lost all the same."""
+        topic = message.topic
+        if any(key[0] == topic for key in self.store.queues.by_key):
+            return False
+        first, count = self._absent.get(topic, (message.physical_offset, 0))
+        self._absent[topic] = (first, count + 1)
+        return True
+
+    def _tell_what_is_not_known(self) -> None:
+        """A store that another broker left behind has no note that tells damage from intent."""
+        if not self.foreign:
+            return
+        for topic, (first, count) in self._absent.items():
+            log.warning(
+                "topic %r has no consume queue, but %s records from offset %s on: right if it was deleted, else make the "
+                "queues anew with `saturnmq store rebuild`", topic, count, first
+            )  # fmt: skip
+        if self.read_from > self.store.log.start:
+            log.warning(
+                "another broker wrote this store: its log before offset %s is taken as it is; `saturnmq store verify` "
+                "reads all of it", self.read_from
+            )  # fmt: skip
+
+    def _place(self, offset: int) -> str:
+        """File and byte of an offset, for people."""
+        file = next((file for file in self.store.log.files if file.start <= offset < file.end), None)
+        return f"{file.path} at byte {offset - file.start} (offset {offset})" if file else f"offset {offset}"
+
+    def _misfit_error(self) -> CorruptRecord:
+        """For a record that has no place in its queue, though the queue was made from the log alone."""
+        message = self._misfit
+        assert message is not None
+        key = (message.topic, message.queue_id)
+        queue = self.store.queues.get(key)
+        must = queue.max_offset if queue else 0
+        if key in self._anew:  # no topic made anew: what follows does not begin at 1
+            message, must = self._anew[key]
+        return CorruptRecord(
+            f"{self._place(message.physical_offset)}: the record says it is number {message.queue_offset} of queue "
+            f"{message.topic}/{message.queue_id}, where number {must} must follow",
+            hint=_CUT.format(message.physical_offset),
+        )
+
+    def _code(self, message: Message) -> int:
+        due = delivery_code(message, self.store.settings.message_delay_level)
+        return tags_code(message.properties_raw) if due is None else due
+
+
+def _of_a_former_life(queue: ConsumeQueue | None, message: Message) -> bool:
+    """Whether what the queue holds is all newer than a record without a unit, so that its topic was deleted since."""
+    if queue is None or message.queue_offset < queue.min_offset:
+        return True
+    first = queue.unit(queue.min_offset)
+    return message.queue_offset >= queue.max_offset and (first is None or first[0] > message.physical_offset)
+
+
+def _settle(store: MessageStore, todo: Plan, boundaries: list[int], *, changed: bool) -> None:
+    """Have on disk what recovery wrote, then the note, before the first message is taken."""
+    if not changed and store.checkpoint.note is not None:
+        store.begin_upkeep(boundaries)
+        return
+    for file in store.log.dirty_files(min(todo.durable, store.log.end) - 1):
+        file.flush()
+    todo_queues = store.queues.round(0)
+    todo_queues.write(store.disk, store.queues.list_file)
+    todo_queues.done()
+    if store.index is not None:
+        snapshot = store.index.begin_flush(store.dispatched)
+        if snapshot is not None:
+            snapshot.run()
+            store.index.end_flush(snapshot)
+    store.begin_upkeep(boundaries)
+    store.write_note()
+    store.disk.unlink(store.settings.root / FAILURE_NAME)

@@ -1,0 +1,181 @@
+"""One record of a store, all of it, for people and programs. Reads only. Source: spec 02 section 15."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from saturnmq.protocol.codes import SysFlag
+from saturnmq.protocol.errors import CorruptRecord, MessageError, StoreError
+from saturnmq.protocol.message import Message, compression_type
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.mapped_file import NAME_DIGITS, file_name, numbered_files
+from saturnmq.store.queue.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES
+from saturnmq.store.settings import StoreSettings
+from saturnmq.store.tools.scan import Bad, LogFile, ReadOnlyDisk, file_of, log_files, message_at
+
+TEXT_BYTES_MAX: Final = 1 << 20  # a compressed body is unpacked so far at most
+_HEX_LINE: Final = 16
+_TRANSACTION: Final = {0: "", 4: "prepared", 8: "commit", 12: "rollback"}
+
+
+@dataclass(frozen=True, slots=True)
+class Dumped:
+    """A record and where it lies. at: byte in the file."""
+
+    message: Message
+    path: Path
+    at: int
+
+
+def by_offset(settings: StoreSettings, offset: int) -> Dumped:
+    """The record at a commit log offset. Raises CorruptRecord naming file, byte and what is there instead; StoreError."""
+    files = log_files(settings)
+    message = message_at(files, offset)
+    file = file_of(files, offset)
+    assert file is not None
+    return Dumped(message, file.path, offset - file.start)
+
+
+def by_place(settings: StoreSettings, path: Path, at: int) -> Dumped:
+    """The record at a byte of a commit log file, or of a piece that a repair kept. Raises CorruptRecord, StoreError."""
+    if not (path.name.isdigit() and len(path.name) == NAME_DIGITS):
+        raise StoreError(f"{path} is not named by an offset of {NAME_DIGITS} digits: it is no commit log file")
+    try:
+        file = LogFile(path, settings.commit_log_bytes)
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+    if not 0 <= at < file.length:
+        raise StoreError(f"byte {at} lies outside {path}, which has bytes 0 to {file.length - 1}")
+    found = file.record(at)
+    if isinstance(found, Message):
+        return Dumped(found, path, at)
+    what = found.what if isinstance(found, Bad) else "nothing was written there"
+    if found is None and file.is_filled(at):
+        what = "a filler: the next record is in the next file"
+    following = file.resync(at + 1)
+    more = f" The next good record of this file begins at byte {following}." if following >= 0 else ""
+    raise CorruptRecord(
+        f"{path} at byte {at} (offset {file.start + at}): {what}; no record begins there.{more}",
+        hint="`saturnmq store verify` finds damage.",
+    )
+
+
+def by_queue(settings: StoreSettings, topic: str, queue_id: int, queue_offset: int) -> Dumped:
+    """The record of a queue offset. Raises CorruptRecord, StoreError naming what there is."""
+    folder = settings.consume_queue_dir / topic / str(queue_id)
+    paths = numbered_files(folder) if "/" not in topic else []
+    if not paths:
+        raise StoreError(f"there is no consume queue {folder}", hint="`saturnmq store verify` lists all of them.")
+    size = settings.consume_queue_bytes
+    at = queue_offset * UNIT_BYTES
+    path = folder / file_name(at - at % size)
+    first = int(paths[0].name) // UNIT_BYTES
+    beyond = StoreError(
+        f"queue {topic}/{queue_id} has no unit for queue offset {queue_offset}; its files begin at {first} and have room "
+        f"up to {(int(paths[-1].name) + size) // UNIT_BYTES - 1}",
+        hint="The newest units may still be in the memory of a running broker; the log has their records.",
+    )
+    if queue_offset < 0 or not path.exists():
+        raise beyond
+    disk: Disk = ReadOnlyDisk()
+    fd = disk.open(path)
+    try:
+        raw = disk.read(fd, at % size, UNIT_BYTES)
+    except OSError as error:
+        raise StoreError(f"cannot read {path} at byte {at % size}: {error.strerror}") from error
+    finally:
+        disk.close(fd)
+    if len(raw) < UNIT_BYTES or not raw.strip(b"\0"):
+        raise beyond
+    physical, length, _ = UNIT.unpack(raw)
+    where = f"{path} at byte {at % size} (queue offset {queue_offset})"
+    if length == FILLER_SIZE:
+        raise StoreError(f"{where} is a filler: the queue's first message has a greater offset")
+    try:
+        found = by_offset(settings, physical)
+    except CorruptRecord as error:
+        raise CorruptRecord(f"{where} points to offset {physical}. {error.message}", hint=error.hint) from error
+    message = found.message
+    if (message.topic, message.queue_id, message.queue_offset) != (topic, queue_id, queue_offset):
+        raise CorruptRecord(
+            f"{where} points to offset {physical}, where queue offset {message.queue_offset} of "
+            f"{message.topic}/{message.queue_id} lies",
+            hint="Make the queues anew from the log: saturnmq store rebuild",
+        )
+    return found
+
+
+def fields(found: Dumped) -> list[tuple[str, object]]:
+    """(name in snake_case, value) of everything in the record but properties and body, in the record's order."""
+    message = found.message
+    return [
+        ("file", str(found.path)),
+        ("byte", found.at),
+        ("total_size", message.store_bytes),
+        ("body_crc", message.body_crc),
+        ("queue_id", message.queue_id),
+        ("flag", message.flag),
+        ("queue_offset", message.queue_offset),
+        ("physical_offset", message.physical_offset),
+        ("sys_flag", message.sys_flag),
+        ("sys_flag_names", flag_names(message.sys_flag)),
+        ("born_timestamp_ms", message.born_timestamp_ms),
+        ("born_time", iso(message.born_timestamp_ms)),
+        ("born_host", f"{message.born_host.ip}:{message.born_host.port}"),
+        ("store_timestamp_ms", message.store_timestamp_ms),
+        ("store_time", iso(message.store_timestamp_ms)),
+        ("store_host", f"{message.store_host.ip}:{message.store_host.port}"),
+        ("reconsume_times", message.reconsume_times),
+        ("prepared_transaction_offset", message.prepared_transaction_offset),
+        ("topic", message.topic),
+        ("body_bytes", len(message.body)),
+    ]
+
+
+def flag_names(sys_flag: int) -> str:
+    """The set bits of a sysFlag in words."""
+    words = [_TRANSACTION[sys_flag & 12]]
+    try:
+        kind = compression_type(sys_flag)
+        words.append(f"compressed {kind.name}" if kind is not None and kind.name else "")
+    except MessageError:
+        words.append("compressed, type unknown")
+    words += [
+        name for bit, name in ((2, "multi tags"), (16, "born host IPv6"), (32, "store host IPv6")) if sys_flag & bit
+    ]
+    return ", ".join(word for word in words if word)
+
+
+def iso(ms: int) -> str:
+    """UTC time of Unix ms, or what is wrong with it."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return "no time"
+
+
+def body_text(message: Message) -> str | None:
+    """The body as text, a zlib one unpacked; None when it is not printable UTF-8."""
+    body = bytes(message.body)
+    try:
+        if compression_type(message.sys_flag) is SysFlag.ZLIB:
+            body = zlib.decompressobj().decompress(body, TEXT_BYTES_MAX)
+        text = body.decode()
+    except (MessageError, zlib.error, UnicodeDecodeError):
+        return None
+    return text if all(sign.isprintable() or sign in "\n\r\t" for sign in text) else None
+
+
+def body_hex(message: Message) -> list[str]:
+    """The stored body in lines of 16 bytes: position, hex, text."""
+    body = bytes(message.body)
+    lines = []
+    for at in range(0, len(body), _HEX_LINE):
+        piece = body[at : at + _HEX_LINE]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
+        lines.append(f"{at:08x}  {piece.hex(' '):<47}  {text}")
+    return lines

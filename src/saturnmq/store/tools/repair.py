@@ -1,0 +1,290 @@
+"""Rebuilding queues and index from the log, and cutting the log where it is damaged. Both under the store's lock.
+
+A cut destroys nothing: what it takes away is moved to a folder in the store's root. Its order goes one way: first the bytes are
+safe there, then the file ends earlier, then the checkpoint says so, then the store is opened, which makes queues and index
+follow. Cut off anywhere, the same command goes on. Source: DUR-09, DUR-13, DUR-20.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError
+from saturnmq.protocol.message import Message
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.lock_file import LockFile
+from saturnmq.store.files.mapped_file import file_name
+from saturnmq.store.recovery.checkpoint import Checkpoint, Note
+from saturnmq.store.recovery.opening import FAILURE_NAME
+from saturnmq.store.settings import StoreSettings
+from saturnmq.store.store import MessageStore
+from saturnmq.store.tools.scan import Bad, LogFile, Progress, file_of, log_files, no_progress
+
+_COPY_BYTES: Final = 8 << 20
+_PROGRESS_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What a rebuild made. log_end: bytes; the others are counts."""
+
+    log_end: int
+    queues: int
+    units: int
+    index_files: int
+
+
+def rebuild(settings: StoreSettings, progress: Progress = no_progress, *, disk: Disk | None = None) -> Rebuilt:
+    """Make all consume queues and the index anew from the log; the store is left as after a clean stop.
+
+    Raises StoreLocked when it is in use, CorruptRecord when the log is damaged, and nothing was touched then; StoreError.
+    """
+    loss = find_loss(settings)
+    if loss is not None:
+        raise CorruptRecord(
+            f"{loss.path} at byte {loss.byte} (offset {loss.offset}): {loss.what}; queues and index are left as they are",
+            hint="Restore the file from a copy, or cut the log there: saturnmq store repair",
+        )
+    return _make_anew(settings, progress, disk or Disk())
+
+
+def _make_anew(settings: StoreSettings, progress: Progress, disk: Disk) -> Rebuilt:
+    store = MessageStore(settings, disk=disk)
+    store.open(progress)
+    queues = [queue for queue in store.queues.by_key.values() if queue.max_offset]
+    done = Rebuilt(
+        store.max_physical_offset,
+        len(queues),
+        sum(queue.max_offset - queue.min_offset for queue in queues),
+        len(store.index.paths) if store.index is not None else 0,
+    )
+    asyncio.run(store.stop())
+    total = len(log_files(settings)) * settings.commit_log_bytes
+    progress(total, total)
+    return done
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Where the log has to be cut, and what goes with it.
+
+    offset: the log ends here. path, byte, what: the damage. cut_bytes: from there to the last byte in use. records: good ones
+    behind the damage. gone_bytes: below what was on disk once, but not there any more.
+    """
+
+    offset: int
+    path: Path
+    byte: int
+    what: str
+    cut_bytes: int
+    records: int
+    gone_bytes: int
+
+    @property
+    def nothing(self) -> bool:
+        """Whether no message is lost: a file has another length only."""
+        return not (self.cut_bytes or self.gone_bytes)
+
+
+def find_loss(settings: StoreSettings, progress: Progress = no_progress) -> Loss | None:
+    """Read the log up to its first fault, then count what is behind it; None when it is whole. Raises StoreError."""
+    files = log_files(settings)
+    checkpoint = Checkpoint(settings.checkpoint_path, Disk())
+    checkpoint.load()
+    fault = _first_fault(files, progress)
+    synced = checkpoint.note.log_synced if checkpoint.note is not None else 0
+    if isinstance(fault, int):
+        if synced <= fault:
+            return None
+        path = files[-1].path if files else settings.commit_log_dirs[0]
+        what = f"the log ends at offset {fault}, but it was on disk up to {synced}: files or their ends are missing"
+        return Loss(fault, path, fault - files[-1].start if files else 0, what, 0, 0, synced - fault)
+    return _loss(files, *fault, synced)
+
+
+def loss_at(settings: StoreSettings, offset: int, progress: Progress = no_progress) -> Loss:
+    """What a cut at an offset takes away, where a good record begins. Raises StoreError naming what is there instead."""
+    files = log_files(settings)
+    checkpoint = Checkpoint(settings.checkpoint_path, Disk())
+    checkpoint.load()
+    fault = _first_fault(files, progress)
+    end = fault if isinstance(fault, int) else fault[0].start + fault[1].at
+    start = files[0].start if files else 0
+    if not start <= offset < end:
+        raise StoreError(
+            f"offset {offset} is not among the good records, which lie from {start} to {end}",
+            hint="Name one of them, or leave --at out to cut at the first damage.",
+        )
+    file = file_of(files, offset)
+    assert file is not None
+    at = before = 0
+    while at < offset - file.start and isinstance(found := file.record(at), Message):
+        before, at = at, at + found.store_bytes
+    if file.start + at != offset:
+        raise StoreError(
+            f"no record begins at offset {offset} ({file.path} at byte {offset - file.start})",
+            hint=f"The record that holds it begins at offset {file.start + before}.",
+        )
+    synced = checkpoint.note.log_synced if checkpoint.note is not None else 0
+    return _loss(files, file, Bad(at, "asked for"), synced)
+
+
+def _loss(files: list[LogFile], file: LogFile, bad: Bad, synced: int) -> Loss:
+    offset = file.start + bad.at
+    cut = records = 0
+    for later in files:
+        at = max(offset - later.start, 0)
+        if later.start < file.start or (later is not file and later.end <= offset):
+            continue
+        cut += max(later.written_end() - at, 0)
+        records += sum(isinstance(found, Message) for found in later.records(at))
+        later.forget()
+    return Loss(offset, file.path, bad.byte, bad.what, cut, records, max(synced - max(offset, files[-1].end), 0))
+
+
+def _first_fault(files: list[LogFile], progress: Progress) -> tuple[LogFile, Bad] | int:
+    """The first place that is not as it must be; or where the log ends when there is none."""
+    total = sum(file.length for file in files)
+    done = 0
+    ended: tuple[LogFile, int] | None = None  # where nothing was written any more
+    for number, file in enumerate(files):
+        before = files[number - 1] if number else None
+        if ended is not None:
+            if file.written_end():
+                return ended[0], Bad(ended[1], f"nothing was written here, but {file.path.name} is not empty")
+        elif before is not None and file.start != before.end:
+            what = f"offsets {before.end} to {file.start} are missing: {file.path.name} does not follow"
+            return before, Bad(before.file_bytes, what)
+        else:
+            at, fault = _read(file, lambda at, base=done: progress(base + at, total))  # type: ignore[misc]
+            if fault is not None:
+                return file, fault
+            if not file.is_filled(at) and at < file.file_bytes:
+                ended = (file, at)
+        if file.length != file.file_bytes:
+            at = ended[1] if ended is not None and ended[0] is file else min(file.length, file.file_bytes)
+            return file, Bad(at, f"the file is {file.length} bytes long, must be {file.file_bytes}")
+        done += file.length
+        file.forget()
+    if ended is not None:
+        return ended[0].start + ended[1]
+    return files[-1].end if files else 0
+
+
+def _read(file: LogFile, progress: Callable[[int], None]) -> tuple[int, Bad | None]:
+    """Behind the good records from its start, and what is wrong there."""
+    at = told = 0
+    while at < file.usable:
+        found = file.record(at)
+        if isinstance(found, Bad):
+            return at, found
+        if found is None:
+            break
+        at += found.store_bytes
+        if at - told >= _PROGRESS_BYTES:
+            told = at
+            progress(at)
+    written = file.written_end()
+    if not file.is_filled(at) and written > at:
+        return at, Bad(at, f"no record, but {written - at} bytes up to byte {written} are not all zero")
+    return at, None
+
+
+def cut(
+    settings: StoreSettings, loss: Loss, progress: Progress = no_progress, *, disk: Disk | None = None
+) -> tuple[Path | None, Rebuilt]:
+    """Cut the log at loss.offset. Returns the folder that keeps what was cut off (None: nothing was), and what was made.
+
+    Raises StoreLocked, DiskFull, StoreError; what was cut off is in the folder then too.
+    """
+    disk = disk or Disk()
+    lock = LockFile(settings.root / "lock")
+    lock.acquire()
+    try:
+        kept = _move_away(settings, loss, disk)
+        _shorten(settings, loss, disk)
+    except OSError as error:
+        kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
+        raise kind(f"cannot cut the log at offset {loss.offset}: {error}") from error
+    finally:
+        lock.release()
+    return kept, _make_anew(settings, progress, disk)
+
+
+def _move_away(settings: StoreSettings, loss: Loss, disk: Disk) -> Path | None:
+    files = [file for file in log_files(settings) if file.end > loss.offset or file.length > file.file_bytes]
+    if not any(file.written_end() > max(loss.offset - file.start, 0) for file in files):
+        return None
+    stamp = time.strftime("%Y%m%dT%H%M%S")
+    folder = settings.root / f"cut-{loss.offset:020d}-{stamp}"
+    disk.make_folder(folder)
+    for file in files:
+        at = max(loss.offset - file.start, 0)
+        if file.written_end() > at:
+            _keep(file, at, folder / file_name(file.start + at), disk)
+    disk.sync_folder(folder)
+    disk.sync_folder(settings.root)
+    return folder
+
+
+def _keep(file: LogFile, at: int, target: Path, disk: Disk) -> None:
+    """A whole file is renamed when it can be, else its bytes are copied."""
+    if at == 0 and file.path.stat().st_dev == target.parent.stat().st_dev and file.start > 0:
+        disk.replace(file.path, target)
+        disk.sync_folder(file.path.parent)
+        return
+    end = file.written_end()
+    fd = disk.create(target, end - at, allocate=True)
+    try:
+        for place in range(at, end, _COPY_BYTES):
+            disk.write(fd, place - at, file.read(place, min(_COPY_BYTES, end - place)))
+        disk.sync(fd)
+    finally:
+        disk.close(fd)
+
+
+def _shorten(settings: StoreSettings, loss: Loss, disk: Disk) -> None:
+    """Later files go, the file of the cut gets its length, the checkpoint ends there and says that queues are to be made."""
+    files = log_files(settings)
+    for file in files:
+        if file.start >= loss.offset and file.start > files[0].start:
+            disk.unlink(file.path)
+    files = [file for file in files if file.path.exists()]
+    holder = file_of(files, loss.offset)
+    for file in files:
+        if file is holder or (file.end == loss.offset and file.length != file.file_bytes):
+            _end_file(file, min(loss.offset - file.start, file.file_bytes), disk)
+    if not settings.abort_path.exists():
+        disk.write_file(settings.abort_path, b"")
+        disk.sync_folder(settings.abort_path.parent)
+    checkpoint = Checkpoint(settings.checkpoint_path, disk)
+    checkpoint.load()
+    start = files[0].start if files else 0
+    if files:
+        checkpoint.write(Note(loss.offset, start, start, 0, 0, start))
+    else:
+        disk.unlink(settings.checkpoint_path)
+    disk.unlink(settings.root / FAILURE_NAME)
+    disk.sync_folder(settings.root)
+
+
+def _end_file(file: LogFile, good: int, disk: Disk) -> None:
+    """Nothing but zeros behind its first `good` bytes, and the length that it must have."""
+    end = min(file.written_end(), file.file_bytes)
+    fd = disk.open(file.path)
+    try:
+        for at in range(good, end, _COPY_BYTES):
+            disk.write(fd, at, bytes(min(_COPY_BYTES, end - at)))
+        if file.length != file.file_bytes:
+            os.ftruncate(fd, min(file.length, file.file_bytes))
+            os.posix_fallocate(fd, 0, file.file_bytes)
+        disk.sync(fd)
+    finally:
+        disk.close(fd)

@@ -1,0 +1,309 @@
+"""What the operator's tools share: a store read as it lies on disk, without opening it and without changing a byte.
+
+Files are read, never mapped: a sector that the disk cannot read is an error with a place, not a signal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from saturnmq.protocol.errors import CorruptRecord, MessageError, StoreError
+from saturnmq.protocol.message import BLANK_MAGIC, MESSAGE_MAGIC, RECORD_FIXED_BYTES, Message, decode_record
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.files.mapped_file import PAGE_BYTES, numbered_files
+from saturnmq.store.index.index_file import IndexShape
+from saturnmq.store.settings import StoreProfile, StoreSettings
+
+WINDOW_BYTES: Final = 4 << 20
+_MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with bytes done and bytes in all."""
+
+
+def no_progress(done: int, total: int) -> None:
+    """Nobody watches."""
+
+
+class Weight(Enum):
+    """DAMAGE: a start refuses it, or would not notice. PENDING: the next start puts it right. REMARK: worth knowing."""
+
+    DAMAGE = "damage"
+    PENDING = "pending"
+    REMARK = "remark"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One finding. at: byte in the file; offset: in the commit log; each -1 where there is none."""
+
+    weight: Weight
+    path: Path
+    at: int
+    offset: int
+    what: str
+    next: str = ""
+
+
+class ReadOnlyDisk(Disk):
+    """Opens files for reading only."""
+
+    def open(self, path: Path) -> int:
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise StoreError(f"cannot open {path}: {error.strerror}") from error
+
+
+# ---- sizes
+
+
+def shaped(settings: StoreSettings, given: Set[str]) -> StoreSettings:
+    """The settings with file sizes as the files tell them, but for the keys that the operator gave.
+
+    Raises StoreError when the store is not there or a size cannot be told.
+    """
+    if not settings.root.is_dir():
+        raise StoreError(
+            f"there is no store folder {settings.root}", hint="Name it with --data DIR, or -c broker.conf."
+        )
+    settings = dataclasses.replace(settings, profile=_profile(settings, given))
+    logs = [path for folder in settings.commit_log_dirs for path in numbered_files(folder)]
+    if "mappedFileSizeCommitLog" not in given and logs:
+        settings = dataclasses.replace(settings, commit_log_file_bytes=_log_bytes(settings, logs))
+    queues = list(settings.consume_queue_dir.glob("*/*"))
+    lengths = Counter(path.stat().st_size for folder in queues for path in numbered_files(folder))
+    if "mappedFileSizeConsumeQueue" not in given and lengths:
+        settings = dataclasses.replace(settings, consume_queue_file_bytes=lengths.most_common(1)[0][0])
+    return settings
+
+
+def _profile(settings: StoreSettings, given: Set[str]) -> StoreProfile:
+    """By the reserve file, which has another length in each profile."""
+    reserve = settings.root / "reserve"
+    if "storeProfile" not in given and reserve.exists():
+        length = reserve.stat().st_size
+        for profile in StoreProfile:
+            if dataclasses.replace(settings, profile=profile).reserve_bytes == length:
+                return profile
+    return settings.profile
+
+
+def _log_bytes(settings: StoreSettings, paths: list[Path]) -> int:
+    """By the distance of two files, or the length of the only one."""
+    starts = sorted(int(path.name) for path in paths)
+    steps = [after - before for before, after in itertools.pairwise(starts)]
+    if steps:
+        return min(steps)
+    length = paths[0].stat().st_size
+    usual = [dataclasses.replace(settings, profile=p, commit_log_file_bytes=0).commit_log_bytes for p in StoreProfile]
+    if length and (length in usual or length % PAGE_BYTES == 0):
+        return length
+    if (settings.root / "reserve").exists():
+        return dataclasses.replace(settings, commit_log_file_bytes=0).commit_log_bytes
+    raise StoreError(
+        f"{paths[0]} is {length} bytes long, which is no usual length of a commit log file, and it is the only one",
+        hint="Say how long its files are: -c broker.conf, or --set mappedFileSizeCommitLog=BYTES.",
+    )
+
+
+def index_shape(settings: StoreSettings, given: Set[str]) -> IndexShape | None:
+    """How the index files are divided; None when their length fits neither the settings nor a profile."""
+    folder = settings.index_dir
+    paths = [path for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
+    lengths = Counter(path.stat().st_size for path in paths)
+    own = IndexShape(settings.index_slots, settings.index_entries)
+    if not lengths or {"maxHashSlotNum", "maxIndexNum"} & given or own.file_bytes in lengths:
+        return own
+    for profile in StoreProfile:
+        other = dataclasses.replace(settings, profile=profile)
+        shape = IndexShape(other.index_slots, other.index_entries)
+        if shape.file_bytes == lengths.most_common(1)[0][0]:
+            return shape
+    return None
+
+
+# ---- the commit log
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """Bytes that are no record. at: byte in the file where one should begin; inside: which of its bytes is wrong."""
+
+    at: int
+    what: str
+    inside: int = 0
+
+    @property
+    def byte(self) -> int:
+        """Which byte of the file is wrong."""
+        return self.at + self.inside
+
+
+class LogFile:
+    """One commit log file, read through a window. length: bytes there are, which may not be what it should have."""
+
+    def __init__(self, path: Path, file_bytes: int) -> None:
+        self.path = path
+        self.start = int(path.name)
+        self.file_bytes = file_bytes
+        self.length = path.stat().st_size
+        self._window = b""
+        self._window_at = 0
+
+    @property
+    def end(self) -> int:
+        return self.start + self.file_bytes
+
+    @property
+    def usable(self) -> int:
+        """Bytes that can hold records, however long the file is."""
+        return min(self.length, self.file_bytes)
+
+    def read(self, at: int, size_bytes: int) -> memoryview:
+        """Bytes from byte `at` of the file on; fewer at its end. Raises StoreError naming the place."""
+        skip = at - self._window_at
+        if skip < 0 or skip + size_bytes > len(self._window):
+            try:
+                fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    self._window = os.pread(fd, max(size_bytes, WINDOW_BYTES), at)
+                finally:
+                    os.close(fd)
+            except OSError as error:
+                raise StoreError(
+                    f"cannot read {self.path} at byte {at}: {error.strerror}",
+                    hint="The disk fails: copy what can be read, and restore the file from another copy.",
+                ) from error
+            self._window_at, skip = at, 0
+        return memoryview(self._window)[skip : skip + size_bytes]
+
+    def forget(self) -> None:
+        """Let the window go."""
+        self._window = b""
+
+    def record(self, at: int) -> Message | Bad | None:
+        """The record at a byte, or why it is none; None where nothing was written (zeros) and at the file's end.
+
+        A filler that is right counts as the end: the next record is in the next file. Checks length, magic, field lengths,
+        CRC of the body and own offset (DUR-08).
+        """
+        left = self.usable - at
+        head = self.read(at, min(left, 8))
+        if len(head) < 8:
+            return (
+                Bad(at, f"{len(head)} bytes are left, a filler of 8 bytes is missing")
+                if head.tobytes().strip(b"\0")
+                else None
+            )
+        size, magic = int.from_bytes(head[:4], "big", signed=True), int.from_bytes(head[4:], "big", signed=True)
+        if size == 0 and magic == 0:
+            return None
+        if magic == BLANK_MAGIC:
+            rest = self.file_bytes - at
+            return None if size == rest else Bad(at, f"a filler says {size} bytes are left, must be {rest}")
+        if magic != MESSAGE_MAGIC:
+            return Bad(at, f"magic is 0x{magic & 0xFFFFFFFF:08X}, must be 0xDAA320A7 (or 0xCBD43194 of a filler)", 4)
+        if not RECORD_FIXED_BYTES <= size <= left:
+            return Bad(at, f"record length is {size}, must be {RECORD_FIXED_BYTES} to {left}")
+        own = int.from_bytes(self.read(at, 36)[28:], "big", signed=True)
+        if own != self.start + at:
+            return Bad(at, f"the record says it lies at offset {own}, must be {self.start + at}", 28)
+        try:
+            return decode_record(self.read(at, size), 0, check_crc=True)
+        except MessageError as error:
+            return Bad(at, error.message.replace("record at 0", "record"))
+
+    def is_filled(self, at: int) -> bool:
+        """Whether a filler stands at a byte."""
+        return self.read(at, 8)[4:].tobytes() == BLANK_MAGIC.to_bytes(4, "big", signed=True)
+
+    def resync(self, at: int) -> int:
+        """Where the next good record begins, from byte `at` on; -1 when none does."""
+        while at < self.usable:
+            chunk = bytes(self.read(at, WINDOW_BYTES))
+            found = chunk.find(_MAGIC, 4)
+            while found >= 0:
+                place = at + found - 4
+                if isinstance(self.record(place), Message):
+                    return place
+                found = chunk.find(_MAGIC, found + 1)
+            if at + len(chunk) >= self.usable:
+                break
+            at += len(chunk) - 8
+        return -1
+
+    def written_end(self) -> int:
+        """Byte behind the last one that is not zero; 0 for a file of zeros."""
+        end = self.length
+        while end > 0:
+            first = max(end - WINDOW_BYTES, 0)
+            used = len(bytes(self.read(first, end - first)).rstrip(b"\0"))
+            if used:
+                return first + used
+            end = first
+        return 0
+
+    def records(self, at: int = 0) -> Iterator[Message | Bad]:
+        """Records from a byte on; where one is bad it is yielded as such, and reading goes on at the next good one."""
+        while at < self.usable:
+            found = self.record(at)
+            if isinstance(found, Message):
+                yield found
+                at += found.store_bytes
+                continue
+            if found is None:
+                if self.is_filled(at):
+                    return
+                following = self.resync(at + 1)
+                if following < 0:
+                    return
+                yield Bad(at, f"{following - at} bytes are empty or unreadable, and records follow them")
+            else:
+                yield found
+                following = self.resync(at + 1)
+                if following < 0:
+                    return
+            at = following
+
+
+def log_files(settings: StoreSettings) -> list[LogFile]:
+    """The files of the commit log by their start."""
+    paths = [path for folder in settings.commit_log_dirs for path in numbered_files(folder)]
+    return [LogFile(path, settings.commit_log_bytes) for path in sorted(paths, key=lambda path: path.name)]
+
+
+def file_of(files: list[LogFile], offset: int) -> LogFile | None:
+    """The file that holds an offset."""
+    return next((file for file in files if file.start <= offset < file.end), None)
+
+
+def message_at(files: list[LogFile], offset: int) -> Message:
+    """The record at an offset. Raises CorruptRecord naming file, byte and what is there instead."""
+    file = file_of(files, offset)
+    if file is None:
+        raise CorruptRecord(
+            f"offset {offset} lies outside the commit log, which holds "
+            + (f"{files[0].start} to {files[-1].end}" if files else "nothing"),
+            hint="`saturnmq store verify` lists the first and last offset of every file.",
+        )
+    at = offset - file.start
+    found = file.record(at)
+    if isinstance(found, Message):
+        return found
+    if found is None:
+        what = "a filler: the next record is in the next file" if file.is_filled(at) else "nothing was written there"
+    else:
+        what = found.what
+    raise CorruptRecord(
+        f"{file.path} at byte {at} (offset {offset}): {what}; no record begins there",
+        hint="`saturnmq store verify` finds damage; `store dump --topic T --queue Q --queue-offset N` needs no offset.",
+    )

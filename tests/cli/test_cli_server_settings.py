@@ -1,0 +1,108 @@
+"""Server commands: addresses, TLS keys and certificates from the file, and a stop during registration."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from certificates import write_certificate
+from saturnmq.net import NetSettings, RemotingClient, SendFailed, TlsSettings
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.frames.command import Command
+
+Start = Callable[..., Any]
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.mark.spec("CLI-10", "NS-04", "DG-11")
+@pytest.mark.parametrize("verb", ["namesrv", "standalone"])
+def test_address_and_port_of_the_file_hold_where_no_option_is_given(serve: Start, tmp_path: Path, verb: str) -> None:
+    file = tmp_path / "x.conf"
+    file.write_text("bindAddress=127.0.0.2\nlistenPort=0\n")
+    more = ("--data", str(tmp_path / "data"), "--namesrv-port", "0") if verb == "standalone" else ()
+    facts = serve(verb, "-c", str(file), *more).facts
+    for name in {"namesrv"} if verb == "namesrv" else {"namesrv", "broker"}:
+        host, port = facts[name].rsplit(":", 1)
+        assert host == "127.0.0.2" and port not in ("9876", "10911")
+
+
+@pytest.mark.spec("REM-29", "NS-31")
+def test_tls_keys_of_the_file_hold_for_all_servers_and_between_them(standalone: Start, tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path, "server")
+    file = tmp_path / "x.conf"
+    file.write_text(f"tls.server.mode=enforcing\ntls.server.certPath={certificate}\ntls.server.keyPath={key}\n")
+    server = standalone("-c", str(file))
+
+    async def ask(address: str, code: int, tls: bool) -> Command:
+        client = RemotingClient(settings=NetSettings(), tls=TlsSettings(enable=tls))
+        try:
+            return await client.invoke(address, Command(code, ext={"topic": "BenchmarkTest"}), 5000)
+        finally:
+            await client.close()
+
+    for address, code in (
+        (server.facts["namesrv"], RequestCode.GET_ROUTEINFO_BY_TOPIC),
+        (server.facts["broker"], RequestCode.GET_BROKER_CONFIG),
+    ):
+        with pytest.raises(SendFailed):
+            asyncio.run(ask(address, code, False))
+        assert asyncio.run(ask(address, code, True)).code == 0
+    assert server.stop() == 0
+
+
+@pytest.mark.spec("CLI-10", "REM-29")
+def test_a_certificate_that_cannot_be_read_is_named_and_nothing_is_served(cli: Cli, tmp_path: Path) -> None:
+    keys = ("--set", f"tls.server.certPath={tmp_path}/none.pem", "--set", f"tls.server.keyPath={tmp_path}/none.key")
+    done = cli("standalone", "--data", str(tmp_path / "data"), "--namesrv-port", "0", "--port", "0", *keys)
+    assert done.returncode == 2 and "none.pem" in done.stderr
+    shown = cli("namesrv", "--print-config", "--json", "--set", "tls.server.mode=enforcing")
+    rows = {row["key"]: row for row in json.loads(shown.stdout)["rows"]}
+    assert (rows["tls.server.mode"]["value"], rows["tls.server.mode"]["origin"]) == ("enforcing", "--set")
+
+
+@pytest.mark.spec("CLI-09")
+def test_sigterm_while_a_broker_still_registers_ends_it_at_once(tmp_path: Path) -> None:
+    with socket.socket() as dead, socket.socket() as probe:
+        dead.bind(("127.0.0.1", 0))
+        dead.listen()
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        probe.close()
+        settings = (f"listenPort={port}", f"storePathRootDir={tmp_path}", "storeProfile=small", "fastPortEnable=false")
+        settings += ("registerBrokerTimeoutMills=60000",)
+        options = [word for text in settings for word in ("--set", text)]
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "saturnmq.cli",
+                "broker",
+                "-n",
+                f"127.0.0.1:{dead.getsockname()[1]}",
+                *options,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            dead.settimeout(20)
+            asked, _ = dead.accept()  # it listens, and waits for this name server's answer now
+            began = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(40) == 0
+            assert time.monotonic() - began < 40
+        finally:
+            asked.close()
+            process.kill()
+            process.communicate()
+    assert not (tmp_path / "abort").exists()

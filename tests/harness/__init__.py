@@ -1,0 +1,1 @@
+"""The harness of our own tests: fault injection, simulation, history checks."""

@@ -1,0 +1,300 @@
+"""The crash matrix of the store: `PYTHONPATH=tests python -m harness.crash.campaign`, run by `make crash`. Source: spec 07 G02, "Crash states".
+
+Each seed decides the lives of one store (crash_run); each life is cut after every operation of its disk, and of every cut the
+states in which a crash may leave it (crash_states) are written to a folder, opened and checked (crash_check).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import logging
+import multiprocessing
+import random
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.pool import AsyncResult
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from harness.crash.check import Checker, Promise
+from harness.crash.run import Life, lives, settings_of
+from harness.crash.states import Content, State
+
+LIVES: Final = 3
+SHOWN_KINDS: Final = 12
+PUT_EVERY: Final = 3  # of so many states one gets new messages and a second crash
+_AROUND: Final = 6
+_LOST_SHOWN: Final = 30
+_POLL_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A state that is not as it should be. name: `seed.life.cut.variant`, for --state."""
+
+    name: str
+    how: str
+    where: str
+    lost: tuple[str, ...]
+    before: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """The same for failures that look alike."""
+        return re.sub(r"'.*?'|\S*/\S*|[\d-]+|\S+#\S+", "_", self.problems[0])[:100]
+
+    def __str__(self) -> str:
+        lines = [f"crash state {self.name}: {self.how}; {self.where}", "  the last operations before the crash:"]
+        lines += [f"    {text}" for text in self.before]
+        lines.append(f"  {len(self.lost)} unsynced operations were lost:" if self.lost else "  no operation was lost")
+        lines += [f"    {text}" for text in self.lost[:_LOST_SHOWN]]
+        lines.append("  what is wrong:")
+        lines += [f"    {text}" for text in self.problems]
+        lines.append(f"  again: PYTHONPATH=tests python -m harness.crash.campaign --state {self.name}")
+        return "\n".join(lines)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Of one life: digests of the contents that were checked, how many states that were, and what failed."""
+
+    digests: list[int]
+    checked: int
+    failures: list[Failure]
+
+
+def digest(content: Content) -> int:
+    """64 bits that tell contents apart."""
+    found = hashlib.blake2b("\0".join(content.folders).encode(), digest_size=8)
+    for path, data in content.files.items():
+        found.update(b"%s\0%d\0" % (path.encode(), len(data)))
+        found.update(data)
+    return int.from_bytes(found.digest())
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """An empty folder in memory where there is such a place; it is removed at the end."""
+    memory = Path("/dev/shm")
+    top = Path(tempfile.mkdtemp(prefix="saturnmq-crash-", dir=memory if memory.is_dir() else None))
+    try:
+        yield top
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+
+
+def life_of(seed: int, number: int, top: Path) -> Life:
+    """One life of a seed, recorded below top, an empty folder."""
+    *_, life = lives(seed, top, number + 1)
+    return life
+
+
+def check_life(
+    life: Life, top: Path, *, share: float = 1.0, stop: Callable[[], bool] = bool, told: Callable[[bool], object] = bool
+) -> Outcome:
+    """Check the states of a life, or a share of them, in folders below top, until stop() says so.
+
+    told is called after each with whether it failed.
+    """
+    outcome = Outcome([], 0, [])
+    seen: set[tuple[int, object]] = set()
+    checker = Checker(top)
+    chance = random.Random(f"share {life.seed} {life.number}")
+    try:
+        for cut, variant, state, promise in life.states():
+            if stop():
+                break
+            if share < 1.0 and chance.random() > share:
+                continue
+            content = state.content()
+            key = digest(content)
+            owed = (promise.kept_power if state.power else promise.kept_kill, promise.saved, promise.start)
+            if (key, owed) in seen:
+                continue
+            seen.add((key, owed))
+            problems = check_state(checker, life, state, promise, content, top / "state", outcome.checked)
+            outcome.checked += 1
+            outcome.digests.append(key)
+            if problems:
+                outcome.failures.append(_failure(life, cut, variant, state, problems))
+            told(bool(problems))
+    finally:
+        checker.close()
+    return outcome
+
+
+def check_state(
+    checker: Checker, life: Life, state: State, promise: Promise, content: Content, folder: Path, number: int
+) -> list[str]:
+    """What is wrong with one state, which is written to a folder that is not there yet, and removed again."""
+    folder.mkdir()
+    try:
+        content.write(folder)
+        return checker.check(
+            settings_of(life.seed, folder),
+            promise,
+            power=state.power,
+            same_bytes=life.whole or not state.power,
+            put=number % PUT_EVERY == 0,
+        )
+    except Exception as error:
+        return [f"{type(error).__name__} while the state was checked: {error}"]
+    finally:
+        shutil.rmtree(folder)
+
+
+def _failure(life: Life, cut: int, variant: int, state: State, problems: list[str]) -> Failure:
+    what = "recovery" if cut < life.opened else "use"
+    return Failure(
+        f"{life.seed}.{life.number}.{cut}.{variant}",
+        ("power lost: " if state.power else "") + state.how,
+        f"operation {cut} of {len(life.operations)} of life {life.number}, in {what}",
+        tuple(state.lost()),
+        tuple(str(operation) for operation in life.operations[max(cut - _AROUND, 0) : cut]),
+        tuple(problems),
+    )
+
+
+def check_one(name: str) -> Failure | None:
+    """The state of this name once more. Raises ValueError for a name that is none."""
+    try:
+        seed, number, wanted_cut, wanted_variant = (int(part) for part in name.split("."))
+    except ValueError:
+        raise ValueError(f"state {name!r} is not seed.life.cut.variant") from None
+    with scratch_folder() as top:
+        (top / "lives").mkdir()
+        life = life_of(seed, number, top / "lives")
+        checker = Checker(top)
+        try:
+            for cut, variant, state, promise in life.states():
+                if (cut, variant) == (wanted_cut, wanted_variant):
+                    problems = check_state(checker, life, state, promise, state.content(), top / "state", 0)
+                    return _failure(life, cut, variant, state, problems) if problems else None
+        finally:
+            checker.close()
+    raise ValueError(f"there is no state {name}")
+
+
+# ---- many processes
+
+
+class _Shared:
+    """What the processes share."""
+
+    checked: Synchronized[int]
+    failed: Synchronized[int]
+    enough: Synchronized[int]
+
+
+def _begin(checked: Synchronized[int], failed: Synchronized[int], enough: Synchronized[int]) -> None:
+    logging.disable(logging.CRITICAL)
+    _Shared.checked, _Shared.failed, _Shared.enough = checked, failed, enough
+
+
+def _told(failed: bool) -> None:
+    with _Shared.checked.get_lock():
+        _Shared.checked.value += 1
+        _Shared.failed.value += failed
+
+
+def _task(place: tuple[int, int]) -> Outcome:
+    if _Shared.enough.value:
+        return Outcome([], 0, [])
+    with scratch_folder() as top:
+        (top / "lives").mkdir()
+        life = life_of(*place, top / "lives")
+        return check_life(life, top, stop=lambda: bool(_Shared.enough.value), told=_told)
+
+
+def run(states: int, seed: int, workers: int, seconds_max: float, console: Console) -> int:
+    """Check at least so many distinct states; the exit code: 0, or 1 when one failed or time ran out."""
+    checked = multiprocessing.Value("q", 0)
+    failed = multiprocessing.Value("q", 0)
+    enough = multiprocessing.Value("b", 0)
+    digests: set[int] = set()
+    failures: list[Failure] = []
+    began = time.monotonic()
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), TimeElapsedColumn())
+    with (
+        multiprocessing.Pool(workers, _begin, (checked, failed, enough)) as pool,
+        Progress(*columns, console=console, refresh_per_second=2) as progress,
+    ):
+        bar = progress.add_task("crash states", total=states, state="")
+        places = ((n, number) for n in range(seed, sys.maxsize) for number in range(LIVES))
+        waiting: list[AsyncResult[Outcome]] = []
+        while True:
+            while len(waiting) < workers + 1 and not enough.value:
+                waiting.append(pool.apply_async(_task, (next(places),)))
+            waiting[0].wait(_POLL_SECONDS)
+            for result in [result for result in waiting if result.ready()]:
+                waiting.remove(result)
+                outcome = result.get()
+                digests.update(outcome.digests)
+                failures += outcome.failures
+            late = time.monotonic() - began > seconds_max
+            # Those under way count too; two of them may be the same state, so a few more are done than asked for.
+            if late or checked.value >= states * 1.12:  # some states are alike
+                enough.value = 1
+            progress.update(
+                bar, completed=min(checked.value, states), state=f"{checked.value:,} done, {failed.value} failed"
+            )
+            if enough.value and not waiting:
+                break
+    took = time.monotonic() - began
+    return _report(console, len(digests), checked.value, failures, took, states, seed)
+
+
+def _report(
+    console: Console, distinct: int, checked: int, failures: Sequence[Failure], took: float, states: int, seed: int
+) -> int:
+    kinds: dict[str, list[Failure]] = {}
+    for failure in failures:
+        kinds.setdefault(failure.kind, []).append(failure)
+    for same in sorted(kinds.values(), key=len, reverse=True)[:SHOWN_KINDS]:
+        console.print(f"[red]{len(same)} like this one:[/red]")
+        console.print(str(min(same, key=lambda failure: len(failure.lost))), markup=False, highlight=False)
+    rate = checked / max(took, 0.001)
+    good = not failures and distinct >= states
+    console.print(
+        f"G02 crash states: {distinct:,} distinct of at least {states:,} in {took:.0f} s ({rate * 60:,.0f} a minute), "
+        f"{len(failures)} failed, seed {seed}: {'[green]ok[/green]' if good else '[red]FAILED[/red]'}"
+    )
+    return 0 if good else 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m harness.crash.campaign", description="Crash matrix of the store.")
+    parser.add_argument("--states", type=int, default=100_000, help="so many distinct states at least (%(default)s)")
+    parser.add_argument("--seed", type=int, help="of the first store; a random one if not given")
+    parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count(), help="processes (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=600, help="a longer run counts as failed (%(default)s)")
+    parser.add_argument("--state", help="check one state, seed.life.cut.variant, and say what is wrong")
+    options = parser.parse_args(arguments)
+    console = Console(soft_wrap=True)
+    if options.state is not None:
+        try:
+            failure = check_one(options.state)
+        except ValueError as error:
+            parser.error(str(error))
+        console.print(str(failure) if failure else f"state {options.state} is well", markup=False, highlight=False)
+        return 1 if failure else 0
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
+    console.print(f"crash matrix: seed {seed}, {options.workers} processes")
+    return run(options.states, seed, options.workers, options.seconds, console)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""What can go wrong with a simulated member's disk: stalls, errors, no room, and bits that flip. Source: spec 07 SIM-04, DUR-10.
+
+A flip is found as the driver finds it: by recovery, which is the real one, or when the core reads the entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from harness.raftsim.observer import Ledger
+from saturnmq.protocol.errors import CorruptRecord
+from saturnmq.raft.core.entry import ENTRY_MAGIC, Entry
+from saturnmq.raft.ledger.layout import BLANK_MAGIC, Header, IndexUnit
+from saturnmq.raft.ledger.recover import DataFile, Facts, Plan, plan
+
+
+@dataclass(slots=True)
+class DiskFaults:
+    """Chances per operation, times in ms."""
+
+    sync_ms: float = 5.0
+    stall: float = 0.0  # chance of a sync that takes up to stall_ms
+    stall_ms: float = 2000.0
+    slow_write: float = 0.0  # chance that writing term and vote, or a cut, takes up to stall_ms: everything else waits
+    eio: float = 0.0  # chance that a sync fails
+
+
+class Flip(Enum):
+    """Where the bit is: in the body, in magic or number of the index unit, or in the position that it tells."""
+
+    BODY = "body"
+    UNIT_GONE = "unit gone"
+    UNIT_WRONG = "unit wrong"
+
+
+class StoredLog:
+    """A ledger as the core reads it, through what is damaged. It is a LedgerReader.
+
+    flips: by index. found is called with the index of each damaged entry that is read.
+    """
+
+    def __init__(self, ledger: Ledger, flips: dict[int, Flip], found: Callable[[int], None]) -> None:
+        self.ledger = ledger
+        self.flips = flips
+        self.found = found
+
+    @property
+    def begin_index(self) -> int:
+        return self.ledger.begin_index
+
+    @property
+    def end_index(self) -> int:
+        return self.ledger.end_index
+
+    @property
+    def end_term(self) -> int:
+        return self.ledger.end_term
+
+    @property
+    def end_pos(self) -> int:
+        return self.ledger.end_pos
+
+    def entry(self, index: int) -> Entry | None:
+        """None outside of begin..end. Raises CorruptRecord for a damaged one, as LedgerFiles does."""
+        entry = self.ledger.entry(index)
+        flip = self.flips.get(index) if entry is not None else None
+        if flip is None:
+            return entry
+        self.found(index)
+        raise CorruptRecord(f"entry {index} is damaged: {flip.value}")
+
+
+def recover(ledger: Ledger, flips: dict[int, Flip], file_bytes: int) -> Plan:
+    """What the real recovery makes of a damaged ledger. Raises CorruptRecord when it leaves that to an operator (DL-S07)."""
+    by_pos = {entry.pos: entry for entry in ledger.entries}
+    heads: dict[int, Entry] = {}
+    for entry in ledger.entries:
+        heads.setdefault(entry.pos - entry.pos % file_bytes, entry)
+    last_end = max(heads, default=0) + file_bytes
+
+    def header_at(pos: int) -> Header | None:
+        if pos in by_pos:
+            return _header(by_pos[pos])
+        if pos >= last_end:
+            return None
+        magic = BLANK_MAGIC if pos < last_end - file_bytes else 0
+        return Header(magic, 0, -1, -1, -1, 0, 0, 0, 0)
+
+    def unit_at(index: int) -> IndexUnit | None:
+        entry = ledger.entry(index)
+        if entry is None or flips.get(index, Flip.BODY) is not Flip.BODY:
+            return None
+        return IndexUnit(entry.magic, entry.pos, entry.size, entry.index, entry.term)
+
+    def body_is_good(header: Header) -> bool:
+        return flips.get(header.index) is not Flip.BODY
+
+    files = [DataFile(start, _header(head)) for start, head in sorted(heads.items())]
+    return plan(Facts(files, file_bytes, header_at, unit_at, body_is_good))
+
+
+def _header(entry: Entry) -> Header:
+    return Header(ENTRY_MAGIC, entry.size, entry.index, entry.term, entry.pos, entry.channel, 0, 0, len(entry.body))

@@ -1,0 +1,177 @@
+"""What a simulated member stores, and an observer that checks Raft's promises from outside. Source: spec 07 SIM-08, SIM-09."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from saturnmq.raft.core.actions import AppendEntries, Commit, CutLog, PersistTerm, Role, RoleChanged
+from saturnmq.raft.core.entry import Entry
+from saturnmq.raft.core.messages import VoteResponse, VoteResult
+
+if TYPE_CHECKING:
+    from harness.raftsim.group import Cluster
+    from harness.raftsim.process import Member
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """A log in memory, as a LedgerReader sees it. start_pos: where the first entry lies."""
+
+    begin: int = 0
+    entries: list[Entry] = field(default_factory=list)
+    start_pos: int = 0
+
+    @property
+    def begin_index(self) -> int:
+        return self.begin if self.entries else -1
+
+    @property
+    def end_index(self) -> int:
+        return self.begin + len(self.entries) - 1 if self.entries else -1
+
+    @property
+    def end_term(self) -> int:
+        return self.entries[-1].term if self.entries else -1
+
+    @property
+    def end_pos(self) -> int:
+        return self.entries[-1].end_pos if self.entries else self.start_pos
+
+    def entry(self, index: int) -> Entry | None:
+        at = index - self.begin
+        return self.entries[at] if 0 <= at < len(self.entries) else None
+
+    def copy(self) -> Ledger:
+        return Ledger(self.begin, list(self.entries), self.start_pos)
+
+    def apply(self, operation: object) -> None:
+        """Appended entries, a cut, or an int: everything before that index is deleted."""
+        if isinstance(operation, AppendEntries):
+            if not self.entries:
+                self.begin = operation.entries[0].index
+            self.entries.extend(operation.entries)
+        elif isinstance(operation, CutLog):
+            if operation.restart:
+                self.begin, self.entries, self.start_pos = operation.index, [], operation.end_pos
+            else:
+                del self.entries[operation.index - self.begin :]
+                self.start_pos = operation.end_pos
+        elif isinstance(operation, int) and operation > self.begin:
+            del self.entries[: operation - self.begin]
+            self.begin = operation
+
+
+class Observer:
+    """Watches all members from outside and raises Violation (SIM-08)."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.leaders: dict[int, tuple[str, int]] = {}
+        self.votes: dict[tuple[str, int], str] = {}
+        self.truth: dict[int, Entry] = {}  # every entry that any member committed
+        self.top = -1  # highest index in truth
+        self.acked: dict[int, bytes] = {}
+
+    def term_stored(self, member: Member, action: PersistTerm) -> None:
+        """Term and vote never go back, one vote per term."""
+        before = member.hard
+        self.check(action.term >= before.term, f"{member.name}: term falls from {before.term} to {action.term}")
+        same = action.term == before.term and before.voted_for is not None
+        self.check(not same or action.voted_for == before.voted_for, f"{member.name}: second vote in {action.term}")
+
+    def voted(self, member: Member, response: VoteResponse) -> None:
+        """An ACCEPT leaves only when the vote is stored (DUR-11)."""
+        if response.vote_result is not VoteResult.ACCEPT or response.leader_id is None:
+            return
+        stored = member.hard
+        self.check(
+            stored.term == response.term and stored.voted_for == response.leader_id,
+            f"{member.name} accepts {response.leader_id} in {response.term}, stored is {stored}",
+        )
+        earlier = self.votes.setdefault((member.name, response.term), response.leader_id)
+        self.check(earlier == response.leader_id, f"{member.name} voted twice in term {response.term}")
+
+    def role(self, member: Member, action: RoleChanged) -> None:
+        """One leader per term, and it has everything that was ever committed."""
+        self.cluster.seen[action.role.value] += 1
+        if action.role is not Role.LEADER:
+            return
+        who = member.name, member.incarnation
+        earlier = self.leaders.setdefault(action.term, who)
+        self.check(earlier == who, f"term {action.term} is led by {earlier} and {who}")
+        log, node = member.log.live, member.node
+        self.check(
+            node is None or not node.state.lacking, f"{member.name} leads, and lacks what it held before (DUR-10)"
+        )
+        for index in range(max(log.begin, 0), self.top + 1):
+            self.check(log.entry(index) == self.truth.get(index), f"leader {member.name} lacks committed entry {index}")
+
+    def appended(self, member: Member) -> None:
+        """A member that was told that its disk is full writes no entries (DUR-15)."""
+        node = member.node
+        self.check(node is None or not node.state.disk_full, f"{member.name} appends, and has no room")
+
+    def cut(self, member: Member, action: CutLog) -> None:
+        self.cluster.seen["restart" if action.restart else "truncate"] += 1
+        first = max(action.index, member.log.live.begin)
+        last = min(member.committed, member.log.live.end_index)
+        self.check(first > last, f"{member.name} cuts at {action.index}, committed up to {member.committed}")
+
+    def committed(self, member: Member, action: Commit) -> None:
+        """What is committed is the same everywhere and for ever, and never falls."""
+        log = member.log.live
+        self.check(action.index > member.committed, f"{member.name}: committed falls to {action.index}")
+        self.check(action.index <= log.end_index, f"{member.name} commits {action.index} of {log.end_index}")
+        for index in range(max(member.committed + 1, log.begin), action.index + 1):
+            entry = log.entry(index)
+            assert entry is not None
+            known = self.truth.setdefault(index, entry)
+            self.check(known == entry, f"{member.name} commits another entry at {index}")
+        self.top = max(self.top, action.index)
+
+    def acknowledged(self, index: int, body: bytes) -> None:
+        """A client was told that its message is safe: durable on a majority (DUR-12)."""
+        self.acked[index] = body
+        if self.cluster.settings.sync_before_ack:
+            members = self.cluster.members.values()
+            held = sum(self._holds(member, index, body) for member in members)
+            self.check(held > len(members) // 2, f"entry {index} was acknowledged, durable on {held} only")
+
+    def _holds(self, member: Member, index: int, body: bytes) -> bool:
+        """On disk, or deleted since with what is old, or lost to damage of which the member knows."""
+        log = member.log.durable
+        entry = log.entry(index)
+        known_lost = log.end_index < index <= member.lost_to
+        return log.begin > index or known_lost or (entry is not None and entry.body == body)
+
+    def match_logs(self) -> None:
+        """Equal index and term mean equal logs up to there."""
+        logs = [member.log.live for member in self.cluster.members.values()]
+        for at, one in enumerate(logs):
+            for other in logs[at + 1 :]:
+                begin = max(one.begin, other.begin)
+                equal = False
+                for index in range(min(one.end_index, other.end_index), begin - 1, -1):
+                    a, b = one.entry(index), other.entry(index)
+                    assert a is not None
+                    assert b is not None
+                    equal = equal or a.term == b.term
+                    self.check(not equal or a == b, f"logs differ at {index} below a common entry")
+
+    def all_acknowledged_are_there(self) -> None:
+        for member in self.cluster.members.values():
+            log = member.log.live
+            for index, body in self.acked.items():
+                entry = log.entry(index)
+                found = index < log.begin or (entry is not None and entry.body == body)
+                self.check(found, f"{member.name} lost the acknowledged entry {index}")
+
+    def check(self, condition: bool, why: str) -> None:
+        if not condition:
+            cluster = self.cluster
+            raise Violation(f"seed {cluster.seed} at {cluster.events.now_ms:.3f} ms: {why}")

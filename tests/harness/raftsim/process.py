@@ -1,0 +1,412 @@
+"""A simulated member: the real core, and a disk and a clock that may be ill. Source: spec 07 SIM-04, SIM-05."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from harness.raftsim.disk import Flip, StoredLog, recover
+from harness.raftsim.observer import Ledger
+from harness.raftsim.simulation import Journal
+from saturnmq.protocol.errors import CorruptRecord, InvariantBroken
+from saturnmq.raft.core.actions import (
+    Action,
+    AppendEntries,
+    Commit,
+    CutLog,
+    PersistTerm,
+    Reply,
+    Role,
+    RoleChanged,
+    Send,
+    SyncLog,
+)
+from saturnmq.raft.core.messages import Request, Response, VoteResponse
+from saturnmq.raft.core.node import Node
+from saturnmq.raft.core.state import HardState
+
+if TYPE_CHECKING:
+    from harness.raftsim.group import Cluster
+
+GROUP: Final = "g"
+NOTE_EVERY_MS: Final = 3000
+STALL_MS_MIN: Final = 5000  # from here on it counts as one
+Input = Callable[[Node], list[Action]]
+
+
+class Member:
+    """One simulated process: its disk outlives it, its Node does not.
+
+    Inputs are handled one after the other; an action that waits for the disk holds back the actions behind it and all inputs.
+    """
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.log: Journal[Ledger] = Journal(Ledger(), Ledger.apply, Ledger.copy)
+        self.hard = HardState()
+        self.checkpoint = -1
+        self.rots = False  # its disk loses synced entries at crashes; one member of a group at most
+        self.room = True  # on its disk, for another file
+        self.flips: dict[int, Flip] = {}  # damaged entries that are still there, by index
+        self.known_bad: set[int] = set()  # those that were read
+        self.lost_to = -1  # last index of what damage took
+        self.noted = -1  # what the checkpoint file says was synced
+        self._next_note_ms = 0.0
+        self.lacking = False
+        self.committed = -1
+        self.incarnation = 0
+        self.node: Node | None = None
+        self.frozen = False
+        self.keeps_writes = False  # a crash is the end of the process, not of the power
+        self.clock_offset_ms = cluster.rng.randrange(10**6)
+        self.clock_rate = 1.0
+        self._inputs: deque[Input] = deque()
+        self._actions: deque[Action] = deque()
+        self._running = False
+        self._waits: Callable[[], None] | None = None  # what ends the wait for the disk
+        self._sync: SyncLog | None = None
+        self._sync_running = False
+        self._sync_ends: Callable[[], None] | None = None
+        self._tokens: dict[int, Callable[[Response], None]] = {}
+        self._token = 0
+
+    @property
+    def alive(self) -> bool:
+        return self.node is not None
+
+    @property
+    def now_ms(self) -> int:
+        return int(self.clock_offset_ms + self.cluster.events.now_ms * self.clock_rate)
+
+    @property
+    def role(self) -> Role | None:
+        return self.node.state.role if self.node is not None else None
+
+    @property
+    def hurt(self) -> bool:
+        """Something of what it said it holds is damaged, or gone and not yet here again."""
+        lacking = self.node.state.lacking if self.node is not None else self.lacking
+        return self.rots or bool(self.flips) or lacking
+
+    def start(self) -> None:
+        self.incarnation += 1
+        self._forget_all()
+        self._recover()
+        self.committed = self.checkpoint = min(self.checkpoint, self.log.live.end_index)
+        cluster = self.cluster
+        self.node = Node(
+            group=GROUP,
+            self_id=self.name,
+            peers={name: f"{name}:1" for name in cluster.names},
+            settings=cluster.settings,
+            reader=StoredLog(self.log.live, self.flips, self.known_bad.add),
+            hard_state=self.hard,
+            committed=self.checkpoint,
+            chance=cluster.rng.randrange,
+            noop=cluster.noop,
+            must_hold=self.noted,
+        )
+        cluster.trace.add(f"{cluster.events.now_ms:.3f} {self.name} start {self.incarnation}")
+        self._tick(self.incarnation)
+
+    def crash(self) -> None:
+        if self.node is None:
+            return
+        self.lacking = self.node.state.lacking
+        self.node = None
+        self._forget_all()
+        if self.keeps_writes:
+            self.log.sync(self.log.mark())
+        lost = self.log.crash(self.cluster.rng)
+        self.cluster.seen["crash"] += 1
+        ledger = self.log.live
+        if self.rots and ledger.entries and ledger.begin <= self.noted and self.cluster.rng.random() < 0.7:
+            self._lose_from(self.cluster.rng.randrange(ledger.begin, min(ledger.end_index, self.noted) + 1))
+            self.cluster.seen["rot"] += 1
+        if lost:
+            self.cluster.seen["lost unsynced"] += 1
+        self.cluster.trace.add(f"{self.cluster.events.now_ms:.3f} {self.name} crash, {lost} lost")
+
+    def _forget_all(self) -> None:
+        """What a process had in its memory."""
+        self._inputs.clear()
+        self._actions.clear()
+        self._waits = self._sync_ends = self._sync = None
+        self._sync_running, self._tokens = False, {}
+
+    def _tick(self, incarnation: int) -> None:
+        if incarnation != self.incarnation or self.node is None:
+            return
+        self.cluster.events.after(self.cluster.tick_ms, partial(self._tick, incarnation))
+        if self.frozen:
+            return
+        state = self.node.state
+        if state.disk_full is self.room and state.failed is None and self._waits is None:
+            full = not self.room
+            self.cluster.seen["full"] += full
+            self.feed(lambda node: node.disk_full(self.now_ms, full))
+        if state.failed is None and self._waits is None and self.cluster.events.now_ms >= self._next_note_ms:
+            self._note(self.node)
+        if not self._inputs and (self.cluster.tick_always or self.node.next_due_ms() <= self.now_ms):
+            self.feed(lambda node: node.tick(self.now_ms))
+
+    # inputs
+
+    def ask(self, request: Request, answer: Callable[[Response], None]) -> None:
+        """A request arrives."""
+        if self.node is None or self.frozen:
+            return
+        self._token = token = self._token + 1
+        self._tokens[token] = answer
+        self.feed(lambda node: node.request(self.now_ms, token, request))
+
+    def answered(self, incarnation: int, call: int, response: Response | None) -> None:
+        if self.node is not None and incarnation == self.incarnation:
+            if self.frozen:
+                self.cluster.events.after(50, lambda: self.answered(incarnation, call, response))
+            else:
+                self.feed(lambda node: node.response(self.now_ms, call, response))
+
+    def propose(self, bodies: list[bytes], answer: Callable[[Response], None]) -> None:
+        if self.node is None or self.frozen:
+            return
+        self._token = token = self._token + 1
+        self._tokens[token] = answer
+        self.feed(lambda node: node.propose(self.now_ms, token, bodies))
+
+    def trim(self, begin: int) -> None:
+        """Delete old entries, as retention does; not while something waits for the disk."""
+        if self.node is not None and self._waits is None and begin > self.log.live.begin:
+            self.log.change(begin)
+            self._flips_within(begin, self.log.live.end_index)
+            self.feed(lambda node: node.trimmed(self.now_ms, begin))
+
+    # outputs
+
+    def feed(self, given: Input) -> None:
+        """Handle an input now, or when those before it are done."""
+        self._inputs.append(given)
+        if not self._running:
+            self._run()
+
+    def _run(self) -> None:
+        """Execute in order; a crash may come between any two actions."""
+        cluster = self.cluster
+        self._running = True
+        try:
+            while self.node is not None and self._waits is None and (self._actions or self._inputs):
+                if not self._actions:
+                    self._actions.extend(self._decide(self.node, self._inputs.popleft()))
+                    continue
+                if cluster.crash_between and cluster.rng.random() < cluster.crash_between:
+                    self.crash()
+                    cluster.events.after(cluster.rng.random() * 3000, partial(cluster.restart, self))
+                    return
+                action = self._actions.popleft()
+                cluster.trace.add(f"{cluster.events.now_ms:.3f} {self.name} {action!r}")
+                self._one(action)
+        finally:
+            self._running = False
+
+    def _decide(self, node: Node, given: Input) -> list[Action]:
+        """The core's answer; damage that it reads ends this member's part until it is started again."""
+        try:
+            return given(node)
+        except (CorruptRecord, InvariantBroken) as error:
+            if isinstance(error, InvariantBroken) and not self.known_bad:
+                raise
+            self.cluster.seen["flip read"] += 1
+            self.cluster.damage_read_ms = self.cluster.events.now_ms
+            why = str(error)
+            self._inputs.appendleft(lambda node: node.disk_failed(self.now_ms, why))
+            self.cluster.start_again(self)
+            return []
+
+    def _one(self, action: Action) -> None:
+        cluster = self.cluster
+        if isinstance(action, PersistTerm):
+            self._slow_write(partial(self._persist, action))
+        elif isinstance(action, AppendEntries):
+            cluster.observer.appended(self)
+            self.log.change(action)
+        elif isinstance(action, CutLog):
+            cluster.observer.cut(self, action)
+            self.log.change(action)
+            self._flips_within(0, self.log.live.end_index)
+            assert self.node is not None
+            self._note(self.node)
+            if cluster.rng.random() < cluster.crash_after_cut:
+                cluster.events.after(cluster.rng.random() * 200, partial(cluster.crash_soon_back, self))
+            self._slow_write(lambda: None)
+        elif isinstance(action, SyncLog):
+            self._sync = action
+            self._start_sync()
+        elif isinstance(action, Send):
+            self._send(action)
+        elif isinstance(action, Reply):
+            answer = self._tokens.pop(action.token, None)
+            if isinstance(action.response, VoteResponse):
+                cluster.observer.voted(self, action.response)
+            if answer is not None:
+                answer(action.response)
+        elif isinstance(action, Commit):
+            cluster.observer.committed(self, action)
+            self.committed = action.index
+            if cluster.rng.random() < 0.1:
+                self.checkpoint = self._committed_on_disk(action.index)
+        elif isinstance(action, RoleChanged):
+            cluster.observer.role(self, action)
+
+    def _persist(self, action: PersistTerm) -> None:
+        self.cluster.observer.term_stored(self, action)
+        self.hard = HardState(action.term, action.voted_for)
+
+    def _note(self, node: Node) -> None:
+        """The checkpoint file: how far the log is synced, but what damage took is not forgotten before it is here again."""
+        self._next_note_ms = self.cluster.events.now_ms + NOTE_EVERY_MS
+        self.noted = max(node.state.log.durable, node.state.must_hold)
+
+    def _committed_on_disk(self, committed: int) -> int:
+        """What the checkpoint may say: a committed entry that a crash could still replace is not among it."""
+        assert self.node is not None
+        return min(committed, self.node.state.log.durable)
+
+    def _send(self, send: Send) -> None:
+        cluster, incarnation = self.cluster, self.incarnation
+        peer = cluster.members[send.peer]
+        cluster.events.after(send.timeout_ms, partial(self.answered, incarnation, send.call, None))
+
+        def back(response: Response) -> None:
+            cluster.network.deliver(peer.name, self.name, lambda: self.answered(incarnation, send.call, response))
+
+        if not cluster.drop(send.request):
+            cluster.network.deliver(self.name, send.peer, lambda: peer.ask(send.request, back))
+
+    # disk
+
+    def _slow_write(self, write: Callable[[], None]) -> None:
+        """It is done at once, or nothing goes on until it is; a crash meanwhile comes before or after it."""
+        faults, rng, incarnation = self.cluster.disk, self.cluster.disk_rng, self.incarnation
+        if not faults.slow_write or rng.random() >= faults.slow_write:
+            write()
+            return
+        if rng.random() < 0.5:
+            write()
+            write = _nothing
+
+        def done() -> None:
+            if self._waits is not done:
+                return
+            if self.frozen:
+                self.cluster.events.after(50, done)
+                return
+            assert self.incarnation == incarnation
+            self._waits = None
+            write()
+            self._run()
+
+        self._waits = done
+        self.cluster.events.after(self._stall_ms(), done)
+
+    def _stall_ms(self) -> float:
+        took_ms = self.cluster.disk_rng.random() * self.cluster.disk.stall_ms
+        self.cluster.seen["stall"] += took_ms >= STALL_MS_MIN
+        return took_ms
+
+    def _start_sync(self) -> None:
+        if self._sync is None or self._sync_running:
+            return
+        wanted, self._sync, self._sync_running = self._sync, None, True
+        faults, rng = self.cluster.disk, self.cluster.rng
+        delay_ms = rng.random() * faults.sync_ms
+        if rng.random() < faults.stall:
+            delay_ms += self._stall_ms()
+        mark, failed, incarnation = self.log.mark(), rng.random() < faults.eio, self.incarnation
+
+        def done() -> None:
+            if self._sync_ends is done:
+                self._sync_ends = None
+                self._synced(incarnation, wanted, mark, failed)
+
+        self._sync_ends = done
+        self.cluster.events.after(delay_ms, done)
+
+    def _synced(self, incarnation: int, wanted: SyncLog, mark: int, failed: bool) -> None:
+        if incarnation != self.incarnation or self.node is None:
+            return
+        self._sync_running = False
+        if failed:
+            self.cluster.seen["disk failed"] += 1
+            self.feed(lambda node: node.disk_failed(self.now_ms, "EIO"))
+            return
+        self.log.sync(mark)
+        self.feed(lambda node: node.synced(self.now_ms, wanted.epoch, wanted.end_index))
+        self._start_sync()
+
+    def disk_is_well(self) -> None:
+        """There is room, and what hung is done."""
+        self.room = True
+        for ends in (self._waits, self._sync_ends):
+            if ends is not None:
+                ends()
+
+    # damage
+
+    def flip(self, index: int, kind: Flip) -> None:
+        """An entry on the disk is damaged; nothing up to it is read from memory any more."""
+        self.flips[index] = kind
+        self.cluster.seen["flip"] += 1
+        if self.node is not None:
+            log = self.node.state.log
+            for forgotten in [known for known in log._cache if known <= index]:
+                log._forget(forgotten)
+
+    def _flips_within(self, first: int, last: int) -> None:
+        """What lies elsewhere is gone."""
+        for index in [index for index in self.flips if not first <= index <= last]:
+            del self.flips[index]
+            self.known_bad.discard(index)
+
+    def _recover(self) -> None:
+        """The damaged entry, and what comes behind it, is cut; where recovery cannot help, an operator empties the ledger."""
+        self._flips_within(max(self.log.live.begin, 0), self.log.live.end_index)
+        if not self.flips:
+            return
+        ledger, seen = self.log.live, self.cluster.seen
+        try:
+            made = recover(ledger, self.flips, self.cluster.settings.file_bytes)
+        except CorruptRecord:
+            self._empty()
+            return
+        if made.index_from is not None:
+            for index in [index for index in self.flips if index >= made.index_from]:
+                if self.flips[index] is not Flip.BODY:  # written again
+                    seen["flip mended"] += 1
+                    del self.flips[index]
+                    self.known_bad.discard(index)
+        if made.end_index < ledger.end_index:
+            seen["flip at start"] += 1
+            self._lose_from(made.end_index + 1 if made.end_index >= 0 else ledger.begin)
+            self._flips_within(0, self.log.live.end_index)
+        if self.known_bad:
+            self._empty()
+
+    def _empty(self) -> None:
+        self.cluster.seen["emptied"] += 1
+        self.lost_to = max(self.lost_to, self.log.live.end_index)
+        self.log.damage(CutLog(0, 0, restart=True))
+        self.flips.clear()
+        self.known_bad.clear()
+
+    def _lose_from(self, first_gone: int) -> None:
+        ledger = self.log.live
+        self.lost_to = max(self.lost_to, ledger.end_index)
+        before = ledger.entry(first_gone - 1)
+        self.log.damage(CutLog(first_gone, before.end_pos if before is not None else ledger.entries[0].pos))
+
+
+def _nothing() -> None:
+    """Done already."""

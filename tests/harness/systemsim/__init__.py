@@ -1,0 +1,1 @@
+"""Deterministic event loop for whole systems."""
