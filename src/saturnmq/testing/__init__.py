@@ -1,6 +1,15 @@
-"""An embedded broker for tests, in this process and on free loopback ports, and the pytest plugin's fixtures.
+"""Embedded broker for tests and the objects that the pytest plugin's fixtures return.
 
-The names below are loaded on first use: pytest imports this package in every session. Source: TST-01, TST-02.
+Example:
+    from saturnmq import Client
+    from saturnmq.testing import EmbeddedBroker
+
+    async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
+        assert (await out.send("orders", b"first")).offset == 0
+
+With pytest no setup is needed: the fixtures `saturn_broker`, `saturn_client`, `saturn_topic`, `saturn_group` and
+`saturn_clock` are available wherever SaturnMQ is installed. Names are loaded on first use, because pytest imports this
+package in every session.
 """
 
 from __future__ import annotations

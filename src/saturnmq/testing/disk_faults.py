@@ -1,4 +1,7 @@
-"""A disk that fails on call, under the store of an embedded broker. Source: TST-06."""
+"""Fault injection for the disk under an embedded broker's store.
+
+Requirements: TST-06.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ _FULL: Final = Usage(100, 100, 100)
 
 
 class DiskFaults:
-    """Replaces calls of one store's disk while it is told to; `heal` undoes all of it.
+    """Replaces the disk calls of one store by failing or slow ones; `heal` restores all of them.
 
-    A failed flush is final for the store (DUR-06): after `fail_flush` only a restart writes again.
+    A failed flush is final for the store (DUR-06): after `fail_flush` it accepts writes again only after a restart.
     """
 
     def __init__(self, store: MessageStore) -> None:
@@ -28,7 +31,7 @@ class DiskFaults:
         self._usage = store.disk_usage
 
     def fail_flush(self) -> None:
-        """Every flush from now on fails with an input/output error; what it should have written is not on disk."""
+        """Make every flush fail with EIO; the data that it should have written is not durable."""
 
         def lost(fd: int) -> None:
             raise OSError(errno.EIO, "input/output error (made by a test)")
@@ -36,16 +39,16 @@ class DiskFaults:
         self._put(self._disk, "sync", lost)
 
     def slow_flush(self, seconds: float) -> None:
-        """Every flush takes so much longer."""
+        """Make every flush take `seconds` longer."""
 
         def slow(fd: int) -> None:
-            time.sleep(seconds)  # in the store's thread
+            time.sleep(seconds)  # runs on the store's thread
             self._sync(fd)
 
         self._put(self._disk, "sync", slow)
 
     def fill(self) -> None:
-        """The disk is full: no file can be made, and the store looks at once and sees it."""
+        """Report a full disk: file creation fails, and the store rechecks its disk usage at once."""
 
         def no_room(path: Path, size_bytes: int, *, allocate: bool) -> int:
             raise DiskFull(f"no room for {path} ({size_bytes} bytes): made by a test")
@@ -55,7 +58,7 @@ class DiskFaults:
         self._store.recheck(_FULL)
 
     def heal(self) -> None:
-        """The disk is well again."""
+        """Restore the disk calls and let the store recheck its disk usage."""
         self._put(self._disk, "sync", self._sync)
         self._put(self._disk, "create", self._create)
         self._put(self._store, "disk_usage", self._usage)

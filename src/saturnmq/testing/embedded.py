@@ -1,4 +1,10 @@
-"""NameServer and broker in the running loop, or in a thread of their own, with a small temporary store."""
+"""Embedded broker: a NameServer and a broker in the running event loop or in a thread, on free loopback ports.
+
+Both share one process and one `clock_ms`. Killing, fault injection and request recording reach into private members of
+the broker; a change of those members must keep `kill_broker` equivalent to SIGKILL.
+
+Requirements: TST-01, TST-06.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +30,19 @@ START_SECONDS_MAX = 30.0
 
 
 class EmbeddedBroker:
-    """A NameServer and a broker in the running loop.
+    """A NameServer and a broker in the running event loop, on free ports of 127.0.0.1.
 
-    data: folder of the store; without it a temporary one that is removed at the end. settings and store override the defaults,
-    clock_ms (Unix ms) is the clock of both. tap: the requests that the broker has got, and answers instead of its own.
+    Example:
+        async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
+            receipt = await out.send("orders", b"first")
+            assert receipt.offset == 0
+
+    data: folder for the store; it is kept. Without it, a temporary folder is created by `start` and removed by `stop`.
+    settings, store, net: settings that replace the defaults (the default store uses small files).
+    clock_ms: returns the current Unix time in ms; used by the broker and the NameServer (see `TravelClock`).
+
+    Use it on the event loop that started it only; `SyncEmbeddedBroker` works from any thread. `tap` records the
+    requests that the broker received and can replace its responses; `disk` injects disk faults.
     """
 
     def __init__(
@@ -53,35 +68,36 @@ class EmbeddedBroker:
 
     @property
     def url(self) -> str:
-        """`rmq://host:port` of the NameServer."""
+        """URL of the NameServer, `rmq://host:port`, for `Client.from_url`."""
         return f"rmq://{self.name_servers}"
 
     @property
     def broker(self) -> Broker:
-        """The running broker."""
+        """The running broker. Raises RuntimeError while it is stopped."""
         if self._broker is None:
             raise RuntimeError("the embedded broker is not started")
         return self._broker
 
     @property
     def namesrv(self) -> NameServer:
-        """The running NameServer."""
+        """The running NameServer. Raises RuntimeError while it is stopped."""
         if self._namesrv is None:
             raise RuntimeError("the embedded broker is not started")
         return self._namesrv
 
     @property
     def broker_address(self) -> str:
+        """Address of the broker, `host:port`."""
         return self.broker.advertised_address
 
     @property
     def disk(self) -> DiskFaults:
-        """What can go wrong with the broker's disk."""
+        """Fault injection for the broker's disk. Raises RuntimeError while the broker is stopped."""
         self.broker  # noqa: B018 - raises where it is not running
         return self._disk
 
     async def start(self) -> Self:
-        """Serve on free ports of 127.0.0.1."""
+        """Start the NameServer and the broker on free ports of 127.0.0.1; returns self."""
         if self.data is None:
             self.data = Path(tempfile.mkdtemp(prefix="saturnmq-"))
         try:
@@ -96,7 +112,7 @@ class EmbeddedBroker:
         return self
 
     async def start_broker(self) -> None:
-        """Start the broker, after `stop_broker` or `kill_broker` on its old port with its old store."""
+        """Start the broker. After `stop_broker` or `kill_broker` it comes back on the same port with the same store."""
         assert self.data is not None
         if self._broker is not None:
             return
@@ -105,7 +121,8 @@ class EmbeddedBroker:
             namesrv_addr=self.name_servers,
             bind_address=HOST,
             listen_port=self._port,
-            fast_port_enable=self._settings.fast_port_enable and not self._port,  # nobody keeps its port free
+            # The fast port of a stopped broker cannot be reserved: after a restart there is none.
+            fast_port_enable=self._settings.fast_port_enable and not self._port,
         )
         store = dataclasses.replace(self._store, store_path_root_dir=str(self.data / "store"))
         broker = Broker(settings, store, self._net, clock_ms=self._clock_ms)
@@ -117,13 +134,13 @@ class EmbeddedBroker:
         self._port = int(broker.address.rpartition(":")[2])
 
     async def stop_broker(self) -> None:
-        """Stop the broker in good order; its store stays."""
+        """Stop the broker cleanly; its port and store are kept for `start_broker`."""
         broker, self._broker = self._broker, None
         if broker is not None:
             await broker.stop()
 
     async def kill_broker(self) -> None:
-        """End the broker as SIGKILL would: no answer, no goodbye, nothing flushed; what the system has in its cache stays."""
+        """End the broker as SIGKILL would: no responses, no unregistration, no flush. Data in the OS page cache survives."""
         broker, self._broker = self._broker, None
         if broker is None:
             return
@@ -142,7 +159,7 @@ class EmbeddedBroker:
         await asyncio.gather(*tasks, return_exceptions=True)
         await broker.registrar._client.close()
         for saver in (broker.topics.saver, broker.ctx.groups.saver):
-            if saver._writing is not None:  # a thread cannot be killed; what it began is done
+            if saver._writing is not None:  # a thread cannot be killed: wait for the write that it has started
                 await asyncio.gather(saver._writing, return_exceptions=True)
         await broker.store._upkeep.stop()
         if broker.store.flusher._running is not None:
@@ -151,7 +168,7 @@ class EmbeddedBroker:
         broker.store.close_files()
 
     async def stop(self) -> None:
-        """Stop both; a temporary store is removed."""
+        """Stop the broker and the NameServer; remove a temporary store."""
         try:
             await self.stop_broker()
         finally:
@@ -172,7 +189,7 @@ class EmbeddedBroker:
 
 
 def _cut(server: RemotingServer) -> None:
-    """Close the listener and every connection, with nothing said."""
+    """Abort the listener and every connection without sending anything."""
     server.stopping = True
     if server._server is not None:
         server._server.close()
@@ -185,7 +202,14 @@ def _cut(server: RemotingServer) -> None:
 
 
 class SyncEmbeddedBroker:
-    """The same in a thread of its own, for tests without a loop, or with one that is not to be shared."""
+    """An `EmbeddedBroker` on its own thread, for tests without an event loop.
+
+    Example:
+        with SyncEmbeddedBroker() as server, saturnmq.sync.Client.from_url(server.url) as client, client.producer("p") as out:
+            assert out.send("orders", b"first").offset == 0
+
+    Takes the same arguments as `EmbeddedBroker`. `inner` is that broker; touch it only on the loop of `thread`.
+    """
 
     def __init__(
         self,
@@ -201,18 +225,21 @@ class SyncEmbeddedBroker:
 
     @property
     def url(self) -> str:
+        """URL of the NameServer, `rmq://host:port`, for `Client.from_url`."""
         return self.inner.url
 
     @property
     def name_servers(self) -> str:
+        """Address of the NameServer, `host:port`."""
         return self.inner.name_servers
 
     @property
     def broker_address(self) -> str:
+        """Address of the broker, `host:port`."""
         return self.inner.broker_address
 
     def start(self) -> Self:
-        """Serve on free ports of 127.0.0.1."""
+        """Start both servers on free ports of 127.0.0.1; returns self. Blocks until they accept connections."""
         self.thread.start()
         try:
             self.thread.call(self.inner.start(), START_SECONDS_MAX)
@@ -222,7 +249,7 @@ class SyncEmbeddedBroker:
         return self
 
     def stop(self) -> None:
-        """Stop both and end the thread."""
+        """Stop both servers and end the thread."""
         try:
             self.thread.call(self.inner.stop(), START_SECONDS_MAX)
         finally:

@@ -1,7 +1,9 @@
-"""What the fixtures `saturn_broker` and `saturn_clock` hand to a test: a broker in a thread of its own, or a real one.
+"""The objects behind the fixtures `saturn_broker` and `saturn_clock`: a broker on its own thread, or a real one.
 
-The broker's loop is not the test's: plain tests may block, async tests may use any loop, and neither disturbs the broker.
-Source: TST-02..07.
+The broker's event loop is not the test's: plain tests may block and async tests may use any loop without disturbing the
+broker. Everything that touches the broker therefore runs through `LoopThread`; see `on_loop`.
+
+Requirements: TST-02..07.
 """
 
 from __future__ import annotations
@@ -27,9 +29,19 @@ ALL_CONNECTIONS: Final = ""
 
 
 class BrokerFixture:
-    """A running broker and NameServer, how to look inside, and what can go wrong with it.
+    """A running broker and NameServer with inspection and fault injection; the fixture `saturn_broker` yields one.
 
-    Made with a URL it is a real broker, which can be looked into; what needs the embedded one skips the test then.
+    Example:
+        def test_orders_survive_a_crash(saturn_broker, saturn_topic):
+            with saturnmq.sync.Client.from_url(saturn_broker.url) as client, client.producer("p") as out:
+                out.send(saturn_topic, b"one")
+                saturn_broker.kill()
+                saturn_broker.restart()
+                out.send(saturn_topic, b"two")
+            assert len(saturn_broker.published(saturn_topic)) == 2
+
+    Created with a URL it represents a real broker, SaturnMQ's or Apache's: inspection works, and whatever needs the
+    embedded broker (clock, faults, `requests`) skips the test.
     """
 
     def __init__(
@@ -43,10 +55,10 @@ class BrokerFixture:
         self._inspection: Inspection | None = None
         self._traveller = Traveller(self._server, self._clock) if self._server is not None else None
 
-    # ---- life
+    # ---- life cycle
 
     def start(self) -> None:
-        """Start both, or only what looks into the real broker."""
+        """Start the broker and the inspection client; with a URL only the client."""
         self._thread.start()
         try:
             self._thread.call(self._start(), START_SECONDS_MAX)
@@ -62,7 +74,7 @@ class BrokerFixture:
         self._inspection = Inspection(self._client)
 
     def stop(self) -> None:
-        """End everything; a temporary store is removed."""
+        """Stop everything; remove a temporary store."""
         try:
             self._thread.call(self._stop(), START_SECONDS_MAX)
         finally:
@@ -74,32 +86,32 @@ class BrokerFixture:
         if self._server is not None:
             await self._server.stop()
 
-    # ---- where it is
+    # ---- addresses
 
     @property
     def embedded(self) -> bool:
-        """Whether it is in this process."""
+        """Whether the broker runs in this process."""
         return self._server is not None
 
     @property
     def url(self) -> str:
-        """For `Client.from_url`."""
+        """URL of the NameServer, `rmq://host:port`, for `Client.from_url`."""
         return self._server.url if self._server is not None else self._remote_url
 
     @property
     def name_servers(self) -> str:
-        """`host:port`, or several with `;` between them."""
+        """NameServer addresses: `host:port`, separated by `;`."""
         return ";".join(self._reader_client.settings.name_servers)
 
     @property
     def server(self) -> EmbeddedBroker:
-        """The embedded broker itself; it lives on another thread's loop. Skips the test on a real one."""
+        """The embedded broker; it belongs to another thread's event loop (see `on_loop`). Skips the test on a real broker."""
         if self._server is None:
             _skip("this needs the embedded broker, and --saturn-url names a real one")
         return self._server
 
     def ports(self) -> set[int]:
-        """Local ports of the sockets that are the kit's own."""
+        """Local ports of the sockets that belong to this fixture, which are no leak of the test."""
         return self._thread.call(self._ports())
 
     async def _ports(self) -> set[int]:
@@ -117,15 +129,19 @@ class BrokerFixture:
             found |= {int(c.local_address.rpartition(":")[2]) for c in endpoint.connections if c.local_address}
         return found
 
-    # ---- looking inside
+    # ---- inspection
 
     @property
     def requests(self) -> list[Request]:
-        """The last 10,000 requests that the broker has got, decoded, oldest first."""
+        """The last 10,000 requests that the broker received, decoded, oldest first.
+
+        Example:
+            sends = [request for request in saturn_broker.requests if request.name == "SEND_MESSAGE_V2"]
+        """
         return list(self.server.tap.requests)
 
     def create_topic(self, topic: str, *, queues: int = 4) -> None:
-        """Make a topic, so that consumers find it before anybody sends."""
+        """Create a topic, so that consumers find it before the first send."""
         self._thread.call(self._create_topic(topic, queues))
 
     async def _create_topic(self, topic: str, queues: int) -> None:
@@ -133,7 +149,11 @@ class BrokerFixture:
         await self._announce(topic)
 
     def published(self, topic: str) -> list[Message[bytes]]:
-        """All messages that consumers of a topic can see now, in the order in which they were stored."""
+        """All messages of a topic that consumers can see now, in store order; `[]` for an unknown topic.
+
+        Example:
+            assert [message.body for message in saturn_broker.published("orders")] == [b"one", b"two"]
+        """
         return self._thread.call(self._published(topic))
 
     async def _published(self, topic: str) -> list[Message[bytes]]:
@@ -141,17 +161,21 @@ class BrokerFixture:
         return await self._reader.published(topic)
 
     def dead_letters(self, group: str) -> list[Message[bytes]]:
-        """The messages that a group gave up."""
+        """The messages in a group's dead-letter queue."""
         return self.published(DLQ_PREFIX + group)
 
     def lag(self, group: str, topic: str) -> int:
-        """How many messages of a topic are behind the group's committed offsets. Consumers commit now and then, not at once."""
+        """A group's backlog in a topic: messages after its committed offsets. Consumers commit periodically, not per message."""
         return self._thread.call(self._reader.lag(group, topic))
 
     def expect(self, topic: str, n: int, within: float = 5.0) -> Pending[list[Message[bytes]]]:
-        """The n messages of a topic: `await` it, or take its `result()`. Raises AssertionError listing what arrived.
+        """Wait until a topic holds exactly `n` messages: `await` the result, or call `result()` on it.
 
-        within: seconds of real time. With n=0 it waits all of them.
+        Example:
+            (message,) = await saturn_broker.expect(saturn_topic, 1, within=5)
+
+        within: seconds of real time; with n=0 all of them pass, since a message may still arrive. Raises AssertionError
+        that lists what arrived.
         """
         return self._thread.submit("saturn_broker.expect", self._expect(topic, n, within))
 
@@ -160,7 +184,7 @@ class BrokerFixture:
         return await self._reader.expect(topic, n, within)
 
     async def _announce(self, topic: str) -> None:
-        """A broker tells the NameServer of a new topic a moment after it has made it: not later than now."""
+        """Register a new topic with the NameServer now; the broker itself does so a moment after creating it."""
         if self._server is not None and self._server._broker is not None:
             known = topic in self._server.broker.topics.table
             if known and self._server.namesrv.routes.route(topic) is None:
@@ -180,22 +204,28 @@ class BrokerFixture:
 
     @property
     def clock(self) -> ClockFixture:
-        """The clock of the embedded broker."""
+        """The embedded broker's clock. Skips the test on a real broker."""
         self.server  # noqa: B018 - skips on a real one
         assert self._traveller is not None
         return ClockFixture(self._clock, self._traveller, self._thread)
 
-    # ---- what goes wrong
+    # ---- fault injection
 
     def answer_next(
         self, code: int, *, to: int | Iterable[int] = SENDS, remark: str = "made by a test", times: int = 1
     ) -> None:
-        """The next `times` requests with one of these request codes are answered with response code `code`, and not handled."""
+        """Answer the next `times` requests that have one of the request codes `to` with response code `code`, unhandled.
+
+        Example:
+            saturn_broker.answer_next(ResponseCode.SYSTEM_BUSY)  # rejects the next send
+
+        to: a request code or several; all send requests by default. One-way requests get no response.
+        """
         codes = (to,) if isinstance(to, int) else tuple(to)
         self.on_loop(lambda: self.server.tap.answer_next(codes, code, remark, times))
 
     def drop_connections(self, client_id: str = ALL_CONNECTIONS) -> int:
-        """Cut the connections of a client, or all of them, with nothing said; how many."""
+        """Abort the connections of one client, or all of them; returns how many. Clients see a reset."""
 
         def cut() -> int:
             chosen = self._connections(client_id)
@@ -206,22 +236,23 @@ class BrokerFixture:
         return self.on_loop(cut)
 
     def stall_connections(self, client_id: str = ALL_CONNECTIONS) -> int:
-        """Answer nothing any more on the connections that a client, or anybody, has now; how many.
+        """Stop answering on the connections that a client, or every client, has now; returns how many.
 
-        To the broker their heartbeats are missing too: `saturn_clock` lets such a client expire.
+        The broker sees no heartbeats on them either, so that `saturn_clock` lets such a client expire. New connections
+        are not affected.
         """
         return self.on_loop(lambda: self.server.tap.stall(self._connections(client_id), self.server.broker.ctx.hold))
 
     def resume_connections(self) -> None:
-        """Work off what came on stalled connections meanwhile, and go on."""
+        """Handle, in order, the requests that arrived on stalled connections, and stop stalling."""
         self.on_loop(lambda: self.server.tap.resume(self.server.broker._handle))
 
     def kill(self) -> None:
-        """End the broker as SIGKILL would. `restart` starts it again."""
+        """End the broker as SIGKILL would: nothing is flushed or unregistered. `restart` starts it again."""
         self._thread.call(self.server.kill_broker())
 
     def restart(self) -> None:
-        """Start the broker again on its port and store; one that still runs is stopped in good order before."""
+        """Start the broker on its old port and store; a running broker is stopped cleanly first."""
         self._thread.call(self._restart(self.server))
 
     async def _restart(self, server: EmbeddedBroker) -> None:
@@ -229,19 +260,19 @@ class BrokerFixture:
         await server.start_broker()
 
     def fail_flush(self) -> None:
-        """Every flush to disk fails from now on; the store then takes no more messages until a restart."""
+        """Make every flush to disk fail. The store rejects messages after the first failure, until `restart`."""
         self.on_loop(lambda: self.server.disk.fail_flush())
 
     def slow_flush(self, seconds: float) -> None:
-        """Every flush to disk takes so much longer."""
+        """Make every flush to disk take `seconds` longer."""
         self.on_loop(lambda: self.server.disk.slow_flush(seconds))
 
     def fill_disk(self) -> None:
-        """The disk is full."""
+        """Report the disk as full."""
         self.on_loop(lambda: self.server.disk.fill())
 
     def heal_disk(self) -> None:
-        """The disk is well again; a store whose flush failed stays as it is until a restart."""
+        """Undo the disk faults. A store whose flush failed stays closed for writes until `restart`."""
         self.on_loop(lambda: self.server.disk.heal())
 
     def _connections(self, client_id: str) -> list[Connection]:
@@ -256,7 +287,11 @@ class BrokerFixture:
         return [connection for connection in everybody if connection in members]
 
     def on_loop(self, work: Callable[[], T]) -> T:
-        """The result of work, run on the embedded broker's loop: the way to its insides."""
+        """Run `work` on the embedded broker's event loop and return its result; the only safe way to its internals.
+
+        Example:
+            offset = saturn_broker.on_loop(lambda: saturn_broker.server.broker.store.min_physical_offset)
+        """
         self.server  # noqa: B018 - skips on a real one
 
         async def on_its_loop() -> T:
@@ -266,7 +301,15 @@ class BrokerFixture:
 
 
 class ClockFixture:
-    """The time of the embedded broker: it runs, and a test can put it forward."""
+    """The embedded broker's clock, which runs with real time and can be advanced; the fixture `saturn_clock` returns one.
+
+    Example:
+        async def test_a_reminder_arrives(saturn_broker, saturn_client, saturn_topic, saturn_clock):
+            async with saturn_client as client, client.producer("p") as out:
+                await out.send(saturn_topic, b"tea", delay=timedelta(hours=2))
+                await saturn_clock.advance(timedelta(hours=2))
+                await saturn_broker.expect(saturn_topic, 1)
+    """
 
     def __init__(self, clock: TravelClock, traveller: Traveller, thread: LoopThread) -> None:
         self._clock = clock
@@ -274,17 +317,18 @@ class ClockFixture:
         self._thread = thread
 
     def now(self) -> datetime:
-        """The broker's time, aware UTC."""
+        """The broker's current time, an aware datetime in UTC."""
         return self._clock.now()
 
     def now_ms(self) -> int:
-        """The same as Unix ms."""
+        """The broker's current time, Unix ms."""
         return self._clock.now_ms()
 
     def advance(self, delta: timedelta) -> Pending[None]:
-        """Put the broker's clock forward: `await` it, or take its `result()`. Done when all that became due has happened.
+        """Advance the broker's clock: `await` the result, or call `result()` on it. Completes when everything due has run.
 
-        Delays, retries, checks of transactions, expiry of clients and locks, retention; in the order in which they were due.
+        Due are delayed messages, retries, transaction checks, expiry of clients and locks, and retention; they happen
+        in the order of their due times.
         """
         return self._thread.submit("saturn_clock.advance", self._traveller.advance(delta))
 

@@ -1,4 +1,7 @@
-"""What is in a broker, read as any client reads it: works with every broker of the protocol. Source: TST-05."""
+"""Reads a broker's contents through the client protocol, so that it works with every compatible broker.
+
+Requirements: TST-05.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +21,25 @@ SHOWN_BODY_BYTES: Final = 60
 
 
 class Inspection:
-    """Reads topics and offsets through one client, on the loop it was started on."""
+    """Reads topics and offsets through one client; use it on the event loop that started the client."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._puller = client.puller()
 
     async def published(self, topic: str) -> list[Message[bytes]]:
-        """All messages that consumers of a topic can see, in the order in which they were stored; [] for no such topic."""
+        """All messages of a topic that consumers can see, in store order; [] if the topic does not exist."""
         messages: list[Message[bytes]] = []
         for queue in await self._queues(topic):
             messages += await self._read(queue)
         return sorted(messages, key=lambda message: (message.record.store_timestamp_ms, message.record.physical_offset))
 
     async def dead_letters(self, group: str) -> list[Message[bytes]]:
-        """The messages that a group gave up."""
+        """The messages in a group's dead-letter queue."""
         return await self.published(DLQ_PREFIX + group)
 
     async def lag(self, group: str, topic: str) -> int:
-        """How many messages of a topic lie behind the group's committed offsets; all of them where it has committed none."""
+        """Messages of a topic after the group's committed offsets; all of a queue's messages where the group has committed none."""
         behind = 0
         for queue in await self._queues(topic):
             committed = await self._puller.committed(group, queue)
@@ -45,7 +48,7 @@ class Inspection:
         return behind
 
     async def expect(self, topic: str, n: int, within: float) -> list[Message[bytes]]:
-        """The n messages of a topic, waited for at most `within` seconds. Raises AssertionError listing what arrived."""
+        """Wait until a topic holds exactly n messages, at most `within` seconds. Raises AssertionError that lists what arrived."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
         while True:

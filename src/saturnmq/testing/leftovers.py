@@ -1,8 +1,10 @@
-"""What a test left behind: tasks, futures, threads, sockets, clients of saturnmq.sync, by name. Loads nothing of the product.
-Source: TST-04.
+"""Detects what a test leaked: tasks, futures, threads, sockets and started clients of saturnmq.sync, by name.
 
-Tasks and futures are looked for when `asyncio.run`, or any other user of asyncio.Runner, ends its loop: afterwards they are
-cancelled and nobody would know. Sockets are those of the process's descriptors, where the system lists them.
+Tasks and futures are collected when `asyncio.run`, or any other user of asyncio.Runner, closes its loop: afterwards
+they are cancelled and could no longer be found. Sockets come from the process's descriptors, on systems that list them.
+Imports nothing else of SaturnMQ, because the plugin loads it early.
+
+Requirements: TST-04.
 """
 
 from __future__ import annotations
@@ -20,15 +22,15 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final
 
-GRACE_SECONDS: Final = 1.0  # for threads and sockets that are ending
+GRACE_SECONDS: Final = 1.0  # lets threads and sockets that are closing finish
 POLL_SECONDS: Final = 0.01
-KIT_THREADS: Final = ("saturnmq-fixture", "saturnmq-sync", "asyncio_")  # asyncio_: workers of a loop, which ends them
+KIT_THREADS: Final = ("saturnmq-fixture", "saturnmq-sync", "asyncio_")  # asyncio_: executors, joined by their loop
 _DESCRIPTORS: Final = Path("/proc/self/fd")
-_HOOK: Final = "_cancel_all_tasks"  # called by asyncio.Runner before it closes a loop; 3.11 to 3.14 have it
+_HOOK: Final = "_cancel_all_tasks"  # called by asyncio.Runner before it closes a loop; present in 3.11 to 3.14
 
 
 class Watch:
-    """Looks from its making until `close`. loops_ended: how many loops asyncio.Runner has closed meanwhile."""
+    """Records leaks from construction until `close`. loops_ended: loops that asyncio.Runner has closed in that time."""
 
     def __init__(self) -> None:
         self.loops_ended = 0
@@ -41,7 +43,7 @@ class Watch:
             setattr(asyncio.runners, _HOOK, self._loop_ends)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching and restore asyncio."""
         if self._original is not None:
             setattr(asyncio.runners, _HOOK, self._original)
             self._original = None
@@ -56,14 +58,14 @@ class Watch:
         self._original(loop)
 
     def of_loops(self) -> list[str]:
-        """Tasks and futures that were found since the last call."""
+        """Tasks and futures found since the last call."""
         found, self._found = self._found, []
         return found
 
     def of_process(self, own_ports: Collection[int]) -> list[str]:
-        """New threads, started clients of saturnmq.sync, and sockets whose local port is none of own_ports.
+        """New threads, started clients of saturnmq.sync, and sockets whose local port is not in own_ports.
 
-        Those that end soon are waited for.
+        Waits up to GRACE_SECONDS for those that are about to end.
         """
         deadline = time.monotonic() + GRACE_SECONDS
         while True:
@@ -89,7 +91,7 @@ class Watch:
 
 
 def _sync_clients() -> set[Any]:
-    """Clients of saturnmq.sync that were started and not stopped: their tasks run on a loop that tests share."""
+    """Clients of saturnmq.sync that were started and not stopped; their tasks run on a loop that all tests share."""
     module = sys.modules.get("saturnmq.client.sync.portal")
     return module.portal.started() if module is not None else set()
 
@@ -102,7 +104,7 @@ def _code_of(task: asyncio.Task[Any]) -> str:
 
 
 def _futures_of(loop: asyncio.AbstractEventLoop) -> list[str]:
-    """Futures of a loop that nobody has ended; garbage is no leftover."""
+    """Unfinished futures of a loop. Unreferenced ones are collected first and do not count."""
 
     def look() -> list[asyncio.Future[Any]]:
         return [
@@ -121,7 +123,7 @@ def _futures_of(loop: asyncio.AbstractEventLoop) -> list[str]:
 
 
 def inet_sockets() -> dict[str, tuple[Any, Any]]:
-    """Inode to (local address, peer or None) of this process's TCP and UDP sockets; empty where the system does not list them."""
+    """Inode to (local address, peer or None) of this process's TCP and UDP sockets; empty on systems that do not list them."""
     found = {}
     with contextlib.suppress(OSError):
         for entry in list(_DESCRIPTORS.iterdir()):

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, and results that both plain and async tests can wait for."""
+"""An event loop on its own thread, and results that synchronous and asynchronous tests can wait for."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
-THREAD_PREFIX: Final = "saturnmq-"  # of all threads of this kit
+THREAD_PREFIX: Final = "saturnmq-"  # name prefix of every thread started by saturnmq.testing
 STOP_SECONDS_MAX: Final = 30.0
 
 
 class Pending(Generic[T]):
-    """What another thread's loop is working out: `await` it on any asyncio loop, or take `result()` in plain code.
+    """A result that another thread's event loop is computing: `await` it on any asyncio loop, or call `result()` without one.
 
-    One that is neither awaited nor asked warns, as a coroutine does: its failure would be lost.
+    Warns when it is dropped without either, as a coroutine does: its failure would be lost.
+
+    Example:
+        messages = await saturn_broker.expect(topic, 1)           # in an async test
+        messages = saturn_broker.expect(topic, 1).result()        # in a plain test
     """
 
     def __init__(self, name: str, future: concurrent.futures.Future[T]) -> None:
@@ -31,7 +35,7 @@ class Pending(Generic[T]):
         return asyncio.wrap_future(self._future).__await__()
 
     def result(self, timeout: float | None = None) -> T:
-        """The result, waited for at most timeout seconds; not for use inside a running loop."""
+        """Block until the result is there, at most `timeout` seconds. Not for use inside a running event loop."""
         self._taken = True
         return self._future.result(timeout)
 
@@ -41,7 +45,7 @@ class Pending(Generic[T]):
 
 
 class LoopThread:
-    """A running loop in a thread; `stop` ends both."""
+    """A running event loop on a daemon thread; `stop` ends both."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -52,15 +56,15 @@ class LoopThread:
         self._thread.start()
 
     def submit(self, name: str, work: Coroutine[Any, Any, T]) -> Pending[T]:
-        """Begin work on the loop. name: what a warning calls it."""
+        """Schedule work on the loop. `name` appears in the warning of a result that was never awaited."""
         return Pending(name, asyncio.run_coroutine_threadsafe(work, self.loop))
 
     def call(self, work: Coroutine[Any, Any, T], timeout: float = STOP_SECONDS_MAX) -> T:
-        """The result of work; blocks this thread at most timeout seconds."""
+        """Run work on the loop and return its result; blocks the calling thread for at most `timeout` seconds."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
 
     def stop(self) -> None:
-        """End the loop and its threads."""
+        """Stop the loop and join its threads."""
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(STOP_SECONDS_MAX)

@@ -1,7 +1,9 @@
-"""The pytest plugin: `saturn_broker`, `saturn_client`, `saturn_topic`, `saturn_group`, `saturn_clock`, and `--saturn-url`.
+"""The pytest plugin: fixtures `saturn_*`, the option `--saturn-url`, and the check for leaked resources.
 
-pytest loads this module in every session where SaturnMQ is installed, so nothing of the product is imported before a fixture
-is used. The fixtures are plain ones: they work in plain tests and with every plugin that runs async tests. Source: TST-02, TST-04.
+pytest loads this module in every session where SaturnMQ is installed, so it imports the rest of SaturnMQ only when a
+fixture is used. The fixtures are synchronous: they work in plain tests and under every plugin that runs async tests.
+
+Requirements: TST-02, TST-04, TST-07.
 """
 
 from __future__ import annotations
@@ -45,9 +47,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def saturn_broker(request: pytest.FixtureRequest) -> Iterator[BrokerFixture]:
-    """A NameServer and a broker of this test's own, in a thread, on free ports; or the real one of --saturn-url.
+    """A broker and a NameServer for this test only, on a thread, on free ports; or the real broker of `--saturn-url`.
 
-    The marker saturn_settings gives it settings; a test with that marker is skipped on a real broker.
+    Example:
+        def test_orders_are_stored(saturn_broker, saturn_topic):
+            with saturnmq.sync.Client.from_url(saturn_broker.url) as client, client.producer("p") as out:
+                out.send(saturn_topic, b"one")
+            assert [message.body for message in saturn_broker.published(saturn_topic)] == [b"one"]
+
+    `@pytest.mark.saturn_settings(broker=BrokerSettings(...), store=StoreSettings(...))` configures the embedded broker;
+    a test with that marker is skipped on a real one.
     """
     from saturnmq.testing.fixture_broker import BrokerFixture
 
@@ -69,7 +78,13 @@ def saturn_broker(request: pytest.FixtureRequest) -> Iterator[BrokerFixture]:
 
 @pytest.fixture
 def saturn_client(saturn_broker: BrokerFixture, tmp_path: Path) -> Client:
-    """A client of the broker, not started: `async with saturn_client as client`. It learns of new topics and commits quickly."""
+    """An asynchronous client of the test's broker, not started; it refreshes routes and commits offsets quickly.
+
+    Example:
+        async def test_orders_are_stored(saturn_client, saturn_topic):
+            async with saturn_client as client, client.producer("p") as out:
+                await out.send(saturn_topic, b"one")
+    """
     from saturnmq.client.client import Client
 
     return Client.from_url(
@@ -84,7 +99,7 @@ def saturn_client(saturn_broker: BrokerFixture, tmp_path: Path) -> Client:
 
 @pytest.fixture
 def saturn_topic(request: pytest.FixtureRequest, saturn_broker: BrokerFixture) -> str:
-    """The name of a topic that nobody else uses; it exists, with 4 queues."""
+    """The name of a topic that only this test uses; the topic exists, with 4 queues."""
     name = fresh_name(request.node.name)
     saturn_broker.create_topic(name)
     return name
@@ -92,18 +107,18 @@ def saturn_topic(request: pytest.FixtureRequest, saturn_broker: BrokerFixture) -
 
 @pytest.fixture
 def saturn_group(request: pytest.FixtureRequest) -> str:
-    """The name of a consumer group that nobody else uses."""
+    """The name of a consumer group that only this test uses."""
     return fresh_name(f"{request.node.name}-group")
 
 
 @pytest.fixture
 def saturn_clock(saturn_broker: BrokerFixture) -> ClockFixture:
-    """The broker's clock: `await saturn_clock.advance(timedelta(hours=2))`. Skips on a real broker."""
+    """The embedded broker's clock: `await saturn_clock.advance(timedelta(hours=2))`. Skips the test on a real broker."""
     return saturn_broker.clock
 
 
 def fresh_name(of: str) -> str:
-    """A name of topic or group that was never used: the given one, made to fit, and something random."""
+    """A topic or group name that was never used: `of` reduced to legal characters, a number and a random suffix."""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "_", of).strip("_")[:_NAME_CHARS_MAX]
     return f"{plain}-{next(_numbers)}-{os.urandom(4).hex()}"
 
@@ -117,7 +132,7 @@ def _uses_fixtures(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """After a test that used a fixture: nothing may be left of it. Where its loop still lives, `teardown` looks."""
+    """Fail a test that used a fixture and leaked resources. If its event loop outlives the call, `teardown` checks instead."""
     if not _uses_fixtures(item):
         return (yield)
     from saturnmq.testing.leftovers import Watch
@@ -126,7 +141,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     try:
         outcome = yield
     except BaseException:
-        watch.close()  # a test that fails anyway need not clean up
+        watch.close()  # a failing test need not clean up
         del item.stash[_watch]
         raise
     found = watch.of_loops()
@@ -139,6 +154,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Check the tests whose event loop outlived the call."""
     watch = item.stash.get(_watch, None)
     try:
         outcome = yield

@@ -1,5 +1,7 @@
-"""What stands between the network and the handlers of an embedded broker: it remembers every request, and answers or keeps
-silent where a test says so. Source: TST-05, TST-06."""
+"""A tap between the network and the request handlers of an embedded broker: records requests, replaces or withholds responses.
+
+Requirements: TST-05, TST-06.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,15 @@ SENDS: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCo
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as the broker read it. number: 1 for the first one. peer: `ip:port` of the client."""
+    """A request as the broker decoded it; see `BrokerFixture.requests`.
+
+    Example:
+        sends = [request for request in saturn_broker.requests if request.name == "SEND_MESSAGE_V2"]
+        assert sends[-1].body == b"one"
+
+    number: counts from 1. code, name: the request code and its name. ext: the decoded header fields. peer: `ip:port` of
+    the client.
+    """
 
     number: int
     code: int
@@ -36,7 +46,7 @@ class Request:
 
 @dataclass(slots=True)
 class _Wrong:
-    """The next so many requests of some codes get this answer."""
+    """The next `times` requests with one of these codes get this response."""
 
     request_codes: frozenset[int]
     code: int
@@ -45,7 +55,7 @@ class _Wrong:
 
 
 def name_of(code: int) -> str:
-    """The name of a request code; its number for an unknown one."""
+    """The name of a request code, or its decimal number if it is unknown."""
     try:
         return RequestCode(code).name
     except ValueError:
@@ -53,7 +63,7 @@ def name_of(code: int) -> str:
 
 
 class RequestTap:
-    """Use on the broker's loop only, except for reading `requests`."""
+    """Records and intercepts requests. Use it on the broker's event loop only, except for reading `requests`."""
 
     def __init__(self) -> None:
         self.requests: deque[Request] = deque(maxlen=REQUESTS_MAX)
@@ -62,7 +72,7 @@ class RequestTap:
         self._count = 0
 
     def wrap(self, handler: Handler) -> Handler:
-        """The handler behind this tap."""
+        """Return a handler that passes requests through this tap."""
 
         def tapped(connection: Connection, command: Command) -> Answer:
             return self._through(handler, connection, command)
@@ -90,23 +100,23 @@ class RequestTap:
         return answer
 
     def answer_next(self, request_codes: Iterable[int], code: int, remark: str, times: int) -> None:
-        """Answer the next `times` requests of these codes with a response code; their handler is not asked."""
+        """Answer the next `times` requests with these codes with a response code; their handler is not called."""
         self._wrong.append(_Wrong(frozenset(int(c) for c in request_codes), int(code), remark, times))
 
     @property
     def count(self) -> int:
-        """Requests so far."""
+        """Requests received so far."""
         return self._count
 
     def since(self, number: int) -> list[Request]:
-        """Those after the request of this number, as far as they are remembered."""
+        """The recorded requests with a higher number."""
         return [request for request in self.requests if request.number > number]
 
     def is_stalled(self, connection: object) -> bool:
         return connection in self._stalled
 
     def stall(self, connections: Iterable[Connection], hold: Hold) -> int:
-        """Answer nothing on these connections any more, held pulls included; how many they are."""
+        """Stop answering on these connections, parked pulls included; returns how many are newly stalled."""
         chosen = [connection for connection in connections if connection not in self._stalled]
         for connection in chosen:
             held = list(_held_by(hold, connection))
@@ -115,7 +125,7 @@ class RequestTap:
         return len(chosen)
 
     def resume(self, handler: Handler) -> None:
-        """Work off, in order, what came on stalled connections that are still open."""
+        """Handle, in order, the requests that arrived on stalled connections that are still open."""
         stalled, self._stalled = self._stalled, {}
         for connection, commands in stalled.items():
             for command in commands:
@@ -123,7 +133,7 @@ class RequestTap:
                     _answer(handler, connection, command)
 
     async def wait_for(self, what: Callable[[], bool], seconds: float) -> bool:
-        """Whether something becomes true in time; looked at every 2 ms."""
+        """Poll every 2 ms; returns whether the condition became true within `seconds`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while not what():

@@ -1,9 +1,11 @@
-"""A clock that can be put forward, and what a broker does at each moment that is passed over. Source: TST-03.
+"""A clock that can be advanced, and what an embedded broker does at each due time that is passed.
 
-A broker's timers look at the clock for what is due. Putting it forward in one jump would deliver two hours at once and out of
-order; so the clock goes from one due moment to the next, and at each of them all that is due is done before it goes on.
-Clients live in real time: those that are connected would have sent heartbeats meanwhile, and are taken to have done so, unless
-their connection is stalled.
+A broker's timers compare due times with the clock. Advancing in one jump would deliver two hours of messages at once
+and out of order; so the clock moves from one due time to the next, and everything due is finished before it moves on.
+Clients live in real time: connected clients would have sent heartbeats meanwhile, and are treated as if they had,
+unless their connection is stalled.
+
+Requirements: TST-03.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from saturnmq.store import wall_clock_ms
 if TYPE_CHECKING:
     from saturnmq.testing.embedded import EmbeddedBroker
 
-ANSWER_SECONDS_MAX: Final = 0.25  # for a producer that is asked about its transaction
+ANSWER_SECONDS_MAX: Final = 0.25  # for a producer's answer to a transaction check
 HEARTBEAT_SECONDS_MAX: Final = 1.5
 FLUSH_MS_MAX: Final = 10_000
 SETTLE_SECONDS_MAX: Final = 30.0
@@ -33,31 +35,40 @@ _NEVER: Final = 1 << 62
 
 
 class TravelClock:
-    """Unix ms; runs with the real clock, and ahead of it by what it was moved."""
+    """A clock in Unix ms that runs with real time, plus the amount by which it was advanced.
+
+    Example:
+        clock = TravelClock()
+        async with EmbeddedBroker(clock_ms=clock.now_ms) as server:
+            clock.move_to(clock.now_ms() + 60_000)  # the server's time is now a minute ahead
+
+    Moving it does not wake the broker's timers; the fixture `saturn_clock` does, and waits for the deliveries.
+    """
 
     def __init__(self) -> None:
         self.ahead_ms = 0
 
     def now_ms(self) -> int:
+        """The current time, Unix ms."""
         return wall_clock_ms() + self.ahead_ms
 
     def now(self) -> datetime:
-        """The same, as an aware datetime."""
+        """The current time, an aware datetime in UTC."""
         return datetime.fromtimestamp(self.now_ms() / 1000, UTC)
 
     def move_to(self, ms: int) -> None:
-        """Put it forward to this time; never back."""
+        """Advance to this time, Unix ms; a time in the past is ignored."""
         self.ahead_ms += max(ms - self.now_ms(), 0)
 
 
 class Traveller:
-    """Puts the clock of one embedded broker forward. `advance` is called one at a time."""
+    """Advances the clock of one embedded broker. Calls of `advance` are serialized."""
 
     def __init__(self, server: EmbeddedBroker, clock: TravelClock) -> None:
         self._server = server
         self._clock = clock
-        self._stamps: dict[Path, int] = {}  # the time of last change that was given to a file, ns
-        self._tried: set[int] = set()  # half messages by offset that were asked about, or should have been
+        self._stamps: dict[Path, int] = {}  # the modification time that was set for a file, ns
+        self._tried: set[int] = set()  # half messages, by offset, that were checked or whose check was due
         self._lock = asyncio.Lock()
 
     @property
@@ -65,9 +76,9 @@ class Traveller:
         return self._server.broker
 
     async def advance(self, delta: timedelta) -> None:
-        """Move delta forward; returns when all that became due is delivered, asked about, expired or deleted.
+        """Advance by delta; returns when everything due is delivered, checked, expired or deleted.
 
-        Raises ValueError for a negative delta, TimeoutError when the broker does not come to rest.
+        Raises ValueError for a negative delta, TimeoutError if deliveries do not finish within SETTLE_SECONDS_MAX.
         """
         if delta < timedelta(0):
             raise ValueError(f"time goes forward only, not by {delta}")
@@ -100,7 +111,7 @@ class Traveller:
     # ---- delivery
 
     async def _deliver(self) -> None:
-        """Until neither levels nor timers have anything that is due."""
+        """Deliver until neither delay levels nor timers hold a due message."""
         ctx, clock = self._broker.ctx, self._clock
         async with asyncio.timeout(SETTLE_SECONDS_MAX):
             while True:
@@ -119,7 +130,7 @@ class Traveller:
         return store.failure is not None or bool(store.refusal)
 
     async def _confirm(self) -> None:
-        """What was put becomes visible: with SYNC_FLUSH when it is on disk."""
+        """Wait until appended messages are visible: with SYNC_FLUSH that is when they are durable."""
         store = self._broker.store
         if store.confirms_at_once or store.failure is not None:
             await asyncio.sleep(0)
@@ -127,7 +138,7 @@ class Traveller:
             await store.flusher.wait(store.log.end, FLUSH_MS_MAX)
 
     def _delays_due(self, after_ms: int) -> int:
-        """The first moment after after_ms at which a message of a level is due."""
+        """The first due time after after_ms of a message in a delay level."""
         store = self._broker.store
         first = _NEVER
         for level, offset in self._broker.ctx.delay.offsets().items():
@@ -138,7 +149,7 @@ class Traveller:
         return first
 
     def _timers_due(self, after_ms: int) -> int:
-        """The same of timed messages; the reading of the next hour counts, where any message waits."""
+        """The first due time after after_ms of a timed message, or of the next hourly load if any message is stored."""
         timer, queues = self._broker.ctx.timer, self._broker.store.queues
         if not any((queue := queues.get((TIMER_TOPIC, n))) and queue.max_offset for n in range(QUEUES)):
             return _NEVER
@@ -150,7 +161,7 @@ class Traveller:
     # ---- transactions
 
     def _half_due(self, now_ms: int, last_round_ms: int) -> int:
-        """When to ask about half messages: the first time when they may be asked about, then once per interval."""
+        """When to check half messages next: first when their immunity ends, then once per interval."""
         interval_ms = self._broker.settings.transaction_interval_ms
         return min(
             (
@@ -161,7 +172,7 @@ class Traveller:
         )
 
     async def _ask(self) -> None:
-        """One round of questions; the producers get real time to answer."""
+        """Run one round of transaction checks; producers get real time to answer."""
         transactions = self._broker.ctx.transactions
         pending = transactions.table.pending
         for half, _ in transactions.table.due(self._clock.now_ms()):
@@ -183,7 +194,7 @@ class Traveller:
             await self._server.tap.wait_for(answered, ANSWER_SECONDS_MAX)
 
     async def _producer_of(self, physical: int) -> None:
-        """A producer that has just begun is known to the broker with its first heartbeat, a second later."""
+        """Wait until the producer group of a half message is known: a new producer registers with its first heartbeat."""
         message = self._broker.ctx.transactions._message_at(physical, HALF_TOPIC)
         group = message.properties.get(PropertyKey.PGROUP, "") if message is not None else ""
         await self._server.tap.wait_for(
@@ -193,7 +204,7 @@ class Traveller:
     # ---- expiry
 
     def _keep_alive(self) -> None:
-        """The heartbeats that live clients and the broker itself would have sent."""
+        """Record the heartbeats that live clients and the broker itself would have sent."""
         now, tap, ctx = self._clock.now_ms(), self._server.tap, self._broker.ctx
         alive = set()
         members = [*ctx.clients.producers.values(), *(group.members for group in ctx.clients.consumers.values())]
@@ -217,7 +228,7 @@ class Traveller:
     # ---- retention
 
     def _next_cleaning(self, now_ms: int) -> int:
-        """The next hour of deleteWhen, where there is anything that could go."""
+        """The next hour of deleteWhen, if there is a file that could expire."""
         store = self._broker.store
         if len(store.log.files) < 2:
             return _NEVER
@@ -240,7 +251,7 @@ class Traveller:
                 raise RuntimeError(f"the store cannot be cleaned: {error}") from error
 
     async def _stamp_files(self) -> None:
-        """Files are as old as this clock says, not the real one: their age decides whether they go."""
+        """Set the files' modification times by this clock: retention goes by them."""
         store = self._broker.store
         if len(store.log.files) > 1 and store.failure is None:
             await store.flusher.wait(store.log.end, FLUSH_MS_MAX)
