@@ -1,1 +1,5 @@
-"""The replicated commit log: Raft as DLedger 0.3.1.2 speaks it. `core` decides, the rest does. Source: spec 04."""
+"""The replicated commit log: Raft, compatible with DLedger 0.3.1.2 on the wire and on disk.
+
+`core` is a pure state machine; `ledger` owns the files, `wire` the encoding, and `driver` runs timers, disk and network around the
+core. Requirements and algorithms: docs/spec/04-dledger.md.
+"""

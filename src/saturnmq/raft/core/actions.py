@@ -1,4 +1,4 @@
-"""What the core asks its caller to do, in order. The caller's duties stand in raft/core/__init__.py."""
+"""The outputs of the core: actions that the caller executes in order. The caller's duties are in raft/core/__init__.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PersistTerm:
-    """Term and vote must survive power loss before the next action is executed (DL-X01, DUR-11)."""
+    """Make term and vote durable (they survive power loss) before the next action is executed (DL-X01, DUR-11)."""
 
     term: int
     voted_for: str | None
@@ -27,7 +27,7 @@ class PersistTerm:
 
 @dataclass(frozen=True, slots=True)
 class AppendEntries:
-    """Write entries behind the end of the log."""
+    """Append entries to the log."""
 
     entries: tuple[Entry, ...]
 
@@ -36,7 +36,7 @@ class AppendEntries:
 class CutLog:
     """Remove every entry from index on; the log then ends at byte end_pos.
 
-    restart: the log becomes empty, and its next entry lies at end_pos with this index (spec 04 section 3.5).
+    restart: the log becomes empty, and its next entry has this index and lies at end_pos (docs/spec/04-dledger.md section 3.5).
     """
 
     index: int
@@ -46,7 +46,7 @@ class CutLog:
 
 @dataclass(frozen=True, slots=True)
 class SyncLog:
-    """Bring the log to disk. Report `synced(now, epoch, end_index)` of the last request that the sync covers."""
+    """Fsync the log. When done, call `Node.synced` with epoch and end_index of the last SyncLog that the fsync covers."""
 
     epoch: int
     end_index: int
@@ -54,7 +54,7 @@ class SyncLog:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Ask a member. Answer with `response(now, call, answer or None)`, at the latest after timeout_ms."""
+    """Send a request to a member; call `Node.response` with the response, or with None after timeout_ms at the latest."""
 
     call: int
     peer: str
@@ -64,7 +64,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer the request, or the proposal, that came with this token."""
+    """Answer the request or proposal that was passed in with this token."""
 
     token: int
     response: Response
@@ -72,7 +72,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Entries up to index are committed; end_pos is the byte behind them (DL-Q02)."""
+    """Entries up to index are committed; end_pos is the byte after the last of them (DL-Q02)."""
 
     index: int
     end_pos: int
@@ -80,7 +80,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class RoleChanged:
-    """Fired at every change, also when a candidate becomes candidate again (DL-E20..22)."""
+    """The role was set; also emitted when a candidate becomes candidate again (DL-E20..DL-E22)."""
 
     role: Role
     term: int
@@ -89,7 +89,7 @@ class RoleChanged:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A fact that an operator should see."""
+    """An event that an operator should see; the caller logs it."""
 
     text: str
 

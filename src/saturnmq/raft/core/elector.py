@@ -1,4 +1,9 @@
-"""Elections: when a member asks for votes, and how it answers. Source: spec 04 sections 2.1, 3.1 to 3.3."""
+"""Elections: when a candidate requests votes, and how a member answers vote requests.
+
+The decision tables are in voting.py (docs/spec/04-dledger.md sections 3.1 to 3.3).
+
+Requirements: DL-E01..DL-E19, DL-X05, DL-X15, DUR-10.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +16,12 @@ from saturnmq.raft.core.voting import Parsed, Tally, Voter, judge
 
 
 class Elector:
-    """raise_now: a higher term was seen, take it at the next tick (DL-E18). next_vote_ms: no vote before it (DL-E03).
+    """Candidate side of a member, and its answers to vote requests.
 
-    spent_term: before its last start this member may have led this term and lost entries that it had pushed but not synced. It
-    may ask for votes in it, to see whether a quorum is there, but leads only in a higher one.
+    raise_now: a higher term was seen and is adopted at the next tick (DL-E18).
+    next_vote_ms: start of the next round of votes, not earlier (DL-E03).
+    spent_term: term that this member may have led before its last start. It may have lost entries that it had pushed but not
+    synced, so it may request votes in this term, to see whether a quorum is reachable, but leads only in a higher one.
     """
 
     def __init__(self, state: State) -> None:
@@ -26,19 +33,19 @@ class Elector:
         self.spent_term = state.term if state.voted_for == state.self_id else -1
 
     def role_changed(self) -> None:
-        """A follower starts afresh when it becomes candidate (DL-E22)."""
+        """Reset the election state, so that a later candidacy starts from the beginning (DL-E22)."""
         if self.state.role is not Role.CANDIDATE:
             self.round = None
             self.raise_now = False
             self.last_result = Parsed.WAIT_TO_REVOTE
 
     def see_higher_term(self, term: int) -> None:
-        """Remember the term, give up the role, take the term at the next tick (DL-E18)."""
+        """Become candidate and adopt the higher term at the next tick (DL-E18)."""
         self.state.become_candidate(term)
         self.raise_now = True
 
     def tick(self) -> None:
-        """The candidate's share of the state loop (DL-E03..06)."""
+        """Run the candidate's timers: adopt a higher term, close a round, start the next one (DL-E03..DL-E06)."""
         state = self.state
         if state.role is not Role.CANDIDATE or state.failed is not None:
             return
@@ -62,7 +69,7 @@ class Elector:
         self._ask()
 
     def due_ms(self) -> int:
-        """End of the round under way, or start of the next one."""
+        """Deadline of the current round of votes, or start of the next one."""
         state = self.state
         if state.role is not Role.CANDIDATE or state.failed is not None:
             return NEVER
@@ -71,7 +78,7 @@ class Elector:
         return self.round.deadline_ms if self.round is not None else self.next_vote_ms
 
     def _jitter(self) -> int:
-        """DL-E07."""
+        """Now plus a random vote interval, in ms (DL-E07)."""
         settings = self.state.settings
         low, high = settings.vote_interval_min_ms, settings.vote_interval_max_ms
         if self.state.taking_leadership:
@@ -79,7 +86,7 @@ class Elector:
         return self.state.now_ms + low + self.state.chance(high - low)
 
     def _ask(self) -> None:
-        """A round: the own vote first, by the same rules as any (DL-E08)."""
+        """Start a round of votes; the member's own vote comes first, by the same rules as any other (DL-E08)."""
         state = self.state
         wait_ms = state.settings.vote_wait_ms + state.chance(state.settings.vote_interval_max_ms)
         tally = self.round = Tally(state.term, len(state.peers), state.now_ms + wait_ms)
@@ -111,7 +118,7 @@ class Elector:
             self._finish()
 
     def _finish(self) -> None:
-        """Table 3.3 (DL-E12..15)."""
+        """Close the round and act on its result, by the table of spec section 3.3 (DL-E12..DL-E15)."""
         state, tally = self.state, self.round
         assert tally is not None
         self.round = None
@@ -135,7 +142,7 @@ class Elector:
                 state.alarm(f"votes of term {tally.term} come too late: role={state.role.value} term={state.term}")
 
     def vote(self, request: VoteRequest, *, local: bool = False) -> VoteResponse:
-        """Answer a request for a vote; a granted one is persisted before the answer leaves (DL-E16..19)."""
+        """Answer a vote request; a granted vote is persisted before the response is sent (DL-E16..DL-E19)."""
         state = self.state
         voter = Voter(
             state.self_id,

@@ -1,4 +1,9 @@
-"""One entry of the ledger, and where the next one comes to lie. Source: spec 04 section 5.2, DL-S02, DL-A06."""
+"""A log entry, and the rule that places the next entry in the data files.
+
+Layout on disk: raft/ledger/layout.py.
+
+Requirements: DL-A06, DL-S02.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,11 @@ BLANK_BYTES_MIN: Final = 8  # kept free in each file for the blank record (DL-S0
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """index: number from 0. term: of the leader that made it. pos: offset of the header in bytes. body: one whole message."""
+    """One entry of the log.
+
+    index: number from 0. term: term of the leader that created it. pos: physical offset of the header in bytes. body: one whole
+    message. size: header and body, in bytes; -1 computes it.
+    """
 
     index: int
     term: int
@@ -29,12 +38,12 @@ class Entry:
 
     @property
     def end_pos(self) -> int:
-        """Byte behind the entry."""
+        """Physical offset of the byte after the entry."""
         return self.pos + self.size
 
     @property
     def well_formed(self) -> bool:
-        """What every stored entry satisfies."""
+        """Whether the fields are in the ranges that every stored entry satisfies."""
         return (
             self.magic == ENTRY_MAGIC
             and self.size == ENTRY_HEADER_BYTES + len(self.body)
@@ -46,9 +55,9 @@ class Entry:
 
 
 def place(end_pos: int, entry_bytes: int, file_bytes: int) -> int:
-    """Where an entry of entry_bytes goes when the log ends at end_pos: there, or at the start of the next file (DL-S02).
+    """Position of an entry of entry_bytes when the log ends at end_pos: there, or at the start of the next file (DL-S02).
 
-    The entry and at least 8 bytes of a blank record must fit into what is left of the file.
+    The entry and at least 8 bytes for a blank record must fit into the rest of the file.
     """
     used = end_pos % file_bytes
     if entry_bytes + BLANK_BYTES_MIN > file_bytes - used and used:
@@ -57,5 +66,5 @@ def place(end_pos: int, entry_bytes: int, file_bytes: int) -> int:
 
 
 def entry_bytes_max(file_bytes: int) -> int:
-    """The longest entry (DL-A06)."""
+    """Size limit of an entry, header included (DL-A06)."""
     return min(ENTRY_BYTES_MAX, file_bytes - BLANK_BYTES_MIN)

@@ -1,7 +1,12 @@
-"""What a follower does with pushes. Source: spec 04 sections 2.7 and 3.5, DL-X02, DL-X10..12.
+"""The follower: handles the leader's APPEND, COMPARE, TRUNCATE and COMMIT pushes.
 
-`verified` is the highest index known to be equal to the leader's log in this term: raised by a matching COMPARE, a TRUNCATE, an
-APPEND. A push never replaces, and a committed index never passes, what was not verified; a TRUNCATE below it is an old one.
+`verified` is the highest index up to which this log is known to equal the leader's in the current term; a matching COMPARE, a
+TRUNCATE or an APPEND raises it. Invariants: an APPEND is accepted only if the whole log is verified, the committed index never
+passes `verified`, and a TRUNCATE below `verified` is a delayed duplicate that removes nothing.
+
+With SYNC_FLUSH a success response leaves only when the entries are durable. Truncation: docs/spec/04-dledger.md section 3.5.
+
+Requirements: DL-F01..DL-F11, DL-X02, DL-X10..DL-X12.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from saturnmq.raft.core.state import NEVER, State
 
 @dataclass(slots=True)
 class Waiting:
-    """An append whose turn has not come."""
+    """An APPEND that waits for the entries before it."""
 
     token: int
     request: PushRequest
@@ -26,7 +31,7 @@ class Waiting:
 
 @dataclass(slots=True)
 class Unsynced:
-    """An answer that leaves when the log is durable up to index (DL-X02)."""
+    """A response that is sent when the log is durable up to index (DL-X02)."""
 
     index: int
     token: int
@@ -34,6 +39,8 @@ class Unsynced:
 
 
 class Follower:
+    """Follower side of a member; pushes are refused in other roles."""
+
     def __init__(self, state: State) -> None:
         self.state = state
         self.verified = -1
@@ -46,7 +53,7 @@ class Follower:
         return len(self._appends)
 
     def role_changed(self) -> None:
-        """Another term or leader: nothing is verified, and nothing that waits will be answered well."""
+        """Term or leader changed: nothing is verified any longer, and all waiting pushes are refused."""
         self.verified = -1
         self._told = None
         self.clear(Code.NOT_FOLLOWER)
@@ -55,13 +62,13 @@ class Follower:
             self.state.reply(held.token, self._refusal(held.index, Code.NOT_FOLLOWER))
 
     def clear(self, code: Code = Code.INCONSISTENT_STATE) -> None:
-        """Answer the appends that wait (DL-X11)."""
+        """Refuse all waiting appends with code (DL-X11)."""
         for waiting in self._appends.values():
             self._answer(waiting.token, waiting.request, code)
         self._appends.clear()
 
     def push(self, token: int, request: PushRequest) -> None:
-        """Handle one push; its answer may come later."""
+        """Handle one push; its reply may be sent later."""
         state = self.state
         if state.failed is not None:
             self._answer(token, request, Code.DISK_ERROR)
@@ -71,7 +78,7 @@ class Follower:
             self._answer(token, request, Code.INCONSISTENT_STATE)  # DL-F05, DL-X11
         elif request.kind is PushKind.COMMIT:
             self._commit(request)
-            lost = self.verified < 0 and request.commit_index >= 0  # this leader must compare before it goes on
+            lost = self.verified < 0 and request.commit_index >= 0  # the leader must COMPARE first
             self._answer(token, request, Code.INCONSISTENT_STATE if lost else Code.SUCCESS)
         elif not request.entries or not all(entry.well_formed for entry in request.entries):
             self._answer(token, request, Code.UNEXPECTED_ARGUMENT)
@@ -87,7 +94,7 @@ class Follower:
             self._answer(token, request, Code.UNEXPECTED_ARGUMENT)
 
     def tick(self) -> None:
-        """Appends that wait for one that does not come are answered, so that the leader compares (DL-F10, DL-X12)."""
+        """Refuse appends that wait too long for a missing one, so that the leader compares (DL-F10, DL-X12)."""
         if not self._appends:
             return
         state = self.state
@@ -101,12 +108,12 @@ class Follower:
             self._answer(waiting.token, waiting.request, Code.INCONSISTENT_STATE)
 
     def due_ms(self) -> int:
-        """When the oldest append that waits has to be answered."""
+        """When the oldest waiting append times out."""
         since_ms = min((waiting.since_ms for waiting in self._appends.values()), default=NEVER)
         return since_ms + self.state.settings.gap_wait_ms + 1
 
     def synced(self) -> None:
-        """The log is durable up to state.durable: answers that waited for it leave."""
+        """Send the responses that waited for the log to become durable up to state.durable."""
         durable = self.state.durable
         while self._unsynced and self._unsynced[0].index <= durable:
             held = self._unsynced.popleft()
@@ -131,7 +138,7 @@ class Follower:
             self._take()
 
     def _known(self, token: int, request: PushRequest) -> None:
-        """All of it is in the log already: the answer says whether it is the same (DL-F10)."""
+        """Answer a push whose entries all lie within the log: success if they are verified and equal (DL-F10)."""
         last = request.entries[-1].index
         if last <= self.verified and all(self.state.log.entry(entry.index) == entry for entry in request.entries):
             self._commit(request)
@@ -140,7 +147,7 @@ class Follower:
             self._answer(token, request, Code.INCONSISTENT_STATE)
 
     def _take(self) -> None:
-        """Append what is next, in the order of the log whatever the order of arrival (DL-F04)."""
+        """Append waiting requests in log order, whatever their order of arrival (DL-F04)."""
         log = self.state.log
         while self._appends:
             waiting = self._appends.pop(log.next_index, None)
@@ -156,12 +163,12 @@ class Follower:
             self._answer_durable(waiting.token, waiting.request, waiting.request.entries[-1].index)
 
     def _overlapping(self) -> Waiting | None:
-        """A batch that begins inside the log: one that was sent again with other bounds (DL-F11)."""
+        """Remove and return a waiting batch that begins inside the log: it was resent with other bounds (DL-F11)."""
         first = min(self._appends)
         return self._appends.pop(first) if first < self.state.log.next_index else None
 
     def _store(self, waiting: Waiting) -> bool:
-        """Append the entries that are not there. False when one does not fit; those before it stay (DL-F05, DL-F11)."""
+        """Append the entries that are missing. Returns False at the first that does not fit; earlier ones stay (DL-F05, DL-F11)."""
         state, log = self.state, self.state.log
         new: list[Entry] = []
         fits, known = not state.disk_full, log.next_index
@@ -193,14 +200,18 @@ class Follower:
             state.alarm(f"what damage took is here again, up to {self.verified}")
 
     def _is_whole(self, commit_index: int) -> bool:
-        """All that was ever acknowledged is here: what this member had, or what a leader of this term knows to be committed."""
+        """Whether all acknowledged entries are here again.
+
+        True when the log is verified up to what this member had before the damage, or up to a committed entry of the current
+        term, before which the leader's log holds every committed entry.
+        """
         if self.verified >= self.state.must_hold:
             return True
         entry = self.state.log.entry(commit_index) if 0 <= commit_index <= self.verified else None
         return entry is not None and entry.term == self.state.term
 
     def _compare(self, token: int, request: PushRequest) -> None:
-        """DL-F07: equal in everything but the CRC fields."""
+        """Compare the sent entry with the stored one, in everything but the CRC fields (DL-F07)."""
         log, entry = self.state.log, request.entries[0]
         self._told = log.epoch, log.end
         if log.entry(entry.index) != entry:
@@ -210,16 +221,17 @@ class Follower:
         self._answer_durable(token, request, entry.index)
 
     def _truncate(self, token: int, request: PushRequest) -> None:
-        """The sent entry becomes the last one (DL-F08); committed entries stay (DL-X10)."""
+        """Make the sent entry the last one (DL-F08); refuse to remove committed entries (DL-X10)."""
         state, log, entry = self.state, self.state.log, request.entries[0]
         keep = log.entry(entry.index) == entry
         if keep and entry.index < self.verified:
-            self._answer_durable(token, request, entry.index)  # from before: what follows is verified too
+            self._answer_durable(token, request, entry.index)  # delayed duplicate: the entries after it are verified
             return
         first_gone = entry.index + 1 if keep else entry.index
         overlap = entry.index <= log.next_index
         if not overlap and self._told != (log.epoch, log.end):
-            self._answer(token, request, Code.INCONSISTENT_STATE)  # it drops all, so the leader must know of all
+            # It would drop the whole log, so the leader must have seen the current end in a COMPARE response.
+            self._answer(token, request, Code.INCONSISTENT_STATE)
             return
         if overlap and first_gone <= min(state.committed, log.end):
             state.alarm(f"{request.leader_id} wants to cut at {first_gone}, committed up to {state.committed}: refused")
@@ -239,7 +251,7 @@ class Follower:
         self._answer_durable(token, request, entry.index)
 
     def _replace(self, entry: Entry) -> None:
-        """Cut at the entry's index and append it; where its place is not the cut's, the log starts anew there."""
+        """Truncate at the entry's index and append it; if its position does not match, restart the log at that position."""
         state, log = self.state, self.state.log
         before = log.entry(entry.index - 1)
         if before is not None and before.term <= entry.term:
@@ -254,7 +266,7 @@ class Follower:
         self._write(entry)
 
     def _prefix_is_sure(self, entry: Entry) -> bool:
-        """What comes before the entry equals the leader's log: verified, or committed."""
+        """Whether the log before the entry equals the leader's: verified or committed."""
         return entry.index - 1 <= max(self.verified, self.state.committed)
 
     def _write(self, entry: Entry) -> None:
@@ -267,7 +279,7 @@ class Follower:
         self.state.out.append(CutLog(index, end_pos))
 
     def _drop_unsynced(self, index: int) -> None:
-        """Answers for entries that are gone."""
+        """Refuse the waiting responses for entries from index on, which were removed."""
         kept: deque[Unsynced] = deque()
         for held in self._unsynced:
             if held.index < index:
@@ -276,10 +288,10 @@ class Follower:
                 self.state.reply(held.token, self._refusal(held.index, Code.INCONSISTENT_STATE))
         self._unsynced = kept
 
-    # answers
+    # responses
 
     def _answer_durable(self, token: int, request: PushRequest, index: int) -> None:
-        """200, once everything up to index is durable."""
+        """Answer 200 once everything up to index is durable."""
         response = self._response(request, Code.SUCCESS)
         if index <= self.state.durable:
             self.state.reply(token, response)

@@ -1,4 +1,10 @@
-"""The leader: appends, pushes to each peer, quorum. Source: spec 04 sections 2.5, 2.6, 2.8, DL-X03, DL-X04, DL-X09."""
+"""The leader: appends proposals, replicates entries to each peer, advances the committed index.
+
+Replication to a peer is the state machine of `Progress` (COMPARE, TRUNCATE, APPEND). COMPARE and TRUNCATE wait for their response;
+APPEND is pipelined. Times are in ms, sizes in bytes.
+
+Requirements: DL-A01..DL-A10, DL-P01..DL-P16, DL-Q01..DL-Q05, DL-X03, DL-X04, DL-X09.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +23,14 @@ from saturnmq.raft.core.voting import quorum_index
 
 BATCHES_UNDER_WAY: Final = 2
 PUSH_PENDING_BYTES_MAX: Final = 33_554_432
-PENDING_CHECK_MS: Final = 1000  # unanswered pushes are compared with what the peer holds this often (DL-P09)
-REPEATS_MAX: Final = 3  # pushes of the next entry, a second apart, that the peer says it has already
-Stamp = Callable[[bytes, int], bytes]  # (body, pos of its entry) -> the body as it is stored (DL-B03)
+PENDING_CHECK_MS: Final = 1000  # how often in-flight pushes below the peer's watermark are dropped (DL-P09)
+REPEATS_MAX: Final = 3  # responses REPEATED_PUSH to pushes of the next entry before the leader compares again
+Stamp = Callable[[bytes, int], bytes]  # (body, pos of its entry) -> the body as stored (DL-B03)
 
 
 @dataclass(slots=True)
 class Proposal:
-    """A caller that waits until index is committed (DL-A03, DL-A07)."""
+    """A caller waiting until index is committed (DL-A03, DL-A07)."""
 
     index: int
     token: int
@@ -33,7 +39,11 @@ class Proposal:
 
 
 class Leader:
-    """noop: body of the entry that a new leader appends to commit what is older (DL-X04); None: it has none."""
+    """Leader side of a member; inactive in other roles.
+
+    stamp: converts a proposed body to the stored one. noop: body of the entry that a new leader appends in order to commit
+    entries of earlier terms (DL-X04); None: append no such entry.
+    """
 
     def __init__(self, state: State, stamp: Stamp, noop: bytes | None) -> None:
         self.state = state
@@ -43,7 +53,7 @@ class Leader:
         self.proposals: deque[Proposal] = deque()
 
     def role_changed(self) -> None:
-        """A new leader knows nothing of its peers; who waited at an old one hears of it at once (DL-X09)."""
+        """Fail pending proposals with TERM_CHANGED at once (DL-X09); a new leader starts with fresh progress per peer."""
         state = self.state
         while self.proposals:
             waiting = self.proposals.popleft()
@@ -54,7 +64,7 @@ class Leader:
             self._append_noop()
 
     def has_room(self) -> None:
-        """A leader elected while its disk was full appends now what commits the entries of before (DL-X04, DUR-15)."""
+        """The disk has space again: a leader elected while it was full appends its no-op entry now (DL-X04, DUR-15)."""
         if self.state.role is Role.LEADER and self.state.log.end_term < self.state.term:
             self._append_noop()
 
@@ -66,10 +76,10 @@ class Leader:
     # append
 
     def propose(self, token: int, bodies: Sequence[bytes]) -> AppendResponse:
-        """Append bodies as consecutive entries; the answer comes when the last of them is committed (DL-A01..04).
+        """Append bodies as consecutive entries; the reply is sent when the last of them is committed (DL-A01..DL-A04).
 
-        Returns where they lie, or the refusal, which is the answer too. `advance` and `push_all` are to follow, once for all
-        that is proposed together.
+        Returns their positions, or the refusal, which is then also sent as the reply. The caller calls `advance` and
+        `push_all` afterwards, once for all proposals of a batch.
         """
         state = self.state
         refusal = self.refusal()
@@ -96,7 +106,7 @@ class Leader:
         return response
 
     def refusal(self) -> Code | None:
-        """Why nothing can be appended now; None: it can."""
+        """The code with which appends are refused now; None if they are accepted."""
         state = self.state
         if state.role is not Role.LEADER:
             return Code.NOT_LEADER
@@ -128,13 +138,13 @@ class Leader:
     # quorum
 
     def watermarks(self) -> dict[str, int]:
-        """Highest index that each member is known to hold; the own one is what is durable here."""
+        """Highest index that each member is known to hold; for this member, its durable index."""
         marks = {peer: progress.watermark for peer, progress in self.peers.items()}
         marks[self.state.self_id] = self.state.durable
         return marks
 
     def advance(self) -> None:
-        """Commit what a quorum holds, counting only for entries of this term (DL-Q01, DL-X03)."""
+        """Commit what a quorum holds, but only up to an entry of the current term (DL-Q01, DL-X03); answer proposals."""
         state = self.state
         index = quorum_index(list(self.watermarks().values()))
         if index > state.committed:
@@ -158,14 +168,14 @@ class Leader:
         self.push_all()
 
     def due_ms(self) -> int:
-        """The first deadline of a caller, or the time at which a peer is to be sent something without any other input."""
+        """The first deadline of a proposal, or the time of the next push that no other input triggers."""
         if self.state.role is not Role.LEADER:
             return NEVER
         deadline_ms = self.proposals[0].deadline_ms if self.proposals else NEVER
         return min([deadline_ms, *map(self._push_due_ms, self.peers.values())])
 
     def _push_due_ms(self, progress: Progress) -> int:
-        """When `push` has something to do for this peer if no answer comes and nothing is appended."""
+        """When `push` has work for this peer if no response arrives and nothing is appended."""
         settings, log = self.state.settings, self.state.log
         if log.empty or progress.asking:
             return NEVER
@@ -185,10 +195,10 @@ class Leader:
             self.push(progress)
 
     def push(self, progress: Progress) -> None:
-        """Send what this peer can take now."""
+        """Send the requests that this peer can accept now."""
         state = self.state
         if state.log.empty or progress.asking or state.now_ms < progress.pause_until_ms:
-            return  # DL-P05: an empty log sends nothing
+            return  # nothing is sent from an empty log (DL-P05)
         if progress.state is PeerState.COMPARE:
             self._compare(progress)
         elif progress.state is PeerState.TRUNCATE:
@@ -204,7 +214,7 @@ class Leader:
         self._ask(progress, PushKind.COMPARE, search.at)
 
     def _ask(self, progress: Progress, kind: PushKind, index: int) -> None:
-        """COMPARE and TRUNCATE wait for their answer (DL-P04)."""
+        """Send a COMPARE or TRUNCATE; nothing else is sent to the peer until its response (DL-P04)."""
         entry = self.state.log.entry(index)
         if entry is None:
             self._lost(progress)
@@ -221,7 +231,7 @@ class Leader:
         search, begin = progress.search, self.state.log.begin
         code = response.code if isinstance(response, PushResponse) else Code.NETWORK_ERROR
         if isinstance(response, PushResponse) and self.state.settings.batch_push_auto:
-            progress.reads_batches = response.count > 0  # members before 0.2.6 do not count
+            progress.reads_batches = response.count > 0  # DLedger before 0.2.6 sends no count
         if code == Code.SUCCESS and isinstance(response, PushResponse):
             if kind is PushKind.TRUNCATE:
                 self._start_appends(progress, Event.CUT, index)
@@ -246,15 +256,15 @@ class Leader:
             progress.on(Event.DIVERGED)
 
     def _lost(self, progress: Progress) -> None:
-        """Start again, after a pause (DL-P01, DL-P13)."""
+        """Return to COMPARE after a pause (DL-P01, DL-P13)."""
         progress.on(Event.LOST)
         progress.pause_until_ms = self.state.now_ms + self.state.settings.push_error_pause_ms
 
     def _appends(self, progress: Progress) -> None:
-        """Pipelined pushes, the one that is overdue, and the committed index for an idle peer (DL-P07..11)."""
+        """Send pipelined pushes, the overdue re-push, and the committed index to an idle peer (DL-P07..DL-P11)."""
         state, log, settings, now_ms = self.state, self.state.log, self.state.settings, self.state.now_ms
         if progress.next_index < log.begin:
-            progress.on(Event.LOST)  # DL-P13: deleted here; compare finds the new begin
+            progress.on(Event.LOST)  # deleted by retention here; COMPARE finds the new begin (DL-P13)
             return
         if len(progress.pending) >= settings.push_pending_max or now_ms - progress.cleaned_ms > PENDING_CHECK_MS:
             progress.clean(now_ms)
@@ -280,14 +290,14 @@ class Leader:
             self._push_again(progress)
 
     def _batch_bytes(self, progress: Progress) -> int:
-        """A push to this peer is full with so many bytes; 0: with one entry (DL-P15, DL-X14)."""
+        """Size in bytes at which a push to this peer is full; 0: one entry per push (DL-P15, DL-X14)."""
         settings = self.state.settings
         if progress.reads_batches:
             return settings.batch_push_auto_bytes
         return settings.batch_push_bytes if settings.batch_push else 0
 
     def _slice(self, first: int, last: int, full_bytes: int) -> tuple[Entry, ...]:
-        """The entries of the next push: as many as fill it, where there are that many."""
+        """The entries of the next push, from `first` until the push is full or the log ends."""
         entry_at, entries, size = self.state.log.entry, [], 0
         for index in range(first, last + 1):
             entry = entry_at(index)
@@ -300,12 +310,15 @@ class Leader:
         return tuple(entries)
 
     def _too_much(self, progress: Progress, entries: tuple[Entry, ...]) -> bool:
-        """Bytes under way to one peer are bounded too: a thousand large entries would fill the memory."""
+        """Whether the in-flight bytes to this peer would exceed the limit: 1000 large entries would exhaust memory."""
         first = self.state.log.entry(next(iter(progress.pending))) if progress.pending else None
         return first is not None and entries[-1].end_pos - first.pos > PUSH_PENDING_BYTES_MAX
 
     def _may_grow(self, progress: Progress, entries: tuple[Entry, ...]) -> bool:
-        """A batch that is not full waits while others are under way: their answers send it, with what came meanwhile."""
+        """Whether to delay a batch that is not full: other pushes are in flight, and their responses trigger the next one.
+
+        Entries that are appended in the meantime join the batch.
+        """
         full_bytes = self._batch_bytes(progress)
         return (
             full_bytes > 0
@@ -315,7 +328,7 @@ class Leader:
         )
 
     def _within_quota(self, progress: Progress, entries: tuple[Entry, ...]) -> bool:
-        """False: this peer lags far behind and had its bytes of this second (DL-P14, DL-X14)."""
+        """False if this peer lags far behind and has used up its bytes of the current second (DL-P14, DL-X14)."""
         state, settings = self.state, self.state.settings
         lags = (
             state.log.end - progress.watermark > settings.push_throttle_entries
@@ -333,7 +346,7 @@ class Leader:
         return True
 
     def _push_again(self, progress: Progress) -> None:
-        """Only what the peer needs next is sent a second time (DL-P10)."""
+        """Re-push after a timeout, but only the push that holds the entry the peer needs next (DL-P10)."""
         first = progress.matched + 1
         pushed = progress.pending.get(first)
         if pushed is None or self.state.now_ms - pushed.sent_ms <= self.state.settings.push_timeout_ms:
@@ -352,16 +365,16 @@ class Leader:
         state.send(progress.peer, request, partial(self._appended, progress, state.term, first, last))
 
     def _appended(self, progress: Progress, term: int, first: int, last: int, response: Response | None) -> None:
-        """DL-P12, DL-P16. Codes other than 200 and 406 are left to the second push.
+        """Handle the response to an APPEND (DL-P12, DL-P16). Codes other than 200 and 406 are left to the re-push.
 
-        A member of the original keeps a push that it cannot place, answers it once, with 406 when its time has come, and every
-        later one of the same entry with 413 (DL-F10). When that answer came too late, only a COMPARE makes it forget the push.
+        A DLedger member keeps a push that it cannot append yet: it answers it once with 406 after its timeout, and every later
+        push of the same entry with 413 (DL-F10). If the 406 arrives too late, only a COMPARE makes the member drop the push.
         """
         if not self._is_current(progress, term) or not isinstance(response, PushResponse):
             return
         if response.code == Code.SUCCESS and response.index is not None:
             held = response.index + max(response.count, 1) - 1
-            if progress.pending.pop(first, None) is not None:  # else it tells of what was before a COMPARE
+            if progress.pending.pop(first, None) is not None:  # else the response is older than a COMPARE
                 progress.hold(min(held, last))
             self.advance()
             self.push(progress)
@@ -372,7 +385,7 @@ class Leader:
                 self._refused(progress)
 
     def _refused(self, progress: Progress) -> None:
-        """Compare at once; but a peer that refuses again and again, a full one for instance, is asked with pauses."""
+        """Compare at once, but pause before comparing again with a peer that keeps refusing (disk full, for example)."""
         state = self.state
         again = state.now_ms - progress.refused_ms < state.settings.push_error_pause_ms
         progress.refused_ms = state.now_ms
@@ -382,9 +395,10 @@ class Leader:
         self.push(progress)
 
     def _committed(self, progress: Progress, term: int, matched: int, response: Response | None) -> None:
-        """A peer that refuses the committed index, or ends before what it was known to hold then, lost its log or its place.
+        """Handle the response to a COMMIT; return to COMPARE if the peer refused it, or its log ends before `matched`.
 
-        The original does not look: such a peer stays behind until something is appended.
+        Such a peer has lost entries or its verified position. DLedger does not check this: there the peer stays behind until
+        something is appended.
         """
         if not self._is_current(progress, term) or not isinstance(response, PushResponse):
             return
@@ -393,7 +407,7 @@ class Leader:
             self.push(progress)
 
     def _is_current(self, progress: Progress, term: int) -> bool:
-        """The answer belongs to this leadership: a new one has new Progress objects."""
+        """Whether a response belongs to the current leadership; each leadership creates new Progress objects."""
         return self.state.term == term and self.peers.get(progress.peer) is progress
 
     def _request(

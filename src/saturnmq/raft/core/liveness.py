@@ -1,4 +1,10 @@
-"""Heartbeats: the leader's rounds and lease, the follower's clock. Source: spec 04 section 2.2, DL-X06..08."""
+"""Heartbeats: the leader's rounds and lease, the follower's election timeout.
+
+The lease starts with the election and is extended by every round that a quorum answered; it is shorter than the followers'
+election timeout, so an isolated leader steps down before another can be elected.
+
+Requirements: DL-H01..DL-H09, DL-X06..DL-X08.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +19,19 @@ from saturnmq.raft.core.state import NEVER, State
 
 @dataclass(slots=True)
 class Round:
-    """One round of heartbeats of a leader."""
+    """One round of a leader's heartbeats."""
 
     term: int
     sent_ms: int
     answered: int = 1
-    success: int = 1  # with itself
+    success: int = 1  # the leader counts itself
     not_ready: int = 0
     inconsistent: bool = False
 
 
 @dataclass(slots=True)
 class Heartbeats:
-    """live: peers whose last call was answered (DL-H04). heard_ms: a follower's last sign of its leader (DL-H08)."""
+    """live: whether the last heartbeat to each peer was answered (DL-H04). heard_ms: last heartbeat of the leader (DL-H08)."""
 
     state: State
     elector: Elector
@@ -37,7 +43,7 @@ class Heartbeats:
     stepped_down_ms: int = -(10**9)
 
     def role_changed(self) -> None:
-        """A new leader sends at once, its lease starts now (DL-E21, DL-X07)."""
+        """A new leader sends heartbeats at once, and its lease starts now (DL-E21, DL-X07)."""
         now_ms = self.state.now_ms
         self.sent_ms = -1
         self.round = None
@@ -49,10 +55,10 @@ class Heartbeats:
 
     @property
     def quorum_seen_ms(self) -> int:
-        """A quorum, with this leader, answered heartbeats that were sent at this time or later."""
+        """The latest time such that a quorum, this leader included, answered heartbeats sent at or after it."""
         acked = self.acked_ms.values()
         needed = len(self.state.peers) // 2
-        if needed == 1:  # asked for before every append
+        if needed == 1:  # fast path: evaluated before every append
             return max(acked)
         return sorted(acked, reverse=True)[needed - 1] if needed else self.state.now_ms
 
@@ -68,10 +74,10 @@ class Heartbeats:
             ):
                 self._beat()
         elif state.role is Role.FOLLOWER and state.now_ms - self.heard_ms > state.settings.election_timeout_ms:
-            state.become_candidate(state.term)  # DL-H07: in the same term
+            state.become_candidate(state.term)  # the term stays the same (DL-H07)
 
     def due_ms(self) -> int:
-        """A leader's next heartbeat or end of lease, a follower's election timeout."""
+        """A leader's next heartbeat or the end of its lease; a follower's election timeout."""
         state = self.state
         if state.role is Role.FOLLOWER:
             return self.heard_ms + state.settings.election_timeout_ms + 1
@@ -81,7 +87,7 @@ class Heartbeats:
         return min(beat_ms, self.lease_ends_ms)
 
     def lease_is_good(self) -> bool:
-        """A leader whose lease is over is none any more (DL-H03, DL-X08)."""
+        """Whether the lease holds; the leader steps down when it has expired (DL-H03, DL-X08)."""
         state = self.state
         if state.now_ms < self.lease_ends_ms:
             return True
@@ -90,7 +96,7 @@ class Heartbeats:
         return False
 
     def _beat(self) -> None:
-        """DL-H01."""
+        """Send a round of heartbeats (DL-H01)."""
         state = self.state
         self.sent_ms = state.now_ms
         beat = self.round = Round(state.term, state.now_ms)
@@ -105,7 +111,7 @@ class Heartbeats:
             state.send(peer, request, partial(self._answered, beat, peer))
 
     def _answered(self, beat: Round, peer: str, response: Response | None) -> None:
-        """DL-H02..04. The answers of a round count whenever they come, while this is the leader of its term."""
+        """Count a response (DL-H02..DL-H04); late ones count too while this member leads the term of the round."""
         state = self.state
         if state.role is not Role.LEADER or beat.term != state.term:
             return
@@ -125,12 +131,15 @@ class Heartbeats:
         if beat is not self.round or beat.success >= state.quorum:
             return
         if beat.success + beat.not_ready >= state.quorum:
-            self.sent_ms = -1  # they are about to take the term: send again at the next tick
+            self.sent_ms = -1  # those members adopt the term at their next tick: send again at ours
         elif beat.inconsistent and beat.answered == len(state.peers):
             state.become_candidate(state.term)
 
     def _higher_term(self, term: int) -> None:
-        """A member is in a higher term: never wait for a majority to say so (DL-X06), at most once per election timeout."""
+        """Step down because one member is in a higher term, at most once per election timeout (DL-X06).
+
+        Waiting until a majority reports it would lock that member out.
+        """
         state = self.state
         if state.now_ms - self.stepped_down_ms < state.settings.election_timeout_ms:
             return
@@ -139,7 +148,7 @@ class Heartbeats:
         self.elector.see_higher_term(term)
 
     def heard(self, request: HeartBeatRequest) -> HeartBeatResponse:
-        """Answer the heartbeat of a leader (DL-H05, DL-H06). A good answer has no further member."""
+        """Answer a leader's heartbeat (DL-H05, DL-H06). A success response has no fields but the code."""
         state = self.state
         if request.leader_id not in state.peers:
             return HeartBeatResponse(code=Code.UNKNOWN_MEMBER)

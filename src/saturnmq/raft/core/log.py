@@ -1,6 +1,7 @@
-"""The core's view of the log: where it begins and ends, what of it is durable, and its newest entries.
+"""The core's view of the log: its bounds, its durable end, and a cache of its newest entries.
 
-Entries that were handed out in an action but may not be written yet are in the cache; older ones come from the reader.
+Entries that were emitted in an action but may not be written yet are always in the cache; older ones are read through
+`LedgerReader`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ CACHE_BYTES_MAX: Final = 16_777_216
 
 
 class LedgerReader(Protocol):
-    """Reads what was written. begin_index and end_index are -1 when there is nothing."""
+    """Access to the stored log. begin_index and end_index are -1 when it is empty."""
 
     @property
     def begin_index(self) -> int: ...
@@ -34,7 +35,10 @@ class LedgerReader(Protocol):
 
 
 class Log:
-    """epoch grows with every cut, so that a sync that began before it counts no more. durable: synced up to this index."""
+    """Bounds, durable end and cache of the log.
+
+    epoch: incremented by every truncation, so that an fsync that began before it is ignored. durable: synced up to this index.
+    """
 
     def __init__(self, reader: LedgerReader, file_bytes: int) -> None:
         self._reader = reader
@@ -46,22 +50,22 @@ class Log:
         self.next_index = self.end + 1
         self.epoch = 0
         self.durable = self.end
-        self._cache: dict[int, Entry] = {}  # the last ones, none missing between them
+        self._cache: dict[int, Entry] = {}  # the newest entries, without gaps
         self._cache_bytes = 0
-        self._fresh = self.next_index  # entries from here on may not be written yet
+        self._fresh = self.next_index  # entries from this index on may not be written yet
 
     @property
     def empty(self) -> bool:
         return self.end < 0
 
     def entry(self, index: int) -> Entry | None:
-        """The entry; None outside of begin..end, and when its file was deleted meanwhile."""
+        """The entry; None outside begin..end, and if its file was deleted in the meantime."""
         if not self.begin <= index <= self.end or index < 0:
             return None
         return self._cache.get(index) or self._reader.entry(index)
 
     def place(self, entry_bytes: int) -> int:
-        """Where the next entry of this length goes."""
+        """Position of the next entry if it has this size in bytes."""
         return place(self.end_pos, entry_bytes, self._file_bytes)
 
     def append(self, entries: Iterable[Entry]) -> None:
@@ -80,7 +84,7 @@ class Log:
             self._cache_bytes += size
 
     def cut(self, index: int, end_pos: int) -> None:
-        """Remove entries from index on; the entry before it is the last."""
+        """Remove the entries from index on; the entry before it becomes the last, and the log ends at byte end_pos."""
         if index <= self.begin:
             self.restart(index, end_pos)
             return
@@ -98,7 +102,7 @@ class Log:
         self._fresh = min(self._fresh, index)
 
     def restart(self, index: int, end_pos: int) -> None:
-        """Remove everything; the next entry has this index."""
+        """Remove all entries; the next one has this index and lies at end_pos or later."""
         self._cache.clear()
         self._cache_bytes = 0
         self.begin = self.end = self.end_term = -1
@@ -109,19 +113,19 @@ class Log:
         self._fresh = index
 
     def written(self) -> None:
-        """All actions handed out so far are executed: the cache may shrink."""
+        """All actions emitted so far are executed: evict cached entries over the limits."""
         self._fresh = self.next_index
         cache = self._cache
         while len(cache) > CACHE_ENTRIES_MAX or self._cache_bytes > CACHE_BYTES_MAX:
             oldest = (
                 self.end - len(cache) + 1
-            )  # what a dict's iterator passes over first are the deleted ones, all of them
+            )  # computed, because next(iter(cache)) would step over all deleted slots of the dict first
             if oldest >= self._fresh:
                 break
             self._forget(oldest)
 
     def trimmed(self, begin: int) -> None:
-        """Files were deleted: entries before begin are gone (DL-S12)."""
+        """Retention deleted the entries before begin (DL-S12)."""
         if begin > self.begin >= 0:
             for gone in [index for index in self._cache if index < begin]:
                 self._forget(gone)

@@ -1,6 +1,6 @@
-"""What members of a group say to each other, as objects. How it is written lies in raft/wire/codec.py.
+"""Requests and responses between the members of a group, as objects; raft/wire/codec.py encodes them.
 
-Names follow DLedger's. Source: spec 04 section 4.
+Names follow DLedger's. Wire facts: docs/spec/04-dledger.md section 4.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from saturnmq.raft.core.entry import Entry
 
 
 class Code(IntEnum):
-    """The `code` member of every body. Source: spec 04 section 4."""
+    """The field `code` of every body."""
 
     UNKNOWN = -1
     SUCCESS = 200
@@ -52,7 +52,7 @@ class Code(IntEnum):
 
 
 class VoteResult(Enum):
-    """Written by name."""
+    """Answer to a vote request; encoded by name."""
 
     UNKNOWN = "UNKNOWN"
     ACCEPT = "ACCEPT"
@@ -69,7 +69,7 @@ class VoteResult(Enum):
 
 
 class PushKind(Enum):
-    """Written by name."""
+    """Kind of a push; encoded by name."""
 
     APPEND = "APPEND"
     COMMIT = "COMMIT"
@@ -79,7 +79,7 @@ class PushKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """Members of every body. remote_id is the receiver of the request, local_id its sender."""
+    """Fields of every body. remote_id: receiver of the request; local_id: its sender."""
 
     group: str | None = None
     remote_id: str | None = None
@@ -91,7 +91,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRequest(Message):
-    """leader_id is the candidate."""
+    """Request for a vote; leader_id is the candidate."""
 
     ledger_end_index: int = -1
     ledger_end_term: int = -1
@@ -114,7 +114,7 @@ class HeartBeatResponse(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushRequest(Message):
-    """entries: one or several for APPEND, one for COMPARE and TRUNCATE, none for COMMIT. batch: sent as a list."""
+    """entries: one or more for APPEND, one for COMPARE and TRUNCATE, none for COMMIT. batch: encoded as a list."""
 
     kind: PushKind | None = PushKind.APPEND
     commit_index: int = -1
@@ -124,7 +124,7 @@ class PushRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushResponse(Message):
-    """index: of the first entry pushed, None for COMMIT."""
+    """index: index of the first entry of the push, None for COMMIT."""
 
     index: int | None = None
     count: int = 0
@@ -134,7 +134,7 @@ class PushResponse(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferRequest(Message):
-    """LEADERSHIP_TRANSFER: to the leader (transfer_id is its id), and from it to the transferee."""
+    """LEADERSHIP_TRANSFER: sent to the leader (transfer_id is the leader's id), and by it to the transferee."""
 
     transfer_id: str | None = None
     transferee_id: str | None = None
@@ -153,7 +153,7 @@ class AppendRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendResponse(Message):
-    """positions: of all entries of a batch that was proposed in this process; not on the wire (DL-A03)."""
+    """positions: positions of all entries of a batch proposed in this process; not on the wire (DL-A03)."""
 
     index: int = -1
     pos: int = -1

@@ -1,4 +1,4 @@
-"""The door of the core. The caller's duties stand in raft/core/__init__.py."""
+"""Entry point of the Raft core: all inputs of one member. The caller's duties are listed in raft/core/__init__.py."""
 
 from __future__ import annotations
 
@@ -38,16 +38,21 @@ from saturnmq.raft.core.transfer import Transfers
 
 
 def keep_body(body: bytes, pos: int) -> bytes:
-    """The stamp of a ledger whose bodies are plain bytes."""
+    """The `stamp` function of a ledger whose bodies are opaque bytes: returns the body unchanged."""
     return body
 
 
 class Node:
-    """One member of a group. Every method takes the time and returns what is to be done, in order.
+    """One member of a group. Every input method takes the current time in ms and returns the actions to execute, in order.
 
-    group, self_id and peers (id -> host:port) name it; reader reads what is stored; chance(n) gives a number in 0..n-1;
-    committed is the index that the checkpoint remembers; must_hold the last index that was synced, as far as it remembers: a log
-    that ends before it was damaged (DUR-10). stamp and noop: see Leader. Raises ConfigError.
+    group, self_id, peers: identity of the member; peers maps id -> host:port and includes this member.
+    reader: access to the stored entries.
+    chance: chance(n) returns a random number in 0..n-1.
+    committed: the committed index of the checkpoint file.
+    must_hold: the last index known to have been synced, from the checkpoint; a log that ends before it was damaged (DUR-10).
+    stamp, noop: see `Leader`.
+
+    Raises ConfigError.
     """
 
     def __init__(
@@ -99,7 +104,7 @@ class Node:
         self.leader = Leader(self.state, stamp, noop)
         self.transfers = Transfers(self.state, self.elector, self.heartbeats, self.leader)
         self.state.parts = [self.elector, self.heartbeats, self.follower, self.leader, self.transfers]
-        self._settled = False  # the last input was a tick without effect: only time brings more
+        self._settled = False  # the last input was a tick without effect: until the next timer there is nothing to do
 
     @property
     def settings(self) -> CoreSettings:
@@ -107,14 +112,14 @@ class Node:
 
     @settings.setter
     def settings(self, settings: CoreSettings) -> None:
-        """Read at every tick (DL-E02). What the file sizes are cannot change."""
+        """Replace the settings; they are read at every tick (DL-E02). file_bytes cannot change and is kept."""
         self.state.settings = dataclasses.replace(settings, file_bytes=self.state.settings.file_bytes)
         self._settled = False
 
     # inputs
 
     def tick(self, now_ms: int) -> list[Action]:
-        """Time passes (DL-E02)."""
+        """Run the timers that are due (DL-E02)."""
         self._enter(now_ms)
         if self.state.settings.elector_enabled:
             self.heartbeats.tick()
@@ -127,9 +132,10 @@ class Node:
         return actions
 
     def next_due_ms(self) -> int:
-        """When the next tick is due: one before it has no effect unless another input comes first.
+        """When the next tick is due, in ms; an earlier tick has no effect unless another input comes first.
 
-        A tick follows every other input and every tick with an effect, so that nothing waits for a timer longer than it must.
+        After every other input, and after every tick that returned actions, a tick is due at once, because either may have
+        changed a timer.
         """
         state = self.state
         if not self._settled:
@@ -138,7 +144,7 @@ class Node:
         return min(part.due_ms() for part in timers)
 
     def response(self, now_ms: int, call: int, response: Response | None) -> list[Action]:
-        """The answer to a Send; None: there was none. A second answer to one call is ignored."""
+        """Handle the response to a Send; None if the call failed. A second response to the same call is ignored."""
         self._enter(now_ms)
         answered = self.state.calls.pop(call, None)
         if answered is not None:
@@ -146,11 +152,11 @@ class Node:
         return self._leave()
 
     def propose(self, now_ms: int, token: int, bodies: Sequence[bytes]) -> list[Action]:
-        """Append bodies on the leader; Reply(token, AppendResponse) follows, at once or when they are committed."""
+        """Append bodies on the leader. Reply(token, AppendResponse) follows, at once if refused, else when they are committed."""
         return self.propose_all(now_ms, [(token, bodies)])
 
     def propose_all(self, now_ms: int, proposals: Sequence[tuple[int, Sequence[bytes]]]) -> list[Action]:
-        """Several proposals, pushed and synced together."""
+        """Append several (token, bodies) proposals and push and sync them together."""
         self._enter(now_ms)
         self._check_lease()
         for token, bodies in proposals:
@@ -159,20 +165,20 @@ class Node:
         return self._leave()
 
     def offer(self, now_ms: int, token: int, bodies: Sequence[bytes]) -> tuple[AppendResponse, list[Action]]:
-        """`propose` without the pushes, for callers that need the positions at once: `push` is to follow soon."""
+        """`propose` without sending pushes, for callers that need the positions at once; the caller must call `push` soon."""
         self._enter(now_ms)
         self._check_lease()
         response = self.leader.propose(token, bodies)
         return response, self._leave()
 
     def push(self, now_ms: int) -> list[Action]:
-        """Send what was offered."""
+        """Push the entries appended by `offer`."""
         self._enter(now_ms)
         self._proposed()
         return self._leave()
 
     def _check_lease(self) -> None:
-        """Also between two ticks: the process may have been stopped since the last one."""
+        """Check the lease between ticks too: the process may have been paused since the last one."""
         if self.state.role is Role.LEADER and self.state.settings.elector_enabled:
             self.heartbeats.lease_is_good()
 
@@ -182,7 +188,7 @@ class Node:
             self.leader.push_all()
 
     def synced(self, now_ms: int, epoch: int, end_index: int) -> list[Action]:
-        """The sync asked for by SyncLog(epoch, end_index) is done. After a failure it counts no more (DUR-06)."""
+        """The fsync requested by SyncLog(epoch, end_index) is done. Ignored after a storage failure (DUR-06)."""
         self._enter(now_ms)
         log = self.state.log
         if self.state.failed is None and epoch == log.epoch and end_index > log.durable:
@@ -193,7 +199,7 @@ class Node:
         return self._leave()
 
     def disk_failed(self, now_ms: int, why: str) -> list[Action]:
-        """The term or the log cannot be written: neither lead, nor vote, nor acknowledge, until a restart (DL-X15)."""
+        """Term or log cannot be written: do not lead, vote or acknowledge until a restart (DL-X15)."""
         self._enter(now_ms)
         state = self.state
         if state.failed is None:
@@ -204,7 +210,7 @@ class Node:
         return self._leave()
 
     def disk_full(self, now_ms: int, full: bool) -> list[Action]:
-        """Appends are refused with 415 while it is full (DL-S10)."""
+        """Set the disk-full flag; while it is set, appends are refused with 415 DISK_FULL (DL-S10)."""
         self._enter(now_ms)
         self.state.disk_full = full
         if not full:
@@ -213,13 +219,13 @@ class Node:
         return self._leave()
 
     def trimmed(self, now_ms: int, begin_index: int) -> list[Action]:
-        """Old files were deleted; the log now begins here (DL-S12)."""
+        """Retention deleted old files; the log now begins at begin_index (DL-S12)."""
         self._enter(now_ms)
         self.state.log.trimmed(begin_index)
         return self._leave()
 
     def request(self, now_ms: int, token: int, request: Request) -> list[Action]:
-        """A request of a peer or of a client; Reply(token, ...) follows, at once or later."""
+        """Handle a request of a peer or a client; Reply(token, ...) follows, at once or later."""
         self._enter(now_ms)
         state = self.state
         refusal = None
@@ -260,10 +266,10 @@ class Node:
         self.state.out = []
         return out
 
-    # answers without state
+    # responses that change no state
 
     def _get(self, request: GetRequest) -> GetResponse:
-        """One entry, from the leader, committed ones only (DL-A10, DL-X17)."""
+        """Read one entry; only the leader answers, and only for committed entries (DL-A10, DL-X17)."""
         state, index = self.state, request.begin_index
         code, entries = Code.SUCCESS, ()
         entry = state.log.entry(index)
@@ -278,7 +284,7 @@ class Node:
         return GetResponse(group=state.group, term=state.term, leader_id=state.leader_id, code=code, entries=entries)
 
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
-        """Any member answers (DL-M09)."""
+        """Leader and addresses as this member knows them; every member answers (DL-M09)."""
         return MetadataResponse(group=self.state.group, leader_id=self.state.leader_id, peers=dict(self.addresses))
 
     def _refuse(self, request: Request, code: Code) -> Response:

@@ -1,4 +1,9 @@
-"""What the leader knows about one peer, and the search for the last entry that both have. Source: spec 04 sections 2.6, 3.4."""
+"""Replication progress of one peer as the leader sees it, and the search for the last common entry.
+
+Search: docs/spec/04-dledger.md section 3.4.
+
+Requirements: DL-P01..DL-P16, DL-X13, DL-X14.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from saturnmq.raft.core.messages import PushResponse
 
 
 class PeerState(Enum):
-    """COMPARE finds the last common entry, TRUNCATE makes it the peer's last, APPEND sends what follows (DL-P01)."""
+    """COMPARE finds the last common entry, TRUNCATE makes it the peer's last, APPEND sends the entries after it (DL-P01)."""
 
     COMPARE = "COMPARE"
     TRUNCATE = "TRUNCATE"
@@ -18,12 +23,12 @@ class PeerState(Enum):
 
 
 class Event(Enum):
-    """What happened to a peer."""
+    """What triggers a transition of the peer's state."""
 
     MATCHED = "MATCHED"  # the compared entry is the peer's last
     DIVERGED = "DIVERGED"  # the last common entry, or the leader's first, is known
     CUT = "CUT"  # the peer's log ends with the entry sent
-    LOST = "LOST"  # an answer of inconsistency, a deleted entry, an error
+    LOST = "LOST"  # a response 406 (INCONSISTENT_STATE), a deleted entry, an error
 
 
 PEER_TRANSITIONS: Final = {
@@ -38,7 +43,7 @@ PEER_TRANSITIONS: Final = {
 
 @dataclass(slots=True)
 class Pushed:
-    """A push under way: entries first..last (its key is first)."""
+    """An in-flight push of the entries first..last; `first` is its key in `Progress.pending`."""
 
     last: int
     sent_ms: int
@@ -46,9 +51,9 @@ class Pushed:
 
 @dataclass(slots=True)
 class Search:
-    """Where the last common entry may be: above low (a match, or -1) and at most at high.
+    """Binary search for the last common entry: it is at low (a match, or -1) or above, and at most at high.
 
-    The original walks down one entry per round trip; halving the range asks the same questions of a peer (DL-X13).
+    DLedger walks down one entry per round trip; a binary search sends the same COMPARE requests, only fewer (DL-X13).
     """
 
     low: int
@@ -56,12 +61,13 @@ class Search:
     at: int
 
     def missed(self, response: PushResponse, begin: int) -> int | None:
-        """After a 406 for the entry `at` of a log that starts at begin: None to ask again at `at`, else where to truncate.
+        """Continue after a 406 for the entry `at`. Returns None to compare again at `at`, else the index to truncate at.
 
-        Section 3.4 rule 3: no overlap, or nothing common above the peer's begin, means the leader's begin.
+        begin: first index of the leader's log. If the logs do not overlap, or have nothing in common above the peer's begin,
+        the result is the leader's begin (spec section 3.4 rule 3).
         """
         if response.end_index < self.low:
-            self.low = -1  # the peer lost what had matched
+            self.low = -1  # the peer lost the entry that had matched
         if response.end_index < begin or self.at < response.begin_index:
             return begin
         if self.at > response.end_index:
@@ -71,7 +77,7 @@ class Search:
         return self._next(max(begin, response.begin_index), begin)
 
     def matched(self, begin: int) -> int | None:
-        """After a 200 for an entry that is not the peer's last: None to ask again, else where to truncate."""
+        """Continue after a 200 for an entry that is not the peer's last. Returns as `missed` does."""
         self.low = self.at
         return self._next(begin, begin)
 
@@ -87,10 +93,10 @@ class Search:
 
 @dataclass(slots=True)
 class Progress:
-    """One peer, for the term of one leadership.
+    """Replication progress of one peer, for the term of one leadership.
 
-    watermark: the highest index it is known to have held; never falls (DL-P03). matched: the same since the last COMPARE, before
-    which the peer may have lost its log: what it needs next follows that.
+    watermark: highest index that the peer is known to have held; never decreases (DL-P03).
+    matched: the same since the last COMPARE, because the peer may have lost entries before that. The peer needs matched + 1 next.
     """
 
     peer: str
@@ -100,19 +106,19 @@ class Progress:
     search: Search | None = None
     truncate_at: int = -1
     next_index: int = -1
-    reads_batches: bool = False  # said so by an answer with a count (DL-X14)
-    asking: bool = False  # a COMPARE or TRUNCATE is under way
+    reads_batches: bool = False  # known from a response with a count (DL-X14)
+    asking: bool = False  # a COMPARE or TRUNCATE is in flight
     pause_until_ms: int = -1
     refused_ms: int = -(10**9)
     last_push_ms: int = -1
-    repeats: int = 0  # answers that the next entry was pushed before, since more was matched
+    repeats: int = 0  # responses REPEATED_PUSH for the entry matched + 1
     pending: dict[int, Pushed] = field(default_factory=dict)
     cleaned_ms: int = -1
     quota_second: int = -1
     quota_bytes: int = 0
 
     def on(self, event: Event) -> None:
-        """Follow the table; an event that the state does not know is from before and changes nothing."""
+        """Apply PEER_TRANSITIONS; an event without a transition in this state is a late one and is ignored."""
         target = PEER_TRANSITIONS.get((self.state, event))
         if target is None:
             return
@@ -124,7 +130,7 @@ class Progress:
             self.search = None
 
     def hold(self, index: int) -> None:
-        """The peer holds everything up to index; pushes that it covers are forgotten, as far as they come first."""
+        """The peer holds everything up to index; drop the oldest in-flight pushes that this covers."""
         self.watermark = max(self.watermark, index)
         if index > self.matched:
             self.matched, self.repeats = index, 0
@@ -133,14 +139,14 @@ class Progress:
             del pending[first]
 
     def append_from(self, index: int) -> None:
-        """The peer's log ends with index, equal to this one (DL-P03)."""
+        """The peer's log equals this one and ends at index: append from the entry after it (DL-P03)."""
         self.matched = -1
         self.hold(index)
         self.next_index = index + 1
         self.pending.clear()
 
     def clean(self, now_ms: int) -> None:
-        """Forget pushes that the peer holds (DL-P09)."""
+        """Drop in-flight pushes of entries that the peer already holds (DL-P09)."""
         self.cleaned_ms = now_ms
         for first in [first for first, pushed in self.pending.items() if pushed.last <= self.matched]:
             del self.pending[first]

@@ -1,4 +1,4 @@
-"""Timers and limits of the core, with the original's defaults. Source: spec 04 sections 2.1 to 2.7, DL-K."""
+"""Timers and limits of the core, with DLedger's defaults (docs/spec/04-dledger.md sections 2.1 to 2.7 and 2.13)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CoreSettings:
-    """All times in ms. raft/settings.py reads them from a file; `Node.settings` may be replaced while it runs (DL-E02)."""
+    """All times in ms. raft/settings.py reads them from a file; `Node.settings` may be replaced at run time (DL-E02)."""
 
     elector_enabled: bool = True  # enableLeaderElector
     heartbeat_interval_ms: int = 2000  # DL-H01
@@ -23,13 +23,13 @@ class CoreSettings:
     pending_requests_max: int = 10_000  # DL-A01
     push_pending_max: int = 1000  # unanswered pushes per peer (DL-P07)
     push_timeout_ms: int = 1000  # maxPushTimeOutMs: re-push (DL-P10) and gap (DL-F10)
-    commit_idle_ms: int = 1000  # an idle follower hears of the committed index this often (DL-P08)
+    commit_idle_ms: int = 1000  # how often an idle follower receives the committed index (DL-P08)
     push_error_pause_ms: int = 500  # DL-P01
-    push_requests_max: int = 1024  # appends that wait at a follower (DL-F02)
+    push_requests_max: int = 1024  # appends that may wait on a follower (DL-F02)
     batch_push: bool = False  # enableBatchPush
     batch_push_bytes: int = 4096  # maxBatchPushSize (DL-P15)
-    batch_push_auto: bool = False  # push batches to every peer that shows that it reads them (DL-X14)
-    batch_push_auto_bytes: int = 131_072  # of those batches
+    batch_push_auto: bool = False  # push batches to every peer known to support them (DL-X14)
+    batch_push_auto_bytes: int = 131_072  # size of those batches
     push_throttle_bytes: int = 314_572_800  # peerPushThrottlePoint (DL-P14)
     push_throttle_entries: int = 1000
     push_quota_bytes: int = 20_971_520  # peerPushQuota, per second
@@ -37,26 +37,29 @@ class CoreSettings:
     transfer_wait_ms: int = 1000  # leadershipTransferWaitTimeout (DL-L04)
     preferred_check_ms: int = 1000  # DL-L09
     preferred_leaders: tuple[str, ...] = ()
-    sync_before_ack: bool = True  # SYNC_FLUSH: an entry counts when it is synced (DL-X02)
+    sync_before_ack: bool = True  # SYNC_FLUSH: an entry counts towards the quorum once it is synced (DL-X02)
     file_bytes: int = 1_073_741_824  # equal on all members (DL-S03)
 
     @property
     def election_timeout_ms(self) -> int:
-        """A follower that heard no heartbeat for longer becomes candidate."""
+        """A follower that receives no heartbeat for longer becomes candidate."""
         return self.heartbeat_interval_ms * self.heartbeat_leak_max
 
     @property
     def gap_wait_ms(self) -> int:
-        """So long a follower keeps an append that it cannot place: its leader must still wait for the refusal (DL-F10)."""
+        """How long a follower keeps an append whose predecessors are missing (DL-F10).
+
+        Less than the RPC timeout: the leader must still be waiting for the refusal.
+        """
         return min(self.push_timeout_ms, self.rpc_timeout_ms // 2)
 
     @property
     def lease_timeout_ms(self) -> int:
-        """A leader that heard from no quorum for longer is none; shorter than the followers' timeout (DL-X08)."""
+        """A leader that no quorum answered for longer steps down; shorter than the election timeout (DL-X08)."""
         return self.lease_ms or self.heartbeat_interval_ms * 5 // 2
 
     def validate(self) -> list[str]:
-        """One sentence per problem."""
+        """Return the problems, one sentence each; empty if the settings are valid."""
         problems = []
         if not 0 < self.vote_interval_min_ms < self.vote_interval_max_ms:
             problems.append("vote interval: 0 < minimum < maximum must hold")

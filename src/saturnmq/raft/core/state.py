@@ -1,6 +1,8 @@
-"""What the parts of a member share: term, vote, role, log, committed index, and the list of actions under way.
+"""The state shared by the parts of a member: term, vote, role, log, committed index, and the actions of the current input.
 
-Role changes happen here and nowhere else; each part is told through its `role_changed`. Source: spec 04 DL-E20..22, DL-M01.
+All role changes go through `State`; it notifies each part by calling its `role_changed`.
+
+Requirements: DL-E20..DL-E22, DL-M01.
 """
 
 from __future__ import annotations
@@ -24,25 +26,25 @@ Answered = Callable[[Response | None], None]
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """What `currterm` holds (DL-M01)."""
+    """Term and vote as stored in the file `currterm` (DL-M01)."""
 
     term: int = 0
     voted_for: str | None = None
 
 
 class Part(Protocol):
-    """Part of a member that has state of its own per role or term."""
+    """A part of a member with its own state per role or term."""
 
     def role_changed(self) -> None: ...
 
     def due_ms(self) -> int:
-        """When its next timer fires; a time that has passed: at once. NEVER: none is running."""
+        """When its next timer fires, in ms; a time in the past means at once, NEVER that no timer is running."""
         ...
 
 
 @dataclass(slots=True)
 class State:
-    """One member's state. now_ms is the time of the input being handled."""
+    """State of one member. now_ms: time of the input being handled."""
 
     self_id: str
     group: str
@@ -59,10 +61,11 @@ class State:
     transferee: str | None = None
     known_max_term: int = -1
     term_to_take: int = -1
-    failed: str | None = None  # the log or the term file cannot be written any more (DL-X15)
+    failed: str | None = None  # why the log or the term file can no longer be written (DL-X15)
     disk_full: bool = False
-    outdated: bool = False  # what is not in the log may be older here than at the leader; the caller says so (DL-X18)
-    must_hold: int = -1  # damage took entries up to here that this member had acknowledged; -1: none (DUR-10)
+    # Set by the caller: state kept outside the log (offsets, topics) may be older here than on the leader (DL-X18).
+    outdated: bool = False
+    must_hold: int = -1  # acknowledged entries up to this index were lost to damage; -1: none (DUR-10)
     out: list[Action] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     calls: dict[int, Answered] = field(default_factory=dict)
@@ -82,23 +85,23 @@ class State:
 
     @property
     def durable(self) -> int:
-        """Highest index that this member may say it holds (DL-X02)."""
+        """Highest index that this member may acknowledge (DL-X02): the synced end under SYNC_FLUSH, else the end."""
         return self.log.durable if self.settings.sync_before_ack else self.log.end
 
     @property
     def lacking(self) -> bool:
-        """Neither vote nor stand: the log is shorter than what others may count on (DUR-10)."""
+        """Whether the log is missing entries that others may count on; such a member neither votes nor stands (DUR-10)."""
         return self.must_hold >= 0
 
     @property
     def taking_leadership(self) -> bool:
-        """DL-L08."""
+        """Whether this member, a preferred leader, is running for the term of a leadership transfer (DL-L08)."""
         return self.self_id in self.settings.preferred_leaders and self.term_to_take == self.term
 
     # outputs
 
     def send(self, peer: str, request: Request, answered: Answered, *, timeout_ms: int | None = None) -> None:
-        """Ask a peer; answered is called once, with None when no answer came."""
+        """Send a request; `answered` is called exactly once, with None if no response arrived."""
         self.next_call += 1
         self.calls[self.next_call] = answered
         self.out.append(Send(self.next_call, peer, request, timeout_ms or self.settings.rpc_timeout_ms))
@@ -110,21 +113,21 @@ class State:
         self.out.append(Alarm(text))
 
     def sync(self) -> None:
-        """Have the log synced up to its end."""
+        """Request an fsync up to the end of the log, unless flushing is asynchronous."""
         if self.settings.sync_before_ack:
             self.out.append(SyncLog(self.log.epoch, self.log.end))
 
     # term and vote
 
     def next_term(self) -> None:
-        """DL-E05: raise the term, forget the vote, persist."""
+        """Raise the term, clear the vote, persist both (DL-E05)."""
         invariant(self.role is Role.CANDIDATE, "only a candidate raises its term")
         self.term = max(self.known_max_term, self.term + 1)
         self.voted_for = None
         self.out.append(PersistTerm(self.term, None))
 
     def vote_for(self, candidate: str) -> None:
-        """DL-E16: persisted before the answer."""
+        """Vote for candidate in this term; the vote is persisted before the response is sent (DL-E16)."""
         invariant(self.voted_for in (None, candidate), f"second vote in term {self.term}")
         if self.voted_for is None:
             self.voted_for = candidate
@@ -133,20 +136,20 @@ class State:
     # roles
 
     def become_candidate(self, term: int) -> None:
-        """DL-E20. The term is remembered, and taken by next_term later."""
+        """Become candidate (DL-E20). A higher term is only remembered here; `next_term` adopts it later."""
         if term < self.term:
             return
         self.known_max_term = max(self.known_max_term, term)
         self._become(Role.CANDIDATE, None)
 
     def become_leader(self) -> None:
-        """DL-E21."""
+        """Become leader of the current term (DL-E21)."""
         invariant(self.role is Role.CANDIDATE, "only a candidate becomes leader")
         invariant(self.failed is None, "a failed member does not lead")
         self._become(Role.LEADER, self.self_id)
 
     def become_follower(self, leader_id: str) -> None:
-        """DL-E22, in the current term."""
+        """Follow leader_id in the current term (DL-E22)."""
         invariant(self.role is not Role.LEADER, "a leader does not follow another in its own term")
         self._become(Role.FOLLOWER, leader_id)
 
@@ -161,7 +164,10 @@ class State:
     # committed index
 
     def commit(self, index: int) -> None:
-        """Entries up to index are committed; the caller knows that they are this log's. Never falls (DL-Q02)."""
+        """Advance the committed index; it never decreases (DL-Q02).
+
+        The caller guarantees that this log equals the leader's up to index.
+        """
         index = min(index, self.log.end)
         if index <= self.committed or index < self.log.begin or index < 0:
             return

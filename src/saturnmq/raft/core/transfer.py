@@ -1,4 +1,10 @@
-"""Leadership transfer and the preferred leader. Source: spec 04 section 2.4, DL-X22."""
+"""Leadership transfer, on request or to a preferred leader.
+
+The leader refuses appends, waits until the transferee holds its whole log, then asks it to take the leadership. The transferee
+runs for election in the next term and reports the outcome.
+
+Requirements: DL-L01..DL-L09, DL-X18, DL-X22.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +18,14 @@ from saturnmq.raft.core.liveness import Heartbeats
 from saturnmq.raft.core.messages import Code, Response, TransferRequest, TransferResponse
 from saturnmq.raft.core.state import State
 
-OWN: int = -1  # token of a transfer that this member started by itself
-REFUSED_CHECKS_MAX: int = 16  # checks that pass after refusals before the next try: appends wait during a transfer
+OWN: int = -1  # token of a transfer to a preferred leader, which this member started itself
+# Back-off after refused transfers, in preference checks: appends are refused during each attempt.
+REFUSED_CHECKS_MAX: int = 16
 
 
 @dataclass(slots=True)
 class Giving:
-    """A leader that hands over. sent: the transferee has everything and was asked to take it."""
+    """A transfer on the leader's side. sent: the transferee holds the whole log and was asked to take the leadership."""
 
     token: int
     transferee: str
@@ -29,7 +36,7 @@ class Giving:
 
 @dataclass(slots=True)
 class Taking:
-    """A transferee: waits for the entries, then for the outcome of its election in target term."""
+    """A transfer on the transferee's side: waits for the entries, then for the election in the term `target`."""
 
     token: int
     request: TransferRequest
@@ -38,6 +45,8 @@ class Taking:
 
 
 class Transfers:
+    """Both sides of leadership transfer, and the periodic check for a preferred leader."""
+
     def __init__(self, state: State, elector: Elector, heartbeats: Heartbeats, leader: Leader) -> None:
         self.state = state
         self.elector = elector
@@ -46,11 +55,11 @@ class Transfers:
         self.giving: Giving | None = None
         self.taking: Taking | None = None
         self._checked_ms: int | None = None
-        self._refused = 0  # own transfers one after the other, in this term
+        self._refused = 0  # consecutive transfers to preferred leaders that were refused in this term
         self._told = False
 
     def role_changed(self) -> None:
-        """A transfer that was not sent yet ends with the leadership; a sent one is answered by the transferee (DL-L06)."""
+        """Fail a transfer that was not sent yet; a sent one is completed by the transferee's response (DL-L06)."""
         self._refused, self._told = 0, False
         if self.giving is not None and not self.giving.sent:
             self._end(self.giving, Code.NOT_LEADER)
@@ -84,7 +93,7 @@ class Transfers:
         return due_ms if self.taking is None else min(due_ms, self.taking.deadline_ms)
 
     def progress(self) -> None:
-        """Look whether a transfer can go on."""
+        """Advance pending transfers as far as the log and the role allow."""
         if self.giving is not None and not self.giving.sent:
             self._hand_over(self.giving)
         if self.taking is not None:
@@ -93,7 +102,7 @@ class Transfers:
     # the leader's side
 
     def _give(self, token: int, request: TransferRequest) -> None:
-        """Checks in the original's order (DL-L01, DL-L02); then appends are refused until it is over."""
+        """Check the request in DLedger's order (DL-L01, DL-L02), then refuse appends until the transfer ends."""
         state, transferee = self.state, request.transferee_id
         if transferee is None or transferee not in state.peers:
             self._reply(token, Code.UNKNOWN_MEMBER)
@@ -114,7 +123,7 @@ class Transfers:
         return self.state.log.end - self.leader.peers[peer].watermark
 
     def _hand_over(self, giving: Giving) -> None:
-        """Ask the transferee once it holds everything, so that it wins (DL-L03, DL-X22)."""
+        """Ask the transferee once it holds the whole log, so that it wins the election (DL-L03, DL-X22)."""
         state = self.state
         if self._lag(giving.transferee) > 0:
             if state.now_ms >= giving.deadline_ms:
@@ -137,7 +146,7 @@ class Transfers:
         self._end(giving, Code.NETWORK_ERROR if response is None else response.code)
 
     def _end(self, giving: Giving, code: int) -> None:
-        """DL-L06: appends are taken again where this member still leads."""
+        """End the transfer with code; if the term is unchanged, appends are accepted again (DL-L06)."""
         if self.giving is giving:
             self.giving = None
         if self.state.term == giving.term:
@@ -151,7 +160,7 @@ class Transfers:
         return min(1 << min(self._refused, 8), REFUSED_CHECKS_MAX)
 
     def _prefer(self) -> None:
-        """A leader that is not preferred gives way to a preferred one that is live and near (DL-L09)."""
+        """Start a transfer to the live preferred leader with the smallest lag, unless this leader is preferred (DL-L09)."""
         state, wanted = self.state, self.state.settings.preferred_leaders
         if state.role is not Role.LEADER or not wanted or state.self_id in wanted or state.transferee is not None:
             return
@@ -180,9 +189,10 @@ class Transfers:
             self._settle(self.taking)
 
     def _comes_too_early(self, request: TransferRequest) -> bool:
-        """Preference makes nobody leader who would bring back old offsets (DL-X18).
+        """Whether to refuse a transfer by preference because this member would bring back old offsets and topics (DL-X18).
 
-        A leader that is preferred itself does not give way by preference: its transfer is asked for, and taken.
+        A leader that is itself preferred never starts a transfer by preference, so its request comes from an operator and is
+        accepted.
         """
         state, wanted = self.state, self.state.settings.preferred_leaders
         if not state.outdated or state.self_id not in wanted or request.transfer_id in wanted:
@@ -193,7 +203,7 @@ class Transfers:
         return True
 
     def _settle(self, taking: Taking) -> None:
-        """DL-L04, DL-L05."""
+        """Start the election once the entries are here, or report its outcome (DL-L04, DL-L05)."""
         state = self.state
         if taking.target < 0:
             if state.log.end >= taking.request.take_leadership_ledger_index:

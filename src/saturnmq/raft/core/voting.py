@@ -1,4 +1,9 @@
-"""Votes: which request gets which answer, and what a round of answers means. Tables of spec 04 sections 3.1 to 3.3."""
+"""Vote rules: the answer to each vote request, and the result of a round of answers.
+
+Tables: docs/spec/04-dledger.md sections 3.1 to 3.3.
+
+Requirements: DL-E10..DL-E19, DL-Q01.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ def quorum_index(watermarks: Sequence[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """What a member knows when it is asked for its vote. local: the request is its own."""
+    """State of the member that receives a vote request. local: the request is its own."""
 
     self_id: str
     peers: tuple[str, ...]
@@ -49,7 +54,7 @@ def _voted_for_another(voter: Voter, request: VoteRequest) -> bool:
 
 _Condition = Callable[[Voter, VoteRequest], bool]
 
-# First match answers; the order is the original's, log checks before term checks (DL-E16, DL-E19).
+# The first match decides. DLedger's order: log checks before term checks (DL-E16, DL-E19).
 VOTE_RULES: Final[tuple[tuple[_Condition, VoteResult], ...]] = (
     (lambda v, r: r.leader_id not in v.peers, VoteResult.REJECT_UNKNOWN_LEADER),
     (lambda v, r: not v.local and r.leader_id == v.self_id, VoteResult.REJECT_UNEXPECTED_LEADER),
@@ -71,17 +76,17 @@ def judge(voter: Voter, request: VoteRequest) -> VoteResult:
 
 
 class Parsed(Enum):
-    """What a round of votes came to."""
+    """The result of a round of votes."""
 
-    WAIT_TO_REVOTE = "WAIT_TO_REVOTE"  # ask again in the same term, later
-    REVOTE_IMMEDIATELY = "REVOTE_IMMEDIATELY"  # ask again in the same term, at the next tick
-    WAIT_TO_VOTE_NEXT = "WAIT_TO_VOTE_NEXT"  # ask again in a higher term, later
+    WAIT_TO_REVOTE = "WAIT_TO_REVOTE"  # request votes again in the same term, later
+    REVOTE_IMMEDIATELY = "REVOTE_IMMEDIATELY"  # request votes again in the same term, at the next tick
+    WAIT_TO_VOTE_NEXT = "WAIT_TO_VOTE_NEXT"  # request votes again in a higher term, later
     PASSED = "PASSED"
 
 
 @dataclass(slots=True)
 class Tally:
-    """The answers of one round. Each member counts once, however often its answer arrives."""
+    """The answers of one round of votes; each member counts once, even if its answer arrives twice."""
 
     term: int
     members: int
@@ -93,7 +98,7 @@ class Tally:
         self.known_max_term = self.term
 
     def add(self, member: str, response: VoteResponse | None) -> None:
-        """Count an answer; None is a failed call and counts as UNKNOWN (DL-E11)."""
+        """Count an answer; None is a failed call, which like UNKNOWN is not a valid answer (DL-E11)."""
         if member in self.answers:
             return
         result = response.vote_result if response is not None else None
@@ -129,10 +134,10 @@ class Tally:
 
     @property
     def hopeless(self) -> bool:
-        """A quorum answered and knows neither a leader nor a better log, and those that are silent cannot make it pass.
+        """Whether the round cannot pass any more: a quorum without a better log answered, and the outstanding votes are too few.
 
-        The first round after a leader was lost is one: it asks in the term in which everyone voted for that leader. The
-        original waits for the lost leader's answer then, which costs it two seconds where the leader is frozen or cut off.
+        This is so in the first round after the loss of a leader: it runs in the term in which every member voted for that
+        leader. DLedger then waits for the lost leader's answer, which takes two seconds if it is frozen or partitioned.
         """
         enough, silent = quorum(self.members), self.members - len(self.answers)
         return self.valid - self.bigger_ledger >= enough and self.accepted + self.not_ready + silent < enough
@@ -148,7 +153,11 @@ class Tally:
         )
 
     def parse(self) -> tuple[Parsed, str]:
-        """The result and the kind of wait: "jitter", "leader" (plus an election timeout), "behind", "none" (section 3.3)."""
+        """The result and how long to wait before the next round (spec section 3.3).
+
+        "jitter": a random vote interval. "leader": the same plus an election timeout. "behind": the same plus the maximum
+        vote interval. "none": no wait.
+        """
         enough = quorum(self.members)
         if self.known_max_term > self.term:
             return Parsed.WAIT_TO_VOTE_NEXT, "jitter"
