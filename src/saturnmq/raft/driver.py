@@ -1,7 +1,11 @@
-"""Runs a member: timers, files and sockets around the core, which decides. Source: spec 04 section 2.3, DL-M10, DUR-11, DUR-12.
+"""Runs one Raft member: timers, disk and network around the pure core.
 
-Inputs are handled one after the other. An action that waits for the disk (term and vote, a cut) holds back the actions behind
-it and all inputs; they go on when it is done. Entries are written at once and synced in groups by another thread.
+Threading: everything runs on the event loop except disk work. Inputs are handled one at a time. An action that must wait for
+the disk (persisting term and vote, a truncation) blocks the following actions and all inputs until it is done. Entries are written
+to the mapped files on the event loop and synced by a thread of their own, one fsync for all entries written meanwhile (group
+commit). Term, vote and checkpoint are written by a second thread, in order.
+
+Requirements: DL-M01..DL-M10, DL-Q06, DL-Q07, DL-S04, DL-S09, DL-S10, DL-X15, DUR-11, DUR-12.
 """
 
 from __future__ import annotations
@@ -52,16 +56,16 @@ log = logging.getLogger(__name__)
 
 CLEAN_INTERVAL_MS = 10_000
 SLOW_SYNC_MS = 500  # DL-S04
-SYNC_REST = 4  # a sync that nobody waits for follows the last one after so many times as long as that took, but
-SYNC_REST_MS = range(
-    50, 501
-)  # not sooner, for it holds up the loop's thread, and not later, which is a plain broker's interval
+# Pause between two asynchronous flushes: SYNC_REST times the duration of the last one, within SYNC_REST_MS. Not less, because
+# an fsync delays writes of the event loop; not more, because that is the flush interval of a broker without DLedger.
+SYNC_REST = 4
+SYNC_REST_MS = range(50, 501)
 
 Input = Callable[[], list[Action]]
 
 
 class Listener:
-    """Told on the loop, in order; the calls do nothing by themselves and must not wait."""
+    """Receives role changes and commits, on the event loop and in order. Implementations must not block."""
 
     def role_changed(self, role: Role, term: int, leader_id: str | None) -> None: ...
 
@@ -69,7 +73,12 @@ class Listener:
 
 
 class RaftMember:
-    """One member of a group. folder: its directory; sync_before_ack: an entry counts when it is on disk (SYNC_FLUSH)."""
+    """One member of a group.
+
+    folder: the member's directory. file_bytes: size of a data file, equal on all members. sync_before_ack: an entry counts
+    towards the quorum once it is on disk (SYNC_FLUSH). stamp, noop: see `raft.core.leader.Leader`. body_is_good: checks an entry's
+    body on receipt, on every read and at recovery. start_pos: physical offset at which an empty ledger begins.
+    """
 
     def __init__(
         self,
@@ -91,7 +100,7 @@ class RaftMember:
         self.settings = settings
         self.listener = listener or Listener()
         self.retention = retention or RetentionSettings()
-        self.keep_from: Callable[[], int] | None = None  # files that end behind this position are still needed
+        self.keep_from: Callable[[], int] | None = None  # files that end after this position are still needed
         self.files = LedgerFiles(
             folder,
             file_bytes=file_bytes,
@@ -127,7 +136,7 @@ class RaftMember:
         self._background: asyncio.Task[None] | None = None
         self._scrub = Scrub(settings, self.files, self._peers.send, self._hand_over, clock_ms())
         self._ticker = Ticker(self._tick, self._due_in_ms)
-        self._work = asyncio.Event()  # the log has changed: housekeeping has something to do
+        self._work = asyncio.Event()  # the log has changed: wakes housekeeping
         self._proposals: list[tuple[int, Sequence[bytes]]] = []
         self._push_soon = False
         self._answers: dict[int, Callable[[Response], None]] = {}
@@ -135,7 +144,9 @@ class RaftMember:
         self._stopped = False
         self._next_clean_ms = 0
         self._too_full = False
-        self._clean_due: tuple[float, float, int] | None = None  # what `clean` was asked while files were in use
+        self._clean_due: tuple[float, float, int] | None = (
+            None  # arguments of a `clean` deferred while files are in use
+        )
         self._rest_until_ms = 0
         self.node: Node | None = None
         self.address = ("", 0)
@@ -143,7 +154,7 @@ class RaftMember:
     # start, stop
 
     def open(self) -> None:
-        """Load and recover. Raises CorruptRecord, ConfigError, StoreError; nothing runs yet."""
+        """Load and recover the ledger; no timer or socket is started. Raises CorruptRecord, ConfigError, StoreError."""
         self.files.open()
         hard_state = self._term_file.read(
             ledger_is_empty=self.files.end_index < 0, force=self.settings.force_without_term
@@ -170,7 +181,7 @@ class RaftMember:
         )
 
     async def start(self) -> None:
-        """Listen and take part (DL-M10). Raises StartError."""
+        """Listen and join the group, calling `open` first if needed (DL-M10). Raises StartError."""
         if self.node is None:
             self.open()
         self.address = await self._peers.start(*self.settings.listen_address)
@@ -178,7 +189,7 @@ class RaftMember:
         self._ticker.start()
 
     async def stop(self) -> None:
-        """Leave, flush, write the checkpoint. Callers that wait are answered TERM_CHANGED. Raises StoreError, OSError."""
+        """Stop, flush and write the checkpoint; pending requests fail with TERM_CHANGED. Raises StoreError, OSError."""
         if self._stopped:
             return
         self._stopped = True
@@ -206,13 +217,13 @@ class RaftMember:
             self.files.close()
 
     def readdress(self, name: str, address: str) -> None:
-        """Reach a member at another address, for instance through a proxy."""
+        """Connect to a member at another address, for instance through a proxy."""
         self._peers.readdress(name, address)
 
     # callers
 
     async def append(self, bodies: Sequence[bytes]) -> AppendResponse:
-        """Append on the leader; returns when a quorum holds the entries, or with the code that says why not."""
+        """Append on the leader. Returns when a quorum holds the entries, or with the code of the failure."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Response] = loop.create_future()
         token = self._answer_with(lambda response: None if future.done() else future.set_result(response))
@@ -227,16 +238,17 @@ class RaftMember:
         return response
 
     def _propose(self) -> None:
-        """What callers proposed in one turn of the loop goes together: one write, one sync, full batches."""
+        """Submit all proposals of one event-loop iteration together: one write, one sync, full batches."""
         proposals, self._proposals = self._proposals, []
         node = self._node()
         self._feed(lambda: node.propose_all(self._clock_ms(), proposals))
 
     def offer(self, bodies: Sequence[bytes], answered: Callable[[Response], None]) -> AppendResponse:
-        """Append on the leader now. Returns where the entries lie, or the code that says why they are not taken.
+        """Append on the leader synchronously. Returns the positions of the entries, or the code of the refusal.
 
-        answered is called when a quorum holds them, or with the code that says why not; for a refusal, before this returns.
-        What is offered in one turn of the loop is pushed together.
+        answered is called when a quorum holds the entries, or with the code of the failure; for a refusal by the core, before
+        this returns. It is not called if LEADER_NOT_READY is returned, because an earlier input is still being handled.
+        Entries offered in one event-loop iteration are pushed together.
         """
         node = self._node()
         if self._stopped or self._running or self._blocked is not None or self._inputs:
@@ -256,14 +268,14 @@ class RaftMember:
         return done
 
     def push(self) -> None:
-        """Send what was offered now, and not at the end of this turn."""
+        """Push the offered entries now instead of at the end of this event-loop iteration."""
         if self._push_soon:
             self._push_soon = False
             node = self._node()
             self._feed(lambda: node.push(self._clock_ms()))
 
     async def transfer(self, transferee: str) -> TransferResponse:
-        """Hand the leadership over (DL-L01)."""
+        """Transfer the leadership to a member (DL-L01)."""
         request = self._transfer_request(transferee)
         response = await self._ask_core(lambda now, token, node: node.request(now, token, request))
         assert isinstance(response, TransferResponse)
@@ -280,7 +292,7 @@ class RaftMember:
 
     @property
     def leads(self) -> bool:
-        """Whether this member leads and a quorum said so within the lease: what is not in the log may change (DL-X08)."""
+        """Whether this member leads and its lease holds; only then may state kept outside the log change (DL-X08)."""
         node = self._node()
         return node.state.is_leader and self._clock_ms() < node.heartbeats.lease_ends_ms
 
@@ -337,7 +349,7 @@ class RaftMember:
         return node.tick(now_ms)
 
     def _feed(self, given: Input) -> None:
-        """Handle an input now, or when those before it are done."""
+        """Handle an input now, or after the queued ones."""
         if self._stopped:
             return
         self._inputs.append(given)
@@ -346,7 +358,7 @@ class RaftMember:
             self._run()
 
     def _run(self) -> None:
-        """Execute actions and inputs until there are none, or one has to wait for the disk."""
+        """Execute actions and inputs until there are none left, or one has to wait for the disk."""
         self._running = True
         try:
             while (self._actions or self._inputs) and not self._stopped:
@@ -361,7 +373,7 @@ class RaftMember:
             self._running = False
 
     def _decide(self, given: Input) -> list[Action]:
-        """The core's answer to an input. One that raises (damage on disk, a broken invariant) ends this member's part."""
+        """Feed an input to the core. If it raises (damage on disk, a broken invariant), this member fails until a restart."""
         try:
             return given()
         except Exception as error:
@@ -385,7 +397,7 @@ class RaftMember:
         self._run()
 
     def _execute(self, action: Action) -> Awaitable[None] | None:
-        """Do it; what has to wait for the disk is returned, to be awaited before the next action."""
+        """Execute an action. Returns disk work that must be awaited before the next action, else None."""
         if isinstance(action, Send):
             self._send(action)
         elif isinstance(action, Reply):
@@ -418,7 +430,7 @@ class RaftMember:
         return None
 
     def _failed(self, error: BaseException) -> None:
-        """The rest of the list is void; the core gives up (DL-X15)."""
+        """Drop the remaining actions and report the storage failure to the core (DL-X15)."""
         if isinstance(error, InvariantBroken):
             log.error("member=%s broken invariant", self.settings.self_id, exc_info=error)
         node = self._node()
@@ -427,7 +439,7 @@ class RaftMember:
         for reply in void:
             answer = self._answers.pop(reply.token, None)
             if answer is not None and isinstance(reply.response, AppendResponse):
-                answer(AppendResponse(code=Code.DISK_ERROR))  # a caller in this process waits; a peer has a timeout
+                answer(AppendResponse(code=Code.DISK_ERROR))  # a local caller has no timeout; a peer has one
         self._inputs.appendleft(lambda: node.disk_failed(self._clock_ms(), str(error)))
 
     def _send(self, send: Send) -> None:
@@ -439,20 +451,21 @@ class RaftMember:
         self._peers.send(send.peer, send.request, send.timeout_ms, answered)
 
     async def _cut(self, action: CutLog) -> None:
-        """No sync may be under way: a cut closes files."""
+        """Truncate the log, after a running sync: truncation closes files."""
         if self._sync is not None:
             await asyncio.gather(self._sync, return_exceptions=True)
         kept = -1 if action.restart else action.index - 1
         now = self._checkpoint_now()
         held = max(min(now.end_index, kept), self._node().state.must_hold)
         before = LedgerCheckpoint(held, min(now.committed_index, kept))
-        await self._in_thread(lambda: self._checkpoint.write(before))  # a cut is no damage
+        # Lower the checkpoint first: else the next start would take the truncated entries for damage.
+        await self._in_thread(lambda: self._checkpoint.write(before))
         self.files.cut(action.index, action.end_pos, restart=action.restart)
 
     # disk
 
     def _start_sync(self) -> None:
-        """One sync at a time; what is asked for meanwhile is one more (group commit)."""
+        """Start a sync unless one is running; all requests made meanwhile share the next one (group commit)."""
         if self._sync is None and self._sync_wanted is not None:
             wanted, self._sync_wanted = self._sync_wanted, None
             self._sync = asyncio.get_running_loop().create_task(self._run_sync(wanted, self.files.sync_job()))
@@ -468,19 +481,19 @@ class RaftMember:
         except (SaturnError, OSError) as error:
             why = f"sync failed: {error}"
             self._feed(lambda: node.disk_failed(self._clock_ms(), why))
-            return  # final: nothing is acknowledged after it
+            return  # self._sync stays set: no further sync starts and nothing more is acknowledged
         self._feed(lambda: node.synced(self._clock_ms(), wanted.epoch, wanted.end_index))
         self._sync = None
         if self._blocked is None:
-            self._clean_now()  # under load the next sync begins at once: there is no other moment
+            self._clean_now()  # under load the next sync starts at once, so this is the only chance
             self._start_sync()
 
     async def _in_thread(self, call: Callable[[], None]) -> None:
-        """One after the other: term, vote and checkpoint."""
+        """Run on the thread that writes term, vote and checkpoint, in order."""
         await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     async def _housekeeping(self) -> None:
-        """Flush what nobody waits for (DL-S04), write the checkpoint (DL-Q07), say how it stands (DL-Q06)."""
+        """Periodic work: asynchronous flush (DL-S04), checkpoint (DL-Q07), status log (DL-Q06), retention, scrub."""
         written, next_checkpoint_ms = LedgerCheckpoint(), self._clock_ms()
         while True:
             await wait_until(self._work_in_ms(next_checkpoint_ms), self._work)
@@ -509,7 +522,7 @@ class RaftMember:
                     log.warning("checkpoint not written: %s", error)
 
     def _work_in_ms(self, checkpoint_ms: int) -> int:
-        """When housekeeping has something to do if the log does not change: at once while the disk is busy, or full."""
+        """ms until housekeeping is due if the log does not change; 0 while work is pending or the disk is full."""
         due_ms = checkpoint_ms
         state, dirty = self._node().state, self.files.dirty and not self._core.sync_before_ack
         if state.failed is None:
@@ -519,7 +532,7 @@ class RaftMember:
         return due_ms - self._clock_ms()
 
     def _make_room(self) -> None:
-        """The next file is made ahead; without room for it appends are refused, and go on when there is (DL-S10)."""
+        """Run retention and preallocate the next file; without space for it appends are refused until there is (DL-S10)."""
         node, now_ms = self._node(), self._clock_ms()
         if self._blocked is not None or node.state.failed is not None:
             return
@@ -549,18 +562,21 @@ class RaftMember:
             self._feed(lambda: node.disk_full(self._clock_ms(), full))
 
     def _may_grow(self, folder: Path) -> bool:
-        """Whether new data files go there (DL-S13)."""
+        """Whether new data files may be created in a folder (DL-S13)."""
         settings = self.settings
         return takes_files(folder, settings.data_folders, settings.read_only_folders, self.retention.clean_ratio)
 
     def clean(self, used_ratio: float, now_s: float, hour: int) -> int:
-        """Delete old files (DL-S09), a few per call. Returns how many; 0 while a sync is under way: then they go behind it."""
+        """Delete old files (DL-S09), a few per call. Returns how many.
+
+        Returns 0 while a sync is running; the deletion is then done after it.
+        """
         self._clean_due = used_ratio, now_s, hour
         self._work.set()
         return self._clean_now()
 
     def _clean_now(self) -> int:
-        """What `clean` asked for, once no file is in use by another thread. An error of the disk ends this member's part."""
+        """Run a requested `clean` unless another thread uses the files. On a disk error this member fails."""
         if self._clean_due is None:
             return 0
         used_ratio, now_s, hour = self._clean_due
@@ -574,7 +590,7 @@ class RaftMember:
         behind = sum(file.end <= needed for file in files)
         node, begin = self._node(), -1
         try:
-            candidates = files[: behind + 1]  # the last one never goes
+            candidates = files[: behind + 1]  # files_to_delete always keeps the last of them
             modified = [int(file.path.stat().st_mtime * 1000) for file in candidates]
             count = files_to_delete(self.retention, modified, now_ms=int(now_s * 1000), hour=hour, disk=disk)
             for _ in range(count):
@@ -589,9 +605,14 @@ class RaftMember:
         return count
 
     def _checkpoint_now(self) -> LedgerCheckpoint:
-        """Both only as far as the log is on disk: what a crash may take back must not count as committed, or missed, after it."""
+        """The checkpoint to write; both indexes are limited to what is on disk.
+
+        An entry that a crash may remove must count neither as committed nor as lost by damage after it.
+        """
         state = self._node().state
-        end = max(state.log.durable, state.must_hold)  # what damage took is still missed at the next start (DUR-10)
+        end = max(
+            state.log.durable, state.must_hold
+        )  # entries lost to damage are still missing at the next start (DUR-10)
         return LedgerCheckpoint(end, min(state.committed, state.log.durable))
 
     def _write_checkpoint(self) -> None:

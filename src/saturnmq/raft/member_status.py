@@ -1,4 +1,4 @@
-"""What an operator sees of a member (DL-Q06)."""
+"""Status of a member as shown to operators (DL-Q06)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from saturnmq.raft.core.actions import Role
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """watermarks: only on a leader."""
+    """Indexes, term and role of a member. failed: why its storage failed. watermarks: member id -> index, only on a leader."""
 
     self_id: str
     group: str

@@ -1,6 +1,9 @@
-"""The member's port, and its calls to the others: DLedger's commands over the broker's framing. Source: spec 04 section 4, DL-M06.
+"""Network side of a member: its server port and its calls to other members, DLedger commands over RocketMQ remoting frames.
 
-A body that does not parse is answered like a failure of the original's remoting (1), an unknown request code with 3.
+A body that does not parse is answered with code 1, as Apache RocketMQ's remoting answers a failed request; an unknown request
+code is answered with 3. APPEND pushes to other SaturnMQ members use the binary form of raft/wire/push.py.
+
+Requirements: DL-M06, DL-X17, DUR-08. Wire facts: docs/spec/04-dledger.md section 4.
 """
 
 from __future__ import annotations
@@ -46,9 +49,11 @@ Ask = Callable[[Request, Answer], None]
 
 
 class Peers:
-    """ask(request, answer) is called for each request that came; answer may be called at once or later, once.
+    """Server and clients of one member.
 
-    body_is_good: an entry's body that it does not find good comes no further, whoever sent it (DL-X17, DUR-08).
+    ask(request, answer) is called for each request received; answer is to be called once, at once or later.
+    body_is_good: entries whose body fails this check are refused, whether a leader or a client sent them (DL-X17, DUR-08).
+    allowed: addresses that may send votes, heartbeats and pushes; empty: all.
     """
 
     def __init__(
@@ -68,7 +73,7 @@ class Peers:
         self._client = RemotingClient(settings=net)
         self._calls: set[asyncio.Task[None]] = set()
         self._stopped = False
-        self._plain: set[str] = set()  # members that read raft/wire/push.py
+        self._plain: set[str] = set()  # members that support the binary form of raft/wire/push.py
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns the bound address. Raises StartError."""
@@ -84,11 +89,11 @@ class Peers:
         await self._server.stop()
 
     def readdress(self, name: str, address: str) -> None:
-        """Reach a member at another address from now on."""
+        """Connect to a member at another address from now on."""
         self._addresses[name] = address
         self._plain.discard(name)
 
-    # others ask
+    # server side
 
     def _handle(self, connection: Connection, command: Command) -> Command | None:
         plain = command.code == DLedgerCode.PUSH and is_plain(command.body)
@@ -124,7 +129,7 @@ class Peers:
         return None
 
     def _damaged(self, push: PushRequest) -> PushResponse | None:
-        """The refusal of a push with a damaged entry; the leader sends it again (DL-P10), or compares again."""
+        """The refusal of a push with a damaged entry, else None; the leader re-pushes it (DL-P10) or compares again."""
         for entry in push.entries:
             if not self._body_is_good(entry.body):
                 log.warning(
@@ -139,10 +144,10 @@ class Peers:
                 )
         return None
 
-    # this member asks
+    # client side
 
     def send(self, peer: str, request: Request, timeout_ms: int, answered: Callable[[Response | None], None]) -> None:
-        """Ask a member; answered is called once, with None when there is no answer."""
+        """Send a request to a member; `answered` is called once, with None if there is no usable response."""
         command = self._command(peer, request)
         future = self._client.ask(self._addresses[peer], command, timeout_ms)
         if future is None:
@@ -168,7 +173,7 @@ class Peers:
         answered(response)
 
     def _command(self, peer: str, request: Request) -> Command:
-        """In the form that this member reads."""
+        """Encode a request in the form that the peer supports, and offer the binary form where it may be offered."""
         code, ext = code_of(request), {}
         if isinstance(request, PushRequest):
             if peer in self._plain and request.kind is PushKind.APPEND:
@@ -180,7 +185,7 @@ class Peers:
         return Command(code, ext=ext, body=encode(request))
 
     def _response(self, peer: str, command: Command, call: asyncio.Future[Command]) -> Response | None:
-        """What the call brought; None where there was no answer, or a refusal."""
+        """The response of a finished call; None if it failed or the peer refused it."""
         try:
             return self._read(peer, command, call.result())
         except SaturnError as error:
@@ -192,7 +197,7 @@ class Peers:
         log.debug("peer=%s call failed: %s", peer, error)
 
     def _read(self, peer: str, command: Command, reply: Command) -> Response | None:
-        """Raises BodyError."""
+        """Decode a reply and note whether the peer supports the binary form. Raises BodyError."""
         if reply.code != RESPONSE_HEADER_CODE:
             self._plain.discard(peer)
             log.debug("peer=%s code=%s refused the call: %s", peer, reply.code, reply.remark)

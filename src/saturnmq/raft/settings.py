@@ -1,7 +1,9 @@
-"""Settings of a member of a DLedger group, with the original's keys. Source: spec 04 DL-K, DL-M02..04.
+"""Settings of a member of a DLedger group, with the keys of Apache RocketMQ's broker.conf.
 
-Timers and limits, which RocketMQ 4.9.7 does not let anyone set, are `dledger.*` with the original's defaults. The profile FAST sets
-those that decide how long a switch takes: a new leader within 3 s instead of 10 s.
+Timers and limits that RocketMQ 4.9.7 does not expose are keys `dledger.*` with DLedger's defaults. The profile FAST shortens the
+timers that determine the fail-over time: a new leader within 3 s instead of 10 s.
+
+Requirements: DL-M02..DL-M04, CHA-07. Keys: docs/spec/04-dledger.md section 2.13.
 """
 
 from __future__ import annotations
@@ -20,13 +22,14 @@ _SELF_ID: Final = re.compile(r"[a-zA-Z]\d+")
 
 
 class RaftProfile(Enum):
-    """STANDARD: the original's timers. FAST: heartbeats of 500 ms, votes of 150 to 500 ms."""
+    """STANDARD: DLedger's timers. FAST: heartbeats every 500 ms, vote intervals of 150 to 500 ms."""
 
     STANDARD = "standard"
     FAST = "fast"
 
 
-# The keys that a profile decides, where the file says nothing (0 or -1 in the fields below).
+# Per profile, in ms: heartbeat interval, minimum and maximum vote interval, commit idle time, vote wait. Used where the file
+# does not set the key (0 in the fields below).
 _PROFILES: Final = {
     RaftProfile.STANDARD: (2000, 300, 1000, 1000, 2000),
     RaftProfile.FAST: (500, 150, 500, 50, 500),
@@ -34,7 +37,7 @@ _PROFILES: Final = {
 
 
 def parse_peers(text: str) -> dict[str, str]:
-    """Member id -> host:port of `n0-127.0.0.1:40911;n1-...`; the host may contain `-` (DL-M02). Raises ValueError."""
+    """Parse `n0-127.0.0.1:40911;n1-...` into member id -> host:port; the host may contain `-` (DL-M02). Raises ValueError."""
     peers: dict[str, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         name, dash, address = part.partition("-")
@@ -52,13 +55,13 @@ def parse_peers(text: str) -> dict[str, str]:
 
 
 def broker_id(self_id: str) -> int:
-    """The broker id of a member that does not lead: the digits of its id plus 1 (DL-M03, DL-C04)."""
+    """Broker id of a member that is not the leader: the number in its member id plus 1 (DL-M03, DL-C04)."""
     return int(self_id[1:]) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class RaftSettings:
-    """One member of one group."""
+    """Settings of one member of one group."""
 
     enabled: bool = key("enableDLegerCommitLog", False, spec="DL-B01")
     group: str = key("dLegerGroup", "", spec="DL-M04")
@@ -105,7 +108,7 @@ class RaftSettings:
 
     @property
     def peers(self) -> dict[str, str]:
-        """Raises ValueError."""
+        """Member id -> host:port. Raises ValueError."""
         return parse_peers(self.peers_text)
 
     @property
@@ -114,31 +117,31 @@ class RaftSettings:
 
     @property
     def allowed_addresses(self) -> frozenset[str]:
-        """Addresses from which votes, heartbeats and pushes are taken, without port; empty: from everywhere."""
+        """Addresses, without port, from which votes, heartbeats and pushes are accepted; empty: from all."""
         return frozenset(filter(None, (part.strip() for part in self.allowed_text.split(","))))
 
     @property
     def data_folders(self) -> tuple[Path, ...]:
-        """Where data files lie; empty: the member's own folder."""
+        """Folders of the data files; empty: the member's own folder."""
         return tuple(Path(part.strip()) for part in self.data_folders_text.split(",") if part.strip())
 
     @property
     def read_only_folders(self) -> frozenset[Path]:
-        """Those of them that take no new files."""
+        """The data folders in which no new files are created."""
         return frozenset(Path(part.strip()) for part in self.read_only_text.split(",") if part.strip())
 
     @property
     def listen_address(self) -> tuple[str, int]:
-        """Where this member listens: its port in the peers, at bindAddress or the host named there."""
+        """Host and port to listen on: the port of this member in the peers, on bindAddress or the host named there."""
         host, _, port = self.peers[self.self_id].partition(":")
         return self.bind_address or host, int(port)
 
     def folder(self, root: Path) -> Path:
-        """The member's directory (spec 04 section 5.1)."""
+        """The member's directory below the store's root: `dledger-<id>`, as in DLedger."""
         return root / f"dledger-{self.self_id}"
 
     def validate(self) -> list[str]:
-        """One sentence per problem."""
+        """Return the problems, one sentence each; empty if the settings are valid or DLedger is off."""
         if not self.enabled:
             return []
         problems = []
@@ -160,7 +163,7 @@ class RaftSettings:
         return problems + self.core(1_073_741_824, sync_before_ack=True).validate()
 
     def core(self, file_bytes: int, *, sync_before_ack: bool) -> CoreSettings:
-        """What the core needs. file_bytes: mappedFileSizeCommitLog; sync_before_ack: flushDiskType is SYNC_FLUSH."""
+        """The settings of the core. file_bytes: mappedFileSizeCommitLog; sync_before_ack: flushDiskType is SYNC_FLUSH."""
         heartbeat_ms, vote_min_ms, vote_max_ms, commit_idle_ms, vote_wait_ms = _PROFILES[self.profile]
         return CoreSettings(
             heartbeat_interval_ms=self.heartbeat_interval_ms or heartbeat_ms,

@@ -1,4 +1,4 @@
-"""When a member's core is ticked: every TICK_MS while there are inputs, else at its next timer. Source: spec 04 DL-E02."""
+"""Schedules the ticks of a member's core: at least TICK_MS apart while inputs arrive, else at the core's next timer (DL-E02)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Final
 
 TICK_MS = 10
-AFTER_INPUT_MS: Final = 2  # an append has its answers by then: the tick behind it does not delay them
-SLEEP_MS_MAX: Final = 1000  # of a member without inputs: its clock may run faster than the event loop's
+AFTER_INPUT_MS: Final = 2  # an append is usually answered by then, so the tick after it does not delay the answer
+SLEEP_MS_MAX: Final = 1000  # longest sleep of an idle member: its clock may run faster than the event loop's
 
 
 class Ticker:
-    """Calls tick, then asks due_in_ms when the next one is due, in ms from now; `wake` after an input, which may change that."""
+    """Calls tick periodically. due_in_ms returns the ms until the next tick; call `wake` after each input, which may change it."""
 
     def __init__(self, tick: Callable[[], None], due_in_ms: Callable[[], int]) -> None:
         self._tick = tick
@@ -24,9 +24,9 @@ class Ticker:
         self._stopped = False
 
     def start(self) -> None:
-        """Tick now. From then on a tick follows every input, and the ticks are at least TICK_MS apart.
+        """Tick now and schedule the next tick; ticks are at least TICK_MS apart.
 
-        A tick that raises is reported by the event loop, and the next one follows after TICK_MS.
+        If the tick raises, the event loop reports the exception and the next tick follows after TICK_MS.
         """
         loop = asyncio.get_running_loop()
         self._ticked_at = loop.time()
@@ -41,7 +41,7 @@ class Ticker:
                 self._timer = loop.call_at(self._ticked_at + delay_ms / 1000, self.start)
 
     def wake(self) -> None:
-        """An input came: tick behind it, as it may have changed the timers."""
+        """Schedule a tick soon after an input, which may have changed the timers."""
         if self._sleeps and self._timer is not None:
             self._sleeps = False
             self._timer.cancel()
@@ -56,7 +56,7 @@ class Ticker:
 
 
 async def wait_until(due_in_ms: int, changed: asyncio.Event) -> None:
-    """Until something changed or is due, and no longer than SLEEP_MS_MAX."""
+    """Wait until `changed` is set or due_in_ms has passed, but no longer than SLEEP_MS_MAX."""
     if due_in_ms > 0:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(due_in_ms, SLEEP_MS_MAX) / 1000):

@@ -1,8 +1,8 @@
-"""Asks a DLedger group who leads, and hands the leadership over: `python -m saturnmq.raft.tool`.
+"""Shows the leader of a DLedger group, and transfers the leadership: `python -m saturnmq.raft.tool`.
 
-Members of the original are asked in the same way.
+It works with Java members too. The text before the first colon is the description in the tool's help.
 
-Source: spec 04 DL-M09, DL-L01, section 7 (8).
+Requirements: DL-L01, DL-M09.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class GroupTool:
         return decode_response(code_of(request), reply.body)
 
     async def leaders(self) -> dict[str, str]:
-        """What each member says: the id of the leader, "" when it knows none, or why it did not answer."""
+        """Member id -> the leader that this member reports: an id, "" if it knows none, or why there is no answer."""
 
         async def one(name: str) -> str:
             try:
@@ -63,18 +63,21 @@ class GroupTool:
         return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
 
     async def leader(self) -> str | None:
-        """The member that says of itself that it leads."""
+        """The member that reports itself as leader."""
         return next((name for name, said in (await self.leaders()).items() if name == said), None)
 
     async def term(self, leader: str) -> int:
-        """The leader's term: a heartbeat of the term before all terms is refused with it, and changes nothing (DL-H05)."""
+        """The leader's term; -1 if unknown.
+
+        Sends a heartbeat of term -1, which is refused with the current term and changes nothing (DL-H05).
+        """
         sender = next(name for name in self.peers if name != leader)
         request = HeartBeatRequest(group=self.group, remote_id=leader, local_id=sender, leader_id=sender, term=-1)
         said = await self._ask(leader, request)
         return said.term if isinstance(said, HeartBeatResponse) else -1
 
     async def transfer(self, to: str) -> Code:
-        """Hand the leadership to a member. Returns 200, or the code that refuses. Raises SaturnError."""
+        """Transfer the leadership to a member. Returns 200, or the code of the refusal. Raises SaturnError."""
         leader = await self.leader()
         if leader is None:
             return Code.NOT_LEADER
@@ -92,7 +95,7 @@ def say(line: str) -> None:
 
 
 async def run(arguments: argparse.Namespace) -> int:
-    """0 when all is well: one leader that all name, or the transfer done."""
+    """Run the command. Returns 0 if all members name the same leader, or the transfer succeeded; else 1."""
     tool = GroupTool(arguments.group, parse_peers(arguments.peers))
     try:
         if arguments.verb == "transfer":

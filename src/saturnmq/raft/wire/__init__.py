@@ -1,1 +1,1 @@
-"""DLedger's requests and responses as bytes."""
+"""Encoding of DLedger requests and responses: DLedger's JSON, and a binary form for pushes between SaturnMQ members."""
