@@ -1,4 +1,4 @@
-"""The broker: one handler per request code, groups, offsets, long polling, registration."""
+"""The broker: request handlers, topic, group and offset state, long polling, and registration with NameServers."""
 
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.settings import BrokerSettings

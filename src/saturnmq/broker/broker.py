@@ -1,4 +1,10 @@
-"""A broker: puts its rooms together, starts and stops them in order. Source: spec 01 section 4, design section 3."""
+"""Composes a broker from its store, state tables, services and servers, and starts and stops them in order.
+
+Everything here runs on one event loop. `Context` is what handlers see of the broker; the DLedger role switch (`dledger.py`)
+starts and stops the master-only services through `_lead` and `_follow`.
+
+Requirements: SND-01..SND-16, REM-28, NS-32..NS-36, HB-04, HB-06.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +55,15 @@ log = logging.getLogger(__name__)
 
 LOG_SECONDS: Final = 60
 LOG_FIRST_SECONDS: Final = 10
-NOTIFY_SECONDS: Final = 0.02  # changes of a group that come within it are told once
+NOTIFY_SECONDS: Final = 0.02  # changes of a group within this window cause one notification
 _WILDCARDS = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not bound
 
 
 def own_address(family: socket.AddressFamily) -> str:
-    """The address of this machine that its way out leads over; the loopback address without one. Nothing is sent."""
+    """Local address of the route to other hosts, or the loopback address if there is no route.
+
+    A UDP socket is connected to a documentation address to ask the kernel; no packet is sent.
+    """
     elsewhere, loopback = ("2001:db8::1", "::1") if family == socket.AF_INET6 else ("192.0.2.1", "127.0.0.1")
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -65,7 +74,7 @@ def own_address(family: socket.AddressFamily) -> str:
 
 
 class Broker:
-    """One broker. `start` serves, `stop` leaves everything on disk."""
+    """One broker: `start` opens the store and serves, `stop` flushes all state to disk."""
 
     def __init__(
         self,
@@ -77,7 +86,7 @@ class Broker:
         clock_ms: Callable[[], int] = wall_clock_ms,
         raft: RaftSettings | None = None,
     ) -> None:
-        """raft: with enableDLegerCommitLog this broker is a member of a group, and its role is the group's to decide."""
+        """raft: if it enables DLedger (enableDLegerCommitLog), the broker is a group member and the group decides its role."""
         self.settings = settings
         self._store_settings = store
         self._net = net
@@ -87,7 +96,7 @@ class Broker:
         self._raft = raft
         self.store = ledger or MessageStore(store, clock_ms=clock_ms)
         self.store.on_failure = self._store_failed
-        self.failed = asyncio.Event()  # the disk failed and storeFailureAction=exit: whoever runs the broker ends it
+        self.failed = asyncio.Event()  # disk failure with storeFailureAction=exit; the owner then stops the broker
         refusals = Refusals()
         self.topics = Topics(settings, self._state_file(config / "topics.json"), clock_ms, refusals)
         self.ctx = self._make_context(config, refusals)
@@ -125,13 +134,13 @@ class Broker:
         self._fast = RemotingServer(fast_handler, settings=net, tls=tls, listener=self)
         self._server.refusals = self._fast.refusals = refusals
         self._tasks: list[asyncio.Task[None]] = []
-        self._changed_groups: dict[str, None] = {}  # whose members are told in a moment
+        self._changed_groups: dict[str, None] = {}  # groups whose members are to be notified; an ordered set
         self._notify: asyncio.TimerHandle | None = None
         self._bound = ("", 0)
         self._advertised_host = ""
 
     def _make_context(self, config: Path, refusals: Refusals) -> Context:
-        """The tables that handlers work on. config: the folder of their files."""
+        """Create the state tables that handlers work on. config: the folder of their files."""
         settings, clock_ms = self.settings, self._clock_ms
         growth = Growth(
             "groups",
@@ -162,7 +171,7 @@ class Broker:
             ledger, self.ctx, self.registrar, copy, start_services=self._lead, stop_services=self._follow
         )  # fmt: skip
 
-    # ---- life
+    # ---- lifecycle
 
     @property
     def name(self) -> str:
@@ -170,12 +179,12 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """Where it listens, host:port."""
+        """Bound listen address, `host:port`."""
         return f"{self._bound[0]}:{self._bound[1]}"
 
     @property
     def advertised_address(self) -> str:
-        """What clients are told."""
+        """Address registered with NameServers and returned to clients, `host:port`."""
         return f"{self._advertised_host}:{self._bound[1]}"
 
     @property
@@ -190,7 +199,7 @@ class Broker:
             self.failed.set()
 
     def _make_services(self) -> None:
-        """What a master does by the clock, as it is before its start."""
+        """(Re-)create the master-only services (delay, timer, transactions), not yet started."""
         ctx, config = self.ctx, self._config
         ctx.delay = self._delay_class(
             self.store, self._state_file(config / "delayOffset.json"), ctx.stats, self._clock_ms
@@ -199,7 +208,7 @@ class Broker:
         ctx.transactions = Transactions(ctx, self._state_file(config / "transactionChecks.json"))
 
     def _lead(self) -> None:
-        """This member of a group is the master from now on (DL-C05)."""
+        """Become master of the DLedger group: create, load and start the master-only services (DL-C05)."""
         self._make_services()
         self.store.on_append = self.ctx.hold.appended
         for part in (self.ctx.delay, self.ctx.timer, self.ctx.transactions):
@@ -207,7 +216,7 @@ class Broker:
             part.start()
 
     async def _follow(self) -> None:
-        """It is not any more (DL-C04); held pulls are not woken by what comes (DL-C09)."""
+        """Stop the master-only services (DL-C04); appends from the leader do not wake parked pulls (DL-C09)."""
         ctx = self.ctx
         self.store.on_append = None
         await asyncio.gather(ctx.delay.stop(), ctx.timer.stop(), ctx.transactions.stop())
@@ -215,12 +224,12 @@ class Broker:
         ctx.delay.load()
 
     async def start(self) -> None:
-        """Open the store, listen, register. Raises StoreError, StartError; nothing stays open then."""
+        """Open the store, listen and register. Raises StoreError, StartError; on failure everything is closed again."""
         if self.dledger is None:
             refuse_unread_ledger(Path(self._store_settings.root))
         elif self._raft is not None and (problems := self._raft.validate()):
             raise ConfigError(problems)
-        self.ctx.filters.load()  # recovery asks for bits
+        self.ctx.filters.load()  # before the store opens: its recovery computes filter bit maps
         self.store.open()
         try:
             for part in (self.topics, self.ctx.groups, self.ctx.offsets):
@@ -260,7 +269,7 @@ class Broker:
     async def _listen(self) -> None:
         host, port = self.settings.bind_address, self.settings.listen_port
         self._bound = await self._server.start(host, port)
-        self._set_address()  # before the loop goes on: requests may come from now on
+        self._set_address()  # no await since the bind: requests may arrive in the next event-loop iteration
         if self.settings.fast_port_enable:
             fast = self._bound[1] - 2 if port else 0
             await self._fast.start(host, fast, chosen_by=f"the fast port is 2 below the main one: {CHOSEN_BY}")
@@ -280,7 +289,7 @@ class Broker:
         self.ctx.address = self.advertised_address
 
     async def stop(self) -> None:
-        """Leave the NameServers first, then stop serving, then put everything on disk. Raises StoreError."""
+        """Unregister from NameServers, stop serving, then flush all state to disk. Raises StoreError."""
         try:
             if self.dledger is not None:
                 await self.dledger.stop()
@@ -314,7 +323,7 @@ class Broker:
         return self._run(FAST_TABLE.get(request.code), connection, request)
 
     def _handle_member(self, connection: Connection, request: Command) -> Answer:
-        """A member of a group serves what its role allows."""
+        """Serve what the member's role allows; `DLedger.instead` answers the rest."""
         refused = self.dledger.instead(connection, request) if self.dledger is not None else None
         return self._handle(connection, request) if refused is None else refused
 
@@ -342,15 +351,18 @@ class Broker:
     # ---- events
 
     def connected(self, connection: Connection) -> None:
-        """A peer is there."""
+        """Connection listener; nothing to do."""
 
     def closed(self, connection: Connection, reason: str) -> None:
-        """A client is gone with its connection (HB-06)."""
+        """Unregister the clients of a closed connection and drop its parked pulls (HB-06)."""
         self.ctx.clients.connection_closed(connection)
         self.ctx.hold.connection_closed(connection)
 
     def _members_changed(self, group: ConsumerGroup) -> None:
-        """Have every member told to rebalance (HB-04), once for all that changes within a moment: a start brings many at once."""
+        """Schedule a rebalance notification to every member of the group (HB-04).
+
+        Changes within NOTIFY_SECONDS are merged: otherwise a start of many consumers would notify every member for each.
+        """
         config = self.ctx.groups.table.get(group.name)
         if not self.settings.notify_ids_changed or (
             config is not None and not config.notify_consumer_ids_changed_enable
@@ -361,7 +373,7 @@ class Broker:
             self._notify = asyncio.get_running_loop().call_later(NOTIFY_SECONDS, self._notify_members)
 
     def _notify_members(self) -> None:
-        """A member that does not read is left out; it looks for itself every 20 s."""
+        """Send the notifications; congested members are skipped, as clients also rebalance by themselves every 20 s."""
         names, self._changed_groups, self._notify = self._changed_groups, {}, None
         for name in names:
             group = self.ctx.clients.consumers.get(name)
@@ -387,7 +399,7 @@ class Broker:
                 log.exception("work of a timer failed, it is tried again in %s s", seconds)
 
     async def _save_offsets(self) -> None:
-        with contextlib.suppress(StoreError):  # logged where it is noticed; the next tick tries again
+        with contextlib.suppress(StoreError):  # already logged by the state writer; retried at the next tick
             await self.ctx.offsets.save()
 
     def _scan_clients(self) -> None:

@@ -1,4 +1,7 @@
-"""What the handlers of a broker may use: narrow names for a few services, never the broker itself."""
+"""What request handlers may use: the broker's state tables and services, never the broker itself.
+
+Fields declared with `init=False` are set by `Broker`; `store_host`, `answers`, `address` and `id_prefix` only once it listens.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,12 @@ from saturnmq.store import MessageStore
 
 
 async def _nobody() -> None:
-    """There are no NameServers."""
+    """Default of `Context.told`: no NameServers, nothing to wait for."""
 
 
 @dataclass(slots=True)
 class Context:
-    """Shared by all handlers of one broker."""
+    """Services and state shared by all handlers of one broker."""
 
     settings: BrokerSettings
     store: MessageStore
@@ -50,11 +53,11 @@ class Context:
     store_host: Host = field(init=False)
     answers: SendAnswers = field(init=False)
     moved: OffsetMoved = field(init=False)
-    address: str = ""  # as clients are told
-    id_prefix: str = ""  # of offset message ids: host and port, hex
+    address: str = ""  # advertised to clients, host:port
+    id_prefix: str = ""  # prefix of offset message ids: packed host and port, hex
     cluster_suffix: str = ""  # the CLUSTER property, encoded
-    waiting_sends: int = 0  # sends whose durability is not confirmed yet
-    waiting_replies: int = 0  # replies whose requester has not confirmed yet
+    waiting_sends: int = 0  # sends that wait for durability or replication
+    waiting_replies: int = 0  # replies pushed to a requester that has not confirmed yet
     config_text: Callable[[], str] = str
-    told: Callable[[], Awaitable[None]] = _nobody  # waits, not for long, until NameServers know all topics set so far
-    is_slave: Callable[[], bool] = bool  # whether another broker of the name is the master now
+    told: Callable[[], Awaitable[None]] = _nobody  # waits, bounded, until NameServers have every topic set so far
+    is_slave: Callable[[], bool] = bool  # whether this broker is currently a slave of another one with the same name

@@ -1,4 +1,7 @@
-"""Which topic and group names are allowed, checked before they touch a table or a path. Source: SND-04, SND-05, PR-09."""
+"""Validation of topic and group names, before they are used as a table key or in a path.
+
+Requirements: SND-04, SND-05, PR-09.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ PATTERN: Final = "^[%|a-zA-Z0-9_-]+$"
 
 
 def topic_problem(topic: str) -> str | None:
-    """Why a name is no topic, in the original's words; None when it is one."""
+    """Why a topic name is invalid, in Apache RocketMQ's wording; None if it is valid."""
     if not topic or topic.isspace():
         return "The specified topic is blank."
     if _LEGAL.fullmatch(topic) is None:
@@ -23,7 +26,7 @@ def topic_problem(topic: str) -> str | None:
 
 
 def group_problem(group: str) -> str | None:
-    """Why a name is no consumer group; its retry topic must fit a topic name."""
+    """Why a consumer group name is invalid, or None. The limit is 255 characters."""
     if not group or group.isspace():
         return "the specified group is blank"
     if _LEGAL.fullmatch(group) is None:

@@ -1,4 +1,9 @@
-"""Numbers of a request that a handler reads from extFields itself, held to the range of their field. Source: REM-08, REM-09."""
+"""Parses integers from a request's extFields, with the range check of the field's width.
+
+For handlers that read extFields directly instead of a decoded header.
+
+Requirements: REM-08, REM-09.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +18,24 @@ _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,20}")
 
 
 def int32(ext: Mapping[str, str], name: str) -> int:
-    """The 32-bit number of a field. Raises KeyError when it is absent, HeaderError when it is none or out of range."""
+    """The int32 value of a field. Raises KeyError if it is absent, HeaderError if it is not an integer or out of range."""
     text = ext[name]
     return int(text) if len(text) < _SHORT and text.isdecimal() else _checked(name, text, 31)
 
 
 def int64(ext: Mapping[str, str], name: str) -> int:
-    """The same for 64 bits."""
+    """The int64 value of a field; errors as `int32`."""
     text = ext[name]
     return int(text) if len(text) < _SHORT and text.isdecimal() else _checked(name, text, 63)
 
 
 def int32_or(ext: Mapping[str, str], name: str, default: int) -> int:
-    """The same for a field that may be absent or empty."""
+    """As `int32`, with a default for a field that is absent or empty."""
     return int32(ext, name) if ext.get(name) else default
 
 
 def int64_or(ext: Mapping[str, str], name: str, default: int) -> int:
-    """The same for 64 bits."""
+    """As `int64`, with a default for a field that is absent or empty."""
     return int64(ext, name) if ext.get(name) else default
 
 

@@ -1,6 +1,8 @@
-"""The property string of a message on its way into the store, without decoding it where that is not needed.
+"""Reads and edits encoded property strings (`name 0x01 value 0x02 ...`) without decoding them.
 
-WAIT is honoured and dropped from single messages, CLUSTER is added to every one. Source: spec 00 section 4.5, SND-10, BAT-06.
+The send path uses it: WAIT is honoured and removed from single messages, CLUSTER is added to every message.
+
+Requirements: SND-10, BAT-06.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ _PAIR: Final = "\x02"
 
 
 def find(text: str, name: str) -> str | None:
-    """The value of one property in an encoded string; None when it is absent or empty."""
+    """The value of one property of an encoded string; None if it is absent or empty."""
     mark = name + "\x01"
     at = text.find(mark)
     while at > 0 and text[at - 1] != _PAIR:
@@ -25,12 +27,12 @@ def find(text: str, name: str) -> str | None:
 
 
 def is_set(text: str, names: Iterable[str]) -> bool:
-    """Whether one of these properties has a value."""
+    """Whether any of these properties has a non-empty value."""
     return any(name in text and find(text, name) is not None for name in names)
 
 
 def take(text: str, name: str) -> tuple[str, str]:
-    """The string without one property, and the value that it had there; "" when it is absent."""
+    """The string without the first property of this name, and that property's value; "" if it is absent."""
     mark = name + "\x01"
     at = text.find(mark)
     while at > 0 and text[at - 1] != _PAIR:
@@ -49,7 +51,7 @@ def without(text: str, name: str) -> str:
 
 
 def with_property(text: str, name: str, value: str) -> str:
-    """The string with a property set, an earlier value replaced."""
+    """The string with a property set, replacing an earlier value."""
     if name in text:
         text = without(text, name)
     if not text:

@@ -1,4 +1,7 @@
-"""Broker settings with the original's keys. Source: spec 01 sections 2 and 4, DG-11."""
+"""Broker settings, under Apache RocketMQ's configuration keys.
+
+Requirements: DG-11; each field names its own requirement.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _SEND_WAIT_MS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """Settings of one broker; those of its store and network are StoreSettings and NetSettings."""
+    """Settings of one broker. Store and network have their own: StoreSettings and NetSettings."""
 
     cluster_name: str = key("brokerClusterName", "DefaultCluster", spec="DG-11")
     broker_name: str = key("brokerName", "broker-a", spec="DG-11")
@@ -82,9 +85,9 @@ class BrokerSettings:
     acl_enable: bool = key("aclEnable", False, spec="ACL-01")
 
     def validate(self) -> list[str]:
-        """One sentence per problem; what this version cannot do is refused rather than ignored.
+        """Return one sentence per problem; features this version does not have are rejected, not ignored.
 
-        Says aloud which key has no effect.
+        Warns about keys without effect.
         """
         problems = []
         if self.send_wait_ms != _SEND_WAIT_MS:
@@ -103,5 +106,5 @@ class BrokerSettings:
 
     @property
     def register_seconds(self) -> float:
-        """Time between registrations, kept in 10..60 s (NS-33)."""
+        """Registration period in s: registerNameServerPeriod clamped to 10..60 s (NS-33)."""
         return min(max(self.register_period_ms, 10_000), 60_000) / 1000
