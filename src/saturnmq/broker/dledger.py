@@ -1,6 +1,9 @@
-"""The roles of a broker in a DLedger group: what starts and stops with them, and what a follower refuses.
+"""Switches a broker's services with its role in a DLedger group, and answers requests that the role does not allow.
 
-Source: spec 04 DL-C01..10, DL-X08, DL-X18, DL-X19, DL-X23.
+Role changes arrive from the raft driver as (role, term) events and are handled one at a time by one task. A leader serves only
+after its whole log is committed and dispatched and the state outside the log was copied from the other members.
+
+Requirements: DL-C01..DL-C10, DL-X08, DL-X18, DL-X19, DL-X23.
 """
 
 from __future__ import annotations
@@ -34,8 +37,8 @@ log = logging.getLogger(__name__)
 MASTER_ID: Final = 0
 NO_ROLE: Final = -1
 POLL_SECONDS: Final = 0.02
-RETRY_SECONDS: Final = 1.0  # of a registration that nobody took
-PULL_PAUSE_SECONDS: Final = 0.2  # a client that asks a follower asks again at once
+RETRY_SECONDS: Final = 1.0  # pause between registrations while no NameServer accepts one
+PULL_PAUSE_SECONDS: Final = 0.2  # delays the answer: the client pulls again immediately
 HANDED_OVER_SECONDS: Final = 1.0
 _WRITES: Final = frozenset(
     {
@@ -51,7 +54,8 @@ _WRITES: Final = frozenset(
         RequestCode.LOCK_BATCH_MQ,
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
         RequestCode.CLONE_GROUP_OFFSET,
-        RequestCode.CLEAN_UNUSED_TOPIC,  # a follower's topics may be a second late, its queues are not
+        # A follower's topic table may lag its queues by a second: topics in use could look unused.
+        RequestCode.CLEAN_UNUSED_TOPIC,
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.DELETE_TOPIC_IN_BROKER,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
@@ -61,7 +65,10 @@ _WRITES: Final = frozenset(
 
 
 class LedgerDelay(DelayService):
-    """Delivery whose progress is told, and kept, only as far as the group has committed what was delivered."""
+    """Delay service whose reported and persisted progress covers only deliveries that the group has committed.
+
+    Each snapshot of the progress is held back until the log end at the time of the snapshot is committed.
+    """
 
     def load(self) -> None:
         super().load()
@@ -77,7 +84,10 @@ class LedgerDelay(DelayService):
 
 
 class DLedger:
-    """Follows the member's role. start_services and stop_services are the broker's, for what only a leader does."""
+    """Follows the role of this group member.
+
+    start_services and stop_services are the broker's callbacks for what only the leader runs.
+    """
 
     def __init__(
         self,
@@ -98,23 +108,23 @@ class DLedger:
         self._task: asyncio.Task[None] | None = None
         self._events: asyncio.Queue[tuple[Role, int]] = asyncio.Queue()
         self._register_soon: asyncio.Task[None] | None = None
-        self._following = False  # the copies that come now are those of the leader that this member follows
-        self._asked_last = asyncio.Event()  # somebody copied from here since this broker leads no more
+        self._following = False  # copies in progress come from the leader that this member currently follows
+        self._asked_last = asyncio.Event()  # a member copied the offsets since this broker stopped leading
         self.broker_id = NO_ROLE
         store.on_role = self._role_changed
         store.on_foreign = copy.came
         copy.on_copied = self._copied
 
-    # ---- life
+    # ---- lifecycle
 
     async def start(self) -> None:
-        """Take part in the group; services and registration come with the first role (DL-B14, DL-X19). Raises StartError."""
+        """Join the group; services and registration start with the first role (DL-B14, DL-X19). Raises StartError."""
         self._set_outdated(True)
         self._task = asyncio.get_running_loop().create_task(self._run())
         await self._store.take_part()
 
     async def stop(self) -> None:
-        """Hand the leadership over if somebody can take it, then follow no more."""
+        """Transfer leadership if a follower can take it, then stop following role changes."""
         await self._hand_over()
         for task in (self._task, self._register_soon):
             if task is not None:
@@ -125,9 +135,10 @@ class DLedger:
         await self.copy.close()
 
     async def _hand_over(self) -> None:
-        """A stop that is asked for is no failure: the follower that has most leads at once, not after its timeout.
+        """Transfer leadership on an orderly stop, so that a follower leads at once and not after its election timeout.
 
-        One may refuse, because it lacks what is not in the log (DL-X18); the next is asked then.
+        Followers are tried by watermark, highest first. A follower refuses if it has not yet copied the state outside the log
+        (DL-X18); then the next is tried. After a success, waits until a member has copied the consumer offsets from here.
         """
         member = self._store.member
         if member is None or self._task is None or not member.leads:
@@ -158,7 +169,7 @@ class DLedger:
             self._events.put_nowait((status.role, status.term))
 
     def _set_outdated(self, outdated: bool) -> None:
-        """Whether the core must not let preference make this member the leader (DL-X18)."""
+        """Mark this member's copied state as outdated: the core then does not elect it by preference (DL-X18)."""
         if self._store.member is not None and self._store.member.node is not None:
             self._store.member.node.state.outdated = outdated
 
@@ -167,7 +178,7 @@ class DLedger:
             self._set_outdated(False)
 
     async def _run(self) -> None:
-        """One event after the other (DL-C01)."""
+        """Handle role changes one at a time; a failed one is retried (DL-C01)."""
         while True:
             role, term = await self._events.get()
             try:
@@ -189,7 +200,7 @@ class DLedger:
         return status.role is Role.LEADER and status.term == term
 
     async def _lead(self, term: int) -> None:
-        """When all of the log is committed and dispatched, serve (DL-C03, DL-C05)."""
+        """Start serving once the whole log is committed and dispatched (DL-C03, DL-C05)."""
         if self._store.serving:
             return
         while not self._store.caught_up:
@@ -210,18 +221,18 @@ class DLedger:
         self._register()
 
     def _silent(self) -> int:
-        """How many members have not answered this leader's last heartbeat, or none yet."""
+        """Members that did not answer the last heartbeat of this leader, or were not sent one yet."""
         node = self._store.member.node if self._store.member is not None else None
         return 0 if node is None else sum(not node.heartbeats.live.get(name, False) for name in node.state.others)
 
     @property
     def _patience_ms(self) -> int:
-        """How long a leader waits for what members of whom it has not heard yet could tell it: half a heartbeat."""
+        """How long a new leader waits to copy from members that have not answered yet, ms: half a heartbeat interval."""
         node = self._store.member.node if self._store.member is not None else None
         return 0 if node is None else node.state.settings.heartbeat_interval_ms // 2
 
     async def _follow(self) -> None:
-        """DL-C04."""
+        """Become a slave: stop master-only services, answer parked pulls, copy from the new leader (DL-C04)."""
         self._asked_last.clear()
         before = self.broker_id
         self.broker_id = broker_id(self._store.raft.self_id)
@@ -234,7 +245,7 @@ class DLedger:
         self._register()
 
     def _register(self) -> None:
-        """Tell the NameServers now, and again until one has heard it (DL-C06, DL-X19)."""
+        """Register with the NameServers, and retry until one has accepted (DL-C06, DL-X19)."""
         if self._register_soon is not None:
             self._register_soon.cancel()
         self._register_soon = asyncio.get_running_loop().create_task(self._register_until_heard())
@@ -250,9 +261,9 @@ class DLedger:
     # ---- requests
 
     def instead(self, connection: Connection, request: Command) -> Command | Coroutine[Any, Any, Command] | None:
-        """What a member of a group answers in another way; None: the request is served as by any broker.
+        """Answer in place of the ordinary handler; None if the request is to be served as on any broker.
 
-        One that does not lead, or has no quorum behind it, refuses what only a leader may do (DL-X08).
+        A member that does not lead, or has no quorum, rejects what only a leader may do (DL-X08).
         """
         code = request.code
         if code == RequestCode.GET_ALL_DELAY_OFFSET:
@@ -270,7 +281,7 @@ class DLedger:
         return None
 
     def _refusal(self, request: Command) -> Command:
-        """Codes after which clients look for another broker (DL-B06)."""
+        """Reject with a code that makes clients look for another broker (DL-B06)."""
         member = self._store.member
         leader = member.status().leader_id if member is not None else None
         text = f"this broker does not lead its group {self._store.raft.group}, the leader is {leader or 'not known'}"
@@ -283,18 +294,18 @@ class DLedger:
         )
 
     async def _pull_later(self, request: Command) -> Command:
-        """Ask the master, after a pause (DL-C09, BP-06)."""
+        """Direct the client to the master, after a pause (DL-C09, BP-06)."""
         offset = int64_or(request.ext, "queueOffset", 0)
         await asyncio.sleep(PULL_PAUSE_SECONDS)
         return request.reply(ResponseCode.PULL_RETRY_IMMEDIATELY, "ask the master", ext=fields(MASTER_ID, offset, 0, 0))
 
     def _runtime_info(self, connection: Connection, request: Command) -> Command:
-        """28, with how the group stands, for who watches it (DL-Q06)."""
+        """GET_BROKER_RUNTIME_INFO (28), extended by the state of the group (DL-Q06)."""
         reply = runtime_info(self._ctx, connection, request, None)
         return request.reply(body=KVTable(KVTable.decode(reply.body).table | self.figures()).encode())
 
     def figures(self) -> dict[str, str]:
-        """Role, term, leader, and how far log, group and each member are."""
+        """Group state as rows of the runtime information: role, term, leader, log indexes, watermark of each member."""
         if self._store.member is None:
             return {}
         status = self._store.member.status()
@@ -312,7 +323,7 @@ class DLedger:
         return rows | {f"dledgerWatermark_{name}": str(mark) for name, mark in sorted(status.watermarks.items())}
 
     def _delay_progress(self, request: Command) -> Command:
-        """45, with what our own followers need besides (DL-C07)."""
+        """GET_ALL_DELAY_OFFSET (45), extended by the timer progress that our own followers need (DL-C07)."""
         reply = request.reply(body=self._ctx.delay.encode())
         progress = self._ctx.timer.told_progress()
         if progress is not None:
@@ -326,9 +337,9 @@ _UNREAD: Final = (
 
 
 def refuse_unread_ledger(root: Path, advice: str = _UNREAD) -> None:
-    """A plain store cannot read a ledger: its messages would seem to be gone (DL-U07).
+    """Refuse to start without DLedger on a store that holds a ledger; its messages would appear to be lost (DL-U07).
 
-    advice: what to do instead. Raises ConfigError.
+    advice: what the operator is to do instead; `{folder}` is replaced. Raises ConfigError.
     """
     found = next((path for folder in sorted(root.glob("dledger-*")) for path in numbered_files(folder / "data")), None)
     if found is not None:

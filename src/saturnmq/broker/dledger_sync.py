@@ -1,6 +1,8 @@
-"""What a follower copies from the leader, because it is not in the log: topics, groups, consumer offsets, progress of delays.
+"""Copies to a follower the leader's state that is not in the log: topics, groups, consumer offsets, delay progress.
 
-The codes are those that a slave of the original uses (21, 201, 43, 45), so a leader may be one. Source: spec 04 DL-C07, DL-X18.
+Uses the request codes of an Apache RocketMQ slave (21, 201, 43, 45), so the leader may also be a Java broker.
+
+Requirements: DL-C07, DL-X18.
 """
 
 from __future__ import annotations
@@ -29,17 +31,17 @@ from saturnmq.store import StateFile
 log = logging.getLogger(__name__)
 
 SYNC_SECONDS: Final = 1.0
-SYNC_SECONDS_MAX: Final = 10.0  # as often as the original
-REST: Final = 10  # times as long as the last copy took: large tables are copied less often
+SYNC_SECONDS_MAX: Final = 10.0  # the period of Apache RocketMQ
+REST: Final = 10  # pause after a copy, as a multiple of its duration: large tables are copied less often
 TIMEOUT_MS: Final = 3000
-LAST_TIMEOUT_MS: Final = 1000  # of the last copy before this member leads: the old leader may be gone
+LAST_TIMEOUT_MS: Final = 1000  # of the final copy before this member leads; the previous leader may be down
 LAST_POLL_SECONDS: Final = 0.01
-QUEUES_MIN: Final = 4  # of a topic that a first send made, as producers ask for it
-TIMER_FIELD: Final = "saturnmqTimer"  # progress of timed messages, in the answer to 45
+QUEUES_MIN: Final = 4  # queues of a topic recreated from the log: what producers request on a first send
+TIMER_FIELD: Final = "saturnmqTimer"  # extField of the answer to code 45 with the progress of timed messages
 
 
 class LeaderCopy:
-    """Copies from the leader that the NameServers name, every second while it runs."""
+    """Copies periodically (SYNC_SECONDS to SYNC_SECONDS_MAX) from the leader that the NameServers report, while it runs."""
 
     def __init__(
         self,
@@ -56,17 +58,17 @@ class LeaderCopy:
         self._delay_file = delay_file
         self._timer_file = timer_file
         self._task: asyncio.Task[None] | None = None
-        self._leader = ""  # the last one that answered
+        self._leader = ""  # address of the last leader that answered
         self._said = ""
         self._writing = asyncio.Lock()
-        self.foreign: dict[str, int] = {}  # topics of messages that came by the log, and how many queues they need
-        self.count = 0  # copies that succeeded
-        self.on_copied: Callable[[], None] | None = None  # told of each of them
+        self.foreign: dict[str, int] = {}  # topics found in replicated messages only, and the queues they need
+        self.count = 0  # successful copies
+        self.on_copied: Callable[[], None] | None = None  # called after each of them
 
-    # ---- life
+    # ---- lifecycle
 
     async def restart(self) -> None:
-        """Copy from whom the NameServers name from now on (DL-C04)."""
+        """Copy from the leader that the NameServers report from now on (DL-C04)."""
         await self.stop()
         self._registrar.master_address = ""
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -88,17 +90,18 @@ class LeaderCopy:
             try:
                 address = self._registrar.master_address
                 if not address or not await self.copy(address, TIMEOUT_MS):
-                    await self._registrar.register()  # the answer names the leader
+                    await self._registrar.register()  # the response names the leader
                     began = loop.time()
             except Exception:
                 log.exception("copying from the leader failed, tried again in %s s", SYNC_SECONDS)
             await asyncio.sleep(min(max(SYNC_SECONDS, REST * (loop.time() - began)), SYNC_SECONDS_MAX))
 
     async def copy_last(self, silent: Callable[[], int], patience_ms: int) -> None:
-        """Once more before this member leads, from every other that is there: what is newer than here.
+        """Before this member leads: take over newer state from all other reachable members.
 
-        The leader of before is among them, unless it died; and if it did, another may have copied from it later than this one.
-        Who is frozen or cut off is not waited for: after patience_ms, once no more copies are missing than members are silent.
+        The previous leader is among them unless it died; in that case another member may have copied from it later than this one.
+        Frozen or partitioned members are not waited for: after patience_ms, waiting ends once no more copies are outstanding than
+        silent() members, those that did not answer the last heartbeat.
         """
         clock = asyncio.get_running_loop().time
         patient_until = clock() + min(patience_ms, LAST_TIMEOUT_MS) / 1000
@@ -127,7 +130,7 @@ class LeaderCopy:
     # ---- one copy
 
     async def copy(self, address: str, timeout_ms: int, *, last: bool = False) -> bool:
-        """Take over everything, or what is newer; False, and a word in the log, when the leader did not answer."""
+        """Take over the tables of one member, with `last` only what is newer; returns False and logs if it did not answer."""
         if address == self._ctx.address:
             return False
         known = list(self.foreign)
@@ -165,14 +168,14 @@ class LeaderCopy:
         return answer
 
     def _take_topics(self, found: TopicConfigTable, known: list[str], *, last: bool, sure: bool) -> None:
-        """All of the leader's; of a broker that need not have been the leader (not sure) only what is missing here."""
+        """Take over the leader's topic table; from a member that may not have led (sure=False), only missing topics."""
         topics = self._ctx.topics
         if sure and _is_other(found.data_version, topics.version, last=last):
             topics.take(found)
         missing = {name: c for name, c in found.topic_config_table.items() if name not in topics.table} if last else {}
         if missing:
             topics.take(TopicConfigTable(topics.table | missing, topics.version.next(self._ctx.clock_ms())))
-        for name in known if not last else ():  # the leader has said whether they are, or were deleted
+        for name in known if not last else ():  # decided by the leader's table: present in it, or deleted
             self.foreign.pop(name, None)
 
     def _take_groups(self, found: SubscriptionGroupTable, *, last: bool, sure: bool) -> None:
@@ -185,7 +188,7 @@ class LeaderCopy:
             groups.take(SubscriptionGroupTable(groups.table | missing, groups.version.next(self._ctx.clock_ms())))
 
     async def _take_progress(self, answer: Command, *, last: bool) -> None:
-        """Written to the files that the services read when this member leads."""
+        """Write delay and timer progress to the files that the services load when this member leads."""
         async with self._writing:
             await self._write_progress(answer, last=last)
 
@@ -201,16 +204,19 @@ class LeaderCopy:
             json.loads(timer)
             await loop.run_in_executor(None, _write_changed, self._timer_file, timer.encode())
 
-    # ---- topics that only the log knows
+    # ---- topics that only the log has
 
     def came(self, topic: str, queue_id: int) -> None:
-        """A message came by the log."""
+        """Called for each replicated message: remember a topic or queue that is missing from the table."""
         config = self._ctx.topics.table.get(topic)
         if config is None or queue_id >= config.write_queue_nums:
             self.foreign[topic] = max(self.foreign.get(topic, 0), queue_id + 1)
 
     def make_topics(self) -> None:
-        """Before this member leads: topics made after the last copy are there all the same, or their messages would not be."""
+        """Before this member leads: recreate topics that were created after the last copy and appear only in the log.
+
+        Without them their messages could not be consumed.
+        """
         foreign, self.foreign = self.foreign, {}
         for topic, queues in foreign.items():
             if self._ctx.topics.get(topic) is None:

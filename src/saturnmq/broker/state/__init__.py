@@ -1,1 +1,1 @@
-"""What a broker keeps: topics, groups, offsets, clients, filters, locks."""
+"""State tables of a broker: topics, groups, consumer offsets, live clients, filters, queue locks."""

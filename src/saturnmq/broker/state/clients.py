@@ -1,6 +1,6 @@
-"""Producers and consumers that are connected: who they are, what they subscribe, when they were last heard of.
+"""Registry of connected producers and consumers: identity, subscriptions, time of the last heartbeat.
 
-Source: spec 00 HB-04..07; spec 03 RB-07.
+Requirements: HB-04..HB-07, RB-07.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from saturnmq.protocol.bodies import ConsumerData, SubscriptionData
 
 log = logging.getLogger(__name__)
 
-GROUPS_MAX: Final = 4096  # of one client
+GROUPS_MAX: Final = 4096  # groups per client connection
 
 
 @dataclass(slots=True)
 class ClientInfo:
-    """One client on one connection. heard_ms: Unix ms of its last heartbeat."""
+    """One client on one connection. heard_ms: time of the last heartbeat, Unix ms."""
 
     client_id: str
     language: int
     version: int
     heard_ms: int
-    subscriptions: dict[str, tuple[str, str]] = field(default_factory=dict)  # topic to expression and its type
+    subscriptions: dict[str, tuple[str, str]] = field(default_factory=dict)  # topic -> (expression, expression type)
 
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """The live members of a group and what they subscribe."""
+    """Live members of a consumer group and the group's subscriptions."""
 
     name: str
     consume_type: str = "CONSUME_PASSIVELY"
@@ -42,11 +42,11 @@ class ConsumerGroup:
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
 
     def client_ids(self) -> list[str]:
-        """Ids of the members, each once."""
+        """Distinct client ids of the members, in order of registration."""
         return list(dict.fromkeys(info.client_id for info in self.members.values()))
 
     def update(self, data: ConsumerData) -> bool:
-        """Take over type and subscriptions; whether the set of topics changed (HB-05)."""
+        """Apply type and subscriptions of a heartbeat; returns whether the set of topics changed (HB-05)."""
         self.consume_type, self.message_model = data.consume_type, data.message_model
         self.consume_from_where = data.consume_from_where
         changed = False
@@ -63,7 +63,7 @@ class ConsumerGroup:
 
 
 def _warn_of_unequal(group: ConsumerGroup, connection: Connection, info: ClientInfo) -> None:
-    """The group has one subscription: of members that want different things, some lose messages (CA-03). Told per change."""
+    """Warn if members subscribe differently: the group keeps one subscription, so some lose messages (CA-03). Once per change."""
     for member, other in group.members.items():
         if member is not connection and other.subscriptions != info.subscriptions:
             topics = sorted(
@@ -79,20 +79,23 @@ def _warn_of_unequal(group: ConsumerGroup, connection: Connection, info: ClientI
 
 
 class Clients:
-    """All live clients. on_change is told the groups whose members or topics changed, on_gone those that lost the last member."""
+    """All live clients.
+
+    on_change is called with a group whose members or topics changed, on_gone with the name of a group without members.
+    """
 
     def __init__(self, live_groups_max: int = 2**31) -> None:
         self._most = live_groups_max
         self.producers: dict[str, dict[Connection, ClientInfo]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
-        self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}  # as producer, as consumer
+        self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}  # groups as producer, groups as consumer
         self.on_change: Callable[[ConsumerGroup], None] | None = None
         self.on_gone: Callable[[str], None] | None = None
         self._producer_ids: dict[str, Connection] = {}
         self._turn = 0
 
     def problem(self, connection: Connection, producers: Iterable[str], consumers: Iterable[str]) -> str | None:
-        """Why a heartbeat with these groups is not taken: too many on its connection, or in all (LIM-13)."""
+        """Why a heartbeat with these groups is rejected: too many on its connection, or in total (LIM-13). None if accepted."""
         as_producer, as_consumer = self._groups_of.get(connection, (set(), set()))
         names = (as_producer.union(producers), as_consumer.union(consumers))
         count = len(names[0]) + len(names[1])
@@ -105,7 +108,7 @@ class Clients:
         return None
 
     def register_producer(self, group: str, connection: Connection, info: ClientInfo) -> None:
-        """A producer was heard of."""
+        """Record a producer's heartbeat."""
         self.producers.setdefault(group, {})[connection] = info
         self._producer_ids[info.client_id] = connection
         self._groups_of.setdefault(connection, (set(), set()))[0].add(group)
@@ -113,7 +116,7 @@ class Clients:
     def register_consumer(
         self, data: ConsumerData, connection: Connection, info: ClientInfo, *, notify: bool = True
     ) -> None:
-        """A consumer was heard of; its group's members are told when that changes something (HB-04)."""
+        """Record a consumer's heartbeat; notifies the group if members or topics changed (HB-04)."""
         group = self.consumers.get(data.group_name)
         if group is None:
             group = self.consumers[data.group_name] = ConsumerGroup(data.group_name)
@@ -130,7 +133,7 @@ class Clients:
             self._changed(group)
 
     def unregister(self, connection: Connection, producer_group: str | None, consumer_group: str | None) -> None:
-        """One client leaves a producer and/or consumer group (HB-07)."""
+        """Remove a client from a producer and/or consumer group (HB-07)."""
         as_producer, as_consumer = self._groups_of.get(connection, (set(), set()))
         as_producer.discard(producer_group or "")
         as_consumer.discard(consumer_group or "")
@@ -150,7 +153,7 @@ class Clients:
                 self._left(group)
 
     def connection_closed(self, connection: Connection) -> None:
-        """Everything on this connection leaves (HB-06)."""
+        """Remove the connection from all its groups (HB-06)."""
         as_producer, as_consumer = self._groups_of.get(connection, (set(), set()))
         for name in list(as_producer):
             self.unregister(connection, name, None)
@@ -158,7 +161,7 @@ class Clients:
             self.unregister(connection, None, name)
 
     def expired(self, now_ms: int, expiry_ms: int) -> Iterable[Connection]:
-        """Remove clients that were silent for longer than expiry_ms; their connections."""
+        """Remove clients without a heartbeat for more than expiry_ms; returns their connections."""
         silent = {
             connection
             for members in (*self.producers.values(), *(group.members for group in self.consumers.values()))
@@ -181,11 +184,11 @@ class Clients:
             self.on_change(group)
 
     def producer_of_id(self, client_id: str) -> Connection | None:
-        """The connection of a producer by its client id (RR-03)."""
+        """Connection of the producer with this client id (RR-03)."""
         return self._producer_ids.get(client_id)
 
     def producer_near(self, group: str) -> Connection | None:
-        """A live producer of a group, another one each time (PR-36, TX-09)."""
+        """A live producer of a group, round robin (PR-36, TX-09)."""
         members = self.producers.get(group)
         if not members:
             return None

@@ -1,6 +1,9 @@
-"""How many names requests of clients may add to a table: so many in all, so many per hour. Source: spec 07 LIM-13.
+"""Quota on names that client requests may add to a table: a total, and a number per hour.
 
-What an administrator creates is not counted. Nothing that is there is dropped for something new: it may be in use tomorrow.
+Entries created by an administrator are not limited and do not use up the hourly number, but count towards the total. Existing
+entries are never evicted for new ones: they may still be in use.
+
+Requirements: LIM-13.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ HOUR_MS: Final = 3_600_000
 
 
 class Growth:
-    """The bounds of one table. what: its name in the plural, for words and for the count of refusals."""
+    """Creation quota of one table. what: plural name of the entries, for error texts and the refusal counter."""
 
     def __init__(
         self, what: str, *, in_all: int, per_hour: int, clock_ms: Callable[[], int], refusals: Refusals
@@ -25,10 +28,10 @@ class Growth:
         self._clock_ms = clock_ms
         self._refusals = refusals
         self._hour_began_ms = 0
-        self._made = 0  # in this hour
+        self._made = 0  # created in the current hour
 
     def add(self, present: int, name: str) -> str | None:
-        """Count one more where so many are present; else why there may be none."""
+        """Count one creation with `present` entries in the table; returns None, or why it is rejected."""
         now = self._clock_ms()
         if not 0 <= now - self._hour_began_ms < HOUR_MS:
             self._hour_began_ms, self._made = now, 0

@@ -1,6 +1,6 @@
-"""Filters by expression: what is remembered of groups, and the questions a pull asks of each message.
+"""Message filters of a broker: group filter data from heartbeats, and the predicates that a pull applies to each message.
 
-Source: spec 03 FIL-01..06, BP-01; spec 02 CF-03.
+Requirements: FIL-01..FIL-06, BP-01, CF-03.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 SAVE_SECONDS: Final = 10.0
 _CACHED_CHARS_MAX: Final = 256
-_REMEMBERED_MAX: Final = 2_000  # answers of one expression
+_REMEMBERED_MAX: Final = 2_000  # cached results per expression
 _REMEMBERED_BYTES_MAX: Final = 256
 _REMEMBERED_PROPERTIES_MAX: Final = 8
 
@@ -42,10 +42,10 @@ ByRecord = Callable[[bytes], bool]
 
 
 class Wanted(NamedTuple):
-    """What is asked of a message, in this order; None: nothing.
+    """Predicates of a pull, applied in this order; None accepts everything.
 
-    by_code: about the tags code of its queue unit. by_extension: about store time (Unix ms) and bit map of the unit's
-    extension, where there is one. by_record: about its encoded properties.
+    by_code: tags code of the queue unit. by_extension: store time (Unix ms) and bit map of the unit's extension, if it has one.
+    by_record: encoded properties of the message.
     """
 
     by_code: ByCode | None = None
@@ -57,7 +57,7 @@ EVERYTHING: Final = Wanted()
 
 
 def wanted_by_tags(text: str | None) -> Wanted:
-    """The questions of a tag expression. Raises FilterError (23)."""
+    """Predicates of a tag expression. Raises FilterError (23)."""
     if not text or text == "*":
         return EVERYTHING
     return _tags(text) if len(text) <= _CACHED_CHARS_MAX else _of_tags(tag_matcher(text))
@@ -69,12 +69,15 @@ def _tags(text: str) -> Wanted:
 
 
 def _of_tags(matcher: TagMatcher) -> Wanted:
-    """A set's own test: no queue but that of delayed messages has a code beyond 32 bits, and nobody reads that by tags."""
+    """Test the tags code by set membership, without reducing it to 32 bits.
+
+    Only delay queues hold larger codes (delivery times), and no client filters those by tag.
+    """
     return EVERYTHING if matcher.codes is None else Wanted(matcher.codes.__contains__)
 
 
 def wanted_by(matcher: Matcher) -> Wanted:
-    """The questions of any matcher."""
+    """Predicates of any matcher."""
     if isinstance(matcher, TagMatcher):
         return _of_tags(matcher)
     by_extension = matcher.by_extension if isinstance(matcher, GroupFilter) else None
@@ -91,7 +94,7 @@ def _by_record(matcher: Matcher) -> ByRecord:
 
 @lru_cache(maxsize=128)
 def _remembering(matcher: SqlMatcher) -> ByRecord:
-    """The question of an expression, that looks for its own properties only and knows what it said of their values."""
+    """Predicate of an expression that extracts only the properties it uses and caches the result by their values."""
     starts = [name.encode() + b"\x01" for name in matcher.properties]
     lasts = [(start, b"\x02" + start) for start in starts]
     answers: dict[bytes, bool] = {}
@@ -105,7 +108,7 @@ def _remembering(matcher: SqlMatcher) -> ByRecord:
                 found += raw[at : end + 1] if end >= 0 else raw[at:] + b"\x02"
         answer = answers.get(found)
         if answer is None:
-            properties = _decoded(raw)  # all of it: the last of two with one name may be empty
+            properties = _decoded(raw)  # decode everything: of two properties with one name, the last one may be empty
             answer = matcher.by_properties(properties)
             if len(found) <= _REMEMBERED_BYTES_MAX and b"\x01\x02" not in found:
                 if len(answers) >= _REMEMBERED_MAX:
@@ -117,12 +120,12 @@ def _remembering(matcher: SqlMatcher) -> ByRecord:
 
 
 def _decoded(raw: bytes) -> dict[str, str]:
-    """Bytes that are no UTF-8 are read as the original reads them, with a mark in their place."""
+    """Decode properties; invalid UTF-8 becomes U+FFFD, as in Apache RocketMQ."""
     return decode_properties(raw.decode("utf-8", "replace"))
 
 
 class Filters:
-    """The records of groups that filter by expression, and their file."""
+    """Filter data of the groups that subscribe by expression, and its file."""
 
     def __init__(self, settings: BrokerSettings, file: StateFile, clock_ms: Callable[[], int]) -> None:
         bloom = BloomFilter(settings.bloom_error_percent, settings.bloom_consumers)
@@ -134,7 +137,10 @@ class Filters:
         self._dirty = False
 
     def load(self) -> None:
-        """Read consumerFilter.json if there is one; everybody in it is dead until heard of. Raises CorruptRecord, StoreError."""
+        """Load consumerFilter.json if it exists; every group in it counts as offline until its next heartbeat.
+
+        Raises CorruptRecord, StoreError.
+        """
         facts = self._file.read(lambda data: self.groups.load(data, self._clock_ms()))
         for fact in facts or ():
             _note(fact)
@@ -142,11 +148,11 @@ class Filters:
     # ---- heartbeats
 
     def subscribe(self, group: str, subscriptions: Iterable[SubscriptionData], now_ms: int) -> None:
-        """All that a member's heartbeat says of its group (FIL-04)."""
+        """Apply all subscriptions of a member's heartbeat to its group (FIL-04)."""
         self._changed(self.groups.subscribe(group, subscriptions, now_ms))
 
     def gone(self, group: str) -> None:
-        """The last member of a group is gone."""
+        """Mark a group as offline: its last member has left."""
         self._changed(self.groups.unsubscribe(group, self._clock_ms()))
 
     def _changed(self, facts: list[Fact]) -> None:
@@ -157,17 +163,17 @@ class Filters:
     # ---- pulls
 
     def for_pull(self, topic: str, group: str, version: int) -> GroupFilter:
-        """The record of an online group. Raises ResponseError 27, 28 (BP-01)."""
+        """Filter data of an online group. Raises ResponseError 27, 28 (BP-01)."""
         return self.groups.for_pull(topic, group, version)
 
     def for_retry(self, group: str) -> ByRecord:
-        """The question about messages of the group's retry topic, where filterSupportRetry is on (FIL-05)."""
+        """Predicate for messages of the group's retry topic, if filterSupportRetry is on (FIL-05)."""
         return _by_record(RetryMatcher(self.groups, group))
 
     # ---- dispatch
 
     def bit_map(self, topic: str, properties_raw: bytes) -> bytes | None:
-        """The bits of the filters that want a message, for its consume queue extension; None when nobody filters (FIL-06)."""
+        """Bits of the filters that accept a message, for the queue extension unit; None if no group filters the topic (FIL-06)."""
         if not self.groups.filtered(topic):
             return None
         return self.groups.bit_map(topic, _decoded(properties_raw))
@@ -175,7 +181,7 @@ class Filters:
     # ---- file
 
     def save_soon(self) -> None:
-        """Forget who is long dead; write the file, in a thread, if it is not what it should be. Every SAVE_SECONDS."""
+        """Drop data of groups that have long been offline and schedule a write if anything changed. Runs every SAVE_SECONDS."""
         for topic, group in self.groups.clean(self._clock_ms(), self._clean_span_ms):
             log.info("filter forgotten topic=%r group=%s", topic, group)
             self._dirty = True
@@ -184,7 +190,7 @@ class Filters:
             self.saver.changed()
 
     async def saved(self) -> None:
-        """Until the file holds what is known. Raises StoreError."""
+        """Wait until the file holds the current data. Raises StoreError."""
         self.save_soon()
         await self.saver.saved()
 

@@ -1,4 +1,7 @@
-"""Subscription groups, kept in subscriptionGroup.json. Source: spec 03 BP-10."""
+"""Subscription group table, kept in subscriptionGroup.json.
+
+Requirements: BP-10.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,12 @@ _SYSTEM_GROUPS: Final = (
 
 
 class Groups:
-    """The table, its version and its file."""
+    """Subscription groups, their version and their file."""
 
     def __init__(
         self, file: StateFile, clock_ms: Callable[[], int], *, auto_create: bool, growth: Growth | None = None
     ) -> None:
-        """growth: bounds of what clients create (LIM-13)."""
+        """growth: creation quota for groups that clients create (LIM-13)."""
         self._file = file
         self._growth = growth
         self.saver = Saver(file, self.encode)
@@ -45,14 +48,14 @@ class Groups:
         self.version = DataVersion(clock_ms(), 0)
 
     def load(self) -> None:
-        """Add what the file holds. Raises CorruptRecord, StoreError."""
+        """Load the file over the defaults. Raises CorruptRecord, StoreError."""
         found = self._file.read(SubscriptionGroupTable.decode)
         if found is not None:
             self.table.update(found.subscription_group_table)
             self.version = found.data_version
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """Settings of a group; an unknown one is created where that and its name are allowed."""
+        """Settings of a group. An unknown one is created if auto-creation, its name and the quota allow it, else None."""
         config = self.table.get(group)
         allowed = self._auto_create or group.startswith(SYSTEM_PREFIX)
         if config is None and allowed and group_problem(group) is None:
@@ -63,21 +66,21 @@ class Groups:
         return config
 
     def set(self, config: SubscriptionGroupConfig) -> None:
-        """Create or change a group; `saver.saved` waits until it is on disk."""
+        """Create or change a group; `saver.saved` waits until it is durable."""
         self.table[config.group_name] = config
         self.version = self.version.next(self._clock_ms())
         self.saver.changed()
         log.info("subscription group set name=%s", config.group_name)
 
     def take(self, found: SubscriptionGroupTable) -> None:
-        """Have the groups and the version of another broker (DL-C07)."""
+        """Replace groups and version by those of another broker; system groups it does not have are kept (DL-C07)."""
         own = {name: self.table[name] for name in _SYSTEM_GROUPS if name in self.table}
         self.table = own | found.subscription_group_table
         self.version = found.data_version
         self.saver.changed()
 
     def delete(self, group: str) -> bool:
-        """Forget a group; whether it was there."""
+        """Delete a group; returns whether it existed."""
         if self.table.pop(group, None) is None:
             return False
         self.version = self.version.next(self._clock_ms())
@@ -85,5 +88,5 @@ class Groups:
         return True
 
     def encode(self) -> bytes:
-        """The body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG and of the file."""
+        """Encode as body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG and content of the file."""
         return SubscriptionGroupTable(self.table, self.version).encode()

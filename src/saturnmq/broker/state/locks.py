@@ -1,4 +1,9 @@
-"""Locks on queues, by which one member of a group consumes in order. Source: spec 03 OR rows; codes 41 and 42."""
+"""Queue locks for ordered consumption: one client of a group owns a queue at a time (codes 41 and 42).
+
+Locks live in memory only and expire LOCK_LIVE_MS after the last renewal.
+
+Requirements: OR-02, OR-05, OR-09.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +22,15 @@ class _Lock:
 
 
 class QueueLocks:
-    """group -> queue -> who holds it. Times are Unix ms, given by the caller."""
+    """Lock table group -> queue -> owner. Times are Unix ms, passed by the caller."""
 
     def __init__(self, most: int = 2**31) -> None:
-        """most: locks of all groups together (LIM-13)."""
+        """most: limit on the locks of all groups together (LIM-13)."""
         self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
         self._most = most
 
     def lock(self, group: str, client_id: str, queues: list[MessageQueue], now_ms: int) -> list[MessageQueue]:
-        """The queues that the client holds now: its own are renewed, free and expired ones taken."""
+        """Renew the client's own locks and take free and expired ones; returns the queues it now owns."""
         table = self._locks.setdefault(group, {})
         held = []
         room = self._most - sum(map(len, self._locks.values()))
@@ -41,7 +46,7 @@ class QueueLocks:
         return held
 
     def forget_expired(self, now_ms: int) -> None:
-        """Drop the locks that were not renewed in time, and groups without any."""
+        """Remove expired locks, and groups without locks."""
         for group, table in list(self._locks.items()):
             for queue in [queue for queue, lock in table.items() if now_ms - lock.updated_ms > LOCK_LIVE_MS]:
                 del table[queue]
@@ -49,7 +54,7 @@ class QueueLocks:
                 del self._locks[group]
 
     def unlock(self, group: str, client_id: str, queues: list[MessageQueue]) -> None:
-        """Release those that the client holds."""
+        """Release the locks that the client owns."""
         table = self._locks.get(group, {})
         for queue in queues:
             lock = table.get(queue)

@@ -1,4 +1,7 @@
-"""OFFSET_MOVED_EVENT: a record of each pull that was told to go elsewhere. Source: spec 03 BP-08."""
+"""Writes OFFSET_MOVED_EVENT messages: a record of each pull that was redirected to another offset.
+
+Requirements: BP-08.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from saturnmq.store import MessageStore, PutStatus
 
 log = logging.getLogger(__name__)
 
-PAUSE_MS: Final = 1000  # between two events of one group and queue; the original writes one for each pull
+PAUSE_MS: Final = 1000  # between two events of one group and queue; Apache RocketMQ writes one per pull
 _REMEMBERED_MAX: Final = 10_000
 
 
 class OffsetMoved:
-    """Writes the events, at most one per PAUSE_MS for a group and queue: a pull must not be a way to fill the disk."""
+    """Writes the events, at most one per PAUSE_MS, group and queue, so that pulls cannot fill the disk."""
 
     def __init__(self, store: MessageStore, broker_name: str, clock_ms: Callable[[], int]) -> None:
         self._store = store
@@ -27,7 +30,7 @@ class OffsetMoved:
         self._last_ms: dict[tuple[str, str, int], int] = {}
 
     def tell(self, group: str, topic: str, queue_id: int, asked: int, new: int, host: Host) -> None:
-        """A group asked for an offset and was told another one. host: this broker's, as records name it."""
+        """Record that a group asked for one offset and was given another. host: this broker's address, as stored in records."""
         now = self._clock_ms()
         key = (group, topic, queue_id)
         if now - self._last_ms.get(key, now - PAUSE_MS) < PAUSE_MS:

@@ -1,4 +1,7 @@
-"""Consumer offsets: topic and group to the next offset per queue, kept in consumerOffset.json. Source: spec 03 OF-04, OF-05."""
+"""Consumer offset table: (topic, group) -> next offset per queue, kept in consumerOffset.json.
+
+Requirements: OF-04, OF-05.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ log = logging.getLogger(__name__)
 
 
 class Offsets:
-    """The table and its file. Saved every few seconds and at the stop, not at each change."""
+    """Offset table and its file, saved periodically and on stop, not on each change."""
 
     def __init__(self, file: StateFile, *, most: int = 2**31, refusals: Refusals | None = None) -> None:
-        """most: pairs of a topic and a group that may have offsets (LIM-13)."""
+        """most: limit on (topic, group) pairs with offsets (LIM-13)."""
         self._file = file
         self._most = most
         self._refusals = refusals or Refusals()
@@ -26,7 +29,7 @@ class Offsets:
         self.dirty = False
 
     def load(self) -> None:
-        """Read the file if there is one. Raises CorruptRecord, StoreError."""
+        """Load the file if it exists. Raises CorruptRecord, StoreError."""
         found = self._file.read(ConsumerOffsetTable.decode)
         if found is not None:
             for name, queues in found.offset_table.items():
@@ -39,7 +42,7 @@ class Offsets:
         return queues.get(queue_id) if queues else None
 
     def set(self, topic: str, group: str, queue_id: int, offset: int) -> bool:
-        """Store an offset; any value is taken, a smaller one is logged. False: there are too many groups to keep one more."""
+        """Store an offset; a decrease is accepted and logged. Returns False if the table is full and the pair is new."""
         queues = self._table.get((topic, group))
         if queues is None:
             if len(self._table) >= self._most:
@@ -57,11 +60,11 @@ class Offsets:
         return True
 
     def of(self, topic: str, group: str) -> dict[int, int]:
-        """The offsets of a group for a topic, by queue; a copy."""
+        """A copy of a group's offsets for a topic, by queue."""
         return dict(self._table.get((topic, group), {}))
 
     def take(self, table: dict[str, dict[int, int]], *, forward: bool = False) -> None:
-        """Have the offsets of another broker, or those that are greater there; what it does not know stays (DL-C07)."""
+        """Take over another broker's offsets, with `forward` only greater ones; entries it does not have are kept (DL-C07)."""
         for name, queues in table.items():
             topic, _, group = name.partition("@")
             known = self._table.setdefault((topic, group), {})
@@ -80,25 +83,25 @@ class Offsets:
         return [group for name, group in self._table if name == topic]
 
     def remove_group(self, group: str) -> None:
-        """Forget every offset of a group."""
+        """Delete all offsets of a group."""
         for key in [key for key in self._table if key[1] == group]:
             del self._table[key]
             self.dirty = True
 
     def remove_topic(self, topic: str) -> None:
-        """Forget every offset for a topic."""
+        """Delete all offsets for a topic."""
         for key in [key for key in self._table if key[0] == topic]:
             del self._table[key]
             self.dirty = True
 
     def encode(self) -> bytes:
-        """The body of GET_ALL_CONSUMER_OFFSET and of the file."""
+        """Encode as body of GET_ALL_CONSUMER_OFFSET and content of the file."""
         return ConsumerOffsetTable(
             {f"{topic}@{group}": queues for (topic, group), queues in self._table.items()}
         ).encode()
 
     async def save(self) -> None:
-        """Until what changed is on disk, written in a thread. Raises StoreError, and the next call tries again."""
+        """Write changes in a worker thread and wait until they are durable. Raises StoreError; the next call retries."""
         if self.dirty:
             self.dirty = False
             self._saver.changed()

@@ -1,6 +1,8 @@
-"""Puts a table on disk soon after it changed: in a thread, one write for all changes that came meanwhile. Source: SND-06, BP-10.
+"""Writes a changed table to its state file in a worker thread, one write for all changes made meanwhile.
 
-An fsync of a growing file takes milliseconds; on the loop, five hundred new topics would stop everybody else for seconds.
+An fsync of a growing file takes milliseconds; on the event loop, 500 new topics would stall all other clients for seconds.
+
+Requirements: SND-06, BP-10.
 """
 
 from __future__ import annotations
@@ -16,22 +18,22 @@ log = logging.getLogger(__name__)
 
 
 class Saver:
-    """One state file, and what to write into it."""
+    """Writer of one state file. encode returns the content and runs on the event loop."""
 
     def __init__(self, file: StateFile, encode: Callable[[], bytes]) -> None:
         self._file = file
         self._encode = encode
         self._changes = 0
-        self._saved = 0  # as many of the changes are on disk
+        self._saved = 0  # the change count that is durable
         self._writing: asyncio.Task[None] | None = None
 
     @property
     def writing(self) -> bool:
-        """Whether changes are on their way to the disk."""
+        """Whether a write is in progress."""
         return self._writing is not None
 
     def changed(self) -> None:
-        """The table is not what the file holds any more. Without a running loop it is written here. Raises StoreError then."""
+        """Schedule a write of the changed table. Without a running loop it is written synchronously; raises StoreError then."""
         self._changes += 1
         try:
             asyncio.get_running_loop()
@@ -42,7 +44,7 @@ class Saver:
         self._begin()
 
     async def saved(self) -> None:
-        """Until all changes made so far are on disk; what failed before is tried again. Raises StoreError."""
+        """Wait until all changes made so far are durable; retries a failed write. Raises StoreError."""
         wanted = self._changes
         while self._saved < wanted:
             await asyncio.shield(self._begin())
@@ -61,9 +63,8 @@ class Saver:
                 await loop.run_in_executor(None, self._file.write, data)
                 self._saved = changes
         finally:
-            self._writing = (
-                None  # here, not in a callback: who changes the table next must not be given a task that is done
-            )
+            # Not in a done callback: a change made right after this must start a new task, not get the finished one.
+            self._writing = None
 
 
 def _written(task: asyncio.Task[None]) -> None:

@@ -1,6 +1,8 @@
-"""Topic settings: the system's own, those created by a first send or by an administrator; kept in topics.json.
+"""Topic table of a broker: system topics and those created by a first send or an administrator; kept in topics.json.
 
-Source: spec 01 section 2.4, SND-06, NS-34, NS-35.
+`set`, `take` and `delete` change the table at once and schedule the write; `saver.saved` waits until it is durable.
+
+Requirements: SND-06, NS-34, NS-35, CF-05.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Topics:
-    """The table, its version and its file. on_change is told the changed topics (NS-34)."""
+    """Topic table, its version and its file. on_change is called with the changed topics (NS-34)."""
 
     def __init__(
         self,
@@ -36,7 +38,7 @@ class Topics:
         refusals = refusals or Refusals()
         in_all, per_hour = settings.topics_max, settings.topics_per_hour
         self._by_sends = Growth("topics", in_all=in_all, per_hour=per_hour, clock_ms=clock_ms, refusals=refusals)
-        self._by_groups = Growth(  # a retry topic and one for dead letters of each
+        self._by_groups = Growth(  # one retry and one dead-letter topic per group
             "group_topics", in_all=in_all, per_hour=2 * settings.groups_per_hour, clock_ms=clock_ms, refusals=refusals
         )
         self._file = file
@@ -49,7 +51,7 @@ class Topics:
         self._add_system_topics()
 
     def load(self) -> None:
-        """Read topics.json over the defaults: its entries also replace system topics, and its version counts (CF-05).
+        """Load topics.json over the defaults: entries also replace system topics, and the version is taken over (CF-05).
 
         Raises CorruptRecord, StoreError.
         """
@@ -74,7 +76,7 @@ class Topics:
         if s.trace_topic_enable:
             self._system(s.trace_topic, 1)
         self._system(f"{s.cluster_name}_{codes.REPLY_TOPIC_SUFFIX}", 1)
-        # made when they are needed
+        # created on first use
         self.system |= {codes.HALF_TOPIC, codes.OP_HALF_TOPIC, codes.CHECK_MAX_TIME_TOPIC, codes.TIMER_TOPIC}
 
     def _system(self, name: str, queues: int, perm: int = int(Perm.READ | Perm.WRITE)) -> None:
@@ -86,11 +88,11 @@ class Topics:
         return self.table.get(topic)
 
     def names(self) -> list[str]:
-        """All topics configured, the system's included."""
+        """Names of all topics, including system topics."""
         return list(self.table)
 
     def set(self, config: TopicConfig) -> None:
-        """Create or change a topic; `saver.saved` waits until it is on disk."""
+        """Create or change a topic; `saver.saved` waits until it is durable."""
         before = self.table.get(config.topic_name)
         self.table[config.topic_name] = config
         self.version = self.version.next(self._clock_ms())
@@ -101,7 +103,7 @@ class Topics:
             self.on_change([config])
 
     def take(self, found: TopicConfigTable) -> None:
-        """Have the topics and the version of another broker; the system's own stay where it has none (DL-C07)."""
+        """Replace topics and version by those of another broker; system topics it does not have are kept (DL-C07)."""
         own = {name: config for name, config in self.table.items() if name in self.system}
         for name, config in found.topic_config_table.items():
             config.topic_name = config.topic_name or name
@@ -113,7 +115,7 @@ class Topics:
             self.on_change(changed)
 
     def delete(self, topic: str) -> bool:
-        """Forget a topic; whether it was there."""
+        """Delete a topic; returns whether it existed."""
         config = self.table.pop(topic, None)
         if config is None:
             return False
@@ -124,9 +126,9 @@ class Topics:
         return True
 
     def create_for_send(self, topic: str, default_topic: str, queues: int, *, unit: bool = False) -> TopicConfig | None:
-        """The topic of a first send, made after default_topic if that allows it; else None (SND-06).
+        """Return the topic of a send, created from default_topic if that one allows it; else None (SND-06).
 
-        Raises ResponseError 17 when clients have made too many, so that a producer tries another broker (LIM-13, PR-16).
+        Raises ResponseError 17 if the creation quota is used up, so that a producer tries another broker (LIM-13, PR-16).
         """
         config = self.table.get(topic)
         if config is not None:
@@ -141,16 +143,16 @@ class Topics:
         problem = self._by_sends.add(len(self.table), topic)
         if problem is not None:
             raise response_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] is not created: {problem}")
-        width = max(min(queues, pattern.write_queue_nums), 1)  # with none it could never be sent to
+        width = max(min(queues, pattern.write_queue_nums), 1)  # with 0 queues no message could ever be sent to it
         flag = int(codes.TopicSysFlag.UNIT) if unit else 0
         made = TopicConfig(topic, width, width, pattern.perm & ~int(Perm.INHERIT), pattern.topic_filter_type, flag)
         self.set(made)
         return made
 
     def ensure(self, topic: str, queues: int) -> TopicConfig:
-        """The topic, made with this many queues and read-write permission when it is not there.
+        """Return the topic, created with this many queues and read-write permission if it does not exist.
 
-        Raises ResponseError for a name that is no topic's.
+        Raises ResponseError for an invalid name.
         """
         config = self.table.get(topic)
         if config is None:
@@ -162,7 +164,7 @@ class Topics:
         return config
 
     def ensure_for_group(self, topic: str, queues: int) -> TopicConfig:
-        """`ensure` for a group's retry or dead letter topic. Raises ResponseError also when there are too many (LIM-13)."""
+        """As `ensure`, for a group's retry or dead-letter topic. Raises ResponseError also if the quota is used up (LIM-13)."""
         if topic not in self.table:
             problem = topic_problem(topic) or self._by_groups.add(len(self.table), topic)
             if problem is not None:
@@ -170,9 +172,9 @@ class Topics:
         return self.ensure(topic, queues)
 
     def registered(self, names: Iterable[str] | None = None) -> TopicConfigTable:
-        """What NameServers are told: with the broker's permission where that is not read and write (NS-35).
+        """The table to register with NameServers, limited to the broker's permission if that is not read-write (NS-35).
 
-        names: only those of these topics that are there.
+        names: only these topics, as far as they exist.
         """
         table = dict(self.table) if names is None else {name: self.table[name] for name in names if name in self.table}
         everything = int(Perm.READ | Perm.WRITE)
@@ -186,11 +188,11 @@ class Topics:
         return TopicConfigTable(limited, self.version)
 
     def encode(self) -> bytes:
-        """The body of GET_ALL_TOPIC_CONFIG and of topics.json."""
+        """Encode as body of GET_ALL_TOPIC_CONFIG and content of topics.json."""
         return TopicConfigTable(self.table, self.version).encode()
 
     def set_order_topics(self, orders: dict[str, str]) -> None:
-        """Mark the topics of the NameServers' ORDER_TOPIC_CONFIG as ordered, all others as not."""
+        """Mark the topics of the NameServers' ORDER_TOPIC_CONFIG as ordered and all others as unordered."""
         changed = False
         for name, config in self.table.items():
             wanted = name in orders
