@@ -1,1 +1,1 @@
-"""Services of a broker: long polling, delay, timer, transactions, registration, statistics."""
+"""Background services of a broker: long polling, delay, timer, transactions, registration, statistics."""

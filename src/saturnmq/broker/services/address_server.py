@@ -1,4 +1,7 @@
-"""The list of NameServers as an address server tells it: `host:port;host:port` over HTTP. Source: spec 01 NS-36, PR-08."""
+"""Looks up NameServer addresses at an HTTP address server, which answers `host:port;host:port`.
+
+Requirements: NS-36, PR-08.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ _ADDRESS: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}
 
 
 class LookupFailed(Exception):
-    """An address server that is not there, or whose answer is no list of addresses."""
+    """The address server cannot be reached, or its answer is not a list of addresses."""
 
 
 async def look_up(domain: str, subgroup: str) -> list[str]:
-    """The addresses of http://domain:8080/rocketmq/subgroup; a port in domain stands for 8080. Raises LookupFailed."""
+    """Fetch the addresses from http://domain:8080/rocketmq/subgroup; a port in domain overrides 8080. Raises LookupFailed."""
     host, _, port = domain.partition(":")
     request = f"GET /rocketmq/{subgroup} HTTP/1.0\r\nHost: {domain}\r\nConnection: close\r\n\r\n"
     try:
@@ -34,13 +37,13 @@ async def look_up(domain: str, subgroup: str) -> list[str]:
                 writer.close()
                 with contextlib.suppress(OSError):
                     await writer.wait_closed()
-    except (OSError, ValueError) as error:  # TimeoutError is one
+    except (OSError, ValueError) as error:  # includes TimeoutError
         raise LookupFailed(f"address server {domain}: {type(error).__name__}: {error}") from error
     return parse(answer)
 
 
 def parse(answer: bytes) -> list[str]:
-    """The addresses in an HTTP answer. Raises LookupFailed."""
+    """Parse the addresses from an HTTP response. Raises LookupFailed."""
     head, found, body = answer.partition(b"\r\n\r\n")
     status = head.split(b"\r\n", 1)[0].split(b" ")
     if not found or len(answer) > ANSWER_BYTES_MAX or len(status) < 2 or status[1] != b"200":

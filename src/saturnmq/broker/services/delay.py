@@ -1,8 +1,10 @@
-"""Delayed messages: how a message is put aside under its level, and the one task that delivers what is due.
+"""Delayed messages by level: how a message is stored under its level, and the task that delivers messages that are due.
 
-A level is a queue of SCHEDULE_TOPIC_XXXX whose units hold the time of delivery, ascending; so only the head of each level is
-looked at, and a million waiting messages cost no memory. Progress is a queue offset per level, kept in delayOffset.json; it is
-written when the delivered copies are on disk, so that a crash repeats and never skips (DUR-19). Source: spec 03 section 9.
+Each level is a queue of SCHEDULE_TOPIC_XXXX whose units hold the delivery time, in ascending order. So only the head of each
+level is examined, and waiting messages cost no memory. Progress is a queue offset per level, kept in delayOffset.json and
+written only once the delivered copies are durable: a crash may repeat deliveries but never skips one (DUR-19).
+
+Requirements: DLY-01..DLY-08, ST-08, DUR-18, DUR-19.
 """
 
 from __future__ import annotations
@@ -28,20 +30,20 @@ from saturnmq.store.queue.queue_extension import ADDRESS_MAX
 
 log = logging.getLogger(__name__)
 
-TURN_COUNT: Final = 64  # messages delivered before the loop gets to serve others
+TURN_COUNT: Final = 64  # messages delivered per event-loop iteration
 TURN_BYTES: Final = 1 << 20
-IDLE_MS: Final = 1000  # never longer than the shortest level, so nobody has to wake the task for a new message
+IDLE_MS: Final = 1000  # at most the shortest level, so a new message need not wake the task
 SHORTEST_WAIT_MS: Final = 100
-RETRY_MS: Final = 100  # after a put that was refused, doubled each time
+RETRY_MS: Final = 100  # back-off after a rejected put, doubled each time
 RETRY_MS_MAX: Final = 2000
-PAUSE_MS: Final = 10_000  # of a level after an unexpected failure
+PAUSE_MS: Final = 10_000  # back-off of a level after an unexpected failure
 FLUSH_WAIT_MS: Final = 5000
-CLOCK_TOLERANCE_MS: Final = 60_000  # a record this far in the future means that the clock was set back
+CLOCK_TOLERANCE_MS: Final = 60_000  # a due time later than the delay plus this: the clock was set back
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,9}")
 
 
 def levels_of(text: str) -> tuple[int, ...]:
-    """Durations in ms of `messageDelayLevel`. Raises ConfigError."""
+    """Parse `messageDelayLevel` into durations in ms. Raises ConfigError."""
     try:
         levels = delay_levels(text)
     except ValueError as error:
@@ -52,9 +54,9 @@ def levels_of(text: str) -> tuple[int, ...]:
 
 
 def level_of(properties: str, level_max: int) -> int:
-    """The delay level that a property string asks for, at most level_max; 0 for none (DLY-01).
+    """Delay level requested by a property string, at most level_max; 0 for none (DLY-01).
 
-    Raises ResponseError 13 when DELAY is no number.
+    Raises ResponseError 13 if DELAY is not a number.
     """
     text = find(properties, PropertyKey.DELAY)
     if text is None:
@@ -66,7 +68,7 @@ def level_of(properties: str, level_max: int) -> int:
 
 
 def scheduled(topic: str, queue_id: int, properties: str, level_max: int) -> tuple[str, int, str]:
-    """Topic, queue and properties under which a message is stored: those of its delay level if it has one (ST-08, DLY-02)."""
+    """Topic, queue and properties to store a message under: those of its delay level, if any (ST-08, DLY-02)."""
     level = level_of(properties, level_max)
     if not level:
         return topic, queue_id, properties
@@ -76,8 +78,8 @@ def scheduled(topic: str, queue_id: int, properties: str, level_max: int) -> tup
 
 
 def restored(message: Message) -> Message:
-    """The message that waits in a system topic, under its real topic and queue (DLY-05, TX-05). Raises MessageError."""
-    properties = decode_properties(message.properties_raw.decode(errors="replace"))  # a batch may bring what is no text
+    """A message stored in a system topic, under its real topic and queue again (DLY-05, TX-05). Raises MessageError."""
+    properties = decode_properties(message.properties_raw.decode(errors="replace"))  # a batch may hold invalid UTF-8
     topic, queue = properties.get(PropertyKey.REAL_TOPIC), properties.get(PropertyKey.REAL_QID, "")
     if not topic or _NUMBER.fullmatch(queue) is None or int(queue) < 0:
         raise MessageError(f"REAL_TOPIC={topic!r:.150} REAL_QID={queue!r:.20} are no topic and queue")
@@ -99,28 +101,28 @@ def restored(message: Message) -> Message:
 
 @dataclass(slots=True)
 class Level:
-    """One level: where it stands, and until when it rests after a failure (Unix ms)."""
+    """State of one level: the next offset, and the end of its back-off after a failure (Unix ms)."""
 
     number: int
     delay_ms: int
-    offset: int = -1  # not known yet
+    offset: int = -1  # -1: not known yet
     rests_until_ms: int = 0
     rest_ms: int = 0
 
     def rest(self, now_ms: int, least_ms: int, most_ms: int) -> int:
-        """Rest, twice as long as the last time; returns for how many ms."""
+        """Back off, twice as long as the last time; returns the back-off in ms."""
         self.rest_ms = min(max(self.rest_ms * 2, least_ms), most_ms)
         self.rests_until_ms = now_ms + self.rest_ms
         return self.rest_ms
 
     def resting_ms(self, now_ms: int) -> int:
-        """How long it still rests; not at all when the clock was set back."""
+        """Remaining back-off in ms; 0 if the clock was set back."""
         left_ms = self.rests_until_ms - now_ms
         return left_ms if 0 < left_ms <= self.rest_ms else 0
 
 
 class _Budget:
-    """What one turn may still deliver."""
+    """Messages and bytes that one event-loop iteration may still deliver."""
 
     __slots__ = ("bytes", "count")
 
@@ -133,7 +135,7 @@ class _Budget:
 
 
 class DelayService:
-    """Delivers the messages of all levels, in the order of each level, from one task."""
+    """Delivers the messages of all levels from one task, in order within each level."""
 
     def __init__(self, store: MessageStore, file: StateFile, stats: Stats, clock_ms: Callable[[], int]) -> None:
         levels = levels_of(store.settings.message_delay_level)
@@ -147,13 +149,13 @@ class DelayService:
         self._dirty = False
         self._turns = Turns(self.turn)
         self._saving = asyncio.Lock()
-        self._first = 0  # the level that a turn begins with
-        self._unknown: dict[int, int] = {}  # progress of levels that are not configured now
+        self._first = 0  # index of the level that the next iteration begins with
+        self._unknown: dict[int, int] = {}  # progress of levels that are not configured any more
 
-    # ---- life
+    # ---- lifecycle
 
     def load(self) -> None:
-        """Read delayOffset.json if it is there. Raises CorruptRecord, StoreError."""
+        """Read delayOffset.json if it exists. Raises CorruptRecord, StoreError."""
         found = self._file.read(DelayOffsetTable.decode)
         for number, offset in found.offset_table.items() if found is not None else ():
             if 1 <= number <= self.level_max:
@@ -162,22 +164,25 @@ class DelayService:
                 self._unknown[number] = offset
 
     def start(self) -> None:
-        """Deliver from now on; the store serves already."""
+        """Start delivering; the store must be open for writes."""
         self._turns.start()
 
     async def stop(self) -> None:
-        """Deliver nothing more; the progress is on disk then."""
+        """Stop delivering and save the progress."""
         await self._turns.stop()
         await self.save()
 
     def wake(self) -> None:
-        """Look at the clock now: somebody has set it."""
+        """Check due times now, after the clock was set."""
         self._turns.wake()
 
     # ---- delivery
 
     def turn(self) -> int:
-        """Deliver a bounded number of messages that are due; after how many ms to look again, 0: more are due now."""
+        """Deliver a bounded number of due messages.
+
+        Returns ms until the next call is needed; 0 if more messages are due.
+        """
         now = self._clock_ms()
         wait_ms = self._idle_ms
         budget = _Budget()
@@ -199,7 +204,7 @@ class DelayService:
         return wait_ms
 
     def _turn_of(self, level: Level, now_ms: int, budget: _Budget) -> int:
-        """The same for one level."""
+        """Deliver due messages of one level; returns as `turn`."""
         queue = self._store.queues.get((SCHEDULE_TOPIC, level.number - 1))
         if queue is None:
             return self._idle_ms
@@ -220,7 +225,7 @@ class DelayService:
                     budget.count -= 1
                     budget.bytes -= size
                 level.offset, level.rest_ms, self._dirty = offset + 1, 0, True
-            if level.offset == start:  # units that are nowhere: as the original, on with the next file (CQ-05)
+            if level.offset == start:  # units are missing: continue with the next file, as Apache RocketMQ (CQ-05)
                 level.offset = min(queue.next_file_offset(start), queue.max_offset)
                 self._dirty = True
                 log.error(
@@ -229,18 +234,18 @@ class DelayService:
         return self._idle_ms
 
     def _due_behind(self, level: Level, queue: ConsumeQueue, address: int, physical: int) -> int:
-        """The time of delivery where the unit points to the queue's extension (CQ-13), or what it must have been."""
+        """Due time of a unit that points to the queue's extension (CQ-13), or computed from the store time if that is missing."""
         content = queue.extension.read(address) if queue.extension is not None else None
         return content.tags_code if content is not None else self._store.log.store_time(physical) + level.delay_ms
 
     @staticmethod
     def _wait_ms(level: Level, due_ms: int, now_ms: int) -> int:
-        """How long a message has to wait; a time that is not to be had with this clock and level is now (DLY-04, DUR-18)."""
+        """Ms until a message is due; an impossible due time for this clock and level counts as due (DLY-04, DUR-18)."""
         wait_ms = due_ms - now_ms
         return wait_ms if wait_ms <= level.delay_ms + min(level.delay_ms, CLOCK_TOLERANCE_MS) else 0
 
     def _correct(self, level: Level, queue: ConsumeQueue) -> None:
-        """Where a level's progress lies outside its queue, it is brought back into it (DLY-07)."""
+        """Move a level's offset into the bounds of its queue (DLY-07)."""
         low, high = queue.min_offset, queue.max_offset
         if low <= level.offset <= high:
             return
@@ -250,7 +255,7 @@ class DelayService:
         level.offset, self._dirty = corrected, True
 
     def _deliver(self, level: Level, offset: int, physical: int, size: int) -> bool:
-        """Store the copy of one message; False when that must be tried again (DLY-06)."""
+        """Store the copy of one message; False if it must be retried (DLY-06). Damaged messages are logged and skipped."""
         record = self._store.read_record(physical, size)
         if record is None:
             log.error("delay level=%s offset=%s: no record at %s, skipped", level.number, offset, physical)
@@ -269,7 +274,7 @@ class DelayService:
             self._stats.put_messages += 1
             self._stats.put_bytes += result.size
             return True
-        if level.rest_ms < RETRY_MS_MAX:  # said a few times, not for hours
+        if level.rest_ms < RETRY_MS_MAX:  # logged for the first retries only
             log.warning("delay level=%s offset=%s not delivered, tried again: %s %s", level.number, offset,
                         result.status.value, result.reason)  # fmt: skip
         return False
@@ -277,22 +282,22 @@ class DelayService:
     # ---- progress
 
     def offsets(self) -> dict[int, int]:
-        """Next queue offset by level, of the levels that have been used."""
+        """Next queue offset by level, for levels in use."""
         return self._unknown | {level.number: level.offset for level in self._levels if level.offset >= 0}
 
     def table(self) -> dict[str, str]:
-        """Rows of the runtime information: `scheduleMessageOffset_3` to `next,maximum`."""
+        """Rows of the runtime information: `scheduleMessageOffset_3` -> `next,maximum`."""
         return {
             f"scheduleMessageOffset_{number}": f"{offset},{self._store.max_offset(SCHEDULE_TOPIC, number - 1)}"
             for number, offset in sorted(self.offsets().items())
         }
 
     def encode(self) -> bytes:
-        """The body of GET_ALL_DELAY_OFFSET and of delayOffset.json."""
+        """Encode as body of GET_ALL_DELAY_OFFSET and content of delayOffset.json."""
         return DelayOffsetTable(self.offsets()).encode()
 
     async def save(self) -> None:
-        """Put the progress on disk, after the messages that it says are delivered; a failure is logged and tried again."""
+        """Write the progress once the messages it covers are durable; a failure is logged and retried at the next call."""
         async with self._saving:
             if not self._dirty:
                 return

@@ -1,8 +1,10 @@
-"""Half messages that nobody has decided yet, and what is to be done about each of them. Pure: time is an argument.
+"""Undecided half messages and the action that is due for each of them. Pure: time is an argument.
 
-A half message stays where it was stored; its check count is kept here. 4.9.7 stores the message again for every check
-(spec 03 section 17, points 1 to 3). The operation messages say what is decided; so progress is the first
-undecided half message, and the operation queue's end at the time when that was stored. Source: spec 03 TX rows.
+A half message stays where it was stored, and its check count is kept here; 4.9.7 stores the message again for every check
+(spec 03 section 17, points 1 to 3). Operation messages record decisions, so progress is a pair: the offset of the first
+undecided half message, and the end of the operation queue at the time that one was stored.
+
+Requirements: TX-07, TX-08, TX-10.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-OUTCOMES_MAX: Final = 10_000  # decided ones that are remembered to answer who says it again
+OUTCOMES_MAX: Final = 10_000  # decisions kept to answer repeated requests
 
 
 class Outcome(Enum):
-    """What became of a transaction."""
+    """Final state of a transaction."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
@@ -24,7 +26,7 @@ class Outcome(Enum):
 
 
 class Step(Enum):
-    """What is due."""
+    """Action due for a half message."""
 
     ASK = "ask"
     DISCARD = "discard"
@@ -32,7 +34,7 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckLimits:
-    """timeout_ms: age of a half message at its first check; check_max: checks before it is discarded; kept_ms: its longest life."""
+    """timeout_ms: age at the first check. check_max: checks before a half message is discarded. kept_ms: maximum age."""
 
     timeout_ms: int
     check_max: int
@@ -41,10 +43,10 @@ class CheckLimits:
 
 @dataclass(slots=True)
 class Half:
-    """One undecided message: its offsets in the half queue and in the log, when it was stored (Unix ms).
+    """One undecided half message: its offsets in the half queue and in the log, and its store time (Unix ms).
 
-    immune_ms: how long its producer is left alone. op_floor: every operation on it comes at or after that queue offset.
-    checks: rounds in which a check was due, whether or not a live producer was there to be asked (TX-08).
+    immune_ms: age before the first check. op_floor: operations on it are at or after this offset of the operation queue.
+    checks: rounds in which a check was due, whether or not a live producer could be asked (TX-08).
     """
 
     offset: int
@@ -56,7 +58,7 @@ class Half:
 
 
 class HalfTable:
-    """The undecided ones by offset, and the last decisions."""
+    """Undecided half messages by queue offset, and the most recent decisions."""
 
     def __init__(self, limits: CheckLimits) -> None:
         self.limits = limits
@@ -64,24 +66,24 @@ class HalfTable:
         self._outcomes: OrderedDict[int, Outcome] = OrderedDict()
 
     def add(self, half: Half) -> None:
-        """A half message was stored."""
+        """Add a stored half message."""
         self.pending[half.offset] = half
 
     def settle(self, offset: int, outcome: Outcome) -> None:
-        """It is decided."""
+        """Record the decision on a half message."""
         self.pending.pop(offset, None)
         self._outcomes[offset] = outcome
         if len(self._outcomes) > OUTCOMES_MAX:
             self._outcomes.popitem(last=False)
 
     def outcome(self, offset: int) -> Outcome | None:
-        """What was decided, as far as it is remembered."""
+        """The decision on a half message, if it is still remembered."""
         return self._outcomes.get(offset)
 
     def due(self, now_ms: int) -> list[tuple[Half, Step]]:
-        """What one round has to do, oldest first (TX-07, TX-08, TX-10).
+        """Actions for this round, oldest half message first (TX-07, TX-08, TX-10).
 
-        A half message from the future, because the clock was set back, is asked about.
+        A half message stored in the future (the clock was set back) is checked.
         """
         limits = self.limits
         steps = []
@@ -94,7 +96,7 @@ class HalfTable:
         return steps
 
     def progress(self, half_end: int, op_end: int) -> tuple[int, int]:
-        """(half, operation) offsets from where a restart has to read; the ends are those of the queues now."""
+        """(half, operation) queue offsets to restart reading from. half_end, op_end: the current ends of both queues."""
         if not self.pending:
             return half_end, op_end
         first = min(self.pending)
@@ -102,7 +104,7 @@ class HalfTable:
 
 
 def immunity_ms(text: str | None, timeout_ms: int) -> int:
-    """How long a half message is left alone by CHECK_IMMUNITY_TIME_IN_SECONDS; -1 or no number: the timeout (TX-10)."""
+    """Age before the first check, from CHECK_IMMUNITY_TIME_IN_SECONDS; -1 or an invalid number: the timeout (TX-10)."""
     digits = (text or "").removeprefix("-")
     if text is None or not (digits.isascii() and digits.isdigit()) or text == "-1":
         return timeout_ms

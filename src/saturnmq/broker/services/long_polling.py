@@ -1,6 +1,8 @@
-"""Pulls that wait for a message: long polling. Source: spec 03 LP-01..04.
+"""Long polling: pulls that wait for a message.
 
-A held pull costs one object; an append looks only at the pulls of its own queue; one timer per second serves all deadlines.
+A parked pull costs one object; an append examines only the pulls of its own queue; one timer serves all deadlines.
+
+Requirements: LP-01..LP-04.
 """
 
 from __future__ import annotations
@@ -18,16 +20,16 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 0.5
 SCAN_SECONDS: Final = 5.0
-CONNECTION_SHARE: Final = 10  # one connection may take one place in so many
+CONNECTION_SHARE: Final = 10  # one connection may use at most 1/10 of the limit
 
 Key = tuple[str, int]
 
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """One waiting pull. deadline is loop time in s.
+    """One parked pull. deadline: event-loop time in s.
 
-    accept tells whether a tags code is wanted, accept_record whether a record with these encoded properties is (None: every).
+    accept: whether a tags code matches. accept_record: whether encoded properties match. None: every message does.
     """
 
     connection: Connection
@@ -39,7 +41,7 @@ class Held:
 
 
 def _wants(held: Held, properties: bytes) -> bool:
-    """Whether a pull asks for a message with these properties. One whose question fails is woken, and told why there."""
+    """Whether a pull accepts these properties. If its filter fails, the pull is woken and answered with the error."""
     try:
         return held.accept_record is None or held.accept_record(properties)
     except Exception:
@@ -48,10 +50,11 @@ def _wants(held: Held, properties: bytes) -> bool:
 
 
 class Hold:
-    """All waiting pulls. resume answers one, and must not hold it again.
+    """All parked pulls of a broker. resume answers one and must not park it again.
 
-    properties reads those of a message: topic, queue id, queue offset; asked only when a waiting pull wants to know.
-    queue_end gives the end of a queue for a scan every SCAN_SECONDS, on a broker whose appends notify no pull; else 0.
+    properties(topic, queue id, queue offset) reads a message's properties; called only if a parked pull filters by them.
+    queue_end(topic, queue id) returns the end of a queue for a scan every SCAN_SECONDS, on a broker whose appends do not
+    wake pulls (a slave); 0 on any other.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class Hold:
     ) -> None:
         self._resume = resume
         self._queue_end = queue_end
-        self._scanned = 0.0  # loop time, s
+        self._scanned = 0.0  # event-loop time of the last scan, s
         self._properties = properties
         self._limit = limit
         self._waiting: dict[Key, set[Held]] = {}
@@ -74,7 +77,7 @@ class Hold:
         self.count = 0
 
     def add(self, key: Key, held: Held) -> bool:
-        """Keep a pull; False when as many as allowed wait already, in all or on its connection."""
+        """Park a pull; False if the limit in total or of its connection is reached."""
         keys = self._keys.get(held.connection, {})
         if self.count >= self._limit or len(keys) * CONNECTION_SHARE >= max(self._limit, CONNECTION_SHARE):
             return False
@@ -86,7 +89,7 @@ class Hold:
         return True
 
     def appended(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
-        """A message is there: the pulls that want it are answered in this turn of the loop (LP-03)."""
+        """A message was appended: answer the pulls that accept it within this event-loop iteration (LP-03)."""
         waiting = self._waiting.get((topic, queue_id))
         if not waiting:
             return
@@ -103,7 +106,7 @@ class Hold:
         self._woken += woken
 
     def wake(self, topic: str, group: str) -> None:
-        """Have the pulls of a group for a topic answered in this turn of the loop, whatever they wait for."""
+        """Answer all pulls of a group for a topic within this event-loop iteration, whatever they wait for."""
         found = [(key, held) for key, waiting in self._waiting.items() if key[0] == topic for held in waiting]
         woken = [(key, held) for key, held in found if held.request.ext.get("consumerGroup") == group]
         for key, held in woken:
@@ -113,7 +116,7 @@ class Hold:
         self._woken += [held for _, held in woken]
 
     def wake_all(self) -> None:
-        """Have every pull answered in this turn of the loop, whatever it waits for."""
+        """Answer every pull within this event-loop iteration, whatever it waits for."""
         found = [(key, held) for key, waiting in self._waiting.items() for held in waiting]
         for key, held in found:
             self._drop(key, held)
@@ -157,12 +160,12 @@ class Hold:
             self._timer = loop.call_later(TICK_SECONDS, self._tick)
 
     def connection_closed(self, connection: Connection) -> None:
-        """Forget the pulls of a connection."""
+        """Drop the pulls of a connection."""
         for held, key in list(self._keys.get(connection, {}).items()):
             self._drop(key, held)
 
     def stop(self) -> None:
-        """Answer everybody, so that no client waits for a broker that goes away."""
+        """Answer all pulls, so that no client waits for a broker that shuts down."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""A task that does a bounded piece of work per turn of the loop, and sleeps until there is more to do."""
+"""A task that does a bounded amount of work per event-loop iteration and sleeps until there is more to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from collections.abc import Callable
 
 
 class Turns:
-    """Runs `turn`, which returns after how many ms it wants to be run again; 0: at once, when others had their chance."""
+    """Calls `turn` repeatedly; it returns the ms until it wants to be called again.
+
+    0 means at once, after other tasks have run.
+    """
 
     def __init__(self, turn: Callable[[], int]) -> None:
         self._turn = turn
@@ -16,19 +19,19 @@ class Turns:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin on the running loop; a second call does nothing."""
+        """Start on the running loop; a second call has no effect."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """End; the work of a turn is never cut."""
+        """Cancel the task; a call of `turn` is never interrupted."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
     def wake(self) -> None:
-        """Run the next turn now."""
+        """Call `turn` now."""
         self._wake.set()
 
     async def _run(self) -> None:

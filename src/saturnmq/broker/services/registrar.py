@@ -1,10 +1,14 @@
-"""Keeps every NameServer informed: registration at the start, every 30 s, and when a topic changes. Source: NS-32..36.
+"""Registers a broker with every NameServer: at start, every 30 s, and when a topic changes.
 
-Two ways to tell. Whole: all topics, to all NameServers; by the clock, when a topic is gone, and for NameServers that lack
-something. Changes: only the topics set since the last telling, at once and one telling at a time, to the NameServers that have
-all the rest (`_current`) over the connection that they have it from; so a thousand new topics cost a thousand small requests.
-A telling carries the version of all topics, and a NameServer takes no other with the same version: who did not answer one is
-told the whole next.
+There are two kinds of registration. A full one has all topics and goes to all NameServers: periodically, after a topic was
+deleted, and for NameServers that miss something. An incremental one has only the topics set since the last one; it is sent at
+once, one at a time, to the NameServers that have all other topics (`_current`), over the connection that they have them from.
+So a thousand new topics cost a thousand small requests.
+
+Every registration carries the version of the whole table, and a NameServer ignores another registration with the same
+version. Therefore a NameServer that did not answer an incremental one gets a full one next.
+
+Requirements: NS-32..NS-36.
 """
 
 from __future__ import annotations
@@ -28,16 +32,16 @@ from saturnmq.protocol.headers import messaging as h
 
 log = logging.getLogger(__name__)
 
-COMPLETE_FIELD: Final = "saturnmqComplete"  # our NameServers then drop what is not in the registration
+COMPLETE_FIELD: Final = "saturnmqComplete"  # our NameServers then remove topics that are not in the registration
 UNREGISTER_TIMEOUT_MS: Final = 3000
 LOOK_UP_SECONDS: Final = 120
-CHANGES_WAIT_MS: Final = 2000  # less than what clients give an administrator's request
-WHOLE_PAUSE_FACTOR: Final = 10  # after a whole telling the next waits so many times as long as it took
+CHANGES_WAIT_MS: Final = 2000  # less than clients' usual timeout of an admin request
+WHOLE_PAUSE_FACTOR: Final = 10  # pause after a full registration, as a multiple of its duration
 WHOLE_PAUSE_SECONDS_MAX: Final = 10
 
 
 class Registrar:
-    """Registers one broker with all its NameServers in parallel; one that fails does not stop the others."""
+    """Registers one broker with all its NameServers in parallel; a failing one does not affect the others."""
 
     def __init__(
         self,
@@ -50,36 +54,36 @@ class Registrar:
         tls: TlsSettings | None = None,
         broker_id: Callable[[], int] | None = None,
     ) -> None:
-        """broker_id: what it is now; below 0: nobody is told of this broker yet (DL-X19)."""
+        """broker_id: the current id; below 0 the broker is not registered yet (DL-X19)."""
         self._settings = settings
         self._topics = topics
         self._address = address
         self._ha_address = ha_address
         self._client = RemotingClient(settings=net, tls=tls)
         self._task: asyncio.Task[None] | None = None
-        self._soon: asyncio.Event = asyncio.Event()  # the whole is to be told
-        self._news: asyncio.Event = asyncio.Event()  # something is in _changed
-        self._changed: dict[str, None] = {}  # topics set since the last telling of changes
-        self._told: asyncio.Event = asyncio.Event()  # when those are told
-        self._telling: asyncio.Event | None = None  # when those are that are being told
-        self._current: set[str] = set()  # NameServers that have everything but what is in _changed
-        self._losses = 0  # how often that stopped being true of all of them
-        self._told_as = -1  # the broker id that changes were told under
+        self._soon: asyncio.Event = asyncio.Event()  # a full registration is due
+        self._news: asyncio.Event = asyncio.Event()  # _changed is not empty
+        self._changed: dict[str, None] = {}  # topics set since the last incremental registration; an ordered set
+        self._told: asyncio.Event = asyncio.Event()  # set when the topics in _changed are registered
+        self._telling: asyncio.Event | None = None  # set when those being registered now are
+        self._current: set[str] = set()  # NameServers that have everything except _changed
+        self._losses = 0  # incremented when _current is cleared
+        self._told_as = -1  # broker id of the last incremental registration
         self._looked_up: list[str] = []
         self._look_up_task: asyncio.Task[None] | None = None
         self._broker_id = broker_id or (lambda: settings.broker_id)
-        self.master_address = ""  # as the NameServers answered a slave last
-        self.registered = 0  # rounds in which at least one NameServer answered
+        self.master_address = ""  # as last reported to a slave by the NameServers
+        self.registered = 0  # rounds answered by at least one NameServer
 
     @property
     def name_servers(self) -> list[str]:
-        """Addresses of `namesrvAddr`, or those that the address server told last."""
+        """Addresses of `namesrvAddr`, or the last list from the address server."""
         if self._looked_up:
             return self._looked_up
         return [part.strip() for part in self._settings.namesrv_addr.replace(",", ";").split(";") if part.strip()]
 
     async def start(self) -> None:
-        """Register once and go on in the background."""
+        """Register once, then start the background tasks."""
         if self._settings.fetch_name_servers and not self.name_servers:
             await self.look_up()
             self._look_up_task = asyncio.get_running_loop().create_task(self._look_up_again())
@@ -89,7 +93,7 @@ class Registrar:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Say goodbye to all NameServers, so that no client is sent here any more (NS-18)."""
+        """Unregister from all NameServers, so that clients are not routed here any more (NS-18)."""
         if self._look_up_task is not None:
             self._look_up_task.cancel()
             await asyncio.gather(self._look_up_task, return_exceptions=True)
@@ -112,7 +116,7 @@ class Registrar:
         await self._client.close()
 
     async def look_up(self) -> None:
-        """Ask the address server where the NameServers are; when it fails, those known stay (NS-36)."""
+        """Query the address server for the NameServers; on failure the known ones are kept (NS-36)."""
         try:
             found = await look_up(self._settings.name_server_domain, self._settings.name_server_subgroup)
         except LookupFailed as error:
@@ -129,23 +133,29 @@ class Registrar:
             await self.look_up()
 
     def topics_changed(self, topics: list[TopicConfig]) -> None:
-        """Register soon, not only at the next period (NS-34)."""
+        """Register changed topics soon, not only at the next period (NS-34)."""
         for config in topics:
             if self._topics.get(config.topic_name) is None:
-                self._nobody_is_current()  # only the whole says that it is gone
+                self._nobody_is_current()  # only a full registration conveys a deletion
             else:
                 self._changed[config.topic_name] = None
         if self._changed:
             self._news.set()
 
     def _nobody_is_current(self) -> None:
-        """All NameServers are told the whole next; no change before, as they would take no whole of its version."""
+        """Require a full registration of all NameServers.
+
+        No incremental one is sent before it: the NameServers would then ignore the full one, which has the same version.
+        """
         self._losses += 1
         self._current.clear()
         self._soon.set()
 
     async def told(self) -> None:
-        """Until the NameServers know of all topics set so far, but for those that failed last; at most CHANGES_WAIT_MS (NS-34)."""
+        """Wait until the NameServers have all topics set so far, at most CHANGES_WAIT_MS (NS-34).
+
+        NameServers that failed the last registration are not waited for.
+        """
         event = self._told if self._changed else self._telling
         if event is None or self._task is None:
             return
@@ -169,11 +179,12 @@ class Registrar:
                 self._telling = None
 
     async def _tell_changes(self, names: list[str]) -> None:
-        """Tell these topics to the NameServers that have all others; the rest of them get the whole, later."""
+        """Register these topics with the NameServers that have all others; the remaining ones get a full registration later."""
         broker_id = self._broker_id()
         if broker_id < 0:
             return
-        if broker_id != self._told_as:  # who knows this version may have it from another member, and less of it
+        # A NameServer with this version may have it from another member, with fewer topics.
+        if broker_id != self._told_as:
             self._told_as = broker_id
             self._nobody_is_current()
         everybody = self.name_servers
@@ -187,12 +198,12 @@ class Registrar:
                 self._soon.set()
             ordered = {name for answer in answers if answer is not None for name in _orders(answer) or ()}
             if ordered & table.topic_config_table.keys():
-                self._soon.set()  # which topics are ordered is taken over with the whole
+                self._soon.set()  # the order flags of topics are applied only by a full registration
 
     async def _register_with(
         self, addresses: Sequence[str], table: TopicConfigTable, *, complete: bool
     ) -> list[Command | None]:
-        """The answer of each, None where it failed; who failed does not count as current any more."""
+        """Responses in order of addresses; None where it failed, and that NameServer is then not current any more."""
         timeout_ms, losses = self._settings.register_timeout_ms, self._losses
         answers = await asyncio.gather(
             *(
@@ -227,9 +238,9 @@ class Registrar:
             await asyncio.sleep(min(WHOLE_PAUSE_FACTOR * (loop.time() - began), WHOLE_PAUSE_SECONDS_MAX))
 
     async def register(self, *, force: bool = False) -> bool:
-        """One round; without forceRegister only when some NameServer knows another version or fails (NS-33).
+        """Send one full registration; without forceRegister only if a NameServer has another version or fails (NS-33).
 
-        Returns whether a NameServer has heard it, or there was nothing to tell.
+        Returns whether a NameServer accepted it, or there was nothing to send.
         """
         if self._broker_id() < 0 or not self.name_servers:
             return True
@@ -248,7 +259,10 @@ class Registrar:
         return True
 
     async def siblings(self, timeout_ms: int) -> list[str]:
-        """Addresses of the other brokers of this name, as the first NameServer that answers knows them; all are asked at once."""
+        """Addresses of the other brokers of this name.
+
+        All NameServers are queried in parallel; the first response counts.
+        """
         asked = [
             asyncio.get_running_loop().create_task(
                 self._tell(address, Command(RequestCode.GET_BROKER_CLUSTER_INFO), timeout_ms)
@@ -304,11 +318,14 @@ class Registrar:
         return not all(same)
 
     async def _tell_all(self, command: Callable[[], Command], timeout_ms: int) -> list[Command | None]:
-        """Each NameServer's answer, None where it failed; all are asked at the same time."""
+        """Responses of all NameServers, queried in parallel; None where it failed."""
         return await asyncio.gather(*(self._tell(address, command(), timeout_ms) for address in self.name_servers))
 
     async def _tell(self, address: str, command: Command, timeout_ms: int, *, connect: bool = True) -> Command | None:
-        """connect=False: only over a connection that is there, as who listens at another may know less."""
+        """Send one request; None and a log line if it fails.
+
+        connect=False: only over an open connection, as a NameServer that was restarted may have fewer topics.
+        """
         try:
             asked = None if connect else self._client.ask(address, command, timeout_ms)
             if asked is None and not connect:
@@ -324,7 +341,7 @@ class Registrar:
 
 
 def _orders(answer: Command) -> dict[str, str] | None:
-    """The ordered topics that a NameServer names with its answer; None when it names none, or nothing that can be read."""
+    """Ordered topics in a NameServer's response; None if it has none, or they cannot be parsed."""
     if not answer.body:
         return None
     try:

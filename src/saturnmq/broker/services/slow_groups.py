@@ -1,6 +1,8 @@
-"""Groups that are so far behind that reading for them would cost the others: they are switched off, when that is asked for.
+"""Disables consumer groups whose backlog is so large that reading for them would slow down others; off by default.
 
-Source: spec 03 BP-09 (disableConsumeIfConsumerReadSlowly).
+The key is disableConsumeIfConsumerReadSlowly.
+
+Requirements: BP-09.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ CHECK_SECONDS: Final = 180
 
 
 def disable_slow(store: MessageStore, groups: Groups, offsets: Offsets, behind_bytes_max: int) -> list[str]:
-    """Set consumeEnable=false for groups with a queue further behind than behind_bytes_max; their names.
+    """Set consumeEnable=false for groups with a queue more than behind_bytes_max behind; returns their names.
 
-    Only an administrator (code 200) switches one on again.
+    Only an administrator (code 200) can enable a group again.
     """
     slow = []
     for group, config in list(groups.table.items()):
@@ -36,7 +38,7 @@ def disable_slow(store: MessageStore, groups: Groups, offsets: Offsets, behind_b
 
 
 def _behind(store: MessageStore, topic: str, queues: dict[int, int]) -> int:
-    """Bytes of the log behind the next message of the slowest of these queues; 0 when all is consumed."""
+    """Log bytes after the next message of the slowest of these queues; 0 if all messages are consumed."""
     places = (
         store.physical_offset(topic, queue_id, max(offset, store.min_offset(topic, queue_id)))
         for queue_id, offset in queues.items()

@@ -1,4 +1,7 @@
-"""Counters of one broker, and the table that GET_BROKER_RUNTIME_INFO shows. Source: spec 05, code 28."""
+"""Message counters of a broker, and their part of the runtime information (GET_BROKER_RUNTIME_INFO).
+
+Requirements: RT-01.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _WINDOWS: Final = (10, 60, 600)
 
 
 class Stats:
-    """Totals since the start, and a sample of them each second for rates over 10, 60 and 600 s."""
+    """Totals since the start, sampled each second for rates over 10, 60 and 600 s."""
 
     __slots__ = ("_samples", "get_bytes", "get_found", "get_messages", "get_miss", "put_bytes", "put_failed", "put_messages",
                  "started_ms")  # fmt: skip
@@ -27,7 +30,7 @@ class Stats:
         self._samples: deque[tuple[float, int, int, int, int]] = deque(maxlen=max(_WINDOWS) + 1)
 
     def sample(self, now_seconds: float) -> None:
-        """Remember the totals of now."""
+        """Record a sample of the totals. now_seconds: event-loop time."""
         self._samples.append((now_seconds, self.put_messages, self.get_found, self.get_miss, self.get_messages))
 
     def _rates(self, column: int, total: int, now_seconds: float) -> str:
@@ -39,7 +42,7 @@ class Stats:
         return " ".join(str(rate) for rate in rates)
 
     def table(self, now_seconds: float) -> dict[str, str]:
-        """Names and texts as the original has them."""
+        """Rows of the runtime information, with names and formats of Apache RocketMQ."""
         gets = self.get_found + self.get_miss
         average = self.put_bytes / self.put_messages if self.put_messages else 0.0
         found = self._rates(2, self.get_found, now_seconds)

@@ -1,10 +1,15 @@
-"""Delivery at any time, to the millisecond, up to 40 days ahead.
+"""Delivery at an arbitrary time, in ms, up to 40 days ahead.
 
-A message waits in the topic rmq_sys_SATURN_TIMER, in the queue of the hour in which it wakes; the unit's tags code is the time.
-Only the units of the hour at hand are in memory, 24 bytes each; a second's worth of them is put in order when it begins. What
-waits longer than a day, or half the log's retention, wakes before that and is stored again, because the log forgets.
-Progress is a time: everything that woke until then is done. It is kept in timer.json, with the log's end of that moment, and
-written when the delivered copies are on disk: a crash repeats a few seconds and skips nothing, wherever the clock went.
+A message waits in the topic rmq_sys_SATURN_TIMER, in the queue of the hour in which it wakes; its unit's tags code is the wake
+time. Only the units of the current hour are in memory, 24 bytes each; those of one second are sorted when it begins. A
+message that waits longer than a day, or than half the log's retention, wakes earlier and is stored again, because the log
+expires.
+
+Progress is a time: every message that woke until then is delivered. It is kept in timer.json together with the log end of that
+moment, and written once the delivered copies are durable. A crash repeats a few seconds and skips nothing, whatever the clock
+does.
+
+Requirements: DUR-18, DUR-19.
 """
 
 from __future__ import annotations
@@ -34,23 +39,26 @@ log = logging.getLogger(__name__)
 
 LIMIT_MS: Final = 40 * 86_400_000
 HOUR_MS: Final = 3_600_000
-QUEUES: Final = 64  # of the topic; more hours than a message waits before it is stored again
+QUEUES: Final = 64  # of the topic; more than the hours until a message is stored again
 ROLL_MS: Final = 24 * HOUR_MS
 ROLL_MS_MIN: Final = 600_000
-AHEAD_MS: Final = 300_000  # the next hour is read so long before it begins
+AHEAD_MS: Final = 300_000  # the next hour is read this long before it begins
 IDLE_MS: Final = 1000
-RETRY_MS: Final = 100  # after a put that was refused, doubled each time
+RETRY_MS: Final = 100  # back-off after a rejected put, doubled each time
 RETRY_MS_MAX: Final = 2000
-UNSEEN_MS: Final = 5  # until a message that is due is confirmed itself
-READ_UNITS: Final = 4096  # per turn
-ACTIVATED: Final = 8192  # put in order per turn
-ACTIVE_MAX: Final = 65_536  # in order at a time
+UNSEEN_MS: Final = 5  # retry interval for a due message that is not dispatched yet
+READ_UNITS: Final = 4096  # per event-loop iteration
+ACTIVATED: Final = 8192  # units sorted per event-loop iteration
+ACTIVE_MAX: Final = 65_536  # sorted units at a time
 _NUMBER: Final = re.compile(r"[0-9]{1,15}")
 _SPREAD: Final = 2_654_435_761
 
 
 def deliver_ms_of(properties: str, now_ms: int) -> int | None:
-    """When a property string asks to be delivered, Unix ms; None: now. Raises ResponseError 13 (spec of 5.x clients)."""
+    """Delivery time requested by a property string, Unix ms; None: now.
+
+    Uses the properties of Apache RocketMQ 5.x clients. Raises ResponseError 13 if a value is invalid or too far ahead.
+    """
     for name, unit_ms in (
         (PropertyKey.TIMER_DELAY_SEC, 1000),
         (PropertyKey.TIMER_DELAY_MS, 1),
@@ -71,7 +79,7 @@ def deliver_ms_of(properties: str, now_ms: int) -> int | None:
 
 
 class TimerService:
-    """All messages that wait for a time."""
+    """Stores messages with a delivery time and delivers them when it is reached."""
 
     def __init__(self, store: MessageStore, file: StateFile, stats: Stats, clock_ms: Callable[[], int]) -> None:
         kept_ms = store.settings.file_reserved_hours * HOUR_MS
@@ -81,52 +89,52 @@ class TimerService:
         self._stats = stats
         self._clock_ms = clock_ms
         self._turns = Turns(self.turn)
-        self._active: list[tuple[int, int, int]] = []  # heap of (time, physical offset, size)
-        self._seconds: dict[int, array[int]] = {}  # the same of later seconds, flat
-        self._order: list[int] = []  # heap of the keys
-        self._loaded_until_ms = 0  # what wakes before it is in memory, or is being read
+        self._active: list[tuple[int, int, int]] = []  # heap of (wake time, physical offset, size)
+        self._seconds: dict[int, array[int]] = {}  # the same for later seconds, flat, by second
+        self._order: list[int] = []  # heap of the keys of _seconds
+        self._loaded_until_ms = 0  # units that wake before it are in memory, or being read
         self._reading: Iterator[None] | None = None
         self._reading_all = False
-        self._read_from_ms = 0  # what woke before it is done, while something is being read
-        self._done_ms = 0  # progress of before the start: time,
-        self._done_end = 0  # and end of the log
-        self._seen_ms = 0  # the latest time of a turn
+        self._read_from_ms = 0  # while reading: units that woke before it are delivered
+        self._done_ms = 0  # progress loaded at the start: time,
+        self._done_end = 0  # and log end
+        self._seen_ms = 0  # latest clock value of an iteration
         self._sleeps_until_ms = 0
         self._rest_ms = self._rests_until_ms = 0
         self._dirty = False
         self._saving = asyncio.Lock()
         self._count = 0
         self._told: str | None = None
-        self._next_told: tuple[int, str] | None = None  # told when the log is confirmed up to there
+        self._next_told: tuple[int, str] | None = None  # published once the log is durable up to its offset
 
-    # ---- life
+    # ---- lifecycle
 
     def load(self) -> None:
         """Read timer.json. Raises CorruptRecord, StoreError."""
         self._done_ms, self._done_end = self._file.read(_parse) or (0, 0)
 
     def start(self) -> None:
-        """Deliver from now on; the store serves already."""
+        """Start delivering; the store must be open for writes."""
         self._turns.start()
 
     async def stop(self) -> None:
-        """Deliver nothing more; the progress is on disk then."""
+        """Stop delivering and save the progress."""
         await self._turns.stop()
         await self.save()
 
     def wake(self) -> None:
-        """Look at the clock now: somebody has set it."""
+        """Check due times now, after the clock was set."""
         self._turns.wake()
 
     @property
     def in_memory(self) -> int:
-        """How many waiting messages are known by now."""
+        """Number of waiting messages that are in memory."""
         return len(self._active) + sum(len(entries) for entries in self._seconds.values()) // 3
 
-    # ---- messages come
+    # ---- incoming messages
 
     def put(self, message: Message, deliver_ms: int) -> PutResult:
-        """Store a message until deliver_ms."""
+        """Store a message until deliver_ms (Unix ms)."""
         text = message.properties_raw.decode(errors="surrogateescape")
         text = with_property(text, PropertyKey.REAL_TOPIC, message.topic)
         text = with_property(text, PropertyKey.REAL_QID, str(message.queue_id))
@@ -136,7 +144,7 @@ class TimerService:
     def _put(self, message: Message, properties: str, deliver_ms: int) -> PutResult:
         now, at_ms = self._clock_ms(), deliver_ms
         if deliver_ms - now > self.roll_ms:
-            self._count += 1  # not all of a burst at one time
+            self._count += 1  # spread the wake times of a burst
             at_ms = now + self.roll_ms - self._count * _SPREAD % (self.roll_ms // 4)
         message.topic, message.queue_id = TIMER_TOPIC, at_ms // HOUR_MS % QUEUES
         message.properties_raw = with_property(properties, PropertyKey.TIMER_WAKE_MS, str(at_ms)).encode(
@@ -158,10 +166,10 @@ class TimerService:
             heapq.heappush(self._order, second)
         entries.extend((at_ms, physical, size))
 
-    # ---- reading what waits
+    # ---- reading waiting units
 
     def _read_on(self, now_ms: int) -> None:
-        """Read some more of what is being read, or begin with the next hour."""
+        """Continue the current read, or begin with the next hour."""
         if self._reading is None:
             if now_ms + AHEAD_MS < self._loaded_until_ms:
                 return
@@ -176,12 +184,15 @@ class TimerService:
             next(self._reading)
         except StopIteration:
             self._reading = None
-        except BaseException:  # all of it again: some may be delivered twice
+        except BaseException:  # read all of it again: some messages may be delivered twice
             self._reading, self._loaded_until_ms = None, 0 if self._reading_all else self._read_from_ms
             raise
 
     def _read(self, ids: list[int], low_ms: int, until_ms: int, end: int) -> Iterator[None]:
-        """Keep the units of some queues that wake in a time, or lie behind an offset of the log and wake before its end."""
+        """Load units of these queues that wake in low_ms..until_ms; yields after each chunk.
+
+        Units stored at or after `end` in the log are loaded even if they woke before low_ms.
+        """
         tables = [(queue, queue.next_offset) for i in ids if (queue := self._store.queues.get((TIMER_TOPIC, i)))]
         for queue, queue_end in tables:
             at = queue.min_offset
@@ -196,11 +207,11 @@ class TimerService:
                     if at_ms < until_ms and (at_ms >= low_ms or physical >= end):
                         self._keep(at_ms, physical, size)
                 if not count and at < queue.max_offset:
-                    at = queue.next_file_offset(at)  # units that are nowhere (CQ-05)
+                    at = queue.next_file_offset(at)  # units are missing: continue with the next file (CQ-05)
                 yield
 
     def _time_behind(self, physical: int, size: int) -> int:
-        """When a message wakes whose unit points to the queue's extension: its property says it too."""
+        """Wake time of a unit that points to the queue's extension, read from the message's property; 0 if it is unreadable."""
         record = self._store.read_record(physical, size)
         try:
             return wake_ms(decode_record(record)) if record is not None else 0
@@ -210,7 +221,10 @@ class TimerService:
     # ---- delivery
 
     def turn(self) -> int:
-        """Deliver a bounded number of messages that are due; after how many ms to look again, 0: at once."""
+        """Deliver a bounded number of due messages.
+
+        Returns ms until the next call is needed; 0: at once.
+        """
         now = self._clock_ms()
         self._sleeps_until_ms = 0
         try:
@@ -251,7 +265,7 @@ class TimerService:
         return max(min(next_ms - now_ms, IDLE_MS), 1)
 
     def _activate(self, now_ms: int) -> None:
-        """Put the units of the seconds that have begun in order, a bounded number of them."""
+        """Sort a bounded number of units of the seconds that have begun into the heap."""
         order, active = self._order, self._active
         if order and order[0] * 1000 <= now_ms and len(active) < ACTIVE_MAX:
             entries = self._seconds[order[0]]
@@ -263,14 +277,14 @@ class TimerService:
                 del self._seconds[heapq.heappop(order)]
 
     def _deliver(self, physical: int, size: int, now_ms: int) -> bool:
-        """Store the copy of one message, or store it again until later; False when that must be tried again."""
+        """Store the copy of one message, or the message again if it waits longer; False if it must be retried."""
         record = self._store.read_record(physical, size)
         if record is None:
             log.error("timed message: no record at %s, skipped", physical)
             return True
         try:
             message = decode_record(record, check_crc=True)
-            properties = message.properties_raw.decode(errors="surrogateescape")  # a batch may bring what is no text
+            properties = message.properties_raw.decode(errors="surrogateescape")  # a batch may hold invalid UTF-8
             text = find(properties, PropertyKey.TIMER_OUT_MS) or ""
             if message.topic != TIMER_TOPIC or message.physical_offset != physical or not _NUMBER.fullmatch(text):
                 raise MessageError(f"it is {message.topic!r} TIMER_OUT_MS={text!r:.20}")
@@ -292,7 +306,7 @@ class TimerService:
     # ---- progress
 
     def done_ms(self) -> int:
-        """Everything that woke until this time is done."""
+        """Time (Unix ms) until which every message that woke is delivered."""
         bounds = [max(self._seen_ms, self._done_ms)]
         if self._reading is not None:
             bounds.append(min(self._read_from_ms - 1, self._done_ms or self._read_from_ms - 1))
@@ -305,7 +319,7 @@ class TimerService:
         return min(bounds)
 
     def told_progress(self) -> str | None:
-        """Progress for others: only what is confirmed counts; None while nothing is known."""
+        """Progress for followers, covering only what the store has confirmed; None if it is not known yet."""
         store = self._store
         if self._next_told is not None and self._next_told[0] <= store.flushed_offset:
             self._told, self._next_told = self._next_told[1], None
@@ -315,10 +329,10 @@ class TimerService:
         return self._told
 
     async def save(self) -> None:
-        """Put the progress on disk, after the messages that it says are delivered; a failure is logged and tried again."""
+        """Write the progress once the messages it covers are durable; a failure is logged and retried at the next call."""
         async with self._saving:
             if not self._dirty or self._loaded_until_ms == 0 or self._reading is not None:
-                return  # what is read at the start depends on the progress of before
+                return  # the read at start depends on the previous progress
             store = self._store
             end = store.log.end
             progress = (self.done_ms(), end)

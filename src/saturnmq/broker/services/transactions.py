@@ -1,7 +1,9 @@
-"""Transactions: half messages, their end by the producer, and questions to the producer when that does not come.
+"""Transactional messages: half messages, their commit or rollback, and checks with the producer if neither arrives.
 
-A commit is two records, the message and the operation that says so, put in one step: so after a crash at most the operation
-of the log's last record is missing, and it is written then. Source: spec 03 section 12.
+A commit appends two records in one event-loop iteration: the message and the operation that records the decision. After a
+crash at most the operation of the log's last record is missing; it is then written at start.
+
+Requirements: TX-03..TX-10.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ _DELAYS: Final = (
     PropertyKey.TIMER_DELAY_SEC,
 )
 _TRIES: Final = 3
-_STEP: Final = 64  # records handled before the loop gets to serve others
+_STEP: Final = 64  # records handled before other tasks run
 _RETRY_SECONDS: Final = 10
 _COMMIT: Final = int(SysFlag.COMMIT)
 _ROLLBACK: Final = int(SysFlag.ROLLBACK)
@@ -67,7 +69,7 @@ Answer = tuple[int, str | None]
 
 
 def as_half(topic: str, queue_id: int, properties: str, group: str) -> str:
-    """The properties under which a transactional message waits in the half topic (TX-03). Raises ResponseError 13."""
+    """Properties under which a transactional message is stored in the half topic (TX-03). Raises ResponseError 13."""
     for name in _DELAYS:
         delay = find(properties, name)
         if delay not in (None, "0"):
@@ -80,31 +82,35 @@ def as_half(topic: str, queue_id: int, properties: str, group: str) -> str:
 
 
 class Transactions:
-    """All half messages of a broker. Only `start` and `round` wait; everything else is one step on the loop."""
+    """All half messages of a broker.
+
+    Everything but the start-up scan, `round` and saving completes within one event-loop iteration.
+    """
 
     def __init__(self, ctx: Context, file: StateFile) -> None:
         settings, store = ctx.settings, ctx.store
         kept_ms = store.settings.file_reserved_hours * 3_600_000
         limits = CheckLimits(settings.transaction_timeout_ms, settings.transaction_check_max, kept_ms)
         self.table = HalfTable(limits)
-        self.ready = False  # every half message from before the start is known
+        self.ready = False  # all half messages from before the start are loaded
         self._ctx = ctx
         self._store = store
         self._file = file
-        self._saved_checks: dict[int, tuple[int, int]] = {}  # before the start: offset to (physical offset, checks)
-        self._owed: list[int] = []  # decided, but the operation that says so could not be stored yet
-        self._finished: set[int] = set()  # decided by this start
+        self._saved_checks: dict[int, tuple[int, int]] = {}  # loaded at start: offset -> (physical offset, checks)
+        self._owed: list[int] = []  # decided, but storing the operation failed
+        self._finished: set[int] = set()  # decided since the start, before the scan
         self._ends = (0, 0)  # of half and operation queue at the start
-        self._next: tuple[int, int, int] | None = None  # log end, half and operation offset: told when that is on disk
+        # Log end, half and operation offset; the offsets are published once the log is durable up to that end.
+        self._next: tuple[int, int, int] | None = None
         self._written = b""
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._ids: UniqueIds | None = None
 
-    # ---- life
+    # ---- lifecycle
 
     def load(self) -> None:
-        """Read what is known of half messages; the store is open. Raises CorruptRecord, StoreError."""
+        """Load saved check counts and the queue bounds; the store is open. Raises CorruptRecord, StoreError."""
         self._saved_checks = self._file.read(_parse_checks) or {}
         half, op = self._queue(HALF_TOPIC), self._queue(OP_HALF_TOPIC)
         self._ends = (half.next_offset if half else 0, op.next_offset if op else 0)
@@ -112,12 +118,12 @@ class Transactions:
         self._finish_last_commit()
 
     def start(self) -> None:
-        """Look for the undecided messages from before, then ask about those that are due every transactionCheckInterval."""
+        """Scan for undecided messages from before the start, then check those that are due every transactionCheckInterval."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Ask no more; progress and counts are told."""
+        """Stop checking; save check counts and progress."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -130,7 +136,7 @@ class Transactions:
         self.note_progress()
 
     def wake(self) -> None:
-        """Do the next round now: somebody has set the clock."""
+        """Run the next round now, after the clock was set."""
         self._wake.set()
 
     async def _run(self) -> None:
@@ -150,13 +156,13 @@ class Transactions:
             except Exception:
                 log.exception("a round over the half messages failed, the next one tries again")
 
-    # ---- what was before the start
+    # ---- recovery
 
     def _queue(self, topic: str) -> ConsumeQueue | None:
         return self._store.queues.get((topic, QUEUE))
 
     def _progress(self, topic: str) -> int:
-        """Saved progress, held to what the queue has."""
+        """Saved progress, clamped to the bounds of the queue."""
         queue, offset = self._queue(topic), self._ctx.offsets.get(topic, GROUP, QUEUE) or 0
         return min(max(offset, queue.min_offset), queue.next_offset) if queue else 0
 
@@ -181,7 +187,7 @@ class Transactions:
         log.info("half messages read from=%s to=%s undecided=%s", half_from, self._ends[0], len(self.table.pending))
 
     def _records(self, topic: str, start: int, end: int) -> Iterator[Message]:
-        """Intact messages of a system topic's queue; damaged ones are told and left out."""
+        """Intact messages of a system topic's queue; damaged ones are logged and skipped."""
         queue = self._queue(topic)
         for offset, (physical, _, _) in queue.units(start, end - start) if queue else ():
             message = self._message_at(physical, topic)
@@ -211,7 +217,7 @@ class Transactions:
         )
 
     def _finish_last_commit(self) -> None:
-        """Where the log ends with a commit whose operation a crash cut off, that is written now."""
+        """If the log ends with a commit whose operation was lost in a crash, write that operation now."""
         queues = self._store.queues.by_key.values()
         last = max(queues, key=lambda queue: queue.max_physical, default=None)
         unit = last.unit(last.max_offset - 1) if last is not None else None
@@ -230,17 +236,17 @@ class Transactions:
             self._write_op(half.queue_offset)
             self._finished.add(half.queue_offset)
 
-    # ---- half messages come
+    # ---- incoming half messages
 
     def prepared(self, message: Message, result: PutResult) -> None:
-        """A half message was stored."""
+        """Register a half message after its put."""
         if result.status is PutStatus.PUT_OK:
             self._ctx.topics.ensure(HALF_TOPIC, 1)
             op = self._queue(OP_HALF_TOPIC)
             self.table.add(self._half(message, op.next_offset if op else 0))
 
     def resume(self, physical: int) -> bool:
-        """Put a message that was given up back among the half messages (TX-08). False when it is none or cannot be stored."""
+        """Move a discarded message back to the half topic (TX-08). False if it is not one or cannot be stored."""
         message = self._message_at(physical, CHECK_MAX_TIME_TOPIC)
         if message is None:
             return False
@@ -250,10 +256,10 @@ class Transactions:
         self.prepared(half, result)
         return result.status is PutStatus.PUT_OK
 
-    # ---- their end
+    # ---- commit and rollback
 
     def end(self, header: EndTransaction) -> Answer:
-        """Commit or roll back (TX-04, TX-05); saying the same again does nothing, saying something else is an error."""
+        """Commit or roll back (TX-04, TX-05); repeating the same decision succeeds, a contrary one is an error."""
         if not self.ready:
             return ResponseCode.SYSTEM_ERROR, "the broker is still reading its half messages, it will ask later"
         message = self._message_at(header.commit_log_offset, HALF_TOPIC)
@@ -300,10 +306,10 @@ class Transactions:
         return None
 
     def _write_op(self, offset: int) -> None:
-        """Say in the operation topic that a half message is decided (TX-06); what cannot be stored now is stored later."""
+        """Record in the operation topic that a half message is decided (TX-06); retried in the next round if the put fails."""
         ctx = self._ctx
         now = ctx.clock_ms()
-        host = getattr(ctx, "store_host", NO_HOST)  # none yet while the broker starts
+        host = getattr(ctx, "store_host", NO_HOST)  # not set while the broker starts
         if self._ids is None:
             self._ids = UniqueIds(host[0], os.getpid(), id(self), now)
         properties = {PropertyKey.TAGS: REMOVE_TAG, PropertyKey.UNIQ_KEY: self._ids.next(now)}
@@ -314,10 +320,10 @@ class Transactions:
             log.error("operation on half message %s is not stored, tried again: %s", offset, result.reason)
             self._owed.append(offset)
 
-    # ---- questions
+    # ---- checks
 
     async def round(self) -> set[int]:
-        """Check or discard what is due (TX-07..10). Returns the queue offsets about which a producer was asked."""
+        """Check or discard what is due (TX-07..TX-10). Returns the queue offsets that a producer was asked about."""
         asked: set[int] = set()
         if not self.ready:
             return asked
@@ -329,7 +335,7 @@ class Transactions:
             if self.table.pending.get(half.offset) is half:
                 message = self._message_at(half.physical, HALF_TOPIC)
                 if message is None and half.physical >= self._store.max_physical_offset:
-                    continue  # no majority has it yet: it cannot be read, and its sender has no answer
+                    continue  # not committed by the group yet: unreadable, and its sender has no response
                 if message is None:
                     log.error("half message %s has left the log undecided", half.offset)
                     self.table.settle(half.offset, Outcome.DISCARDED)
@@ -345,7 +351,7 @@ class Transactions:
         return asked
 
     def _check(self, half: Half, message: Message, lonely: dict[str, int]) -> bool:
-        """Ask one live producer of the group; the check counts also where none can be asked. Returns whether one was."""
+        """Ask one live producer of the group; counts as a check even if none can be asked. Returns whether one was."""
         half.checks += 1
         group = message.properties.get(PropertyKey.PGROUP, "")
         connection = self._producer(group)
@@ -369,7 +375,7 @@ class Transactions:
         return True
 
     def _producer(self, group: str) -> Connection | None:
-        """The next of a group's producers in turn that takes what is sent (TX-09)."""
+        """The group's next producer, round robin, that is open and drains its output (TX-09); None without any."""
         for _ in range(_TRIES):
             connection = self._ctx.clients.producer_near(group)
             if connection is None or not (connection.closed or connection.congested):
@@ -377,7 +383,7 @@ class Transactions:
         return None
 
     def _discard(self, half: Half, message: Message) -> None:
-        """Move it to where an operator finds it (TX-08)."""
+        """Move the half message to TRANS_CHECK_MAX_TIME_TOPIC, for an operator (TX-08)."""
         self._ctx.topics.ensure(CHECK_MAX_TIME_TOPIC, 1)
         properties = with_property(
             message.properties_raw.decode(), PropertyKey.TRANSACTION_CHECK_TIMES, str(half.checks)
@@ -397,7 +403,7 @@ class Transactions:
     # ---- progress
 
     def note_progress(self) -> None:
-        """Tell how far all is decided, once that is on disk: a half message is never forgotten before its end is durable."""
+        """Publish the progress once its log is durable, so that no half message is forgotten before its decision is durable."""
         if not self.ready:
             return
         if self._next is not None and self._store.flushed_offset >= self._next[0]:
@@ -411,7 +417,7 @@ class Transactions:
             self._next = (self._store.log.end, *self.table.progress(*ends))
 
     async def _save(self) -> None:
-        """Save the check counts for the next start; a failure is logged and costs the checks since the last success."""
+        """Save the check counts for the next start; a failure is logged and loses the counts since the last success."""
         counts = {str(half.offset): [half.physical, half.checks] for half in self.table.pending.values() if half.checks}
         data = json.dumps({"asked": counts}, separators=(",", ":")).encode()
         if data == self._written or (not counts and not self._written):
@@ -428,7 +434,7 @@ def _parse_checks(data: bytes) -> dict[int, tuple[int, int]]:
 
 
 def _decided_by(operation: Message) -> Iterator[int]:
-    """Offsets of half messages that an operation message names."""
+    """Queue offsets of half messages named by an operation message."""
     if operation.tags == REMOVE_TAG:
         for word in bytes(operation.body).split(b","):
             if word.isdigit():
@@ -436,7 +442,7 @@ def _decided_by(operation: Message) -> Iterator[int]:
 
 
 def _moved(message: Message, topic: str, properties: bytes) -> Message:
-    """The same message under a system topic."""
+    """A copy of the message under a system topic, without transaction flags."""
     return Message(
         topic,
         message.body,
@@ -452,7 +458,7 @@ def _moved(message: Message, topic: str, properties: bytes) -> Message:
 
 
 def _asked_about(half: Message, times: int) -> bytes:
-    """The record in a question: the message as it would be committed, in the place of the half message (TX-09)."""
+    """Record for a check: the message as it would be committed, at the offsets of the half message (TX-09)."""
     message = restored(half)
     text = with_property(half.properties_raw.decode(), PropertyKey.TRANSACTION_CHECK_TIMES, str(times)).encode()
     message.properties_raw = text if len(text) <= PROPERTIES_BYTES_MAX else half.properties_raw
