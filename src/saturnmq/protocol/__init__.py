@@ -1,1 +1,1 @@
-"""Frames, headers, codes, bodies and message bytes. Pure: bytes in, objects out."""
+"""RocketMQ remoting protocol: frames, headers, bodies, message records, codes. Pure: no I/O, no clock, no asyncio."""

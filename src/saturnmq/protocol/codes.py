@@ -1,6 +1,6 @@
-"""Numbers of the wire: request and response codes, languages, versions, bits, reserved names.
+"""Numeric codes and reserved names of the protocol: requests, responses, languages, versions, flag bits, topics, properties.
 
-Source: spec 00 sections 3.4, 4.4, 4.5, 5, 6.
+See docs/spec/00 sections 3.4, 4.4, 4.5, 5 and 6.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from enum import IntEnum, IntFlag
 from typing import Final
 
 VERSION: Final = 407  # ordinal of release 4.9.7 (REM-31)
-VERSION_DESC: Final = "V4_9_7"  # its name, as Java's MQVersion shows it
-VERSION_STANDARD_JSON: Final = 401  # NameServer answers such clients in standard JSON (NS-22)
-VERSION_REGISTER_BODY: Final = 37  # REGISTER_BROKER carries RegisterBrokerBody from here on (NS-13)
-VERSION_MAX_RECONSUME: Final = 121  # the client's maxReconsumeTimes is honoured (SND-09)
+VERSION_DESC: Final = "V4_9_7"  # name of that release in Java's MQVersion
+VERSION_STANDARD_JSON: Final = 401  # from this version on, the NameServer answers clients in standard JSON (NS-22)
+VERSION_REGISTER_BODY: Final = 37  # from this version on, REGISTER_BROKER carries RegisterBrokerBody (NS-13)
+VERSION_MAX_RECONSUME: Final = 121  # from this version on, the client's maxReconsumeTimes is honoured (SND-09)
 
 
 class Language(IntEnum):
-    """Implementation language: the name in JSON headers, the number in binary ones (REM-32)."""
+    """Implementation language of a peer: its name in JSON headers, its number in binary headers (REM-32)."""
 
     JAVA = 0
     CPP = 1
@@ -34,7 +34,7 @@ class Language(IntEnum):
 
 
 class RequestCode(IntEnum):
-    """Request codes of 4.9.7 (spec 00 section 5)."""
+    """Request codes of 4.9.7 (docs/spec/00 section 5)."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -135,7 +135,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """Response codes of 4.9.7 (spec 00 section 6)."""
+    """Response codes of 4.9.7 (docs/spec/00 section 6)."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -174,7 +174,7 @@ class ResponseCode(IntEnum):
     DELETE_ACL_CONFIG_FAILED = 210
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211
     FLOW_CONTROL = 215
-    # client-only: never on the wire
+    # Client-side only, never on the wire.
     CONNECT_BROKER = 10001
     ACCESS_BROKER_TIMEOUT = 10002
     BROKER_NOT_EXIST = 10003
@@ -201,7 +201,7 @@ class Perm(IntFlag):
 
 
 class SysFlag(IntFlag):
-    """Bits of a message's sysFlag (spec 00 section 4.4)."""
+    """Bits of a message's sysFlag (docs/spec/00 section 4.4)."""
 
     COMPRESSED = 0x001
     MULTI_TAGS = 0x002
@@ -247,9 +247,13 @@ SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-TIMER_FIELD: Final = "timerMaxDelayMs"  # ours, in answers to heartbeats: delays need not be a level's
-EXACT_DELAY_FIELD: Final = "delayMs"  # ours, in 36: beats delayLevel where the broker has stated TIMER_FIELD
-TIMER_TOPIC: Final = "rmq_sys_SATURN_TIMER"  # ours: messages that wait for a time of day
+TIMER_FIELD: Final = (
+    "timerMaxDelayMs"  # SaturnMQ extension in heartbeat responses: the broker accepts delays other than the levels
+)
+EXACT_DELAY_FIELD: Final = (
+    "delayMs"  # SaturnMQ extension in request 36: overrides delayLevel if the broker announced TIMER_FIELD
+)
+TIMER_TOPIC: Final = "rmq_sys_SATURN_TIMER"  # SaturnMQ extension: messages waiting for their delivery time
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_EVENT: Final = "OFFSET_MOVED_EVENT"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
@@ -269,7 +273,7 @@ GROUP_LENGTH_MAX: Final = 255
 
 
 class PropertyKey:
-    """Names of reserved message properties (spec 00 section 4.5)."""
+    """Names of reserved message properties (docs/spec/00 section 4.5)."""
 
     KEYS: Final = "KEYS"
     TAGS: Final = "TAGS"
@@ -315,7 +319,7 @@ class PropertyKey:
     TIMER_WAKE_MS: Final = "TIMER_WAKE_MS"
 
 
-# Keys that a user may not set as a property of his own (column R of spec 00 section 4.5).
+# Property names that applications must not set (column R of docs/spec/00 section 4.5).
 RESERVED_PROPERTIES: Final = frozenset(value for name, value in vars(PropertyKey).items() if name.isupper()) - {
     PropertyKey.TRAN_PREPARED_QUEUE_OFFSET,
     PropertyKey.TRANSACTION_CHECK_TIMES,

@@ -1,13 +1,13 @@
-"""The one tree of errors. What a caller needs to act on it is an attribute, not a text to parse.
+"""All exception classes of SaturnMQ that do not belong to one package. Attributes carry what callers need; texts are for people.
 
 SaturnError
-  LocalProtocolError    you broke the rules
-  RemoteProtocolError   they did (FrameError, HeaderError, MessageError, BodyError)
-  ConfigError           settings that cannot be used; carries every problem at once
+  LocalProtocolError    this process broke the protocol
+  RemoteProtocolError   the peer did (FrameError, HeaderError, MessageError, BodyError)
+  ConfigError           unusable settings; carries all problems at once
   StoreError            CorruptRecord, DiskFull, StoreLocked, FlushFailed
-  ResponseError         an answer other than SUCCESS; one class per response code
+  ResponseError         a response other than SUCCESS; one class per response code
 
-Source: spec 00 section 6, spec 08 API-30.
+Requirements: API-30.
 """
 
 from __future__ import annotations
@@ -19,11 +19,18 @@ from saturnmq.protocol.codes import ResponseCode
 
 
 class SaturnError(Exception):
-    """Base of all errors of SaturnMQ.
+    """Base class of all SaturnMQ errors.
 
-    code: the response code, or None where no answer is behind it.
-    retryable: whether the same call may succeed later or elsewhere.
-    broker: "name" or "ip:port" of who said so. hint: what to do next.
+    code: the response code, or None if no response caused the error.
+    retryable: whether the same call may succeed later or on another broker.
+    broker: name or "ip:port" of the broker that reported the error, if known.
+    hint: what to do next, if known; it is appended to the message by `str`.
+
+        try:
+            await producer.send(message)
+        except SaturnError as error:
+            if not error.retryable:
+                raise
     """
 
     code: int | None = None
@@ -43,28 +50,28 @@ class SaturnError(Exception):
 
 
 class LocalProtocolError(SaturnError):
-    """This process asked for something that the protocol does not allow."""
+    """A request or value that the protocol does not allow, detected before it was sent."""
 
 
 class RemoteProtocolError(SaturnError):
-    """Bytes from a peer that cannot be what it claims. The connection they came from is not usable any more.
+    """Bytes from a peer that violate the protocol. The connection they came from is not usable afterwards.
 
-    decoded: what was complete and good before the bad bytes of the same read.
+    decoded: the commands that the same read completed before the invalid bytes.
     """
 
     decoded: Sequence[Any] = ()
 
 
 class FrameError(RemoteProtocolError):
-    """A frame whose lengths or serialization type are impossible (REM-02)."""
+    """A frame with impossible lengths or an unknown serialization type (REM-02)."""
 
 
 class HeaderError(RemoteProtocolError):
-    """A header that does not parse, or a header field whose text is not of its type."""
+    """A header that does not parse, or a header field whose text does not have the expected type."""
 
 
 class MissingField(HeaderError):
-    """A header field that the processor needs is absent. Answered with SYSTEM_ERROR, the connection stays (REM-08)."""
+    """A required header field is absent. Answered with SYSTEM_ERROR; the connection stays open (REM-08)."""
 
     def __init__(self, field: str) -> None:
         super().__init__(f"the custom field <{field}> is null")
@@ -80,7 +87,12 @@ class BodyError(RemoteProtocolError):
 
 
 class ConfigError(SaturnError):
-    """Settings that cannot be used. `problems` holds one sentence each, all of them at once."""
+    """Unusable settings. `problems` lists all of them, one sentence each.
+
+    except ConfigError as error:
+        for problem in error.problems:
+            print(problem)
+    """
 
     def __init__(self, problems: list[str] | str) -> None:
         self.problems = [problems] if isinstance(problems, str) else list(problems)
@@ -88,37 +100,43 @@ class ConfigError(SaturnError):
 
 
 class StoreError(SaturnError):
-    """The store cannot do what was asked."""
+    """The store cannot carry out an operation."""
 
 
 class CorruptRecord(StoreError):
-    """Bytes on disk that are not the record they should be."""
+    """Bytes on disk that are not a valid record."""
 
 
 class DiskFull(StoreError):
-    """No room for a new file."""
+    """No disk space for a new file."""
 
 
 class StoreLocked(StoreError):
-    """Another process holds the store."""
+    """Another process has locked the store."""
 
 
 class FlushFailed(StoreError):
-    """A flush to disk failed: nothing is acknowledged after it."""
+    """A flush to disk failed; no message is acknowledged afterwards."""
 
 
 class InvariantBroken(SaturnError):
-    """Something that must hold does not. Never caught to go on."""
+    """An internal invariant is violated. Must never be caught in order to continue."""
 
 
 def invariant(condition: object, why: str) -> None:
-    """Raise InvariantBroken unless condition holds. Unlike assert it survives -O."""
+    """Raise InvariantBroken unless condition holds. Unlike assert, it is not removed by -O."""
     if not condition:
         raise InvariantBroken(why)
 
 
 class ResponseError(SaturnError):
-    """An answer other than SUCCESS. Subclasses are chosen by code; see `response_error`."""
+    """A broker or NameServer answered with a code other than SUCCESS; each known response code has a subclass.
+
+    code: the response code. remark: the text of the response. refresh_route: the route is stale; update it before a retry.
+
+        except ResponseError as error:
+            print(error.code, error.remark)
+    """
 
     response_code: ClassVar[ResponseCode | None] = None
     refresh_route: ClassVar[bool] = False
@@ -140,7 +158,7 @@ _BY_CODE: Final[dict[int, type[ResponseError]]] = {}
 def _define(
     name: str, code: ResponseCode, doc: str, *, retryable: bool = False, refresh_route: bool = False
 ) -> type[ResponseError]:
-    """Make and register the class of one code; a second class for a code fails the import."""
+    """Create and register the class for one code. A second class for the same code fails at import."""
     if code in _BY_CODE:
         raise RuntimeError(f"two error classes for response code {code}")
     cls = type(
@@ -159,7 +177,7 @@ def _define(
     return cls
 
 
-# name, code, meaning, retryable (the Java producer retries on it, PR-16), refresh the route first
+# Name, code, meaning; retryable: the Java producer retries on it (PR-16); refresh_route: update the route before a retry.
 SystemError_ = _define("SystemError_", ResponseCode.SYSTEM_ERROR, "The peer failed (1).", retryable=True)
 SystemBusy = _define("SystemBusy", ResponseCode.SYSTEM_BUSY, "Flow control (2).", retryable=True)
 RequestCodeNotSupported = _define(
@@ -223,6 +241,6 @@ FlowControl = _define("FlowControl", ResponseCode.FLOW_CONTROL, "Slow down (215)
 def response_error(
     code: int, remark: str | None = None, *, broker: str | None = None, hint: str | None = None
 ) -> ResponseError:
-    """The error object for a response code; a plain ResponseError for codes without a class of their own."""
+    """Create the exception for a response code; a plain ResponseError for codes without a class."""
     cls = _BY_CODE.get(code, ResponseError)
     return cls(remark or f"response code {code}", code=code, broker=broker, hint=hint)

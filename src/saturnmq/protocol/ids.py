@@ -1,14 +1,14 @@
-"""Message ids: where a message lies (offset id) and who made it (unique id).
+"""Message ids: the offset id (where a message is stored) and the unique id (assigned by the client that created it).
 
-Source: spec 00 MSG-04, MSG-05, section 4.3.
+Requirements: MSG-04, MSG-05.
 """
 
-# Offset id, hex upper case. Source: MSG-04.
+# Offset id, upper-case hex (MSG-04).
 #    0  4|16  store host IP
 #    .  i32   port
 #    .  i64   physical offset, bytes
 #
-# Unique id, hex upper case. Source: spec 00 section 4.3.
+# Unique id, upper-case hex (docs/spec/00 section 4.3).
 #    0  4|16  IP of the client
 #    .  u16   process id, low 16 bits
 #    .  u32   salt, unique in the process
@@ -29,12 +29,12 @@ _UNIQUE_TAIL: Final = struct.Struct(">IH")
 
 
 def offset_message_id(host: tuple[str, int], physical_offset: int) -> str:
-    """32 hex digits for an IPv4 store host, 56 for IPv6 (MSG-04)."""
+    """The offset message id: 32 hex digits for an IPv4 store host, 56 for IPv6 (MSG-04)."""
     return (pack_host(host) + _OFFSET.pack(physical_offset)).hex().upper()
 
 
 def parse_offset_message_id(message_id: str) -> tuple[Host, int]:
-    """Store host and physical offset of an offset id. Raises MessageError naming what an id looks like."""
+    """Store host and physical offset of an offset id. Raises MessageError that describes the expected format."""
     try:
         raw = bytes.fromhex(message_id)
     except ValueError:
@@ -46,7 +46,7 @@ def parse_offset_message_id(message_id: str) -> tuple[Host, int]:
 
 
 class UniqueIds:
-    """Makes unique ids of one process. Time and salt are arguments: this room has no clock and no chance.
+    """Generator of the unique ids of one process. Time and salt are arguments: this package reads no clock and no random source.
 
     month_start_ms: Unix ms of the first day of the current month, 00:00 local time; the caller refreshes it.
     """
@@ -62,11 +62,11 @@ class UniqueIds:
         self._count = 0
 
     def set_month_start(self, month_start_ms: int) -> None:
-        """Move to another month; ids count from there."""
+        """Set the start of the current month, from which the time part of new ids counts."""
         self._month_start_ms = month_start_ms
 
     def next(self, now_ms: int) -> str:
-        """The next id; a clock before the month's start counts as its start."""
+        """The next id; a time before the start of the month counts as the start."""
         self._count = (self._count + 1) & 0xFFFF
         since = max(now_ms - self._month_start_ms, 0) & 0xFFFFFFFF
         return self._prefix + _UNIQUE_TAIL.pack(since, self._count).hex().upper()

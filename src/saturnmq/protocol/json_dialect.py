@@ -1,15 +1,16 @@
-"""JSON as the original writes it: a tolerant reader and the writer of maps whose keys are objects.
+"""The JSON dialect of Apache RocketMQ (fastjson): a tolerant reader, and a writer for maps with objects as keys.
 
-Rules of this file: text in, plain Python values out, and back; it knows no body. `loads` reads standard JSON with the
-fastest parser at hand and falls back to the tolerant reader, which takes time linear in the input and bounded depth.
-Any bytes either parse or raise BodyError. Source: spec 00 section 3.5, REM-33.
+Text in, plain Python values out, and the reverse; this module knows no particular body. `loads` tries the fastest standard parser
+and falls back to the tolerant reader, which is linear in time and bounded in depth. Any input either parses or raises BodyError.
 
-What the tolerant reader takes beyond the standard:
+What the tolerant reader accepts beyond the standard:
   {0:"a", 1:"b"}             numeric member names; they become text
   {name:"a", 'b':'c'}        bare member names, single quotes, bare words as values
   {{"queueId":0}:5}          objects as member names; they become ObjectKey
-  {"$ref":"$.a.b[0]"}        back references; they become the value that stands there
-  [1,2,]                     a comma too many
+  {"$ref":"$.a.b[0]"}        back references; they are replaced by the value they refer to
+  [1,2,]                     superfluous commas
+
+Requirements: REM-33.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ try:
 
     _standard_loads: Any = orjson.loads
     _standard_dumps: Any = orjson.dumps
-except ImportError:  # orjson is a default dependency, never a required one (PKG-04)
+except ImportError:  # orjson is installed by default but must stay optional (PKG-04)
 
     def _standard_loads(data: Any) -> Any:
         text = data if isinstance(data, str) else bytes(data).decode()
@@ -40,10 +41,10 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-BODY_BYTES_MAX: Final = 16_777_216  # no frame is longer
+BODY_BYTES_MAX: Final = 16_777_216  # the frame limit
 DEPTH_MAX: Final = 64  # the deepest body of the protocol nests 6 levels
 REFERENCED_NODES_MAX: Final = (
-    1_000_000  # values after references are followed; without it a few bytes could stand for 2**n
+    1_000_000  # values with references expanded; unbounded, n nested references could expand to 2**n values
 )
 _INTEGER_DIGITS_MAX: Final = 20
 
@@ -57,8 +58,8 @@ _TOKEN: Final = re.compile(
     )""",
     re.VERBOSE | re.DOTALL,
 )
-# An object without objects in it. Most of a big body is made of these, and most of them are standard: the fast parser takes
-# them. No two matches overlap, so the second look at them keeps the time linear.
+# A flat object. Large bodies consist mostly of flat objects, and most of those are standard JSON: they go to the fast parser.
+# Matches never overlap, so scanning them a second time keeps the total time linear.
 _FLAT: Final = re.compile(r"\{[^{}]*+\}")
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPED: Final = {
@@ -81,9 +82,9 @@ _PATH_STEP: Final = re.compile(
 
 
 class ObjectKey:
-    """An object that is the name of a member, such as a message queue in `offsetTable`.
+    """A JSON object used as a member name, such as a message queue in `offsetTable`.
 
-    fields: its members. Two keys are equal when their members are, whatever their order.
+    fields: its members. Two keys are equal when their members are, regardless of order.
     """
 
     __slots__ = ("_identity", "fields")
@@ -106,16 +107,16 @@ class ObjectKey:
 
 
 def json_type(value: Any) -> str:
-    """What a parsed value is, in the words of JSON, for errors: "an array"."""
+    """The JSON type of a parsed value with its article, for error texts: "an array"."""
     names = {dict: "an object", list: "an array", str: "text", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
 
 
 def loads(data: bytes | bytearray | memoryview | str, *, bytes_max: int = BODY_BYTES_MAX) -> Any:
-    """The value in data, standard JSON or the original's dialect.
+    """Parse standard JSON or the Apache RocketMQ dialect.
 
-    Objects become dicts whose keys are text or ObjectKey. Raises BodyError for what is neither, longer than
-    bytes_max, or deeper than DEPTH_MAX.
+    Objects become dicts whose keys are text or ObjectKey. Raises BodyError for input that is neither, longer than bytes_max, or
+    nested deeper than DEPTH_MAX.
     """
     if len(data) > bytes_max:
         raise BodyError(f"JSON body of {len(data)} bytes, at most {bytes_max} are allowed")
@@ -129,7 +130,7 @@ def loads(data: bytes | bytearray | memoryview | str, *, bytes_max: int = BODY_B
 
 
 def tolerant_loads(data: bytes | bytearray | memoryview | str, *, bytes_max: int = BODY_BYTES_MAX) -> Any:
-    """As `loads`, always by the tolerant reader."""
+    """As `loads`, but always with the tolerant reader."""
     if len(data) > bytes_max:
         raise BodyError(f"JSON body of {len(data)} bytes, at most {bytes_max} are allowed")
     try:
@@ -140,10 +141,10 @@ def tolerant_loads(data: bytes | bytearray | memoryview | str, *, bytes_max: int
 
 
 def dumps(value: Any) -> bytes:
-    """JSON of value: standard, but for dicts with ObjectKey keys, which are written with the object as the name.
+    """Serialize value as standard JSON, except that an ObjectKey key is written as an object in place of the member name.
 
-    Raises LocalProtocolError for values that JSON cannot hold. Members that are None are written; leaving them out is
-    the caller's business.
+    None members are written as null; callers omit them beforehand if needed. Raises LocalProtocolError for values that JSON cannot
+    represent.
     """
     parts: list[bytes] = []
     _write(value, parts, DEPTH_MAX)
@@ -151,12 +152,12 @@ def dumps(value: Any) -> bytes:
 
 
 def _write(value: Any, parts: list[bytes], depth: int) -> None:
-    """Append the JSON of value: whole where the fast writer takes it, else level by level."""
+    """Append the JSON of value: in one call if the fast writer accepts it, otherwise level by level."""
     try:
         parts.append(_standard_dumps(value))
         return
     except (TypeError, ValueError, RecursionError) as error:
-        reason = error  # object keys, int keys, or nothing JSON can hold
+        reason = error  # object keys, int keys, or a type JSON cannot represent
     if depth < 0:
         raise LocalProtocolError(f"a value nested deeper than {DEPTH_MAX} levels cannot be written as JSON")
     if isinstance(value, dict):
@@ -176,7 +177,7 @@ def _write(value: Any, parts: list[bytes], depth: int) -> None:
             separator = b","
         parts.append(b"]" if value else b"[]")
     elif isinstance(value, float):
-        parts.append(b"null")  # what is not finite has no JSON
+        parts.append(b"null")  # NaN and infinity have no JSON form
     else:
         raise LocalProtocolError(f"a {type(value).__name__} cannot be written as JSON: {reason}") from reason
 
@@ -190,7 +191,7 @@ def _name(name: Any) -> str:
 
 
 class _Reader:
-    """One document. Recursive descent, at most DEPTH_MAX deep; no character is looked at more than three times."""
+    """Parser of one document: recursive descent, at most DEPTH_MAX deep; no character is scanned more than three times."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -299,7 +300,7 @@ class _Reader:
         if "\\" not in text:
             return text
         text = _ESCAPE.sub(_unescape, text)
-        if not text.isascii():  # two escaped halves of one character
+        if not text.isascii():  # may contain an escaped surrogate pair
             text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
         return text
 
@@ -316,17 +317,17 @@ class _Reader:
                 self._references.append((holder, at, path))
 
     def _resolved(self, root: Any) -> Any:
-        """root with every reference replaced by what it names, in their order; by None where nothing is there."""
+        """Return root with every reference replaced, in order of appearance; by None where its target does not exist."""
         for holder, at, path in self._references:
             if type(holder[at]) is not dict or "$ref" not in holder[at]:
-                continue  # a member that was written twice
+                continue  # overwritten by a repeated member
             holder[at] = _follow(root, path)
         _check_size(root)
         return root
 
 
 def _object_key(fields: dict[Any, Any]) -> ObjectKey:
-    """Keys that are flat objects: nothing else is known to be sent, and nesting them would cost quadratic time."""
+    """Build the key. Only flat objects are accepted: no known peer sends others, and nesting them would cost quadratic time."""
     for name, value in fields.items():
         if type(name) is not str or name == "$ref" or isinstance(value, dict | list):
             raise BodyError("a member name that is an object must be a flat one, and no reference")
@@ -357,7 +358,7 @@ def _unescape(found: re.Match[str]) -> str:
 
 
 def _follow(root: Any, path: str) -> Any:
-    """The value at a path such as $.a.b[0]; None when there is none, or when it is a reference itself."""
+    """The value at a path such as $.a.b[0]; None when it does not exist or is itself a reference."""
     if not path.startswith("$"):
         return None
     value, at = root, 1
@@ -378,7 +379,7 @@ def _follow(root: Any, path: str) -> Any:
 
 
 def _check_size(root: Any) -> None:
-    """Raise BodyError when references make a cycle or stand for more values than a reader should walk."""
+    """Raise BodyError when references form a cycle or expand to more than REFERENCED_NODES_MAX values."""
     sizes: dict[int, int] = {}
     open_: set[int] = set()
     todo: list[tuple[Any, bool]] = [(root, False)]

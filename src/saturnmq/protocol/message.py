@@ -1,10 +1,12 @@
-"""Message bytes: the stored and pulled record, properties, the batch body, tag hashes.
+"""The message record as stored and pulled, message properties, the batch body, and tag hashes.
 
-Rules of this file: one layout, written and read here only. Positions inside a record are named so that the store can
-patch and read them without decoding. Source: spec 00 section 4, MSG-01..07; spec 02 ST-07, ST-09.
+This module is the only place that reads and writes the record layout. The positions of fixed fields are exported as constants
+(`AT_...`), so the store can patch and read them without decoding a record.
+
+Requirements: MSG-01..MSG-07, ST-07, ST-09.
 """
 
-# Message record, big-endian. Source: spec 00 section 4.1, MSG-02.
+# Message record, big-endian (MSG-02, docs/spec/00 section 4.1).
 # Hosts take 20 bytes instead of 8 when sysFlag bit 4 (born) or bit 5 (store) is set.
 #   at  type  field              meaning
 #    0  i32   total_size         bytes of the whole record
@@ -12,7 +14,7 @@ patch and read them without decoding. Source: spec 00 section 4, MSG-01..07; spe
 #    8  i32   body_crc           CRC-32 of the body as stored & 0x7FFFFFFF
 #   12  i32   queue_id
 #   16  i32   flag               the user's
-#   20  i64   queue_offset       index in the queue, a count
+#   16  i32   flag               set by the producer application, not interpreted
 #   28  i64   physical_offset    position in the commit log, bytes
 #   36  i32   sys_flag
 #   40  i64   born_timestamp     Unix ms, the producer's clock
@@ -25,7 +27,7 @@ patch and read them without decoding. Source: spec 00 section 4, MSG-01..07; spe
 #    .  u8    topic length, topic
 #    .  i16   properties length, properties
 #
-# Batch body (request 320), one entry per message. Source: spec 00 section 4.2, MSG-03.
+# Batch body (request 320), one entry per message (MSG-03, docs/spec/00 section 4.2).
 #    0  i32   total_size         22 + body + properties
 #    4  i32   magic              written 0, ignored
 #    8  i32   body_crc           written 0, ignored
@@ -74,7 +76,7 @@ RECORD_V4: Final = struct.Struct(">iiiiiqqiq4siq4siiqi")  # the first 88 bytes o
 _BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
 _STORE_V6: Final = int(SysFlag.STORE_HOST_V6)
 _ANY_V6: Final = _BORN_V6 | _STORE_V6
-_LAYOUT_V6: Final = {  # from the born host to the body's length, by the two bits
+_LAYOUT_V6: Final = {  # from the born host to the body length, by the two IPv6 bits
     _BORN_V6: struct.Struct(">16siq4siiqi"),
     _STORE_V6: struct.Struct(">4siq16siiqi"),
     _ANY_V6: struct.Struct(">16siq16siiqi"),
@@ -91,15 +93,15 @@ class Host(NamedTuple):
     port: int
 
 
-NO_HOST: Final = Host("0.0.0.0", 0)  # noqa: S104 - a value in a record, nothing is bound to it
+NO_HOST: Final = Host("0.0.0.0", 0)  # noqa: S104 - an address stored in a record; no socket is bound to it
 
 
 @dataclass(slots=True)
 class Message:
     """A message as it is stored and pulled.
 
-    properties_raw is the encoded property string; `properties` decodes it. Times are Unix ms. queue_offset,
-    physical_offset, store_timestamp_ms, body_crc and store_bytes are known once it is stored.
+    properties_raw is the encoded property string; `properties` decodes it. Times are Unix ms. queue_offset, physical_offset,
+    store_timestamp_ms, body_crc and store_bytes (record length) are set only once the message is stored.
     """
 
     topic: str
@@ -122,7 +124,7 @@ class Message:
 
     @property
     def properties(self) -> dict[str, str]:
-        """The decoded properties; decoded once, do not change in place."""
+        """The properties, decoded on first use; the dict is cached and must not be modified."""
         if self._properties is None:
             self._properties = decode_properties(self.properties_raw)
         return self._properties
@@ -137,13 +139,13 @@ class Message:
 
 
 def body_crc(body: Buffer) -> int:
-    """CRC-32 of the body as stored, 31 bits (MSG-06); 0 for an empty one."""
+    """CRC-32 of the body as stored, masked to 31 bits (MSG-06); 0 for an empty body."""
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
 @lru_cache(maxsize=4096)
 def pack_host(host: tuple[str, int]) -> bytes:
-    """IP and port as in a record: 8 bytes for IPv4, 20 for IPv6. Raises LocalProtocolError."""
+    """IP and port as in a record: 8 bytes for IPv4, 20 for IPv6. Raises LocalProtocolError if ip is not an IP address."""
     try:
         return ipaddress.ip_address(host[0]).packed + _I32.pack(host[1])
     except (ValueError, struct.error) as error:
@@ -152,17 +154,20 @@ def pack_host(host: tuple[str, int]) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _host(ip: bytes, port: int) -> Host:
-    """The host of 4 or 16 bytes. Equal hosts are one object: records of a broker have few different ones."""
+    """Decode an IP of 4 or 16 bytes. Cached: the records of a broker contain few distinct hosts."""
     return Host(".".join(map(str, ip)) if len(ip) == 4 else str(ipaddress.IPv6Address(ip)), port)
 
 
 def is_ipv6(ip: str) -> bool:
-    """Whether the address text needs 16 bytes."""
+    """Whether the address text is IPv6, which takes 16 bytes in a record."""
     return ":" in ip
 
 
 def encode_record(message: Message) -> bytes:
-    """The record of a message, its offsets and times as they stand in it. Sets the IPv6 bits from the hosts."""
+    """Encode a message with the offsets and times it carries. The IPv6 bits of sys_flag follow from the hosts.
+
+    Raises LocalProtocolError when the topic or the properties are too long.
+    """
     born, store = pack_host(message.born_host), pack_host(message.store_host)
     sys_flag = message.sys_flag & ~(_BORN_V6 | _STORE_V6)
     sys_flag |= (_BORN_V6 if len(born) == 20 else 0) | (_STORE_V6 if len(store) == 20 else 0)
@@ -200,7 +205,7 @@ def encode_record(message: Message) -> bytes:
 
 
 def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = False) -> Message:
-    """The message whose record starts at `at`; body is a bytes copy. Raises MessageError, also when it is cut."""
+    """Decode the record that starts at `at`; the body is copied. Raises MessageError, also for a truncated record."""
     try:
         (
             total, magic, crc, queue_id, flag, queue_offset, physical, sys_flag, born_ms,
@@ -258,9 +263,9 @@ def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = False) -> Me
 
 
 def record_properties(buffer: Buffer, at: int = 0) -> bytes:
-    """The property string of the record that starts at `at`; nothing else of it is read but the lengths before it.
+    """Return the property string of the record at `at`, reading nothing else but the lengths in front of it.
 
-    Raises MessageError when the lengths do not add up to the record's.
+    Raises MessageError when the lengths do not add up to the record length.
     """
     try:
         (total,) = _I32.unpack_from(buffer, at)
@@ -284,7 +289,7 @@ def record_properties(buffer: Buffer, at: int = 0) -> bytes:
 
 
 def iter_records(buffer: Buffer, *, check_crc: bool = False) -> Iterator[Message]:
-    """Messages of records that lie back to back. Raises MessageError at the first that does not parse."""
+    """Decode records that are stored back to back. Raises MessageError at the first that does not parse."""
     at, end = 0, len(buffer)
     while at < end:
         message = decode_record(buffer, at, check_crc=check_crc)
@@ -293,19 +298,19 @@ def iter_records(buffer: Buffer, *, check_crc: bool = False) -> Iterator[Message
 
 
 def decode_records(buffer: Buffer, *, check_crc: bool = False) -> list[Message]:
-    """All messages of a pull or query body. Raises MessageError."""
+    """Decode all messages of a pull or query body. Raises MessageError."""
     return list(iter_records(buffer, check_crc=check_crc))
 
 
 def encode_properties(properties: Mapping[str, str | None]) -> bytes:
-    """`name 0x01 value` joined by 0x02, no trailing separator, None values skipped (MSG-01)."""
+    """Encode `name 0x01 value` pairs joined by 0x02, without a trailing separator; None values are skipped (MSG-01)."""
     return PAIR_SEPARATOR.join(
         f"{name}{NAME_SEPARATOR}{value}" for name, value in properties.items() if value is not None
     ).encode()
 
 
 def decode_properties(raw: Buffer | str) -> dict[str, str]:
-    """Properties by name. Entries with an empty name or value are dropped; a value may hold 0x01 (MSG-01).
+    """Decode properties by name. Entries with an empty name or value are dropped; a value may contain 0x01 (MSG-01).
 
     Raises MessageError when raw is not UTF-8.
     """
@@ -322,7 +327,7 @@ def decode_properties(raw: Buffer | str) -> dict[str, str]:
 
 
 class BatchItem(NamedTuple):
-    """One message of a batch body: the user's flag, the body, and its property string."""
+    """One message of a batch body: body, encoded properties, and the producer's flag."""
 
     body: bytes
     properties_raw: bytes = b""
@@ -330,7 +335,7 @@ class BatchItem(NamedTuple):
 
 
 def encode_batch(items: Iterable[BatchItem]) -> bytes:
-    """The body of a SEND_BATCH_MESSAGE request. Raises LocalProtocolError for properties that are too long."""
+    """Encode the body of a SEND_BATCH_MESSAGE request. Raises LocalProtocolError for properties that are too long."""
     parts: list[bytes] = []
     for item in items:
         body_bytes, properties_bytes = len(item.body), len(item.properties_raw)
@@ -344,7 +349,7 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
 
 
 def decode_batch(raw: bytes) -> list[BatchItem]:
-    """The messages of a batch body. Raises MessageError when any length in it lies."""
+    """Decode the messages of a batch body. Raises MessageError when a length in it is wrong."""
     items: list[BatchItem] = []
     at, end = 0, len(raw)
     entry, new = _BATCH_ENTRY.unpack_from, tuple.__new__
@@ -383,7 +388,7 @@ def java_hash(text: str) -> int:
 
 
 def compression_type(sys_flag: int) -> SysFlag | None:
-    """ZLIB, LZ4 or ZSTD for a compressed body, None for a plain one; type 0 with bit 0 set means zlib (MSG-07).
+    """Return ZLIB, LZ4 or ZSTD for a compressed body, None for an uncompressed one; type 0 with bit 0 set is zlib (MSG-07).
 
     Raises MessageError for a type that is not defined.
     """

@@ -1,4 +1,4 @@
-"""All JSON bodies, by one name each. They are defined in route, client and admin."""
+"""JSON bodies of requests and responses. Import them from here; they are defined in `route`, `client` and `admin`."""
 
 from saturnmq.protocol.bodies.admin import (
     AclConfig,

@@ -1,9 +1,9 @@
-"""JSON bodies of administration: statistics, connections, offsets, accounts.
+"""JSON bodies of administration requests: statistics, connections, offsets, accounts.
 
-Source: spec 00 section 5, spec 05 section 7. Import them through `bodies`.
-Attributes are the snake case of the JSON names, unless said otherwise. Times are Unix ms.
+Import them through `bodies`. Attributes are the snake case of the JSON names unless stated otherwise. Times are Unix ms. See
+docs/spec/00 section 5 and docs/spec/05 section 7.
 """
-# No postponed annotations: `body` reads them while the class is made.
+# No `from __future__ import annotations`: `body` evaluates the annotations when it creates the class.
 
 from dataclasses import field
 
@@ -14,7 +14,7 @@ from saturnmq.protocol.json_dialect import dumps
 
 @body()
 class OffsetWrapper(Body):
-    """Offsets of one queue and group; the difference is the lag."""
+    """Broker offset and consumer offset of one queue and group; their difference is the lag."""
 
     broker_offset: int = 0
     consumer_offset: int = 0
@@ -23,7 +23,7 @@ class OffsetWrapper(Body):
 
 @body()
 class ConsumeStats(Body):
-    """Progress of a group by queue (208)."""
+    """Consumption progress of a group by queue (208)."""
 
     offset_table: dict[MessageQueue, OffsetWrapper] = field(default_factory=dict)
     consume_tps: float = 0.0
@@ -31,7 +31,7 @@ class ConsumeStats(Body):
 
 @body()
 class ConsumeStatsList(Body):
-    """Progress of all groups of a broker (317): one map from group to its statistics per entry."""
+    """Consumption progress of all groups of a broker (317): each entry maps a group to its statistics."""
 
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = field(default_factory=list)
     broker_addr: str | None = None
@@ -40,7 +40,7 @@ class ConsumeStatsList(Body):
 
 @body()
 class TopicOffset(Body):
-    """First and next offset of one queue."""
+    """Minimum and maximum (next) offset of one queue."""
 
     min_offset: int = 0
     max_offset: int = 0
@@ -61,14 +61,14 @@ class ResetOffsetBody(Body):
     offset_table: dict[MessageQueue, int] = field(default_factory=dict)
 
     def encode_list(self) -> bytes:
-        """The form that C++ clients read: an array instead of a map."""
+        """Encode the form that C++ clients expect: an array instead of a map."""
         rows = [{**queue.to_json(), "offset": offset} for queue, offset in self.offset_table.items()]
         return dumps({"offsetTable": rows})
 
 
 @body()
 class GetConsumerStatusBody(Body):
-    """Offsets that clients hold: of one client (221) or by client id (223)."""
+    """Consumer offsets as known to clients: of one client (221) or by client id (223)."""
 
     message_queue_table: dict[MessageQueue, int] = field(default_factory=dict)
     consumer_table: dict[str, dict[MessageQueue, int]] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class GetConsumerStatusBody(Body):
 
 @body()
 class Connection(Body):
-    """One connected client. language is its name, version the ordinal of its release."""
+    """One connected client. language is a `Language` name, version the ordinal of its release."""
 
     client_id: str = ""
     client_addr: str = ""
@@ -129,7 +129,7 @@ class GroupList(Body):
 
 @body()
 class QueueTimeSpan(Body):
-    """First, last and consumed time of one queue; delay_time is ms. Java adds the times as text, which nobody reads."""
+    """First, last and consumed store time of one queue; delay_time is in ms. Java adds the times as text, unused by clients."""
 
     message_queue: MessageQueue | None = None
     min_time_stamp: int = 0
@@ -147,7 +147,7 @@ class ConsumeTimeSpans(Body):
 
 @body(wire={"cached_msg_size_mib": "cachedMsgSizeInMiB"})
 class ProcessQueueInfo(Body):
-    """What a client holds of one queue. droped is the original's spelling."""
+    """State of one queue in a consumer client. `droped` is Apache RocketMQ's spelling."""
 
     commit_offset: int = 0
     cached_msg_min_offset: int = 0
@@ -187,7 +187,7 @@ class ConsumeStatus(Body):
 
 @body()
 class ConsumerRunningInfo(Body):
-    """What a consumer says about itself (307, RT-09)."""
+    """Self-description of a consumer client (307, RT-09)."""
 
     properties: dict[str, str] = field(default_factory=dict)
     subscription_set: list[SubscriptionData] = field(default_factory=list)
@@ -205,7 +205,7 @@ class QueryCorrectionOffsetBody(Body):
 
 @body()
 class ConsumeMessageDirectlyResult(Body):
-    """What a listener made of one message (309, CA-15): CR_SUCCESS, CR_LATER, CR_THROW_EXCEPTION, ..."""
+    """Outcome of one directly consumed message (309, CA-15): CR_SUCCESS, CR_LATER, CR_THROW_EXCEPTION, ..."""
 
     order: bool = False
     auto_commit: bool = True
@@ -234,7 +234,7 @@ class BrokerStatsData(Body):
 
 @body()
 class ConsumeQueueData(Body):
-    """One entry of a consume queue, and what the group's filter says to it."""
+    """One entry of a consume queue, and whether the group's filter accepts it (eval)."""
 
     physic_offset: int = 0
     physic_size: int = 0
@@ -258,7 +258,7 @@ class QueryConsumeQueueResponse(Body):
 
 @body()
 class PlainAccessConfig(Body):
-    """One account; permissions are texts such as "topicA=PUB|SUB"."""
+    """One account. Permissions are texts such as "topicA=PUB|SUB"."""
 
     access_key: str = ""
     secret_key: str | None = field(default=None, repr=False)

@@ -1,9 +1,9 @@
-"""JSON bodies of clients and groups: heartbeats, locks, offsets.
+"""JSON bodies of clients and groups: heartbeats, queue locks, consumer offsets.
 
-Source: spec 00 sections 3.7 and 5. Import them through `bodies`.
-Attributes are the snake case of the JSON names, unless said otherwise. A member that was missing has its default.
+Import them through `bodies`. Attributes are the snake case of the JSON names unless stated otherwise. An absent member takes its
+default. See docs/spec/00 sections 3.7 and 5.
 """
-# No postponed annotations: `body` reads them while the class is made.
+# No `from __future__ import annotations`: `body` evaluates the annotations when it creates the class.
 
 from dataclasses import field
 
@@ -13,7 +13,7 @@ from saturnmq.protocol.bodies.route import DataVersion
 
 @body(frozen=True, order=True)
 class MessageQueue(Body):
-    """One queue of a topic on one broker; also the member name in some maps."""
+    """One queue of a topic on one broker; also used as a member name in some maps."""
 
     topic: str
     broker_name: str
@@ -22,7 +22,7 @@ class MessageQueue(Body):
 
 @body()
 class SubscriptionData(Body):
-    """What a group wants of a topic. code_set holds the Java hash of each tag."""
+    """Subscription of a group to a topic. code_set holds the Java hash code of each tag."""
 
     topic: str
     sub_string: str = "*"
@@ -54,7 +54,7 @@ class ConsumerData(Body):
 
 @body(wire={"client_id": "clientID"}, aliases={"client_id": ("clientId",)})
 class HeartbeatData(Body):
-    """What a client tells a broker about itself (34)."""
+    """Body of a client heartbeat (34)."""
 
     client_id: str
     producer_data_set: list[ProducerData] = field(default_factory=list)
@@ -63,7 +63,7 @@ class HeartbeatData(Body):
 
 @body()
 class CheckClientRequest(Body):
-    """A subscription to be checked (46)."""
+    """A subscription to validate (46)."""
 
     client_id: str
     group: str
@@ -88,14 +88,14 @@ class LockBatchRequest(Body):
 
 @body(wire={"lock_ok_mq_set": "lockOKMQSet"})
 class LockBatchResponse(Body):
-    """Queues that the client now holds (41)."""
+    """Queues that the client has locked (41)."""
 
     lock_ok_mq_set: list[MessageQueue] = field(default_factory=list)
 
 
 @body()
 class SubscriptionGroupConfig(Body):
-    """Settings of a consumer group on one broker (200)."""
+    """Configuration of a consumer group on one broker (200)."""
 
     group_name: str
     consume_enable: bool = True

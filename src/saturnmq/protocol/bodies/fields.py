@@ -1,11 +1,10 @@
-"""Turns a class of annotated members into a JSON body: its member names, its reader and its writer.
+"""The `@body` decorator: derives member names, reader and writer of a JSON body class from its annotated members.
 
-Rules of this file: it knows how Python types lie in JSON (spec 00 section 3.5), never which body has which member.
-Readers and writers are put together once, when the class is made. What is missing or null becomes the member's default,
-what is unknown is ignored, numbers and booleans may be text. Members are written in the order of their names, as the
-original does; None is left out.
+This module knows how Python types map to JSON (docs/spec/00 section 3.5), not which body has which member. Readers and writers are
+built once, when the class is created. A missing or null member takes its default, unknown members are ignored, numbers and
+booleans may be given as text. Members are written in the order of their names, as Apache RocketMQ does; None is omitted.
 """
-# No annotation here is postponed: `body` reads them while the class is made.
+# No `from __future__ import annotations`: `body` evaluates the annotations when it creates the class.
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -17,11 +16,11 @@ from saturnmq.protocol.headers.fields import camel_case
 from saturnmq.protocol.json_dialect import ObjectKey, dumps, json_type, loads
 
 Reader = Callable[[Any, str], Any]
-Writer = Callable[[Any], Any] | None  # None: the value is JSON as it is
+Writer = Callable[[Any], Any] | None  # None: the value needs no conversion
 
 
 class MemberSpec(NamedTuple):
-    """One member of a body: attribute and JSON spelling, how to read and how to write it, other spellings to read."""
+    """One member of a body: attribute, JSON name, reader, writer, and alternative JSON names that are accepted."""
 
     attribute: str
     wire: str
@@ -31,7 +30,7 @@ class MemberSpec(NamedTuple):
 
 
 class Body:
-    """Base of all JSON bodies. Subclasses are made by `@body`."""
+    """Base class of all JSON bodies. Subclasses are created with `@body`."""
 
     __slots__ = ()
     MEMBERS: ClassVar[tuple[MemberSpec, ...]] = ()
@@ -39,14 +38,14 @@ class Body:
 
     @classmethod
     def decode(cls, data: bytes | None) -> Self:
-        """The body in these bytes, standard JSON or the dialect. Raises BodyError, also when there is none."""
+        """Decode standard JSON or the fastjson dialect. Raises BodyError, also for an empty body."""
         if not data:
             raise BodyError("the body is missing")
         return cls.from_json(loads(data))
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """The body in a parsed JSON value. Raises BodyError naming the member that is of another type."""
+        """Create the body from a parsed JSON value. Raises BodyError naming the member of a wrong type."""
         if type(value) is not dict:
             raise BodyError(f"the body is {json_type(value)}, must be an object")
         arguments = dict(cls._zeros)
@@ -59,7 +58,7 @@ class Body:
         return cls(**arguments)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dicts and lists; maps keyed by a body have ObjectKey keys."""
+        """Plain dicts and lists; a map with bodies as keys gets ObjectKey keys."""
         members = {}
         for attribute, wire, _read, write, _aliases in self.MEMBERS:
             value = getattr(self, attribute)
@@ -68,7 +67,7 @@ class Body:
         return members
 
     def encode(self) -> bytes:
-        """UTF-8 JSON without spaces."""
+        """UTF-8 JSON without whitespace."""
         return dumps(self.to_json())
 
 
@@ -83,9 +82,9 @@ def body(
     wire: Mapping[str, str] | None = None,
     aliases: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Callable[[type[B]], type[B]]:
-    """Class decorator: a slotted dataclass that reads and writes JSON.
+    """Class decorator: a slotted dataclass with JSON reader and writer.
 
-    wire: spellings that are not the camel case of the attribute. aliases: other spellings that are read, by attribute.
+    wire: JSON names other than the camel case of the attribute. aliases: by attribute, further JSON names that are accepted.
     """
     spellings, others = dict(wire or {}), dict(aliases or {})
 
@@ -99,7 +98,7 @@ def body(
             members.append(MemberSpec(name, spellings.get(name, camel_case(name)), read, write, others.get(name, ())))
             if each.default is MISSING and each.default_factory is MISSING:
                 zero: Any = each.type
-                zeros[name] = zero()  # "", 0, False: what Java has in a member that was not there
+                zeros[name] = zero()  # "", 0, False: the value Java leaves in an absent member
         made.MEMBERS = tuple(sorted(members, key=lambda member: member.wire))
         made._zeros = zeros
         return made
@@ -108,7 +107,7 @@ def body(
 
 
 def _codec(kind: Any) -> tuple[Reader, Writer]:
-    """Reader and writer of an annotation: str, int, float, bool, Any, a body, list[T], dict[K, V], T | None."""
+    """Reader and writer for an annotation: str, int, float, bool, Any, a body, list[T], dict[K, V], T | None."""
     simple: dict[Any, Reader] = {str: _text, int: _integer, float: _float, bool: _boolean, Any: _anything}
     if kind in simple:
         return simple[kind], None
@@ -169,7 +168,7 @@ def _read_key(kind: Any, key: Any, name: str) -> Any:
         return _integer(key, name)
     if kind is str:
         return key
-    return kind.from_json(loads(key))  # some clients write the object as text
+    return kind.from_json(loads(key))  # some clients write the object as a JSON string
 
 
 def _text(value: Any, name: str) -> str:

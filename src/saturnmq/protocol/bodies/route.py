@@ -1,9 +1,9 @@
-"""JSON bodies of topics, registration and routes.
+"""JSON bodies for topics, broker registration and routes.
 
-Source: spec 00 section 5, spec 01 section 2.4. Import them through `bodies`.
-Attributes are the snake case of the JSON names. A member that was missing has its default. Times are Unix ms.
+Import them through `bodies`. Attributes are the snake case of the JSON names. An absent member takes its default. Times are Unix
+ms. See docs/spec/00 section 5 and docs/spec/01 section 2.4.
 """
-# No postponed annotations: `body` reads them while the class is made.
+# No `from __future__ import annotations`: `body` evaluates the annotations when it creates the class.
 
 import struct
 import zlib
@@ -14,14 +14,14 @@ from saturnmq.protocol.bodies.fields import Body, body
 from saturnmq.protocol.errors import BodyError, LocalProtocolError
 from saturnmq.protocol.json_dialect import dumps, loads
 
-REGISTER_BYTES_MAX: Final = 64 * 1024 * 1024  # of a decompressed registration; 300,000 long topic names take half of it
+REGISTER_BYTES_MAX: Final = 64 * 1024 * 1024  # decompressed; 300,000 long topic names take half of it
 
 _I32: Final = struct.Struct(">i")
 
 
 @body(frozen=True)
 class DataVersion(Body):
-    """Version of a table; equal when both members are (NS-15)."""
+    """Version of a table. Two versions are equal when timestamp and counter are (NS-15)."""
 
     timestamp: int = 0
     counter: int = 0
@@ -33,7 +33,7 @@ class DataVersion(Body):
 
 @body()
 class TopicConfig(Body):
-    """Settings of a topic on one broker."""
+    """Configuration of a topic on one broker."""
 
     topic_name: str
     read_queue_nums: int = 16
@@ -46,27 +46,27 @@ class TopicConfig(Body):
 
 @body()
 class TopicConfigTable(Body):
-    """All topics of a broker (21, 103, topics.json)."""
+    """All topics of a broker (requests 21 and 103, topics.json)."""
 
     topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
     data_version: DataVersion = DataVersion()
 
 
-# Compressed registration (103 with compressed=true): zlib, level 9, of this, big-endian. Source: spec 01 section 2.4.
+# Compressed registration (request 103 with compressed=true): zlib, level 9, of this layout, big-endian (docs/spec/01 section 2.4).
 #   at  type  field           meaning
 #    0  i32   version_bytes   then the DataVersion as JSON
 #    .  i32   topics          count; then for each
-#    .  i32   topic_bytes     then the text "name read write perm filterType"; sysFlag and order are lost
+#    .  i32   topic_bytes     then the text "name read write perm filterType"; sysFlag and order are not carried
 #    .  i32   filters_bytes   then the filter server list as JSON
 @body()
 class RegisterBrokerBody(Body):
-    """What a broker tells the NameServer (103)."""
+    """Body of REGISTER_BROKER (103)."""
 
     topic_config_serialize_wrapper: TopicConfigTable = field(default_factory=TopicConfigTable)
     filter_server_list: list[str] = field(default_factory=list)
 
     def encode_compressed(self) -> bytes:
-        """The compressed form. Raises LocalProtocolError for a topic name with a space in it."""
+        """Encode the compressed form. Raises LocalProtocolError for a topic name that contains a space."""
         table = self.topic_config_serialize_wrapper
         parts = [table.data_version.encode()]
         topics = [_topic_line(topic) for topic in table.topic_config_table.values()]
@@ -78,7 +78,7 @@ class RegisterBrokerBody(Body):
 
     @classmethod
     def decode_compressed(cls, data: bytes | None, *, bytes_max: int = REGISTER_BYTES_MAX) -> "RegisterBrokerBody":
-        """The body in its compressed form; at most bytes_max bytes are decompressed. Raises BodyError."""
+        """Decode the compressed form, decompressing at most bytes_max bytes. Raises BodyError."""
         raw = _inflate(data or b"", bytes_max)
         version, at = _chunk(raw, 0)
         count, at = _count(raw, at)
@@ -152,7 +152,7 @@ class QueueData(Body):
 
 @body()
 class BrokerData(Body):
-    """Addresses of one broker name by broker id; 0 is the master."""
+    """Addresses of a broker name by broker id; id 0 is the master."""
 
     cluster: str = ""
     broker_name: str = ""
@@ -161,7 +161,7 @@ class BrokerData(Body):
 
 @body()
 class TopicRouteData(Body):
-    """Where a topic lives (105)."""
+    """Route of a topic: its queues and brokers (105)."""
 
     queue_datas: list[QueueData] = field(default_factory=list)
     broker_datas: list[BrokerData] = field(default_factory=list)
@@ -179,7 +179,7 @@ class ClusterInfo(Body):
 
 @body()
 class KVTable(Body):
-    """Names and text (28, 103, 219)."""
+    """Text values by name (28, 103, 219)."""
 
     table: dict[str, str] = field(default_factory=dict)
 

@@ -1,1 +1,1 @@
-"""Frames: the command of the remoting protocol and its header templates."""
+"""Frames of the remoting protocol: the command codec and header templates."""

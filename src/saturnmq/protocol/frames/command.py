@@ -1,11 +1,12 @@
-"""Commands and frames: the outermost layer of the wire.
+"""The remoting command and the codec of its frames, the outermost layer of the wire protocol.
 
-Rules of this file: bytes in, commands out, and back. It knows lengths, both header serializations and the limits of a
-frame; it knows no request code and no meaning of a header field. Any bytes either parse or raise RemoteProtocolError.
-Source: spec 00 section 3.
+Bytes in, commands out, and the reverse. This module knows frame lengths, both header serializations and the frame limits; it
+does not interpret request codes or header fields. Any input either parses or raises RemoteProtocolError.
+
+Requirements: REM-01..REM-06, REM-09, LIM-03.
 """
 
-# Frame, big-endian. Source: spec 00 section 3.1, REM-01.
+# Frame, big-endian (REM-01, docs/spec/00 section 3.1).
 #   at  type  field       meaning
 #    0  i32   length      bytes that follow this field: 4 + header + body
 #    4  u8    serialize   0 JSON, 1 ROCKETMQ
@@ -13,7 +14,7 @@ Source: spec 00 section 3.
 #    8  ...   header      JSON text, or the binary form below
 #    .  ...   body        absent when empty
 #
-# Binary header. Source: spec 00 section 3.3.
+# Binary header (docs/spec/00 section 3.3).
 #    0  i16   code
 #    2  i8    language
 #    3  i16   version
@@ -45,7 +46,7 @@ try:
         return orjson.dumps(value)
 
     json_loads: Any = orjson.loads
-except ImportError:  # orjson is a default dependency, never a required one (PKG-04)
+except ImportError:  # orjson is installed by default but must stay optional (PKG-04)
     import json
 
     def _json_dumps(value: object) -> bytes:
@@ -55,10 +56,10 @@ except ImportError:  # orjson is a default dependency, never a required one (PKG
 
 
 FRAME_BYTES_MAX: Final = 16_777_216  # length field included; `com.rocketmq.remoting.frameMaxLength`
-# The longest header is the answer to a batch: 4 MiB of one-byte messages are 65,000 ids of 33 to 57 characters.
+# The longest header is the response to a batch: 4 MiB of one-byte messages yield 65,000 ids of 33 to 57 characters.
 HEADER_BYTES_MAX: Final = 4_194_304
 EXT_FIELDS_MAX: Final = 4096
-EXT_KEY_BYTES_MAX: Final = 32_767  # what the binary form can express
+EXT_KEY_BYTES_MAX: Final = 32_767  # limit of the binary encoding (signed 16-bit length)
 JSON_DEPTH_MAX: Final = 16
 _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 
@@ -79,7 +80,7 @@ _INT32_MAX: Final = 2**31 - 1
 
 
 class Serialization(IntEnum):
-    """How a header is written; the number is the top byte of the second word (REM-01, REM-04)."""
+    """Header encoding; the number is the top byte of a frame's second word (REM-01, REM-04)."""
 
     JSON = 0
     ROCKETMQ = 1
@@ -89,7 +90,7 @@ SERIALIZE_TYPE_ENV: Final = "ROCKETMQ_SERIALIZE_TYPE"
 
 
 def own_serialization(environment: Mapping[str, str]) -> Serialization:
-    """The header serialization of requests that a process starts (REM-04). Raises ConfigError for an unknown name."""
+    """The header serialization for requests that this process sends (REM-04). Raises ConfigError for an unknown name."""
     name = environment.get(SERIALIZE_TYPE_ENV, "").strip()
     if name and name not in Serialization.__members__:
         raise ConfigError(f"environment variable {SERIALIZE_TYPE_ENV}={name!r} must be JSON or ROCKETMQ")
@@ -98,13 +99,13 @@ def own_serialization(environment: Mapping[str, str]) -> Serialization:
 
 _JSON: Final = Serialization.JSON
 _BINARY: Final = Serialization.ROCKETMQ
-_WORD_END: Final = 2 << 24  # second words from here on name no serialization
+_WORD_END: Final = 2 << 24  # second words from here on carry an unknown serialization
 _NO_TEMPLATES: Final[dict[int, list[HeaderTemplate]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """What a peer may announce, in bytes. Beyond it the connection is closed (REM-02)."""
+    """Limits on what a peer may announce, in bytes and fields. A frame beyond them closes the connection (REM-02)."""
 
     frame_bytes_max: int = FRAME_BYTES_MAX
     header_bytes_max: int = HEADER_BYTES_MAX
@@ -113,10 +114,9 @@ class FrameLimits:
 
 
 class Command:
-    """One request or response. Mutable and slotted: it lives on the hot path.
+    """One request or response. Mutable and slotted because it is on the hot path.
 
-    language and version are plain ints (unknown ones are kept). ext maps field names to text.
-    body is None when there is none.
+    language and version are plain ints, so unknown values survive. ext maps header field names to text. body is None when empty.
     """
 
     __slots__ = ("body", "code", "ext", "flag", "language", "opaque", "remark", "serialization", "version")
@@ -159,7 +159,7 @@ class Command:
         ext: dict[str, str] | None = None,
         body: bytes | None = None,
     ) -> Command:
-        """The response to this request: same opaque and serialization, bit 0 set (REM-04, REM-05)."""
+        """The response to this request: same opaque and serialization, response bit set (REM-04, REM-05)."""
         return Command(
             code,
             ext=ext,
@@ -178,7 +178,7 @@ class Command:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        """Names and sizes only: bodies and field values may hold secrets."""
+        """Field names and sizes only: bodies and field values may contain secrets."""
         kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"
         body_bytes = len(self.body) if self.body else 0
         return (
@@ -188,7 +188,7 @@ class Command:
 
 
 def encode_frame(command: Command) -> bytes:
-    """The whole frame as bytes. Raises LocalProtocolError when it cannot be expressed on the wire."""
+    """Encode a whole frame. Raises LocalProtocolError when the command does not fit the wire format."""
     body = command.body
     if body:
         return encode_head(command, len(body)) + body
@@ -196,7 +196,7 @@ def encode_frame(command: Command) -> bytes:
 
 
 def encode_head(command: Command, body_bytes: int) -> bytes:
-    """Length, header length and header of a frame whose body of body_bytes is written separately."""
+    """Encode length, header length and header of a frame whose body of body_bytes is written separately."""
     header = _encode_json(command) if command.serialization is _JSON else _encode_binary(command)
     header_bytes = len(header)
     total = 4 + header_bytes + body_bytes
@@ -247,7 +247,7 @@ def _encode_binary(command: Command) -> bytes:
 def decode_header(
     serialization: int, header: bytes, body: bytes | None, limits: FrameLimits = FrameLimits()
 ) -> Command:
-    """A command from the bytes of its header. Raises HeaderError."""
+    """Decode a command from its header bytes. Raises HeaderError, or FrameError for an unknown serialization."""
     if serialization == _JSON:
         return _decode_json(header, body, limits)
     if serialization == _BINARY:
@@ -312,7 +312,7 @@ def _decode_json(header: bytes, body: bytes | None, limits: FrameLimits) -> Comm
 
 
 def _check_depth(header: bytes) -> None:
-    """Raises HeaderError for a header nested deeper than JSON_DEPTH_MAX (LIM-03); brackets inside texts do not count."""
+    """Raise HeaderError for a header nested deeper than JSON_DEPTH_MAX (LIM-03); brackets inside strings do not count."""
     depth = 0
     for bracket in _BRACKETS.findall(_JSON_STRING.sub(b"", header)):
         depth += 1 if bracket in b"{[" else -1
@@ -321,7 +321,7 @@ def _check_depth(header: bytes) -> None:
 
 
 def _texts(ext: dict[str, Any]) -> dict[str, str]:
-    """Field values as text: numbers and booleans as Java would write them, nulls dropped (REM-09)."""
+    """Field values as text: numbers and booleans as Java writes them, nulls dropped (REM-09)."""
     texts = {}
     for key, value in ext.items():
         if value is None:
@@ -367,7 +367,7 @@ def _decode_binary(header: bytes, body: bytes | None, limits: FrameLimits) -> Co
 
 
 def _decode_entries(header: bytes, at: int, end: int, limits: FrameLimits) -> dict[str, str]:
-    """Entries between at and end. A repeated key keeps its last value, an empty value is "" (spec 00 section 7)."""
+    """Decode the entries between at and end. The last of repeated keys wins; an empty value is "" (docs/spec/00 section 7)."""
     ext: dict[str, str] = {}
     key_length, value_length = _I16.unpack_from, _I32.unpack_from
     while at < end:
@@ -389,9 +389,9 @@ def _decode_entries(header: bytes, at: int, end: int, limits: FrameLimits) -> di
 
 
 class FrameDecoder:
-    """Turns a byte stream into commands, however it is cut (REM-03). One per connection.
+    """Incremental decoder from a byte stream, chunked in any way, to commands (REM-03). One per connection.
 
-    templates: headers that repeat are read through those of earlier ones.
+    With `templates`, headers that repeat an earlier one but for a few values skip the full decode.
     """
 
     __slots__ = ("_limits", "_need", "_rest", "_templates")
@@ -399,21 +399,21 @@ class FrameDecoder:
     def __init__(self, limits: FrameLimits = FrameLimits(), templates: HeaderTemplates | None = None) -> None:
         self._limits = limits
         self._templates = templates
-        self._rest = bytearray()  # the start of a frame that is not complete yet
-        self._need = 8  # bytes that must be there before anything can be decoded
+        self._rest = bytearray()  # start of an incomplete frame
+        self._need = 8  # bytes required before the next decode attempt
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of a frame that is not complete yet; 0 between frames."""
+        """Buffered bytes of an incomplete frame; 0 between frames."""
         return len(self._rest)
 
     @property
     def need_bytes(self) -> int:
-        """Length of the frame that is not complete yet, as far as it is known; at least its first 8 bytes."""
+        """Length of the incomplete frame as far as it is known; at least the 8 bytes of length and header word."""
         return self._need
 
     def feed(self, data: bytes) -> list[Command]:
-        """Commands completed by data, in order.
+        """Return the commands completed by data, in order.
 
         Raises RemoteProtocolError; its `decoded` holds the commands that were complete before the bad frame.
         """
@@ -434,7 +434,10 @@ class FrameDecoder:
         return commands
 
     def _finish_frame(self, data: bytes, commands: list[Command]) -> int:
-        """Complete the frame whose start is there, and no more: data is not copied. Returns how much of it that took."""
+        """Complete the buffered frame, and only that one, so that the rest of data is not copied.
+
+        Returns how many bytes of data were consumed.
+        """
         rest = self._rest
         at = 0
         while True:
@@ -449,7 +452,7 @@ class FrameDecoder:
                 return at
 
     def _decode(self, data: bytes, at: int, commands: list[Command]) -> int:
-        """Add the commands of the whole frames from at on; returns where the first frame starts that is not whole."""
+        """Append the commands of the complete frames from `at` on; return where the first incomplete frame starts."""
         limits, templates = self._limits, self._templates
         known = templates.by_word if templates is not None else _NO_TEMPLATES
         length_max, end = limits.frame_bytes_max - 4, len(data)

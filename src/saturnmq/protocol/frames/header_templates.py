@@ -1,13 +1,13 @@
-"""Request headers that repeat all but a few values, read with one unpack instead of field by field.
+"""Fast path for request headers that repeat earlier ones but for a few values: one unpack instead of field-by-field decoding.
 
-A producer's headers differ in queue id, born time and properties, a consumer's in queue id and offsets; everything else is the
-same bytes again. A template keeps those bytes and the places of the values. One value, the message properties, may have any
-length; the others keep theirs. A header either fits a template byte for byte or is decoded in full: a `TemplateCommand`
-equals what `decode_header` returns for the same bytes.
+The headers of a producer differ in queue id, born time and properties, those of a consumer in queue id and offsets; all other
+bytes repeat. A template stores the constant bytes and the positions of the values. One value, the message properties, may vary
+in length; the others have a fixed length. A header either matches a template byte for byte or is decoded in full: a
+`TemplateCommand` equals what `decode_header` returns for the same bytes.
 
-Invariants: no bytes of a peer are used before the bytes around them equalled those of a header that was decoded in full; a value
-of a JSON header is one whole JSON string. Memory and time per connection are bounded by the constants below.
-Layout of a header: see `command`. Source: spec 00 sections 3.2, 3.3.
+Invariants: no value is taken from a frame before the bytes around it equal those of a header that was decoded in full; a value of
+a JSON header is one whole JSON string. Memory and time per connection are bounded by the constants below. Header layouts: see
+`command` (docs/spec/00 sections 3.2 and 3.3).
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from typing import Any, Final
 from saturnmq.protocol.codes import CommandFlag, RequestCode
 from saturnmq.protocol.frames.command import Command, Serialization, json_loads
 
-# Fields whose values differ from one request to the next; any other field makes one template per value.
+# Fields whose values differ from request to request. A different value of any other field needs another template.
 CHANGING: Final[dict[int, frozenset[str]]] = {
     int(RequestCode.SEND_MESSAGE): frozenset(("queueId", "bornTimestamp", "properties")),
     int(RequestCode.SEND_MESSAGE_V2): frozenset("egi"),
     int(RequestCode.SEND_BATCH_MESSAGE): frozenset("egi"),
     int(RequestCode.PULL_MESSAGE): frozenset(("queueId", "queueOffset", "commitOffset")),
 }
-PROPERTIES: Final = frozenset(("properties", "i"))  # of these the one whose length may change
-TEMPLATES_MAX: Final = 64  # of one connection
-CHAIN_MAX: Final = 4  # templates that are tried first for headers of one length
-WORDS_MAX: Final = 512  # lengths of headers for which those are known
-_WAIT_FIRST: Final = 256  # headers decoded in full after all templates were dropped; doubles each time
+PROPERTIES: Final = frozenset(("properties", "i"))  # the field that may vary in length
+TEMPLATES_MAX: Final = 64  # per connection
+CHAIN_MAX: Final = 4  # templates tried first for one header length
+WORDS_MAX: Final = 512  # header words with such a list
+_WAIT_FIRST: Final = 256  # headers decoded in full after all templates were dropped; doubles with every drop
 _WAIT_MAX: Final = 65_536
 
-_HEADER_AT: Final = 8  # in a frame
-_OPAQUE_AT: Final = 5  # in a header
+_HEADER_AT: Final = 8  # offset in a frame
+_OPAQUE_AT: Final = 5  # offset in a binary header
 _FLAG_AT: Final = 9
-_ENTRIES_AT: Final = 21  # when there is no remark
-_LENGTH_BYTES: Final = 4  # before a value of a binary header
+_ENTRIES_AT: Final = 21  # offset when there is no remark
+_LENGTH_BYTES: Final = 4  # length prefix of a value in a binary header
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _BINARY: Final = Serialization.ROCKETMQ
 _JSON: Final = Serialization.JSON
 _INT32_MAX: Final = 2**31 - 1
 _INT32_DIGITS: Final = 10
 _ZERO: Final = ord("0")
-_OPAQUE: Final = "\0opaque"  # not a possible field name
+_OPAQUE: Final = "\0opaque"  # cannot be a field name
 _NUMBER: Final = "\0number"
 _JSON_OPAQUE: Final = re.compile(rb'"opaque":([0-9]+)[,}]')
 _JSON_TEXT: Final = rb'"%b":"((?:[^"\\]|\\.)*)"'
@@ -58,8 +58,8 @@ Place = tuple[str, int, int]  # name, start and end of a value in a header
 class TemplateCommand(Command):
     """A request read through a template.
 
-    values: the raw text of `template.names`, valid UTF-8. text: the properties, "" where the header has none. ext is built on
-    first use.
+    values: raw text of the fields in `template.names`, valid UTF-8. text: the properties, "" if the header has none. ext is built
+    on first use.
     """
 
     __slots__ = ("_ext", "template", "text", "values")
@@ -71,7 +71,7 @@ class TemplateCommand(Command):
 
     @property
     def ext(self) -> dict[str, str]:
-        """As decode_header would have built it: same fields, same order."""
+        """The header fields, equal to those of decode_header in content and order."""
         if self._ext is None:
             self._ext = self.template.ext_of(self.values, self.text)
         return self._ext
@@ -82,12 +82,12 @@ class TemplateCommand(Command):
 
 
 class Piece:
-    """A run of bytes in a header: constants, and between them values of fixed length."""
+    """A byte range of a header: constant bytes, and values of fixed length between them."""
 
     __slots__ = ("constants", "size", "unpack")
 
     def __init__(self, header: bytes, start: int, end: int, places: list[Place]) -> None:
-        """places: of the values. Those called _NUMBER are unpacked as signed 32-bit numbers, the others as bytes."""
+        """places: positions of the values. Those named _NUMBER are unpacked as signed 32-bit integers, the others as bytes."""
         form, at = ">", start
         for name, value_at, value_end in places:
             form += f"{value_at - at}s" + ("i" if name is _NUMBER else f"{value_end - value_at}s")
@@ -98,10 +98,10 @@ class Piece:
 
 
 class HeaderTemplate:
-    """What the headers of one kind share.
+    """The parts that headers of one kind have in common.
 
-    names: the changing fields of fixed length, in the order of the header. text_name: the field of any length, if there is one.
-    parsed: owned by the handler of the request, which may keep there what follows from the shared part alone.
+    names: the varying fields of fixed length, in header order. text_name: the field of variable length, if there is one.
+    parsed: owned by the request handler, which may cache there whatever it derives from the shared fields alone.
     """
 
     __slots__ = ("_ext", "code", "flag", "language", "names", "parsed", "remark", "text_name", "version")
@@ -119,7 +119,7 @@ class HeaderTemplate:
 
     @property
     def shared(self) -> dict[str, str]:
-        """The fields that are the same in every header of the template."""
+        """The fields with the same value in every header of the template."""
         return {name: value for name, value in self._ext.items() if name not in self.names and name != self.text_name}
 
     def ext_of(self, values: tuple[bytes, ...], text: str) -> dict[str, str]:
@@ -132,12 +132,12 @@ class HeaderTemplate:
         return ext
 
     def read(self, data: bytes, at: int, end: int, header_bytes: int) -> TemplateCommand | None:
-        """The command of the complete frame data[at:end]; None when its header does not fit."""
+        """The command of the complete frame data[at:end]; None when its header does not match."""
         raise NotImplementedError
 
 
 class BinaryTemplate(HeaderTemplate):
-    """Headers of the ROCKETMQ serialization: a head up to the length of the text, the text, and a tail."""
+    """Headers in ROCKETMQ serialization: a head up to and including the text length, the text, and a tail."""
 
     __slots__ = ("_head", "_tail")
 
@@ -193,7 +193,9 @@ class BinaryTemplate(HeaderTemplate):
                     value.decode()
         except UnicodeDecodeError:
             return None
-        command = TemplateCommand.__new__(TemplateCommand)  # filled in place, as below: a call less per message
+        command = TemplateCommand.__new__(
+            TemplateCommand
+        )  # attributes set here and in JsonTemplate: saves a call per message
         command.code = self.code
         command.opaque = parts[1]
         command.flag = self.flag
@@ -210,7 +212,7 @@ class BinaryTemplate(HeaderTemplate):
 
 
 class JsonTemplate(HeaderTemplate):
-    """Headers of the JSON serialization. Text and opaque, in either order, have any length; what is around them is in pieces."""
+    """Headers in JSON serialization. Text and opaque, in either order, vary in length; the bytes around them are pieces."""
 
     __slots__ = ("_first", "_last", "_middle", "_text_first")
 
@@ -237,7 +239,7 @@ class JsonTemplate(HeaderTemplate):
         first, middle, last = self._first, self._middle, self._last
         at += _HEADER_AT
         body_at = at + header_bytes
-        left, right = at + first.size, body_at - last.size  # of the values of any length, and what is between them
+        left, right = at + first.size, body_at - last.size  # range of the variable-length values and what lies between
         if right <= left:
             return None
         parts = first.unpack(data, at)
@@ -302,7 +304,7 @@ class JsonTemplate(HeaderTemplate):
 
 
 class HeaderTemplates:
-    """The templates of one connection. by_word: those that fitted headers with this second word of their frame, newest first."""
+    """The templates of one connection. by_word: templates that matched headers with this second frame word, newest first."""
 
     __slots__ = ("_all", "_wait", "_wait_next", "by_word")
 
@@ -316,7 +318,7 @@ class HeaderTemplates:
         return len(self._all)
 
     def read(self, data: bytes, at: int, end: int, word: int, header_bytes: int) -> TemplateCommand | None:
-        """The command of the complete frame data[at:end], read through any template that fits; None: decode it in full."""
+        """Decode the complete frame data[at:end] with any matching template; None means: decode it in full."""
         form, chain = word >> 24, self.by_word.get(word, ())
         for template in self._all:
             if template.serialization == form and template not in chain:
@@ -336,7 +338,10 @@ class HeaderTemplates:
         del chain[CHAIN_MAX:]
 
     def learn(self, word: int, header: bytes, command: Command) -> None:
-        """Keep a template of a header that was decoded in full. A peer that has too many different ones is decoded in full."""
+        """Add a template for a header that was decoded in full.
+
+        When a peer exceeds TEMPLATES_MAX, all its templates are dropped and no new ones are learned for a while.
+        """
         names = CHANGING.get(command.code)
         if names is None or command.flag & _RESPONSE:
             return
@@ -358,7 +363,7 @@ class HeaderTemplates:
 
 
 def _binary_places(header: bytes, command: Command, names: frozenset[str]) -> list[Place]:
-    """Where the changing values are in a valid header; nothing for a header that no template can stand for."""
+    """Positions of the varying values in a valid binary header; empty if no template can represent the header."""
     if command.remark is not None:
         return []
     (ext_bytes,) = _I32.unpack_from(header, _ENTRIES_AT - _LENGTH_BYTES)
@@ -376,11 +381,11 @@ def _binary_places(header: bytes, command: Command, names: frozenset[str]) -> li
         fields += 1
         if name in names:
             places.append((name, value_at, at))
-    return places if fields == len(command.ext) else []  # a repeated field: the last value counts
+    return places if fields == len(command.ext) else []  # a field is repeated (its last value would win)
 
 
 def _json_places(header: bytes, command: Command, names: frozenset[str]) -> list[Place]:
-    """The same for JSON text: every value must be where a plain reader sees it, and nothing else may be escaped."""
+    """As _binary_places, for JSON: each value must be one plain JSON string, and no other part may contain an escape."""
     numbers = list(_JSON_OPAQUE.finditer(header))
     if len(numbers) != 1 or header.count(b'"opaque"') != 1:
         return []

@@ -1,17 +1,17 @@
-"""Headers of administration, NameServer and account calls. Source: spec 00 section 5; import them through `headers`."""
-# No postponed annotations: `header` reads them while the class is made.
+"""Headers of administration, NameServer and access control requests; import them through `headers.messaging`. See docs/spec/00."""
+# No `from __future__ import annotations`: `header` evaluates the annotations when it creates the class.
 
 from saturnmq.protocol.headers.fields import Header, Int, Long, header
 
 
 @header()
 class NoFields(Header):
-    """A request or answer without header fields."""
+    """A request or response without header fields."""
 
 
 @header()
 class UpdateAndCreateTopic(Header):
-    """17. The broker ignores `order`."""
+    """UPDATE_AND_CREATE_TOPIC (17). The broker ignores `order`."""
 
     topic: str
     default_topic: str
@@ -25,14 +25,14 @@ class UpdateAndCreateTopic(Header):
 
 @header()
 class GetBrokerConfigResponse(Header):
-    """26: version is a DataVersion as JSON text."""
+    """Response to GET_BROKER_CONFIG (26). version is a DataVersion as JSON text."""
 
     version: str | None = None
 
 
 @header()
 class UpdateAndCreateAclConfig(Header):
-    """50: topic_perms and group_perms are comma lists of name=PERM."""
+    """UPDATE_AND_CREATE_ACL_CONFIG (50). topic_perms and group_perms are comma-separated lists of name=PERM."""
 
     access_key: str
     secret_key: str | None = None
@@ -46,14 +46,14 @@ class UpdateAndCreateAclConfig(Header):
 
 @header()
 class DeleteAclConfig(Header):
-    """51."""
+    """DELETE_ACL_CONFIG (51)."""
 
     access_key: str
 
 
 @header()
 class GetBrokerClusterAclInfoResponse(Header):
-    """52: versions are DataVersions as JSON text."""
+    """Response to GET_BROKER_CLUSTER_ACL_INFO (52). Versions are DataVersions as JSON text."""
 
     version: str | None = None
     all_acl_file_version: str | None = None
@@ -64,7 +64,7 @@ class GetBrokerClusterAclInfoResponse(Header):
 
 @header()
 class UpdateGlobalWhiteAddrsConfig(Header):
-    """53."""
+    """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53)."""
 
     global_white_addrs: str
     acl_file_full_path: str
@@ -72,7 +72,7 @@ class UpdateGlobalWhiteAddrsConfig(Header):
 
 @header()
 class PutKVConfig(Header):
-    """100."""
+    """PUT_KV_CONFIG (100)."""
 
     namespace: str
     key: str
@@ -81,7 +81,7 @@ class PutKVConfig(Header):
 
 @header()
 class GetKVConfig(Header):
-    """101, 102."""
+    """GET_KV_CONFIG (101) and DELETE_KV_CONFIG (102)."""
 
     namespace: str
     key: str
@@ -89,14 +89,14 @@ class GetKVConfig(Header):
 
 @header()
 class GetKVConfigResponse(Header):
-    """101."""
+    """Response to GET_KV_CONFIG (101)."""
 
     value: str | None = None
 
 
 @header()
 class RegisterBroker(Header):
-    """103: body_crc32 is over the body as sent."""
+    """REGISTER_BROKER (103). body_crc32 is the CRC-32 of the body as sent."""
 
     broker_name: str
     broker_addr: str
@@ -109,7 +109,7 @@ class RegisterBroker(Header):
 
 @header()
 class RegisterBrokerResponse(Header):
-    """103: addresses of the master's HA port and of the master; only for slaves."""
+    """Response to REGISTER_BROKER (103): the HA address and the address of the master, for slaves only."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
@@ -117,7 +117,7 @@ class RegisterBrokerResponse(Header):
 
 @header()
 class UnregisterBroker(Header):
-    """104."""
+    """UNREGISTER_BROKER (104)."""
 
     broker_name: str
     broker_addr: str
@@ -127,7 +127,7 @@ class UnregisterBroker(Header):
 
 @header()
 class GetRouteInfo(Header):
-    """105."""
+    """GET_ROUTEINFO_BY_TOPIC (105)."""
 
     topic: str
     accept_standard_json_only: bool | None = None
@@ -135,49 +135,49 @@ class GetRouteInfo(Header):
 
 @header()
 class TopicOnly(Header):
-    """202, 215, 300."""
+    """GET_TOPIC_STATS_INFO (202), DELETE_TOPIC_IN_BROKER (215) and QUERY_TOPIC_CONSUME_BY_WHO (300)."""
 
     topic: str
 
 
 @header()
 class GetConsumerConnectionList(Header):
-    """203."""
+    """GET_CONSUMER_CONNECTION_LIST (203)."""
 
     consumer_group: str
 
 
 @header()
 class GetProducerConnectionList(Header):
-    """204."""
+    """GET_PRODUCER_CONNECTION_LIST (204)."""
 
     producer_group: str
 
 
 @header()
 class BrokerNameOnly(Header):
-    """205, 327."""
+    """WIPE_WRITE_PERM_OF_BROKER (205) and ADD_WRITE_PERM_OF_BROKER (327)."""
 
     broker_name: str
 
 
 @header()
 class WipeWritePermOfBrokerResponse(Header):
-    """205."""
+    """Response to WIPE_WRITE_PERM_OF_BROKER (205)."""
 
     wipe_topic_count: Int
 
 
 @header()
 class AddWritePermOfBrokerResponse(Header):
-    """327."""
+    """Response to ADD_WRITE_PERM_OF_BROKER (327)."""
 
     add_topic_count: Int
 
 
 @header()
 class DeleteSubscriptionGroup(Header):
-    """207."""
+    """DELETE_SUBSCRIPTIONGROUP (207)."""
 
     group_name: str
     remove_offset: bool = False
@@ -185,7 +185,7 @@ class DeleteSubscriptionGroup(Header):
 
 @header()
 class GetConsumeStats(Header):
-    """208."""
+    """GET_CONSUME_STATS (208)."""
 
     consumer_group: str
     topic: str | None = None
@@ -193,7 +193,7 @@ class GetConsumeStats(Header):
 
 @header()
 class DeleteTopicInNamesrv(Header):
-    """216."""
+    """DELETE_TOPIC_IN_NAMESRV (216)."""
 
     topic: str
     cluster_name: str | None = None
@@ -201,14 +201,14 @@ class DeleteTopicInNamesrv(Header):
 
 @header()
 class GetKVListByNamespace(Header):
-    """219."""
+    """GET_KVLIST_BY_NAMESPACE (219)."""
 
     namespace: str
 
 
 @header()
 class ResetOffset(Header):
-    """220, 222."""
+    """RESET_CONSUMER_CLIENT_OFFSET (220) and INVOKE_BROKER_TO_RESET_OFFSET (222)."""
 
     topic: str
     group: str
@@ -218,7 +218,7 @@ class ResetOffset(Header):
 
 @header()
 class GetConsumerStatus(Header):
-    """221, 223."""
+    """GET_CONSUMER_STATUS_FROM_CLIENT (221) and INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223)."""
 
     topic: str
     group: str
@@ -227,14 +227,14 @@ class GetConsumerStatus(Header):
 
 @header()
 class GetTopicsByCluster(Header):
-    """224."""
+    """GET_TOPICS_BY_CLUSTER (224)."""
 
     cluster: str
 
 
 @header()
 class QueryConsumeTimeSpan(Header):
-    """303."""
+    """QUERY_CONSUME_TIME_SPAN (303)."""
 
     topic: str
     group: str
@@ -242,7 +242,7 @@ class QueryConsumeTimeSpan(Header):
 
 @header()
 class GetConsumerRunningInfo(Header):
-    """307."""
+    """GET_CONSUMER_RUNNING_INFO (307)."""
 
     consumer_group: str
     client_id: str
@@ -251,7 +251,7 @@ class GetConsumerRunningInfo(Header):
 
 @header()
 class QueryCorrectionOffset(Header):
-    """308: filter_groups is a comma list."""
+    """QUERY_CORRECTION_OFFSET (308). filter_groups is a comma-separated list."""
 
     filter_groups: str | None = None
     compare_group: str
@@ -260,7 +260,7 @@ class QueryCorrectionOffset(Header):
 
 @header()
 class ConsumeMessageDirectly(Header):
-    """309: relayed to the client with the message as body."""
+    """CONSUME_MESSAGE_DIRECTLY (309). The broker forwards it to the client with the message as body."""
 
     consumer_group: str
     client_id: str | None = None
@@ -270,7 +270,7 @@ class ConsumeMessageDirectly(Header):
 
 @header()
 class CloneGroupOffset(Header):
-    """314."""
+    """CLONE_GROUP_OFFSET (314)."""
 
     src_group: str
     dest_group: str
@@ -280,7 +280,7 @@ class CloneGroupOffset(Header):
 
 @header()
 class ViewBrokerStatsData(Header):
-    """315."""
+    """VIEW_BROKER_STATS_DATA (315)."""
 
     stats_name: str
     stats_key: str
@@ -288,14 +288,14 @@ class ViewBrokerStatsData(Header):
 
 @header()
 class GetBrokerConsumeStats(Header):
-    """317."""
+    """GET_BROKER_CONSUME_STATS (317)."""
 
     is_order: bool
 
 
 @header()
 class QueryConsumeQueue(Header):
-    """321."""
+    """QUERY_CONSUME_QUEUE (321)."""
 
     topic: str | None = None
     queue_id: Int = 0
@@ -306,7 +306,7 @@ class QueryConsumeQueue(Header):
 
 @header()
 class QueryDataVersion(Header):
-    """322: body is a DataVersion."""
+    """QUERY_DATA_VERSION (322). The body is a DataVersion."""
 
     broker_name: str
     broker_addr: str
@@ -316,14 +316,14 @@ class QueryDataVersion(Header):
 
 @header()
 class QueryDataVersionResponse(Header):
-    """322."""
+    """Response to QUERY_DATA_VERSION (322)."""
 
     changed: bool
 
 
 @header()
 class ResumeCheckHalfMessage(Header):
-    """323: msg_id is an offset message id."""
+    """RESUME_CHECK_HALF_MESSAGE (323). msg_id is an offset message id."""
 
     msg_id: str | None = None
 

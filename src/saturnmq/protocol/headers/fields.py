@@ -1,16 +1,16 @@
-"""Turns a class of annotated fields into a header: its wire names, its decoder and its encoder.
+"""The `@header` decorator: derives wire names, decoder and encoder of a header class from its annotated fields.
 
-Rules of this file: it knows how a value is written in extFields (REM-09), never which header has which field. The two
-functions of a header are compiled once, at their first use; nothing is looked up by reflection per call.
+This module knows how a value is written in extFields (REM-09), not which header has which field. The decoder and the encoder of
+a class are compiled once, on first use, so that a call needs no reflection.
 """
 
-# extFields carry text only. Source: spec 00 REM-08, REM-09.
+# Encoding of extFields, which carry text only (REM-08, REM-09).
 #   kind  python       on the wire
 #   str   str          as it is
 #   i32   int          decimal, -2147483648..2147483647
 #   i64   int          decimal, -9223372036854775808..9223372036854775807
 #   bool  bool         true / false
-# No annotation here is postponed: `header` reads them while the class is made.
+# No `from __future__ import annotations`: `header` evaluates the annotations when it creates the class.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -24,13 +24,13 @@ Int: TypeAlias = Annotated[int, "i32"]
 Long: TypeAlias = Annotated[int, "i64"]
 
 _LIMITS: Final = {"i32": (-(2**31), 2**31 - 1), "i64": (-(2**63), 2**63 - 1)}
-_SAFE_DIGITS: Final = {"i32": 10, "i64": 19}  # texts shorter than this cannot leave the range
+_SAFE_DIGITS: Final = {"i32": 10, "i64": 19}  # shorter decimal texts cannot exceed the range
 _DECIMAL: Final = re.compile(r"[+-]?\d{1,20}")
 _SECRET_FIELDS: Final = frozenset({"secretKey"})
 
 
 class FieldSpec(NamedTuple):
-    """One field of a header: attribute and wire spelling, kind (str, i32, i64, bool), and whether it must be there."""
+    """One field of a header: attribute, wire name, kind (str, i32, i64, bool), whether it is required, default."""
 
     attribute: str
     wire: str
@@ -40,22 +40,22 @@ class FieldSpec(NamedTuple):
 
 
 class Header:
-    """Base of all headers. Subclasses are made by `@header`."""
+    """Base class of all headers. Subclasses are created with `@header`."""
 
     __slots__ = ()
     FIELDS: ClassVar[tuple[FieldSpec, ...]] = ()
 
     @classmethod
     def decode(cls, ext: Mapping[str, str]) -> Self:
-        """The header in these extFields. Unknown fields are ignored (REM-08). Raises MissingField, HeaderError."""
+        """Decode extFields. Unknown fields are ignored (REM-08). Raises MissingField, HeaderError."""
         raise NotImplementedError
 
     def to_ext(self) -> dict[str, str]:
-        """A new dict of wire names to text; fields that are None are left out."""
+        """A new dict from wire names to text; fields that are None are omitted."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        """All fields but secrets."""
+        """All fields, with secrets masked."""
         shown = (
             f"{spec.attribute}={'***' if spec.wire in _SECRET_FIELDS else repr(getattr(self, spec.attribute))}"
             for spec in self.FIELDS
@@ -67,10 +67,10 @@ H = TypeVar("H", bound=Header)
 
 
 def decode_header(cls: type[H], ext: Mapping[str, str]) -> H:
-    """The header of class cls in extFields.
+    """Decode a header of class cls from extFields.
 
-    Raises MissingField ("the custom field <x> is null") for an absent field that is required, HeaderError for text
-    that is not the number it should be.
+    Raises MissingField ("the custom field <x> is null") for an absent required field, HeaderError for text that is not a valid
+    number.
     """
     return cls.decode(ext)
 
@@ -81,8 +81,8 @@ def header(
 ) -> Callable[[type[H]], type[H]]:
     """Class decorator: a slotted keyword-only dataclass with a compiled `decode` and `to_ext`.
 
-    wire: wire spellings that are not the camel case of the attribute. fields_of: other wire names for inherited fields.
-    Frozen for the type checker only: a runtime-frozen dataclass takes 1 us longer to fill (13 fields), on the hot path.
+    wire: wire names other than the camel case of the attribute. fields_of: other wire names for inherited fields.
+    Frozen for the type checker only: filling a runtime-frozen dataclass of 13 fields takes 1 us longer, on the hot path.
     """
     spellings = dict(wire or {})
 
@@ -97,9 +97,14 @@ def header(
 
 
 def _compile_at_first_use(cls: type[Header]) -> None:
-    """Give cls a `decode` and a `to_ext` that replace themselves. A process uses few of the headers; all take 15 ms to compile."""
+    """Give cls a `decode` and a `to_ext` that compile and replace themselves on first use.
 
-    compiled: dict[str, Callable[..., Any]] = {}  # also serves who kept a reference to the first function
+    A process uses few of the headers, and compiling all of them would take 15 ms at start.
+    """
+
+    compiled: dict[
+        str, Callable[..., Any]
+    ] = {}  # also used by callers that kept a reference to the uncompiled function
 
     def decode(asked: type[Header], ext: Mapping[str, str]) -> Any:
         if "decode" not in compiled:
@@ -117,7 +122,7 @@ def _compile_at_first_use(cls: type[Header]) -> None:
 
 
 def respell(specs: Iterable[FieldSpec], spellings: Mapping[str, str]) -> tuple[FieldSpec, ...]:
-    """The same fields under other wire names, in the order of spellings (attribute to wire name)."""
+    """The same fields with other wire names, in the order of spellings (attribute to wire name)."""
     by_attribute = {spec.attribute: spec for spec in specs}
     return tuple(by_attribute[attribute]._replace(wire=wire) for attribute, wire in spellings.items())
 
@@ -142,17 +147,17 @@ def camel_case(snake: str) -> str:
 
 
 def compile_decoder(specs: tuple[FieldSpec, ...]) -> Callable[..., Any]:
-    """def decode(cls, ext) for these fields, as straight-line code."""
+    """Compile `decode(cls, ext)` for these fields to straight-line code."""
     lines = ["def decode(cls, ext):", " get = ext.get"]
     for at, spec in enumerate(specs):
         lines.append(f" v{at} = get({spec.wire!r})")
-        empty = f" and v{at} != ''" if spec.kind in _LIMITS else ""  # an empty number is an absent one
+        empty = f" and v{at} != ''" if spec.kind in _LIMITS else ""  # an empty number counts as absent
         lines.append(f" if v{at} is not None{empty}:")
         lines.append(f"  {_read(spec, at)}")
         lines.append(
             f" else: raise MissingField({spec.wire!r})" if spec.required else f" else: v{at} = {spec.default!r}"
         )
-    lines.append(" made = new(cls)")  # twice as fast as calling __init__ with that many keywords
+    lines.append(" made = new(cls)")  # twice as fast as __init__ with many keywords
     lines.extend(f" made.{spec.attribute} = v{at}" for at, spec in enumerate(specs))
     lines.append(" return made")
     names: dict[str, Any] = {"MissingField": MissingField, "new": object.__new__}
@@ -170,7 +175,7 @@ def _read(spec: FieldSpec, at: int) -> str:
 
 
 def compile_encoder(specs: tuple[FieldSpec, ...]) -> Callable[..., dict[str, str]]:
-    """def to_ext(self) for these fields; fields come out in their order."""
+    """Compile `to_ext(self)` for these fields; it writes them in this order."""
     lines = ["def to_ext(self):", " ext = {}"]
     write = {"str": "v", "bool": "'true' if v else 'false'", "i32": "str(v)", "i64": "str(v)"}
     for spec in specs:
@@ -182,13 +187,13 @@ def compile_encoder(specs: tuple[FieldSpec, ...]) -> Callable[..., dict[str, str
 
 def _compiled(name: str, lines: list[str], names: dict[str, Any]) -> Callable[..., Any]:
     scope = dict(names)
-    exec("\n".join(lines), scope)  # noqa: S102 - the text is made of this package's own field names only
+    exec("\n".join(lines), scope)  # noqa: S102 - the source contains only field names of this package
     function: Callable[..., Any] = scope[name]
     return function
 
 
 def _integer(field: str, kind: str, value: Any) -> int:
-    """The number in value; also takes JSON numbers. Raises HeaderError naming field, value and range."""
+    """Parse a number, given as text or as a JSON number. Raises HeaderError with field, value and range."""
     low, high = _LIMITS[kind]
     number = None
     if type(value) is int:
@@ -201,7 +206,7 @@ def _integer(field: str, kind: str, value: Any) -> int:
 
 
 def _boolean(value: Any) -> bool:
-    """True for true in any case, False for everything else, as the original reads it."""
+    """True for "true" in any case, False for everything else, as in Apache RocketMQ."""
     return str(value).lower() == "true"
 
 

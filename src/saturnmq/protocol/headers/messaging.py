@@ -1,10 +1,10 @@
-"""Headers of the calls between clients and brokers, and the tables of all headers. Source: spec 00 section 5.
+"""Headers of the requests between clients and brokers, and the tables of all headers by request code.
 
-A header is a slotted dataclass whose attributes are the snake case of the wire names, unless said otherwise. A field
-without a default is one that the original marks as required; None is a field that is not there. Headers of
-administration, NameServer and accounts live in `headers_admin` and are found here too.
+A header is a slotted dataclass whose attributes are the snake case of the wire names unless stated otherwise. A field without a
+default is required, as in Apache RocketMQ; None means that the field is absent. The headers for administration, the NameServer and
+access control are defined in `headers.admin` and re-exported here. Field lists: docs/spec/00 section 5.
 """
-# No postponed annotations: `header` reads them while the class is made.
+# No `from __future__ import annotations`: `header` evaluates the annotations when it creates the class.
 
 from collections.abc import Mapping
 from typing import Final, Self
@@ -151,7 +151,10 @@ __all__ = [
 
 @header(wire={"broker_name": "bname"})
 class SendMessage(Header):
-    """10, 324: born_timestamp is Unix ms. 310, 320 and 325 carry the same in one-letter names."""
+    """SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324). born_timestamp is Unix ms.
+
+    Requests 310, 320 and 325 carry the same fields under one-letter names (SendMessageV2).
+    """
 
     producer_group: str
     topic: str
@@ -170,12 +173,12 @@ class SendMessage(Header):
 
     @classmethod
     def from_v2(cls, ext: Mapping[str, str]) -> Self:
-        """The header in one-letter extFields (310, 320, 325)."""
+        """Decode extFields with one-letter names (310, 320, 325)."""
         made: Self = _decode_v2(cls, ext)
         return made
 
     def to_v2_ext(self) -> dict[str, str]:
-        """extFields under one-letter names."""
+        """extFields with one-letter names."""
         return _encode_v2(self)
 
 
@@ -204,14 +207,14 @@ _encode_v2: Final = compile_encoder(_V2_FIELDS)
 
 @header(fields_of=_V2_FIELDS)
 class SendMessageV2(SendMessage):
-    """310, 320, 325: a SendMessage whose `decode` and `to_ext` use the one-letter names."""
+    """SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320) and SEND_REPLY_MESSAGE_V2 (325): SendMessage with one-letter wire names."""
 
     __slots__ = ()
 
 
 @header(wire={"region_id": "MSG_REGION", "trace_on": "TRACE_ON"})
 class SendMessageResponse(Header):
-    """10, 310, 320, 324, 325: msg_id is the offset message id, a comma list for a batch."""
+    """Response to all send requests (10, 310, 320, 324, 325). msg_id is the offset message id, comma-separated for a batch."""
 
     msg_id: str
     queue_id: Int
@@ -223,7 +226,7 @@ class SendMessageResponse(Header):
 
 @header(wire={"broker_name": "bname"})
 class PullMessage(Header):
-    """11."""
+    """PULL_MESSAGE (11)."""
 
     consumer_group: str
     topic: str
@@ -241,7 +244,7 @@ class PullMessage(Header):
 
 @header()
 class PullMessageResponse(Header):
-    """11."""
+    """Response to PULL_MESSAGE (11)."""
 
     suggest_which_broker_id: Long
     next_begin_offset: Long
@@ -251,7 +254,7 @@ class PullMessageResponse(Header):
 
 @header(wire={"unique_key_query": "_UNIQUE_KEY_QUERY"})
 class QueryMessage(Header):
-    """12: times are Unix ms."""
+    """QUERY_MESSAGE (12). Times are Unix ms."""
 
     topic: str
     key: str
@@ -263,7 +266,7 @@ class QueryMessage(Header):
 
 @header()
 class QueryMessageResponse(Header):
-    """12."""
+    """Response to QUERY_MESSAGE (12)."""
 
     index_last_update_timestamp: Long
     index_last_update_phyoffset: Long
@@ -271,7 +274,7 @@ class QueryMessageResponse(Header):
 
 @header(wire={"broker_name": "bname"})
 class QueryConsumerOffset(Header):
-    """14."""
+    """QUERY_CONSUMER_OFFSET (14)."""
 
     consumer_group: str
     topic: str
@@ -281,7 +284,7 @@ class QueryConsumerOffset(Header):
 
 @header(wire={"broker_name": "bname"})
 class UpdateConsumerOffset(Header):
-    """15."""
+    """UPDATE_CONSUMER_OFFSET (15)."""
 
     consumer_group: str
     topic: str
@@ -292,14 +295,14 @@ class UpdateConsumerOffset(Header):
 
 @header()
 class OffsetResponse(Header):
-    """14, 29, 30, 31."""
+    """Response to QUERY_CONSUMER_OFFSET (14), SEARCH_OFFSET_BY_TIMESTAMP (29), GET_MAX_OFFSET (30) and GET_MIN_OFFSET (31)."""
 
     offset: Long
 
 
 @header(wire={"broker_name": "bname"})
 class SearchOffsetByTimestamp(Header):
-    """29: timestamp is Unix ms."""
+    """SEARCH_OFFSET_BY_TIMESTAMP (29). timestamp is Unix ms."""
 
     topic: str
     queue_id: Int
@@ -309,7 +312,7 @@ class SearchOffsetByTimestamp(Header):
 
 @header(wire={"broker_name": "bname"})
 class TopicQueue(Header):
-    """30, 31, 32."""
+    """GET_MAX_OFFSET (30), GET_MIN_OFFSET (31) and GET_EARLIEST_MSG_STORETIME (32)."""
 
     topic: str
     queue_id: Int
@@ -318,21 +321,21 @@ class TopicQueue(Header):
 
 @header()
 class StoreTimeResponse(Header):
-    """32: Unix ms."""
+    """Response to GET_EARLIEST_MSG_STORETIME (32). timestamp is Unix ms."""
 
     timestamp: Long
 
 
 @header()
 class ViewMessageById(Header):
-    """33: a physical offset."""
+    """VIEW_MESSAGE_BY_ID (33). offset is a physical offset."""
 
     offset: Long
 
 
 @header(wire={"client_id": "clientID"})
 class UnregisterClient(Header):
-    """35."""
+    """UNREGISTER_CLIENT (35)."""
 
     client_id: str
     producer_group: str | None = None
@@ -341,7 +344,7 @@ class UnregisterClient(Header):
 
 @header(wire={"broker_name": "bname"})
 class ConsumerSendMsgBack(Header):
-    """36: offset is the physical offset of the message."""
+    """CONSUMER_SEND_MSG_BACK (36). offset is the physical offset of the message."""
 
     offset: Long
     group: str
@@ -355,7 +358,7 @@ class ConsumerSendMsgBack(Header):
 
 @header(wire={"broker_name": "bname"})
 class EndTransaction(Header):
-    """37: commit_or_rollback is 8, 12 or 0 (unknown)."""
+    """END_TRANSACTION (37). commit_or_rollback is 8 (commit), 12 (rollback) or 0 (unknown)."""
 
     producer_group: str
     tran_state_table_offset: Long
@@ -369,14 +372,14 @@ class EndTransaction(Header):
 
 @header()
 class ConsumerGroupOnly(Header):
-    """38, 40."""
+    """GET_CONSUMER_LIST_BY_GROUP (38) and NOTIFY_CONSUMER_IDS_CHANGED (40)."""
 
     consumer_group: str
 
 
 @header(wire={"broker_name": "bname"})
 class CheckTransactionState(Header):
-    """39."""
+    """CHECK_TRANSACTION_STATE (39)."""
 
     tran_state_table_offset: Long
     commit_log_offset: Long
@@ -388,7 +391,7 @@ class CheckTransactionState(Header):
 
 @header()
 class PushReplyMessage(Header):
-    """326: hosts are ip:port."""
+    """PUSH_REPLY_MESSAGE_TO_CLIENT (326). Hosts are ip:port."""
 
     producer_group: str
     topic: str
@@ -412,7 +415,7 @@ GetConsumerListByGroup = NotifyConsumerIdsChanged = ConsumerGroupOnly
 _UNUSED: Final = "defined, but sent and served by no release of 4.x"
 _REMOVED: Final = "the filter server was removed; a broker answers REQUEST_CODE_NOT_SUPPORTED"
 
-# Codes without a header, and why.
+# Request codes without a header class, with the reason.
 UNUSED_CODES: Final[dict[RequestCode, str]] = {
     RequestCode.QUERY_BROKER_OFFSET: _UNUSED,
     RequestCode.GET_TOPIC_CONFIG_LIST: _UNUSED,
@@ -515,7 +518,7 @@ REQUEST_HEADERS: Final[dict[RequestCode, type[Header]]] = {
     RequestCode.DELETE_EXPIRED_COMMITLOG: NoFields,
 }
 
-# Header fields of a SUCCESS answer; codes that are not here answer with none.
+# Header of a SUCCESS response; the responses to all other codes have no header fields.
 RESPONSE_HEADERS: Final[dict[RequestCode, type[Header]]] = {
     RequestCode.SEND_MESSAGE: SendMessageResponse,
     RequestCode.PULL_MESSAGE: PullMessageResponse,
