@@ -1,1 +1,1 @@
-"""Configuration: keys, properties files, environment, `--set`, validation."""
+"""Configuration: setting keys, properties files, validation of values."""

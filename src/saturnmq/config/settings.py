@@ -1,7 +1,9 @@
-"""Settings: the original's `key=value` files as typed, frozen dataclasses.
+"""Settings classes: Apache RocketMQ's `key=value` configuration as typed, frozen dataclasses.
 
-Rules of this file: text in, values out. Each field carries its Java key, default, unit, range and requirement; one pass
-finds every problem. Reading files is the caller's business. Source: spec 01 NS-02, DG-11; spec 08 CLI-10, CLI-11.
+Text in, values out; reading files is left to the caller. Each field carries its Java key, default, unit, range and requirement ID,
+and one pass reports every problem.
+
+Requirements: NS-02, DG-11, CLI-10, CLI-11.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ MASK: Final = "******"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What is known about a setting: its Java key, unit, requirement, range or choices, and whether it is a secret."""
+    """Metadata of a setting: Java key, unit, requirement ID, range or choices, and whether it is a secret."""
 
     java: str
     unit: str = ""
@@ -44,7 +46,7 @@ class Key:
     secret: bool = False
 
     def allowed(self) -> str:
-        """The allowed values, for an error text."""
+        """The allowed values, for error texts; empty if unrestricted."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if self.low is None and self.high is None:
@@ -65,13 +67,13 @@ def key(
     choices: Iterable[str] = (),
     secret: bool = False,
 ) -> Any:
-    """A dataclass field that is read from the Java key. unit "bytes" or "ms" also takes `64MiB`, `90s` (CLI-11)."""
+    """Define a settings field read from a Java key. Units "bytes" and "ms" also accept `64MiB` and `90s` (CLI-11)."""
     meta = Key(java, unit, spec, low, high, tuple(choices), secret)
     return dataclasses.field(default=default, metadata={"key": meta})
 
 
 def keys_of(cls: type[Any]) -> dict[str, tuple[str, Key]]:
-    """Java key -> (attribute, Key) of a settings class."""
+    """Map Java key to (attribute, Key) for a settings class."""
     return {
         item.metadata["key"].java: (item.name, item.metadata["key"])
         for item in dataclasses.fields(cls)
@@ -81,14 +83,14 @@ def keys_of(cls: type[Any]) -> dict[str, tuple[str, Key]]:
 
 @dataclass(frozen=True)
 class Loaded(Generic[T]):
-    """Settings with where each value came from and the keys that nobody knows."""
+    """Settings, the origin of each value that was set, and the unknown keys."""
 
     settings: T
     origins: dict[str, str]
     unknown: dict[str, str]
 
     def unknown_hints(self, known: Iterable[str]) -> list[str]:
-        """One sentence per unknown key, naming the nearest known one (CLI-10)."""
+        """One sentence per unknown key, with the closest known key if there is one (CLI-10)."""
         names = list(known)
         hints = []
         for name in self.unknown:
@@ -98,9 +100,9 @@ class Loaded(Generic[T]):
 
 
 def load(cls: type[T], *sources: tuple[str, Mapping[str, str]]) -> Loaded[T]:
-    """Settings of `cls` from sources of (origin, key -> text); later sources win.
+    """Build settings of `cls` from sources of (origin, key -> text); later sources override earlier ones.
 
-    Raises ConfigError with every problem at once: name, value, allowed range, origin.
+    Raises ConfigError with all problems at once, each with key, value, origin and allowed range.
     """
     known = keys_of(cls)
     hints = get_type_hints(cls)
@@ -132,7 +134,7 @@ def load(cls: type[T], *sources: tuple[str, Mapping[str, str]]) -> Loaded[T]:
 
 
 def parse_value(text: str, wanted: Any, meta: Key) -> Any:
-    """One value from its text. Raises ValueError that says what is allowed."""
+    """Parse one value. Raises ValueError that states what is allowed."""
     text = text.strip()
     value: Any
     if wanted is bool:
@@ -167,7 +169,7 @@ def _int(text: str) -> int:
 
 
 def parse_bool(text: str) -> bool:
-    """`true` or `false`, any case. Raises ValueError."""
+    """Parse `true` or `false` in any case. Raises ValueError."""
     lowered = text.lower()
     if lowered in ("true", "false"):
         return lowered == "true"
@@ -175,12 +177,12 @@ def parse_bool(text: str) -> bool:
 
 
 def parse_size(text: str) -> int:
-    """Bytes from `67108864`, `64MiB`, `64m`. Raises ValueError."""
+    """Parse a size such as `67108864`, `64MiB` or `64m` to bytes. Raises ValueError."""
     return _scaled(text, _SIZE_UNITS, "a size such as 67108864, 64MiB or 1GiB")
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds from `90000`, `90s`, `1.5min`, `2h`. A bare number is milliseconds. Raises ValueError."""
+    """Parse a duration such as `90000`, `90s`, `1.5min` or `2h` to ms. A bare number is ms. Raises ValueError."""
     return _scaled(text, _DURATION_UNITS_MS, "a duration such as 90000, 500ms, 90s or 2h")
 
 
@@ -193,9 +195,9 @@ def _scaled(text: str, units: Mapping[str, int], what: str) -> int:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Keys and values of a Java properties file; the last of equal keys wins.
+    """Parse the text of a Java properties file; of equal keys the last one wins.
 
-    Separators `=`, `:` and blank, `#` and `!` comments, `\\` continuation and `\\uXXXX` escapes are understood.
+    Supports the separators `=`, `:` and blank, comments with `#` and `!`, `\\` continuation lines and `\\uXXXX` escapes.
     """
     pairs: dict[str, str] = {}
     for line in _logical_lines(text):
@@ -210,7 +212,7 @@ def parse_properties(text: str) -> dict[str, str]:
     return pairs
 
 
-_LINE_END: Final = re.compile(r"\r\n?|\n")  # what Java ends a line at; str.splitlines knows more
+_LINE_END: Final = re.compile(r"\r\n?|\n")  # Java's line terminators; str.splitlines accepts more
 
 
 def _logical_lines(text: str) -> Iterable[str]:
@@ -245,7 +247,7 @@ def _unescape(text: str) -> str:
 
 
 def format_properties(pairs: Mapping[str, object]) -> str:
-    """`key=value` lines as the original prints them in GET_BROKER_CONFIG and GET_NAMESRV_CONFIG."""
+    """`key=value` lines in the format of Apache RocketMQ's GET_BROKER_CONFIG and GET_NAMESRV_CONFIG responses."""
     return "".join(f"{name}={_text(value)}\n" for name, value in pairs.items())
 
 
@@ -258,7 +260,7 @@ def _text(value: object) -> str:
 
 
 def to_properties(settings: Any, *, secrets: bool = False) -> dict[str, str]:
-    """Java key -> text of every setting; secrets masked unless asked for."""
+    """Map Java key to text for every setting; secrets are masked unless `secrets` is set."""
     pairs = {}
     for java, (attribute, meta) in keys_of(type(settings)).items():
         text = _text(getattr(settings, attribute))
@@ -267,7 +269,7 @@ def to_properties(settings: Any, *, secrets: bool = False) -> dict[str, str]:
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:
-    """Unix ms from `now`, milliseconds, or ISO 8601 (UTC unless it names a zone). Raises ValueError (CLI-11)."""
+    """Unix ms from `now`, Unix milliseconds, or ISO 8601 (UTC unless it names a zone). Raises ValueError (CLI-11)."""
     text = text.strip()
     if text == "now":
         return now_ms
