@@ -1,4 +1,4 @@
-"""The NameServer: which broker serves which topic."""
+"""The NameServer: broker registrations and topic routes."""
 
 from saturnmq.namesrv.server import NameServer
 from saturnmq.namesrv.settings import NameServerSettings

@@ -1,4 +1,7 @@
-"""Names and texts by namespace, kept in one small file. Source: spec 01 NS-24, section 7."""
+"""The NameServer's KV configuration: text values by namespace and key, persisted in one JSON file.
+
+Requirements: NS-24.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,24 @@ from saturnmq.store.files.state_file import StateFile
 
 
 class KVConfig:
-    """The table and its file; every change is on disk before it is answered."""
+    """The KV table and its file. Every change is persisted before it is acknowledged."""
 
     def __init__(self, path: Path) -> None:
         self._file = StateFile(path)
         self.table: dict[str, dict[str, str]] = {}
 
     def load(self) -> None:
-        """Read the file if there is one. Raises CorruptRecord, StoreError."""
+        """Read the file if it exists. Raises CorruptRecord, StoreError."""
         found = self._file.read(_parse)
         if found is not None:
             self.table = found
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Set one value. Raises StoreError, and nothing has changed then."""
+        """Set one value. Raises StoreError, in which case nothing has changed."""
         self._save({**self.table, namespace: {**self.table.get(namespace, {}), key: value}})
 
     def delete(self, namespace: str, key: str) -> None:
-        """Remove one value; an absent one is no error. Raises StoreError."""
+        """Remove one value; removing an absent one is not an error. Raises StoreError."""
         kept = {name: text for name, text in self.table.get(namespace, {}).items() if name != key}
         self._save({**self.table, namespace: kept} if namespace in self.table else dict(self.table))
 
@@ -36,7 +39,7 @@ class KVConfig:
         return self.table.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
-        """All of a namespace, or None."""
+        """All keys and values of a namespace, or None."""
         return self.table.get(namespace)
 
     def _save(self, table: dict[str, dict[str, str]]) -> None:

@@ -1,4 +1,4 @@
-"""What a NameServer answers: one small handler per request code, and the table that lists them. Source: spec 01 section 2."""
+"""Request handlers of the NameServer: one function per request code, and the table that maps codes to them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from saturnmq.protocol.headers.messaging import decode_header
 log = logging.getLogger(__name__)
 
 FAQ_HINT: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
-COMPLETE_FIELD: Final = "saturnmqComplete"  # our brokers say so when a registration names all their topics
+COMPLETE_FIELD: Final = "saturnmqComplete"  # set by SaturnMQ brokers when a registration lists all their topics
 
 
 class Context(Protocol):
-    """What the handlers may use."""
+    """The part of the NameServer that handlers use."""
 
     routes: RouteTable
     kv: KVConfig
@@ -47,14 +47,14 @@ Handler = Callable[[Context, object, Command, Any], Command]
 
 
 class Row(NamedTuple):
-    """One request code: its header and its handler."""
+    """Header class and handler of one request code."""
 
     header: type[Any]
     handler: Handler
 
 
 def register_broker(ctx: Context, connection: object, request: Command, header: h.RegisterBroker) -> Command:
-    """103 (NS-08..13)."""
+    """REGISTER_BROKER, 103 (NS-08..NS-13)."""
     body = request.body or b""
     if header.body_crc32 and header.body_crc32 != zlib.crc32(body) & 0x7FFFFFFF:
         raise response_error(ResponseCode.SYSTEM_ERROR, "crc32 not match")
@@ -69,7 +69,7 @@ def register_broker(ctx: Context, connection: object, request: Command, header: 
 
 
 def _check_room(ctx: Context, what: Registration) -> None:
-    """Raises ResponseError for one broker, or topic, more than are allowed (LIM-13)."""
+    """Raise ResponseError when the registration would exceed the limit on brokers or topics (LIM-13)."""
     most = ctx.settings.brokers_max
     if what.address not in ctx.routes.live and len(ctx.routes.live) >= most:
         raise response_error(ResponseCode.SYSTEM_BUSY, f"{most} brokers are registered, no more are taken (brokersMax)")
@@ -103,14 +103,14 @@ def _registration(request: Command, header: h.RegisterBroker, body: bytes) -> Re
 
 
 def unregister_broker(ctx: Context, connection: object, request: Command, header: h.UnregisterBroker) -> Command:
-    """104 (NS-18)."""
+    """UNREGISTER_BROKER, 104 (NS-18)."""
     ctx.routes.unregister(header.broker_name, header.broker_id, header.broker_addr)
     log.info("unregistered broker=%s id=%s address=%s", header.broker_name, header.broker_id, header.broker_addr)
     return request.reply()
 
 
 def query_data_version(ctx: Context, connection: object, request: Command, header: h.QueryDataVersion) -> Command:
-    """322 (NS-25)."""
+    """QUERY_DATA_VERSION, 322 (NS-25)."""
     asked = DataVersion.decode(request.body) if request.body else DataVersion(0, 0)
     changed, known = ctx.routes.version_changed(header.broker_addr, asked, ctx.now_ms(), connection)
     return request.reply(
@@ -119,7 +119,7 @@ def query_data_version(ctx: Context, connection: object, request: Command, heade
 
 
 def get_route(ctx: Context, connection: object, request: Command, header: h.GetRouteInfo) -> Command:
-    """105 (NS-20..22)."""
+    """GET_ROUTEINFO_BY_TOPIC, 105 (NS-20..NS-22)."""
     topic = header.topic
 
     def encode() -> bytes | None:
@@ -138,7 +138,7 @@ def get_route(ctx: Context, connection: object, request: Command, header: h.GetR
 
 
 def put_kv(ctx: Context, connection: object, request: Command, header: h.PutKVConfig) -> Command:
-    """100 (NS-24)."""
+    """PUT_KV_CONFIG, 100 (NS-24)."""
     if not header.namespace or not header.key:
         raise response_error(ResponseCode.SYSTEM_ERROR, "namespace or key is null")
     most = ctx.settings.kv_entries_max
@@ -150,7 +150,7 @@ def put_kv(ctx: Context, connection: object, request: Command, header: h.PutKVCo
 
 
 def get_kv(ctx: Context, connection: object, request: Command, header: h.GetKVConfig) -> Command:
-    """101."""
+    """GET_KV_CONFIG, 101."""
     value = ctx.kv.get(header.namespace, header.key)
     if value is None:
         remark = f"No config item, Namespace: {header.namespace} Key: {header.key}"
@@ -159,14 +159,14 @@ def get_kv(ctx: Context, connection: object, request: Command, header: h.GetKVCo
 
 
 def delete_kv(ctx: Context, connection: object, request: Command, header: h.GetKVConfig) -> Command:
-    """102."""
+    """DELETE_KV_CONFIG, 102."""
     ctx.kv.delete(header.namespace, header.key)
     ctx.routes.changes += 1
     return request.reply()
 
 
 def list_kv(ctx: Context, connection: object, request: Command, header: h.GetKVListByNamespace) -> Command:
-    """219."""
+    """GET_KVLIST_BY_NAMESPACE, 219."""
     entries = ctx.kv.namespace(header.namespace)
     if entries is None:
         remark = f"No config item, Namespace: {header.namespace}"
@@ -175,66 +175,66 @@ def list_kv(ctx: Context, connection: object, request: Command, header: h.GetKVL
 
 
 def cluster_info(ctx: Context, connection: object, request: Command, header: object) -> Command:
-    """106."""
+    """GET_BROKER_CLUSTER_INFO, 106."""
     return request.reply(body=ctx.routes.cluster_info().encode())
 
 
 def wipe_write_permission(ctx: Context, connection: object, request: Command, header: h.BrokerNameOnly) -> Command:
-    """205 (NS-26)."""
+    """WIPE_WRITE_PERM_OF_BROKER, 205 (NS-26)."""
     count = ctx.routes.wipe_write_permission(header.broker_name)
     return request.reply(ext={"wipeTopicCount": str(count)})
 
 
 def add_write_permission(ctx: Context, connection: object, request: Command, header: h.BrokerNameOnly) -> Command:
-    """327 (NS-26)."""
+    """ADD_WRITE_PERM_OF_BROKER, 327 (NS-26)."""
     count = ctx.routes.add_write_permission(header.broker_name)
     return request.reply(ext={"addTopicCount": str(count)})
 
 
 def all_topics(ctx: Context, connection: object, request: Command, header: object) -> Command:
-    """206."""
+    """GET_ALL_TOPIC_LIST_FROM_NAMESERVER, 206."""
     return request.reply(body=TopicList(list(ctx.routes.topics)).encode())
 
 
 def delete_topic(ctx: Context, connection: object, request: Command, header: h.DeleteTopicInNamesrv) -> Command:
-    """216 (NS-27)."""
+    """DELETE_TOPIC_IN_NAMESRV, 216 (NS-27)."""
     ctx.routes.delete_topic(header.topic, header.cluster_name or None)
     return request.reply()
 
 
 def topics_by_cluster(ctx: Context, connection: object, request: Command, header: h.GetTopicsByCluster) -> Command:
-    """224."""
+    """GET_TOPICS_BY_CLUSTER, 224."""
     return request.reply(body=TopicList(ctx.routes.topics_of_cluster(header.cluster)).encode())
 
 
 def system_topics(ctx: Context, connection: object, request: Command, header: object) -> Command:
-    """304."""
+    """GET_SYSTEM_TOPIC_LIST_FROM_NS, 304."""
     names, address = ctx.routes.system_topics()
     return request.reply(body=TopicList(names, address).encode())
 
 
 def unit_topics(ctx: Context, connection: object, request: Command, header: object) -> Command:
-    """311."""
+    """GET_UNIT_TOPIC_LIST, 311."""
     return request.reply(body=TopicList(ctx.routes.unit_topics(UNIT)).encode())
 
 
 def unit_sub_topics(ctx: Context, connection: object, request: Command, header: object) -> Command:
-    """312."""
+    """GET_HAS_UNIT_SUB_TOPIC_LIST, 312."""
     return request.reply(body=TopicList(ctx.routes.unit_topics(UNIT_SUB)).encode())
 
 
 def unit_sub_not_unit_topics(ctx: Context, connection: object, request: Command, header: object) -> Command:
-    """313."""
+    """GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, 313."""
     return request.reply(body=TopicList(ctx.routes.unit_topics(UNIT_SUB, without=UNIT)).encode())
 
 
 def get_config(ctx: Context, connection: object, request: Command, header: object) -> Command:
-    """319."""
+    """GET_NAMESRV_CONFIG, 319."""
     return request.reply(body=ctx.config_text().encode())
 
 
 def update_config(ctx: Context, connection: object, request: Command, header: object) -> Command:
-    """318 (NS-29)."""
+    """UPDATE_NAMESRV_CONFIG, 318 (NS-29)."""
     try:
         pairs = parse_properties((request.body or b"").decode())
     except UnicodeDecodeError as error:
@@ -271,7 +271,7 @@ TABLE: Final[dict[int, Row]] = {
 
 
 def process(ctx: Context, connection: object, request: Command) -> Command:
-    """The answer to a request; an unknown code is answered with code 3 (REM-10)."""
+    """Handle a request; an unknown code is answered with code 3, REQUEST_CODE_NOT_SUPPORTED (REM-10)."""
     row = TABLE.get(request.code)
     if row is None:
         return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")

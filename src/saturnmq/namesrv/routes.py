@@ -1,7 +1,9 @@
-"""Who serves which topic: the five tables of a NameServer and the rules that change them.
+"""The route table of a NameServer: topics, brokers, clusters, live brokers, filter servers, and the rules that change them.
 
-Rules of this file: no I/O and no clock; time is an argument, a broker's connection is any object compared by identity. All
-methods run to their end without a break, so nobody ever sees a half-applied registration (NS-14). Source: spec 01 section 2.
+No I/O and no clock: time is an argument, and a broker's connection is any object, compared by identity. Methods are synchronous
+and never yield to the event loop, so a half-applied registration is never visible (NS-14). Rules: docs/spec/01 section 2.
+
+Requirements: NS-07, NS-14..NS-20, NS-25..NS-28.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from saturnmq.protocol.codes import MASTER_ID, Perm, TopicSysFlag
 
 @dataclass(slots=True)
 class LiveBroker:
-    """What is known of a broker address: when it last registered (ms), its topics' version, its connection, HA address."""
+    """State of a broker address: last registration (Unix ms), version of its topics, its connection, its HA address."""
 
     updated_ms: int
     version: DataVersion
@@ -32,7 +34,7 @@ class LiveBroker:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """One registration as it arrived. topics is None when the body carried none."""
+    """One registration request. topics is None when the body carried none."""
 
     cluster: str
     broker_name: str
@@ -42,19 +44,19 @@ class Registration:
     version: DataVersion
     topics: Mapping[str, TopicConfig] | None
     filter_servers: list[str] | None = None
-    complete: bool = False  # the topics are all the broker has: drop what is not among them
+    complete: bool = False  # topics lists all topics of the broker: remove it from all others
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterResult:
-    """Answer to a slave: its master's address and HA address; empty for a master."""
+    """Response to a slave: address and HA address of its master; empty for a master."""
 
     master_address: str = ""
     ha_address: str = ""
 
 
 class RouteTable:
-    """The five tables (NS-07)."""
+    """The five tables of a NameServer (NS-07)."""
 
     def __init__(self) -> None:
         self.topics: dict[str, dict[str, QueueData]] = {}
@@ -62,12 +64,12 @@ class RouteTable:
         self.clusters: dict[str, list[str]] = {}
         self.live: dict[str, LiveBroker] = {}
         self.filter_servers: dict[str, list[str]] = {}
-        self.changes = 0  # grows with every change that a route answer could show
+        self.changes = 0  # incremented by every change that can affect a route response
 
     # ---- registration
 
     def register(self, what: Registration, connection: object, now_ms: int) -> RegisterResult:
-        """Apply a registration; the steps of spec 01 section 2.2."""
+        """Apply a registration, step by step as in docs/spec/01 section 2.2."""
         self._forget_other_names(what)
         names = self.clusters.setdefault(what.cluster, [])
         if what.broker_name not in names:
@@ -100,7 +102,7 @@ class RouteTable:
         return self._master_of(what, broker)
 
     def _forget_other_names(self, what: Registration) -> None:
-        """The address of a broker that was renamed leaves its old name: nobody else would ever remove it there."""
+        """Remove the address of a renamed broker from its old broker name, where nothing else would ever remove it."""
         for name, broker in list(self.brokers.items()):
             if name != what.broker_name and what.address in broker.broker_addrs.values():
                 self._remove_from(name, broker, what.address)
@@ -141,9 +143,9 @@ class RouteTable:
     def version_changed(
         self, address: str, version: DataVersion, now_ms: int, connection: object = None
     ) -> tuple[bool, DataVersion | None]:
-        """Whether the address must register again, and the version known (NS-25).
+        """Whether the broker at address must register again, and the version on record (NS-25).
 
-        An equal one refreshes its life, and the connection it asked over is its connection from now on (NS-17).
+        If the versions are equal, the broker counts as live from now on and is bound to the connection of this query (NS-17).
         """
         live = self.live.get(address)
         if live is None:
@@ -158,7 +160,7 @@ class RouteTable:
     # ---- removal
 
     def unregister(self, broker_name: str, broker_id: int, address: str) -> None:
-        """A broker says goodbye (NS-18); one whose place another address has taken meanwhile takes only itself away."""
+        """Unregister a broker (NS-18). If another address has taken its broker id since, that address stays registered."""
         self.live.pop(address, None)
         self.filter_servers.pop(address, None)
         broker = self.brokers.get(broker_name)
@@ -168,14 +170,14 @@ class RouteTable:
             self._drop_if_empty(broker_name)
 
     def connection_closed(self, connection: object) -> str | None:
-        """The broker addresses whose registrations came over this connection are gone; None when none did (NS-16, NS-17)."""
+        """Remove the brokers registered over this connection; return their addresses, None if there are none (NS-16, NS-17)."""
         gone = [address for address, live in self.live.items() if live.connection is connection]
         for address in gone:
             self._remove_address(address)
         return ", ".join(gone) or None
 
     def expired(self, now_ms: int, expiry_ms: int) -> list[tuple[str, object]]:
-        """Remove brokers that did not register for longer than expiry_ms; their addresses and connections (NS-15)."""
+        """Remove brokers without a registration for longer than expiry_ms; return their addresses and connections (NS-15)."""
         gone = [
             (address, live.connection) for address, live in self.live.items() if live.updated_ms + expiry_ms < now_ms
         ]
@@ -204,7 +206,7 @@ class RouteTable:
                 del self.clusters[cluster]
 
     def _drop_if_empty(self, broker_name: str) -> None:
-        """A broker name without addresses leaves its cluster and every topic; what is empty then goes too (NS-19)."""
+        """Remove a broker name without addresses from its cluster and topics, and those that become empty (NS-19)."""
         broker = self.brokers.get(broker_name)
         if broker is None or broker.broker_addrs:
             return
@@ -221,7 +223,7 @@ class RouteTable:
             del self.topics[topic]
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, everywhere or on the brokers of one cluster (NS-27)."""
+        """Remove a topic on all brokers or on the brokers of one cluster (NS-27)."""
         if topic not in self.topics:
             return
         for name in list(self.topics[topic]) if cluster is None else list(self.clusters.get(cluster, ())):
@@ -232,11 +234,11 @@ class RouteTable:
     # ---- write permission
 
     def wipe_write_permission(self, broker_name: str) -> int:
-        """Clear the write bit on every topic of the broker name; how many topics it has (NS-26)."""
+        """Clear the write bit on every topic of the broker name; return how many topics it has (NS-26)."""
         return self._each_queue(broker_name, lambda data: data.perm & ~Perm.WRITE)
 
     def add_write_permission(self, broker_name: str) -> int:
-        """Set read and write, exactly, on every topic of the broker name; how many topics it has (NS-26)."""
+        """Set the permission of every topic of the broker name to read and write; return how many topics it has (NS-26)."""
         return self._each_queue(broker_name, lambda data: int(Perm.READ | Perm.WRITE))
 
     def _each_queue(self, broker_name: str, perm: object) -> int:
@@ -249,10 +251,10 @@ class RouteTable:
         self.changes += 1
         return count
 
-    # ---- questions
+    # ---- queries
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """Queues and brokers of a topic; None unless there is at least one of each (NS-20)."""
+        """Queues and brokers of a topic; None unless it has at least one of each (NS-20)."""
         queues = self.topics.get(topic)
         if not queues:
             return None
@@ -268,22 +270,22 @@ class RouteTable:
         return TopicRouteData(list(queues.values()), brokers, filters)
 
     def cluster_info(self) -> ClusterInfo:
-        """Brokers by name, names by cluster."""
+        """Brokers by name, and broker names by cluster."""
         return ClusterInfo(dict(self.brokers), {cluster: list(names) for cluster, names in self.clusters.items()})
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Topics with a queue in the cluster; empty for an unknown one (NS-28)."""
+        """Topics with a queue in the cluster; empty for an unknown cluster (NS-28)."""
         names = set(self.clusters.get(cluster, ()))
         return [topic for topic, queues in self.topics.items() if not names.isdisjoint(queues)]
 
     def system_topics(self) -> tuple[list[str], str | None]:
-        """Cluster names, broker names, and one broker address (NS-28)."""
+        """All cluster and broker names, and the address of one broker (NS-28)."""
         names = [name for cluster, brokers in self.clusters.items() for name in (cluster, *brokers)]
         address = next((a for broker in self.brokers.values() for a in broker.broker_addrs.values()), None)
         return names, address
 
     def unit_topics(self, want: int, without: int = 0) -> list[str]:
-        """Topics whose first queue data has the wanted sysFlag bits and none of the others (311..313)."""
+        """Topics whose first queue data has one of the sysFlag bits `want` and none of `without` (311, 312, 313)."""
         return [topic for topic, flag in self._flags() if flag & want and not flag & without]
 
     def _flags(self) -> Iterable[tuple[str, int]]:

@@ -1,4 +1,7 @@
-"""The NameServer process: connections, timers, and the configuration that may be asked for. Source: spec 01 section 2."""
+"""The NameServer process: listener, timers, and configuration that administrators read and change at run time.
+
+Routes are kept in memory; only the KV configuration and the changed settings are written to disk. Runs on one event loop.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ from saturnmq.store.files.state_file import StateFile
 log = logging.getLogger(__name__)
 
 _PATH_KEYS: Final = ("kvConfigPath", "configStorePath")
-# They matter at the start only.
+# Keys that take effect at start only.
 _START_KEYS: Final = frozenset({"listenPort", "bindAddress", "rocketmqHome", "remoteConfigEnable"})
 _CACHED_ROUTES_MAX: Final = 10_000
 
 
 class _PrivateDisk(Disk):
-    """For files that hold a password: what it writes nobody else reads."""
+    """Disk access for files that contain a password: only the owner may read them."""
 
     def write_file(self, path: Path, data: bytes) -> None:
         path.touch(mode=0o600)
@@ -64,7 +67,10 @@ class NameServer:
         self._cached_at = -1
 
     async def start(self, host: str, port: int, *, chosen_by: str = CHOSEN_BY) -> tuple[str, int]:
-        """Serve; the bound address. chosen_by: as in RemotingServer.start. Raises StartError, StoreError."""
+        """Listen and start the timers; return the bound address. chosen_by: see RemotingServer.start.
+
+        Raises StartError, StoreError.
+        """
         self.kv.load()
         bound = await self._server.start(host, port, chosen_by=chosen_by)
         settings = self.settings
@@ -73,7 +79,7 @@ class NameServer:
         return bound
 
     async def stop(self) -> None:
-        """Close the listener, answer what is under way, close connections."""
+        """Close the listener, answer requests in flight, close connections."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -91,7 +97,7 @@ class NameServer:
     # ---- timers and events
 
     def scan(self) -> None:
-        """Remove and disconnect brokers that have not registered for too long (NS-15)."""
+        """Remove and disconnect brokers that have not registered within brokerChannelExpiredTime (NS-15)."""
         for address, connection in self.routes.expired(self.now_ms(), self.settings.broker_expiry_ms):
             log.warning("broker expired address=%s limit_ms=%s", address, self.settings.broker_expiry_ms)
             if isinstance(connection, Connection):
@@ -102,15 +108,15 @@ class NameServer:
             log.info("kv configuration namespace=%s keys=%s", namespace, sorted(entries))
 
     def connected(self, connection: Connection) -> None:
-        """A peer is there."""
+        """Nothing to do until the peer registers."""
 
     def closed(self, connection: Connection, reason: str) -> None:
-        """A broker whose connection is gone leaves the routes at once (NS-16)."""
+        """Remove the brokers that registered over this connection from the routes at once (NS-16)."""
         address = self.routes.connection_closed(connection)
         if address is not None:
             log.info("broker gone address=%s reason=%s", address, reason)
 
-    # ---- what the handlers use
+    # ---- Context of the request handlers
 
     def _handle(self, connection: Connection, request: Command) -> Command:
         return process(self, connection, request)
@@ -122,7 +128,7 @@ class NameServer:
         return self.settings.order_message_enable
 
     def route_bytes(self, topic: str, encode: Callable[[], bytes | None]) -> bytes | None:
-        """The encoded route of a topic, encoded once per change of the tables."""
+        """The encoded route of a topic, cached until the route table changes."""
         if self._cached_at != self.routes.changes or len(self._cache) > _CACHED_ROUTES_MAX:
             self._cache.clear()
             self._cached_at = self.routes.changes
@@ -134,13 +140,13 @@ class NameServer:
         return body
 
     def config_text(self) -> str:
-        """`key=value` lines of everything, keys that nobody knows included (NS-02, NS-29)."""
+        """`key=value` lines of all settings, including unknown keys (NS-02, NS-29)."""
         return format_properties(to_properties(self.settings) | to_properties(self.net) | self._unknown)
 
     def update_config(self, pairs: dict[str, str]) -> None:
-        """Change known settings and write them to configStorePath; keys that nobody knows are passed over (NS-29).
+        """Change settings and write them to configStorePath; unknown keys are ignored (NS-29).
 
-        Raises ConfigError for a wrong value and for a key that cannot change while this process runs; NoPermission.
+        Raises ConfigError for an invalid value or a key that cannot change at run time, NoPermission if not allowed.
         """
         if any(name in pairs for name in _PATH_KEYS):
             raise response_error(ResponseCode.NO_PERMISSION, "Can not update config path")
@@ -166,6 +172,6 @@ class NameServer:
         self.routes.changes += 1
 
     def _tls_keys(self) -> dict[str, str]:
-        """The `tls.*` keys that were given: without them the file would start a server that speaks no TLS."""
+        """The `tls.*` keys that differ from their defaults: without them the written file would disable TLS at the next start."""
         usual = to_properties(TlsSettings())
         return {name: text for name, text in to_properties(self._tls, secrets=True).items() if text != usual[name]}

@@ -1,4 +1,7 @@
-"""NameServer settings with the original's keys. Source: spec 01 NS-03, NS-04, NS-05."""
+"""NameServer settings, with Apache RocketMQ's keys.
+
+Requirements: NS-03, NS-04, NS-05.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,6 @@ class NameServerSettings:
 
 
 def stored_in(loaded: Loaded[NameServerSettings], path: str) -> Loaded[NameServerSettings]:
-    """The settings with the file that they were read from as configStorePath (NS-02)."""
+    """The settings with configStorePath set to the file they were read from (NS-02)."""
     settings = dataclasses.replace(loaded.settings, config_store_path=path)
     return dataclasses.replace(loaded, settings=settings, origins=loaded.origins | {"configStorePath": path})
