@@ -1,6 +1,13 @@
-"""Topics of SaturnMQ and Apache RocketMQ in Spark: `spark.read.format("rocketmq")` and `spark.readStream`.
+"""Spark data source for SaturnMQ and Apache RocketMQ topics, batch and streaming, read and write.
 
-The only room that imports pyspark, and that only when it is used.
+    from saturnmq.spark import session
+
+    spark = session("orders-report", name_server="localhost:9876")
+    rows = spark.read.format("rocketmq").options(nameServer="localhost:9876", topic="orders").load()
+    rows.groupBy("tags").count().show()
+
+The formats are `rocketmq` and its alias `saturnmq`. Importing this package imports neither pyspark nor pyarrow; calling its
+functions does.
 """
 
 from __future__ import annotations
@@ -12,14 +19,26 @@ if TYPE_CHECKING:
 
 
 def session(app: str = "saturnmq", *, name_server: str | None = None, **conf: str) -> SparkSession:
-    """A local Spark session with the data source registered; see `saturnmq.spark.session`."""
+    """Build or reuse a local Spark session with the data source registered.
+
+        spark = session("orders-report", name_server="localhost:9876", **{"spark.master": "local[4]"})
+
+    name_server: also commit consumer-group offsets and record the lag of the session's streams, against this cluster.
+    conf: Spark settings; they override the local defaults. Raises ConfigError for an unsupported pyspark or Java version.
+    """
     from saturnmq.spark.local_session import make_session
 
     return make_session(app, name_server=name_server, conf=conf)
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats `rocketmq` and `saturnmq` known to a session."""
+    """Register the formats `rocketmq` and `saturnmq` with an existing session.
+
+        register(spark)
+        spark.readStream.format("rocketmq").options(nameServer="localhost:9876", topic="orders").load()
+
+    Sessions built by `session` have them already.
+    """
     from saturnmq.spark.shipped import planners_see_shipped
     from saturnmq.spark.source import RocketMQDataSource, SaturnMQDataSource
 

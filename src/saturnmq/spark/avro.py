@@ -1,9 +1,12 @@
-"""Message bodies in Avro's binary encoding, of one schema, as columns. fastavro reads them; own is how Spark calls their types.
+"""Decodes message bodies in Avro's binary encoding, all of one schema, to Spark columns.
 
-A body is one datum without a header; one that ends too early or too late is none. Every item of an array has at least one byte, or
-the schema is refused, so that no body makes more items than it has bytes. Where fastavro takes more than Avro knows (a boolean 2,
-an int beyond 32 bits, branch -1, symbol -1, a decimal of too many digits), the schema that it gets is made stricter; only a number
-that goes on beyond its 64 bits stays what fastavro makes of it. Source: PIP-08; Avro 1.12 specification, binary encoding.
+fastavro decodes; the mapping to Spark types is ours. A body is one datum without a header; a body that ends too early or too late
+is invalid. Every item of an array must have at least one byte, or the schema is rejected, so that no body yields more items than it
+has bytes. Where fastavro accepts more than Avro allows (a boolean 2, an int beyond 32 bits, branch -1, symbol -1, a decimal of too
+many digits), the schema passed to it is made stricter; only a varint longer than 64 bits is still decoded as fastavro does.
+Reference: Avro 1.12 specification, binary encoding.
+
+Requirements: PIP-08.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ _INT: Final = {"type": "int", "logicalType": "saturnmq-int"}
 
 
 class _Kind(NamedTuple):
-    """How Spark calls a type, how many bytes a datum of it has at least, and the schema that fastavro reads it by."""
+    """Spark's DDL of a type, the minimum size of a datum in bytes, and the schema that fastavro reads it by."""
 
     ddl: str
     least: int
@@ -46,9 +49,10 @@ _PLAIN: Final[Mapping[str, _Kind]] = {
 
 
 class _Mapper:
-    """A schema, taken apart and put together for fastavro. Raises ConfigError for what has no columns.
+    """Converts an Avro schema to Spark DDL and to a stricter schema for fastavro.
 
-    Logical types that Spark lacks are left out, named types get names of their own.
+    Raises ConfigError for what columns cannot represent. Logical types that Spark does not have are ignored; named types are
+    renamed.
     """
 
     def __init__(self) -> None:
@@ -88,7 +92,7 @@ class _Mapper:
         return f"T{self._names}"
 
     def _union(self, branches: list[Any]) -> _Kind:
-        """A type or null; other unions have no column type."""
+        """Map a union of null and one type; other unions have no column type."""
         others = [branch for branch in branches if branch != "null"]
         if len(others) != 1 or len(branches) > 2:
             raise ConfigError(f"Avro schema: union {json.dumps(branches)} must be a type, or null and a type")
@@ -135,7 +139,7 @@ def _fixed(schema: dict[str, Any], called: str) -> _Kind:
 
 
 def _logical(plain: _Kind, schema: Mapping[str, Any]) -> _Kind:
-    """The type that logicalType says, where Spark has one; else the plain one."""
+    """Return the logical type where Spark has it, else the underlying type."""
     name = schema.get("logicalType")
     if name == "date" and plain.ddl == "INT":
         return plain._replace(ddl="DATE", schema={"type": "int", "logicalType": name})
@@ -171,7 +175,7 @@ def _read_int(data: int, _schema: Any = None, _reader: Any = None) -> int:
 
 
 def _read_decimal(data: bytes, schema: Any = None, _reader: Any = None) -> decimal.Decimal:
-    """fastavro's own rounds what has too many digits."""
+    """Decode a decimal; fastavro's own reader rounds a value of too many digits."""
     context = decimal.Context(prec=schema["precision"], traps=[decimal.InvalidOperation, decimal.Inexact])
     return context.scaleb(decimal.Decimal(int.from_bytes(data, "big", signed=True)), -schema["scale"])
 
@@ -185,9 +189,10 @@ _READERS: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 def _strict(schema: Any) -> Any:
-    """A parsed schema that is changed in place, as names refer to its parts: no branch or symbol is counted from the end.
+    """Change a parsed schema in place so that negative branch and symbol numbers are rejected.
 
-    Symbols get a dict; branches must stay a list, and what -1 to -64 find there has no reader.
+    In place, because named types refer to its parts. Symbols become a dict; branches must stay a list, so it is padded with entries
+    that have no reader, which -1 to -64 hit.
     """
     if isinstance(schema, list):
         return [*map(_strict, schema), *_NO_BRANCHES]
@@ -202,7 +207,7 @@ def _strict(schema: Any) -> Any:
 
 
 def _fastavro() -> ModuleType:
-    """The package, which knows our logical types. Raises ConfigError where it is not installed."""
+    """Import fastavro with our logical types registered. Raises ConfigError where it is not installed."""
     try:
         import fastavro
         import fastavro.read
@@ -219,13 +224,13 @@ class _Top(NamedTuple):
 
 @functools.lru_cache(maxsize=16)
 def _top(text: str) -> _Top:
-    """A schema's type and reader. Raises ConfigError."""
+    """Return the Spark type and the reader of a schema. Raises ConfigError."""
     library = _fastavro()
     try:
         made = _Mapper().kind(json.loads(text))
         if not made.ddl.startswith("STRUCT<`"):
             raise ConfigError("Avro schema: it must be a record with fields")
-        # A record around it has the same bytes, and makes a union at the top as good as any.
+        # An enclosing record has the same encoding, and makes a union at the top an ordinary field.
         outer = {"type": "record", "name": "Top", "fields": [{"name": "top", "type": made.schema}]}
         parsed = _strict(library.parse_schema(outer))
     except ConfigError:
@@ -243,16 +248,16 @@ def _top(text: str) -> _Top:
 
 
 def ddl(schema: str) -> str:
-    """Spark's type of a schema in JSON. Raises ConfigError."""
+    """Return Spark's type of a schema in JSON. Raises ConfigError."""
     return _top(schema).ddl
 
 
 def decode(schema: str, data: bytes) -> dict[str, Any]:
-    """The datum. Raises ValueError for a body that is none of the schema, ConfigError for the schema."""
+    """Decode one datum. Raises ValueError for a body that does not match the schema, ConfigError for an invalid schema."""
     read, stream = _top(schema).read, io.BytesIO(data)
     try:
         made = read(stream)
-    except Exception as error:  # what it finds there is told by EOFError, IndexError, OverflowError, and others
+    except Exception as error:  # fastavro raises EOFError, IndexError, OverflowError and others for bad data
         raise ValueError(f"no datum of the schema: {error!r}") from error
     left = len(data) - stream.tell()
     if left:
@@ -268,7 +273,7 @@ def _or_none(schema: str, data: bytes | None) -> dict[str, Any] | None:
 
 
 def column(schema: str, body: Column) -> Column:
-    """The bodies as a struct, null where a body is none of the schema. Raises ConfigError."""
+    """Return the bodies as a struct column, null where a body does not match the schema. Raises ConfigError."""
     from pyspark.sql import functions as f
 
     return f.udf(functools.partial(_or_none, schema), ddl(schema), useArrow=False)(body)

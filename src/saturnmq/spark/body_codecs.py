@@ -1,6 +1,10 @@
-"""Bodies of the sink, compressed. lz4 and zstd are pyarrow's, which is there with Spark. Source: spec 06 section 5, MSG-07."""
+"""Compression of message bodies by the sink. lz4 and zstd come from pyarrow, which Spark requires anyway.
 
-# LZ4 frame of one block, little-endian. Blocks of it are independent: Java's reader takes no others, and pyarrow makes others.
+Requirements: MSG-07.
+"""
+
+# LZ4 frame of one block, little-endian. Blocks are flagged independent: Java's reader accepts no others, and pyarrow's own
+# frame writer makes linked ones.
 #   at  type  field       meaning
 #    0  u32   magic       0x184D2204
 #    4  u8    flags       0x60: version 1, independent blocks, no checksums, no length
@@ -48,7 +52,7 @@ def _zstd(body: bytes) -> bytes:
     return packed
 
 
-# option compress -> (what packs a body of up to 4 MiB, the flags of its message)
+# option compress -> (compressor of a body of up to 4 MiB, sysFlag bits of its message)
 CODECS: Final[dict[str, tuple[Callable[[bytes], bytes], int]]] = {
     "zlib": (_zlib, ZLIB_FLAGS),
     "lz4": (_lz4, int(SysFlag.COMPRESSED | SysFlag.LZ4)),

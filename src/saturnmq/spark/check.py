@@ -1,4 +1,7 @@
-"""`saturnmq spark --check`: versions, Java, decoder, and one row through a worker. Source: SPK-13."""
+"""`saturnmq spark --check`: reports versions, Java and the decoder, and sends one row through a worker.
+
+Requirements: SPK-13.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from saturnmq.spark import session
 
 
 def facts(spark: SparkSession) -> dict[str, str]:
-    """What runs here. Raises Spark's error when a worker does not work."""
+    """Return the versions and the state of the worker. Raises Spark's error when a worker fails."""
     system = spark.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
     row = spark.sparkContext.parallelize([20], 1).map(lambda n: n + 22).collect()[0]
     return {
@@ -32,7 +35,7 @@ def facts(spark: SparkSession) -> dict[str, str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """0 when everything works, 1 otherwise."""
+    """Print the report; return 0 when everything works, else 1."""
     p = argparse.ArgumentParser(prog="saturnmq spark --check", description="Check what Spark needs.")
     p.add_argument("--json", action="store_true", help="one JSON document")
     p.add_argument("--quiet", action="store_true", help="no effect: nothing else is printed")

@@ -1,7 +1,9 @@
-"""Connections of a planner, worker or driver process: one client per cluster and account, on a loop in a thread of its own.
+"""Connections of a planner, worker or driver process: one client per cluster and account, on an event loop in a thread of its own.
 
-Nothing is opened at import: Spark forks its workers. A forked child starts anew. A client that nobody used for 60 s is closed.
-Source: SRC-21, SPK-11.
+Nothing is opened at import, because Spark forks its workers; a forked child starts with an empty cache. A client that was not used
+for 60 s is closed. `linked` and `Link.run` may be called from any thread; coroutines run on the loop's thread.
+
+Requirements: SRC-20, SRC-21, SPK-11.
 """
 
 from __future__ import annotations
@@ -21,16 +23,17 @@ if TYPE_CHECKING:
     from saturnmq.client.puller.puller import Puller
 
 IDLE_SECONDS: Final = 60.0
-READ_GROUP: Final = "CID_RMQ_SYS_SPARK"  # groups with this prefix exist on every broker (SRC-11)
-_BROKER_IDS: Final = {"master": 0, "slave": 1}  # of option readFrom; with two slaves either of them answers for 1
+READ_GROUP: Final = "CID_RMQ_SYS_SPARK"  # brokers create groups with this prefix on demand (SRC-11)
+_BROKER_IDS: Final = {"master": 0, "slave": 1}  # of option readFrom; without a broker of id 1 the client takes id 2
 R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class Connection:
-    """What makes two clients different. Secrets are in no repr.
+    """Identity of a client: two connections that differ in any field use two clients. Secrets are not in the repr.
 
-    read_from: auto, as brokers suggest; master or slave: that one, and another of its name while it does not answer.
+    read_from: auto: the broker id that brokers suggest; master or slave: that one, or another of its name while it does not
+    answer.
     """
 
     name_server: str = ""
@@ -47,11 +50,11 @@ class Connection:
 
     @property
     def connection(self) -> Connection:
-        """Only these fields, of whatever options they are part."""
+        """Only these fields, of any options that extend them."""
         return Connection(**{item.name: getattr(self, item.name) for item in fields(Connection)})
 
     def make_client(self) -> Client:
-        """A client that is not started. Raises ConfigError."""
+        """Return a client that is not started. Raises ConfigError."""
         from saturnmq.client.client import Client  # not at import: most planners open no connection
 
         servers = [part.strip() for part in self.name_server.replace(",", ";").split(";") if part.strip()]
@@ -70,7 +73,7 @@ class Connection:
 
 
 class _LoopThread:
-    """One event loop in one daemon thread, made on first use."""
+    """One event loop in one daemon thread, started on first use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -78,7 +81,7 @@ class _LoopThread:
         self._thread: threading.Thread | None = None
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """The result of a coroutine. Cancelled when the waiting thread is interrupted."""
+        """Run a coroutine and return its result; cancels it when the waiting thread is interrupted."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -111,7 +114,7 @@ def _puller(client: Client, read_from: str) -> Puller:
 
 
 class Link:
-    """A started client and its reader."""
+    """A started client and its puller, shared by the users of one connection."""
 
     def __init__(self, client: Client, read_from: str = "auto") -> None:
         self.client = client
@@ -121,11 +124,11 @@ class Link:
 
     @property
     def core(self) -> Core:
-        """Routes and raw requests, for what the reader has no call for."""
+        """Routes and raw requests, for calls that the puller does not have."""
         return self.client._core
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """The result of a coroutine on the clients' loop."""
+        """Run a coroutine on the clients' loop and return its result."""
         return _state.thread.run(work)
 
 
@@ -171,7 +174,7 @@ def close_all() -> None:
 
 @contextmanager
 def linked(options: Connection) -> Iterator[Link]:
-    """A client for these options, shared inside the process. Raises ConfigError for addresses that are none."""
+    """Yield the client for these options, shared inside the process. Raises ConfigError for invalid addresses."""
     state, key = _state, options.connection
     with state.lock:
         link = state.links.get(key)

@@ -1,13 +1,16 @@
-"""What the transactional sink has decided: one file per batch, made before the first message is committed. No pyspark needed.
+"""Decision log of the transactional sink: one file per batch, created before its first message is committed.
 
-The file is the commit point: while it is not there, a batch is open; when it is there, the batch is decided for ever. It is made
-whole and then linked to its name, which fails when the name exists: of two writers one wins. Source: SNK-13..16, SNK-19.
+The file is the commit point: while it does not exist, the batch is open; once it exists, the batch is decided, permanently. It is
+written under a temporary name and then linked to its final one, which fails when that exists: of two writers exactly one wins.
+Does not import pyspark.
+
+Requirements: SNK-13..SNK-16, SNK-19.
 """
 
 # Files of a decision log, in its folder:
 #   <batch>.json     {"queryId", "batchId", "tokens": [...], "pending": [[uniq, topic, broker, half offset, offset id], ...]}
-#   <batch>.journal  lines, appended and synced: "T <uniq> <Unix ms>" its end is being sent, "D ..." it was acknowledged
-#   <batch>.done     empty: every pending one was acknowledged
+#   <batch>.journal  lines, appended and fsynced: "T <uniq> <Unix ms>" the end is being sent, "D ..." it was acknowledged
+#   <batch>.done     empty: the end of every pending half was acknowledged
 
 from __future__ import annotations
 
@@ -26,8 +29,8 @@ from saturnmq.protocol.errors import ConfigError, StoreError
 
 FENCE_PROPERTY: Final = "SPARK_TX"
 END_TIMEOUT_MS: Final = 10_000
-QUIET_MS: Final = 6 * END_TIMEOUT_MS  # after so long without a word nothing is under way any more
-KEPT_BATCHES: Final = 100  # decided and done batches that are still known by name
+QUIET_MS: Final = 6 * END_TIMEOUT_MS  # after this long without a journal entry, no end request can still be in flight
+KEPT_BATCHES: Final = 100  # finished batches whose files are kept
 
 
 class Half(NamedTuple):
@@ -41,7 +44,10 @@ class Half(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """Who wrote a half message. token: one per attempt of a task, because the other four repeat after a restart (SNK-11)."""
+    """The fencing key of a half message: who wrote it.
+
+    token: one per attempt of a task, because the other four fields repeat after a restart (SNK-11).
+    """
 
     query: str
     batch: str
@@ -54,7 +60,7 @@ class Fence(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Fence | None:
-        """None for what is no fence."""
+        """Parse a fence; None for text that is not one."""
         parts = text.split("/")
         if len(parts) != 5 or not parts[2].isdigit() or not parts[3].isdigit():
             return None
@@ -62,12 +68,12 @@ class Fence(NamedTuple):
 
 
 def now_ms() -> int:
-    """Unix ms, as it is noted."""
+    """Return the Unix time in ms, as written to the journal."""
     return int(time.time() * 1000)
 
 
 def new_token() -> str:
-    """Random, so that no attempt of any run has it twice."""
+    """Return a random token, unique over all attempts of all runs."""
     return secrets.token_hex(8)
 
 
@@ -82,7 +88,7 @@ class Decision:
 
 
 class DecisionLog:
-    """The log of one query, or of one batch write."""
+    """The decision log of one query, or of one batch write."""
 
     def __init__(self, folder: str) -> None:
         """Raises ConfigError for a store that cannot create a file only if it is absent."""
@@ -97,7 +103,10 @@ class DecisionLog:
         return self.folder / f"{batch}.{kind}"
 
     def decide(self, decision: Decision) -> Decision:
-        """Note it, unless the batch was decided before; what stands. Raises OSError: then nothing may be committed."""
+        """Record the decision, unless the batch was decided before; return the one that stands.
+
+        Raises OSError: the decision is not recorded, and nothing may be committed.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self._path(decision.batch, "json")
         text = json.dumps({"queryId": decision.query, "batchId": decision.batch, "tokens": sorted(decision.tokens),
@@ -126,7 +135,7 @@ class DecisionLog:
             os.close(handle)
 
     def read(self, batch: str) -> Decision | None:
-        """None while the batch is open. Raises StoreError for a file that is damaged."""
+        """Return the decision, None while the batch is open. Raises StoreError for a damaged file."""
         path = self._path(batch, "json")
         try:
             value = json.loads(path.read_text())
@@ -138,7 +147,7 @@ class DecisionLog:
             raise StoreError(f"{path} is damaged: {error}") from error
 
     def note(self, batch: str, word: str, halves: Iterable[Half]) -> None:
-        """T: their ends are about to be sent. D: they are acknowledged. On disk when it returns."""
+        """Append to the journal and fsync. T: the ends of these halves are about to be sent. D: they are acknowledged."""
         now = now_ms()
         with self._path(batch, "journal").open("a") as handle:
             handle.write("".join(f"{word} {half.uniq} {now}\n" for half in halves))
@@ -146,7 +155,10 @@ class DecisionLog:
             os.fsync(handle.fileno())
 
     def noted(self, batch: str) -> tuple[dict[str, int], dict[str, int]]:
-        """(unique ids whose end was tried, those acknowledged), each with the Unix ms of its note. A torn last line is none."""
+        """Return (unique ids whose end was sent, those acknowledged), each with the Unix ms of its entry.
+
+        A torn last line is ignored.
+        """
         tried: dict[str, int] = {}
         done: dict[str, int] = {}
         try:
@@ -159,7 +171,7 @@ class DecisionLog:
         return tried, done
 
     def finish(self, batch: str) -> None:
-        """Every pending one is acknowledged; batches long done are forgotten."""
+        """Record that every pending half is acknowledged; delete the files of batches finished long ago."""
         self._path(batch, "done").touch()
         if batch.isdigit():
             for path in self.folder.glob("*.done"):
@@ -168,15 +180,15 @@ class DecisionLog:
                         self._path(path.stem, kind).unlink(missing_ok=True)
 
     def is_finished(self, batch: str) -> bool:
-        """Whether every pending one is acknowledged."""
+        """Whether every pending half is acknowledged."""
         return self._path(batch, "done").exists()
 
     def last(self) -> int:
-        """The newest decided batch, -1 for none."""
+        """Return the newest decided batch, -1 for none."""
         return max((int(path.stem) for path in self.folder.glob("*.json") if path.stem.isdigit()), default=-1)
 
     def open_ends(self) -> list[tuple[str, Half]]:
-        """(batch, half) that are decided and not acknowledged: what a check-back will settle, or did."""
+        """Return (batch, half) of halves that are decided and not acknowledged: a check-back will settle them, or already did."""
         found = []
         for path in sorted(self.folder.glob("*.json")):
             if not self.is_finished(path.stem):
@@ -185,11 +197,11 @@ class DecisionLog:
         return found
 
     def verdict(self, fence: Fence, uniq: str) -> TransactionState:
-        """What to answer a broker that asks about a half message (SNK-15, SNK-16).
+        """Return the answer to a broker's check-back about a half message (SNK-15, SNK-16).
 
-        A check stores a copy of the half that is asked about again: what is done is rolled back, a commit would double it. While
-        the half's end may be under way or yet to come, the answer is UNKNOWN: told to commit as well, a broker would store the
-        message twice.
+        The broker stores a copy of the half that it asks about. A half already ended is therefore rolled back: a commit would
+        store the message twice. While the half's end may be in flight or yet to come the answer is UNKNOWN, because a broker
+        that receives both commits would store the message twice as well.
         """
         decision = self.read(fence.batch)
         if decision is None:
@@ -206,6 +218,6 @@ class DecisionLog:
         return TransactionState.UNKNOWN if now_ms() - since < QUIET_MS else TransactionState.COMMIT
 
     def _written_ms(self, batch: str) -> int:
-        """When the log last said something about a batch."""
+        """Return when the files of a batch were last written, Unix ms."""
         paths = (self._path(batch, kind) for kind in ("json", "journal"))
         return max(int(path.stat().st_mtime * 1000) for path in paths if path.exists())

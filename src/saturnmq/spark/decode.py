@@ -1,8 +1,10 @@
-"""Stored records to Arrow: records that lie back to back become the columns that were asked for. No pyspark needed.
+"""Converts stored records to Arrow: back-to-back records of a block become record batches of the requested columns.
 
-numpy gathers the fixed part of all records at once and Arrow cuts texts and bodies out of the same buffer. Blocks with IPv6 hosts
-or with anything unusual go record by record through `decode_record`, which names what is wrong. No length in a record is trusted.
-The layout is the one of protocol/message.py. Source: spec 06 SRC-08, SRC-09, section 3.2.
+Fast path: numpy gathers the fixed-size part of all records at once, and Arrow slices texts and bodies out of the same buffer.
+Blocks with IPv6 hosts or anything unusual take the slow path, record by record through `decode_record`, which reports what is
+wrong. No length in a record is trusted. Layout: protocol/message.py. Does not import pyspark.
+
+Requirements: SRC-08, SRC-09.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ _BY_NAME: Final[dict[str, pa.DataType]] = {
     "propertiesMap": pa.map_(pa.string(), pa.string()),
     "properties:map": pa.map_(pa.string(), pa.string()),
 }
-_FORMS: Final = ("properties:json", "properties:map")  # other forms of a column, as SourceOptions.form_of says them
+_FORMS: Final = ("properties:json", "properties:map")  # other formats of a column, named as by SourceOptions.form_of
 TYPES: Final[dict[str, pa.DataType]] = {name: _BY_NAME.get(name, pa.string()) for name in (*COLUMNS, *_FORMS)}
 
 _HEAD: Final = np.dtype(
@@ -65,9 +67,9 @@ _HEAD: Final = np.dtype(
 )  # fmt: skip
 _HEAD_BYTES: Final = _HEAD.itemsize
 _HEAD_RAW: Final = np.dtype(f"V{_HEAD_BYTES}")
-_V6: Final = 0x30  # the two bits for IPv6 hosts
+_V6: Final = 0x30  # sysFlag bits of IPv6 born host and store host
 _TRANSACTION: Final = 0xC
-_VISIBLE: Final = (0, 8)  # not transactional, committed
+_VISIBLE: Final = (0, 8)  # transaction states: none, committed
 HIDDEN_TOPICS: Final = frozenset({HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC})
 _TOTAL: Final = struct.Struct(">i")
 _WORD_BYTES: Final = 8
@@ -89,21 +91,22 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
-    """All fields nullable, in the order asked for."""
+    """Return the schema of the columns, in the given order; all fields nullable."""
     return pa.schema([pa.field(name_of(name), TYPES[name], nullable=True) for name in columns])
 
 
 def name_of(column: str) -> str:
-    """What a column is called, whatever its form."""
+    """Return a column's name without its format."""
     return column.partition(":")[0]
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which records become rows: queue offsets [begin, end), store times [start_ms, end_ms), one of the tags, of the topics.
+    """Which records become rows: ranges of queue offsets and store times, and sets of allowed values.
 
-    None or an empty set of texts selects all. consumer_view leaves out what consumers never see: prepared and rolled back messages
-    and what brokers keep for transactions and delays.
+    Queue offsets [begin, end), store times [start_ms, end_ms) in Unix ms. An empty set (None for queue_ids) allows every value.
+    consumer_view drops what consumers never see: prepared and rolled back messages, and the topics that brokers use internally for
+    transactions and delays.
     """
 
     begin: int = 0
@@ -119,7 +122,10 @@ class Selection:
 
 
 def record_positions(buffer: bytes | memoryview) -> Ints:
-    """Where each of the records starts that fill the buffer. Raises MessageError when one does not end where the next begins."""
+    """Return where each record starts in a buffer of back-to-back records.
+
+    Raises MessageError when a record does not end where the next begins.
+    """
     at, end = 0, len(buffer)
     found: list[int] = []
     unpack, add, last = _TOTAL.unpack_from, found.append, end - RECORD_FIXED_BYTES
@@ -146,9 +152,10 @@ def decode_block(
     check_crc: bool = False,
     decompressed: bool = True,
 ) -> pa.RecordBatch:
-    """One record batch of the records of a block that the selection wants, in their order.
+    """Return one record batch of the selected records of a block, in their order.
 
-    positions: where the records start, if known. Raises MessageError for records that do not parse, or for a wrong CRC if asked.
+    positions: where the records start, if known. Raises MessageError for records that do not parse, or with check_crc for a
+    wrong CRC.
     """
     at = record_positions(buffer) if positions is None else positions
     block: _Fast | _Slow
@@ -167,7 +174,7 @@ def decode_block(
 
 
 class _Fast:
-    """Records with IPv4 hosts whose lengths add up: columns without a loop over records."""
+    """Fast path: records with IPv4 hosts and consistent lengths, converted without a loop over records."""
 
     def __init__(self, buffer: bytes | memoryview, at: Ints, head: Any, ends: tuple[Ints, Ints, Ints]) -> None:
         self._buffer = buffer
@@ -178,11 +185,11 @@ class _Fast:
 
     @classmethod
     def of(cls, buffer: bytes | memoryview, at: Ints) -> _Fast | None:
-        """The records, None when any of them is unusual or damaged."""
+        """Return the records, None when any of them is unusual or damaged."""
         raw = np.frombuffer(buffer, dtype=np.uint8)
         if int(at.min()) < 0 or int(at.max()) + RECORD_FIXED_BYTES > len(raw):
             return None
-        # A view with a head at every byte: picking rows out of it copies 88 bytes each, which is all that this costs.
+        # A strided view with a head at every byte: the only cost is the copy of 88 bytes for each row picked out of it.
         heads = np.ndarray((len(raw) - _HEAD_BYTES + 1,), dtype=_HEAD_RAW, buffer=buffer, strides=(1,))
         head = heads[at].view(_HEAD)
         total, body_bytes = head["total"].astype(np.int64), head["body_bytes"].astype(np.int64)
@@ -294,7 +301,7 @@ class _Fast:
 
 
 class _Pairs:
-    """The property strings of a block; single properties are found without a loop over records."""
+    """The property strings of a block; looks up single properties without a loop over records."""
 
     def __init__(self, raw: pa.Array) -> None:
         self.raw = raw
@@ -303,22 +310,22 @@ class _Pairs:
         bounds = np.frombuffer(offsets, dtype=np.int32)[: rows + 1] if rows else np.zeros(1, dtype=np.int32)
         self._bounds = bounds.astype(np.int64)
         content = int(self._bounds[-1])
-        padded = np.zeros(content + _WORD_BYTES, dtype=np.uint8)  # so that a word begins at every byte
+        padded = np.zeros(content + _WORD_BYTES, dtype=np.uint8)  # so that an 8-byte word can be read at every byte
         if data is not None:
             padded[:content] = np.frombuffer(data, dtype=np.uint8)[:content]
         self._data = padded
-        # Where pairs begin: behind separators, and where a record's properties do. No pair crosses records.
+        # Pairs begin after a separator and at the start of a record's properties. No pair crosses records.
         begins = np.empty(content + 1, dtype=np.bool_)
         np.equal(padded[:content], ord(PAIR_SEPARATOR), out=begins[1:])
         begins[self._bounds] = True
-        starts = np.flatnonzero(begins)  # the last one is the end of all
+        starts = np.flatnonzero(begins)  # the last one is the end of the data
         self._starts, self._ends = starts[:-1], starts[1:] - (padded[starts[1:] - 1] == ord(PAIR_SEPARATOR))
         starts = self._starts
         words = np.ndarray((content + 1,), dtype="<u8", buffer=padded, strides=(1,))
         self._words = words[starts]
 
     def value(self, name: str) -> pa.Array:
-        """The property of each record, null when it has none or an empty one; the last of several wins, as in Java."""
+        """Return the property of each record, null when it is missing or empty; the last of several wins, as in Java."""
         mark = name.encode() + NAME_SEPARATOR.encode()
         first = mark[:_WORD_BYTES]
         mask = (1 << 8 * len(first)) - 1
@@ -330,7 +337,7 @@ class _Pairs:
         begin, end = begin[some], end[some]
         rows = len(self._bounds) - 1
         if len(begin) == rows and np.all(begin > self._bounds[:-1]) and np.all(begin < self._bounds[1:]):
-            return _texts(_cut(self._data, begin, end))  # each has one
+            return _texts(_cut(self._data, begin, end))  # every record has exactly one
         row = np.searchsorted(self._bounds, begin, side="right") - 1
         first_at, last_at = self._bounds[:-1].copy(), self._bounds[:-1].copy()
         first_at[row], last_at[row] = begin, end
@@ -340,7 +347,7 @@ class _Pairs:
 
 
 class _Slow:
-    """Records one by one, as the protocol room decodes them."""
+    """Slow path: records decoded one by one by protocol/message.py."""
 
     def __init__(self, messages: list[Message]) -> None:
         self._messages = messages
@@ -377,7 +384,7 @@ class _Slow:
 
 
 def _cut(buffer: Any, begin: Ints, end: Ints, absent: Mask | None = None) -> pa.Array:
-    """Slices of a buffer as a binary array; begin and end ascend together."""
+    """Return slices of a buffer as a binary array; begin and end must both ascend."""
     rows = len(begin)
     if not rows:
         return pa.array([], type=pa.binary())
@@ -396,7 +403,7 @@ def _texts(raw: pa.Array) -> pa.Array:
 
 
 def _hashes(tags: list[str | None]) -> pa.Array:
-    """The tags code that consume queues keep, 0 without a tag; a topic has few different tags."""
+    """Return tags codes as stored in consume queues, 0 without a tag; hashed once per distinct tag, of which a topic has few."""
     known = {tag: java_hash(tag or "") for tag in set(tags)}
     return pa.array([known[tag] for tag in tags], type=pa.int64())
 
@@ -428,7 +435,7 @@ def _has_key(text: str | None, wanted: frozenset[str]) -> bool:
 
 
 def pairs_of(raw: bytes) -> dict[str, str]:
-    """Properties by name, undecodable bytes replaced; entries without a name or value are dropped."""
+    """Parse properties by name; undecodable bytes are replaced, entries without a name or value are dropped."""
     found = {}
     for pair in raw.decode("utf-8", "replace").split(PAIR_SEPARATOR):
         name, separator, value = pair.partition(NAME_SEPARATOR)
@@ -475,12 +482,12 @@ _GETTERS: Final[dict[str, Callable[[Message], Any]]] = {
 
 
 def rebatched(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Batches of at most so many rows; empty ones are left out."""
+    """Yield batches of at most `rows` rows; empty batches are dropped."""
     for batch in batches:
         for at in range(0, batch.num_rows, rows):
             yield batch.slice(at, rows)
 
 
 def joined(blocks: Sequence[bytes]) -> bytes:
-    """Blocks of whole records as one."""
+    """Concatenate blocks of whole records."""
     return blocks[0] if len(blocks) == 1 else b"".join(blocks)

@@ -1,7 +1,9 @@
-"""Rows of a frame as requests to send: batches of messages per topic and queue. No pyspark needed.
+"""Encodes rows of a frame to send requests: batches of messages per topic and queue.
 
-Batch bodies have the layout of protocol/message.py, written here row by row without objects in between.
-Source: SNK-01, SNK-02, SNK-05, SNK-07, SNK-09.
+Batch bodies have the layout of protocol/message.py and are written row by row without intermediate objects. Does not import
+pyspark.
+
+Requirements: SNK-01, SNK-02, SNK-05, SNK-07, SNK-09.
 """
 
 from __future__ import annotations
@@ -29,11 +31,11 @@ ROW_PROPERTY: Final = "SPARK_ROW"
 
 
 class BadRowError(SaturnError):
-    """A row that is no message: which, and why."""
+    """A row that cannot be encoded as a message; the message names the row and the reason."""
 
 
 class Target(NamedTuple):
-    """Where a request goes; an empty broker name leaves the queue to the sender."""
+    """Destination of a request; an empty broker name leaves the choice of the queue to the sender."""
 
     topic: str
     broker: str = ""
@@ -42,7 +44,7 @@ class Target(NamedTuple):
 
 @dataclass
 class Request:
-    """One request and what it holds. ordered: one at a time for its target."""
+    """One send request. ordered: at most one request in flight for its target."""
 
     target: Target
     prepared: Prepared
@@ -68,10 +70,10 @@ def _clean(name: str, value: str) -> str:
 
 
 class Encoder:
-    """Collects rows of one task into requests.
+    """Collects the rows of one task into requests.
 
-    next_id: a new unique message id. row_name: the beginning of property SPARK_ROW, with option dedupe. shard_target: topic and key
-    to the queue they mean, so that keys of one queue share requests.
+    next_id: returns a new unique message id. row_name: prefix of property SPARK_ROW, with option dedupe. shard_target: maps
+    topic and sharding key to a queue, so that keys of one queue share requests.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class Encoder:
         self.last_id = ""
 
     def add(self, columns: dict[str, list[Any]], rows: int) -> Iterator[Request]:
-        """Requests that are full after these rows. Raises BadRowError naming row, column and limit."""
+        """Encode rows; yield the requests that are full. Raises BadRowError naming row, column and limit."""
         topic = self._options.topic
         bodies = columns["body"]
         empty: list[Any] = [None] * rows
@@ -120,7 +122,7 @@ class Encoder:
                 yield made
 
     def rest(self) -> Iterator[Request]:
-        """Requests that are not full."""
+        """Yield the requests that are not full."""
         for target in list(self._open):
             yield self._close(target)
 
@@ -217,5 +219,5 @@ def _epoch_ms(value: Any) -> int:
 
 
 def queue_of(target: Target) -> MessageQueue | None:
-    """The queue that a target fixes, if any."""
+    """Return the queue that a target fixes, if any."""
     return MessageQueue(target.topic, target.broker, target.queue_id) if target.broker else None

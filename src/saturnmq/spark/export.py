@@ -1,10 +1,10 @@
-"""The export pipeline under its first name; it lives in saturnmq.spark.pipelines.export."""
+"""Former module path of the export pipeline, kept for callers; the implementation is saturnmq.spark.pipelines.export."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pyarrow  # noqa: F401 - the extra is there or this module is not
+import pyarrow  # noqa: F401 - fail at import when the extra is not installed
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -16,7 +16,7 @@ POLL_SECONDS = 1
 
 @dataclass(frozen=True)
 class ExportConf:
-    """What to export and where to. max_offsets: messages per micro-batch, 0 for all at once."""
+    """What to export and where to. max_offsets: messages per micro-batch, 0 for no limit."""
 
     name_servers: str
     topic: str
@@ -43,12 +43,12 @@ class ExportConf:
 
 
 def build(spark: SparkSession, conf: ExportConf) -> StreamingQuery:
-    """Start the export; with `once` it ends by itself when it has caught up."""
+    """Start the export; with `once` the query ends when it has caught up."""
     return export.build(spark, conf._conf)
 
 
 def watch(query: StreamingQuery, title: str, *, quiet: bool) -> int:
-    """Show progress until the query ends; the rows it wrote. Raises what made it fail."""
+    """Show progress until the query ends; return the number of rows it wrote. Raises the error that failed it."""
     seen: dict[int, int] = {}
     with Report(title, quiet=quiet) as report:
         while True:

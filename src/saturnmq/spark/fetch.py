@@ -1,7 +1,10 @@
-"""One queue range read from a broker, as blocks of whole records. Runs on the loop of `connect`. No pyspark needed.
+"""Reads one queue range from a broker as blocks of whole records. Runs on the event loop of `connect`.
 
-Without a filter queue offsets are dense, so several pulls are in flight at offsets known beforehand; the original's brokers give
-32 messages an answer whatever is asked. With a filter each pull begins where the last one ended. Source: SRC-11..15, SRC-22.
+Without a filter queue offsets are dense, so several pulls are in flight at offsets computed in advance; Apache's brokers return at
+most 32 messages per response, whatever is asked for. With a filter each pull begins where the previous one ended. Does not import
+pyspark.
+
+Requirements: SRC-11..SRC-15, SRC-22.
 """
 
 from __future__ import annotations
@@ -26,10 +29,10 @@ from saturnmq.spark.ranges import QueueRange
 logger = logging.getLogger(__name__)
 
 BLOCK_BYTES: Final = 8 * 1024 * 1024
-SEGMENT_ANSWERS: Final = 8  # answers of one task; so many that a task costs little beside them
-SEGMENT_BYTES: Final = 4 * 1024 * 1024  # a task that holds so much is done, whatever sizes its messages have (SCL-06)
+SEGMENT_ANSWERS: Final = 8  # responses per asyncio task; enough that the task's own cost is small in comparison
+SEGMENT_BYTES: Final = 4 * 1024 * 1024  # a task that holds this much ends, whatever the size of its messages (SCL-06)
 FILTERED_COUNT: Final = 32_768
-BULK_BYTES: Final = 1024 * 1024  # of one answer, which SaturnMQ's brokers heed; the original's give 32 messages
+BULK_BYTES: Final = 1024 * 1024  # per response; honoured by SaturnMQ's brokers, Apache's return 32 messages
 BACKOFF_S: Final = (0.1, 5.0)
 _PASSING: Final = frozenset(
     {int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.SERVICE_NOT_AVAILABLE), int(ResponseCode.FLOW_CONTROL)}
@@ -37,7 +40,7 @@ _PASSING: Final = frozenset(
 
 
 class DataLossError(StoreError):
-    """Messages that a query was to read are not there (SRC-15)."""
+    """Messages that a query should have read no longer exist (SRC-15)."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Loss:
 
 
 def met_loss(options: SourceOptions, loss: Loss) -> None:
-    """Raises DataLossError, or with failOnDataLoss=false warns and writes one JSON file to dataLossLog."""
+    """Raise DataLossError, or with failOnDataLoss=false log a warning and write one JSON file to dataLossLog."""
     if options.fail_on_data_loss:
         raise DataLossError(str(loss))
     logger.warning("%s", loss)
@@ -80,12 +83,12 @@ def _uri(text: str) -> str:
 
 
 def where(queue: MessageQueue) -> str:
-    """A queue in words."""
+    """Format a queue for messages: topic/broker/queue."""
     return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
 
 
 class RangeFetcher:
-    """Blocks of one range, in order. Not shared between tasks; `close` cancels what is in flight."""
+    """Fetches the blocks of one range, in order. Not shared between tasks; `close` cancels requests in flight."""
 
     def __init__(self, puller: Puller, piece: QueueRange, options: SourceOptions) -> None:
         self._puller = puller
@@ -99,7 +102,10 @@ class RangeFetcher:
         self._flying: deque[asyncio.Task[tuple[list[bytes], int, int]]] = deque()
 
     async def block(self) -> list[bytes] | None:
-        """Records of some thousand messages, None at the end. Raises DataLossError, StoreError, errors of final answers."""
+        """Return the records of some thousand messages, None at the end of the range.
+
+        Raises DataLossError, StoreError, and the error of a response that must not be retried.
+        """
         bodies: list[bytes] = []
         size = count = 0
         while size < BLOCK_BYTES and count < self._options.batch_rows:
@@ -112,7 +118,7 @@ class RangeFetcher:
             size += taken
             if (
                 self._filtered
-            ):  # of what the broker looked at few may have come: a block of few rows costs as much as one of many
+            ):  # the filter may drop most records: count what arrived, as small blocks cost as much as large ones
                 count += taken // RECORD_FIXED_BYTES
             else:
                 count += max(self._next - before, len(part)) if not self._flying else self._span
@@ -133,7 +139,7 @@ class RangeFetcher:
         return [result.body] if result.body else []
 
     async def _part(self) -> list[bytes] | None:
-        """The records of the next segment. The first answer says how many messages the broker gives at once."""
+        """Return the records of the next segment. The first response shows how many messages the broker returns at once."""
         if not self._span:
             if self._next >= self._end:
                 return None
@@ -158,7 +164,7 @@ class RangeFetcher:
         return bodies
 
     async def _segment(self, begin: int, end: int) -> tuple[list[bytes], int, int]:
-        """(answers, the offset behind them, end): all up to end, or SEGMENT_BYTES and the rest of an answer."""
+        """Return (response bodies, offset after them, end): all up to `end`, or as many whole responses as reach SEGMENT_BYTES."""
         bodies: list[bytes] = []
         size = 0
         while begin < end and size < SEGMENT_BYTES:
@@ -170,7 +176,10 @@ class RangeFetcher:
         return bodies, begin, end
 
     async def _pull(self, offset: int, count: int) -> PullResult:
-        """One answer that gets on: its next offset is beyond `offset`. Waits and retries until readTimeoutMs (SRC-13, SRC-14)."""
+        """Return one response that makes progress: its next offset is beyond `offset`.
+
+        Retries until readTimeoutMs (SRC-13, SRC-14).
+        """
         began, pause = time.monotonic(), BACKOFF_S[0]
         while True:
             cause: str
@@ -200,7 +209,7 @@ class RangeFetcher:
                 cause, behind = str(error), False
             waited_ms = (time.monotonic() - began) * 1000
             if waited_ms + pause * 1000 > self._options.read_timeout_ms:
-                if behind:  # not a slave that will catch up: what was planned is not there any more
+                if behind:  # a slave would have caught up by now: the planned messages no longer exist
                     self._lost(offset, self._end, cause)
                     return PullResult(PullStatus.NO_NEW_MESSAGE, self._end, 0, 0, queue=self._queue)
                 raise StoreError(

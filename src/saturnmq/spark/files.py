@@ -1,4 +1,9 @@
-"""mode=files: commit logs of stopped, running or crashed brokers as rows, without a broker. Source: spec 06 section 6."""
+"""mode=files: reads commit logs of stopped, running or crashed brokers as rows, without a broker.
+
+The store is only read. Plans use the index files or the consume queues where these can be trusted, else scan the log.
+
+Requirements: FMD-01..FMD-09.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +38,7 @@ JOINED_BYTES: Final = 4 * 1024 * 1024
 def plan_files(
     options: SourceOptions, wanted: Predicates = EVERYTHING, columns: tuple[str, ...] = COLUMNS
 ) -> list[FilePiece | QueuePiece | IndexPiece]:
-    """Tasks of a read, the end fixed now. Raises ConfigError for a path that holds no log."""
+    """Return the tasks of a read; the end is fixed now. Raises ConfigError for a path that holds no log."""
     if wanted.brokers is not None and options.broker_name not in wanted.brokers:
         return []
     if (by_index := index_files.plan_by_index(options, wanted)) is not None:
@@ -60,7 +65,7 @@ def plan_files(
 
 
 def files_selection(options: SourceOptions) -> Selection:
-    """Rows that a consumer would see, unless includeSystem."""
+    """Return the selection of rows that a consumer would see; with includeSystem, of all rows."""
     times = (options.starting_ms, options.ending_ms)
     return Selection(
         tags=options.filter.tags,
@@ -74,7 +79,10 @@ def files_selection(options: SourceOptions) -> Selection:
 def read_files(
     options: SourceOptions, columns: tuple[str, ...], given: tuple[object, ...], wanted: Predicates
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of one piece; runs in a worker. Raises CorruptRecord naming file and byte, unless corrupt says otherwise."""
+    """Yield the rows of one piece; runs in a worker.
+
+    Raises CorruptRecord naming file and byte, unless option corrupt says otherwise.
+    """
     mapper = mapper_of(options)
     select = narrowed(files_selection(options), wanted)
     if wanted.queue_ids is not None:
@@ -106,7 +114,7 @@ def _batches(
 def _by_index(
     options: SourceOptions, columns: tuple[str, ...], piece: IndexPiece, select: Selection
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of the places that the index says; a place without a record is damage (FMD-09)."""
+    """Yield the rows at the places that the index names; a place without a record is reported as damage (FMD-09)."""
     try:
         for file, chunk in index_files.records(piece):
             for bad in chunk.bad:
@@ -120,7 +128,7 @@ def _by_index(
 def _by_units(
     options: SourceOptions, columns: tuple[str, ...], piece: QueuePiece, select: Selection
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of a queue's units; a record that is not what its unit says is damage (FMD-02)."""
+    """Yield the rows of a queue's units; a record that does not match its unit is reported as damage (FMD-02)."""
     if select.topics and piece.topic not in select.topics:
         return
     select = replace(select, topics=frozenset({piece.topic}))
@@ -150,7 +158,10 @@ def _by_units(
 def _together(
     options: SourceOptions, columns: tuple[str, ...], select: Selection, near: list[tuple[FilePiece, Chunk]]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of many small chunks, decoded as one: a block costs as much as a few hundred rows do. One by one after damage."""
+    """Decode several small chunks as one block, since the fixed cost of a block equals that of a few hundred rows.
+
+    After a decoding error each chunk is decoded on its own.
+    """
     if len(near) < 2:
         for file, chunk in near:
             yield from _decoded(options, columns, file, select, chunk)
@@ -183,7 +194,7 @@ def _decode(
 def _decoded(
     options: SourceOptions, columns: tuple[str, ...], piece: FilePiece, select: Selection, chunk: Chunk
 ) -> Iterator[pa.RecordBatch]:
-    """The chunk's rows; when a record of it is damaged, record by record around it."""
+    """Yield the chunk's rows; when one of its records is damaged, bisect to isolate it."""
     try:
         yield _decode(options, columns, select, chunk.data, chunk.positions)
     except MessageError as error:

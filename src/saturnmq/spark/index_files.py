@@ -1,8 +1,10 @@
-"""mode=files, predicates on keys and uniqKey: the store's `index/` says where records may be, what it does not cover is walked.
+"""mode=files, predicates on keys and uniqKey: the store's `index/` files narrow the read, gaps in them are scanned.
 
-Only the index of a store that was stopped in good order is believed: others may lack entries. Entries hold hashes, so that rows are
-compared when they are read. A record lies where the index has an entry of it, or in a gap: before the first index file begins,
-between two, and from the record of the very last entry on. Source: FMD-09, IX-01..06; layout: store/index/index_file.py.
+The index is trusted only in a store that was shut down cleanly: otherwise entries may be missing. Entries hold hashes, so rows are
+compared again when they are read. A record lies either where the index has an entry for it, or in a gap: before the first index
+file begins, between two files, or from the record of the very last entry on. Layout: store/index/index_file.py.
+
+Requirements: FMD-09, IX-01..IX-06.
 """
 
 from __future__ import annotations
@@ -24,14 +26,16 @@ from saturnmq.spark.pushdown import Predicates
 from saturnmq.spark.queue_units import store_root
 from saturnmq.store.index.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES, key_hash, topic_hash
 
-PIECE_PLACES: Final = 32  # of one task; what is sent to it stays small
-PLACES_MAX: Final = 10_000  # so many are read sooner by walking
-STEPS_MAX: Final = 100_000  # entries of one chain
-_ENTRIES_PER_SLOT: Final = 4  # in the original's files and ours; no file says how many slots it has
+PIECE_PLACES: Final = 32  # per task; keeps the pickled task small
+PLACES_MAX: Final = 10_000  # above this number scanning the log is faster
+STEPS_MAX: Final = 100_000  # entries followed in one hash chain
+_ENTRIES_PER_SLOT: Final = (
+    4  # ratio in the files of Apache RocketMQ and SaturnMQ; the file does not record its number of slots
+)
 
 
 class IndexPiece(NamedTuple):
-    """Places in one file where records begin that may match. kind sets it apart from a FilePiece."""
+    """Places in one file where matching records may begin. kind distinguishes it from a FilePiece."""
 
     kind: str
     path: str
@@ -40,7 +44,7 @@ class IndexPiece(NamedTuple):
 
 
 class _Index:
-    """One index file, open. Only `find` and the header are used."""
+    """One open index file. Reads only the header and the entries that `find` follows."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -54,23 +58,23 @@ class _Index:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing was ever put in."""
+        """Whether the file has no entries; numbering begins at 1."""
         return self.count <= 1
 
     @property
     def is_sound(self) -> bool:
-        """The first and the last entry are what the header says: the file has as many slots as its length let us think."""
+        """Whether the first and the last entry match the header: that confirms the slot count derived from the file length."""
         first, last = self._entry(1), self._entry(self.count - 1)
         return first is not None and last is not None and (first[1], last[1]) == (self.begin, self.end)
 
     def _entry(self, number: int) -> tuple[int, int, int, int] | None:
-        """(hash, physical offset, seconds, number of the one before)."""
+        """Return (hash, physical offset, seconds since the file's first entry, number of the previous entry)."""
         at = HEADER_BYTES + SLOT_BYTES * self.slots + ENTRY_BYTES * number
         data = os.pread(self._handle, ENTRY_BYTES, at)
         return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else None
 
     def find(self, wanted: int) -> set[int] | None:
-        """Physical offsets of entries with this hash; None when they are too many to follow, or lead nowhere."""
+        """Return the physical offsets of entries with this hash; None when the chain is too long or invalid."""
         slot = os.pread(self._handle, SLOT_BYTES, HEADER_BYTES + SLOT_BYTES * (wanted % self.slots))
         number, found = int.from_bytes(slot, "big", signed=True), set[int]()
         if number >= self.count:
@@ -88,7 +92,7 @@ class _Index:
 
 
 def plan_by_index(options: SourceOptions, wanted: Predicates) -> list[FilePiece | IndexPiece] | None:
-    """Tasks for records that may have the keys; None when the index cannot tell, and all is to be read."""
+    """Return tasks for the records that may have the keys; None when the index cannot answer and the log must be scanned."""
     keys = index_keys(wanted)
     topics = frozenset(options.topics)
     if wanted.topics is not None:
@@ -111,7 +115,7 @@ def plan_by_index(options: SourceOptions, wanted: Predicates) -> list[FilePiece 
 
 
 def _looked_up(folder: Path, hashes: Iterable[int]) -> tuple[set[int], list[tuple[int, int]]] | None:
-    """(physical offsets, what each index file covers); None when a file is odd or the answer too long."""
+    """Return (physical offsets, range covered by each index file); None when a file is inconsistent or the result too large."""
     places, covered = set[int](), list[tuple[int, int]]()
     paths = sorted(p for p in folder.iterdir() if re.fullmatch(r"\d{17}", p.name)) if folder.is_dir() else []
     for path in paths:
@@ -135,8 +139,9 @@ def _looked_up(folder: Path, hashes: Iterable[int]) -> tuple[set[int], list[tupl
 
 
 def _gaps(files: list[LogFile], covered: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Parts of the log that no index file covers. The record of a last entry is in the gap behind it, unless the next file begins
-    with the same one.
+    """Return the parts of the log that no index file covers.
+
+    The record of a file's last entry belongs to the gap after it, unless the next file begins with the same record.
     """
     low, high = files[0].base, 2**63 - 1
     begins = [low, *(end for _, end in covered)]
@@ -145,7 +150,7 @@ def _gaps(files: list[LogFile], covered: list[tuple[int, int]]) -> list[tuple[in
 
 
 def _between(files: list[LogFile], begin: int, end: int, split: str) -> Iterator[FilePiece]:
-    """Tasks for a part of the log that begins with a frame, and ends with one or with the log."""
+    """Yield tasks for a part of the log that begins at a frame and ends at a frame or with the log."""
     for file, after in itertools.zip_longest(files, files[1:]):
         size = Path(file.path).stat().st_size
         last = file.base + size if after is None else min(file.base + size, after.base)
@@ -169,7 +174,10 @@ def _index_pieces(files: list[LogFile], places: list[int]) -> Iterator[IndexPiec
 
 
 def records(piece: IndexPiece) -> Iterator[tuple[FilePiece, Chunk]]:
-    """The record at each place, as a chunk of its own; damage where none begins. Raises OSError when the file is gone."""
+    """Yield the record at each place as a chunk of its own, or damage where no record begins.
+
+    Raises OSError when the file was deleted.
+    """
     handle = os.open(piece.path, os.O_RDONLY)
     try:
         for at in piece.places:

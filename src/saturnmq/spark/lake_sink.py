@@ -1,4 +1,7 @@
-"""Formats of the lake's growing tables. One is built, the others are refused with the reason. Source: PIP-03."""
+"""Formats of the lake's append-only tables: Parquet is implemented, the others are rejected with the reason.
+
+Requirements: PIP-03.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,18 @@ from saturnmq.protocol.errors import ConfigError
 
 
 class LakeSink(Protocol):
-    """Where a stream's rows go, exactly once: a batch that is run again changes nothing."""
+    """Writes a stream's rows to a table exactly once: running a batch again changes nothing."""
 
     def start(self, writer: DataStreamWriter, table: str, partition_by: Sequence[str]) -> StreamingQuery:
-        """Begin to write to the table, a path."""
+        """Start writing to the table, a path."""
         ...
 
 
 class ParquetSink:
-    """Spark's own file sink: its log in the table says which files count, its checkpoint which batches are done."""
+    """Spark's own file sink: its log in the table lists the valid files, its checkpoint the finished batches."""
 
     def start(self, writer: DataStreamWriter, table: str, partition_by: Sequence[str]) -> StreamingQuery:
-        """Begin to write to the table, a path."""
+        """Start writing to the table, a path."""
         return writer.format("parquet").option("path", table).partitionBy(*partition_by).start()
 
 
@@ -36,7 +39,7 @@ FORMATS: Final = ("parquet", *REFUSED)
 
 
 def sink_of(name: str) -> LakeSink:
-    """The sink of a format. Raises ConfigError for those that are not built, saying why."""
+    """Return the sink of a format. Raises ConfigError, with the reason, for formats that are not implemented."""
     if name in REFUSED:
         raise ConfigError(f"option --format={name}: {REFUSED[name]}")
     return ParquetSink()

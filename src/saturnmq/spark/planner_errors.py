@@ -1,4 +1,7 @@
-"""Errors of the processes that plan queries: the message without a traceback of Spark's and our frames. Source: SPK-10."""
+"""Errors of the processes that plan queries: shown as the message alone, without the traceback of Spark's and our frames.
+
+Requirements: SPK-10.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ R = TypeVar("R")
 
 
 def brief(planning: Callable[P, R]) -> Callable[P, R]:
-    """Report expected errors (wrong options, unknown topics, data loss, brokers that are away) by their message alone.
+    """Report expected errors (invalid options, unknown topics, data loss, unreachable brokers) by their message alone.
 
-    A planner process ends with its first error, so the variable hides the traceback of no other. A driver that calls the data
-    source itself is left alone, and so are defects.
+    A planner process ends with its first error, so setting the variable hides no other traceback. A driver that calls the data
+    source directly keeps its tracebacks, and so do internal errors.
     """
 
     @functools.wraps(planning)
@@ -37,6 +40,6 @@ def brief(planning: Callable[P, R]) -> Callable[P, R]:
 
 
 def _in_planner() -> bool:
-    """Whether Spark started this process: `python -m pyspark.daemon`, or a runner of pyspark."""
+    """Whether Spark started this process: `python -m pyspark.daemon`, or another pyspark runner."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name.startswith("pyspark.")

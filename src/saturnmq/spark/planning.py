@@ -1,6 +1,8 @@
-"""What planners ask brokers: queues, bounds, positions of times and groups, sizes. No pyspark needed.
+"""Broker queries of planners: queues, bounds, positions of times and groups, record sizes.
 
-Everything of one plan is asked in parallel; nothing here changes anything on a broker. Source: SRC-02..06, SRC-15, SRC-16.
+All queries of a plan run in parallel; nothing here changes state on a broker. Does not import pyspark.
+
+Requirements: SRC-02..SRC-06, SRC-15, SRC-16, SRC-19.
 """
 
 from __future__ import annotations
@@ -27,16 +29,17 @@ logger = logging.getLogger(__name__)
 
 SIZE_SAMPLES: Final = 4
 EVERYTHING: Final = Predicates()
-ASKED_AT_ONCE: Final = (
-    256  # a request's time runs from when it is sent: thousands at once would wait for each other and time out
-)
+ASKED_AT_ONCE: Final = 256  # a request's timeout starts when it is sent: thousands at once would queue and time out
 Known = dict[MessageQueue, Bounds]
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 async def gathered(ask: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
-    """The answer for each item, in order, asked in parallel but not all at once. Raises the first error (SCL-05)."""
+    """Return the result for each item, in order, with at most ASKED_AT_ONCE requests in flight.
+
+    Raises the first error (SCL-05).
+    """
     listed = list(items)
     found: dict[int, R] = {}
     waiting = iter(enumerate(listed))
@@ -55,7 +58,7 @@ async def gathered(ask: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list
 
 
 def is_system_topic(topic: str) -> bool:
-    """Topics that brokers make for themselves and for groups."""
+    """Whether brokers create the topic for themselves or for groups."""
     return (
         topic in FORBIDDEN_SEND_TOPICS
         or topic in (AUTO_CREATE_TOPIC, "BenchmarkTest")
@@ -69,7 +72,7 @@ async def _topic_list(link: Link, code: RequestCode) -> list[str]:
 
 
 async def topics_of(link: Link, options: SourceOptions) -> list[str]:
-    """The topics that the options name. A pattern matches no system, retry or dead letter topic. Raises ConfigError."""
+    """Return the topics that the options name. A pattern matches no system, retry or dead-letter topic. Raises ConfigError."""
     if options.assign is not None:
         return sorted(options.assign)
     if options.pattern is None:
@@ -89,7 +92,7 @@ async def topics_of(link: Link, options: SourceOptions) -> list[str]:
 
 
 async def queues_of(link: Link, options: SourceOptions) -> list[MessageQueue]:
-    """Every readable queue that the options want. Raises ConfigError for an unknown topic or queue."""
+    """Return every readable queue that the options select. Raises ConfigError for an unknown topic or queue."""
     found: list[MessageQueue] = []
     for topic in await topics_of(link, options):
         try:
@@ -107,7 +110,10 @@ async def queues_of(link: Link, options: SourceOptions) -> list[MessageQueue]:
 
 
 async def bounds_of(link: Link, queues: Iterable[MessageQueue]) -> Known:
-    """First and next offset of each queue, asked in parallel. Raises the error of the first broker that does not answer."""
+    """Return first and next offset of each queue, queried in parallel.
+
+    Raises the error of the first broker that does not answer.
+    """
 
     async def ask(queue: MessageQueue) -> Bounds:
         low, high = await asyncio.gather(link.puller.min_offset(queue), link.puller.max_offset(queue))
@@ -118,14 +124,14 @@ async def bounds_of(link: Link, queues: Iterable[MessageQueue]) -> Known:
 
 
 async def bounds(link: Link, options: SourceOptions) -> Known:
-    """Every wanted queue with its bounds."""
+    """Return every selected queue with its bounds."""
     return await bounds_of(link, await queues_of(link, options))
 
 
 def checked(
     known: Known, offsets: dict[MessageQueue, int], options: SourceOptions, name: str
 ) -> dict[MessageQueue, int]:
-    """Offsets inside the bounds; those outside are data loss: an error, or recorded and moved to the bound (SRC-15)."""
+    """Clamp offsets to the bounds; an offset outside is data loss: raised, or with failOnDataLoss=false recorded (SRC-15)."""
     moved = {}
     for queue, offset in offsets.items():
         limits = known[queue]
@@ -139,7 +145,7 @@ def checked(
 
 
 async def _committed(link: Link, known: Known, options: SourceOptions) -> dict[MessageQueue, int]:
-    """The group's stored offsets as they are; groupOffsetFallback for queues without one (SRC-05)."""
+    """Return the group's committed offsets unchanged; groupOffsetFallback for queues without one (SRC-05)."""
     group = options.group or ""
     listed = list(known)
     stored = await gathered(lambda queue: link.puller.committed(group, queue), listed)
@@ -154,16 +160,16 @@ async def _committed(link: Link, known: Known, options: SourceOptions) -> dict[M
 
 
 async def store_ms(link: Link, queue: MessageQueue, offset: int) -> int | None:
-    """When the message was stored, None if it cannot be read."""
+    """Return when the message was stored, Unix ms; None if it cannot be read."""
     result = await link.puller.pull(queue, offset, max_count=1)
     return decode_record(result.body).store_timestamp_ms if result.body else None
 
 
 class TimeBound(NamedTuple):
-    """Where a time lies in a queue. offset: the first message seen that was stored then or later.
+    """Position of a store time in a queue. offset: the first message seen that was stored at that time or later.
 
-    falls: store times go back near it, as after a step of a broker's clock, so that messages before the offset may be later ones
-    and messages behind it sooner ones (SRC-04).
+    falls: store times decrease near it, as after a backward step of a broker's clock, so that messages before the offset may be
+    later and messages after it earlier than the time (SRC-04).
     """
 
     offset: int
@@ -171,11 +177,12 @@ class TimeBound(NamedTuple):
 
 
 async def offset_of_time(link: Link, queue: MessageQueue, limits: Bounds, time_ms: int) -> TimeBound:
-    """The first offset stored at time_ms or later, the queue's end if there is none (SRC-03, SRC-04).
+    """Return the first offset stored at time_ms or later, the queue's end if there is none (SRC-03, SRC-04).
 
-    A broker's answer is only a hint: it may be any of several equal times, and a broker whose files were copied picks the wrong
-    file. Its neighbours are read; when they contradict it the queue is searched by single reads. Then messages at growing distances
-    are read on both sides: they tell whether store times fall, unless only few do.
+    The broker's answer is only a hint: it may be any of several equal times, and a broker whose files were copied picks the
+    wrong file. The neighbours of the hint are read; if they contradict it, the queue is searched by single reads. Then messages
+    at exponentially growing distances on both sides are read to detect store times that decrease, which a few such messages can
+    escape.
     """
     low, high = limits
     if low >= high:
@@ -185,7 +192,7 @@ async def offset_of_time(link: Link, queue: MessageQueue, limits: Bounds, time_m
     found = await _crossing(link, queue, limits, time_ms, hint, seen)
     steps = [1 << n for n in range((high - low).bit_length())]
     around = [at for step in steps for at in (found - step, found + step) if low <= at < high and at not in seen]
-    for at in around:  # one after the other: many queues are asked at once
+    for at in around:  # sequential: many queues are searched in parallel
         if (stored := await store_ms(link, queue, at)) is not None:
             seen[at] = stored
     early = min((at for at, stored in seen.items() if stored >= time_ms), default=high)
@@ -202,7 +209,7 @@ async def offset_of_time(link: Link, queue: MessageQueue, limits: Bounds, time_m
 async def _crossing(
     link: Link, queue: MessageQueue, limits: Bounds, time_ms: int, hint: int, seen: dict[int, int]
 ) -> int:
-    """A first message stored at time_ms or later: the one the broker names, or that behind it, else by search."""
+    """Return a first message stored at time_ms or later: the broker's hint or the one after it, else by search."""
     low, high = limits
     for guess in (hint, min(hint + 1, high)):
         for at in (guess - 1, guess):
@@ -216,7 +223,7 @@ async def _crossing(
 
 
 async def _searched(link: Link, queue: MessageQueue, limits: Bounds, time_ms: int, seen: dict[int, int]) -> int:
-    """By halves, a message at a time; what cannot be read counts as sooner."""
+    """Binary search by single reads; a message that cannot be read counts as earlier."""
     low, high = limits
     while low < high:
         middle = (low + high) // 2
@@ -232,7 +239,7 @@ async def _searched(link: Link, queue: MessageQueue, limits: Bounds, time_ms: in
 async def _by_times(
     link: Link, known: Known, times: Positions | int, name: str
 ) -> tuple[dict[MessageQueue, TimeBound], dict[MessageQueue, int]]:
-    """(where the times are, times) by queue."""
+    """Return (time bounds, times) by queue."""
     wanted = dict.fromkeys(known, times) if isinstance(times, int) else named_queues(known, times, name)
     found = await gathered(lambda item: offset_of_time(link, item[0], known[item[0]], item[1]), wanted.items())
     return dict(zip(wanted, found, strict=True)), wanted
@@ -241,10 +248,11 @@ async def _by_times(
 async def starts(
     link: Link, known: Known, options: SourceOptions, *, compared: bool = True
 ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
-    """(where each queue begins, from which store time on). Times win over offsets. Raises ConfigError, DataLossError.
+    """Return (first offset of each queue, store time from which on rows count). Times override offsets.
 
-    Rows that are compared with the time when they are read, as those of a batch, lose none where store times fall: such a queue is
-    read from its beginning. A stream compares none, and begins at the first message seen that is late enough (SRC-04).
+    A batch compares rows with the time when they are read, so where store times decrease the queue is read from its beginning
+    and no row is missed. A stream (compared=False) does not compare, and begins at the first message seen that is late enough
+    (SRC-04). Raises ConfigError, DataLossError.
     """
     times = options.starting_times if options.starting_times is not None else options.starting_ms
     if times is not None:
@@ -275,7 +283,7 @@ async def _ends(
 
 
 async def record_bytes(link: Link, known: Known) -> dict[Key, float]:
-    """Average bytes of a record by queue, of a few that lie apart; queues that are empty are left out (SRC-06)."""
+    """Return the average record size in bytes by queue, from a few spaced samples; empty queues are omitted (SRC-06)."""
 
     async def one(queue: MessageQueue, limits: Bounds) -> float:
         length = limits.high - limits.low
@@ -307,7 +315,10 @@ async def _plan(link: Link, options: SourceOptions, wanted: Predicates) -> list[
 
 
 async def _narrowed(link: Link, known: Known, r: QueueRange, wanted: Predicates) -> QueueRange:
-    """The range without what was stored at other times, unless times fall in it; rows are compared again when they are read."""
+    """Return the range without messages stored outside the wanted times.
+
+    A bound where store times decrease is ignored; rows are compared again when they are read.
+    """
     queue = MessageQueue(r.topic, r.broker, r.queue_id)
     begin, end = r.begin, r.end
     if wanted.start_ms > 0 and not (bound := await offset_of_time(link, queue, known[queue], wanted.start_ms)).falls:
@@ -318,6 +329,6 @@ async def _narrowed(link: Link, known: Known, r: QueueRange, wanted: Predicates)
 
 
 def batch_ranges(options: SourceOptions, wanted: Predicates = EVERYTHING) -> list[QueueRange]:
-    """The ranges of a batch read, fixed and split (SRC-02, SRC-06). Raises ConfigError, DataLossError."""
+    """Return the ranges of a batch read, fixed and split (SRC-02, SRC-06). Raises ConfigError, DataLossError."""
     with linked(options) as link:
         return link.run(_plan(link, options, wanted))

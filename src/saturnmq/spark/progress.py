@@ -1,4 +1,7 @@
-"""Progress of long work: bars on a terminal's stderr, a line every 5 s elsewhere, nothing when quiet. Source: CLI-07."""
+"""Progress of long operations: a bar on a terminal's stderr, a line every 5 s elsewhere, nothing when quiet.
+
+Requirements: CLI-07.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ LINE_SECONDS: Final = 5.0
 
 
 class Report:
-    """One piece of work with a known or unknown total. rich honours NO_COLOR by itself."""
+    """Progress of one operation with a known or unknown total. rich honours NO_COLOR by itself."""
 
     def __init__(
         self,
@@ -50,17 +53,17 @@ class Report:
         return self
 
     def rename(self, title: str) -> None:
-        """Another step of the same work."""
+        """Change the title, for the next step of the same operation."""
         self._title = title
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, description=title)
 
     def advance(self, count: int = 1) -> None:
-        """So much more is done."""
+        """Add to the amount done."""
         self.at(self._done + count)
 
     def at(self, done: int) -> None:
-        """So much is done in all."""
+        """Set the amount done."""
         self._done = done
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done)

@@ -1,7 +1,11 @@
-"""Predicates that the source takes over from Spark. Pure: what a filter is, is known by its class name and attributes.
+"""Filter pushdown: converts Spark's filters to predicates of the source.
 
-Taken off Spark: topic, brokerName, queueId (=, IN) and ranges of queueOffset. Used and left to Spark as well: storeTimestamp
-ranges, tags (=, IN), keys and uniqKey (=). Source: SRC-17, SRC-18.
+Pure: filters are recognized by class name and attributes.
+
+Handled completely, Spark does not evaluate them again: topic, brokerName, queueId (=, IN) and ranges of queueOffset. Used to read
+less and still evaluated by Spark: storeTimestamp ranges, tags (=, IN), keys and uniqKey (=).
+
+Requirements: SRC-17, SRC-18.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ EVER: Final = 2**63 - 1
 
 @dataclass(frozen=True)
 class Predicates:
-    """What the pushed filters say; None selects all."""
+    """The pushed filters combined; None allows every value. Offsets [begin, end), store times [start_ms, end_ms) in Unix ms."""
 
     topics: frozenset[str] | None = None
     brokers: frozenset[str] | None = None
@@ -30,7 +34,7 @@ class Predicates:
     end_ms: int = EVER
 
     def wants(self, topic: str, broker: str, queue_id: int) -> bool:
-        """Whether a queue can hold rows."""
+        """Whether a queue can hold matching rows."""
         return (
             (self.topics is None or topic in self.topics)
             and (self.brokers is None or broker in self.brokers)
@@ -49,7 +53,7 @@ _SETS: Final = {
 
 
 def apply(filters: Iterable[Any]) -> tuple[Predicates, list[Any]]:
-    """(predicates, filters that Spark must still check)."""
+    """Return (predicates, filters that Spark must still evaluate)."""
     found = Predicates()
     left = []
     for item in filters:
@@ -62,7 +66,7 @@ def apply(filters: Iterable[Any]) -> tuple[Predicates, list[Any]]:
 
 
 def _one(found: Predicates, item: Any) -> tuple[Predicates | None, bool]:
-    """(narrowed, does Spark not need to look again); (None, False) for what is not pushed."""
+    """Return (narrowed predicates, whether they replace the filter in Spark); (None, False) for a filter that is not pushed."""
     kind = type(item).__name__
     path: tuple[str, ...] = getattr(item, "attribute", ())
     if len(path) != 1:
@@ -86,7 +90,7 @@ def _one(found: Predicates, item: Any) -> tuple[Predicates | None, bool]:
         delta = aware - datetime(1970, 1, 1, tzinfo=UTC)
         micros = (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
         span = _span(kind, micros)
-        if span is not None:  # rows hold whole milliseconds: rounded so that none is lost; Spark looks again
+        if span is not None:  # rows have whole ms: round so that no row is lost
             first = -(-span[0] // 1000)
             last = EVER if span[1] == EVER else -(-span[1] // 1000)
             return replace(found, start_ms=max(found.start_ms, first), end_ms=min(found.end_ms, last)), False
@@ -94,7 +98,7 @@ def _one(found: Predicates, item: Any) -> tuple[Predicates | None, bool]:
 
 
 def _span(kind: str, value: int) -> tuple[int, int] | None:
-    """[begin, end) of a comparison."""
+    """Return [begin, end) of a comparison, None for an unknown operator."""
     return {
         "EqualTo": (value, value + 1),
         "EqualNullSafe": (value, value + 1),

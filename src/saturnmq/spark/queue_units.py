@@ -1,8 +1,10 @@
-"""mode=files planned by consume queues: only records that can match are read, columns that units hold need no record at all.
+"""mode=files planned by consume queues: reads only records that can match, and none at all for columns that units contain.
 
-A unit says where a record lies. Units are trusted as far as the store noted that its queues were on disk, or to the end after a
-clean stop; what lies behind is walked in the log itself, so that a running or crashed store gives each record once as well. Every
-record is compared with its unit before it is taken. Layout of units: store/queue/consume_queue.py. Source: FMD-02, CQ-01.
+A unit says where a record lies. Units are trusted up to the position that the store recorded as dispatched and flushed, or to the
+end after a clean shutdown; what follows is scanned in the log itself, so that a running or crashed store also yields each record
+once. Every record is compared with its unit before it is used. Layout of units: store/queue/consume_queue.py.
+
+Requirements: FMD-02, CQ-01.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from saturnmq.store.queue.queue_extension import ADDRESS_MAX
 from saturnmq.store.recovery.checkpoint import Checkpoint
 
 UNIT: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
-HEAD: Final = np.dtype(  # of the fixed part of a record, what is compared with a unit; layout: protocol/message.py
+HEAD: Final = np.dtype(  # fields of a record's fixed part that are compared with its unit; layout: protocol/message.py
     {
         "names": ["total", "magic", "queue_offset", "physical", "sys_flag"],
         "formats": [">i4", ">i4", ">i8", ">i8", ">i4"],
@@ -41,17 +43,17 @@ HEAD: Final = np.dtype(  # of the fixed part of a record, what is compared with 
 UNIT_COLUMNS: Final = frozenset(
     {"topic", "brokerName", "queueId", "queueOffset", "physicalOffset", "storeSize", "tagsCode"}
 )
-PIECE_UNITS: Final = 300_000  # of one file of a queue
+PIECE_UNITS: Final = 300_000  # units of one queue file
 BLOCK_UNITS: Final = 50_000
-GAP_BYTES: Final = 64 * 1024  # records that lie so near are read at once
+GAP_BYTES: Final = 64 * 1024  # records closer than this are read together
 READ_BYTES: Final = 8 * 1024 * 1024
-_LMQ: Final = "%LMQ%"  # their units point to records of other topics
+_LMQ: Final = "%LMQ%"  # prefix of light message queues, whose units point to records of other topics
 _BORN_V6: Final = 0x10
-_STORE_MS_AT: Final = (56, 68)  # behind a born host of IPv4, of IPv6
+_STORE_MS_AT: Final = (56, 68)  # position in a record with an IPv4, an IPv6 born host
 
 
 class QueuePiece(NamedTuple):
-    """Units [begin, end) of one queue, of them those of records in [low, high) of the log. kind sets it apart from a FilePiece."""
+    """Units [begin, end) of one queue, restricted to records in [low, high) of the log. kind distinguishes it from a FilePiece."""
 
     kind: str
     root: str
@@ -64,28 +66,28 @@ class QueuePiece(NamedTuple):
 
 
 class QueuePlan(NamedTuple):
-    """Pieces of queues; the log is walked from `walk_from` on, physical offset, None: not at all."""
+    """Pieces of queues; the log is also scanned from physical offset `walk_from` on, None: not at all."""
 
     pieces: list[QueuePiece]
     walk_from: int | None
 
 
 def plan_queues(options: SourceOptions, wanted: Predicates, columns: tuple[str, ...]) -> QueuePlan | None:
-    """The plan, None when the log is to be walked: no queues, an unknown topic, or nothing to win by them."""
+    """Return the plan; None when the log should be scanned: no queues, an unknown topic, or no gain."""
     root = store_root(options.path)
     if root is None or options.plan == "log" or options.include_system:
         return None
     if any(packed(folder) for folder in (root / "commitlog", _ledger(root)) if folder is not None):
-        return None  # records cannot be picked out of packed files
+        return None  # no random access into compressed files
     named = frozenset(options.topics)
     if wanted.topics is not None:
         named = named & wanted.topics if named else wanted.topics
     only_units = set(columns) <= UNIT_COLUMNS and options.map_arrow is None
     if options.plan == "auto" and not (named or only_units):
-        return None  # all of the log, one file after the other, is the fastest way
+        return None  # a sequential read of the whole log is fastest
     folders = {path.name: path for path in (root / "consumequeue").iterdir() if path.is_dir()}
     if not named <= folders.keys():
-        return None  # its queue is not written yet, or the topic was deleted
+        return None  # the topic's queue is not written yet, or the topic was deleted
     logs = _logs(root)
     if not logs:
         return QueuePlan([], None)
@@ -111,7 +113,7 @@ def plan_queues(options: SourceOptions, wanted: Predicates, columns: tuple[str, 
 
 
 def store_root(path: str) -> Path | None:
-    """The store that the path is of, when it has consume queues."""
+    """Return the store root that the path belongs to, if it has consume queues."""
     given = Path(path.removeprefix("file://"))
     for root in (given, given.parent) if given.name == "commitlog" else (given,):
         if (root / "consumequeue").is_dir():
@@ -124,7 +126,7 @@ def _ledger(root: Path) -> Path | None:
 
 
 def _logs(root: Path) -> list[tuple[int, Path]]:
-    """(first physical offset, file) of every file of the log, in order. No file is opened."""
+    """Return (first physical offset, file) of every log file, in order. Opens no file."""
     ledger = _ledger(root)
     newer = [] if ledger is None else [(int(path.name), path) for path in numbered(ledger)]
     divide = newer[0][0] if newer else NO_LIMIT
@@ -133,9 +135,9 @@ def _logs(root: Path) -> list[tuple[int, Path]]:
 
 
 def _trusted(root: Path, logs: list[tuple[int, Path]]) -> int | None:
-    """Up to where in the log the queues are complete on disk; None when that cannot be told."""
+    """Return the physical offset up to which the queues are complete on disk; None when unknown."""
     if not (root / "abort").exists():
-        return NO_LIMIT  # a clean stop waits until every record is in its queue (RC-02)
+        return NO_LIMIT  # a clean shutdown waits until every record is dispatched (RC-02)
     checkpoint = Checkpoint(root / "checkpoint", Disk())
     try:
         checkpoint.load()
@@ -145,14 +147,14 @@ def _trusted(root: Path, logs: list[tuple[int, Path]]) -> int | None:
         return min(checkpoint.note.dispatched, NO_LIMIT - 1)
     if _ledger(root) is not None:
         return None
-    for base, path in reversed(logs[1:]):  # as a recovery chooses where it begins (RC-09)
+    for base, path in reversed(logs[1:]):  # the same rule by which recovery chooses its start (RC-09)
         if 0 < _first_ms(path) <= checkpoint.safe_ms:
             return base
     return None
 
 
 def _first_ms(path: Path) -> int:
-    """When the first record of a file was stored, -1 when none begins there."""
+    """Return the store time of a file's first record, Unix ms; -1 when the file begins with none."""
     data = _pread(path, 0, 80)
     if len(data) < 80:
         return -1
@@ -162,12 +164,12 @@ def _first_ms(path: Path) -> int:
 
 
 def _bounds(folder: Path) -> tuple[int, int]:
-    """Queue offsets of the first and behind the last written unit of the files."""
+    """Return the queue offset of the first unit, and of the end of the written units."""
     files = numbered(folder)
     if not files:
         return 0, 0
     first, last = files[0], files[-1]
-    low, high = 0, last.stat().st_size // UNIT_BYTES  # units are written one behind the other, behind them are zeros
+    low, high = 0, last.stat().st_size // UNIT_BYTES  # units are contiguous, followed by zeros
     while low < high:
         middle = (low + high) // 2
         if _pread(last, middle * UNIT_BYTES + 8, 4).strip(b"\0"):
@@ -178,7 +180,7 @@ def _bounds(folder: Path) -> tuple[int, int]:
 
 
 def _sizes(root: Path, ranges: list[QueueRange]) -> dict[tuple[str, str, int], float]:
-    """Average bytes of a record by queue, of a few units (SRC-06)."""
+    """Return the average record size in bytes by queue, from a few units (SRC-06)."""
     found = {}
     for r in ranges:
         places = range(r.begin, r.end, max(1, (r.end - r.begin) // 16))
@@ -190,7 +192,7 @@ def _sizes(root: Path, ranges: list[QueueRange]) -> dict[tuple[str, str, int], f
 
 
 def _units(root: Path, topic: str, queue_id: int, begin: int, end: int) -> Any:
-    """Units [begin, end) of a queue; what no file holds is zero."""
+    """Return units [begin, end) of a queue; zeros where no file has them."""
     found = np.zeros(end - begin, dtype=UNIT)
     files = numbered(root / "consumequeue" / topic / str(queue_id))
     for path in files:
@@ -205,7 +207,7 @@ def _units(root: Path, topic: str, queue_id: int, begin: int, end: int) -> Any:
 
 
 def _pread(path: Path, at: int, size: int) -> bytes:
-    """Bytes of a file, fewer at its end. Raises OSError."""
+    """Read bytes of a file; fewer at its end. Raises OSError."""
     handle = os.open(path, os.O_RDONLY)
     try:
         return os.pread(handle, size, at)
@@ -214,16 +216,16 @@ def _pread(path: Path, at: int, size: int) -> bytes:
 
 
 class Found(NamedTuple):
-    """Some records of one file: the file, its first physical offset, their bytes and places, and units that no record fits."""
+    """Some records of one file: the file, its base offset, the records' bytes and positions, and units that match no record."""
 
     path: str
     base: int
     chunk: Chunk
-    strange: list[tuple[int, int, int]]  # queue offset, place in the file, size
+    strange: list[tuple[int, int, int]]  # queue offset, file offset, size
 
 
 def blocks(piece: QueuePiece, select: Selection) -> Iterator[tuple[Ints, Any]]:
-    """(queue offsets, units) that can match, some ten thousand at a time. Raises OSError."""
+    """Yield (queue offsets, units) that can match, at most BLOCK_UNITS at a time. Raises OSError."""
     begin, end = max(piece.begin, select.begin), min(piece.end, select.end)
     for at in range(begin, end, BLOCK_UNITS):
         stop = min(at + BLOCK_UNITS, end)
@@ -238,7 +240,7 @@ def blocks(piece: QueuePiece, select: Selection) -> Iterator[tuple[Ints, Any]]:
 
 
 def needs_records(columns: tuple[str, ...], select: Selection, units: Any) -> bool:
-    """Whether units alone do not say all that is asked for."""
+    """Whether the units alone do not contain all requested columns and predicates."""
     asked = select.tags or select.keys or select.uniq_keys or select.start_ms is not None or select.end_ms is not None
     addressed = "tagsCode" in columns and bool((units["tags_code"] <= ADDRESS_MAX).any())
     return bool(asked) or addressed or not set(columns) <= UNIT_COLUMNS
@@ -247,7 +249,7 @@ def needs_records(columns: tuple[str, ...], select: Selection, units: Any) -> bo
 def unit_batch(
     columns: tuple[str, ...], piece: QueuePiece, broker: str | None, offsets: Ints, units: Any
 ) -> pa.RecordBatch:
-    """Rows without a look into the log."""
+    """Build rows from units, without reading the log."""
     rows = len(offsets)
     made: dict[str, Any] = {
         "topic": [piece.topic] * rows,
@@ -263,7 +265,7 @@ def unit_batch(
 
 
 def records(piece: QueuePiece, offsets: Ints, units: Any) -> Iterator[Found]:
-    """The records of units, those that lie near each other read at once. Raises FileNotFoundError for a file that is gone."""
+    """Yield the records of units, with nearby records read together. Raises FileNotFoundError for a deleted file."""
     logs = _logs(Path(piece.root))
     bases = np.array([base for base, _ in logs], dtype=np.int64)
     physical, size = units["physical"].astype(np.int64), units["size"].astype(np.int64)
@@ -284,7 +286,7 @@ def records(piece: QueuePiece, offsets: Ints, units: Any) -> Iterator[Found]:
 
 
 def _checked(path: Path, base: int, offsets: Ints, physical: Ints, size: Ints) -> Found:
-    """The records that are what their units say."""
+    """Read records and separate those that match their units from units that match none."""
     first = int(physical[0])
     data = _pread(path, first - base, int(physical[-1] + size[-1]) - first)
     places = physical - first

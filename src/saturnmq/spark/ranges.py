@@ -1,6 +1,6 @@
-"""Which queue ranges a query reads, split into partitions, and positions of a stream. Pure but for what `planning` asks.
+"""Queue ranges of a query, their split into partitions, and stream positions. Pure; `planning` supplies what brokers know.
 
-Source: SRC-02..07, STR-01, STR-04..06.
+Requirements: SRC-02..SRC-07, STR-01, STR-04..STR-06.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Key = tuple[str, str, int]  # topic, broker name, queue id
 
 
 class QueueRange(NamedTuple):
-    """Messages of one queue: queue offsets [begin, end), of them those stored in [start_ms, end_ms)."""
+    """Messages of one queue: queue offsets [begin, end), restricted to store times [start_ms, end_ms)."""
 
     topic: str
     broker: str
@@ -36,12 +36,12 @@ class Bounds(NamedTuple):
 
 
 def key_of(queue: MessageQueue) -> Key:
-    """A queue as a key of positions."""
+    """Return a queue as a key of positions."""
     return (queue.topic, queue.broker_name, queue.queue_id)
 
 
 def named_queues(known: Iterable[MessageQueue], wanted: Positions, name: str) -> dict[MessageQueue, int]:
-    """The number that JSON gives each queue; it must name them all and no other. Raises ConfigError."""
+    """Return the number that the JSON option gives each queue; it must name all queues and no others. Raises ConfigError."""
     found: dict[MessageQueue, int] = {}
     missing = []
     for queue in known:
@@ -61,7 +61,7 @@ def named_queues(known: Iterable[MessageQueue], wanted: Positions, name: str) ->
 
 
 def place(known: dict[MessageQueue, Bounds], wanted: str | Positions, name: str) -> dict[MessageQueue, int]:
-    """An offset for every queue from earliest, latest or JSON, which must name them all. Raises ConfigError."""
+    """Return an offset for every queue from earliest, latest or JSON, which must name them all. Raises ConfigError."""
     if isinstance(wanted, str):
         return {queue: b.low if wanted == "earliest" else b.high for queue, b in known.items()}
     return {
@@ -77,9 +77,10 @@ def split(
     most_bytes: int = 0,
     sizes: Mapping[Key, float] | None = None,
 ) -> list[QueueRange]:
-    """Contiguous, near-equal pieces: at least so many in all, none longer than most_records (0: no limit), none empty.
+    """Split ranges into contiguous pieces of nearly equal length, none empty.
 
-    most_bytes limits a piece's estimated bytes; sizes: average bytes of a record by queue.
+    at_least: minimum number of pieces. most_records: maximum messages per piece, 0 for no limit. most_bytes: maximum estimated
+    bytes per piece, 0 for no limit; sizes: average record size in bytes by queue.
     """
     whole = [r for r in ranges if r.end > r.begin]
     total = sum(r.end - r.begin for r in whole)
@@ -98,7 +99,7 @@ def split(
     return pieces
 
 
-# ---- positions of a stream
+# ---- stream positions
 
 
 def to_offset(
@@ -107,10 +108,10 @@ def to_offset(
     begins: Mapping[Key, int] | None = None,
     expression: str = "",
 ) -> dict[str, object]:
-    """Positions as Spark keeps them; the same positions always give the same text (STR-01).
+    """Encode positions as a Spark offset; equal positions always give equal text, which Spark compares (STR-01).
 
-    begins: where queues begin that the offset before does not name. Those that begin at 0 are left out, so that nearly no offset
-    has any. expression: what the broker filtered by, "" for nothing.
+    begins: first offsets of queues that the previous offset does not name. Those that begin at 0 are omitted, so that hardly
+    any offset has the field. expression: the broker-side filter, "" for none.
     """
     made: dict[str, object] = {"g": group} if group else {}
     later = {key: begin for key, begin in (begins or {}).items() if begin > 0}
@@ -130,17 +131,17 @@ def _table(numbers: Mapping[Key, int]) -> dict[str, dict[str, dict[str, int]]]:
 
 
 def from_offset(offset: Mapping[str, object]) -> dict[Key, int]:
-    """Positions of an offset. Raises ConfigError for one that is not this source's."""
+    """Decode the positions of an offset. Raises ConfigError for one of another source."""
     return _numbers(offset, offset.get("q"))
 
 
 def begins_of(offset: Mapping[str, object]) -> dict[Key, int]:
-    """Where queues that the offset before did not name began when this one was made; 0 for those that are not here (SRC-15)."""
+    """Decode where queues that are new in this offset began when it was created; 0 for queues not listed (SRC-15)."""
     return _numbers(offset, offset.get("n", {}))
 
 
 def at_one_place(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
-    """Whether two offsets are the same positions of the same group; what else they say is not compared."""
+    """Whether two offsets are the same positions of the same group; other fields are not compared."""
     return all(one.get(name) == other.get(name) for name in ("g", "q", "v"))
 
 
@@ -163,9 +164,10 @@ def _numbers(offset: Mapping[str, object], table: object) -> dict[Key, int]:
 def limited(
     start: Mapping[Key, int], latest: Mapping[Key, int], most: float, weight: Mapping[Key, float] | None = None
 ) -> dict[Key, int]:
-    """How far a trigger goes when at most so many messages may come: shared by backlog, at least one a queue (STR-04).
+    """Return the end of a trigger that may read at most `most` in total, at least one message a queue (STR-04).
 
-    weight: what a message of a queue counts, default 1; its average bytes for a limit in bytes (STR-05).
+    The limit is shared in proportion to backlog. weight: the cost of a message by queue, default 1; the average record size for
+    a limit in bytes (STR-05).
     """
     backlog = {key: latest[key] - start[key] for key in latest if latest[key] > start[key]}
     heavy = {key: max((weight or {}).get(key, 1.0), 1e-9) for key in backlog}
@@ -179,7 +181,7 @@ def limited(
 
 
 class Admission:
-    """How far the next micro-batch goes: the limits of one stream. now_ms: any steady clock (STR-04..06)."""
+    """Admission control of one stream: decides how far the next micro-batch goes. now_ms: any monotonic clock (STR-04..06)."""
 
     def __init__(self, most: int, most_bytes: int, least: int, delay_ms: int) -> None:
         self._most = most
@@ -190,7 +192,7 @@ class Admission:
 
     @property
     def needs_sizes(self) -> bool:
-        """Whether the average size of records must be known."""
+        """Whether average record sizes are required."""
         return bool(self._most_bytes)
 
     def reach(
@@ -203,7 +205,7 @@ class Admission:
         unlimited: bool = False,
         no_minimum: bool = False,
     ) -> dict[Key, int]:
-        """The end of the next batch; `start` when it should wait for more."""
+        """Return the end of the next batch; `start` when it should wait for more messages."""
         if self._last_ms is None:
             self._last_ms = now_ms
         waiting = sum(max(0, latest[key] - start.get(key, 0)) for key in latest)

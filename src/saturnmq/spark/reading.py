@@ -1,4 +1,7 @@
-"""One partition read in a worker: blocks from the broker to record batches. Source: SRC-08..15, SRC-22."""
+"""Reads one partition in a worker: blocks from the broker become record batches.
+
+Requirements: SRC-08..SRC-15, SRC-22.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BLOCK_ROWS_BYTES_MAX = 16 * 1024 * 1024
-_QUEUE_OFFSET_AT: Final = 20  # in a record; protocol/message.py has the layout
+_QUEUE_OFFSET_AT: Final = 20  # position in a record; layout: protocol/message.py
 Mapper = Callable[["pa.RecordBatch"], "pa.RecordBatch"]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
-_Part = tuple["pa.RecordBatch", int, int]  # rows; queue offsets of the first and the last record looked at
+_Part = tuple["pa.RecordBatch", int, int]  # rows; queue offsets of the first and the last record examined
 
 
 def mapper_of(options: SourceOptions) -> Mapper | None:
-    """The function of option mapArrow. Raises ConfigError when it cannot be imported."""
+    """Return the function of option mapArrow. Raises ConfigError when it cannot be imported."""
     if options.map_arrow is None:
         return None
     module, _, name = options.map_arrow.partition(":")
@@ -48,9 +51,9 @@ def read_range(
     select: Selection,
     schema: pa.Schema | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of one range; runs in a worker. Every batch has the schema that was announced.
+    """Yield the rows of one range; runs in a worker. Every batch has the announced schema.
 
-    Raises DataLossError, StoreError naming broker, queue, offset and cause. Closing the iterator cancels what is in flight.
+    Raises DataLossError, StoreError naming broker, queue, offset and cause. Closing the iterator cancels requests in flight.
     """
     mapper = mapper_of(options)
     wanted = schema if schema is not None else arrow_schema(columns)
@@ -75,9 +78,9 @@ def _decoded(
             while (bodies := link.run(fetcher.block())) is not None:
                 sizes = [len(body) for body in bodies]
                 block = joined(bodies)
-                bodies.clear()  # what is not freed here lies beside the next block (SCL-06)
+                bodies.clear()  # otherwise in memory together with the next block (SCL-06)
                 found = blocks.batches(block, sizes)
-                del block  # the batches keep what they need of it
+                del block  # the batches hold references to what they need
                 while found:
                     yield found.pop(0)
             blocks.end()
@@ -86,21 +89,26 @@ def _decoded(
 
 
 class Blocks:
-    """Blocks of one range as record batches, in order. A record that cannot be read costs its own row and no other (SRC-15)."""
+    """Converts the blocks of one range to record batches, in order.
+
+    An unreadable record costs its own row and no other (SRC-15).
+    """
 
     def __init__(self, options: SourceOptions, columns: tuple[str, ...], piece: QueueRange, select: Selection) -> None:
         self._options = options
         self._columns = columns
         self._piece = piece
         self._select = select
-        self._next = piece.begin  # behind the last record that could be read
-        self._reason: str | None = None  # of a hole that begins there and whose end is not known yet
+        self._next = piece.begin  # the offset after the last readable record
+        self._reason: str | None = None  # reason of a hole that begins at _next and whose end is not known yet
 
     def batches(self, block: bytes, sizes: Sequence[int]) -> list[pa.RecordBatch]:
-        """The rows of a block. sizes: bytes of the answers in it; what a bad length hides ends with its answer.
+        """Return the rows of a block.
 
-        Raises DataLossError for a record that cannot be read; with failOnDataLoss=false the offsets between its neighbours are
-        recorded as lost.
+        sizes: bytes of each response in it; a wrong record length hides records only to the end of its response.
+
+        Raises DataLossError for an unreadable record; with failOnDataLoss=false the offsets between its neighbours are recorded
+        as lost.
         """
         try:
             parts: list[_Part | str] = [self._part(block, record_positions(block))]
@@ -120,7 +128,7 @@ class Blocks:
         return found
 
     def end(self) -> None:
-        """Nothing comes any more: a hole that is open goes to the end of the range."""
+        """End the range: an open hole extends to its end."""
         self._close(self._piece.end)
 
     def _close(self, end: int) -> None:
@@ -145,7 +153,7 @@ class Blocks:
         return made, _queue_offset(block, int(at[0])), _queue_offset(block, int(at[-1]))
 
     def _parts(self, block: bytes, sizes: Sequence[int]) -> list[_Part | str]:
-        """Good stretches of a block with damage, and a reason in the place of each record that is none."""
+        """Return the readable stretches of a damaged block, with a reason in place of each unreadable record."""
         found: list[_Part | str] = []
         begin = 0
         for size in sizes:
@@ -157,7 +165,7 @@ class Blocks:
         return found
 
     def _halve(self, block: bytes, at: Ints, found: list[_Part | str]) -> None:
-        """As few decodings as it takes to tell the bad records from the good ones: usually one is bad."""
+        """Bisect to isolate unreadable records with few decodings: usually only one is bad."""
         if not len(at):
             return
         try:
@@ -171,7 +179,7 @@ class Blocks:
 
 
 def _walk(block: bytes, begin: int, end: int) -> tuple[Ints, str | None]:
-    """(where the records of one answer are, as far as their lengths tell; what is wrong with the next one)."""
+    """Return (where the records of one response start, as far as lengths allow; what is wrong with the next one)."""
     found, at, wrong = [], begin, None
     while at < end:
         size = int.from_bytes(block[at : at + 4], "big", signed=True)
@@ -188,13 +196,13 @@ def _queue_offset(block: bytes, at: int) -> int:
 
 
 def selection(options: SourceOptions, piece: QueueRange) -> Selection:
-    """What of the range's records become rows: the broker compares hashes of tags only, and times are rough."""
+    """Return which records of the range become rows: the broker compares only tag hashes, and its time bounds are approximate."""
     tags = options.filter.tags if options.expression_type == TAG else frozenset[str]()
     return Selection(piece.begin, piece.end, tags, piece.start_ms, piece.end_ms)
 
 
 def narrowed(select: Selection, wanted: Predicates) -> Selection:
-    """The selection and what was pushed down: rows that no filter wants are never built."""
+    """Add the pushed-down predicates to a selection, so that rows that do not match are never built."""
     start = max(select.start_ms or 0, wanted.start_ms)
     end = min(EVER if select.end_ms is None else select.end_ms, wanted.end_ms)
     made = replace(

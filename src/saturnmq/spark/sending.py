@@ -1,6 +1,8 @@
-"""Requests to brokers: so many in flight, one at a time for a fixed queue, again after what may pass. No pyspark needed.
+"""Sends requests to brokers: limited in flight, one at a time for a fixed queue, with retries of transient errors.
 
-Nothing is pending when `send` returns or raises. Source: SNK-04, SNK-05, SNK-08.
+No request is pending when `send` returns or raises. Does not import pyspark.
+
+Requirements: SNK-04, SNK-05, SNK-08.
 """
 
 from __future__ import annotations
@@ -32,24 +34,27 @@ _PASSING: Final = frozenset(
 
 @dataclass
 class Sender:
-    """The sends of one task."""
+    """Sends the requests of one task."""
 
     link: Link
     options: SinkOptions
     producer: Producer[bytes] = field(init=False)
-    took: Callable[[Request, list[Receipt]], None] | None = None  # told of every request that is stored
+    took: Callable[[Request, list[Receipt]], None] | None = None  # called for every stored request
 
     def __post_init__(self) -> None:
         self.producer = self.link.client.producer(self.options.producer_group, retry_codes=_PASSING)
 
     async def shard_target(self, topic: str, key: str) -> Target:
-        """The queue of a key, as Java's producers choose it; it stays for the task, also when brokers fail (SNK-05)."""
+        """Return the queue of a key, chosen as by Java producers; fixed for the task, also when brokers fail (SNK-05)."""
         route = await self.link.core.write_route(topic)
         queue = shard(route.write_queues, key)
         return Target(topic, queue.broker_name, queue.queue_id)
 
     async def send(self, requests: Iterable[Request]) -> None:
-        """Every request acknowledged as option ack says. Raises StoreError naming the topic and the broker's remark."""
+        """Send requests until each is acknowledged as option ack requires.
+
+        Raises StoreError naming the topic and the broker's remark.
+        """
         gate = asyncio.Semaphore(self.options.in_flight)
         chains: dict[Target, list[Request]] = {}
         free: list[Request] = []
@@ -96,7 +101,7 @@ class Sender:
             pause = min(pause * 2, PAUSE_S[1])
 
     async def _deliver(self, request: Request) -> list[Receipt]:
-        """All receipts of one delivery; the producer looks for another broker when the queue is free."""
+        """Return the receipts of one delivery; the producer may choose another broker when the queue is not fixed."""
         if request.ordered and self.link.core.routes.known(request.target.topic) is None:
             await self.link.core.write_route(request.target.topic)
         return await self.producer._deliver(
@@ -114,7 +119,7 @@ class Sender:
 
 
 def _may_pass(error: SaturnError) -> bool:
-    """Busy, stopping, unreachable: worth another attempt. An answer of refusal is not (SNK-08)."""
+    """Whether a retry can help: busy, shutting down, unreachable. A rejection by the broker is final (SNK-08)."""
     cause: BaseException | None = error.__cause__ if isinstance(error, SendFailed) else error
     if isinstance(cause, ResponseError):
         return cause.code in _PASSING

@@ -1,4 +1,7 @@
-"""Files of `--py-files` in the processes that plan streams. Source: SCL-02, SPK-09."""
+"""Makes files of `--py-files` importable in the processes that plan streams.
+
+Requirements: SCL-02, SPK-09.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ PATH = "PYTHONPATH"
 
 @contextmanager
 def planners_see_shipped(context: SparkContext) -> Iterator[None]:
-    """What is registered inside is planned with the driver's copies of shipped zips and folders in PYTHONPATH.
+    """Register data sources inside this block with the driver's copies of shipped zips and folders in PYTHONPATH.
 
-    Spark gives such files to tasks and to planners of batches, but the planner of a stream does not import from them. In
-    executors these paths lead nowhere, and do no harm.
+    Spark adds such files to tasks and to planners of batches, but the planner of a stream does not import from them. On
+    executors these paths do not exist, which is harmless.
     """
     from pyspark import SparkFiles
 

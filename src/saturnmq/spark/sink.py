@@ -1,8 +1,10 @@
-"""The sink: `df.write.format("rocketmq").mode("append")` and `df.writeStream`. Source: spec 06 section 5.
+"""The sink: `df.write.format("rocketmq").mode("append")` and `df.writeStream.format("rocketmq")`.
 
-Delivery is at least once: a task that fails is run again and sends its rows again, and messages of a failed job cannot be called
-back. With `dedupe` every message carries where it came from, so that repeats can be found. With delivery=transactional tasks store
-half messages, which consumers see when the batch is committed, once: see `transactional`.
+Delivery is at least once: a failed task is run again and sends its rows again, and messages of a failed job cannot be recalled.
+With option `dedupe` every message carries its origin, so that consumers can find duplicates. With delivery=transactional tasks
+store half messages, which become visible to consumers exactly once, when the batch is committed: see `transactional`.
+
+Requirements: SNK-01..SNK-12.
 """
 
 from __future__ import annotations
@@ -34,14 +36,14 @@ REQUESTS_AT_ONCE: Final = 64
 
 @dataclass
 class Stored(WriterCommitMessage):
-    """The half messages of one task, with delivery=transactional."""
+    """Commit message of a task with delivery=transactional: the half messages it stored."""
 
     written: Halves
 
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What one task sent."""
+    """Commit message of a task with delivery=at_least_once: what it sent."""
 
     partition: int
     attempt: int
@@ -52,7 +54,7 @@ class Sent(WriterCommitMessage):
 
 
 def task_name() -> tuple[int, int, str]:
-    """(partition, attempt, query/batch/partition) of the running task; a batch write has no query and no batch."""
+    """Return (partition, attempt, query/batch/partition) of the running task; a batch write has "-" for query and batch."""
     context = TaskContext.get()
     if context is None:
         return 0, 0, "-/-/0"
@@ -63,7 +65,7 @@ def task_name() -> tuple[int, int, str]:
 
 
 def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch], run: str = "-") -> Sent | Stored:
-    """Send the rows of one task; returns when all are acknowledged. run: stands for the batch where a write has none.
+    """Send the rows of one task; return when all are acknowledged. run: identifies the write where it has no query or batch.
 
     Raises BadRowError, StoreError.
     """
@@ -102,7 +104,7 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch], run: 
 
 
 def _shards(link: Link, sender: Sender) -> Callable[[str, str], Target]:
-    """The queue of a topic and sharding key, remembered."""
+    """Return a cached lookup of the queue for a topic and sharding key."""
     known: dict[tuple[str, str], Target] = {}
 
     def shard_target(topic: str, key: str) -> Target:
@@ -117,21 +119,24 @@ def _shards(link: Link, sender: Sender) -> Callable[[str, str], Target]:
 
 
 def _hold_back(per_second: int, rows: int, seconds: float) -> None:
-    """Wait until so many rows are due since the task began; no rate, no wait."""
+    """Sleep until this many rows are due since the task began, at per_second rows a second (0: no rate limit)."""
     if per_second and rows / per_second > seconds:
         time.sleep(rows / per_second - seconds)
 
 
 def for_ordered_write(frame: DataFrame, key: str, *order: str) -> DataFrame:
-    """The frame so that messages of one key are sent in order: one task has all rows of a key, sorted (SNK-06).
+    """Repartition the frame so that the messages of one key are sent in order: one task holds all rows of a key, sorted.
 
-    The key column must be shardingKey, or the rows must fix brokerName and queueId.
+        ordered = for_ordered_write(orders, "shardingKey", "created_at").select("body", "shardingKey")
+        ordered.write.format("rocketmq").options(nameServer="localhost:9876", topic="orders").mode("append").save()
+
+    The key column must be `shardingKey`, or the rows must set brokerName and queueId.
     """
     return frame.repartition(key).sortWithinPartitions(key, *order)
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Made in the planner, pickled to the tasks."""
+    """Writer of a batch; created in the planner and pickled to the tasks."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -142,18 +147,21 @@ class BatchWriter(DataSourceArrowWriter):
         return write_batches(self._options, iterator, self._run)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Everything was acknowledged in the tasks; half messages are ended now."""
+        """End the half messages, if any; all other messages were acknowledged in the tasks."""
         _end(self._options, messages, self._run, self._run)
         _say("written", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What was sent stays sent: the caller is told by Spark, here it is counted. Half messages are rolled back."""
+        """Roll back half messages.
+
+        Messages already sent stay in the topic and are counted in the log; Spark reports the failure to the caller.
+        """
         _roll_back(self._options, messages)
         _say("aborted, these stay in the topic", messages)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """One object per task and one per commit, in different processes."""
+    """Writer of a stream; Spark uses different objects for tasks and for commits, in different processes."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -163,12 +171,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return write_batches(self._options, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Everything was acknowledged in the tasks; half messages are ended now."""
+        """End the half messages, if any; all other messages were acknowledged in the tasks."""
         _end(self._options, messages, str(batchId), None)
         _say(f"batch {batchId} written", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What was sent stays sent; the batch is run again. Half messages are rolled back."""
+        """Roll back half messages. Messages already sent stay in the topic, and Spark runs the batch again."""
         _roll_back(self._options, messages)
         _say(f"batch {batchId} aborted, these stay in the topic", messages)
 
@@ -178,7 +186,7 @@ def _halves(messages: list[WriterCommitMessage | None]) -> list[Halves]:
 
 
 def _end(options: SinkOptions, messages: list[WriterCommitMessage | None], batch: str, run: str | None) -> None:
-    """Decide a batch of half messages, and end them."""
+    """Decide a batch of half messages and commit them."""
     written = _halves(messages)
     if written:
         group = group_of(options.own_group, run or written[0].fence.query)
@@ -196,7 +204,10 @@ W = TypeVar("W", BatchWriter, StreamWriter)
 
 
 def make_writer(kind: type[W], given: MutableMapping[str, str], schema: StructType, overwrite: bool) -> W:
-    """A writer whose options and columns fit. Raises ConfigError with every problem, or for brokers that take no transactions."""
+    """Return a writer whose options and columns are valid.
+
+    Raises ConfigError with every problem, or for brokers that reject transactions.
+    """
     columns: Mapping[str, str] = {item.name: item.dataType.simpleString() for item in schema.fields}
     options = parse_sink_options(given, columns, overwrite=overwrite)
     if options.delivery == "transactional" and options.topic is not None:

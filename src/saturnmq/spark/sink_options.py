@@ -1,4 +1,7 @@
-"""Options and columns of the sink. No pyspark needed. Source: spec 06 section 5, SNK-02, SNK-03."""
+"""Options and columns of the sink. Does not import pyspark.
+
+Requirements: SNK-02, SNK-03, SNK-07, SNK-13.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from saturnmq.spark.decision_log import DecisionLog
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 
-# column -> Spark types it may have (simpleString)
+# column -> allowed Spark types (simpleString)
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "body": ("binary", "string"),
     "topic": ("string",),
@@ -79,9 +82,9 @@ OPTION_NAMES: Final = tuple(_TABLE)
 
 
 def parse_sink_options(given: Mapping[str, str], columns: Mapping[str, str], *, overwrite: bool = False) -> SinkOptions:
-    """The options, checked against the columns of the frame (name -> Spark type).
+    """Parse the options and check them against the columns of the frame (name -> Spark type).
 
-    Raises ConfigError with every problem at once (SNK-02, SNK-03).
+    Raises ConfigError with every problem at once.
     """
     values, problems = table.read_options(_TABLE, given, {})
     table.connection_values(values, problems)
@@ -107,7 +110,7 @@ def parse_sink_options(given: Mapping[str, str], columns: Mapping[str, str], *, 
 
 
 def _transactional(values: dict[str, Any], columns: Mapping[str, str], given: Mapping[str, str]) -> list[str]:
-    """What does not go with delivery=transactional; fills in where decisions are kept (SNK-07, SNK-13)."""
+    """Return what conflicts with delivery=transactional; sets the default decision log below the checkpoint (SNK-07, SNK-13)."""
     problems = [f"column {name}: not with delivery=transactional, brokers do not delay such messages"
                 for name in ("delayLevel", "deliverAt") if name in columns]  # fmt: skip
     if values.get("ack", "durable") != "durable":
@@ -129,7 +132,7 @@ def _transactional(values: dict[str, Any], columns: Mapping[str, str], given: Ma
 
 
 def column_problems(columns: Mapping[str, str]) -> list[str]:
-    """What is wrong with a frame's columns."""
+    """Return what is wrong with a frame's columns."""
     problems = []
     if "body" not in columns:
         problems.append("column body is missing: binary or string, the content of the message")

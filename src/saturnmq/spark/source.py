@@ -1,7 +1,10 @@
-"""The data source: what Spark's planner and its workers call. Source: spec 06 sections 3 and 4.
+"""The data source classes that Spark's planner and its workers call.
 
-Delivery: a batch read returns every message of its ranges exactly once, and has no side effect on the broker. A stream replays the
-same rows for the same offsets; with an idempotent sink the result is exactly-once. A retried task returns the same rows.
+Delivery: a batch read returns every message of its ranges exactly once and has no side effect on the broker. A stream replays the
+same rows for the same offsets, so that with an idempotent sink the result is exactly-once. A retried task returns the same rows.
+Everything here is pickled to planners and workers and must be importable there.
+
+Requirements: SPK-08, SPK-10, SRC-01, SRC-07, SRC-17, SRC-22.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ _SPARK_TYPES: Final[dict[str, DataType]] = {
 
 
 class RangePartition(InputPartition):
-    """One queue range or file range as a task; small, picklable, without credentials."""
+    """One queue range or file range as a Spark task; small, picklable, without credentials. `piece` None: an empty task."""
 
     def __init__(self, piece: tuple[Any, ...] | None) -> None:
         super().__init__(None)
@@ -64,14 +67,17 @@ class RangePartition(InputPartition):
 
 
 def struct_type(columns: Sequence[str]) -> StructType:
-    """Spark's schema of these columns."""
+    """Return Spark's schema of these columns."""
     from saturnmq.spark.decode import TYPES, name_of
 
     return StructType([StructField(name_of(name), _SPARK_TYPES[str(TYPES[name])], True) for name in columns])
 
 
 def wanted_columns(schema: StructType, options: SourceOptions) -> tuple[str, ...]:
-    """Columns of the schema that Spark decided on. Raises ConfigError for names or types that the source does not have."""
+    """Return the columns to build for the schema that Spark decided on.
+
+    Raises ConfigError for names or types that the source does not have.
+    """
     for item in schema.fields:
         if item.name not in COLUMNS:
             raise ConfigError(f"schema: {unknown_name('column', item.name, COLUMNS, SOURCE_COLUMNS_OF_KAFKA)}")
@@ -86,7 +92,7 @@ def wanted_columns(schema: StructType, options: SourceOptions) -> tuple[str, ...
 def read_partition(
     options: SourceOptions, columns: tuple[str, ...], schema: pa.Schema | None, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of one partition; runs in a worker."""
+    """Yield the rows of one partition; runs in a worker."""
     from saturnmq.spark.packing import say_decoder
     from saturnmq.spark.reading import read_range, selection
 
@@ -98,7 +104,7 @@ def read_partition(
 
 
 class BatchReader(DataSourceReader):
-    """Plans in the planner process, reads in workers."""
+    """Plans in the planner process, reads in the workers."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -114,7 +120,7 @@ class BatchReader(DataSourceReader):
 
     @brief
     def partitions(self) -> Sequence[InputPartition]:
-        """A task per range; one empty task when there is nothing to read."""
+        """Return one task per range; a single empty task when there is nothing to read."""
         options, wanted = self._options, self._predicates
         if options.mode == "files":
             from saturnmq.spark.files import plan_files
@@ -127,7 +133,7 @@ class BatchReader(DataSourceReader):
         return [RangePartition(piece) for piece in pieces] or [RangePartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Record batches of one range."""
+        """Yield the record batches of one range."""
         from saturnmq.spark import packing, reading
 
         packing.say_decoder()
@@ -148,16 +154,19 @@ class BatchReader(DataSourceReader):
 
 
 class PushdownReader(BatchReader):
-    """The same, taking predicates over. A class of its own: with Spark's switch off, every query of such a reader fails."""
+    """A BatchReader that accepts filter pushdown.
+
+    It is a class of its own because with Spark's pushdown switch off, every query of a reader with `pushFilters` fails.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Those that Spark must still check."""
+        """Accept what can be pushed down; return the filters that Spark must still evaluate."""
         self._predicates, left = pushdown.apply(filters)
         return left
 
 
 class RocketMQDataSource(DataSource):
-    """`format("rocketmq")`."""
+    """The data source `format("rocketmq")`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -173,7 +182,7 @@ class RocketMQDataSource(DataSource):
 
     @brief
     def schema(self) -> StructType:
-        """The default columns, or those of option `columns`. Wrong options fail here, at planning time."""
+        """Return the default columns, or those of option `columns`. Invalid options fail here, at planning time."""
         return struct_type(self._options(None).columns)
 
     @brief
@@ -202,7 +211,7 @@ class RocketMQDataSource(DataSource):
 
 
 class SaturnMQDataSource(RocketMQDataSource):
-    """`format("saturnmq")`: the same under the other name."""
+    """The data source `format("saturnmq")`, an alias. Spark requires a class per name."""
 
     @classmethod
     def name(cls) -> str:

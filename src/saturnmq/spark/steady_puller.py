@@ -1,4 +1,7 @@
-"""A puller that stays with one broker id. Source: SRC-14, option readFrom."""
+"""A puller that stays with one broker id, for option readFrom.
+
+Requirements: SRC-14.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from saturnmq.protocol.bodies import MessageQueue
 
 
 class SteadyPuller(Puller):
-    """Pulls from the broker id that was chosen, whatever brokers suggest; from another of the name while it does not answer."""
+    """Pulls from the chosen broker id and ignores brokers' suggestions.
+
+    While that broker does not answer, it pulls from another id of the same broker name.
+    """
 
     def __init__(self, core: Core, group: str, broker_id: int) -> None:
         super().__init__(core, group)

@@ -1,7 +1,9 @@
-"""The stream source: offsets, limits and partitions of micro-batches. Source: spec 06 section 4.
+"""The stream source: offsets, limits and partitions of micro-batches.
 
-It lives in the planner process of a query; `read` runs on pickled copies in workers. Spark's checkpoint decides where a query goes
-on; what it commits to a consumer group, `track` does in the driver.
+It lives in the planner process of a query; `read` runs on pickled copies in workers. Spark's checkpoint decides where a query
+resumes; `track` commits consumer-group offsets in the driver.
+
+Requirements: STR-01..STR-10, STR-15..STR-17.
 """
 
 from __future__ import annotations
@@ -61,9 +63,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._admission.needs_sizes or bool(self._options.bytes_per_partition)
 
     def _state(self) -> tuple[dict[Key, Bounds], dict[Key, float]]:
-        """Bounds and sizes of every queue, asked at most once per metadataRefreshMs: Spark polls every 10 ms when idle (STR-09).
+        """Return bounds and sizes of every queue, queried at most once per metadataRefreshMs.
 
-        A broker that does not answer leaves what is known, so that the query waits for it.
+        An idle Spark polls every 10 ms (STR-09). While a broker does not answer, the cached state is kept, so that the query
+        waits for it.
         """
         now = time.monotonic()
         if self._cached is None or (now - self._cached[0]) * 1000 >= self._options.refresh_ms:
@@ -77,8 +80,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._cached[1], self._cached[2]
 
     def _reached(self, needed: frozenset[Key]) -> tuple[dict[Key, Bounds], dict[Key, float]]:
-        """Bounds and sizes of now. A broker that is away is waited for up to readTimeoutMs: it is only down, and a query that
-        runs a batch again must not take its queues for lost (SRC-13, SRC-15). Raises the last error.
+        """Return current bounds and sizes; wait up to readTimeoutMs for brokers that are away.
+
+        A broker that is only down is no data loss: a query that runs a batch again must not take its queues for deleted
+        (SRC-13, SRC-15). Raises the last error.
         """
         until, pause = time.monotonic() + self._options.read_timeout_ms / 1000, BACKOFF_S[0]
         while True:
@@ -102,7 +107,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @brief
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without checkpoint starts."""
+        """Return where a query without checkpoint starts."""
         options = self._options
 
         async def ask(link: Link) -> dict[Key, int]:
@@ -114,28 +119,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ranges.to_offset(link.run(ask(link)), options.group, expression=options.filter_text)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Everything: the limits of the options are applied in latestOffset, Spark knows no combination of them."""
+        """No limit for Spark: the options' limits are applied in latestOffset, because Spark cannot combine several."""
         return ReadAllAvailable()
 
     @brief
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the ends of this run (STR-07)."""
+        """Fix the end offsets of this run (STR-07)."""
         self._cached = None
         self._target = {key: limits.high for key, limits in self._state()[0].items()}
 
     @brief
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the next micro-batch goes; `start` itself when nothing is new."""
+        """Return how far the next micro-batch goes; `start` itself when there is nothing new."""
         begin = ranges.from_offset(start)
         self._say_changed(start)
         known, sizes = self._state()
         self._say_missing(begin, known)
-        latest = dict(begin)  # a queue that is gone from the route keeps its offset
+        latest = dict(begin)  # a queue missing from the route keeps its offset
         later = {}
         for key, limits in known.items():
             if self._target is not None and key not in self._target:
-                continue  # made after the run began: waits for the next one
-            if key not in begin:  # a queue that appeared later starts at its beginning (STR-03)
+                continue  # created after the run began: left to the next run
+            if key not in begin:  # a queue that appeared later starts at its min offset (STR-03)
                 begin[key] = later[key] = limits.low
             high = limits.high if self._target is None else min(self._target[key], limits.high)
             latest[key] = max(high, begin[key])
@@ -163,12 +168,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @brief
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The ends of the queues, for the query's progress."""
+        """Return the end offsets of the queues, for the query's progress."""
         return ranges.to_offset({key: limits.high for key, limits in self._state()[0].items()}, self._options.group)
 
     @brief
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """A task per range between two offsets. Raises DataLossError for positions that the brokers no longer have."""
+        """Return one task per range between two offsets. Raises DataLossError for positions that brokers no longer have."""
         begin, reached, begins = ranges.from_offset(start), ranges.from_offset(end), ranges.begins_of(end)
         options = self._options
         if begin == reached:
@@ -177,7 +182,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         whole = []
         for key in sorted(reached):
             limits = known.get(key)
-            first = begin.get(key, begins.get(key, 0))  # a batch run again has the rows it was planned with (STR-16)
+            first = begin.get(key, begins.get(key, 0))  # a replayed batch has the rows it was planned with (STR-16)
             last = reached[key]
             if last < first:
                 met_loss(options, Loss(*key, last, first, f"the next offset went back from {first} to {last}"))
@@ -204,13 +209,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min(first, last), last
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Record batches of one range."""
+        """Yield the record batches of one range."""
         return read_partition(self._options, self._columns, None, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the checkpoint decides."""
+        """Do nothing: the checkpoint decides where the query resumes."""
 
 
 def _may_pass(error: SaturnError) -> bool:
-    """Whether a broker or NameServer is away or has just come back; then a topic has no route for a moment."""
+    """Whether a broker or name server is away or has just come back, when a topic briefly has no route."""
     return error.retryable or (isinstance(error, ConfigError) and isinstance(error.__cause__, SaturnError))

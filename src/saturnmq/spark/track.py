@@ -1,8 +1,10 @@
-"""What a stream's driver tells brokers and operators: committed offsets of the consumer group, and the lag.
+"""Commits consumer-group offsets of streams and reports their lag, from the driver.
 
-Spark's progress does not name the source; ours is known by the shape of its offset, and the group by its `g`. Callbacks only put
-work into a queue, one thread does the network: a broker's fault is logged and neither fails nor slows a query. The checkpoint alone
-decides where a query goes on. Source: STR-11..14.
+Spark's progress does not name the source: ours is recognized by the shape of its offset, and the group by its field `g`. Listener
+callbacks only enqueue; one thread does the network I/O, so a broker failure is logged and neither fails nor slows a query. The
+checkpoint alone decides where a query resumes.
+
+Requirements: STR-11..STR-14, STR-17.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ TRIGGERS: Final = (
 
 @dataclass
 class Lag:
-    """How far one query is behind: messages by queue, and in all."""
+    """Lag of one query, by queue and in total, after one micro-batch. rows: messages in the batch; batch_ms: its duration."""
 
     query: str
     run: str
@@ -57,11 +59,11 @@ class Lag:
     latest: dict[Key, int]
     oldest_ms: dict[str, int] = field(
         default_factory=dict
-    )  # topic: when the oldest message behind was stored, where known
+    )  # topic: store time of the oldest unread message, Unix ms, where known
 
     @property
     def by_topic(self) -> dict[str, int]:
-        """Messages behind, by topic."""
+        """Unread messages by topic."""
         found: dict[str, int] = {}
         for key, behind in self.by_queue.items():
             found[key[0]] = found.get(key[0], 0) + behind
@@ -69,12 +71,12 @@ class Lag:
 
     @property
     def by_queue(self) -> dict[Key, int]:
-        """Messages behind, by queue."""
+        """Unread messages by queue."""
         return {key: max(0, high - self.end.get(key, 0)) for key, high in self.latest.items()}
 
     @property
     def messages(self) -> int:
-        """Messages behind in all."""
+        """Unread messages in total."""
         return sum(self.by_queue.values())
 
 
@@ -82,12 +84,12 @@ class Lag:
 class _Group:
     wanted: dict[Key, int] = field(default_factory=dict)
     done: dict[Key, int] = field(default_factory=dict)
-    told: bool = False  # that the group has members of its own
+    told: bool = False  # whether the warning about live members was logged
     at_ms: float = -1e18
 
 
 def positions_of(offset: Any) -> tuple[str | None, dict[Key, int]] | None:
-    """(group, positions) of a progress offset, None for one of another source."""
+    """Return (group, positions) of a progress offset, None for one of another source."""
     try:
         value = json.loads(offset) if isinstance(offset, str) else offset
         if not isinstance(value, dict):
@@ -99,7 +101,7 @@ def positions_of(offset: Any) -> tuple[str | None, dict[Key, int]] | None:
 
 
 class OffsetCommitter:
-    """Commits group offsets, at most every interval and never backwards (STR-12). Used by one thread."""
+    """Commits group offsets, at most once per interval and never backwards (STR-12). Used by one thread only."""
 
     def __init__(self, options: Connection, interval_ms: int = COMMIT_INTERVAL_MS) -> None:
         self.options = options
@@ -107,11 +109,11 @@ class OffsetCommitter:
         self._groups: dict[str, _Group] = {}
 
     def reached(self, group: str, positions: dict[Key, int]) -> None:
-        """A batch of the group ended here."""
+        """Record the end of a batch of the group."""
         self._groups.setdefault(group, _Group()).wanted.update(positions)
 
     def flush(self, now_ms: float, *, all_of_it: bool = False) -> None:
-        """Commit what is due; a broker's fault is logged and tried again later."""
+        """Commit what is due (all_of_it: everything); a broker failure is logged and retried later."""
         for name, group in self._groups.items():
             due = {key: n for key, n in group.wanted.items() if group.done.get(key) != n}
             if not due or (not all_of_it and now_ms - group.at_ms < self._interval_ms):
@@ -148,9 +150,10 @@ async def _commit(link: Link, group: str, due: dict[Key, int]) -> None:
 
 
 async def _make_retry_topic(link: Link, group: str, topics: list[str]) -> bool:
-    """mqadmin consumerProgress asks for the route of %RETRY%group: one heartbeat and a goodbye make it (STR-13).
+    """Create %RETRY%group, whose route mqadmin consumerProgress looks up: by one heartbeat and one unregister request (STR-13).
 
-    False, with nothing done, when the group has live members: a heartbeat would make them share out their queues with this client.
+    Returns False without doing anything when the group has live members: a heartbeat would make them rebalance queues to this
+    client.
     """
     core = link.core
     if await core.routes.refresh(RETRY_PREFIX + group) is not None:
@@ -170,7 +173,9 @@ async def _make_retry_topic(link: Link, group: str, topics: list[str]) -> bool:
         addresses |= {a for name in route.addresses if (a := route.master(name)) is not None}
     members = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext={"consumerGroup": group})
     for address in sorted(addresses):
-        answer = await core.remote.call(address, members, core.settings.api_timeout_ms)  # an error where it has none
+        answer = await core.remote.call(
+            address, members, core.settings.api_timeout_ms
+        )  # an error response when the group has no members
         if answer.code == ResponseCode.SUCCESS and answer.body and ConsumerIdList.decode(answer.body).consumer_id_list:
             return False
     for address in sorted(addresses):
@@ -181,7 +186,7 @@ async def _make_retry_topic(link: Link, group: str, topics: list[str]) -> bool:
 
 
 async def _oldest(link: Link, lag: Lag) -> dict[str, int]:
-    """When the oldest message was stored that a query is behind by, by topic."""
+    """Return the store time of the oldest unread message by topic, Unix ms."""
 
     async def one(key: Key) -> tuple[str, int | None]:
         await link.puller.queues(key[0])  # its route
@@ -198,7 +203,7 @@ _running: set[Tracker] = set()
 
 
 class Tracker(StreamingQueryListener):
-    """Listens to every query of a session. `lags` has the newest lag by query id, `gauges()` says it to Prometheus."""
+    """Streaming query listener of a session. `lags` holds the newest lag by query id, `gauges()` renders it for Prometheus."""
 
     def __init__(
         self, options: Connection, *, interval_ms: int = COMMIT_INTERVAL_MS, lag_table: str | None = None
@@ -209,23 +214,23 @@ class Tracker(StreamingQueryListener):
         self._thread = threading.Thread(target=self._work, name="saturnmq-track", daemon=True)
         self._thread.start()
         self.lags: dict[str, Lag] = {}
-        self._looked_ms: dict[str, float] = {}  # when the ages of a query's lag were asked for
+        self._looked_ms: dict[str, float] = {}  # when the ages of a query's lag were last queried
         self._ended: set[str] = set()
         self._change = threading.Condition()
         _running.add(self)
 
-    # callbacks of Spark; they only put something into the queue
+    # Spark's callbacks; they only enqueue
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """A query that goes on from its checkpoint has the id of the one before: it has not ended."""
+        """Mark the query as running: a query that resumes from its checkpoint has the id of the previous run."""
         with self._change:
             self._ended.discard(str(getattr(event, "id", "")))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing new."""
+        """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A batch ended: its end is what the group has consumed."""
+        """Enqueue the end of a batch, up to which the group has consumed, and its lag."""
         progress = event.progress
         for source in progress.sources:
             end, latest = positions_of(source.endOffset), positions_of(source.latestOffset)
@@ -246,7 +251,7 @@ class Tracker(StreamingQueryListener):
             )
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Commit what is left; tell of the triggers there are when Spark refused a real-time one (STR-17)."""
+        """Commit pending offsets; name the supported triggers when Spark refused a real-time one (STR-17)."""
         self._events.put(threading.Event())
         failure = str(getattr(event, "exception", None) or "")
         if "REAL_TIME_MODE.INPUT_STREAM_NOT_SUPPORTED" in failure and "PythonMicroBatchStream" in failure:
@@ -256,7 +261,7 @@ class Tracker(StreamingQueryListener):
             self._change.notify_all()
 
     def wait(self, query: StreamingQuery, timeout_s: float = STOP_SECONDS) -> bool:
-        """Wait until Spark has told that this query ended, which is later than its end, and commit; whether in time."""
+        """Wait for Spark's termination event of the query, which comes after its end, and commit; return whether in time."""
         with self._change:
             told = self._change.wait_for(lambda: str(query.id) in self._ended, timeout_s)
         return self.flush(timeout_s) and told
@@ -285,7 +290,7 @@ class Tracker(StreamingQueryListener):
                 self._committer.reached(*item)
 
     def _look(self, lag: Lag) -> None:
-        """Ages for gauge saturnmq_spark_lag_seconds, at most each AGE_INTERVAL_MS; those of before stand in between."""
+        """Query ages for gauge saturnmq_spark_lag_seconds, at most each AGE_INTERVAL_MS; in between the previous ones stand."""
         now_ms, before = time.monotonic() * 1000, self.lags.get(lag.query)
         lag.oldest_ms = dict(before.oldest_ms) if before is not None else {}
         if not lag.messages or now_ms - self._looked_ms.get(lag.query, -AGE_INTERVAL_MS) < AGE_INTERVAL_MS:
@@ -298,9 +303,9 @@ class Tracker(StreamingQueryListener):
             logger.warning("age of the lag of query %s not known: %s", lag.query, error)
 
     def gauges(self, now_ms: float | None = None) -> str:
-        """The lag of every query by topic, as Prometheus text: messages behind, and the age of the oldest of them (STR-14).
+        """Return the lag of every running query by topic, as Prometheus text: unread messages and the age of the oldest (STR-14).
 
-        now_ms: Unix ms, default now. A topic whose age is not known has messages only, a query that has ended nothing.
+        now_ms: Unix ms, default now. A topic of unknown age has only the message count; a query that has ended is omitted.
         """
         now = time.time() * 1000 if now_ms is None else now_ms
         messages = ["# HELP saturnmq_spark_lag_messages Messages that a stream has not read yet.",
@@ -319,20 +324,20 @@ class Tracker(StreamingQueryListener):
         return "\n".join([*messages, *seconds, ""])
 
     def _write(self, lag: Lag) -> None:
-        """One Parquet file of rows, without a Spark job (STR-14)."""
+        """Write one Parquet file of rows, without a Spark job (STR-14)."""
         try:
             write_lag(lag, self._lag_table or "")
         except OSError as error:
             logger.warning("lag table %s: %s", self._lag_table, error)
 
     def flush(self, timeout_s: float = STOP_SECONDS) -> bool:
-        """Commit everything reported so far; whether that was done in time."""
+        """Commit everything reported so far; return whether that was done in time."""
         done = threading.Event()
         self._events.put(done)
         return done.wait(timeout_s)
 
     def stop(self) -> None:
-        """Commit what is left and end the thread."""
+        """Commit pending offsets and end the thread."""
         self.flush()
         self._events.put(None)
         self._thread.join(STOP_SECONDS)
@@ -340,13 +345,13 @@ class Tracker(StreamingQueryListener):
 
 
 def stop_all() -> None:
-    """Commit what every tracker of this process was told, and end their threads; after `spark.stop()`, which tells the rest."""
+    """Flush and stop every tracker of this process. Call it after `spark.stop()`, which reports the last events."""
     for tracker in list(_running):
         tracker.stop()
 
 
 def write_lag(lag: Lag, uri: str) -> None:
-    """The lag's rows as one Parquet file in a folder."""
+    """Write the lag's rows as one Parquet file in a folder."""
     from pathlib import Path
 
     import pyarrow as pa
@@ -383,7 +388,14 @@ def track(
     tls_key: str | None = None,
     tls_verify: bool = True,
 ) -> Tracker:
-    """Commit group offsets and keep the lag of this session's streams from now on. `stop()` it, or the queries first."""
+    """Commit group offsets and record the lag of this session's streams from now on.
+
+        tracker = track(spark, "localhost:9876", lag_table="./lake/lag")
+        query.awaitTermination()
+        tracker.stop()
+
+    Stop the queries before the tracker, or `stop()` it to commit what was reported so far. interval_ms: time between commits.
+    """
     options = Connection(name_server, access_key=access_key, secret_key=secret_key, security_token=security_token,
                          tls=tls, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, tls_verify=tls_verify)  # fmt: skip
     tracker = Tracker(options, interval_ms=interval_ms, lag_table=lag_table)

@@ -1,8 +1,10 @@
-"""The transactional sink: tasks store half messages, the commit of a batch decides and ends them. No pyspark needed.
+"""The transactional sink: tasks store half messages; the commit of a batch decides and ends them.
 
-Where things run: `write_halves` in tasks, `commit` and `abort` in the process that commits a batch, `answering` in the user's
-driver: only that process is known to brokers as a producer of the group, so only it is asked about halves whose end was lost.
-Source: SNK-10, SNK-11, SNK-14, SNK-17..19.
+`write_halves` runs in tasks, `commit` and `abort` in the process that commits a batch, `answering` in the user's driver: brokers
+know only that process as a producer of the group, so they send it the check-backs of halves whose end was lost. Does not import
+pyspark.
+
+Requirements: SNK-10, SNK-11, SNK-14, SNK-17..SNK-19.
 """
 
 from __future__ import annotations
@@ -32,19 +34,19 @@ ENDS_AT_ONCE: Final = 64
 
 @dataclass(frozen=True)
 class Halves:
-    """What one attempt of a task stored."""
+    """The half messages that one attempt of a task stored."""
 
     fence: Fence
     halves: tuple[Half, ...]
 
 
 def group_of(given: str | None, query: str) -> str:
-    """The producer group: the option's, else that of the query."""
+    """Return the producer group: the option's, else one derived from the query."""
     return given or GROUP_PREFIX + query
 
 
 def fenced(request: Request, fence: Fence, group: str, immunity_s: int) -> Request:
-    """The request as a half message that says who wrote it, and before which age brokers do not ask about it."""
+    """Return the request as a half message with its fencing key and the age below which brokers send no check-back."""
     prepared = request.prepared
     text = (f"{prepared.properties}\x02TRAN_MSG\x01true\x02PGROUP\x01{group}\x02{FENCE_PROPERTY}\x01{fence}"
             f"\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x01{immunity_s}")  # fmt: skip
@@ -53,7 +55,7 @@ def fenced(request: Request, fence: Fence, group: str, immunity_s: int) -> Reque
 
 
 def write_halves(sender: Sender, requests: Sequence[Request], fence: Fence) -> Halves:
-    """Store them, each durable or an error. Raises StoreError; what was stored then is rolled back by check-backs."""
+    """Store half messages, each durable or an error. Raises StoreError; what was stored by then is rolled back by check-backs."""
     group = sender.options.producer_group
     stored: list[Half] = []
 
@@ -69,11 +71,11 @@ def write_halves(sender: Sender, requests: Sequence[Request], fence: Fence) -> H
 
 
 def commit(connection: Connection, log: DecisionLog, group: str, written: Sequence[Halves], batch: str) -> int:
-    """Decide the batch, then end its halves; how many ends a broker acknowledged.
+    """Decide the batch, then end its halves; return how many ends a broker acknowledged.
 
-    Run again for a batch that was decided, it rolls back the new halves and commits what was not tried before. An end whose answer
-    is lost is not repeated, an Apache broker would store the message twice: the check-back settles it. Raises OSError when the
-    decision cannot be noted; nothing is committed then.
+    For a batch decided before, the new halves are rolled back and decided ones whose end was not sent yet are committed. An end
+    whose response was lost is not repeated, because an Apache broker would store the message twice: the check-back settles it.
+    Raises OSError when the decision cannot be recorded; nothing is committed then.
     """
     mine = Decision(written[0].fence.query if written else "-", batch, frozenset(w.fence.token for w in written),
                     tuple(half for w in written for half in w.halves))  # fmt: skip
@@ -102,13 +104,13 @@ def commit(connection: Connection, log: DecisionLog, group: str, written: Sequen
 
 
 def abort(connection: Connection, group: str, written: Sequence[Halves]) -> None:
-    """Roll back what tasks reported; the halves of those that failed go by check-backs."""
+    """Roll back the halves that tasks reported; those of failed tasks are rolled back by check-backs."""
     with linked(connection) as link:
         link.run(end(link, group, [half for w in written for half in w.halves], TransactionState.ROLLBACK))
 
 
 async def end(link: Link, group: str, halves: Sequence[Half], state: TransactionState) -> list[Half]:
-    """Send their ends (37) two-way; those that a broker acknowledged. The others are logged."""
+    """Send END_TRANSACTION (37) two-way for each half; return those that a broker acknowledged. The others are logged."""
     gate = asyncio.Semaphore(ENDS_AT_ONCE)
 
     async def one(half: Half) -> bool:
@@ -131,7 +133,7 @@ async def end(link: Link, group: str, halves: Sequence[Half], state: Transaction
 
 
 def verdict(log: DecisionLog, message: Message[bytes]) -> TransactionState:
-    """What to answer about a half message; one without a fence of ours is left UNKNOWN."""
+    """Return the answer to a check-back; UNKNOWN for a half message without our fencing key."""
     fence = Fence.parse(message.properties.get(FENCE_PROPERTY, ""))
     if fence is None:
         return TransactionState.UNKNOWN
@@ -153,10 +155,14 @@ def answering(
     tls_key: str | None = None,
     tls_verify: bool = True,
 ) -> Iterator[None]:
-    """Answer brokers that ask about halves of the group, as long as the block runs: around the query, in the driver (SNK-17).
+    """Answer brokers' check-backs about half messages of the group while the block runs: wrap the query with it, in the driver.
 
-    A driver that is away for longer than about 15 checks, a minute apart, loses halves that are decided and not ended: what the log
-    says of them is warned about at the start.
+        with answering("localhost:9876", "/shared/decisions", "orders-sink"):
+            query = writer.start()
+            query.awaitTermination()
+
+    decision_log and group: options decisionLog and producerGroup of the write. Brokers discard halves that stay unanswered for
+    about 15 checks, a minute apart. Halves that are decided and not acknowledged are logged at the start.
     """
     log = DecisionLog(decision_log)
     waiting = log.open_ends() if log.folder.exists() else []
@@ -178,9 +184,9 @@ def answering(
 
 
 def check_brokers(connection: Connection, topic: str) -> None:
-    """Raises ConfigError naming brokers of the topic that take no transactions, before anything is read or sent (SNK-19).
+    """Raise ConfigError naming brokers of the topic that reject transactions, before anything is read or sent (SNK-19).
 
-    One that does not say so, or is away, is left to the tasks: they wait for it, or fail with what it answers.
+    A broker whose configuration is unreadable or that is away is left to the tasks, which wait for it or fail with its error.
     """
     try:
         with linked(connection) as link:
@@ -196,7 +202,7 @@ def check_brokers(connection: Connection, topic: str) -> None:
 
 
 async def _refusing(link: Link, topic: str) -> list[str]:
-    """Names of the brokers that a message of the topic may go to and that take no half messages."""
+    """Return the names of the topic's writable brokers that reject half messages."""
 
     async def refuses(broker: str) -> bool:
         address = await link.core.master_address(topic, broker)
@@ -216,7 +222,7 @@ async def _refusing(link: Link, topic: str) -> list[str]:
 
 
 def check_count(rows: int, limit: int) -> None:
-    """Raises StoreError for a task with more messages than transactionMaxMessages; nothing was sent (SNK-19)."""
+    """Raise StoreError for a task with more messages than transactionMaxMessages; nothing was sent (SNK-19)."""
     if rows > limit:
         raise StoreError(
             f"a task has {rows} or more messages, option transactionMaxMessages={limit} allows fewer: nothing was sent"
