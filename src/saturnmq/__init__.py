@@ -1,6 +1,26 @@
 """SaturnMQ: a message broker compatible with Apache RocketMQ 4.9.7, in Python.
 
-The names below are loaded on first use, so that `import saturnmq` is quick and pulls in no extra.
+This module exports the asyncio client. `saturnmq.sync` has the same names without `await`, `saturnmq.spark` the Spark source
+and sink, `saturnmq.testing` a broker for tests.
+
+Example:
+    import asyncio
+    from saturnmq import Client
+
+    async def main() -> None:
+        async with Client.from_url("rmq://127.0.0.1:9876") as client:
+            async with client.producer("orders-p") as out, client.consumer("billing", start="first") as inbox:
+                receipt = await out.send("orders", b"hello", tag="paid")
+                print(receipt.message_id)
+                await inbox.subscribe("orders")
+                async for message in inbox:
+                    print(message.body)
+                    await message.ack()
+                    break
+
+    asyncio.run(main())
+
+Names are imported lazily, on first access, so that `import saturnmq` is fast and imports no optional dependency.
 """
 
 from __future__ import annotations

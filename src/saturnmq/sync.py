@@ -1,10 +1,16 @@
-"""The clients without await, for threads and scripts: the same names, run on one background event loop.
+"""The clients without `await`, for threads and scripts: the same names and signatures as in `saturnmq`.
 
-All objects of one process share one daemon thread with one loop. Every call waits for its coroutine there; Ctrl-C
-cancels
-it and raises KeyboardInterrupt. Inside a running event loop every call raises WrongLoop, naming the async call
-(API-31). In a forked child, clients and producers that were started go on with a new loop, new connections and a new client id;
-consumers and pullers are to be made there (API-32).
+Example:
+    from saturnmq.sync import Client
+
+    with Client.from_url("rmq://127.0.0.1:9876") as client, client.producer("orders-p") as out:
+        receipt = out.send("orders", b"hello", tag="paid")
+        print(receipt.message_id)
+
+All objects of a process share one daemon thread with one event loop. Each call runs its coroutine there and blocks until it is
+done; Ctrl-C cancels the coroutine and raises KeyboardInterrupt. Inside a running event loop every call raises WrongLoop, whose
+text names the async call to use. In a forked child, started clients and producers continue with a new loop, new connections and
+a new client id; consumers and pullers must be created in the child.
 """
 
 from __future__ import annotations
@@ -41,7 +47,14 @@ T = TypeVar("T")
 
 
 class Client:
-    """saturnmq.Client without await."""
+    """saturnmq.Client without `await`, for threads and scripts.
+
+    Example:
+        with Client(name_servers="127.0.0.1:9876") as client:
+            client.create_topic("orders", queues=8)
+            with client.producer("orders-p") as out:
+                out.send("orders", b"hello")
+    """
 
     def __init__(self, *, name_servers: str | Sequence[str] = (), timeout: float = 3.0, **settings: Any) -> None:
         self._own = Inner(lambda: AsyncClient(name_servers=name_servers, timeout=timeout, **settings))
@@ -74,11 +87,12 @@ class Client:
 
     @property
     def settings(self) -> ClientSettings:
+        """See saturnmq.Client.settings."""
         return self._inner.settings
 
     @property
     def client_id(self) -> str:
-        """The id brokers know this client by; empty before start."""
+        """See saturnmq.Client.client_id."""
         return self._inner.client_id
 
     def start(self) -> None:
@@ -187,7 +201,12 @@ class Client:
 
 
 class Producer(Generic[T]):
-    """saturnmq.Producer without await."""
+    """saturnmq.Producer without `await`. Created by `Client.producer`.
+
+    Example:
+        with client.producer("orders-p", codec=str_codec()) as out:
+            out.send("orders", "hello", keys=["order-1"])
+    """
 
     def __init__(self, make: Callable[[], AsyncProducer[T]]) -> None:
         self._own = Inner(make)
@@ -207,6 +226,7 @@ class Producer(Generic[T]):
 
     @property
     def group(self) -> str:
+        """The producer group as brokers see it, including the namespace."""
         return self._inner.group
 
     @property
@@ -410,7 +430,12 @@ class Producer(Generic[T]):
 
 
 class Transaction(Generic[T]):
-    """saturnmq.Transaction without await: `with out.transaction(topic, value) as half:`."""
+    """saturnmq.Transaction without `await`. Created by `Producer.transaction`.
+
+    Example:
+        with out.transaction("orders", b"hello") as half:
+            save_locally(half.message_id)  # an exception in here rolls the message back
+    """
 
     def __init__(self, inner: AsyncTransaction[T]) -> None:
         self._inner = inner
@@ -426,10 +451,12 @@ class Transaction(Generic[T]):
 
     @property
     def message_id(self) -> str:
+        """See saturnmq.Transaction.message_id."""
         return self._inner.message_id
 
     @property
     def receipt(self) -> Receipt:
+        """See saturnmq.Transaction.receipt."""
         return self._inner.receipt
 
     def rollback(self) -> None:

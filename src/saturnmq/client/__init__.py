@@ -1,4 +1,4 @@
-"""Clients of a broker: producer, consumer, puller. asyncio first; `saturnmq.sync` is the same without await.
+"""Clients of a broker: producer, consumer and puller for asyncio; `saturnmq.sync` wraps them for use without await.
 
-Import names from `saturnmq` itself; the modules of this room are its own business.
+Public names are imported from `saturnmq`; the modules of this package are private.
 """

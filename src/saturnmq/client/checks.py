@@ -1,6 +1,6 @@
-"""Names, bodies and properties that no broker would take, found before any I/O. Pure.
+"""Validation of names, bodies and properties that every broker would reject, before any I/O. Pure.
 
-Source: PR-04, PR-09, SND-04, SND-05, SPR-08.
+Requirements: PR-04, PR-09, SND-04, SND-05, SPR-08.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from saturnmq.protocol.codes import (
 )
 from saturnmq.protocol.message import NAME_SEPARATOR, PAIR_SEPARATOR, PROPERTIES_BYTES_MAX
 
-_JAVA_BLANKS: Final = "".join(map(chr, range(33)))  # what String.trim removes; other blanks of Unicode are text
+_JAVA_BLANKS: Final = "".join(
+    map(chr, range(33))
+)  # what Java's String.trim removes; other Unicode blanks count as text
 _NAME: Final = re.compile(r"^[%|a-zA-Z0-9_-]+\Z")
 
 
 def group_problem(group: str, default: str) -> str | None:
-    """Why this cannot be a group name, None when it can (PR-04, CA-06)."""
+    """Why the group name is invalid, None if it is valid. default: the reserved name (PR-04, CA-06)."""
     if not isinstance(group, str) or not group.strip():
         return "group is blank, must be 1..255 characters of %|a-zA-Z0-9_-"
     if len(group) > GROUP_LENGTH_MAX:
@@ -46,7 +48,7 @@ def consumer_group_problem(group: str) -> str | None:
 
 
 def check_topic(topic: str, *, sending: bool = True) -> None:
-    """Raises MessageRefused unless topic is a name one may send to (PR-09)."""
+    """Raise MessageRefused for an invalid topic name; with sending, also for topics that clients must not send to (PR-09)."""
     if not isinstance(topic, str) or not topic.strip():
         raise MessageRefused("The specified topic is blank.")
     if not _NAME.match(topic):
@@ -60,7 +62,7 @@ def check_topic(topic: str, *, sending: bool = True) -> None:
 
 
 def check_body(body: bytes, bytes_max: int) -> None:
-    """Raises MessageRefused unless the body has 1..bytes_max bytes (PR-09). A Java consumer gets null for an empty one."""
+    """Raise MessageRefused unless the body has 1..bytes_max bytes (PR-09). A Java consumer gets null for an empty body."""
     if not body:
         raise MessageRefused(
             "the message body is empty, must have at least 1 byte",
@@ -71,7 +73,7 @@ def check_body(body: bytes, bytes_max: int) -> None:
 
 
 def check_text(name: str, text: str) -> None:
-    """Raises MessageRefused for text that would break the property string."""
+    """Raise MessageRefused for a non-string, or text with a separator of the property string (0x01, 0x02)."""
     if not isinstance(text, str):
         raise MessageRefused(f"{name} is {type(text).__name__}, must be text")
     if PAIR_SEPARATOR in text or NAME_SEPARATOR in text:
@@ -79,7 +81,7 @@ def check_text(name: str, text: str) -> None:
 
 
 def check_properties(properties: Mapping[str, str]) -> None:
-    """Raises MessageRefused for reserved names, blank names or values, and separators (SPR-08)."""
+    """Raise MessageRefused for reserved names, blank names or values, and separator characters (SPR-08)."""
     for name, value in properties.items():
         check_text("a property name", name)
         if name in RESERVED_PROPERTIES:
@@ -92,13 +94,13 @@ def check_properties(properties: Mapping[str, str]) -> None:
 
 
 def check_property_bytes(text: str) -> None:
-    """Raises MessageRefused for a property string that does not fit into a record."""
+    """Raise MessageRefused if the property string is too long for a record (32767 bytes)."""
     if len(text) > PROPERTIES_BYTES_MAX // 4 and len(text.encode()) > PROPERTIES_BYTES_MAX:
         raise MessageRefused(f"the properties have {len(text.encode())} bytes, at most {PROPERTIES_BYTES_MAX} fit")
 
 
 def join_keys(keys: Iterable[str] | str) -> str:
-    """Keys joined by one space, as the index wants them. Raises MessageRefused (PR-01)."""
+    """Join keys by one space, the form that the broker's index splits. Raises MessageRefused (PR-01)."""
     if isinstance(keys, str):
         keys = (keys,)
     parts = list(keys)

@@ -1,6 +1,8 @@
-"""The client: one connection manager, and the producers, consumers and pullers made from it.
+"""The public Client: one connection manager, and the producers, consumers, pullers and listeners created from it.
 
-Source: spec 08 section 1, API-01..06.
+A Client is a thin facade: connections, routes, heartbeats and all background tasks belong to its Core.
+
+Requirements: API-01..API-06.
 """
 
 from __future__ import annotations
@@ -47,9 +49,20 @@ H = TypeVar("H", bound=Handler)
 
 
 class Client:
-    """Shared by everything that talks to one cluster. Constructors do no I/O and need no running loop (API-01).
+    """A client of one cluster. Its producers, consumers and pullers share its connections, routes and timers.
 
-    timeout: seconds for one call with all its retries. More settings: see ClientSettings.
+    Use it with `async with`, or call `start()` and `stop()`; a stopped client cannot be started again. The constructor does no
+    I/O and needs no running event loop. A started client belongs to its event loop and its process: other threads use
+    `saturnmq.sync`, forked children create clients of their own.
+
+    name_servers: "host:port", several separated by `;` or `,`, or a sequence of them. timeout: seconds for one call, including
+    its retries. settings: any other field of ClientSettings, such as namespace="shop" or tls=True. Raises ConfigError naming
+    every bad value.
+
+    Example:
+        async with Client(name_servers="127.0.0.1:9876", timeout=3.0) as client:
+            async with client.producer("orders-p") as out:
+                await out.send("orders", b"hello")
     """
 
     def __init__(self, *, name_servers: str | Sequence[str] = (), timeout: float = 3.0, **settings: Any) -> None:
@@ -61,12 +74,25 @@ class Client:
 
     @classmethod
     def from_url(cls, url: str, **settings: Any) -> Self:
-        """A client for `rmq://[access:secret@]host:port[,host:port]?key=value`; arguments beat the URL (API-02)."""
+        """A client for `rmq://[access:secret@]host:port[,host:port]?key=value`; arguments override the URL.
+
+        `rmqs://` turns TLS on, the port defaults to 9876, the keys are fields of ClientSettings. Raises ConfigError.
+
+        Example:
+            client = Client.from_url("rmq://ns-a:9876,ns-b:9876?namespace=shop", timeout=5.0)
+        """
         return cls(**{**parse_url(url), **settings})
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None, **settings: Any) -> Self:
-        """A client for SATURNMQ_URL or NAMESRV_ADDR; arguments beat the URL, the URL the other variables (API-03)."""
+        """A client configured by environment variables, of this process unless another mapping is given.
+
+        NameServers come from SATURNMQ_URL, or else from NAMESRV_ADDR; then SATURNMQ_ACCESS_KEY, _SECRET_KEY, _KEY_FILE,
+        _NAMESPACE and _TIMEOUT apply. Arguments override the URL, the URL overrides the other variables. Raises ConfigError.
+
+        Example:
+            client = Client.from_env({"SATURNMQ_URL": "rmq://127.0.0.1:9876"})
+        """
         return cls(**{**from_environment(os.environ if environment is None else environment), **settings})
 
     def __repr__(self) -> str:
@@ -74,14 +100,15 @@ class Client:
 
     @property
     def settings(self) -> ClientSettings:
+        """The validated settings, read-only."""
         return self._settings
 
     @property
     def client_id(self) -> str:
-        """The id brokers know this client by; empty before start."""
+        """The id under which brokers list this client, `<ip>@<instance>`; empty before `start`."""
         return self._core.client_id
 
-    # life
+    # lifecycle
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -93,7 +120,10 @@ class Client:
         await self.stop()
 
     async def start(self) -> None:
-        """Start timers and connections. Idempotent; waits for no server. Raises Closed after stop (API-04)."""
+        """Start the background timers. Idempotent. Raises Closed after `stop`.
+
+        Does not wait for a server, except for the HTTP server of the `address_server` setting if NameServers come from there.
+        """
         if self._core.state is State.STOPPED:
             check_state("client", self._core.state)
         async with self._lock:
@@ -101,15 +131,15 @@ class Client:
                 await self._core.start()
 
     async def stop(self) -> None:
-        """Stop everything made from this client and close all connections. Idempotent."""
+        """Stop consumers, unregister producers, cancel all tasks and close all connections. Idempotent."""
         await self._core.stop()
 
     async def last_words(self) -> None:
-        """For the end of a process that did not stop it: send what is left of the trace (TR-07)."""
+        """Flush the message trace when the process exits without `stop()`. Called by `saturnmq.sync` at exit."""
         if self._core.tracing is not None:
             await self._core.tracing.close()
 
-    # what is made from it
+    # producers, consumers and pullers
 
     @overload
     def producer(
@@ -145,11 +175,17 @@ class Client:
         check: Check | None = None,
         trace: bool | str | None = None,
     ) -> Producer[Any]:
-        """A producer of this group. max_in_flight: sends under way at a time; more of them wait. check: says what became of a
-        transaction when the broker asks; async, or plain and then run in a thread. Transactions need it. trace: whether, or to
-        which topic, sends are traced; None takes the client's setting (TR-02).
+        """A producer of this group. It does no I/O until it is started.
 
+        codec: converts values to message bodies; without one, values are bytes. max_in_flight: concurrent sends; further ones
+        wait. hooks: called around every attempt. retry_codes: response codes after which a send is tried again. check: returns
+        the outcome of a transaction when a broker asks for it; required for transactions; a coroutine function, or a plain
+        function, which runs in a thread. trace: True, False or a topic for the message trace; None uses the client's setting.
         Raises ConfigError naming every bad value.
+
+        Example:
+            async with client.producer("orders-p", codec=json_codec(Order)) as out:
+                await out.send("orders", Order(1, 9.5), tag="paid", keys=["order-1"])
         """
         problems = [problem] if (problem := producer_group_problem(group)) else []
         if isinstance(max_in_flight, bool) or not isinstance(max_in_flight, int) or not 1 <= max_in_flight <= 65_535:
@@ -172,7 +208,12 @@ class Client:
         )
 
     def puller(self, group: str = PULLER_GROUP) -> Puller:
-        """A reader of queues by offset. group: the name it pulls under; the default exists on every broker."""
+        """A puller, which reads queues by offset. group: the consumer group it pulls as; the default exists on every broker.
+
+        Example:
+            async with client.puller() as puller:
+                queues = await puller.queues("orders")
+        """
         return Puller(self._core, group)
 
     @overload
@@ -182,9 +223,16 @@ class Client:
     def consumer(
         self, group: str, *, codec: Codec[Any] | None = None, **options: Unpack[ConsumerOptions]
     ) -> Consumer[Any]:
-        """A member of this consumer group; ConsumerSettings tells the options.
+        """A member of this consumer group. It does no I/O until it is started.
 
-        Raises ConfigError naming every bad value.
+        codec: converts message bodies to values; without one, values are bytes. options: the fields of ConsumerSettings, such as
+        start="first", ordered=True or model="broadcast". Raises ConfigError naming every bad value.
+
+        Example:
+            async with client.consumer("billing", start="first") as inbox:
+                await inbox.subscribe("orders", tag("paid || refunded"))
+                async for message in inbox:
+                    await message.ack()
         """
         settings = consumer_settings(group, options, self._settings.instance)
         return Consumer(self._core, group, codec or BytesCodec(), settings)
@@ -201,13 +249,23 @@ class Client:
         codec: Codec[Any] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> Callable[[H], H]:
-        """Decorator of a handler, async or plain (then it runs in a thread), fed while `run` runs (API-16).
+        """Decorator that registers a message handler, which `run` calls. A plain function runs in a thread.
 
-        None or Ack.SUCCESS acks; Ack.RETRY, an exception or more than time_limit seconds send the message back; Ack.REJECT
-        makes a dead letter. A handler may settle the message itself (`await message.retry(...)`); what it returns or raises then
-        changes nothing, so one that begins with `await message.ack()` is never repeated. The codec follows the annotation
-        Message[T]. options: those of `consumer`, such as ordered=True; they beat what the listener would choose. Raises
-        ConfigError.
+        Returning None or Ack.SUCCESS acknowledges the message. Ack.RETRY, an exception or exceeding time_limit (seconds) sends
+        it back for redelivery as `retry` says. Ack.REJECT moves it to the dead-letter queue. Any other value is the reply if the
+        message is a request (`Producer.request`), else it is logged and the message is redelivered. A handler may settle the
+        message itself (`await message.retry(...)`); its result then has no effect, so a message that is acknowledged first thing
+        is never redelivered.
+
+        filter: tags such as "paid || refunded", or `sql(...)`. concurrency: handlers at a time. codec: by default chosen from
+        the annotation Message[T]: bytes, str, or JSON for any other T. options: those of `consumer`, such as ordered=True; they
+        override what the listener derives. Raises ConfigError or MessageRefused for bad values.
+
+        Example:
+            @client.listener("orders", group="search", concurrency=32, retry=Retry(max_times=16))
+            async def index(message: Message[Order]) -> Ack:
+                await search.put(message.value)
+                return Ack.SUCCESS
         """
         check_topic(topic, sending=False)
         wanted = tag(filter) if isinstance(filter, str) else filter
@@ -221,11 +279,18 @@ class Client:
         return decorate
 
     async def run(self, *, drain_timeout: float = 20.0, handle_signals: bool = False) -> None:
-        """Feed all listeners until the task is cancelled, then drain, store offsets and leave the groups (API-27).
+        """Run all listeners until the task is cancelled; then drain, persist offsets and leave the groups.
 
-        handle_signals: also end on SIGTERM and SIGINT, for a program of its own: `asyncio.run(main())` with
-        `await client.run(handle_signals=True)` in it. Leave it off inside a server such as uvicorn, which handles them itself.
-        drain_timeout: seconds that handlers have to finish; a second signal or cancellation cancels them at once.
+        drain_timeout: seconds for running handlers to finish; a second cancellation or signal cancels them at once. Unfinished
+        messages are redelivered. handle_signals: shut down on SIGTERM and SIGINT too; leave it off inside a server such as
+        uvicorn, which handles them itself. Raises ConfigError if there is no listener, and the error of a listener that failed.
+
+        Example:
+            async def main() -> None:
+                async with client:
+                    await client.run(handle_signals=True)
+
+            asyncio.run(main())
         """
         self._core.check_running()
         if not self._listeners:
@@ -243,12 +308,25 @@ class Client:
     async def create_topic(
         self, topic: str, *, queues: int = 4, key: str = AUTO_CREATE_TOPIC, sys_flag: int = 0
     ) -> list[str]:
-        """Create a topic on every broker that has `key`; the names of those that did (PR-33)."""
+        """Create a topic on every master that serves the topic `key`; returns the names of the brokers that created it.
+
+        queues: read and write queues per broker. sys_flag: the topic's topicSysFlag. Raises RouteNotFound if no broker serves
+        `key`, and the last error if no broker created the topic.
+
+        Example:
+            await client.create_topic("orders", queues=8)
+        """
         self._core.check_running()
         return await queries.create_topic(self._core, topic, queues=queues, key=key, sys_flag=sys_flag)
 
     async def view_message(self, message_id: str, topic: str | None = None) -> Message[bytes]:
-        """The message with this offset id, or, with a topic, with this unique id. Raises NoMessage (PR-02)."""
+        """The message with this offset message id or, if topic is given, with this unique message id.
+
+        Raises a ResponseError with code 208 if there is none, and MessageError for text that is no message id.
+
+        Example:
+            message = await client.view_message(receipt.message_id, "orders")
+        """
         self._core.check_running()
         return await queries.view_message(self._core, message_id, topic)
 
@@ -261,22 +339,35 @@ class Client:
         begin: int | datetime = 0,
         end: int | datetime | None = None,
     ) -> list[Message[bytes]]:
-        """Messages with this key, oldest first; times are Unix ms or aware datetimes (PR-02)."""
+        """Messages with this key, oldest first. begin, end: bounds of the store time, Unix ms or aware datetimes.
+
+        Example:
+            found = await client.query_messages("orders", "order-1", begin=datetime(2026, 11, 1, tzinfo=UTC))
+        """
         self._core.check_running()
         return await queries.query_messages(self._core, topic, key, max_count, queries.span_of(begin, end))
 
     async def query_trace(self, key: str, *, topic: str | None = None, max_count: int = 64) -> list[TraceRecord]:
-        """What was told of the message with this id or key, oldest first: who sent it, who consumed it, how it went.
+        """Trace records of the message with this id or key, oldest first: who sent it, who consumed it, with what outcome.
 
-        topic: where the trace goes, default as the client's `trace` says. max_count: trace messages that are looked at.
-        Raises RouteNotFound where nothing was ever traced.
+        topic: the trace topic; default: the client's `trace` setting, or else RMQ_SYS_TRACE_TOPIC. max_count: trace messages to
+        read, each of which holds several records. Raises RouteNotFound if the trace topic does not exist.
+
+        Example:
+            for record in await client.query_trace(receipt.message_id):
+                print(record)
         """
         self._core.check_running()
         where = topic or trace_topic(True, self._settings.trace) or ""
         return await queries.query_trace(self._core, key, where, max_count)
 
     async def topic_exists(self, topic: str) -> bool:
-        """Whether a NameServer knows the topic now."""
+        """Ask a NameServer now whether the topic has a route.
+
+        Example:
+            if not await client.topic_exists("orders"):
+                await client.create_topic("orders")
+        """
         self._core.check_running()
         check_topic(topic, sending=False)
         return await self._core.routes.refresh(namespaces.wrap(self._settings.namespace, topic)) is not None

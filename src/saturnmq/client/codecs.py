@@ -1,4 +1,9 @@
-"""Codecs: values of the user to message bodies and back. Pure. Source: spec 08 API-08."""
+"""Codecs: conversion between application values and message bodies. Pure.
+
+orjson is used if it is installed; msgspec and pydantic are optional and imported when a codec needs them.
+
+Requirements: API-08, PKG-04.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,7 @@ T = TypeVar("T")
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no type for, in the form in which orjson and msgspec write it."""
+    """Encode types that JSON does not have, in the same form as orjson and msgspec."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     if isinstance(value, Enum):
@@ -41,7 +46,7 @@ try:
     import orjson
 
     _dumps, _loads = functools.partial(orjson.dumps, default=_plain), orjson.loads
-except ImportError:  # a default dependency, never a required one (PKG-04)
+except ImportError:  # installed by default, but optional (PKG-04)
 
     def _dumps(value: Any) -> bytes:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain).encode()
@@ -50,15 +55,30 @@ except ImportError:  # a default dependency, never a required one (PKG-04)
 
 
 class Codec(Protocol[T]):
-    """Turns values into bodies and back. `encode` raises EncodeError, `decode` DecodeError."""
+    """Converts values to message bodies and back. Any object with these two methods is a codec.
 
-    def encode(self, value: T) -> bytes: ...
+    Example:
+        class PickleCodec:
+            def encode(self, value: object) -> bytes:
+                return pickle.dumps(value)
 
-    def decode(self, body: bytes) -> T: ...
+            def decode(self, body: bytes) -> object:
+                return pickle.loads(body)
+
+        out = client.producer("orders-p", codec=PickleCodec())
+    """
+
+    def encode(self, value: T) -> bytes:
+        """The body for a value. Raises EncodeError."""
+        ...
+
+    def decode(self, body: bytes) -> T:
+        """The value of a body. Raises DecodeError."""
+        ...
 
 
 class BytesCodec:
-    """Bodies as they are; the default."""
+    """Passes bytes through unchanged; the default codec."""
 
     def encode(self, value: bytes) -> bytes:
         if type(value) is bytes:
@@ -75,7 +95,7 @@ class BytesCodec:
 
 
 class StrCodec:
-    """Text as UTF-8."""
+    """Encodes text as UTF-8."""
 
     def encode(self, value: str) -> bytes:
         if not isinstance(value, str):
@@ -93,7 +113,7 @@ class StrCodec:
 
 
 class JsonCodec:
-    """JSON as it is: objects, arrays, texts, numbers. kind: dict or list where the body must be one."""
+    """Untyped JSON. kind: dict or list if decoded values must be of that type."""
 
     def __init__(self, kind: type[Any] | None = None) -> None:
         self._kind = kind
@@ -115,7 +135,7 @@ class JsonCodec:
 
 
 class TypedJsonCodec(ABC, Generic[T]):
-    """JSON that is converted to `kind` and checked by it, through a package that is an extra."""
+    """JSON that is converted to and validated against `kind` by an optional package."""
 
     package = ""
 
@@ -135,7 +155,7 @@ class TypedJsonCodec(ABC, Generic[T]):
 
     @abstractmethod
     def _prepare(self, module: Any, kind: Any) -> None:
-        """Set `_encode` and `_decode`. Raises TypeError or NameError for a type that the package cannot handle."""
+        """Set `_encode` and `_decode`. Raises TypeError, NameError or ValueError for a type the package does not support."""
 
     _encode: Callable[[T], bytes]
     _decode: Callable[[bytes], T]
@@ -166,7 +186,7 @@ class MsgspecCodec(TypedJsonCodec[T]):
 
 
 class PydanticCodec(TypedJsonCodec[T]):
-    """Pydantic models and dataclasses, and whatever holds them."""
+    """Pydantic models and dataclasses, and types that contain them."""
 
     package = "pydantic"
 
@@ -184,7 +204,7 @@ def _not_encoded(value: Any, error: Exception) -> EncodeError:
 
 
 def _reason(error: Exception) -> str:
-    """The text of an error; pydantic's on one line and without the rejected values."""
+    """The text of an error; for pydantic on one line and without the rejected values."""
     problems = getattr(error, "errors", None)
     if problems is None:
         return str(error)
@@ -193,7 +213,7 @@ def _reason(error: Exception) -> str:
 
 
 def _has_fields(kind: Any) -> bool:
-    """Whether it is a class whose instances only it can stand for: a dataclass, a Struct or a pydantic model."""
+    """Whether kind is a class with declared fields: a dataclass, a msgspec Struct or a pydantic model."""
     return isinstance(kind, type) and (
         dataclasses.is_dataclass(kind) or hasattr(kind, "__struct_fields__") or _is_pydantic(kind)
     )
@@ -204,7 +224,10 @@ def _is_pydantic(kind: Any) -> bool:
 
 
 def _holds_pydantic(kind: Any, seen: set[int]) -> bool:
-    """Whether a type is of pydantic, or has an argument or a field that is."""
+    """Whether a type is a pydantic type, or has a type argument or a field that is one, at any depth.
+
+    seen: ids of the types visited already, since types may be recursive.
+    """
     if _is_pydantic(kind):
         return True
     if id(kind) in seen:
@@ -218,12 +241,21 @@ def _holds_pydantic(kind: Any, seen: set[int]) -> bool:
 
 
 def bytes_codec() -> Codec[bytes]:
-    """Bodies as they are."""
+    """A codec that passes bytes through unchanged; the default of producers and consumers.
+
+    Example:
+        out = client.producer("orders-p", codec=bytes_codec())
+    """
     return BytesCodec()
 
 
 def str_codec() -> Codec[str]:
-    """Text as UTF-8."""
+    """A codec for text as UTF-8.
+
+    Example:
+        async with client.producer("orders-p", codec=str_codec()) as out:
+            await out.send("orders", "hello")
+    """
     return StrCodec()
 
 
@@ -232,13 +264,20 @@ def json_codec() -> Codec[Any]: ...
 @typing.overload
 def json_codec(kind: type[T]) -> Codec[T]: ...
 def json_codec(kind: Any = None) -> Codec[Any]:
-    """JSON. With a type, values are converted to it and checked by it.
+    """A codec for JSON. With a type, decoded values are converted to that type and validated against it.
 
     Dataclasses, msgspec Structs and typed containers such as `list[Order]` or `tuple[int, str]` need the extra `msgspec`,
     pydantic models the extra `pydantic`. Without a type, or with `dict` or `list`, no extra is needed.
-    Raises ConfigError when the extra is not installed or the type cannot be converted.
+    Raises ConfigError if the extra is not installed or the type is not supported.
 
-        client.producer("orders-p", codec=json_codec(Order))
+    Example:
+        @dataclass
+        class Order:
+            id: int
+            total: float
+
+        async with client.producer("orders-p", codec=json_codec(Order)) as out:
+            await out.send("orders", Order(1, 9.5))
     """
     for plain, required in _PLAIN_KINDS:
         if kind == plain:
@@ -258,7 +297,7 @@ _PLAIN_KINDS: Final[tuple[tuple[Any, type[Any] | None], ...]] = (
 
 
 def codec_for(kind: Any) -> Codec[Any]:
-    """The codec that fits an annotation: bytes, str, anything else as JSON (API-08)."""
+    """The codec for an annotation: bytes (also for None and Any), str, or JSON for any other type."""
     if kind is bytes or kind is None or kind is Any:
         return BytesCodec()
     if kind is str:
@@ -267,14 +306,14 @@ def codec_for(kind: Any) -> Codec[Any]:
 
 
 def encode_value(value: Any) -> bytes:
-    """The body that fits a value: bytes and str as they are, anything else as JSON of its class. Raises EncodeError."""
+    """Encode a value by its class: bytes unchanged, str as UTF-8, any other as JSON of its class. Raises EncodeError."""
     kind: Any = type(value)
     return _codec_of_class(kind).encode(value)
 
 
 @functools.lru_cache(maxsize=256)
 def _codec_of_class(kind: Any) -> Codec[Any]:
-    """JSON without a type where no extra is needed or none is installed."""
+    """The codec of a class; untyped JSON if the class needs no extra, or the extra is not installed."""
     if kind in (bytes, str):
         return codec_for(kind)
     try:

@@ -1,20 +1,24 @@
-"""Errors that only a client can have: nothing on the wire says them.
+"""Errors raised by the client itself, as opposed to error responses of a peer (`ResponseError`).
 
-Source: spec 00 section 6 (10001-10007), spec 08 API-30.
+The numbers are Apache RocketMQ's client error codes; no response on the wire carries those above 10000.
 
 ClientError
-  NotStarted, Closed, WrongLoop, GroupInUse      used at the wrong time or place
+  NotStarted, Closed, WrongLoop, GroupInUse      wrong state, event loop or group name
   ForkedClient                                   used in a forked child
   ConnectFailed (10001), CallTimeout (10002)     transport, retryable
-  BrokerNotExist (10003), NoNameServer (10004)   nobody to ask
-  RouteNotFound (10005)                          the topic is nowhere
-  SendFailed, PartialSend                        what is left after the retries
-  TransactionRolledBack, ReplyTimeout (10006)    a transaction that cannot begin, a request that nobody answers
-  MessageRefused (13), EncodeError, DecodeError  the message itself
-  OffsetOutOfRange                               a seek to where the broker has nothing
-  Unsupported                                    what these brokers cannot do
+  BrokerNotExist (10003), NoNameServer (10004)   no peer to call, retryable
+  RouteNotFound (10005)                          no NameServer has a route for the topic
+  SendFailed, PartialSend                        retries exhausted
+  TransactionRolledBack, ReplyTimeout (10006)    half message not durable; request not answered
+  OffsetOutOfRange                               seek outside the queue
+  DecodeError                                    body that the codec cannot decode
   ConsumerStopped, ProducerStopped               a background task died
-  AlreadySettled                                 a message settled twice, differently
+  AlreadySettled                                 message settled twice, with different verdicts
+LocalProtocolError
+  MessageRefused (13), EncodeError               message that cannot be sent, detected before any I/O
+  Unsupported                                    not supported by these brokers
+
+Requirements: API-30 (codes: spec 00, section 6).
 """
 
 from __future__ import annotations
@@ -30,37 +34,56 @@ if TYPE_CHECKING:
 
 
 class ClientError(SaturnError):
-    """Base of the errors of this room."""
+    """Base of the errors that the client raises for connections, routes, retries and its own state.
+
+    Errors derive from `SaturnError` and carry `code`, `retryable`, `broker` and `hint`.
+
+    Example:
+        try:
+            await out.send("orders", b"hello")
+        except SaturnError as error:  # a ClientError, or a ResponseError from the broker
+            print(error.code, error.retryable, error.broker, error.hint)
+    """
 
 
 class NotStarted(ClientError):
-    """Used before `start()`."""
+    """A client, producer or consumer was used before `start()`."""
 
 
 class Closed(ClientError):
-    """Used after `stop()`."""
+    """A client, producer or consumer was used after `stop()`; it cannot be started again."""
 
 
 class WrongLoop(ClientError):
-    """Used from another event loop than the one it was started on (API-05)."""
+    """A client was used on another event loop than the one it was started on; use `saturnmq.sync` across threads.
+
+    Also raised by `saturnmq.sync` inside a running event loop, which its calls would block.
+    """
 
 
 class ForkedClient(ClientError):
-    """Used in a child of the process that started it (API-32)."""
+    """A client was used in a forked child of the process that started it; create clients after the fork."""
 
 
 class GroupInUse(ClientError):
-    """The group is already registered with this Client (PR-06)."""
+    """The group is already registered with this Client."""
 
 
 class AlreadySettled(ClientError):
-    """The message was settled before, in another way (API-19)."""
+    """The message was already settled with another verdict.
+
+    Example:
+        await message.ack()
+        await message.ack()  # no effect
+        await message.retry()  # raises AlreadySettled
+    """
 
 
 class ConnectFailed(ClientError):
-    """No connection to a peer, or it was lost before the answer came.
+    """No connection to a peer, or the connection was lost before the response.
 
-    reason: the bare cause. sent: the request may have been written, so its outcome is unknown (API-25).
+    reason: the cause in a few words, such as "connection refused". sent: the request may have been written, so its outcome is
+    unknown.
     """
 
     code = int(ResponseCode.CONNECT_BROKER)
@@ -75,7 +98,7 @@ class ConnectFailed(ClientError):
 
 
 class CallTimeout(ClientError):
-    """No answer in time; whether the peer acted on the request is unknown (API-25)."""
+    """No response within the timeout; whether the peer executed the request is unknown."""
 
     reason = "timed out"
 
@@ -84,29 +107,36 @@ class CallTimeout(ClientError):
 
 
 class BrokerNotExist(ClientError):
-    """No route names an address for this broker (PR-22)."""
+    """No known route has an address of this broker."""
 
     code = int(ResponseCode.BROKER_NOT_EXIST)
     retryable = True
 
 
 class NoNameServer(ClientError):
-    """No NameServer is configured, or none can be reached (PR-10, UX-06)."""
+    """No NameServer is configured, or none can be reached; the text names each one tried, and why it failed."""
 
     code = int(ResponseCode.NO_NAME_SERVER)
     retryable = True
 
 
 class RouteNotFound(ClientError):
-    """No NameServer knows the topic, and none can be created from the default topic (PR-10)."""
+    """No NameServer has a route for the topic, and it cannot be created automatically; `hint` has the command that creates it."""
 
     code = int(ResponseCode.NOT_FOUND_TOPIC)
 
 
 class SendFailed(ClientError):
-    """All attempts of one send failed (PR-18). The last error is `__cause__`, its code is `code`.
+    """All attempts of one send failed. `__cause__` is the error of the last attempt, `code` its code.
 
-    outcome_unknown: some attempt may have stored the message all the same (API-25); it kept its unique id.
+    attempts, elapsed_ms, brokers: how often, for how long and where it was tried. outcome_unknown: an attempt that failed may
+    nevertheless have stored the message; all attempts carried the same message id.
+
+    Example:
+        try:
+            await out.send("orders", b"hello")
+        except SendFailed as error:
+            print(error.attempts, error.brokers, error.outcome_unknown)
     """
 
     def __init__(
@@ -139,9 +169,15 @@ class SendFailed(ClientError):
 
 
 class PartialSend(ClientError):
-    """Some messages of a `send_many` are stored, others are not.
+    """Some messages of a `send_many` were stored, others were not.
 
-    receipts: (index, receipt) of what was stored; failed: (index, error) of what was not, in order (API-11).
+    receipts: (index, receipt) of the stored messages; failed: (index, error) of the others; both ordered by index.
+
+    Example:
+        try:
+            await out.send_many("orders", values)
+        except PartialSend as error:
+            again = [values[index] for index, _ in error.failed]
     """
 
     def __init__(self, receipts: list[tuple[int, Receipt]], failed: list[tuple[int, SaturnError]]) -> None:
@@ -154,43 +190,43 @@ class PartialSend(ClientError):
 
 
 class TransactionRolledBack(ClientError):
-    """The first half of a transaction is stored without the wanted durability, so its work is not begun (TX-02)."""
+    """The half message was stored, but its durability is not confirmed: it was rolled back and the block was not run."""
 
 
 class ReplyTimeout(ClientError):
-    """The request is stored, but nobody answered it in time (RR-06)."""
+    """The request was stored, but no consumer replied to it in time."""
 
     code = int(ResponseCode.REQUEST_TIMEOUT)
     retryable = True
 
 
 class OffsetOutOfRange(ClientError):
-    """A seek to an offset that the broker does not have; nothing was moved (CA-12)."""
+    """A seek to an offset that the broker does not have; the position is unchanged."""
 
     code = int(ResponseCode.PULL_OFFSET_MOVED)
 
 
 class Unsupported(LocalProtocolError):
-    """The brokers cannot do what is asked; nothing was sent (API-13)."""
+    """The brokers do not support the request, such as a delay other than a delay level; nothing was sent."""
 
 
 class MessageRefused(LocalProtocolError):
-    """The message cannot be sent to any broker; found before any I/O (PR-09)."""
+    """The topic, body or properties of the message are invalid; detected before any I/O."""
 
     code = int(ResponseCode.MESSAGE_ILLEGAL)
 
 
 class EncodeError(LocalProtocolError):
-    """The codec cannot turn this value into bytes."""
+    """The codec cannot encode the value; detected before any I/O."""
 
 
 class DecodeError(ClientError):
-    """The codec cannot turn the bytes of this message into a value."""
+    """The codec cannot decode the body of the message; raised by `Message.value`."""
 
 
 class ConsumerStopped(ClientError):
-    """A background task of the consumer died; the cause is `__cause__` (API-26)."""
+    """A background task of the consumer died; `__cause__` is its error."""
 
 
 class ProducerStopped(ClientError):
-    """A background task of the producer died; the cause is `__cause__` (API-26)."""
+    """A background task of the client died, so the producer cannot send; `__cause__` is its error."""

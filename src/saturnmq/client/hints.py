@@ -1,4 +1,7 @@
-"""What to do about an answer that is an error. Pure text. Source: spec 08 UX-05..08."""
+"""Hints for error messages: what a user can do about a failed call. Pure text.
+
+Requirements: UX-05..UX-08.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Final
 
 from saturnmq.protocol.codes import ResponseCode
 
-# How the broker's remark starts -> the slow stage of a SYSTEM_BUSY answer (spec 01 section 4.2).
+# Text in the broker's remark -> the slow stage of a SYSTEM_BUSY response (spec 01, section 4.2).
 _STAGES: Final = (
     ("[TIMEOUT_CLEAN_QUEUE]", "queue"),
     ("[OVERLOAD]", "queue"),
@@ -25,7 +28,7 @@ _POSITION: Final = re.compile(r"line (\d+), column (\d+)|position (\d+)")
 
 
 def unreachable_name_servers(tried: Sequence[tuple[str, str]]) -> str:
-    """UX-06: which NameServers were tried, why each failed, and what to do."""
+    """No NameServer reachable: which were tried, why each failed, and what to do (UX-06)."""
     listed = ", ".join(f"{address}: {reason}" for address, reason in tried)
     return (
         f"cannot reach any NameServer (tried {listed}). "
@@ -34,12 +37,12 @@ def unreachable_name_servers(tried: Sequence[tuple[str, str]]) -> str:
 
 
 def not_a_name_server(address: str | None) -> str:
-    """A peer that does not know routes: most likely a broker's port was given."""
+    """The peer does not support route requests: most likely a broker's port was configured."""
     return f"{address} is not a NameServer; its port is 9876 by default, a broker's 10911."
 
 
 def unreachable_broker(topic: str, broker: str, address: str) -> str:
-    """UX-07: the route names an address that does not answer."""
+    """The broker address in the route is not reachable (UX-07)."""
     return (
         f"topic {topic} is on {broker} at {address}, not reachable from here. "
         "Set brokerIP1 there to a reachable name; saturnmq doctor checks it."
@@ -47,7 +50,7 @@ def unreachable_broker(topic: str, broker: str, address: str) -> str:
 
 
 def missing_topic(topic: str, name_servers: Sequence[str], *, auto_create: bool | None) -> str:
-    """UX-08, code 17 and 10005: the creating command, and whether auto-creation is off; None where it was not asked."""
+    """Codes 17 and 10005: the command that creates the topic, and whether auto-creation is on; None if unknown (UX-08)."""
     command = f"saturnmq admin updateTopic -n '{';'.join(name_servers)}' -c DefaultCluster -t {topic}"
     if auto_create is None:
         return f"Create it: {command}. A broker with autoCreateTopicEnable=true creates it with the first message sent to it."
@@ -56,13 +59,13 @@ def missing_topic(topic: str, name_servers: Sequence[str], *, auto_create: bool 
 
 
 def missing_topic_to_read(topic: str, name_servers: Sequence[str]) -> str:
-    """A subscribed topic that no NameServer knows: how to create it, and which option waits for it."""
+    """A subscribed topic without a route: how to create it, and which consumer option waits for it."""
     hint = missing_topic(topic, name_servers, auto_create=None)
     return f"{hint[:-1]}; the consumer option route_timeout=None waits for that."
 
 
 def busy(remark: str) -> str:
-    """UX-08, code 2: the slow stage and its ms, as far as the remark tells."""
+    """Code 2: the slow stage and its duration in ms, as far as the remark states them (UX-08)."""
     named = _NAMED_STAGE.search(remark)
     stage = named.group(1) if named else next((name for start, name in _STAGES if start in remark), "queue")
     period = _PERIOD.search(remark)
@@ -71,7 +74,7 @@ def busy(remark: str) -> str:
 
 
 def position(remark: str) -> str:
-    """UX-08, code 23: where in the filter expression the parser stopped."""
+    """Code 23: where in the filter expression the parser stopped (UX-08)."""
     match = _POSITION.search(remark)
     if not match:
         return "The broker does not say where in the expression it stopped."
@@ -88,7 +91,7 @@ def for_response(
     name_servers: Sequence[str] = (),
     auto_create: bool = False,
 ) -> str | None:
-    """What to do about a response code, None where nothing can be said."""
+    """The hint for a response code, None if there is none."""
     if code == ResponseCode.TOPIC_NOT_EXIST:
         return missing_topic(topic, name_servers, auto_create=auto_create)
     if code == ResponseCode.SYSTEM_BUSY:

@@ -1,4 +1,9 @@
-"""Hooks around a send, the end of a transaction and the handling of a message. Source: PR-26, CC-02, TR-03, TR-05, TR-06."""
+"""Hooks around a send, the end of a transaction and the handling of a message.
+
+Hooks run on the event loop and must not block. Only `SendHook.check` may raise to veto; errors of all others are logged.
+
+Requirements: PR-26, CC-02, TR-03, TR-05, TR-06.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +26,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class SendContext:
-    """One attempt of a send, as a hook sees it. receipt or error is set when `after` is called.
+    """One attempt of a send, as passed to a SendHook. receipt or error is set when `after` is called.
 
-    receipts: one for each message; receipt is the first; a one-way send has none. properties: the property string of the
-    message, of a batch only what counts for all of it; `set_property` changes it. body_bytes: as it travels. started:
-    monotonic seconds.
+    topic: as the user named it. address: of the broker. receipts: one per message; receipt is the first; a one-way send has
+    none. properties: the encoded property string of the message, of a batch only the properties shared by all its messages;
+    changed by `set_property`. body_bytes: size on the wire, after compression. started: monotonic clock, seconds.
     """
 
     group: str
@@ -42,10 +47,11 @@ class SendContext:
     _added: dict[str, str] = field(default_factory=dict, init=False, repr=False)
 
     def set_property(self, name: str, value: str) -> None:
-        """Add a user property to the message before it is sent, or replace one; of a batch, to all its messages.
+        """Add or replace a user property of the message before it is sent; in a batch, of all its messages.
 
-        For `check` and `before`, which run for every attempt. Raises MessageRefused where `send` would refuse the property.
+        For use in `check` and `before`, which run for every attempt. Raises MessageRefused if `send` would reject the property.
 
+        Example:
             class Tracing(SendHook):
                 def before(self, context: SendContext) -> None:
                     context.set_property("traceparent", current_span())
@@ -55,17 +61,17 @@ class SendContext:
         self._added[name] = value
 
     def applied_to(self, properties: str) -> str:
-        """The property string to send: this one with what hooks have set."""
+        """The given property string with the properties that hooks have set."""
         return with_properties(properties, self._added) if self._added else properties
 
     @property
     def elapsed_ms(self) -> int:
-        """Since the request was about to be written."""
+        """Milliseconds since the attempt started."""
         return int((time.monotonic() - self.started) * 1000)
 
 
 def with_properties(text: str, added: Mapping[str, str]) -> str:
-    """A property string with these properties added or replaced. Raises MessageRefused when it gets too long."""
+    """The property string with these properties added or replaced. Raises MessageRefused if it becomes too long."""
     kept = [pair for pair in text.split(PAIR_SEPARATOR) if pair and pair.partition(NAME_SEPARATOR)[0] not in added]
     joined = PAIR_SEPARATOR.join([*kept, *(f"{name}{NAME_SEPARATOR}{value}" for name, value in added.items())])
     check_property_bytes(joined)
@@ -74,9 +80,10 @@ def with_properties(text: str, added: Mapping[str, str]) -> str:
 
 @dataclass(slots=True)
 class EndContext:
-    """The end of a transaction, as a hook sees it. asked: the broker asked for it, there is no receipt then.
+    """The end of a transaction, as passed to `SendHook.ended`.
 
-    topic: the user's name of it. message_id: of the half message. address: of the broker that is told.
+    topic: as the user named it. message_id: of the half message. address: of the broker that is notified. state: the decision;
+    UNKNOWN leaves it to `check`. asked: the decision answers a transaction check by the broker; receipt is None then.
     """
 
     group: str
@@ -90,26 +97,34 @@ class EndContext:
 
 
 class SendHook:
-    """Base with four empty methods. `check` may veto by raising; errors of the others are logged only.
+    """Base class for producer hooks; its four methods do nothing. `check` may veto by raising, errors of the others are logged.
 
-    They run around every attempt of `send`, `send_many`, `send_oneway`, `request`, `reply` and the first half of a transaction.
+    Hooks run around every attempt of `send`, `send_many`, `send_oneway`, `request`, `reply` and the half message of a
+    transaction, on the event loop: they must not block.
+
+    Example:
+        class Log(SendHook):
+            def after(self, context: SendContext) -> None:
+                print(context.topic, context.elapsed_ms, context.error or context.receipt)
+
+        out = client.producer("orders-p", hooks=[Log()])
     """
 
     def check(self, context: SendContext) -> None:
-        """Raise to forbid the send."""
+        """Before each attempt. Raise to reject the send with that error."""
 
     def before(self, context: SendContext) -> None:
-        """Just before the request is written; may call `context.set_property`."""
+        """After `check`, before the request is written. May call `context.set_property`."""
 
     def after(self, context: SendContext) -> None:
-        """After the answer or any exception; of a one-way send, after it was written."""
+        """After the response or any exception, including cancellation; for a one-way send, after the write."""
 
     def ended(self, context: EndContext) -> None:
-        """A transaction was decided, or left for `check` to decide; the broker is about to be told."""
+        """A transaction was decided, or left to `check`; called before the broker is notified."""
 
 
 def run_quietly(hooks: Sequence[SendHook], name: str, context: SendContext | EndContext) -> None:
-    """Call `before`, `after` or `ended` of all; what they raise is logged."""
+    """Call `before`, `after` or `ended` of all hooks; log their exceptions."""
     for hook in hooks:
         try:
             getattr(hook, name)(context)
@@ -119,10 +134,11 @@ def run_quietly(hooks: Sequence[SendHook], name: str, context: SendContext | End
 
 @dataclass(slots=True)
 class ConsumeContext:
-    """One delivery of a message, as a hook sees it. The last three are set when `after` is called.
+    """One delivery of a message, as passed to a ConsumeHook. verdict, reason and timed_out are set when `after` is called.
 
-    verdict: what was said about the message. reason: why it failed, as far as was told. timed_out: nobody said anything
-    within ack_timeout. started: monotonic seconds. notes: what a hook wants to find again in `after`, under a key of its own.
+    group: the consumer group as brokers see it. verdict: how the message was settled. reason: the text given with a failure, or
+    empty. timed_out: the message was not settled within ack_timeout. started: monotonic clock, seconds. notes: storage for
+    hooks between `before` and `after`; use the hook itself as the key.
     """
 
     group: str
@@ -135,25 +151,33 @@ class ConsumeContext:
 
     @property
     def elapsed_ms(self) -> int:
-        """Since the message was handed out."""
+        """Milliseconds since the message was handed out."""
         return int((time.monotonic() - self.started) * 1000)
 
 
 class ConsumeHook:
-    """Base with two empty methods; what they raise is logged only.
+    """Base class for consumer hooks; its two methods do nothing. Their exceptions are logged.
 
-    A delivery that ends without a verdict, because the queue moved away or the consumer stopped, has no `after`.
+    `after` is not called for a delivery that ends without a verdict, because the queue was reassigned or the consumer stopped.
+    Hooks run on the event loop: they must not block.
+
+    Example:
+        class Log(ConsumeHook):
+            def after(self, context: ConsumeContext) -> None:
+                print(context.message.message_id, context.verdict, context.elapsed_ms)
+
+        inbox = client.consumer("billing", hooks=[Log()])
     """
 
     def before(self, context: ConsumeContext) -> None:
-        """A message is handed out."""
+        """Before a message is handed to the application."""
 
     def after(self, context: ConsumeContext) -> None:
-        """It was settled, or nobody settled it in time."""
+        """After the message was settled, or ack_timeout expired."""
 
 
 def run_consume_hooks(hooks: Sequence[ConsumeHook], name: str, context: ConsumeContext) -> None:
-    """Call `before` or `after` of all; what they raise is logged."""
+    """Call `before` or `after` of all hooks; log their exceptions."""
     for hook in hooks:
         try:
             getattr(hook, name)(context)

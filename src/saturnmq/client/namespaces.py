@@ -1,4 +1,7 @@
-"""Namespaces: `NS%name` on the wire, the plain name for the user. Pure. Source: PR-32."""
+"""Namespaces: names are `NS%name` on the wire and plain for the user. Pure.
+
+Requirements: PR-32.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def wrap(namespace: str | None, name: str) -> str:
-    """The name on the wire: `NS%name`, `%RETRY%NS%group`. System names and names already wrapped stay."""
+    """The name on the wire: `NS%name`, `%RETRY%NS%group`. System names and names that are already wrapped are unchanged."""
     if not namespace or not name or name in _SYSTEM_NAMES or name.startswith(_SYSTEM_PREFIX):
         return name
     prefix, plain = _split(name)
@@ -44,14 +47,14 @@ def wrap(namespace: str | None, name: str) -> str:
 
 
 def strip_queue(namespace: str | None, queue: MessageQueue) -> MessageQueue:
-    """The queue with the user's name of its topic."""
+    """The queue with its topic as the user named it."""
     if not namespace:
         return queue
     return MessageQueue(topic=strip(namespace, queue.topic), broker_name=queue.broker_name, queue_id=queue.queue_id)
 
 
 def strip(namespace: str | None, name: str) -> str:
-    """The user's name for a name on the wire."""
+    """The user's name of a topic or group, given its name on the wire."""
     if not namespace:
         return name
     prefix, plain = _split(name)
