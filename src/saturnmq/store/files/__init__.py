@@ -1,1 +1,1 @@
-"""Files of the store: mapped files, their cache, the lock file, state files, disk errors."""
+"""File layer of the store: mapped files, descriptor cache, lock file, state files, disk reserve."""

@@ -1,7 +1,9 @@
-"""Every call of the store that changes a file goes through one object, so that a test can record, cut and replay it.
+"""All file system operations of the store that modify a file, behind one object.
 
-Writes into a mapping are slice assignments of the object that `map` returns (never struct.pack_into), for the same reason.
-Source: issue of the crash matrix, DUR-04, DUR-05, DUR-14.
+Tests replace it to record, truncate and replay writes, so the store must not change files in any other way. For the same reason
+writes into a mapping are slice assignments on the object that `map` returns, never struct.pack_into.
+
+Requirements: DUR-04, DUR-05, DUR-14.
 """
 
 from __future__ import annotations
@@ -18,21 +20,22 @@ from saturnmq.protocol.errors import DiskFull, StoreError
 
 
 class Disk:
-    """The file system. Paths are absolute or relative to the process; sizes and positions are bytes.
+    """The file system. Paths are absolute or relative to the working directory; sizes and positions are bytes.
 
-    A descriptor stays open from the creation of its file to its last good sync (DUR-05): its owner sees to that.
+    The owner of a descriptor keeps it open from the file's creation until its last successful sync, so that a write error is
+    reported to it (DUR-05).
     """
 
     @cached_property
     def _safe_folders(self) -> set[Path]:
-        """Whose entries are on disk, as this process knows."""
+        """Folders whose directory entries this process knows to be durable."""
         return set()
 
     def make_folder(self, path: Path) -> None:
-        """Make a folder and what leads to it; their entries are on disk. Raises StoreError.
+        """Create a folder and its missing parents durably. Raises StoreError.
 
-        One that is there may have been made by a process that was killed before it synced the entry: that is done at its
-        first use.
+        An existing folder may have been created by a process that was killed before it synced the entry, so its parent is
+        synced at first use.
         """
         missing = []
         folder = path
@@ -41,7 +44,7 @@ class Disk:
             folder = folder.parent
         try:
             if folder not in self._safe_folders:
-                with contextlib.suppress(PermissionError):  # then it is older than the store
+                with contextlib.suppress(PermissionError):  # not writable: the folder is older than the store
                     self.sync_folder(folder.parent)
                 self._safe_folders.add(folder)
             for made in reversed(missing):
@@ -52,18 +55,19 @@ class Disk:
             raise StoreError(f"cannot create folder {path}: {error.strerror}") from error
 
     def make_one_folder(self, path: Path) -> None:
-        """Make a folder in one that is there. Raises OSError."""
+        """Create a folder in an existing one. Raises OSError."""
         path.mkdir(exist_ok=True)
 
     def remove_folder(self, path: Path) -> None:
-        """Remove a folder and what is left in it; no error when that cannot be done."""
+        """Remove a folder and its contents; errors are ignored."""
         self._safe_folders.discard(path)
         shutil.rmtree(path, ignore_errors=True)
 
     def create(self, path: Path, size_bytes: int, *, allocate: bool) -> int:
-        """A new file of zeros and its descriptor. allocate: its blocks are reserved now (DUR-04), else it is sparse.
+        """Create a zero-filled file and return its descriptor.
 
-        The folder must be there. Nothing of it is on disk before `sync` and `sync_folder`. Raises DiskFull, StoreError.
+        allocate: reserve its blocks now (DUR-04); otherwise the file is sparse. The folder must exist. Nothing is durable before
+        `sync` and `sync_folder`. Raises DiskFull, StoreError.
         """
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -83,7 +87,7 @@ class Disk:
         return fd
 
     def open(self, path: Path) -> int:
-        """A descriptor of an existing file, for reading and writing. Raises StoreError."""
+        """Open an existing file for reading and writing and return its descriptor. Raises StoreError."""
         try:
             return os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
@@ -93,15 +97,15 @@ class Disk:
         os.close(fd)
 
     def map(self, fd: int, size_bytes: int) -> mmap.mmap:
-        """The whole file in memory, shared, for reading and writing. Raises OSError, ValueError."""
+        """Map the whole file, shared, for reading and writing. Raises OSError, ValueError."""
         return mmap.mmap(fd, size_bytes)
 
     def read(self, fd: int, at: int, size_bytes: int) -> bytes:
-        """Up to size_bytes from position at. Raises OSError."""
+        """Read up to size_bytes at a position. Raises OSError."""
         return os.pread(fd, size_bytes, at)
 
     def write(self, fd: int, at: int, data: bytes | memoryview) -> None:
-        """All of data at position at. Raises OSError."""
+        """Write all of data at a position. Raises OSError."""
         view = memoryview(data)
         while len(view):
             done = os.pwrite(fd, view, at)
@@ -109,11 +113,11 @@ class Disk:
             view = view[done:]
 
     def sync(self, fd: int) -> None:
-        """What was written by this descriptor and through mappings of it is on disk (fdatasync). Raises OSError."""
+        """Make durable what was written through this descriptor and mappings of it (fdatasync). Raises OSError."""
         os.fdatasync(fd)
 
     def sync_folder(self, folder: Path) -> None:
-        """The folder's entries are on disk. Raises OSError."""
+        """Make the folder's entries durable. Raises OSError."""
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -121,7 +125,7 @@ class Disk:
             os.close(fd)
 
     def write_file(self, path: Path, data: bytes) -> None:
-        """A small file with these contents, on disk itself; its folder entry is not yet. Raises OSError."""
+        """Write a small file and fsync it; its directory entry is not durable yet. Raises OSError."""
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             view = memoryview(data)
@@ -132,14 +136,14 @@ class Disk:
             os.close(fd)
 
     def replace(self, source: Path, target: Path) -> None:
-        """Rename over what is there. Raises OSError."""
+        """Rename source to target, replacing it. Raises OSError."""
         source.replace(target)
 
     def link(self, source: Path, target: Path) -> None:
-        """A second name for a file; one that has the name already loses it. Raises OSError."""
+        """Hard-link source as target; an existing target is removed first. Raises OSError."""
         target.unlink(missing_ok=True)
         os.link(source, target)
 
     def unlink(self, path: Path) -> None:
-        """Remove a file; no error when it is not there. Raises OSError."""
+        """Remove a file; a missing file is no error. Raises OSError."""
         path.unlink(missing_ok=True)

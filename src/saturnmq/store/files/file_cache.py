@@ -1,4 +1,4 @@
-"""Open descriptors of many small files, of which only so many stay open: thousands of queues share them."""
+"""LRU cache of read descriptors, which bounds the open files of thousands of consume queues."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ OPEN_FILES_MAX: Final = 256
 
 
 class FileCache:
-    """Descriptors for reading, the least recently used one is closed first. For the loop's thread only.
+    """Read descriptors; the least recently used one is closed first. Used on the event loop's thread only.
 
-    Files are written by descriptors of their own, which their writer closes after its sync (DUR-05).
+    Writers use descriptors of their own, which they close after the sync (DUR-05).
     """
 
     def __init__(self, disk: Disk, limit: int = OPEN_FILES_MAX) -> None:
@@ -26,7 +26,7 @@ class FileCache:
         return len(self._open)
 
     def read(self, path: Path, at: int, size_bytes: int) -> bytes:
-        """Bytes of a file; b"" when it is not there. Raises OSError, StoreError."""
+        """Bytes of a file; b"" if it does not exist. Raises OSError, StoreError."""
         fd = self._open.get(path)
         if fd is None:
             if not path.exists():
@@ -39,7 +39,7 @@ class FileCache:
         return self.disk.read(fd, at, size_bytes)
 
     def forget(self, path: Path) -> None:
-        """Close a file that is about to go."""
+        """Close the descriptor of a file that is about to be deleted."""
         fd = self._open.pop(path, None)
         if fd is not None:
             self.disk.close(fd)

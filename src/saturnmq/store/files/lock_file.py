@@ -1,4 +1,7 @@
-"""One store, one process: a POSIX record lock on byte 0 of `lock`, which a Java broker takes too. Source: RC-14, UX-09."""
+"""The lock of a store: a POSIX record lock on byte 0 of `lock`, which excludes Java brokers too.
+
+Requirements: RC-14, UX-09, DUR-16.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,19 @@ from typing import Final
 
 from saturnmq.protocol.errors import StoreError, StoreLocked
 
-_FLOCK: Final = struct.Struct("hh4xqqi4x")  # struct flock of Linux on 64 bits: type, whence, start, length, pid
-_held: set[Path] = set()  # record locks do not exclude the process that holds them
+_FLOCK: Final = struct.Struct("hh4xqqi4x")  # Linux struct flock, 64 bit: type, whence, start, length, pid
+_held: set[Path] = set()  # a record lock does not exclude other users in the same process
 
 
 class LockFile:
-    """The lock of one store folder."""
+    """The lock of one store folder, at most one owner per machine."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd = -1
 
     def acquire(self) -> None:
-        """Take the lock. Raises StoreLocked naming the folder and the process that has it, StoreError."""
+        """Acquire the lock. Raises StoreLocked naming the folder and the owning process, StoreError."""
         real = self.path.resolve()
         if real in _held:
             raise self._locked(os.getpid())
@@ -51,12 +54,12 @@ class LockFile:
             return 0
 
     def held(self) -> StoreLocked | None:
-        """The error that `acquire` would raise now, if somebody has the lock; nothing is written or locked.
+        """The error that `acquire` would raise now, None if the lock is free. Writes and locks nothing.
 
-        Raises StoreError when the file cannot be read.
+        Raises StoreError if the file cannot be read.
         """
         if self.path.resolve() in _held:
-            return self._locked(os.getpid())  # closing another descriptor of the file would drop the lock (DUR-16)
+            return self._locked(os.getpid())  # closing another descriptor of the file would release the lock (DUR-16)
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -79,7 +82,7 @@ class LockFile:
         )
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._fd >= 0:
             _held.discard(self.path.resolve())
             os.close(self._fd)
@@ -87,6 +90,6 @@ class LockFile:
 
 
 def _asked(fd: int) -> tuple[int, int]:
-    """(type, process) of the lock that stands in the way of ours; F_UNLCK when none does. Raises OSError."""
+    """(type, process id) of the lock that conflicts with ours; type F_UNLCK if none does. Raises OSError."""
     answer = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)))
     return int(answer[0]), int(answer[4])

@@ -1,7 +1,9 @@
-"""Files of fixed length, mapped into memory, and folders of them named by their first byte's offset.
+"""Memory-mapped files of fixed length, and sequences of them named by the offset of their first byte.
 
-A file is allocated when it is made (posix_fallocate): a full disk fails there, with DiskFull, and not later as a fault in the
-mapping. Flushing uses fdatasync, never mmap.flush, which would hold the interpreter lock. Source: spec 02 sections 1 and 2.
+A file's blocks are allocated when it is created (posix_fallocate): a full disk fails there, with DiskFull, and not later as a
+SIGBUS in the mapping. Flushing uses fdatasync, never mmap.flush, which would hold the GIL.
+
+Requirements: ST-01, ST-02, ST-20, MF-01, MF-06, MF-14, RC-04, DUR-04.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ _CHUNK_BYTES: Final = 1_048_576
 
 
 class MappedFile:
-    """One mapped file. start: the offset of its first byte in the whole sequence.
+    """One mapped file. start: the offset of its first byte in the whole sequence; end: the offset after its last byte.
 
-    target: where bytes are written: the mapping, or a buffer of the transient pool whose bytes are committed to it later.
+    target: where writes go: the mapping, or a buffer of the transient pool that is committed to the mapping later.
     """
 
     __slots__ = ("_disk", "_fd", "_fresh", "end", "map", "path", "size_bytes", "start", "target", "view")
@@ -45,9 +47,9 @@ class MappedFile:
         self.target: mmap.mmap = self.map
 
     def flush(self, *, named: bool = True) -> None:
-        """Everything written so far is on disk, a new file's name too (DUR-04). Raises OSError; safe in a thread.
+        """Make everything written so far durable, including a new file's directory entry (DUR-04). Safe in a thread.
 
-        named: a file that was there before this process has its name on disk for certain.
+        named=False also syncs the folder of an existing file, whose entry may not be durable yet. Raises OSError.
         """
         self._disk.sync(self._fd)
         if self._fresh or not named:
@@ -55,16 +57,16 @@ class MappedFile:
             self._fresh = False
 
     def forget_pages(self, until: int) -> None:
-        """Pages before offset `until` need not be resident: the file cache keeps them, this process does not."""
+        """Drop pages before offset `until` from this process's resident set; the page cache keeps them."""
         length = min(until - self.start, self.size_bytes) // PAGE_BYTES * PAGE_BYTES
         if length > 0:
             self.map.madvise(mmap.MADV_DONTNEED, 0, length)
 
     def before_flush(self, begin: int, end: int) -> None:
-        """Take the pages from offset `begin` to `end` out of this process's tables in one step.
+        """Unmap the pages between two offsets from this process's page tables in one step.
 
-        A flush would take each page's right to be written in a step of its own, with an interrupt to every processor: an
-        eighth of the work of a send.
+        Otherwise the flush write-protects each page in a step of its own, with an interrupt to every processor: an eighth of the
+        cost of a send.
         """
         first = max(begin - self.start, 0) // PAGE_BYTES * PAGE_BYTES
         length = min(end - self.start, self.size_bytes) - first
@@ -72,30 +74,32 @@ class MappedFile:
             self.map.madvise(mmap.MADV_DONTNEED, first, length)
 
     def close(self) -> None:
-        """Unmap and close. Views that others still hold keep the mapping alive until they are gone (MF-06)."""
+        """Unmap and close. Views that are still in use keep the mapping alive until they are released (MF-06)."""
         if self._fd < 0:
             return
         self._disk.close(self._fd)
         self._fd = -1
-        with contextlib.suppress(BufferError):  # a reader still holds a slice; the mapping goes with it
+        with contextlib.suppress(BufferError):  # a reader still holds a slice; the mapping is freed with it
             self.view.release()
             self.map.close()
 
     def delete(self) -> None:
-        """Close and remove the file, on disk too: one that came back after a crash would not fit those that are made later,
-        and a gap between files is damage. Raises OSError."""
+        """Close and delete the file durably. Raises OSError.
+
+        If the file reappeared after a crash, it would leave a gap to files created later, and a gap is reported as damage.
+        """
         self.close()
         self._disk.unlink(self.path)
         self._disk.sync_folder(self.path.parent)
 
 
 def file_name(offset: int) -> str:
-    """The original's file name for a start offset: 20 digits (ST-01)."""
+    """Apache RocketMQ's file name for a start offset: 20 digits (ST-01)."""
     return f"{offset:0{NAME_DIGITS}d}"
 
 
 def is_zero(path: Path) -> bool:
-    """Whether a file holds nothing but zeros, or nothing. Raises OSError."""
+    """Whether a file is empty or holds only zeros. Raises OSError."""
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             if chunk.count(0) != len(chunk):
@@ -104,14 +108,14 @@ def is_zero(path: Path) -> bool:
 
 
 def numbered_files(folder: Path) -> list[Path]:
-    """The files of a folder that are named by an offset, in order."""
+    """The files of a folder whose names are offsets, in ascending order."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if path.name.isdigit() and len(path.name) == NAME_DIGITS)
 
 
 class MappedFiles:
-    """Mapped files of one size, in order of their start, in one folder or spread over several (ST-20)."""
+    """Mapped files of equal size, ascending by start, in one folder or spread over several (ST-20)."""
 
     def __init__(self, folders: Sequence[Path], size_bytes: int, disk: Disk) -> None:
         self.folders = list(folders)
@@ -120,9 +124,9 @@ class MappedFiles:
         self._disk = disk
 
     def load(self) -> None:
-        """Map what is there. Raises CorruptRecord for a wrong length or a gap between neighbours (RC-04, MF-14).
+        """Map the existing files. Raises CorruptRecord for a wrong length or a gap between neighbours (RC-04, MF-14).
 
-        The last file may have been made by a process that was killed before its name was on disk: that is done here (DUR-04).
+        Syncs the last file, which may come from a process that was killed before the directory entry was durable (DUR-04).
         """
         paths = [path for folder in self.folders for path in numbered_files(folder)]
         for path in sorted(paths, key=lambda path: path.name):
@@ -143,8 +147,10 @@ class MappedFiles:
             self.files[-1].flush(named=False)
 
     def make(self, start: int, folder: Path | None = None) -> MappedFile:
-        """A new file that is not in the list yet, on disk with its name and length (DUR-04): files behind it that outlive a
-        crash would lie behind a gap else. Raises DiskFull, StoreError; safe in a thread."""
+        """Create a file durably, with name and length (DUR-04), without adding it to the list. Raises DiskFull, StoreError.
+
+        Durable, because files after it that survive a crash would otherwise follow a gap. Safe in a thread.
+        """
         folder = folder or self.folders[0]
         self._disk.make_folder(folder)
         file = MappedFile(folder / file_name(start), self.size_bytes, self._disk, create=True)
@@ -156,7 +162,7 @@ class MappedFiles:
         return file
 
     def find(self, offset: int) -> MappedFile | None:
-        """The file that holds the offset, whose first file need not start at 0 (ST-02)."""
+        """The file that contains the offset, else None; the first file need not start at 0 (ST-02)."""
         files = self.files
         if not files:
             return None
@@ -164,7 +170,7 @@ class MappedFiles:
         return files[index] if 0 <= index < len(files) else None
 
     def truncate(self, end: int) -> None:
-        """Files that start at or behind end go, but the first stays (RC-10)."""
+        """Delete the files that start at or after end, except the first (RC-10)."""
         while len(self.files) > 1 and self.files[-1].start >= end:
             self.files.pop().delete()
 

@@ -1,4 +1,7 @@
-"""A file that only takes room, so that a full disk still has some for consumer offsets. Source: DUR-15."""
+"""The reserve: a file of preallocated space, deleted on a full disk so that consumer offsets can still be written.
+
+Requirements: DUR-15.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Reserve:
-    """The file `reserve` in the store's root."""
+    """The file `reserve` in the store's root folder."""
 
     def __init__(self, path: Path, size_bytes: int, disk: Disk) -> None:
         self.path = path
@@ -20,7 +23,7 @@ class Reserve:
         self._disk = disk
 
     def take(self) -> bool:
-        """Have the file, if there is room for it; returns whether it is there. Safe in a thread."""
+        """Create the file if the disk has space for it; returns whether it exists. Safe in a thread."""
         try:
             if self.path.exists() and self.path.stat().st_size == self._size_bytes:
                 return True
@@ -30,7 +33,7 @@ class Reserve:
         return True
 
     def give_up(self) -> bool:
-        """Remove the file; False when it was gone already."""
+        """Delete the file to free its space; False if it did not exist."""
         if not self.path.exists():
             return False
         self._disk.unlink(self.path)

@@ -1,4 +1,7 @@
-"""JSON state files: replaced atomically, with a backup that is really used. Source: design section 5, spec 02 section 15."""
+"""JSON state files, replaced atomically, with a `.bak` that is read if the file itself is damaged.
+
+Requirements: CF-02, DUR-14, DUR-15.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class StateFile:
-    """One state file and its `.bak`. Contents are bytes; the owner knows what they mean."""
+    """One state file and its `.bak`. Contents are opaque bytes; the owner parses them."""
 
     def __init__(self, path: Path, disk: Disk | None = None, reserve: Reserve | None = None) -> None:
         self._disk = disk or Disk()
@@ -27,7 +30,7 @@ class StateFile:
         self.backup = path.with_name(path.name + ".bak")
 
     def candidates(self) -> list[bytes]:
-        """What can be read, newest first: the file, then its backup."""
+        """The readable copies, newest first: the file, then its backup."""
         found = []
         for path in (self.path, self.backup):
             try:
@@ -40,9 +43,9 @@ class StateFile:
         return found
 
     def read(self, parse: Callable[[bytes], T]) -> T | None:
-        """parse(bytes) of the newest copy that parses; None when there is no file at all.
+        """parse(bytes) of the newest copy that parses; None if neither file exists.
 
-        Raises CorruptRecord when files are there and none of them parses.
+        Raises CorruptRecord if a copy exists but none parses.
         """
         problems = []
         for data in self.candidates():
@@ -62,9 +65,9 @@ class StateFile:
         return None
 
     def write(self, data: bytes) -> None:
-        """Replace the contents: temporary file, fsync, keep the old as .bak, rename, fsync of the folder (CF-02, DUR-14).
+        """Replace the contents durably: temporary file, fsync, old file kept as .bak, rename, fsync of the folder (CF-02, DUR-14).
 
-        On a full disk the reserve yields, once (DUR-15). Raises StoreError, DiskFull.
+        On a full disk the reserve is given up and the write retried once (DUR-15). Raises StoreError, DiskFull.
         """
         try:
             self._write(data)
@@ -93,7 +96,7 @@ class StateFile:
 
 
 def leave_mark(path: Path, data: bytes, disk: Disk, *, level: int = logging.CRITICAL) -> None:
-    """Leave word for the next start, on disk with its name; on a broken disk that may fail too, which the log then says."""
+    """Write a recovery marker durably for the next start. On a broken disk that may fail, which is only logged."""
     try:
         disk.write_file(path, data)
         disk.sync_folder(path.parent)
