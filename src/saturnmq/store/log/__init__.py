@@ -1,1 +1,1 @@
-"""The commit log and its flusher."""
+"""Commit log and its flusher."""

@@ -1,6 +1,12 @@
-"""The commit log: one sequence of records for all topics. Source: spec 02 section 1. Record layout: protocol/message.py."""
+"""The commit log: one append-only sequence of records for all topics, in mapped files of equal length.
 
-# End-of-file filler, big-endian. Source: spec 02 section 15, ST-12.
+Owned by the event loop's thread; only `make_spare`, `dirty_files` and the flush of a file are safe in a thread. Offsets are
+bytes from the start of the whole log. A record never spans two files (ST-12). The record layout is in protocol/message.py.
+
+Requirements: ST-01, ST-02, ST-10..ST-12, ST-18..ST-20, MF-02, MF-04, MF-09, MF-11.
+"""
+
+# End-of-file filler, big-endian. Source: docs/spec/02 section 15, ST-12.
 #    0  i32  bytes left in the file
 #    4  i32  magic 0xCBD43194
 
@@ -30,7 +36,7 @@ from saturnmq.protocol.message import (
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import MappedFile, MappedFiles
 
-END_BLANK_BYTES: Final = 8  # every file keeps room for a filler header
+END_BLANK_BYTES: Final = 8  # every file keeps space for a filler header
 _BLANK: Final = struct.Struct(">ii")
 _I16: Final = struct.Struct(">h")
 _I64: Final = struct.Struct(">q")
@@ -39,26 +45,25 @@ _HOSTS_MAX: Final = 4096
 _TOPICS_MAX: Final = 100_000
 _ZERO_STEP: Final = 1 << 16
 _ZEROS: Final = bytes(_ZERO_STEP)
-_SPARE_AT_PERCENT: Final = 80  # the next file is made when the current one is this full
-_RESIDENT_BYTES: Final = 32 << 20  # of the current file stay mapped behind its end
+_SPARE_AT_PERCENT: Final = 80  # the next file is created when the current one is this full
+_RESIDENT_BYTES: Final = 32 << 20  # part of the current file, before its end, that stays mapped in
 _BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
-_HOSTS_V4: Final = ~int(
-    SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
-)  # a record with short hosts must not say otherwise
+# Clears the IPv6 bits: a record with 4-byte addresses must not claim 16-byte ones.
+_HOSTS_V4: Final = ~int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 
 
 class Record(NamedTuple):
-    """Size and magic of what stands at an offset."""
+    """Size and magic number of the record or filler at an offset."""
 
     size: int
     magic: int
 
 
 class CommitLog:
-    """Appends records and reads slices of them.
+    """Appends records and returns slices of them.
 
-    end: where the next record goes, bytes. readable: everything before it may be read; behind `end` only while the
-    transient pool holds bytes that are not committed to the file yet (MF-02).
+    end: offset of the next record. readable: every byte before it may be read; it is less than `end` only while the transient
+    pool holds bytes that are not committed to the file yet (MF-02).
     """
 
     def __init__(
@@ -88,7 +93,7 @@ class CommitLog:
 
     @property
     def start(self) -> int:
-        """Offset of the first byte kept; -1 without files (ST-19)."""
+        """Offset of the first byte that is still stored; -1 without files (ST-19)."""
         return self.files[0].start if self.files else -1
 
     @property
@@ -105,16 +110,16 @@ class CommitLog:
         return self._pooled
 
     def load(self) -> None:
-        """Map the files. Raises CorruptRecord, StoreError."""
+        """Map the existing files. Raises CorruptRecord, StoreError."""
         self._files.load()
         self.end = self.committed = self.files[-1].end if self.files else 0
         self._current = None
 
     def set_end(self, end: int) -> int:
-        """The log ends here: later files go, and what is left of old bytes behind it is zeroed (RC-10).
+        """Truncate the log to end: delete later files and zero the rest of the last one (RC-10).
 
-        Returns how many bytes were zeroed: without it a record of a former life, cut off by a bad one before it, could be
-        taken for a good one after the next crash.
+        Returns how many bytes were zeroed. Without that, an old record behind a corrupt one could be taken for a valid record
+        after the next crash.
         """
         self._files.truncate(end)
         self.end = self.committed = end
@@ -133,9 +138,9 @@ class CommitLog:
     # ---- writing
 
     def room(self, size: int) -> MappedFile:
-        """The file that takes a record of size bytes next; rolls to a new one when it does not fit (ST-12).
+        """The file for the next record of size bytes; rolls to a new file if the current one has no space for it (ST-12).
 
-        Raises DiskFull, StoreError, and StoreError for a record that fits no file.
+        Raises DiskFull, StoreError; also StoreError if the record is larger than a file.
         """
         file = self._current
         if file is not None and size + END_BLANK_BYTES <= file.end - self.end:
@@ -171,14 +176,14 @@ class CommitLog:
         return file
 
     def _folder_for(self, start: int) -> Path:
-        """Files go round the folders that are not full (ST-20)."""
+        """Distribute files round-robin over the folders that are not full; over all folders if all are full (ST-20)."""
         folders = sorted(self._files.folders)
         usable = [folder for folder in folders if not self._full(folder)] or folders
         return usable[start // self.file_bytes % len(usable)]
 
     @property
     def wants_spare(self) -> bool:
-        """Whether the current file is so full that the next should be made, in a thread (MF-09)."""
+        """Whether the current file is full enough that the next one should be created in a thread (MF-09)."""
         file = self._current
         return (
             file is not None
@@ -188,19 +193,19 @@ class CommitLog:
         )
 
     def make_spare(self) -> MappedFile:
-        """The file behind the last one; give it to `keep_spare` on the loop. Raises DiskFull, StoreError."""
+        """Create the file after the last one; pass it to `keep_spare` on the loop. Raises DiskFull, StoreError; safe in a thread."""
         start = self.files[-1].end
         return self._files.make(start, self._folder_for(start))
 
     def keep_spare(self, file: MappedFile) -> None:
-        """Take a prepared file; one that came too late is closed (its successor in the list is mapped already)."""
+        """Keep a preallocated file for the next roll; close it if the log has rolled meanwhile and mapped that file itself."""
         if self._spare is None and self.files and file.start == self.files[-1].end:
             self._spare = file
         else:
             file.close()
 
     def commit(self) -> int:
-        """Copy from the pool's buffers into the files (MF-04); returns the bytes copied, without a pool 0."""
+        """Copy the pool's buffers into the files (MF-04); returns the bytes copied, 0 without a pool."""
         if not self._pooled or self.committed == self.end:
             return 0
         before = self.committed
@@ -217,9 +222,9 @@ class CommitLog:
         return self.committed - before
 
     def append(self, message: Message, queue_offset: int, store_ms: int) -> int:
-        """Write the record; its size in bytes. Sets the message's offsets and times. Raises DiskFull, StoreError.
+        """Append a record and return its size in bytes. Sets the message's offsets, store time, size and CRC.
 
-        The caller has checked the lengths of topic and properties.
+        The caller has checked the lengths of topic and properties. Raises DiskFull, StoreError.
         """
         born, store = self._host(message.born_host), self._host(message.store_host)
         if len(born) != 8 or len(store) != 8:
@@ -268,10 +273,10 @@ class CommitLog:
     def append_entries(
         self, common: Message, entries: Sequence[tuple[Buffer, bytes, int]], queue_offset: int, store_ms: int
     ) -> list[tuple[int, int]] | None:
-        """Write a record for each body, properties and flag, one behind the other; the rest is as in `common`.
+        """Append one record per (body, properties, flag), contiguously; all other fields come from `common`.
 
-        Physical offset and size in bytes of each; None when they need more room than the file has, or are none of
-        IPv4. The caller has checked all lengths. Raises DiskFull, StoreError.
+        Returns physical offset and size in bytes of each; None if they do not fit in one file or a host is not IPv4. The caller
+        has checked all lengths. Raises DiskFull, StoreError.
         """
         born, store = self._host(common.born_host), self._host(common.store_host)
         if len(born) != 8 or len(store) != 8:
@@ -314,7 +319,7 @@ class CommitLog:
         return self.append_raw(record, message)
 
     def append_raw(self, record: bytes, message: Message) -> int:
-        """Write an encoded record, its physical offset patched in."""
+        """Append an encoded record after patching in its physical offset; returns its size in bytes."""
         size = len(record)
         file = self.room(size)
         at = self.end - file.start
@@ -335,21 +340,21 @@ class CommitLog:
     # ---- reading
 
     def record_at(self, offset: int) -> Record | None:
-        """Size and magic at an offset; None outside the log."""
+        """Size and magic number at an offset; None outside the readable log."""
         file = self._files.find(offset)
         if file is None or offset < file.start or offset + 8 > min(file.end, self.readable):
             return None
         return Record(*_HEAD.unpack_from(file.map, offset - file.start))
 
     def unpack_at(self, layout: struct.Struct, offset: int) -> tuple[int, ...] | None:
-        """Fields at an offset; None when they do not lie inside one file of the log."""
+        """The fields of a layout at an offset; None if they do not lie within one file of the readable log."""
         file = self._files.find(offset)
         if file is None or offset + layout.size > min(file.end, self.readable):
             return None
         return layout.unpack_from(file.map, offset - file.start)
 
     def view(self, offset: int, size: int) -> memoryview | None:
-        """Bytes of the log inside one file; None when they are not all there (ST-18)."""
+        """A slice of the log; None unless all of it is readable and lies in one file (ST-18)."""
         file = self._files.find(offset)
         if file is None or size < 0 or offset + size > min(file.end, self.readable):
             return None
@@ -357,7 +362,7 @@ class CommitLog:
         return file.view[at : at + size]
 
     def store_time(self, offset: int) -> int:
-        """Store timestamp of the record at an offset, Unix ms; -1 when there is none."""
+        """Store timestamp of the record at an offset, Unix ms; -1 if there is none."""
         head = self.view(offset, 68)
         if head is None or _HEAD.unpack_from(head, 0)[1] != MESSAGE_MAGIC:
             return -1
@@ -370,16 +375,18 @@ class CommitLog:
         return int(_I64.unpack_from(head, at)[0])
 
     def next_file_start(self, offset: int) -> int:
-        """Start of the file behind the one that holds offset (ST-18)."""
+        """Start offset of the file after the one that contains offset (ST-18)."""
         return offset + self.file_bytes - offset % self.file_bytes
 
     def dirty_files(self, flushed: int) -> list[MappedFile]:
-        """Files with bytes behind `flushed`, oldest first; with the one whose first byte comes next, where a start may have
-        zeroed what a former life left. Safe in a thread: of the files as they are now."""
+        """Files with unflushed bytes after `flushed`, oldest first; a snapshot, safe in a thread.
+
+        Includes the file that starts at `readable`, because recovery may have zeroed old bytes in it.
+        """
         return [file for file in list(self.files) if file.end > flushed and file.start <= self.readable]
 
     def forget_pages(self, flushed: int) -> None:
-        """Bytes on disk long enough need not stay resident in this process."""
+        """Drop pages that are durable from this process's resident set; the page cache keeps them."""
         for file in self.files:
             if file.start < flushed:
                 file.forget_pages(min(flushed - _RESIDENT_BYTES, file.end) if file is self._current else file.end)
@@ -389,7 +396,7 @@ class CommitLog:
         self.files.pop(0).delete()
 
     def drop_spare(self) -> None:
-        """Delete a prepared file that was never used (MF-09). Raises OSError."""
+        """Delete a preallocated file that was never used (MF-09). Raises OSError."""
         if self._spare is not None:
             self._spare.delete()
             self._spare = None

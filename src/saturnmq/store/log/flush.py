@@ -1,6 +1,9 @@
-"""Flushing the commit log: in the background, or before the answer with group commit. Source: spec 02 section 7, DUR rows.
+"""Flushing of the commit log: in the background, or as group commit before the response.
 
-fdatasync runs in a thread and one at a time; the loop never waits for it. A failed flush is final (DUR-06).
+fdatasync runs in an executor thread, one at a time; the event loop never blocks on it. A failed flush is final and
+never retried (DUR-06), because Linux reports a write-back error only once per descriptor.
+
+Requirements: FLU-01..FLU-08, DUR-01, DUR-05, DUR-06.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ _SLOW_SECONDS: Final = 0.5
 
 
 class _Waiter:
-    """Somebody who waits until everything before `end` is on disk; told once, at `deadline` (loop time, seconds) at the latest."""
+    """A flush waiter: its callback runs once, when `end` is durable or at `deadline` (loop time, seconds) at the latest."""
 
     __slots__ = ("_tell", "deadline", "end", "told")
 
@@ -39,10 +42,10 @@ class _Waiter:
 
 
 class Flusher:
-    """Keeps `flushed` (everything before it is on disk) moving towards the end of the log.
+    """Advances `flushed` (every byte before it is durable) towards the end of the log.
 
-    on_flushed is called on the loop with the new value, before those who wait for it go on. slow_count and slowest_ms tell
-    of flushes longer than half a second.
+    on_flushed is called on the loop with the new value before the waiters it covers. slow_count and slowest_ms describe
+    flushes longer than half a second.
     """
 
     def __init__(
@@ -53,29 +56,29 @@ class Flusher:
         self._on_failure = on_failure
         self._waiting: deque[_Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._wanted = 0  # the furthest that anybody waited for
+        self._wanted = 0  # largest offset that a caller has waited for
         self._flushing: Sequence[MappedFile] = ()
-        self._again = False  # somebody asked for a flush while one was under way
+        self._again = False  # a flush was requested while one was running
         self._running: asyncio.Task[None] | None = None
         self.flushed = commit_log.readable
         self.failure: FlushFailed | None = None
         self.count = self.slow_count = self.slowest_ms = 0
 
     def dirty_pages(self) -> int:
-        """Pages begun since the last flush (MF-03)."""
+        """Number of pages written since the last flush (MF-03)."""
         return self._log.readable // PAGE_BYTES - self.flushed // PAGE_BYTES
 
     def due(self, least_pages: int) -> bool:
-        """Whether a background flush is due: a file is full, or at least this many pages are dirty; 0: any byte (MF-03)."""
+        """Whether a background flush is due: a file is full, or least_pages pages are dirty; with 0, any byte (MF-03)."""
         end, file_bytes = self._log.readable, self._log.file_bytes
         if end == self.flushed:
             return False
         return end // file_bytes > self.flushed // file_bytes or self.dirty_pages() >= least_pages
 
     async def wait(self, end: int, timeout_ms: int) -> bool:
-        """True when everything before end is on disk, False when that takes longer than the timeout.
+        """Wait until every byte before end is durable: True, or False after the timeout. Raises FlushFailed.
 
-        Raises FlushFailed. Many waiters share one fdatasync (FLU-01).
+        Many waiters share one fdatasync (FLU-01).
         """
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
@@ -93,7 +96,7 @@ class Flusher:
         return done
 
     def call_when(self, end: int, timeout_ms: int, told: Callable[[bool], object]) -> _Waiter:
-        """As `wait`, but calls: with True when everything before end is on disk, else with False; perhaps before it returns."""
+        """As `wait` with a callback: True if end is durable, else False (timeout or failure); may run before this call returns."""
         loop = asyncio.get_running_loop()
         waiter = _Waiter(end, loop.time() + timeout_ms / 1000, told)
         if self.flushed >= end or self.failure is not None:
@@ -113,7 +116,7 @@ class Flusher:
         self._timer = asyncio.get_running_loop().call_at(when, self._too_late)
 
     def _too_late(self) -> None:
-        """Tell those who do not wait any longer. They are few: what is flushed in time is told then."""
+        """Notify waiters whose deadline has passed. Those are few: a waiter flushed in time is notified by the flush."""
         self._timer = None
         now = asyncio.get_running_loop().time()
         for waiter in self._waiting:
@@ -124,13 +127,13 @@ class Flusher:
             self._set_timer(min(waiter.deadline for waiter in self._waiting))
 
     def start(self) -> None:
-        """Flush as soon as the flush under way is done."""
+        """Start a flush, or another one as soon as the running one completes."""
         self._again = True
         if self._running is None and self.failure is None and self.flushed < self._log.readable:
             self._running = asyncio.get_running_loop().create_task(self._run())
 
     def committed(self) -> None:
-        """The transient pool has copied bytes to the files: flush them if a request waits (FLU-07)."""
+        """Flush bytes that the transient pool has committed to the files, if there are waiters (FLU-07)."""
         if self._waiting:
             self.start()
 
@@ -151,7 +154,7 @@ class Flusher:
             self._running = None
 
     def _flush_while_waited_for(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In a thread: one flush behind the other, with no way through the loop between them. Raises OSError."""
+        """In a thread: flush repeatedly while waiters need more, without returning to the event loop. Raises OSError."""
         flushed = self.flushed
         while True:
             end = self._log.readable
@@ -188,12 +191,12 @@ class Flusher:
             hint="Check the disk, then start the broker again.",
         )
         log.critical("%s", self.failure.message)
-        self._on_failure(self.failure)  # first, so that the answers to waiting senders can name it
+        self._on_failure(self.failure)  # before the waiters, so that their error responses can name the cause
         while self._waiting:
             self._waiting.popleft().tell(False)
 
     async def stop(self) -> None:
-        """Wait for a flush under way, then flush the rest (FLU-08). Raises FlushFailed."""
+        """Wait for a running flush, then flush the rest (FLU-08). Raises FlushFailed."""
         while self.failure is None and (self._running is not None or self.flushed < self._log.readable):
             self.start()
             if self._running is not None:
