@@ -1,4 +1,4 @@
-"""Commit log, consume queues, flush and recovery, with the original's file formats."""
+"""The message store: commit log, consume queues, index, flush and recovery, in the file formats of Apache RocketMQ 4.9.7."""
 
 from saturnmq.store.files.state_file import StateFile
 from saturnmq.store.results import GetResult, GetStatus, PutResult, PutStatus

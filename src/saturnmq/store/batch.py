@@ -1,6 +1,8 @@
-"""A batch put in one step: its messages share all but body, properties and flag, and what they share is worked out once.
+"""Fast path for a batch whose messages differ only in body, properties and flag; the shared fields are encoded once.
 
-`MessageStore.put_batch` does the same message by message, and stays the definition. Source: ST-16, BAT-04.
+`MessageStore.put_batch`, which appends message by message, is the reference implementation: both write the same bytes.
+
+Requirements: ST-16, BAT-04.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ Entry = tuple[bytes, bytes, int]  # body, properties, flag
 
 
 def put_entries(store: MessageStore, common: Message, entries: Sequence[Entry]) -> PutResult | None:
-    """Append all or none; None for what has to go message by message. Errors come as a status."""
+    """Append all entries or none; None if the batch must take the slow path. Errors are returned as a status."""
     topic, limit = common.topic, store.settings.message_bytes_max
     if not store.writable or topic == SCHEDULE_TOPIC or not topic.isascii() or len(topic) > NAME_LENGTH_MAX:
         return None

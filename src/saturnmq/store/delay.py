@@ -1,4 +1,7 @@
-"""Delay levels: their durations, and when a message of a level is due. Pure. Source: ST-08, CQ-03."""
+"""Delay levels: their durations and the delivery time of a delayed message. Pure functions, times in Unix ms.
+
+Requirements: ST-08, CQ-03.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ UNKNOWN_LEVEL_MS: Final = 1000
 
 @lru_cache(maxsize=16)
 def delay_levels(text: str) -> tuple[int, ...]:
-    """Durations in ms of the levels 1, 2, ... of `messageDelayLevel`, e.g. "1s 5s 1m". Raises ValueError naming the word."""
+    """Durations in ms of levels 1, 2, ... of `messageDelayLevel`, e.g. "1s 5s 1m". Raises ValueError naming the bad word."""
     levels = []
     for word in text.split():
         if word[-1] not in _UNIT_MS or not word[:-1].isdigit():
@@ -24,19 +27,19 @@ def delay_levels(text: str) -> tuple[int, ...]:
 
 
 def due_ms(level: int, stored_ms: int, levels: tuple[int, ...]) -> int:
-    """When a message stored at a time with a level is to be delivered, Unix ms."""
+    """Delivery time (Unix ms) of a message stored at stored_ms with a delay level; an unknown level counts as 1 s."""
     known = 1 <= level <= len(levels)
     return stored_ms + (levels[level - 1] if known else UNKNOWN_LEVEL_MS)
 
 
 def wake_ms(message: Message) -> int:
-    """When a message of the timer topic is to be looked at, Unix ms."""
+    """Time (Unix ms) at which a message of the timer topic is next examined; 0 if the property is missing or malformed."""
     text = message.properties.get(PropertyKey.TIMER_WAKE_MS, "")
     return int(text[:15]) if text.isascii() and text.isdigit() else 0
 
 
 def delivery_code(message: Message, levels_text: str) -> int | None:
-    """What stands instead of the tags code for a delayed message (CQ-03); None for any other."""
+    """The delivery time stored instead of the tags code of a delayed message (CQ-03); None for any other message."""
     if message.topic == TIMER_TOPIC:
         return wake_ms(message)
     if message.topic != SCHEDULE_TOPIC:

@@ -1,6 +1,6 @@
-"""What the store reads from an encoded property string without decoding all of it: the tags code and the keys.
+"""Reads single properties from an encoded property string without decoding all of it: the tags code and the keys.
 
-Source: CQ-02, IX-02.
+Requirements: CQ-02, IX-02.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _TAGS_START: Final = b"TAGS\x01"
 
 
 def property_value(properties_raw: bytes, start: bytes) -> bytes:
-    """Value of the property whose name and separator are `start`; b"" when it is not there."""
+    """Value of the first property with the prefix `start` (name and separator); b"" if there is none."""
     at = properties_raw.find(start)
     while at > 0 and properties_raw[at - 1] != 2:
         at = properties_raw.find(start, at + 1)
@@ -27,7 +27,7 @@ def property_value(properties_raw: bytes, start: bytes) -> bytes:
 
 
 def last_property(raw: bytes, start: bytes) -> bytes:
-    """As `property_value`, of the last one that has a value."""
+    """As `property_value`, but of the last such property with a non-empty value."""
     at = raw.rfind(start)
     while at >= 0:
         if at == 0 or raw[at - 1] == 2:
@@ -40,7 +40,7 @@ def last_property(raw: bytes, start: bytes) -> bytes:
 
 
 def keys_of(properties_raw: bytes) -> list[str]:
-    """Under which keys a record is indexed: its unique key, then the words of its KEYS property (IX-02)."""
+    """The keys under which a record is indexed: its unique key, then the words of its KEYS property (IX-02)."""
     unique = last_property(properties_raw, UNIQUE_KEY)
     words = last_property(properties_raw, KEYS)
     keys = [unique.decode("utf-8", "replace")] if unique else []

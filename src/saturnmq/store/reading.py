@@ -1,4 +1,10 @@
-"""Reading the store: ranges of a queue, by time, by key. What leaves is checked against its place. Source: spec 02, BP rows."""
+"""Reads of the store: a queue by offset or time, records by key.
+
+Every record is checked against the unit that points to it (size, magic, queue, offset) before it is returned, so a damaged
+unit or record is reported and not delivered. All functions run on the event loop; buffers are slices of the mapped log.
+
+Requirements: BP-02..BP-06, CQ-06, IX-06, IX-07, DUR-08, DUR-10.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +27,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-QUERY_BYTES_MAX: Final = 8 << 20  # an answer has to fit a frame
+QUERY_BYTES_MAX: Final = 8 << 20  # a response must fit one frame
 _QUERY_TRIES: Final = 3
-_SCAN_BYTES_MIN: Final = 16_000  # index bytes looked at for one pull (BP-03)
-FILTER_SECONDS_MAX: Final = 0.02  # a costly filter's share of one turn of the loop; the next pull goes on from there
-_FILTER_STEP: Final = 16  # messages between two looks at the clock
+_SCAN_BYTES_MIN: Final = 16_000  # consume queue bytes examined for one pull (BP-03)
+# CPU time that a filter may take in one event-loop iteration; the next pull continues where this one stopped
+FILTER_SECONDS_MAX: Final = 0.02
+_FILTER_STEP: Final = 16  # messages between two checks of the time limit
 _PLACE: Final = struct.Struct(">ii4xi4xqq")  # size, magic, queue id, queue offset, physical offset of a record
-_PLACE_AND_BODY: Final = struct.Struct(
-    ">ii4xi4xqqi44xi"
-)  # and flags, and the length of the body of one with IPv4 hosts
+# As _PLACE, plus sys flag and, for a record with IPv4 hosts, the body's length.
+_PLACE_AND_BODY: Final = struct.Struct(">ii4xi4xqqi44xi")
 _AT_BODY: Final = 88
 _HOSTS_V6: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 
@@ -46,7 +52,7 @@ def get(
     accept_record: Callable[[bytes], bool] | None,
     accept_extension: Callable[[int, bytes], bool] | None,
 ) -> GetResult:
-    """See MessageStore.get."""
+    """Implement `MessageStore.get`."""
     queue = store.queues.by_key.get((topic, queue_id))
     if queue is None or queue.max_offset == 0:
         return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE)
@@ -69,7 +75,7 @@ def get(
 
 
 def _passes(address: int) -> bool:
-    """What a filter says of an address that leads nowhere: the client decides (CQ-13)."""
+    """Accept a unit whose extension address has no content: the client filters instead (CQ-13)."""
     return True
 
 
@@ -82,7 +88,7 @@ def _by_address(
     accept: Callable[[int], bool] | None,
     accept_extension: Callable[[int, bytes], bool] | None,
 ) -> Callable[[int], bool]:
-    """What the filter says of a unit that holds an address."""
+    """The filter for units that hold an extension address: evaluates the content at that address."""
 
     def ask(address: int) -> bool:
         content = extension.read(address)
@@ -108,7 +114,7 @@ def _gather(
     accept_record: Callable[[bytes], bool] | None,
 ) -> None:
     settings, commit_log = store.settings, store.log
-    on_disk = commit_log.end - store.memory_bytes  # what lies before is not counted on to be in memory
+    on_disk = commit_log.end - store.memory_bytes  # records before it may no longer be in the page cache
     first, offset = commit_log.start, result.next_offset
     in_disk = settings.transfer_bytes_in_disk, settings.transfer_count_in_disk
     in_memory = settings.transfer_bytes_in_memory, settings.transfer_count_in_memory
@@ -166,7 +172,7 @@ def _gather(
 
 
 def _views(store: MessageStore, ranges: list[list[int]]) -> Iterator[memoryview]:
-    """The bytes of the ranges, cut where a file of the log ends."""
+    """The bytes of the ranges as views, split at file boundaries of the log."""
     file_bytes = store.log.file_bytes
     for start, end in ranges:
         while start < end:
@@ -178,7 +184,7 @@ def _views(store: MessageStore, ranges: list[list[int]]) -> Iterator[memoryview]
 
 
 def place_of(store: MessageStore, physical: int) -> tuple[int, int, int] | None:
-    """(size, queue id, queue offset) of the record that says it lies at an offset; None when there is none."""
+    """(size, queue id, queue offset) of the message record that starts at an offset; None if no record claims that offset."""
     head = store.log.unpack_at(_PLACE, physical)
     return (
         (head[0], head[2], head[3]) if head is not None and head[1] == MESSAGE_MAGIC and head[4] == physical else None
@@ -186,7 +192,7 @@ def place_of(store: MessageStore, physical: int) -> tuple[int, int, int] | None:
 
 
 def _in_place(store: MessageStore, physical: int, size: int, queue_id: int, queue_offset: int) -> bool:
-    """Whether the record that a unit points to is the one it means (DUR-10)."""
+    """Whether the record at an offset is the one that its unit describes (DUR-10)."""
     head = store.log.unpack_at(_PLACE, physical)
     if head != (size, MESSAGE_MAGIC, queue_id, queue_offset, physical):
         return False
@@ -198,7 +204,10 @@ def _in_place(store: MessageStore, physical: int, size: int, queue_id: int, queu
 def _properties_in_place(
     store: MessageStore, physical: int, size: int, queue_id: int, queue_offset: int
 ) -> bytes | None:
-    """The encoded properties of the record that a unit points to, in one step; None: look closer, it is an unusual one."""
+    """Check the record against its unit and return its encoded properties in one step.
+
+    None if the record needs the slow path: IPv6 hosts, a CRC check on read, or a mismatch.
+    """
     record = store.log.view(physical, size)
     if record is None or size < RECORD_FIXED_BYTES or store.settings.check_crc_on_read:
         return None
@@ -215,7 +224,7 @@ def _properties_in_place(
 
 
 def properties_at(store: MessageStore, physical: int, size: int) -> bytes | None:
-    """The encoded properties of the record at an offset; None when it cannot be read."""
+    """The encoded properties of the record at an offset; None if it cannot be decoded."""
     record = store.log.view(physical, size)
     try:
         return record_properties(record) if record is not None else None
@@ -224,8 +233,10 @@ def properties_at(store: MessageStore, physical: int, size: int) -> bytes | None
 
 
 def _wanted(store: MessageStore, physical: int, size: int, accept_record: Callable[[bytes], bool]) -> bool:
-    """What the filter says of a record in its place. One whose properties cannot be found is let through: the reader
-    learns of the damage, as one without a filter does."""
+    """Evaluate the filter on a record that matches its unit.
+
+    A record whose properties cannot be decoded is delivered, so the consumer notices the damage, as it does without a filter.
+    """
     properties = properties_at(store, physical, size)
     return properties is None or accept_record(properties)
 
@@ -242,7 +253,7 @@ def _intact(store: MessageStore, physical: int, size: int) -> bool:
 
 
 def offset_by_time(store: MessageStore, topic: str, queue_id: int, timestamp_ms: int) -> int:
-    """See MessageStore.offset_by_time."""
+    """Implement `MessageStore.offset_by_time`."""
     queue = store.queues.get((topic, queue_id))
     if queue is None or queue.max_offset == queue.min_offset:
         return 0
@@ -268,7 +279,7 @@ def offset_by_time(store: MessageStore, topic: str, queue_id: int, timestamp_ms:
 
 
 def query(store: MessageStore, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
-    """See MessageStore.query."""
+    """Implement `MessageStore.query`."""
     result = QueryResult()
     if store.index is None:
         return result
@@ -285,7 +296,7 @@ def query(store: MessageStore, topic: str, key: str, max_count: int, begin_ms: i
             record = store.read_record(offset)
             if record is None:
                 continue
-            if oldest_ms < 0:  # a damaged one may say anything, and the range never grows
+            if oldest_ms < 0:  # a damaged record may hold any time; the range must never grow
                 oldest_ms = min(store.log.store_time(offset), end_ms)
             if not _intact(store, offset, len(record)):
                 log.warning(

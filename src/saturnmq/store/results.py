@@ -1,4 +1,7 @@
-"""Outcomes of putting and getting messages. Source: spec 02 ST-15, spec 03 BP-02..05."""
+"""Outcomes of put, get and query.
+
+Requirements: ST-15, BP-02..BP-05.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from enum import Enum
 
 
 class PutStatus(Enum):
-    """What became of a message; the broker maps it to a response code (spec 01 section 4.1)."""
+    """Outcome of a put; the broker maps it to a response code."""
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -23,7 +26,7 @@ class PutStatus(Enum):
 
 @dataclass(slots=True)
 class PutResult:
-    """status, and for a stored message where it lies. size counts bytes; end_offset is what a flush must cover."""
+    """Status of a put and, for a stored message, its position. size in bytes; a flush that reaches end_offset covers it."""
 
     status: PutStatus
     physical_offset: int = -1
@@ -45,7 +48,7 @@ class PutResult:
 
 
 class GetStatus(Enum):
-    """Outcome of reading a queue; the names are the original's and become the remark (BP-05)."""
+    """Outcome of reading a queue; the names are those of Apache RocketMQ and become the response's remark (BP-05)."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -60,7 +63,11 @@ class GetStatus(Enum):
 
 @dataclass(slots=True)
 class GetResult:
-    """Records as slices of the log (valid until the loop's next turn), and where to go on. behind_memory: on disk (BP-06)."""
+    """Records found in a queue and the offset of the next pull.
+
+    buffers are slices of the mapped log, valid only until the next event-loop iteration. behind_memory: the records are
+    probably no longer in the page cache, so the client may be sent to a slave (BP-06).
+    """
 
     status: GetStatus
     next_offset: int = 0
@@ -74,7 +81,7 @@ class GetResult:
 
 @dataclass(slots=True)
 class QueryResult:
-    """Records found by key, ascending by offset, and when and where the index grew last (code 12)."""
+    """Records found by key, ascending by offset; store time and offset of the last indexed message (request code 12)."""
 
     records: list[bytes] = field(default_factory=list)
     last_update_ms: int = 0

@@ -1,4 +1,9 @@
-"""Where the store lies, how large its files are, when it flushes. The original's keys. Source: spec 02, DG-11."""
+"""Settings of the store: paths, file sizes, flush and retention, under the keys of Apache RocketMQ.
+
+Each field carries its Java key, default, unit, range and requirement ID.
+
+Requirements: DG-11.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +18,25 @@ from saturnmq.config.settings import key
 log = logging.getLogger(__name__)
 
 CONSUME_QUEUE_UNIT_BYTES: Final = 20
-QUEUE_EXTENSION_BYTES_MIN: Final = 64  # a unit with the bit map of the default settings, and what a file keeps spare
+QUEUE_EXTENSION_BYTES_MIN: Final = 64  # a unit with the default bit map, plus the spare bytes of a file
 
 
 class FlushDiskType(Enum):
-    """ASYNC_FLUSH: an acknowledged message survives the end of the process. SYNC_FLUSH: it survives power loss."""
+    """ASYNC_FLUSH: an acknowledged message survives a crash of the process. SYNC_FLUSH: it also survives power loss."""
 
     ASYNC_FLUSH = "ASYNC_FLUSH"
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
 class StoreProfile(Enum):
-    """STANDARD: the original's file sizes. SMALL: for laptops and tests."""
+    """STANDARD: the file sizes of Apache RocketMQ. SMALL: for laptops and tests."""
 
     STANDARD = "standard"
     SMALL = "small"
 
 
 class StoreFailureAction(Enum):
-    """What a broker does when its disk failed: serve on without taking messages, or end with an error."""
+    """Reaction of the broker to a failed disk: keep serving reads and reject writes, or exit with an error."""
 
     READONLY = "readonly"
     EXIT = "exit"
@@ -48,7 +53,7 @@ _CONSUME_QUEUE_BYTES: Final = {StoreProfile.STANDARD: 6_000_000, StoreProfile.SM
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """Settings of one store. A size of 0 means: what the profile says."""
+    """Settings of one store. A size of 0 means the profile's default."""
 
     store_path_root_dir: str = key("storePathRootDir", "store", spec="DG-11")
     store_path_commit_log: str = key("storePathCommitLog", "", spec="DG-11")
@@ -104,7 +109,7 @@ class StoreSettings:
     store_failure_action: StoreFailureAction = key("storeFailureAction", StoreFailureAction.READONLY, spec="DUR-06")
 
     def validate(self) -> list[str]:
-        """One sentence per problem; says aloud which key has no effect."""
+        """Return one sentence per problem; warns about keys that have no effect."""
         if self.page_cache_busy_ms != _BUSY_MS:
             log.warning(
                 "osPageCacheBusyTimeOutMills=%s has no effect: a put is one step here, and never in the way of others",
@@ -142,23 +147,23 @@ class StoreSettings:
 
     @property
     def index_allocated(self) -> bool:
-        """Whether an index file takes its room when it is made: faster, and 420 MB (DUR-04)."""
+        """Whether the blocks of an index file are reserved at creation: faster, but takes 420 MB at once (DUR-04)."""
         return self.profile is StoreProfile.STANDARD
 
     @property
     def reserve_bytes(self) -> int:
-        """Size of the file that yields to state files on a full disk (DUR-15)."""
+        """Size of the reserve file that is given up for state files when the disk is full (DUR-15)."""
         return _RESERVE_BYTES[self.profile]
 
     @property
     def pool_size(self) -> int:
-        """Buffers of the transient pool; 0 without it. It works with ASYNC_FLUSH only (MF-11)."""
+        """Number of buffers in the transient pool; 0 if it is off. It takes effect with ASYNC_FLUSH only (MF-11)."""
         usable = self.transient_pool_enable and self.flush_disk_type is FlushDiskType.ASYNC_FLUSH
         return self.transient_pool_size if usable else 0
 
     @property
     def disk_percent_max(self) -> int:
-        """From which used share of the disk on expired files go at once, 10..95 (DEL-04)."""
+        """Disk usage in percent above which expired files are deleted at any hour, clamped to 10..95 (DEL-04)."""
         return min(max(self.disk_percent, 10), 95)
 
     @property
@@ -167,7 +172,7 @@ class StoreSettings:
 
     @property
     def queue_extension(self) -> tuple[Path, int] | None:
-        """Folder and file length of the extensions of consume queues (CQ-13); None where they are off."""
+        """Folder and file length in bytes of the consume queue extensions (CQ-13); None if they are off."""
         if not self.queue_extension_enable:
             return None
         size = self.queue_extension_file_bytes or _QUEUE_EXTENSION_BYTES[self.profile]
@@ -187,11 +192,11 @@ class StoreSettings:
 
     @property
     def commit_log_bytes(self) -> int:
-        """Length of a commit log file."""
+        """Length of a commit log file in bytes."""
         return self.commit_log_file_bytes or _COMMIT_LOG_BYTES[self.profile]
 
     @property
     def consume_queue_bytes(self) -> int:
-        """Length of a consume queue file, rounded up to whole units (CQ-01)."""
+        """Length of a consume queue file in bytes, rounded up to whole units (CQ-01)."""
         size = self.consume_queue_file_bytes or _CONSUME_QUEUE_BYTES[self.profile]
         return -(-size // CONSUME_QUEUE_UNIT_BYTES) * CONSUME_QUEUE_UNIT_BYTES

@@ -1,8 +1,12 @@
-"""The message store: one commit log, a consume queue per topic and queue, an index, and what keeps them right over a restart.
+"""The message store: one commit log, a consume queue per topic and queue, an index, and their flush and recovery.
 
-All of it runs on the event loop's thread but the writing to disk, so there is no put lock: a put is one uninterrupted step
-(ST-10). A message becomes visible when it is confirmed: at once, or with SYNC_FLUSH when it is on disk (DUR-03), or with the
-transient pool when it is committed (MF-02). Source: spec 02.
+Threading: everything runs on the event loop's thread except writing to disk, so there is no put lock: a put is one
+uninterrupted step (ST-10). The flush and maintenance code uses threads for fsync, file creation and deletion.
+
+Visibility: a message becomes visible to consumers when it is confirmed: immediately with ASYNC_FLUSH, once it is durable with
+SYNC_FLUSH (DUR-03), once it is committed to the file with the transient pool (MF-02).
+
+Requirements: ST-01..ST-21, MF-01..MF-14, RP-01..RP-10, RC-01..RC-14, FLU-01..FLU-10, DEL-01..DEL-10, DUR-01..DUR-20.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ log = logging.getLogger(__name__)
 
 _REFUSALS_PER_LOG_LINE: Final = 50_000
 _DEFAULT_MEMORY: Final = 24 * 1024**3
-_ZERO_SECTOR: Final = bytes(512)  # after a crash such a record could not be told from a torn one (recover.is_torn)
+_ZERO_SECTOR: Final = bytes(512)  # a record with such a run looks like a torn one after a crash (recover.is_torn)
 _PREPARED: Final = int(SysFlag.PREPARED)
 _ROLLBACK: Final = int(SysFlag.ROLLBACK)
 _NOT_IN_QUEUE: Final = (_PREPARED, _ROLLBACK)
@@ -56,14 +60,17 @@ def wall_clock_ms() -> int:
 
 
 class MessageStore:
-    """See the interface in docs/decisions/0001.
+    """The store of one broker; see docs/decisions/0001 for the interface.
 
-    on_append is called when a message becomes visible (topic, queue id, next queue offset, tags code); on_failure once, when
-    the store stops taking messages because the disk failed. bit_map, set before `open`, gives the filter bits of a message
-    (topic, encoded properties) for the consume queue's extension, where that is on (CQ-14); None: no bits.
+    Callbacks, all on the event loop:
+
+    - on_append(topic, queue id, next queue offset, tags code): a message became visible.
+    - on_failure(error): called once, when the store stops accepting messages because the disk failed.
+    - bit_map(topic, encoded properties): filter bits of a message for the consume queue's extension, if that is on (CQ-14);
+      None means no bits. Must be set before `open`.
     """
 
-    quorum = False  # whether every put waits for others, even where its sender does not
+    quorum = False  # whether every put waits for replicas, even if its sender does not wait
 
     def __init__(
         self, settings: StoreSettings, *, clock_ms: Callable[[], int] = wall_clock_ms, disk: Disk | None = None
@@ -103,28 +110,27 @@ class MessageStore:
         self.checkpoint = Checkpoint(settings.checkpoint_path, self.disk)
         self.reserve = Reserve(settings.root / "reserve", settings.reserve_bytes, self.disk)
         self.flusher = Flusher(self.log, self._flushed, self.stop_writing)
-        self.refusal = (
-            ""  # why no message is taken for now, though the disk is well: it is full, or the index cannot grow
-        )
+        # Why messages are rejected although the disk works: it is full, or the index cannot grow. Empty: accepted.
+        self.refusal = ""
         self.last_store_ms = 0
-        self.dispatched = 0  # consume queues and index know every record before this offset
+        self.dispatched = 0  # consume queues and index cover every record before this offset
         self._upkeep = Upkeep(self)
         self._lock = LockFile(settings.root / "lock")
         self._open = False
-        self._refused = 0  # puts, because nothing can be written
+        self._refused = 0  # puts rejected because the store is not writable
         self._direct = settings.flush_disk_type is FlushDiskType.ASYNC_FLUSH and not self.log.pooled
         self._pending: deque[tuple[int, ConsumeQueue | None, Message, int]] = deque()
         self.index_queue = IndexQueue(self.index) if self.index is not None else None
         self.memory_bytes = _memory_bytes() * settings.memory_percent_max // 100
 
-    # ---- life
+    # ---- life cycle
 
     def open(self, rebuild: Callable[[int, int], None] | None = None) -> None:
-        """Lock, load and recover. Raises StoreError naming file and offset; nothing stays locked then.
+        """Lock, load and recover the store. Raises StoreError naming file and offset; the lock is released then.
 
-        rebuild: make queues and index anew from the log; called with the bytes read and those to read.
+        If rebuild is given, consume queues and index are rebuilt from the log; it is called as progress(bytes_read, bytes_total).
         """
-        with contextlib.suppress(StoreError):  # the lock says better what is wrong with a folder
+        with contextlib.suppress(StoreError):  # acquiring the lock reports a bad folder better
             self.disk.make_folder(self.settings.root)
         self._lock.acquire()
         try:
@@ -140,28 +146,28 @@ class MessageStore:
         self._open = True
 
     def begin_upkeep(self, boundaries: Sequence[int]) -> None:
-        """Recovery is done; records begin at these offsets, ascending, from where the log was read."""
+        """Start maintenance after recovery. boundaries: offsets at which records begin, ascending, from the start of the scan."""
         self._upkeep.begin_at(boundaries)
 
     def write_note(self) -> None:
-        """Say in the checkpoint that all is on disk; recovery has just put it there. Raises StoreError."""
+        """Write a checkpoint that states that everything is durable; recovery has just synced it. Raises StoreError."""
         checkpoint = self.checkpoint
         stored_ms = max(self.last_store_ms, checkpoint.commit_log_ms)
         checkpoint.commit_log_ms = checkpoint.consume_queue_ms = stored_ms
         checkpoint.write(self._upkeep.note(self.dispatched))
 
     async def write_all(self) -> None:
-        """Everything appended so far on disk, queues and index too, and the checkpoint that says so. Raises StoreError."""
+        """Make everything appended so far durable, with consume queues, index and the checkpoint. Raises StoreError."""
         self.commit()
         self.flusher.start()
         await self._upkeep.write_all()
 
     async def start(self) -> None:
-        """Start flushing and cleaning on the running loop."""
+        """Start background flushing and maintenance on the running loop."""
         self._upkeep.start()
 
     async def stop(self) -> None:
-        """Flush everything and close; `abort` goes only when all of it is on disk (RC-02). Raises StoreError."""
+        """Flush everything and close; `abort` is removed only if all of it is durable (RC-02). Raises StoreError."""
         if not self._open:
             return
         self._open = False
@@ -179,7 +185,7 @@ class MessageStore:
             self.close_files()
 
     def close_files(self) -> None:
-        """Close everything as it is and give the lock back; nothing is flushed."""
+        """Close all files without flushing and release the lock."""
         self.log.close()
         self.queues.close()
         if self.index is not None:
@@ -188,19 +194,22 @@ class MessageStore:
 
     @property
     def writable(self) -> bool:
-        """Whether messages are taken (ST-03)."""
+        """Whether messages are accepted (ST-03)."""
         return self._open and self.failure is None and not self.refusal
 
     @property
     def busy(self) -> bool:
-        """Page cache busy (ST-04), or no buffer left in the transient pool (MF-13). A put is one step on the loop here, so
-        nobody waits behind it: only the pool makes a store busy."""
+        """Whether puts should be rejected for now: the transient pool has no buffer left (MF-13).
+
+        Apache RocketMQ also reports busy if the put lock is held too long (ST-04). A put is one step on the loop here and no
+        other put can wait for it, so only the pool makes a store busy.
+        """
         return self.log.pooled and self.log.free_buffers == 0
 
     # ---- put
 
     def put(self, message: Message, code: int | None = None) -> PutResult:
-        """Append one message. code overrides the tags code of its consume queue unit. Never raises for bad input."""
+        """Append one message. code, if given, replaces the tags code of its consume queue unit. Invalid input never raises."""
         refused = self._refuse(message)
         if refused is not None:
             return refused
@@ -232,7 +241,7 @@ class MessageStore:
         )
 
     def put_batch(self, messages: list[Message]) -> PutResult:
-        """Append all or none, in one file, with consecutive queue offsets and one store time (ST-16, BAT-04)."""
+        """Append all messages or none, in one file, with consecutive queue offsets and one store time (ST-16, BAT-04)."""
         size = END_BLANK_BYTES
         for message in messages:
             refused = self._refuse(message)
@@ -272,7 +281,7 @@ class MessageStore:
         )
 
     def put_entries(self, common: Message, entries: Sequence[Entry]) -> PutResult:
-        """The same for messages that differ in body, properties and flag, which stand in the entries; the rest is in common."""
+        """As `put_batch`, for messages that share all fields of common except body, properties and flag, given by the entries."""
         if self._direct and entries and not common.sys_flag & TRANSACTION_MASK:
             result = batch.put_entries(self, common, entries)
             if result is not None:
@@ -282,7 +291,7 @@ class MessageStore:
         )
 
     def _refuse(self, message: Message) -> PutResult | None:
-        """Why a message cannot be stored at all (ST-03, ST-05, ST-06)."""
+        """The result that rejects a message which cannot be stored, else None (ST-03, ST-05, ST-06)."""
         if not self._open or self.failure is not None or self.refusal:
             reason = self.failure.message if self.failure else self.refusal or "stopped"
             if self._refused % _REFUSALS_PER_LOG_LINE == 0:
@@ -316,17 +325,17 @@ class MessageStore:
         return PutResult(status, reason=error.message)
 
     def next_store_ms(self) -> int:
-        """Now, but never before the last record's time (ST-10)."""
+        """The current time in Unix ms, but never earlier than the last record's store time (ST-10)."""
         now = self.clock_ms()
         if now < self.last_store_ms:
             return self.last_store_ms
         self.last_store_ms = now
         return now
 
-    # ---- dispatch: what was appended becomes visible (RP-01..04)
+    # ---- dispatch: appended records become visible (RP-01..04)
 
     def dispatch(self, queue: ConsumeQueue | None, message: Message, code: int) -> None:
-        """Consume queue unit, index entries, and the word to those who wait. queue None: not for consumers (RP-02)."""
+        """Append consume queue unit and index entries, notify `on_append`. queue is None if consumers never see it (RP-02)."""
         if queue is not None:
             if (
                 queue.append(message.queue_offset, message.physical_offset, message.store_bytes, code)
@@ -348,7 +357,7 @@ class MessageStore:
             self.on_append(message.topic, message.queue_id, message.queue_offset + 1, code)
 
     def append_extended(self, queue: ConsumeQueue, message: Message, code: int) -> bool:
-        """The unit of a message, and what its extension holds, if it has one (CQ-13, CQ-14); see ConsumeQueue.append."""
+        """Append the unit and, if the queue has an extension, its content (CQ-13, CQ-14); see `ConsumeQueue.append`."""
         if queue.extension is None:
             return queue.append(message.queue_offset, message.physical_offset, message.store_bytes, code)
         bits = self.bit_map(message.topic, message.properties_raw) if self.bit_map is not None else None
@@ -362,7 +371,7 @@ class MessageStore:
         )
 
     def put_in_index(self) -> bool:
-        """Have in the index what waits for it; False, and no messages are taken, when that cannot be done (IX-09)."""
+        """Write queued entries to the index. False if that fails: the store rejects messages from then on (IX-09)."""
         if self.index_queue is None or self.index_queue.put_in():
             return True
         self.refusal = self.index_queue.refusal
@@ -373,7 +382,7 @@ class MessageStore:
             self._confirm(end)
 
     def commit(self) -> None:
-        """Transient pool: copy to the files what waits in buffers; it becomes readable (FLU-07)."""
+        """Transient pool: copy buffered bytes to the files, which makes them readable (FLU-07)."""
         if self.log.pooled:
             if self.log.commit():
                 self.flusher.committed()
@@ -390,11 +399,11 @@ class MessageStore:
 
     @property
     def confirms_at_once(self) -> bool:
-        """Whether a put needs no waiting before its answer (ASYNC_FLUSH)."""
+        """Whether a put is confirmed without waiting for a flush (ASYNC_FLUSH)."""
         return self.settings.flush_disk_type is FlushDiskType.ASYNC_FLUSH
 
     async def wait_confirmed(self, result: PutResult) -> PutStatus:
-        """The final status of a put: with SYNC_FLUSH, when an fdatasync has covered it (FLU-01, FLU-04, DUR-01)."""
+        """The final status of a put: with SYNC_FLUSH, after an fdatasync has covered it or timed out (FLU-01, FLU-04, DUR-01)."""
         if result.status is not PutStatus.PUT_OK or self.confirms_at_once:
             return result.status
         try:
@@ -404,7 +413,7 @@ class MessageStore:
         return PutStatus.PUT_OK if done else PutStatus.FLUSH_DISK_TIMEOUT
 
     def when_confirmed(self, result: PutResult, told: Callable[[PutStatus], object]) -> None:
-        """As `wait_confirmed`, for a put that succeeded: calls, without a task, perhaps before it returns."""
+        """As `wait_confirmed`, for a successful put: runs the callback without a task, possibly before this call returns."""
 
         def done(flushed: bool) -> None:
             failed = PutStatus.UNKNOWN_ERROR if self.flusher.failure is not None else PutStatus.FLUSH_DISK_TIMEOUT
@@ -413,12 +422,12 @@ class MessageStore:
         self.flusher.call_when(result.end_offset, self.settings.sync_flush_timeout_ms, done)
 
     def wake_flusher(self) -> None:
-        """SYNC_FLUSH: a message whose sender does not wait is on disk and visible soon all the same (FLU-05)."""
+        """With SYNC_FLUSH, start a flush so that a message whose sender does not wait also becomes durable and visible (FLU-05)."""
         if not self.confirms_at_once and self._upkeep.running:
             self.flusher.start()
 
     def stop_writing(self, failure: SaturnError) -> None:
-        """The disk failed: from now on nothing is taken, and the next start knows (DUR-06, DUR-07)."""
+        """Stop accepting messages after a disk failure and mark the store for the next start (DUR-06, DUR-07)."""
         if self.failure is None:
             self.failure = failure
             opening.mark_failure(self, failure)
@@ -426,7 +435,7 @@ class MessageStore:
                 self.on_failure(failure)
 
     def recheck(self, usage: Usage) -> None:
-        """Take messages again, or no longer, after a look at the disk (DEL-04..06, IX-09, DUR-15)."""
+        """Accept or reject messages according to the current disk usage and index state (DEL-04..06, IX-09, DUR-15)."""
         self.refusal = ""
         worst = max(usage.commit_log, usage.consume_queue)
         if worst > FULL_PERCENT:
@@ -449,23 +458,24 @@ class MessageStore:
         accept_record: Callable[[bytes], bool] | None = None,
         accept_extension: Callable[[int, bytes], bool] | None = None,
     ) -> GetResult:
-        """Records of a queue from offset on, with the original's limits and corrections (BP-02..04).
+        """Records of a queue from offset on, with the limits and offset corrections of Apache RocketMQ (BP-02..04).
 
-        accept is asked about the tags code of each unit; accept_record, of those that it takes, about the encoded properties
-        of the record. accept_extension is asked between them about store time (Unix ms) and bit map, where there are any.
-        What they refuse is passed over by next_offset. bulk_bytes, unless 0, stands for the limits of what is in memory.
-        Raises CorruptRecord when the first of them is damaged (DUR-10).
+        Filters are applied in this order: accept to the unit's tags code; accept_extension to store time (Unix ms) and bit
+        map, if the unit has an extension; accept_record to the encoded properties of the record. next_offset skips what they
+        reject. A non-zero bulk_bytes replaces the transfer limits for records in memory.
+
+        Raises CorruptRecord if the first record is damaged (DUR-10).
         """
         return reading.get(
             self, topic, queue_id, offset, max_count, max_bytes, bulk_bytes, accept, accept_record, accept_extension
         )
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
-        """Records whose topic and key have the asked hash, stored in a time range, ascending (IX-06, IX-07)."""
+        """Records whose topic and key have the given hash, stored in the time range, ascending (IX-06, IX-07)."""
         return reading.query(self, topic, key, max_count, begin_ms, end_ms)
 
     def read_record(self, physical_offset: int, size: int | None = None) -> bytes | None:
-        """The record at a physical offset; None when there is none, or size is not its size (ST-18, DUR-10)."""
+        """The record at a physical offset; None if there is none or its size differs from size (ST-18, DUR-10)."""
         place = reading.place_of(self, physical_offset)
         if place is None or place[0] < RECORD_FIXED_BYTES or (size is not None and size != place[0]):
             return None
@@ -475,47 +485,47 @@ class MessageStore:
     # ---- offsets
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """First queue offset still there; 0 for a queue that is not (CQ-11)."""
+        """First queue offset that is still stored; 0 if the queue does not exist (CQ-11)."""
         queue = self.queues.get((topic, queue_id))
         return queue.min_offset if queue else 0
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """The next queue offset; 0 for a queue that is not there (CQ-11)."""
+        """The next queue offset; 0 if the queue does not exist (CQ-11)."""
         queue = self.queues.get((topic, queue_id))
         return queue.max_offset if queue else 0
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Queue offset of the record stored at timestamp_ms, else of the nearer neighbour; a tie goes left (CQ-06).
+        """Queue offset of the record stored at timestamp_ms, else of the nearer neighbour; a tie goes to the earlier one (CQ-06).
 
-        0 for an empty queue, or when a record cannot be read.
+        Returns 0 for an empty queue or if a record cannot be read.
         """
         return reading.offset_by_time(self, topic, queue_id, timestamp_ms)
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """Unix ms at which the message at a queue offset was stored; -1 when there is none."""
+        """Store time (Unix ms) of the message at a queue offset; -1 if there is none."""
         queue = self.queues.get((topic, queue_id))
         unit = queue.unit(offset) if queue else None
         return self.log.store_time(unit[0]) if unit else -1
 
     def properties(self, topic: str, queue_id: int, offset: int) -> bytes | None:
-        """Encoded properties of the message at a queue offset; None when there is none."""
+        """Encoded properties of the message at a queue offset; None if there is none."""
         queue = self.queues.get((topic, queue_id))
         unit = queue.unit(offset) if queue else None
         return reading.properties_at(self, unit[0], unit[1]) if unit else None
 
     def physical_offset(self, topic: str, queue_id: int, offset: int) -> int:
-        """Commit log offset of the message at a queue offset; -1 when there is none."""
+        """Commit log offset of the message at a queue offset; -1 if there is none."""
         queue = self.queues.get((topic, queue_id))
         unit = queue.unit(offset) if queue else None
         return unit[0] if unit else -1
 
     def on_disk(self, physical_offset: int) -> bool:
-        """Whether a record is too far back to be counted on in memory (BP-04)."""
+        """Whether a record is so far behind the end of the log that it may no longer be in the page cache (BP-04)."""
         return self.log.end - physical_offset > self.memory_bytes
 
     @property
     def earliest_store_ms(self) -> int:
-        """Store time of the oldest record, Unix ms; -1 without one."""
+        """Store time of the oldest record, Unix ms; -1 if the log is empty."""
         return self.log.store_time(self.log.start)
 
     @property
@@ -524,35 +534,35 @@ class MessageStore:
 
     @property
     def max_physical_offset(self) -> int:
-        """End of what may be read."""
+        """End of the readable part of the log."""
         return self.log.readable
 
     @property
     def flushed_offset(self) -> int:
-        """Everything before it is on disk."""
+        """Every byte before this offset is durable."""
         return self.flusher.flushed
 
     @property
     def behind_bytes(self) -> int:
-        """Appended but not visible yet (RP-01)."""
+        """Bytes appended but not visible to consumers yet (RP-01)."""
         return self.log.end - self.dispatched
 
     def topic_queues(self) -> Iterable[tuple[str, int]]:
         """(topic, queue id) of every consume queue."""
         return list(self.queues.by_key)
 
-    # ---- deleting
+    # ---- deletion
 
     def delete_topic(self, topic: str) -> None:
-        """Remove the consume queues of a topic; its records stay in the log until they expire."""
+        """Delete the consume queues of a topic; its records stay in the log until they expire."""
         self.queues.remove([key for key in self.queues.by_key if key[0] == topic])
 
     def delete_expired_files(self) -> None:
-        """Look for expired files in the next runs, whatever the hour (DEL-08)."""
+        """Arm deletion of expired files in the next maintenance runs, at any hour (DEL-08)."""
         self._upkeep.arm()
 
     def delete_expired_queues(self, keep: Sequence[str] = ()) -> int:
-        """Remove queues whose last record left the log, but those of the topics to keep (DEL-10); returns how many."""
+        """Delete queues whose last record has left the log, except those of the topics in keep (DEL-10). Returns their number."""
         gone = [
             key
             for key, queue in self.queues.by_key.items()
@@ -562,13 +572,13 @@ class MessageStore:
         return len(gone)
 
     def disk_usage(self) -> Usage:
-        """Used shares of the partitions now; of several commit log folders the emptiest counts (DEL-05)."""
+        """Current usage of the file systems in percent; of several commit log folders the emptiest counts (DEL-05)."""
         settings = self.settings
         logs = [_used_percent(folder) for folder in settings.commit_log_dirs]
         return Usage(min(logs), _used_percent(settings.consume_queue_dir), _used_percent(settings.index_dir))
 
     def disk_ratio(self) -> float:
-        """Used share of the commit log's partition, 0..1."""
+        """Used share of the commit log's file system, 0..1."""
         return max(self.disk_usage().commit_log, 0) / 100
 
 
@@ -580,7 +590,7 @@ def _used_percent(folder: Path) -> int:
     except OSError:
         return -1
     used = facts.f_blocks - facts.f_bfree
-    return percent(used, used + facts.f_bavail)  # what only root may use does not count
+    return percent(used, used + facts.f_bavail)  # blocks reserved for root do not count
 
 
 def _nearly_full(folder: Path) -> bool:

@@ -1,1 +1,1 @@
-"""The message index."""
+"""Message index: the hash table on disk from topic and key to physical offset."""

@@ -1,1 +1,1 @@
-"""Maintenance: retention, deletion, periodic checks."""
+"""Maintenance of an open store: background flushes, retention, periodic checks."""

@@ -1,1 +1,1 @@
-"""Consume queues and their extension."""
+"""Consume queues and their extension files."""

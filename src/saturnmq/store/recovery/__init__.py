@@ -1,1 +1,1 @@
-"""Recovery: the checkpoint, the plan and its execution at start."""
+"""Recovery at start: the checkpoint, the recovery plan and its execution."""

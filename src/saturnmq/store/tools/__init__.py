@@ -1,1 +1,1 @@
-"""The operator's tools on a store that is not open: dump, verify, repair."""
+"""Operator tools for a store that no broker has open: dump, verify, repair."""
