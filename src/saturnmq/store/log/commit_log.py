@@ -193,7 +193,7 @@ class CommitLog:
         )
 
     def make_spare(self) -> MappedFile:
-        """Create the file after the last one; pass it to `keep_spare` on the loop. Raises DiskFull, StoreError; safe in a thread."""
+        """Create the file after the last one, to be passed to `keep_spare`. Safe in a thread. Raises DiskFull, StoreError."""
         start = self.files[-1].end
         return self._files.make(start, self._folder_for(start))
 

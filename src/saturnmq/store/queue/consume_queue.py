@@ -1,13 +1,16 @@
-"""The consume queue: per topic and queue, an array of fixed units that point into the commit log. Source: spec 02 section 3.
+"""The consume queue: per topic and queue id, an array of fixed-length units that point into the commit log.
 
-A queue keeps no file open: its newest units lie in memory until they are written, older ones are read through a bounded cache
-of descriptors. What memory had at a crash is dispatched again from the log (DUR-13).
+A queue keeps no file open: its newest units are in memory until they are written, older ones are read through a bounded cache
+of descriptors. Units that were only in memory at a crash are dispatched again from the log (DUR-13). The queue belongs to the
+event loop; only `write_pending` runs in a thread, on a snapshot.
+
+Requirements: CQ-01..CQ-12, RC-06, RC-10, DEL-09, DUR-04, DUR-13.
 """
 
-# Consume queue unit, 20 bytes, big-endian. Source: spec 02 section 15, CQ-01..03.
+# Consume queue unit, 20 bytes, big-endian. Source: docs/spec/02 section 15, CQ-01..03.
 #   at  type  field       meaning
 #    0  i64   phy_offset  where the record starts in the commit log, bytes
-#    8  i32   size        record length, bytes; 0x7FFFFFFF fills unused leading units
+#    8  i32   size        record length, bytes; 0x7FFFFFFF marks an unused leading unit (filler)
 #   12  i64   tags_code   Java hash of the tag; delivery time in ms for delayed messages
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ UNIT: Final = struct.Struct(">qiq")
 UNIT_BYTES: Final = CONSUME_QUEUE_UNIT_BYTES
 FILLER_SIZE: Final = 0x7FFFFFFF
 _FILLER: Final = UNIT.pack(0, FILLER_SIZE, 0)
-_KEPT_UNITS: Final = 1024  # written units that stay in memory for readers at the end of the queue
+_KEPT_UNITS: Final = 1024  # written units kept in memory for readers at the end of the queue
 _READ_UNITS: Final = 4096
 
 Unit: TypeAlias = tuple[int, int, int]
@@ -40,7 +43,7 @@ Unit: TypeAlias = tuple[int, int, int]
 class Pending:
     """What a flush writes: positions in the queue's byte sequence and their bytes, one piece per file.
 
-    extension: what goes to disk before it, because its units point there.
+    extension: written before the pieces, because their units point into it.
     """
 
     folder: Path
@@ -53,10 +56,11 @@ class Pending:
 class ConsumeQueue:
     """One queue of one topic.
 
-    max_offset: where readers end. next_offset: what the next message gets, ahead of it while messages wait to be confirmed.
-    min_offset: the first one whose record is still in the commit log.
-    max_physical: end of the last record it points to, bytes; -1 when empty.
-    extension: what its units may point to (CQ-13); None where that is switched off.
+    max_offset: the offset after the last unit that readers see.
+    next_offset: the offset of the next message; ahead of max_offset while messages wait to be confirmed.
+    min_offset: the first unit whose record is still in the commit log.
+    max_physical: end of the last record that it points to, bytes; -1 if empty.
+    extension: the extension that its units may point to (CQ-13); None if that is off.
     """
 
     __slots__ = (
@@ -83,12 +87,12 @@ class ConsumeQueue:
         self._folder = folder
         self._file_bytes = file_bytes
         self._cache = cache
-        self._read_start = -1  # of the file read last, with its path: a start reads the same one again and again
+        self._read_start = -1  # start of the file read last, with its path: a replay reads the same file repeatedly
         self._read_path: Path | None = None
         self._first = 0  # start of the first file, bytes
         self._tail = bytearray()  # units from byte position _tail_at on
         self._tail_at = 0
-        self._written = 0  # byte position before which all is in files
+        self._written = 0  # every byte before this position is in files
         self.min_offset = 0
         self.max_offset = 0
         self.next_offset = 0
@@ -97,9 +101,9 @@ class ConsumeQueue:
     # ---- load
 
     def load(self, *, linear: bool) -> None:
-        """Find the last unit in use (RC-06). linear: read the last three files whole, because they may have holes.
+        """Find the last unit in use (RC-06). linear: scan the last three files, because they may have holes.
 
-        Raises CorruptRecord when a file is missing or has another length: the log can make all of it anew.
+        Raises CorruptRecord if a file is missing or has another length: the queue must be rebuilt from the log.
         """
         paths = born_files(self._folder)
         if not paths:
@@ -121,23 +125,23 @@ class ConsumeQueue:
             self.max_physical = last[0] + last[1]
 
     def load_extension(self) -> None:
-        """Find its end; the queue itself is loaded. Raises StoreError for files of another length than the setting."""
+        """Load the extension after the queue itself. Raises StoreError if its files' length differs from the setting."""
         if self.extension is not None:
             self.extension.load(self._last_code(), self.max_offset)
 
     def trim_extension(self) -> None:
-        """After a crash: what the extension's files hold behind its end goes. Raises OSError, StoreError."""
+        """After a crash, remove what the extension's files hold after its end. Raises OSError, StoreError."""
         if self.extension is not None:
             self.extension.trim()
 
     def extension_time(self, queue_offset: int) -> int | None:
-        """Store time (Unix ms) of a message as its extension has it; None without one."""
+        """Store time (Unix ms) of a message from its extension; None if it has none."""
         unit = self._unit(queue_offset) if self.extension is not None else None
         content = self.extension.read(unit[2]) if self.extension is not None and unit is not None else None
         return content.store_ms if content is not None else None
 
     def _last_code(self) -> int | None:
-        """The tags code as it stands in the last unit."""
+        """The raw tags code of the last unit (an address if it has an extension); None for an empty queue."""
         unit = self._unit(self.max_offset - 1)
         return unit[2] if unit is not None else None
 
@@ -147,7 +151,7 @@ class ConsumeQueue:
         self.max_offset = self.next_offset = end // UNIT_BYTES
 
     def _used(self, start: int) -> int:
-        """Where the units of the last file end, by bisection: they are one run from its start."""
+        """End of the units in the last file, by bisection: they are contiguous from its start."""
         low, high = 0, self._file_bytes // UNIT_BYTES
         while low < high:
             middle = (low + high) // 2
@@ -168,7 +172,7 @@ class ConsumeQueue:
         return end
 
     def _skip_fillers(self) -> None:
-        """min_offset behind the leading units that mean nothing: they are one run."""
+        """Move min_offset past the leading fillers, by bisection: they are contiguous."""
         low, high = self.min_offset, self.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -182,9 +186,9 @@ class ConsumeQueue:
     # ---- append
 
     def append(self, queue_offset: int, physical: int, size: int, tags_code: int) -> bool:
-        """Add the unit of a queue offset; one that is there already is left alone (CQ-07).
+        """Append the unit of a queue offset; an existing unit is left unchanged (CQ-07).
 
-        False when units before it are missing: the queue must be made anew.
+        False if units before it are missing: the queue must be rebuilt.
         """
         if queue_offset != self.max_offset:
             if queue_offset < self.max_offset:
@@ -200,7 +204,7 @@ class ConsumeQueue:
         return True
 
     def append_units(self, queue_offset: int, units: list[tuple[int, int, int]]) -> bool:
-        """Add units, each physical offset, size and tags code, from this queue offset on; False when it is not the next."""
+        """Append (physical offset, size, tags code) units from queue_offset on; False if that is not the next offset."""
         if queue_offset != self.max_offset:
             return False
         pack = UNIT.pack
@@ -214,21 +218,21 @@ class ConsumeQueue:
     def append_extended(
         self, queue_offset: int, physical: int, size: int, tags_code: int, store_ms: int, bit_map: bytes | None
     ) -> bool:
-        """The same with the tags code, store time (Unix ms) and bit map in the extension (CQ-13)."""
+        """As `append`, with tags code, store time (Unix ms) and bit map stored in the extension (CQ-13)."""
         is_new = queue_offset == self.max_offset or not self.max_offset
         if self.extension is not None and is_new:
             tags_code = self.extension.append(tags_code, store_ms, bit_map)
         return self.append(queue_offset, physical, size, tags_code)
 
     def _start_at(self, queue_offset: int) -> None:
-        """First unit of an empty queue is not number 0: fill up to it with units that mean nothing (CQ-08)."""
+        """Start an empty queue at a non-zero offset: the file is filled with fillers up to it (CQ-08)."""
         position = queue_offset * UNIT_BYTES
         self._first = self._tail_at = self._written = position - position % self._file_bytes
         self._tail[:] = _FILLER * ((position - self._first) // UNIT_BYTES)
         self.min_offset = self.max_offset = queue_offset
 
     def begin_at(self, queue_offset: int) -> None:
-        """An empty queue goes on at this offset, not 0: the unit before it means nothing."""
+        """Let an empty queue continue at this offset instead of 0; the unit before it is a filler."""
         self._start_at(queue_offset - 1)
         self._tail += _FILLER
         self.min_offset = self.max_offset = self.next_offset = queue_offset
@@ -237,16 +241,16 @@ class ConsumeQueue:
 
     @property
     def first_offset(self) -> int:
-        """Queue offset of the first unit in files or memory."""
+        """Queue offset of the first unit in files or memory, fillers included."""
         return self._first // UNIT_BYTES
 
     @property
     def dirty_bytes(self) -> int:
-        """Bytes of units that wait to be written."""
+        """Bytes of unwritten units."""
         return self.max_offset * UNIT_BYTES - self._written
 
     def begin_flush(self) -> Pending:
-        """What to write now, taken on the loop; `write_pending` does it in a thread, `end_flush` notes it on the loop."""
+        """Snapshot of the unwritten units, taken on the loop; `write_pending` writes it in a thread, `end_flush` records it."""
         end = self.max_offset * UNIT_BYTES
         pieces = []
         at = self._written
@@ -261,7 +265,7 @@ class ConsumeQueue:
         return Pending(self._folder, self._file_bytes, tuple(pieces), end, extension)
 
     def end_flush(self, pending: Pending) -> None:
-        """The pieces are on disk; old units leave memory."""
+        """Record that the pieces are durable and release old units from memory."""
         if self.extension is not None and pending.extension is not None:
             self.extension.end_flush(pending.extension.end)
         self._written = max(self._written, min(pending.end, self.max_offset * UNIT_BYTES))
@@ -273,14 +277,14 @@ class ConsumeQueue:
     # ---- read
 
     def _from_file(self, position: int, size_bytes: int) -> bytes:
-        """Bytes of one file from a position on, up to its end. Raises OSError, StoreError."""
+        """Up to size_bytes of one file from a position on. Raises OSError, StoreError."""
         at = position % self._file_bytes
         if position - at != self._read_start or self._read_path is None:
             self._read_start, self._read_path = position - at, self._folder / file_name(position - at)
         return self._cache.read(self._read_path, at, min(size_bytes, self._file_bytes - at))
 
     def read(self, queue_offset: int, units_max: int) -> bytes:
-        """Units from queue_offset on inside its file (CQ-04), at most units_max; b"" when there are none."""
+        """Up to units_max units from queue_offset on, within one file (CQ-04); b"" if there are none."""
         if queue_offset < self._first // UNIT_BYTES or queue_offset >= self.max_offset:
             return b""
         at = queue_offset * UNIT_BYTES
@@ -304,7 +308,7 @@ class ConsumeQueue:
     def unit(self, queue_offset: int) -> Unit | None:
         """(physical offset, size, tags code), or None outside the queue.
 
-        The tags code is the extension's where there is one; an address that leads nowhere stays as it is.
+        The tags code comes from the extension if the unit has one; an address that cannot be resolved is returned as it is.
         """
         unit = self._unit(queue_offset) if queue_offset >= self.min_offset else None
         return self._with_tags(unit) if unit is not None and unit[2] <= ADDRESS_MAX else unit
@@ -314,7 +318,7 @@ class ConsumeQueue:
         return unit if content is None else (unit[0], unit[1], content.tags_code)
 
     def units(self, queue_offset: int, count: int) -> Iterator[tuple[int, Unit]]:
-        """(queue offset, unit) from queue_offset on, over file borders; tags codes as in `unit`."""
+        """(queue offset, unit) from queue_offset on, across files; tags codes as in `unit`."""
         end = min(queue_offset + count, self.max_offset)
         while queue_offset < end:
             raw = self.read(queue_offset, min(_READ_UNITS, end - queue_offset))
@@ -332,7 +336,7 @@ class ConsumeQueue:
     # ---- shrink
 
     def truncate(self, physical_end: int) -> int:
-        """Drop units that end behind physical_end (RC-10), in the files too; returns how many. Raises OSError, StoreError."""
+        """Drop units of records that end after physical_end (RC-10), in files too; returns how many. Raises OSError, StoreError."""
         low = self.end_before(physical_end)
         dropped = self.max_offset - low
         if not dropped:
@@ -355,7 +359,7 @@ class ConsumeQueue:
         return dropped
 
     def end_before(self, physical_end: int) -> int:
-        """The queue offset behind the last unit that `truncate` would keep. Raises OSError."""
+        """The queue offset after the last unit that `truncate` would keep. Raises OSError."""
         low, high = self.min_offset, self.max_offset
         if self.max_physical <= physical_end and self._follows(high - 1, physical_end):
             return high
@@ -373,8 +377,11 @@ class ConsumeQueue:
         return _is_good(self._unit(queue_offset), physical_end)
 
     def _follows(self, queue_offset: int, physical_end: int) -> bool:
-        """Whether a unit is good and lies behind a good one. After a power loss those that were not synced may have left
-        holes, and pieces, at the end of which the search above may stop."""
+        """Whether a unit is valid and follows a valid one.
+
+        After a power loss unsynced files may contain holes and fragments; the bisection in `end_before` may stop at the end of
+        such a fragment.
+        """
         if queue_offset < self.min_offset:
             return True
         unit = self._unit(queue_offset)
@@ -384,7 +391,7 @@ class ConsumeQueue:
         return unit is not None and _is_good(before, unit[0])
 
     def _zero_files(self, end: int) -> None:
-        """Nothing but zeros from byte position `end` on: a stale unit there would be taken for a good one."""
+        """Delete or zero everything from byte position `end` on: a stale unit there would be taken for a valid one."""
         disk = self._cache.disk
         for path in numbered_files(self._folder):
             start = int(path.name)
@@ -403,7 +410,7 @@ class ConsumeQueue:
                     disk.close(fd)
 
     def correct_min_offset(self, physical_min: int) -> None:
-        """The first unit whose record is at or behind the start of the commit log (CQ-11)."""
+        """Move min_offset to the first unit whose record is at or after the start of the commit log (CQ-11)."""
         unit = self._unit(self.min_offset)
         if unit is None or unit[0] >= physical_min:
             return
@@ -418,7 +425,7 @@ class ConsumeQueue:
         self.min_offset = low
 
     def delete_before(self, physical_min: int) -> int:
-        """Delete leading files whose last unit lies before the log, never the last one (DEL-09); returns how many."""
+        """Delete leading files whose last unit points before physical_min, never the last file (DEL-09); returns how many."""
         count = 0
         paths = numbered_files(self._folder)
         for path in paths[:-1]:
@@ -438,7 +445,7 @@ class ConsumeQueue:
         return count
 
     def delete(self) -> None:
-        """Remove the files and forget everything (CQ-12). Raises OSError."""
+        """Delete the files and reset (CQ-12). Raises OSError."""
         for path in numbered_files(self._folder):
             self._cache.forget(path)
             self._cache.disk.unlink(path)
@@ -451,20 +458,20 @@ class ConsumeQueue:
 
 
 def _is_good(unit: Unit | None, physical_end: int) -> bool:
-    """Whether a unit points to a record that ends at physical_end or before."""
+    """Whether a unit points to a record that ends at or before physical_end."""
     return unit is not None and unit[0] >= 0 and unit[1] > 0 and unit[0] + unit[1] <= physical_end
 
 
 def born_files(folder: Path) -> list[Path]:
-    """The files of a queue, in order, without a last one that a crash left without its length: it is made again."""
+    """The files of a queue in order, without a last one of length 0: a crash left it, and it will be created again."""
     paths = numbered_files(folder)
     return paths[:-1] if paths and not paths[-1].stat().st_size else paths
 
 
 def write_pending(pending: Pending, disk: Disk) -> None:
-    """Write the pieces and have them on disk; makes files where they are missing. Raises OSError, StoreError; for a thread.
+    """Write and sync the pieces, creating missing files. Raises OSError, StoreError; safe in a thread.
 
-    Files are sparse, which is safe because nobody maps them (DUR-04).
+    Files are sparse, which is safe because they are never mapped (DUR-04).
     """
     if pending.extension is not None:
         write_pending(pending.extension, disk)

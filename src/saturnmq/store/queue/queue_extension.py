@@ -1,18 +1,20 @@
-"""The extension of a consume queue: what the broker knew of each message when it was dispatched. Source: spec 02 CQ-13, CQ-14.
+"""Extension of a consume queue: per message its store time and the filter bit map computed at dispatch.
 
-It only spares reading messages that a filter does not want: an address that leads nowhere lets its message pass. Like its
-queue it keeps no file open, is written in rounds (before the units that point to it), and is made again from the log.
-Where it ends is not read from its files but from the queue's last unit: so nothing stale is ever taken for content.
+It only saves reading messages that a filter rejects: if an address cannot be resolved, the message passes the filter. Like its
+queue it keeps no file open, is written in rounds (before the units that point to it) and is rebuilt from the log.
+Its end is not read from its files but derived from the queue's last unit, so stale bytes are never taken for content.
+
+Requirements: CQ-13, CQ-14.
 """
 
-# Extension unit, big-endian; `consumequeue_ext/<topic>/<queueId>/`. Source: spec 02 section 15, CQ-13.
+# Extension unit, big-endian; `consumequeue_ext/<topic>/<queueId>/`. Source: docs/spec/02 section 15, CQ-13.
 #   at  type  field       meaning
-#    0  i16   size        of the whole unit, 20..32767 bytes; -1: the rest of the file is not used
-#    2  i64   tags_code   what the queue's unit would hold otherwise
+#    0  i16   size        length of the whole unit, 20..32767 bytes; -1: the rest of the file is unused
+#    2  i64   tags_code   what the queue's unit would hold without an extension
 #   10  i64   store_time  of the message, Unix ms
 #   18  i16   map_bytes   0 without a bit map
-#   20  ...   bit_map     of the filters that want the message
-# A file keeps 4 bytes spare behind its last unit. The tags code of a queue's unit holds the address: position - 2^63.
+#   20  ...   bit_map     one bit set per Bloom filter position of each filter that accepts the message
+# A file keeps 4 spare bytes after its last unit. The tags code of a queue's unit holds the address: position - 2^63.
 
 from __future__ import annotations
 
@@ -32,15 +34,15 @@ _UNIT: Final = struct.Struct(">hqqh")
 UNIT_BYTES_MIN: Final = 20
 UNIT_BYTES_MAX: Final = 32_767
 SPARE_BYTES: Final = 4
-ADDRESS_MAX: Final = -(2**31) - 1  # a tags code up to here is an address
+ADDRESS_MAX: Final = -(2**31) - 1  # a tags code not above this is an address
 _ADDRESS_ZERO: Final = -(2**63)
 _FILE_END: Final = b"\xff\xff"
-_KEPT_BYTES: Final = 65_536  # written bytes that stay in memory for readers at the end of the queue
-_READ_BYTES: Final = 128  # enough for the bit map of two hundred groups
+_KEPT_BYTES: Final = 65_536  # written bytes kept in memory for readers at the end of the queue
+_READ_BYTES: Final = 128  # enough for the bit map of 200 groups
 
 
 class Content(NamedTuple):
-    """One unit. store_ms: Unix ms; bit_map is empty without one."""
+    """One unit. store_ms: Unix ms; bit_map: empty if the unit has none."""
 
     tags_code: int
     store_ms: int
@@ -48,7 +50,7 @@ class Content(NamedTuple):
 
 
 class QueueExtension:
-    """The extension of one queue: bytes from `first` to `end`, in files of one length."""
+    """The extension of one queue: bytes from position `first` to `end`, in files of equal length."""
 
     __slots__ = ("_cache", "_tail", "_tail_at", "_written", "end", "file_bytes", "first", "folder")
 
@@ -58,16 +60,16 @@ class QueueExtension:
         self._cache = cache
         self._tail = bytearray()  # bytes from position _tail_at on
         self._tail_at = 0
-        self._written = 0  # position before which all is in files
+        self._written = 0  # every byte before this position is in files
         self.first = 0
         self.end = 0
 
     # ---- load
 
     def load(self, last_code: int | None, units: int) -> None:
-        """Find the end. last_code: of the queue's last unit, None for an empty queue; units: the queue's next offset.
+        """Derive the end. last_code: tags code of the queue's last unit, None for an empty queue; units: the queue's next offset.
 
-        Raises StoreError when the files have another length than the setting.
+        Raises StoreError if a file's length differs from the setting.
         """
         if last_code is None:
             self.delete()
@@ -84,12 +86,12 @@ class QueueExtension:
         if last_code <= ADDRESS_MAX:
             self._anchor(last_code)
             return
-        # It was off for a while. New content goes behind any that an old unit may point to: no address is used twice.
+        # The extension was off for a while. New content starts after any address that an old unit may hold: none is used twice.
         behind = int(paths[-1].name) + self.file_bytes if paths else 0
         self._start(max(behind, self._boundary(2 * UNIT_BYTES_MAX * units)))
 
     def _anchor(self, address: int) -> None:
-        """End behind the unit of this address; behind its file when it cannot be read."""
+        """End after the unit at this address, or after its file if the unit cannot be read."""
         at = address - _ADDRESS_ZERO
         raw = self._from_file(at, UNIT_BYTES_MIN)
         if len(raw) == UNIT_BYTES_MIN and (size := _size_of(raw)) and at % self.file_bytes + size <= self.file_bytes:
@@ -102,13 +104,13 @@ class QueueExtension:
         self._tail_at = self._written = self.end = end
 
     def _boundary(self, at: int) -> int:
-        """Where the first file at or behind a position starts."""
+        """Start of the first file at or after a position."""
         return -(-at // self.file_bytes) * self.file_bytes
 
     # ---- append
 
     def append(self, tags_code: int, store_ms: int, bit_map: bytes | None) -> int:
-        """Add a unit; what the queue's unit holds for it: its address, or the plain code when the map is too long (CQ-13)."""
+        """Add a unit and return its address; the plain tags code if the bit map is too long (CQ-13)."""
         bits = bit_map or b""
         size = UNIT_BYTES_MIN + len(bits)
         room = self.file_bytes - self.end % self.file_bytes
@@ -126,7 +128,7 @@ class QueueExtension:
     # ---- write
 
     def begin_flush(self) -> tuple[tuple[int, bytes], ...]:
-        """What to write now: positions and bytes, one piece per file."""
+        """The unwritten bytes, as (position, bytes), one piece per file."""
         pieces = []
         at = self._written
         while at < self.end:
@@ -136,7 +138,7 @@ class QueueExtension:
         return tuple(pieces)
 
     def end_flush(self, end: int) -> None:
-        """Everything before `end` is on disk; old bytes leave memory."""
+        """Record that everything before `end` is durable and release old bytes from memory."""
         self._written = max(self._written, min(end, self.end))
         spare = self._written - _KEPT_BYTES - self._tail_at
         if spare > _KEPT_BYTES:
@@ -157,7 +159,7 @@ class QueueExtension:
         return self._from_file(position, min(size_bytes, self._tail_at - position))
 
     def read(self, address: int) -> Content | None:
-        """The unit of an address; None when there is none, or it is not whole. Raises OSError, StoreError."""
+        """The unit at an address; None if there is none or it is incomplete. Raises OSError, StoreError."""
         position = address - _ADDRESS_ZERO
         if not self.first <= position < self.end:
             return None
@@ -173,7 +175,7 @@ class QueueExtension:
     # ---- shrink
 
     def truncate(self, last_code: int | None) -> None:
-        """Nothing is kept behind what the queue's last unit points to. last_code as in `load`. Raises OSError, StoreError."""
+        """Drop everything after the unit of the queue's last unit. last_code as in `load`. Raises OSError, StoreError."""
         if last_code is None:
             self.delete()
         elif last_code <= ADDRESS_MAX:
@@ -189,11 +191,11 @@ class QueueExtension:
                 self._start(end)
 
     def trim(self) -> None:
-        """Remove what a crash left behind the end. Raises OSError, StoreError."""
+        """Remove bytes that a crash left after the end. Raises OSError, StoreError."""
         self._zero_files(self.end)
 
     def _zero_files(self, end: int) -> None:
-        """Nothing but zeros from `end` on: the original reads on to the first zero."""
+        """Delete or zero everything from `end` on: Apache's broker reads a file up to the first zero."""
         disk = self._cache.disk
         for path in numbered_files(self.folder):
             start = int(path.name)
@@ -212,7 +214,7 @@ class QueueExtension:
                     disk.close(fd)
 
     def delete_before(self, code: int) -> None:
-        """Delete files before the one that the queue's first unit points to. Raises OSError."""
+        """Delete files before the one that the queue's first unit points to. code: that unit's tags code. Raises OSError."""
         if code > ADDRESS_MAX:
             return
         for path in numbered_files(self.folder):
@@ -224,7 +226,7 @@ class QueueExtension:
             self.first = end
 
     def delete(self) -> None:
-        """Remove the files and forget everything (CQ-12). Raises OSError."""
+        """Delete the files and reset (CQ-12). Raises OSError."""
         for path in numbered_files(self.folder):
             self._cache.forget(path)
             self._cache.disk.unlink(path)
@@ -233,7 +235,7 @@ class QueueExtension:
 
 
 def _size_of(raw: bytes) -> int:
-    """Bytes of the unit that begins with raw; 0 when it is none."""
+    """Length of the unit at the start of raw, bytes; 0 if there is no valid unit."""
     if len(raw) < UNIT_BYTES_MIN:
         return 0
     size, _, _, map_bytes = _UNIT.unpack_from(raw)
@@ -241,13 +243,13 @@ def _size_of(raw: bytes) -> int:
 
 
 def _last_byte(fd: int, at: int) -> int:
-    """Behind the last byte of a file, from position `at` on, that is not zero; `at` when there is none. Holes cost nothing."""
+    """Position after the last non-zero byte of a file, at or after `at`; `at` if there is none. Skips holes."""
     found = at
     while True:
         try:
             at = os.lseek(fd, at, os.SEEK_DATA)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # only a hole is left
+            if error.errno == errno.ENXIO:  # only a hole follows
                 return found
             raise
         data = os.pread(fd, _KEPT_BYTES, at)

@@ -1,7 +1,12 @@
-"""All consume queues of a store: load, lookup, writing in rounds, and the list that tells when one is missing.
+"""All consume queues of a store: load, lookup, periodic writes, and the list that reveals a missing queue.
 
-queues.json in the store's root says which queues there were and how far each reached at least: a queue that lost its folder
-is noticed at the next start (DUR-13). The original does not know it and loses nothing by it.
+queues.json in the store's root lists every queue with the offset that it has reached at least, so that a queue whose folder is
+missing or cut short is detected at the next start (DUR-13). Apache RocketMQ ignores that file.
+
+Threading: the table belongs to the event loop; `Round.write` runs in a thread. `QueueTable.lock` guards the files of queues and
+the list against removal while they are written.
+
+Requirements: CQ-01, CQ-12, RC-03, RC-04, RC-10, DEL-10, DUR-13.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ TOPIC_BYTES_MAX: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What queues.json says: first queue offset in files and next queue offset, when the log began at log_start."""
+    """Contents of queues.json: per queue the first queue offset in files and the next one, and the log's start at that time."""
 
     log_start: int
     queues: dict[Key, tuple[int, int]]
@@ -47,7 +52,7 @@ class Listed:
 
 
 def parse_list(data: bytes) -> Listed:
-    """The contents of queues.json. Raises ValueError, KeyError, TypeError, AttributeError for what is none."""
+    """Parse queues.json. Raises ValueError, KeyError, TypeError or AttributeError for invalid contents."""
     table = json.loads(data)
     queues = {
         (str(topic), int(queue_id)): (int(first), int(reached))
@@ -58,9 +63,9 @@ def parse_list(data: bytes) -> Listed:
 
 
 class Round:
-    """One round of writing: taken on the loop, written in a thread, noted on the loop.
+    """One round of writes: snapshot taken on the loop, written in a thread, recorded on the loop.
 
-    listing: what the list will say. Queues that are removed meanwhile are left out of both.
+    listing: the new queues.json, None to leave it as it is. Queues that are removed meanwhile are left out of both.
     """
 
     def __init__(
@@ -71,7 +76,7 @@ class Round:
         self._listing = listing
 
     def write(self, disk: Disk, list_file: StateFile) -> None:
-        """Raises OSError, StoreError."""
+        """Write and sync the queues, then the list. Raises OSError, StoreError."""
         table = self._table
         for key, queue, pending in self.queues:
             with table.lock:
@@ -88,7 +93,7 @@ class Round:
 
 
 class QueueTable:
-    """The queues by (topic, queue id). extension: folder and file length of their extensions (CQ-13)."""
+    """Consume queues by (topic, queue id). extension: folder and file length in bytes of their extensions (CQ-13)."""
 
     def __init__(
         self,
@@ -108,17 +113,17 @@ class QueueTable:
         self.list_file = StateFile(list_path, disk)
         self.by_key: dict[Key, ConsumeQueue] = {}
         self._dirty: set[Key] = set()
-        self.listed: Listed | None = None  # what the list on disk says; None: there is none
-        self.removed: set[Key] = set()  # since the last round of all queues was taken
-        self.lock = threading.Lock()  # held while a file of a queue, or the list, is written or removed
-        self._ends: dict[Key, int] = {}  # next offsets at least, from the list and from queues that are cleared
+        self.listed: Listed | None = None  # contents of the list on disk; None: there is none
+        self.removed: set[Key] = set()  # since the last full round was taken
+        self.lock = threading.Lock()  # held while files of a queue, or the list, are written or removed
+        self._ends: dict[Key, int] = {}  # minimum next offsets, from the list and from cleared queues
 
     # ---- load
 
     def load(self, *, linear: bool, use_list: bool) -> list[str]:
-        """Find the queues on disk; returns what is wrong with them: then all must be made anew from the log.
+        """Load the queues on disk; returns what is wrong with them. If anything is, all must be rebuilt from the log.
 
-        Raises StoreError when every file has one other length: that is a setting, not damage (RC-04).
+        Raises StoreError if every file has the same other length: that is a changed setting, not damage (RC-04).
         """
         problems: list[str] = []
         lengths: set[int] = set()
@@ -148,7 +153,7 @@ class QueueTable:
         return ConsumeQueue(folder, self.file_bytes, self.cache, extension)
 
     def _drop_extensions(self) -> None:
-        """Extensions whose queue was never written hold nothing that anybody points to."""
+        """Delete extensions without a queue: no unit refers to them."""
         if self._extension is None:
             return
         for topic, queue_id, folder in _queue_folders(self._extension[0]):
@@ -179,7 +184,7 @@ class QueueTable:
         return self.by_key.get(key)
 
     def get_or_make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue; a new one exists in memory until it is written. Raises StoreError for a name that is no folder's."""
+        """The queue, created in memory if needed. Raises StoreError if topic or queue id cannot be a folder name."""
         queue = self.by_key.get((topic, queue_id))
         if queue is None:
             if "/" in topic or topic in (".", "..") or "\0" in topic or not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX:
@@ -195,18 +200,18 @@ class QueueTable:
 
     @property
     def max_physical(self) -> int:
-        """End of the last record that any queue points to; -1 without any."""
+        """End of the last record that any queue points to, bytes; -1 without queues."""
         return max((queue.max_physical for queue in self.by_key.values()), default=-1)
 
     @property
     def min_physical(self) -> int:
-        """Up to where in the log every queue that is there has its units; -1 without any."""
+        """Log offset up to which every existing queue has its units, bytes; -1 without queues."""
         return min((queue.max_physical for queue in self.by_key.values()), default=-1)
 
     # ---- write
 
     def round(self, least_bytes: int) -> Round:
-        """What a flush has to write: queues with at least so many bytes waiting. least_bytes 0: all, and the list."""
+        """Take a round of the queues with at least least_bytes of unwritten units; 0 takes all of them and the list."""
         taken = []
         for key in sorted(self._dirty):
             queue = self.by_key.get(key)
@@ -224,16 +229,16 @@ class QueueTable:
         return Round(self, taken, listing)
 
     def untaken(self, todo: Round) -> None:
-        """A round was not written: its queues wait again."""
+        """Mark the queues of a round that was not written as dirty again."""
         self._dirty.update(key for key, _, _ in todo.queues)
 
     # ---- remove
 
     def remove(self, keys: Iterable[Key]) -> None:
-        """Delete queues and their files; the list first, so that nobody misses them. Raises OSError, StoreError.
+        """Delete queues and their files. Raises OSError, StoreError.
 
-        The list says of the others what it said before: how far they are now may not be on disk yet. Waits for a file that
-        is being written in a thread.
+        The list is written first, so that a crash in between is not taken for missing queues. Entries of other queues are
+        unchanged in it: their current ends may not be durable yet. Blocks while a thread writes a file of a queue.
         """
         with self.lock:
             queues = [(key, self.by_key.pop(key)) for key in keys if key in self.by_key]
@@ -246,7 +251,7 @@ class QueueTable:
             self._delete(queues)
 
     def _delete(self, queues: list[tuple[Key, ConsumeQueue]]) -> None:
-        """Remove the files and folders of queues that are not in the table any more."""
+        """Remove the files and folders of queues that have been taken out of the table."""
         roots = [self.folder] if self._extension is None else [self.folder, self._extension[0]]
         for key, queue in queues:
             self._dirty.discard(key)
@@ -259,9 +264,9 @@ class QueueTable:
                     self.disk.remove_folder(root / topic)
 
     def clear(self) -> None:
-        """Delete all files of all queues; the queues are empty then, and the log fills them again. Raises OSError.
+        """Delete all files of all queues, to be refilled from the log. Raises OSError.
 
-        Those whose records all left the log get nothing from it: `restore_ends` lets them go on where they ended.
+        A queue whose records have all left the log gets nothing from it; `restore_ends` restores its next offset.
         """
         start = self._log_start()
         for key, queue in self.by_key.items():
@@ -271,7 +276,7 @@ class QueueTable:
         self._dirty.clear()
 
     def restore_ends(self) -> None:
-        """After `clear` and what the log had: no queue begins anew at 0 because its records are gone."""
+        """Restore next offsets after `clear` and a replay: no queue restarts at 0 because its records have expired."""
         for key, end in self._ends.items():
             queue = self.get_or_make(*key)
             if queue.max_offset == 0 < end:
@@ -279,15 +284,17 @@ class QueueTable:
                 self.touched(key)
 
     def drop_unlisted(self) -> None:
-        """After a crash: queues that the list does not know were deleted, in part perhaps, or the log has all of them
-        behind the note. Nothing happens without a list. Raises OSError."""
+        """After a crash, delete queues that are not in the list. Raises OSError. Does nothing without a list.
+
+        Such a queue was being deleted, possibly in part, or all its records follow the note and are dispatched again.
+        """
         if self.listed is not None:
             self._delete([(key, self.by_key.pop(key)) for key in list(self.by_key) if key not in self._ends])
 
     def truncate(self, physical_end: int) -> int:
-        """Drop units that end behind physical_end; returns how many. Raises OSError, StoreError.
+        """Drop units of records that end after physical_end; returns how many. Raises OSError, StoreError.
 
-        The list first: a start that is cut off behind it misses nothing that was dropped.
+        The list is written first: if interrupted in between, the next start does not miss the dropped units.
         """
         listed = self.listed
         if listed is not None:
@@ -303,7 +310,7 @@ class QueueTable:
         return sum(queue.truncate(physical_end) for queue in self.by_key.values())
 
     def drop_empty(self) -> None:
-        """After a crash: queues that reached the disk before their records leave nothing behind. Raises OSError."""
+        """After a crash, delete queues without units: they reached the disk before their records did. Raises OSError."""
         self._delete([(key, self.by_key.pop(key)) for key, queue in list(self.by_key.items()) if not queue.max_offset])
 
     def close(self) -> None:
