@@ -1,19 +1,21 @@
 """One index file: a hash table on disk from `topic#key` to physical offsets, filled in the order of the commit log.
 
-Entries are only appended, so the slots, the links between entries and most of the header can be made again from them.
-Nothing read from a file is believed: a chain only ever leads to older entries, so that it ends. Source: spec 02 section 4.
+Entries are only appended, so the slots, the links between entries and most of the header can be rebuilt from them. Nothing
+read from a file is trusted: a chain is followed only towards older entries, so every search terminates.
+
+Requirements: IX-01..IX-07, DUR-04, DUR-05, DUR-13, DUR-20.
 """
 
-# Index file, big-endian. Source: spec 02 section 15, IX-01, IX-04, IX-05. S = number of slots.
+# Index file, big-endian. Source: docs/spec/02 section 15, IX-01, IX-04, IX-05. S = number of slots.
 #        at  type  field         meaning
 #         0  i64   begin_ms      store time of the first entry's record, Unix ms
-#         8  i64   end_ms        store time of the last one's
+#         8  i64   end_ms        store time of the last entry's record, Unix ms
 #        16  i64   begin_offset  physical offset of the first entry's record, bytes
-#        24  i64   end_offset    of the last one's
+#        24  i64   end_offset    physical offset of the last entry's record, bytes
 #        32  i32   used_slots    slots that are not 0
 #        36  i32   count         number of the next entry; the first is 1
 #      40+4s i32   slot s        number of its newest entry; 0 for none
-# 40+4S+20i        entry i, of which entry 0 is never used
+# 40+4S+20i        entry i; entry 0 is never used
 #            +0  i32  hash       of `topic#key`, never negative (IX-03)
 #            +4  i64  offset     physical offset of the record, bytes
 #           +12  i32  seconds    from begin_ms to its store time
@@ -40,17 +42,17 @@ ENTRY: Final = struct.Struct(">iqii")
 HEADER_BYTES: Final = HEADER.size
 SLOT_BYTES: Final = 4
 ENTRY_BYTES: Final = ENTRY.size
-STEPS_PER_TURN: Final = 10_000  # entries that a search looks at before it lets others run
+STEPS_PER_TURN: Final = 10_000  # entries that a search examines before it yields to the event loop
 _SECONDS_MAX: Final = 2**31 - 1
-_SET_BACK_MS_MAX: Final = 86_400_000  # a clock is not set back by more while a file is filled
+_SET_BACK_MS_MAX: Final = 86_400_000  # largest backward clock step tolerated while a file is filled
 _U32: Final = 0xFFFFFFFF
 _SIGN: Final = 0x80000000
 _SLOT: Final = struct.Struct(">I")
 _OFFSET: Final = struct.Struct(">q")
 _BLOCK_BYTES: Final = 4096
 _CHUNK_ENTRIES: Final = 16_384
-_CLEAN_BYTES: Final = 4 * 1024 * 1024  # so many zeros behind the last entry mean that nothing follows
-_FULL: Final = 512  # st_blocks are counted in these
+_CLEAN_BYTES: Final = 4 * 1024 * 1024  # after so many zeros behind the last entry nothing more is expected
+_FULL: Final = 512  # unit of st_blocks, bytes
 
 # Powers of 31 modulo 2**32, and masks of every second lane: bytes, then lanes of twice the width each.
 _PIECE: Final = 32
@@ -65,16 +67,16 @@ def topic_hash(topic: str) -> int:
 
 
 def key_hash(prefix: int, key: str) -> int:
-    """What stands in an entry for a key of a topic: the absolute Java hash of `topic#key` (IX-03).
+    """The hash stored in an entry: the absolute Java hash of `topic#key` (IX-03). prefix: `topic_hash` of the topic.
 
-    The hash is a polynomial in 31. Of 32 characters it is summed up in a long number with a lane for each: neighbours are
-    joined, all pairs in one step, in lanes that double, where the exact value always fits.
+    The hash is a polynomial in 31. For each 32 characters it is computed in one long integer with a lane per character:
+    neighbouring lanes are combined, all pairs in one step, in lanes of doubled width, which always hold the exact value.
     """
     return absolute(raw_hash(prefix, key))
 
 
 def raw_hash(prefix: int, key: str) -> int:
-    """The same before the absolute value is taken: 0 <= hash < 2**32, so that a text can be hashed in parts."""
+    """As `key_hash` before the absolute value is taken: 0 <= hash < 2**32, so a text can be hashed in parts."""
     if not key.isascii():
         units = len(key.encode("utf-16-be", "surrogatepass")) // 2
         return (prefix * pow(31, units, 1 << 32) + java_hash(key)) & _U32
@@ -93,34 +95,34 @@ def raw_hash(prefix: int, key: str) -> int:
 
 
 def absolute(value: int) -> int:
-    """Java's absolute value of a hash modulo 2**32; 0 for the one number that has none (IX-03)."""
+    """Java's absolute value of a hash modulo 2**32; 0 for Integer.MIN_VALUE, which has none (IX-03)."""
     if value < _SIGN:
         return value
     return 0 if value == _SIGN else 0x100000000 - value
 
 
 class IndexShape(NamedTuple):
-    """What decides a file's length. entries_max: one more than a file holds, for entry 0 is never used."""
+    """The numbers that determine a file's length. entries_max is one more than a file holds, because entry 0 is unused."""
 
     slots: int
     entries_max: int
 
     @property
     def entries_at(self) -> int:
-        """Where entry 0 stands, bytes."""
+        """Position of entry 0, bytes."""
         return HEADER_BYTES + SLOT_BYTES * self.slots
 
     @property
     def file_bytes(self) -> int:
-        """Length of a file (IX-01)."""
+        """Length of a file in bytes (IX-01)."""
         return self.entries_at + ENTRY_BYTES * self.entries_max
 
 
 class IndexFile:
-    """One file. Its header's fields are attributes; count is the next entry's number, so an empty file has 1.
+    """One file. Its header's fields are attributes; count is the number of the next entry, so an empty file has 1.
 
-    dirty: written to since its last sync began. busy: a sync of its descriptor is under way, so it stays open.
-    stale: its header could not be written, which is to be tried again.
+    dirty: written to since its last sync began. busy: a sync of its descriptor is running, so it must stay open.
+    stale: its header could not be written and must be retried.
     """
 
     __slots__ = (
@@ -142,13 +144,13 @@ class IndexFile:
         self._disk = disk
         self._fd = -1
         self._map: mmap.mmap | None = None
-        self._direct = False  # written through the mapping, which needs its blocks reserved (DUR-04); else by pwrite
+        self._direct = False  # written through the mapping, which needs reserved blocks (DUR-04); otherwise by pwrite
 
-    # ---- life
+    # ---- life cycle
 
     @classmethod
     def create(cls, path: Path, shape: IndexShape, disk: Disk, *, allocate: bool, after: IndexFile | None) -> IndexFile:
-        """A new file behind another one, whose end is its begin until the first entry. Raises StoreError, OSError."""
+        """Create a file after another one, whose end is its begin until the first entry. Raises StoreError, OSError."""
         file = cls(path, shape, disk)
         file._fd = disk.create(path, shape.file_bytes, allocate=allocate)
         file._direct = allocate
@@ -156,7 +158,7 @@ class IndexFile:
             file.begin_ms = file.end_ms = after.end_ms
             file.begin_offset = file.end_offset = after.end_offset
         try:
-            file.write_header()  # now, for its block is needed to count what is put
+            file.write_header()  # now, so that its block is allocated: put relies on being able to update the header
         except (OSError, StoreError):
             file.close()
             disk.unlink(path)
@@ -165,7 +167,7 @@ class IndexFile:
 
     @classmethod
     def load(cls, path: Path, shape: IndexShape, disk: Disk) -> IndexFile:
-        """An existing file, not kept open. Raises CorruptRecord for a wrong length or an impossible header; StoreError."""
+        """Load an existing file without keeping it open. Raises CorruptRecord (wrong length, invalid header), StoreError."""
         file = cls(path, shape, disk)
         length = path.stat().st_size
         if length != shape.file_bytes:
@@ -174,7 +176,7 @@ class IndexFile:
         return file
 
     def _read_once(self, at: int, size_bytes: int) -> bytes:
-        """Bytes of the file, which is not kept open for that."""
+        """Bytes of the file; it is not kept open for that. Raises StoreError."""
         fd = self._fd if self._fd >= 0 else self._disk.open(self.path)
         try:
             return self._disk.read(fd, at, size_bytes)
@@ -185,10 +187,11 @@ class IndexFile:
                 self._disk.close(fd)
 
     def check(self, entries: int | None = None, end_ms: int = 0) -> None:
-        """Whether the header belongs to the entries, as it does after a clean stop and in a file that was synced.
+        """Check that the header matches the entries, as it does after a clean stop and in a file that was synced.
 
-        A wrong end would make all records up to it count as duplicates. entries, end_ms: there are at least so many, and the
-        record of this one was stored then, whatever the header says of the end. Raises CorruptRecord, StoreError.
+        A wrong end would make all records up to it count as duplicates. With entries and end_ms the file must have at least that
+        many entries, and the record of entry `entries` must have been stored at end_ms; the header's end is ignored then.
+        Raises CorruptRecord, StoreError.
         """
         last, end_offset = entries, None
         if last is None:
@@ -229,11 +232,11 @@ class IndexFile:
 
     @property
     def full(self) -> bool:
-        """Whether it takes no more entries (IX-04)."""
+        """Whether the file accepts no more entries (IX-04)."""
         return self.count >= self._shape.entries_max
 
     def descriptor(self) -> int:
-        """The one through which it is written and synced; opens the file. Raises StoreError."""
+        """The descriptor for writes and syncs; opens the file if needed. Raises StoreError."""
         if self._fd < 0:
             self._attach()
         return self._fd
@@ -263,12 +266,12 @@ class IndexFile:
         return self._map
 
     def release(self) -> None:
-        """Unmap and close it, unless it waits for a sync (DUR-05); it is opened again when needed."""
+        """Unmap and close the file unless it has unsynced writes (DUR-05); it is reopened when needed."""
         if not self.busy and (self.removed or not self.dirty):
             self.close()
 
     def close(self) -> None:
-        """Unmap and close it, whatever waits."""
+        """Unmap and close the file, unsynced or not."""
         if self._map is not None:
             self._map.close()
             self._map = None
@@ -277,12 +280,12 @@ class IndexFile:
             self._fd = -1
 
     def advise_away(self) -> None:
-        """Give the memory of its mapping back; what was written stays in the page cache."""
+        """Release the mapping's resident memory; written bytes stay in the page cache."""
         if self._map is not None:
             self._map.madvise(mmap.MADV_DONTNEED)
 
     def remove(self) -> None:
-        """Delete it; it is closed now, or when the sync that is under way has ended. Raises OSError."""
+        """Delete the file; it is closed now, or after the running sync. Raises OSError."""
         self._disk.unlink(self.path)
         self.removed = True
         self.release()
@@ -297,7 +300,7 @@ class IndexFile:
             self._disk.write(self._fd, at, data)
 
     def write_header(self) -> None:
-        """Raises OSError when the file's blocks are not reserved and the disk is full."""
+        """Write the header. Raises OSError if the file's blocks are not reserved and the disk is full."""
         self.dirty = True
         header = HEADER.pack(
             self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.used_slots, self.count
@@ -310,9 +313,9 @@ class IndexFile:
             self.stale = False
 
     def put(self, hashes: list[int], start: int, physical_offset: int, store_ms: int) -> int:
-        """Append an entry for each of hashes[start:], until the file is full; the number of the first one left (IX-04).
+        """Append an entry per hash in hashes[start:] until the file is full; returns the index of the first one left (IX-04).
 
-        Raises OSError when the file's blocks are not reserved and the disk is full; what is counted then is complete.
+        Raises OSError if the file's blocks are not reserved and the disk is full; entries counted by then are complete.
         """
         mapping = self._map or self._attach()
         slots, entries_max = self._shape
@@ -340,7 +343,7 @@ class IndexFile:
                     self._disk.write(self._fd, slot_at, count.to_bytes(4))
                 if not previous:
                     self.used_slots += 1
-                if count == 1:  # its seconds were counted from the end of the file before (IX-04)
+                if count == 1:  # its seconds were relative to the end of the previous file (IX-04)
                     self.begin_ms, self.begin_offset = store_ms, physical_offset
                     seconds = 0
                 at += ENTRY_BYTES
@@ -353,15 +356,15 @@ class IndexFile:
 
     @property
     def takes_many(self) -> bool:
-        """Whether `put_many` may be called: the blocks are reserved, and there is an entry to count the time from."""
+        """Whether `put_many` may be called: blocks are reserved, and a first entry defines the begin time."""
         if self._map is None:
             self._attach()
         return self._direct and self.count > 1
 
     def put_many(self, items: list[tuple[int, int, int]], start: int) -> int:
-        """Append items[start:], each hash, physical offset and store time (Unix ms), until all of a record's no longer fit.
+        """Append (hash, physical offset, store time in Unix ms) items[start:] while all items of a record fit.
 
-        Returns the index of the first one left. They follow what is there, in the order of their offsets.
+        Returns the index of the first item left. The items must follow the existing entries and be ordered by offset.
         """
         mapping = self._map or self._attach()
         slots, entries_max = self._shape
@@ -394,27 +397,27 @@ class IndexFile:
     # ---- reading
 
     def offset_of(self, entry: int) -> int:
-        """Physical offset in an entry."""
+        """Physical offset stored in an entry."""
         mapping = self._map or self._attach()
         offset: int = _OFFSET.unpack_from(mapping, self._entries_at + entry * ENTRY_BYTES + 4)[0]
         return offset
 
     def time_of(self, entry: int) -> int:
-        """Store time in an entry, Unix ms, up to 999 ms too early; exact for entry 1."""
+        """Store time of an entry, Unix ms, up to 999 ms too early; exact for entry 1."""
         return self._time(entry, ENTRY.unpack_from(self._attach(), self._entries_at + entry * ENTRY_BYTES)[2])
 
     def _time(self, entry: int, seconds: int) -> int:
-        # Entry 1 of a later file counts its seconds from the end of the file before, yet its time is begin_ms itself.
+        # Entry 1 of a later file counts seconds from the end of the previous file, but its time is begin_ms itself.
         return self.begin_ms if entry == 1 else self.begin_ms + seconds * 1000
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether a record stored in this time can be in it (IX-07)."""
+        """Whether the file may contain a record stored in this time range (IX-07)."""
         return begin_ms <= self.end_ms and end_ms >= self.begin_ms
 
     def search(
         self, value: int, count_max: int, begin_ms: int, end_ms: int, found: list[int]
     ) -> Generator[None, None, None]:
-        """Add to found the offsets of matching entries, newest first, one of each record, up to count_max (IX-06).
+        """Add to found the offsets of matching entries, newest first, one per record, up to count_max (IX-06).
 
         Yields after every STEPS_PER_TURN entries; the file may be written, cut, closed or removed meanwhile.
         """
@@ -450,8 +453,8 @@ class IndexFile:
         return count
 
     def before(self, physical_offset: int) -> int:
-        """How many of the entries to keep so that the last points to less than this offset, but not before the first."""
-        entry = bisect_left(range(1, self.count), physical_offset, key=self.offset_of)  # they ascend, unless damaged
+        """Number of leading entries to keep so that the last one points below physical_offset, but not below begin_offset."""
+        entry = bisect_left(range(1, self.count), physical_offset, key=self.offset_of)  # ascending, unless damaged
         while entry > 0 and not self.begin_offset <= self.offset_of(entry) < physical_offset:
             entry -= 1
         return entry
@@ -459,11 +462,11 @@ class IndexFile:
     # ---- repair
 
     def cut(self, entries: int, end_ms: int | None) -> None:
-        """Keep the first entries, at least one; make slots, links and header again from them, and sync (DUR-13).
+        """Keep the first entries, at least one; rebuild slots, links and header from them, and sync (DUR-13).
 
-        end_ms: store time of the last of them; None if not known, it is up to 999 ms too early then. First of all the count
-        goes down on disk: a file is never believed to have entries that may be gone. Cut off anywhere and done again it ends
-        with the same bytes (DUR-20). Raises OSError.
+        end_ms: store time of the last entry kept; None derives it from the entry, up to 999 ms too early. The count is lowered
+        on disk first, so a file never claims entries that may be missing. If interrupted anywhere and repeated, it yields the
+        same bytes (DUR-20). Raises OSError.
         """
         descriptor = self.descriptor()
         self.begin_offset, self.end_offset = self.offset_of(1), self.offset_of(entries)
@@ -483,7 +486,7 @@ class IndexFile:
         self.dirty = False
 
     def _rebuilt_slots(self, entries: int) -> array[int]:
-        """The slots as the entries tell them; a link that does not fit is written anew."""
+        """Rebuild the slots from the entries; a link that does not match is rewritten."""
         count = self._shape.slots
         slots = array("i", bytes(SLOT_BYTES * count))
         entry = 1
@@ -497,7 +500,7 @@ class IndexFile:
         return slots
 
     def _numbers(self, entries: int) -> Iterator[array[int]]:
-        """Entries 1 to this one, in pieces, each entry as five 32-bit numbers."""
+        """Entries 1..entries in chunks, each entry as five 32-bit numbers."""
         for first in range(1, entries + 1, _CHUNK_ENTRIES):
             size = min(_CHUNK_ENTRIES, entries + 1 - first) * ENTRY_BYTES
             numbers = array("i", self._disk.read(self._fd, self._entries_at + first * ENTRY_BYTES, size))
@@ -506,14 +509,14 @@ class IndexFile:
             yield numbers
 
     def _overwrite(self, at: int, data: bytes) -> None:
-        """Write the blocks that differ, so that the rest of a sparse file stays sparse."""
+        """Write only the blocks that differ, so that the rest of a sparse file stays sparse."""
         for begin in range(0, len(data), _BLOCK_BYTES):
             block = data[begin : begin + _BLOCK_BYTES]
             if self._disk.read(self._fd, at + begin, len(block)) != block:
                 self._write(at + begin, block)
 
     def _clear_from(self, at: int) -> None:
-        """Zero what lost entries left behind; entries beyond a long stretch of zeros may stay, nothing leads to them."""
+        """Zero the remains of dropped entries; remains beyond a long run of zeros may stay, because nothing points to them."""
         clean = 0
         while at < self._shape.file_bytes and clean < _CLEAN_BYTES:
             block = self._disk.read(self._fd, at, min(16 * _BLOCK_BYTES, self._shape.file_bytes - at))

@@ -1,7 +1,9 @@
-"""Records on their way into the message index, which takes hundreds at once for half the work of one by one.
+"""Records waiting for the message index, which adds hundreds at once for half the cost of adding them one by one.
 
-What waits is in the log already. It is put in before a query, before a flush, and when there is much of it; what the disk
-refused waits until it can be put in (IX-09).
+Waiting records are already in the log, so a crash loses nothing. They are added before a query, before a flush, and when
+WAITING_MAX of them have collected. If the disk rejects them they keep waiting (IX-09).
+
+Requirements: IX-09.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ WAITING_MAX: Final = 256
 
 
 class IndexQueue:
-    """refusal: why the index cannot take what waits; "" when it can."""
+    """Batches records for one index. refusal: why the index cannot take them, "" if it can."""
 
     def __init__(self, index: MessageIndex) -> None:
         self.refusal = ""
@@ -26,17 +28,17 @@ class IndexQueue:
         self._waiting: list[Record] = []
 
     def add(self, record: Record) -> bool:
-        """Have a record indexed, in the order of the log; False when the index cannot take what waits."""
+        """Queue a record, in log order; False if the waiting records cannot be added to the index."""
         self._waiting.append(record)
         return len(self._waiting) < WAITING_MAX or self.put_in()
 
     def add_all(self, records: list[Record]) -> bool:
-        """As `add`, for several."""
+        """As `add`, for several records."""
         self._waiting += records
         return len(self._waiting) < WAITING_MAX or self.put_in()
 
     def put_in(self) -> bool:
-        """Put in all that waits; False when it cannot be done, and then it goes on waiting."""
+        """Add all waiting records to the index; on failure they keep waiting, and the result is False."""
         if not self._waiting:
             return True
         try:
@@ -51,5 +53,5 @@ class IndexQueue:
         return True
 
     def covered(self, dispatched: int) -> int:
-        """Up to which physical offset every record is in the index, when the log is dispatched up to `dispatched`."""
+        """Physical offset up to which every record is in the index, given that the log is dispatched up to `dispatched`."""
         return min(dispatched, self._waiting[0][2]) if self._waiting else dispatched

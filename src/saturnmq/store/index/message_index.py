@@ -1,7 +1,9 @@
 """The folder of index files: finds the records of a topic by unique key or key word.
 
-Fed in the order of the commit log, from which it can always be made again, so a file that makes no sense is dropped and the
-offset named from which the log must be dispatched once more. Source: spec 02 section 4, DEL-09, RC-05, DUR-13.
+It is filled in commit log order and can always be rebuilt from the log, so an inconsistent file is deleted, and
+the caller gets the offset from which the log must be dispatched again.
+
+Requirements: IX-01..IX-10, DEL-09, RC-05, DUR-13, DUR-20.
 """
 
 from __future__ import annotations
@@ -23,15 +25,15 @@ log = logging.getLogger(__name__)
 
 QUERY_COUNT_MAX: Final = 64  # maxMsgsNumBatch (IX-06)
 _PREFIXES_MAX: Final = 50_000
-_YEARS: Final = range(1970, 9999)  # of a name; the one after the last must still be a time
+_YEARS: Final = range(1970, 9999)  # valid years of a file name; the name after the last must still be a valid time
 _ROLLBACK: Final = int(SysFlag.ROLLBACK)
 
-# A client's unique key is 32 hex digits, 56 where its address is IPv6. The last four count; those before them stay the same for
-# a millisecond, and all but the last twelve as long as the client lives: the parts of the hash that these have are kept.
+# A client's unique key is 32 hex digits, 56 if its address is IPv6. The last four are a counter, the eight before them change
+# once per millisecond, and the rest stays the same for the client's lifetime; the hashes of these parts are cached.
 _COUNT: Final = 4
 _TIME: Final = 8
 _HEADS_MAX: Final = 4096
-_STEM_MAX: Final = 64  # bytes; a property may have 32 KiB
+_STEM_MAX: Final = 64  # bytes; a property may be 32 KiB long
 _HEX: Final = b"0123456789ABCDEF"
 _LOW: Final = {bytes((a, b)): a * 31 + b for a in _HEX for b in _HEX}
 _HIGH: Final = {pair: value * 31**2 for pair, value in _LOW.items()}
@@ -42,10 +44,10 @@ Record = tuple[str, bytes, int, int]  # topic, properties, physical offset, stor
 
 
 class Synced(NamedTuple):
-    """What is on disk for sure, to be noted durably by the store; `repair` takes it back.
+    """What is durable; stored in the checkpoint by the store and passed to `repair` at the next start.
 
-    file: number (its name) of the last index file, 0 for none. entries: so many of its entries. end_ms: store time of the
-    last of them, Unix ms. offset: the log is dispatched up to here, bytes.
+    file: number (its name) of the last index file, 0 for none. entries: how many of its entries are durable. end_ms: store
+    time of the last of them, Unix ms. offset: the log is indexed up to here, bytes.
     """
 
     file: int
@@ -55,21 +57,21 @@ class Synced(NamedTuple):
 
 
 class LastUpdate(NamedTuple):
-    """Store time and physical offset of the last record indexed; 0, 0 for none. For the answer of code 12."""
+    """Store time and physical offset of the last record indexed; 0, 0 for none. Returned by request code 12."""
 
     time_ms: int
     offset: int
 
 
 class DamagedFile(NamedTuple):
-    """A file that `load` dropped, and why."""
+    """A file that `load` deleted, and why."""
 
     path: Path
     reason: str
 
 
 class IndexFlush:
-    """One flush: made on the loop by `begin_flush`, run in a thread, handed to `end_flush` on the loop."""
+    """One flush: created on the loop by `begin_flush`, run in a thread, passed to `end_flush` on the loop."""
 
     __slots__ = ("_descriptors", "_disk", "_folder", "files", "sealed_ms", "synced")
 
@@ -82,7 +84,7 @@ class IndexFlush:
         self.synced = synced
 
     def run(self) -> None:
-        """Put the files on disk, older ones first. Raises OSError, after which nothing is flushed again (DUR-06)."""
+        """Sync the files, oldest first. Raises OSError, after which no flush may be tried again (DUR-06)."""
         for descriptor in self._descriptors:
             self._disk.sync(descriptor)
         if self._folder is not None:
@@ -90,16 +92,16 @@ class IndexFlush:
 
 
 def is_indexed(sys_flag: int) -> bool:
-    """Whether records of this kind are indexed: all but the ends of rolled back transactions (IX-08)."""
+    """Whether records of this kind are indexed: all except rollback records of transactions (IX-08)."""
     return sys_flag & TRANSACTION_MASK != _ROLLBACK
 
 
 class MessageIndex:
-    """Every method but `IndexFlush.run` belongs on the event loop's thread.
+    """The index of one store. All methods except `IndexFlush.run` belong to the event loop's thread.
 
-    slots, entries_max: of each file (maxHashSlotNum, maxIndexNum). allocate: reserve a file's blocks when it is made, and
-    write through its mapping; else it is sparse and written by pwrite (DUR-04). sealed_ms: store time up to which full
-    files are on disk, which is the checkpoint's index time (IX-10); 0 until one is.
+    slots, entries_max: per file (maxHashSlotNum, maxIndexNum). allocate: reserve a file's blocks at creation and write
+    through its mapping; otherwise it is sparse and written by pwrite (DUR-04). sealed_ms: store time up to which full files
+    are durable, which is the checkpoint's index time (IX-10); 0 until one is.
     """
 
     def __init__(
@@ -123,20 +125,19 @@ class MessageIndex:
         self._allocate = allocate
         self._query_count_max = query_count_max
         self._files: list[IndexFile] = []
-        self._new_name = False  # a file was made that the folder's entries on disk may lack
+        self._new_name = False  # a file was created whose directory entry may not be durable
         self._flush: IndexFlush | None = None
         self._prefixes: dict[str, int] = {}
         self._heads: dict[tuple[str, bytes], int] = {}
         self._stems: dict[tuple[str, bytes], int] = {}
 
-    # ---- life
+    # ---- life cycle
 
     def load(self, *, unclean: bool = False) -> list[DamagedFile]:
-        """Read the headers of what is there. What it dropped: files that cannot be right, and all behind the first.
+        """Read the headers of the existing files. Returns the files deleted: an invalid one and all after it.
 
-        If it is not empty, the log must be dispatched again from `dispatch_from`. unclean: headers and entries may be of
-        different age, which `repair` mends; it must be called then. Raises StoreError if a file cannot be read
-        or removed.
+        If that is not empty, the log must be dispatched again from `dispatch_from`. unclean: headers and entries may be out of
+        step; `repair` must be called next to fix them. Raises StoreError if a file cannot be read or removed.
         """
         if not self.folder.is_dir():
             return []
@@ -176,7 +177,7 @@ class MessageIndex:
         return file
 
     def close(self) -> None:
-        """Close all files; nothing is synced."""
+        """Close all files without syncing."""
         for file in self._files:
             file.close()
         if self._flush is not None:
@@ -185,7 +186,7 @@ class MessageIndex:
         self._files.clear()
 
     def clear(self) -> None:
-        """Remove all files, to build the index anew from the log; not while a flush is under way. Raises StoreError."""
+        """Delete all files before a rebuild from the log; not while a flush is running. Raises StoreError."""
         invariant(self._flush is None, "the index is not cleared during a flush")
         self._drop(0)
         self.synced = Synced(0, 0, 0, 0)
@@ -197,17 +198,17 @@ class MessageIndex:
 
     @property
     def total_bytes(self) -> int:
-        """Length of all files together."""
+        """Total length of all files, bytes."""
         return len(self._files) * self._shape.file_bytes
 
     @property
     def dispatch_from(self) -> int:
-        """Physical offset of the last record indexed; it and what follows it may be missing in part. 0 for none."""
+        """Physical offset of the last record indexed; its keys and all later records may be missing. 0 for none."""
         return self._files[-1].end_offset if self._files else 0
 
     @property
     def last_update(self) -> LastUpdate:
-        """Of the newest file (code 12)."""
+        """The last update of the newest file (request code 12)."""
         if not self._files:
             return LastUpdate(0, 0)
         return LastUpdate(self._files[-1].end_ms, self._files[-1].end_offset)
@@ -215,10 +216,10 @@ class MessageIndex:
     # ---- put
 
     def put(self, topic: str, keys: Iterable[str], physical_offset: int, store_ms: int) -> None:
-        """Index a record under its keys, in this order (IX-02..05). What is indexed already is not written again (IX-08).
+        """Index a record under its keys, in this order (IX-02..05). A record indexed already is not written again (IX-08).
 
-        A record whose keys were written in part, before a crash or a full disk, gets the others. Raises DiskFull and
-        StoreError; the index is whole then, and the same put may be tried again (IX-09).
+        A record whose keys were written in part, before a crash or a full disk, gets the missing ones. Raises DiskFull and
+        StoreError; the index stays consistent then, and the same call may be repeated (IX-09).
         """
         prefix = self._prefixes.get(topic)
         if prefix is None:
@@ -244,9 +245,9 @@ class MessageIndex:
             raise kind(f"cannot index offset {physical_offset}: {error.strerror}") from error
 
     def put_many(self, records: Iterable[Record]) -> None:
-        """Index records in the order of their offsets, each as `put` would under `keys_of` its properties.
+        """Index records in ascending offset order, each as `put` would under `keys_of` its properties.
 
-        Raises DiskFull and StoreError; the same records may be given again then, what was written is not written twice.
+        Raises DiskFull and StoreError; the same records may then be passed again, and nothing is written twice.
         """
         heads, low, high = self._heads, _LOW, _HIGH
         plain: list[tuple[int, int, int]] = []
@@ -280,7 +281,7 @@ class MessageIndex:
             self._put_plain(plain)
 
     def _put_plain(self, items: list[tuple[int, int, int]]) -> None:
-        """Records with one item for each key. Raises DiskFull, StoreError."""
+        """Append (hash, physical offset, store time) items, one per key, ordered by offset. Raises DiskFull, StoreError."""
         at = 0
         while at < len(items):
             file = self._files[-1] if self._files else None
@@ -297,7 +298,7 @@ class MessageIndex:
             at = end
 
     def _new_head(self, topic: str, head: bytes) -> int:
-        """The part of a unique key's hash that all but its last four characters have. Raises KeyError: it is none of a client."""
+        """Hash contribution of a unique key without its last four characters. Raises KeyError if no client generated the key."""
         stem, time = head[:-_TIME], head[-_TIME:]
         value = sum(power[time[at : at + 2]] for power, at in zip(_TIMES, (0, 2, 4, 6), strict=True))
         start = self._stems.get((topic, stem))
@@ -321,7 +322,7 @@ class MessageIndex:
         return prefix
 
     def _already(self, hashes: list[int], physical_offset: int, store_ms: int) -> int:
-        """How many keys of a record are there. Its time completes a header that was made again from entries."""
+        """How many keys of a record are indexed. Its store time corrects a header that was rebuilt from entries."""
         last = self._files[-1]
         if physical_offset < last.end_offset:
             return len(hashes)
@@ -336,7 +337,7 @@ class MessageIndex:
         return count
 
     def _roll(self, full: IndexFile | None) -> IndexFile:
-        """The next file. Raises DiskFull, StoreError."""
+        """Create the next file. Raises DiskFull, StoreError."""
         self._disk.make_folder(self.folder)
         path = self.folder / self._next_name()
         file = IndexFile.create(path, self._shape, self._disk, allocate=self._allocate, after=full)
@@ -346,7 +347,7 @@ class MessageIndex:
         return file
 
     def _next_name(self) -> str:
-        """The local time, or the one after the last name where the clock stands still or went back (IX-01)."""
+        """Name by local time; 1 ms after the last name if the clock stands still or went back (IX-01)."""
         time = datetime.fromtimestamp(self._clock_ms() / 1000)
         last = _name_time(self._files[-1].path.name) if self._files else None
         if last is not None and time <= last:
@@ -358,9 +359,9 @@ class MessageIndex:
     # ---- query
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Ascending physical offsets of the newest records that may have the key and were stored in this time (IX-06).
+        """Ascending physical offsets of the newest records that may have the key and were stored in this range (IX-06).
 
-        Only hashes are kept: the caller reads each record and looks at its key (IX-03). Raises StoreError.
+        Only hashes are stored: the caller reads each record and compares its keys (IX-03). Raises StoreError.
         """
         steps = self.search(topic, key, max_count, begin_ms, end_ms)
         while True:
@@ -373,7 +374,7 @@ class MessageIndex:
     def search(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> Generator[None, None, list[int]]:
-        """As `query`, but yields now and then, so that a long chain does not hold up the loop; returns the offsets."""
+        """As `query`, as a generator that yields regularly, so that a long chain does not block the loop; returns the offsets."""
         found: list[int] = []
         count_max = min(max_count, self._query_count_max)
         value = key_hash(topic_hash(topic), key)
@@ -391,23 +392,23 @@ class MessageIndex:
 
     @property
     def flush_due(self) -> bool:
-        """Whether a full file waits to be synced, which should not wait for the next round (IX-10)."""
+        """Whether a full file is unsynced; it should not wait for the next round (IX-10)."""
         return self._flush is None and any(file.dirty for file in self._files[:-1])
 
     @property
     def synced_offset(self) -> int:
-        """The index of the log up to here is on disk; 0 when nothing is known."""
+        """Log offset up to which the index is durable; 0 if unknown."""
         return self.synced.offset if self.synced else 0
 
     @property
     def synced_entries(self) -> int:
-        """So many entries of the file named in `synced` are on disk; 0 when nothing is known."""
+        """How many entries of the file named in `synced` are durable; 0 if unknown."""
         return self.synced.entries if self.synced else 0
 
     def begin_flush(self, dispatched: int | None = None) -> IndexFlush | None:
-        """What to sync now; None when nothing is to be synced. At most one flush is under way.
+        """Start a flush of all dirty files; None if there are none. At most one flush runs at a time.
 
-        dispatched: the log was dispatched up to here, records without keys included. Raises StoreError.
+        dispatched: the log is dispatched up to here, records without keys included. Raises StoreError.
         """
         invariant(self._flush is None, "one flush of the index at a time, and none after a failed one")
         last = self._files[-1] if self._files else None
@@ -426,12 +427,12 @@ class MessageIndex:
         self._new_name = False
         for file in dirty:
             file.dirty, file.busy = False, True
-            file.advise_away()  # in one step, as in MappedFile.before_flush
+            file.advise_away()  # in one step, see MappedFile.before_flush
         self._flush = flush
         return flush
 
     def end_flush(self, flush: IndexFlush) -> None:
-        """Its `run` has returned: what it covered is on disk. Idle files are closed."""
+        """Record that the flush's `run` has returned and its files are durable. Idle files are closed."""
         invariant(flush is self._flush, "the flush that was begun is the one that ends")
         self._flush = None
         self.synced = flush.synced
@@ -442,16 +443,16 @@ class MessageIndex:
                 file.release()
 
     def trim(self) -> None:
-        """Give back the memory of idle files: older ones are closed, the last one's mapping is advised away."""
+        """Release the memory of idle files: older ones are closed, the last one's mapping is advised away."""
         for file in self._files[:-1]:
             file.release()
         if self._files:
             self._files[-1].advise_away()
 
-    # ---- dropping
+    # ---- deletion
 
     def delete_before(self, min_physical_offset: int) -> list[Path]:
-        """Remove leading files that end before the commit log begins, never the last; what went (DEL-09).
+        """Delete leading files that end before the commit log begins, never the last; returns their paths (DEL-09).
 
         Raises OSError.
         """
@@ -464,11 +465,11 @@ class MessageIndex:
         return gone
 
     def truncate(self, physical_offset: int) -> int:
-        """The log was cut here: what points at or behind it goes. From where the log must be dispatched again.
+        """Drop entries at or after the end of the log; returns the offset from which the log must be dispatched again.
 
-        To be called at every start, with the log's end: damage may point anywhere. Done when it returns, on disk too.
-        `synced` falls with it, and must be noted before the log is appended to: what the old note calls safe will be written
-        again. Not while a flush is under way. Raises StoreError.
+        Must be called at every start with the log's end, because damage may point anywhere. Durable on return. `synced` is
+        lowered and must be written to the checkpoint before the log is appended to: entries that the old note calls durable will
+        be overwritten. Not while a flush is running. Raises StoreError.
         """
         invariant(self._flush is None, "the index is not cut during a flush")
         keep = len(self._files)
@@ -498,15 +499,15 @@ class MessageIndex:
         self.end_flush(flush)
 
     def repair(self, synced: Synced | None, index_ms: int = 0) -> int:
-        """After `load` and an unclean stop: from which physical offset the log must be dispatched into the index again.
+        """Repair the index after `load` and an unclean stop; returns the offset from which the log must be dispatched again.
 
-        synced: what was noted last; the last file is cut back to that and made whole. None, when another broker wrote the files:
-        those that were not full or end after the checkpoint's index_ms go (RC-05). Done when it returns, on disk too; cut off
-        anywhere and called again it ends the same (DUR-20). Note `synced` before the next put. Raises StoreError.
+        synced: the last state noted; the last file is cut back to it. None if another broker wrote the files: those that are not
+        full or end after the checkpoint's index_ms are deleted (RC-05). Durable on return; interrupted anywhere and repeated, it
+        ends the same (DUR-20). `synced` must be written to the checkpoint before the next put. Raises StoreError.
         """
         offset = self._repair_foreign(index_ms) if synced is None else self._repair_own(synced)
         for file in self._files:
-            file.dirty = False  # a file is noted, by us or in the checkpoint, after all before it were synced
+            file.dirty = False  # a file is named in the checkpoint only after all files before it were synced
         last = self._files[-1] if self._files else None
         self.synced = Synced(last.number, last.count - 1, last.end_ms, offset) if last else Synced(0, 0, 0, offset)
         log.warning("index repaired files=%s noted=%s dispatch_from=%s", len(self._files), synced, offset)
@@ -552,7 +553,7 @@ class MessageIndex:
         return True
 
     def _cut_last(self, entries: int, end_ms: int | None) -> None:
-        """Keep so many entries of the last file, or drop it. Raises StoreError."""
+        """Keep the first entries of the last file; delete the file if there are none. Raises StoreError."""
         file = self._files[-1]
         if entries < 1:
             self._drop(len(self._files) - 1)
@@ -563,7 +564,7 @@ class MessageIndex:
             raise StoreError(f"cannot repair {file.path}: {error.strerror}") from error
 
     def _drop(self, keep: int) -> None:
-        """Remove all files but the first, newest first. Raises StoreError."""
+        """Delete all files except the first keep, newest first. Raises StoreError."""
         dropped = self._files[keep:][::-1]
         for file in dropped:
             file.removed = True
@@ -583,7 +584,7 @@ class MessageIndex:
 
 
 def _name_time(name: str) -> datetime | None:
-    """The local time that names a file; None if it is none."""
+    """The local time given by a file's name; None if the name is not a time."""
     try:
         time = datetime.strptime(name[:-3], "%Y%m%d%H%M%S").replace(microsecond=int(name[-3:]) * 1000)
     except ValueError:
