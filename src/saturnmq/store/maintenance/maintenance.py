@@ -1,6 +1,8 @@
-"""What the store does by the clock: flush, write queues and index, note how far all is on disk, delete what is too old.
+"""Periodic work of an open store: flush the log, write queues and index, write the checkpoint, delete expired files.
 
-One task for all of it; every disk call runs in a thread, every decision on the loop. Source: spec 02 sections 7 and 8.
+One task does all of it. Disk calls run in threads, decisions on the event loop.
+
+Requirements: FLU-06, FLU-07, FLU-09, FLU-10, MF-09, DEL-01..DEL-09, DUR-13.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NOTE_BYTES: Final = 256 << 20  # so much of the log is dispatched again at most after a crash
-VERIFY_BYTES: Final = 64 << 20  # so much of the log is read at every start
+NOTE_BYTES: Final = 256 << 20  # upper bound for the log that is dispatched again after a crash
+VERIFY_BYTES: Final = 64 << 20  # amount of log that is read and verified at every start
 BOUNDARY_BYTES: Final = 8 << 20
 _FORGET_BYTES: Final = 32 << 20
 _CLEAN_FIRST_S: Final = 60.0
@@ -35,7 +37,7 @@ _RECHECK_S: Final = 1.0
 
 
 class Upkeep:
-    """The store's timers."""
+    """The maintenance task of one store."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -55,27 +57,27 @@ class Upkeep:
 
     @property
     def running(self) -> bool:
-        """Whether the timers run, and so a loop does."""
+        """Whether the maintenance task runs, which implies a running event loop."""
         return self._task is not None
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._guard())
 
     async def stop(self) -> None:
-        """End the timers. What they have begun is finished: a write is never left to a thread that nobody waits for."""
+        """Stop the task after its current step: no write is left running in a thread that is not awaited."""
         self._stopping.set()
         if self._task is not None:
             await self._task
             self._task = None
 
     def arm(self) -> None:
-        """The next runs delete expired files at any hour (DEL-08)."""
+        """Let the next runs delete expired files at any hour (DEL-08)."""
         self._manual_runs = MANUAL_RUNS
 
-    # ---- the rounds
+    # ---- rounds
 
     async def _guard(self) -> None:
-        """A store that nobody flushes any more takes no more messages."""
+        """Run the task; if it fails, the store stops accepting messages, because they would never be flushed."""
         try:
             await self._run()
         except (OSError, StoreError, ValueError, RuntimeError) as error:
@@ -116,7 +118,7 @@ class Upkeep:
                 await self.clean()
 
     async def _sleep(self, seconds: float) -> bool:
-        """Wait for the next turn; True when there is none."""
+        """Wait for the next round; True if the task is to stop."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
         return self._stopping.is_set()
@@ -126,7 +128,7 @@ class Upkeep:
         return note is not None and self._store.dispatched - note.dispatched > NOTE_BYTES
 
     async def _prepare_file(self, flusher: Flusher) -> None:
-        """Make the next commit log file before it is needed (MF-09), and let go of resident pages."""
+        """Preallocate the next commit log file (MF-09) and release resident pages."""
         store = self._store
         if store.log.wants_spare and store.failure is None:
             try:
@@ -143,7 +145,7 @@ class Upkeep:
             self._boundaries.append(end)
 
     async def _guarded(self, least_bytes: int) -> None:
-        """Write queues, or all; a full disk is tried again, any other failure is final."""
+        """Write queues with least_bytes pending, 0: everything. A full disk is retried; any other failure is final."""
         store = self._store
         if store.failure is not None:
             return
@@ -175,7 +177,7 @@ class Upkeep:
             todo.done()
 
     async def write_all(self) -> None:
-        """Log, queues and index on disk, then the note that says so. Raises OSError, StoreError."""
+        """Make log, queues and index durable, then write the checkpoint. Raises OSError, StoreError."""
         store = self._store
         async with self._writing:
             dispatched, stored_ms = store.dispatched, store.last_store_ms
@@ -206,7 +208,7 @@ class Upkeep:
         self._store.checkpoint.index_ms = max(self._store.checkpoint.index_ms, index.sealed_ms)
 
     def note(self, dispatched: int) -> Note:
-        """What the checkpoint may say when everything before `dispatched` is on disk."""
+        """The note for the checkpoint if everything before `dispatched` is durable."""
         store = self._store
         synced = store.flusher.flushed
         while len(self._boundaries) > 1 and self._boundaries[1] <= synced - VERIFY_BYTES:
@@ -217,14 +219,14 @@ class Upkeep:
         return Note(synced, dispatched, place.offset, place.file, place.entries, min(verify, synced), place.end_ms)
 
     def begin_at(self, boundaries: Sequence[int]) -> None:
-        """The store is open; records begin at these offsets."""
+        """Start from an opened store; records begin at these offsets."""
         self._boundaries.extend(boundaries)
         self._forgotten = self._store.log.end
 
     # ---- retention
 
     async def clean(self) -> None:
-        """One run of the cleaning (DEL-01..09)."""
+        """One run of retention (DEL-01..09)."""
         store = self._store
         usage = await asyncio.to_thread(store.disk_usage)
         modified = await asyncio.to_thread(self._modified_ms)
@@ -253,7 +255,7 @@ class Upkeep:
             await asyncio.to_thread(store.reserve.take)
 
     def _queues_reach(self) -> int:
-        """Before this offset nothing is dispatched again after a crash: the queues must not need the log before it."""
+        """Nothing before this offset is dispatched again after a crash, so the queues do not need that part of the log."""
         note = self._store.checkpoint.note
         return note.dispatched if note is not None else 0
 
@@ -270,7 +272,7 @@ class Upkeep:
         await asyncio.to_thread(file.delete)
 
     async def _delete_behind(self) -> None:
-        """Consume queues and index follow the log (DEL-09)."""
+        """Delete what consume queues and index hold for deleted parts of the log (DEL-09)."""
         store = self._store
         start = store.log.start
         for queue in list(store.queues.by_key.values()):

@@ -1,4 +1,7 @@
-"""What may be deleted, and when the disk is too full to write. Pure: facts in, decision out. Source: spec 02 section 8 (DEL)."""
+"""Retention policy: which files may be deleted, and when the disk is too full for writes. Pure: facts in, decision out.
+
+Requirements: DEL-02..DEL-06.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ from dataclasses import dataclass
 from typing import Final
 
 FILES_PER_RUN: Final = 10
-FORCE_PERCENT: Final = 85  # unexpired files go too (DEL-04)
-FULL_PERCENT: Final = 90  # no more messages are taken (DEL-04)
-MANUAL_RUNS: Final = 20  # what one manual trigger is good for (DEL-08)
+FORCE_PERCENT: Final = 85  # unexpired files are deleted too (DEL-04)
+FULL_PERCENT: Final = 90  # messages are rejected (DEL-04)
+MANUAL_RUNS: Final = 20  # runs armed by one manual trigger (DEL-08)
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Settings: hours of the day, how long files are kept, and from which usage on they go early, percent."""
+    """Hours of the day, retention time, disk usage in percent above which expired files are deleted early, forced deletion."""
 
     delete_hours: frozenset[int]
     reserved_ms: int
@@ -24,7 +27,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Used share of the partitions, whole percent, rounded up; -1 when it cannot be read."""
+    """Used share of the file systems, whole percent, rounded up; -1 if it cannot be read."""
 
     commit_log: int
     consume_queue: int
@@ -33,7 +36,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many of the oldest files go now, why, and whether the disk counts as full."""
+    """How many of the oldest files to delete now, why, and whether the disk counts as full."""
 
     delete: int
     reason: str
@@ -50,10 +53,10 @@ def decide(
     now_ms: int,
     written_files: int,
 ) -> Decision:
-    """What to do now (DEL-02..06).
+    """Decide what to delete now (DEL-02..06).
 
-    modified_ms: last change of each commit log file, oldest first. written_files: how many of them, from the oldest, are
-    behind the one being written: the others never go.
+    modified_ms: modification time of each commit log file, oldest first. written_files: how many of them precede the file
+    being written; only those may be deleted.
     """
     worst = max(usage.commit_log, usage.consume_queue)
     unreadable = min(usage.commit_log, usage.consume_queue) < 0
@@ -80,7 +83,7 @@ def decide(
 
 
 def delete_hours(text: str) -> frozenset[int]:
-    """Hours of `deleteWhen`, for example "04" or "02;14" (DEL-02). Raises ValueError naming the word."""
+    """Hours of `deleteWhen`, for example "04" or "02;14" (DEL-02). Raises ValueError naming the bad word."""
     hours = set()
     for word in text.split(";"):
         if word.strip():
@@ -91,5 +94,5 @@ def delete_hours(text: str) -> frozenset[int]:
 
 
 def percent(used: int, total: int) -> int:
-    """Used share in whole percent, rounded up; -1 for an unreadable one."""
+    """Used share in whole percent, rounded up; -1 if it cannot be read."""
     return -(-used * 100 // total) if total > 0 else -1

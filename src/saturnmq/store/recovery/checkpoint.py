@@ -1,27 +1,29 @@
-"""The checkpoint: up to where each kind of file is on disk. Source: spec 02 section 15, RC-09, FLU-09, DUR-09, DUR-13.
+"""The checkpoint: up to where each kind of file is durable.
 
-The original knows three times. Between them and the file's end, which it never touches, lies our note with offsets: times go
-wrong with the clock, offsets do not (DUR-18). A note whose three times are not those of the file is older than the original's
-last word and counts for nothing.
+Apache RocketMQ stores three timestamps at the start of the file and never touches the rest of it. There SaturnMQ stores a note
+with offsets, because timestamps depend on the clock and offsets do not (DUR-18). A note whose three timestamps differ from the
+file's is older than the last write of Apache's broker and is ignored.
+
+Requirements: RC-09, FLU-09, DUR-09, DUR-13, DUR-18.
 """
 
-# checkpoint, 4096 bytes, big-endian. Source: spec 02 section 15.
-#    0  i64  commit_log_ms     Unix ms of the last record known to be on disk
+# checkpoint, 4096 bytes, big-endian. Source: docs/spec/02 section 15.
+#    0  i64  commit_log_ms     store time, Unix ms, of the last record known to be durable
 #    8  i64  consume_queue_ms
 #   16  i64  index_ms
 #   24  the note, in the same sector as the times
-#  512  the note before it, for the case that the first sector was torn
+#  512  the previous note, used if the first sector was torn
 #
 # Note, 88 bytes.
 #    0  8s   "SATURN/1"
-#    8  3*i64  the three times
-#   32  i64  log_synced        the commit log is on disk up to here
-#   40  i64  dispatched        consume queues are on disk for every record before it
-#   48  i64  indexed           the index is on disk for every record before it
+#    8  3*i64  the three timestamps
+#   32  i64  log_synced        the commit log is durable up to here
+#   40  i64  dispatched        consume queues are durable for every record before it
+#   48  i64  indexed           the index is durable for every record before it
 #   56  i64  index_file        name of the last index file as a number; 0: none
-#   64  i32  index_entries     how many of its entries are on disk
-#   68  i64  verify_from       where a record starts, from which the next start reads
-#   76  i64  index_end_ms      store time of the last of those entries
+#   64  i32  index_entries     how many of its entries are durable
+#   68  i64  verify_from       start of a record; the next start reads the log from there
+#   76  i64  index_end_ms      store time of the last durable index entry
 #   84  u32  CRC-32 of the 84 bytes before it
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from saturnmq.store.files.disk import Disk
 CHECKPOINT_BYTES: Final = 4096
 SECTOR_BYTES: Final = 512
 SAFETY_MS: Final = 3000
-TIME_END_MS: Final = 1 << 43  # in the year 2248
+TIME_END_MS: Final = 1 << 43  # year 2248
 _TIMES: Final = struct.Struct(">qqq")
 _NOTE: Final = struct.Struct(">8sqqqqqqqiqq")
 _CRC: Final = struct.Struct(">I")
@@ -48,7 +50,7 @@ _NOTE_BYTES: Final = _NOTE.size + _CRC.size
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Offsets in the commit log, bytes. See the layout above."""
+    """Offsets in the commit log, bytes; see the layout above."""
 
     log_synced: int
     dispatched: int
@@ -60,7 +62,7 @@ class Note:
 
 
 class Checkpoint:
-    """The three times, the note, and the file they are written to."""
+    """The three timestamps, the note, and the file that holds them."""
 
     def __init__(self, path: Path, disk: Disk) -> None:
         self.path = path
@@ -68,13 +70,13 @@ class Checkpoint:
         self.consume_queue_ms = 0
         self.index_ms = 0
         self.note: Note | None = None
-        self.marked = False  # there is something of a note of ours
+        self.marked = False  # the file contains a note or remains of one
         self.stale = False  # there is a note, but another broker wrote the file after it
         self._disk = disk
-        self._written = b""  # the newest note that is on disk
+        self._written = b""  # the newest note on disk
 
     def load(self) -> None:
-        """Read the file if it is there; a time that can be none counts as 0, so that more is read. Raises StoreError."""
+        """Read the file if it exists; an impossible timestamp counts as 0, so that recovery reads more. Raises StoreError."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -98,11 +100,11 @@ class Checkpoint:
 
     @property
     def safe_ms(self) -> int:
-        """Everything stored up to here is on disk, with a margin (RC-09)."""
+        """Records stored up to this time are durable, with a safety margin (RC-09). Unix ms."""
         return max(min(self.commit_log_ms, self.consume_queue_ms) - SAFETY_MS, 0)
 
     def write(self, note: Note) -> None:
-        """Put times and note on disk. Raises StoreError; safe in a thread, one at a time."""
+        """Write timestamps and note durably. Raises StoreError; safe in a thread, one call at a time."""
         times = (self.commit_log_ms, self.consume_queue_ms, self.index_ms)
         body = _NOTE.pack(
             _MARK,
@@ -141,7 +143,7 @@ class Checkpoint:
 
 
 def _parse(data: bytes) -> tuple[tuple[int, int, int], Note] | None:
-    """(times, note) of a note's bytes; None when they are not one."""
+    """(timestamps, note) from a note's bytes; None if they are not a valid note."""
     if len(data) < _NOTE_BYTES or zlib.crc32(data[: _NOTE.size]) != _CRC.unpack_from(data, _NOTE.size)[0]:
         return None
     mark, log_ms, queue_ms, index_ms, synced, dispatched, indexed, name, entries, verify, end_ms = _NOTE.unpack_from(

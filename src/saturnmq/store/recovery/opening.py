@@ -1,7 +1,10 @@
-"""Opening a store: lock held, files loaded, the plan of recovery followed, everything consistent before the first message.
+"""Opening a store: files are loaded and the recovery plan carried out, so that everything is consistent before the first put.
 
-Every step can be cut and run again with the same result (DUR-20): the log is only cut behind its last good record, queues and
-index are only written from the log, and the note that says how far they are comes last. Source: spec 02 section 6.
+Every step can be interrupted and repeated with the same result (DUR-20): the log is only truncated after its last valid
+record, queues and index are only written from the log, and the note that says how far they are durable is written last.
+The lock is held by the caller.
+
+Requirements: RC-01..RC-13, DUR-07, DUR-09, DUR-13, DUR-20.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ log = logging.getLogger(__name__)
 
 FAILURE_NAME = "flush-failed.json"
 _PROGRESS_BYTES = 1 << 20
-UNITS_KEPT = 1_000_000  # of 20 bytes, in memory until they are written
+UNITS_KEPT = 1_000_000  # units of 20 bytes held in memory before they are written
 _CUT = (
     "Restore the file from a copy, or cut the log there with `saturnmq store repair --at {}` and lose what lies behind."
 )
@@ -45,9 +48,9 @@ _ROLLBACK = int(SysFlag.ROLLBACK)
 
 
 def open_store(store: MessageStore, rebuild: Callable[[int, int], None] | None = None) -> None:
-    """Load and recover. Raises StoreError, OSError.
+    """Load and recover the store. Raises StoreError, OSError.
 
-    rebuild: make all consume queues and the index anew from the log; it is told how many bytes are read, and of how many.
+    If rebuild is given, all consume queues and the index are rebuilt; it is called with the bytes read and the total.
     """
     settings, checkpoint = store.settings, store.checkpoint
     clean = not settings.abort_path.exists()
@@ -83,7 +86,7 @@ def open_store(store: MessageStore, rebuild: Callable[[int, int], None] | None =
     if not settings.abort_path.exists():
         store.disk.make_folder(settings.abort_path.parent)
         store.disk.write_file(settings.abort_path, b"")
-    store.disk.sync_folder(settings.abort_path.parent)  # a killed process may not have come to it
+    store.disk.sync_folder(settings.abort_path.parent)  # a killed process may not have synced the folder
     if todo is None:
         _empty(store)
     else:
@@ -93,7 +96,7 @@ def open_store(store: MessageStore, rebuild: Callable[[int, int], None] | None =
         recovery = _Recovery(store, todo, rebuild=bool(problems), index_from=index_from)
         if rebuild is not None:
             recovery.progress = rebuild
-        if recovery.foreign:  # cut off from here on, the next start makes queues and index anew (DUR-20)
+        if recovery.foreign:  # if interrupted from here on, the next start rebuilds queues and index (DUR-20)
             checkpoint.write(Note(todo.durable, store.log.start, store.log.start, 0, 0, store.log.start))
         changed = recovery.run(clean=clean) or recovery.foreign
         _settle(store, todo, recovery.boundaries or [todo.verify_from], changed=changed or failed_at is not None)
@@ -101,7 +104,7 @@ def open_store(store: MessageStore, rebuild: Callable[[int, int], None] | None =
 
 
 def _failed_at(store: MessageStore) -> int | None:
-    """Where the last good flush ended, if the life before ended with a failed one (DUR-07)."""
+    """End of the last successful flush if the store was stopped by a failed one (DUR-07), else None."""
     path = store.settings.root / FAILURE_NAME
     if not path.exists():
         return None
@@ -114,15 +117,17 @@ def _failed_at(store: MessageStore) -> int | None:
 
 
 def mark_failure(store: MessageStore, failure: SaturnError) -> None:
-    """Leave word for the next start (DUR-07); on a broken disk this may fail too, which the log then says."""
+    """Write a recovery marker for the next start (DUR-07). On a broken disk that may fail, which is only logged."""
     path = store.settings.root / FAILURE_NAME
     text = json.dumps({"offset": store.flusher.flushed, "reason": failure.message})
     leave_mark(path, text.encode(), store.disk)
 
 
 def _drop_unborn_file(store: MessageStore, *, clean: bool) -> None:
-    """A last commit log file that the process did not live to allocate holds nothing: it goes. After a clean stop it stays
-    and is refused, because then its length is no accident (RC-04)."""
+    """Delete a last commit log file that a crash left unallocated: it holds no data.
+
+    After a clean stop it is kept, and rejected at load, because then its length is no result of a crash (RC-04).
+    """
     paths = sorted((p for d in store.settings.commit_log_dirs for p in numbered_files(d)), key=lambda p: p.name)
     if clean or not paths or paths[-1].stat().st_size == store.settings.commit_log_bytes:
         return
@@ -135,7 +140,7 @@ def _drop_unborn_file(store: MessageStore, *, clean: bool) -> None:
 
 
 def load_index(store: MessageStore, *, clean: bool) -> int | None:
-    """Load the index; from which offset the log must be indexed again, None: nothing."""
+    """Load the index; returns the offset from which the log must be indexed again, None if it is complete."""
     if store.index is None:
         return None
     damaged = store.index.load(unclean=not clean)
@@ -152,7 +157,7 @@ def load_index(store: MessageStore, *, clean: bool) -> int | None:
 
 
 def _empty(store: MessageStore) -> None:
-    """No commit log: nothing may point into it (RC-11)."""
+    """Without a commit log, delete everything that points into it (RC-11)."""
     if store.queues.max_physical > 0:
         log.warning(
             "the log ends at offset 0 (it has no files), but consume queues point to records up to offset %s: all are gone",
@@ -168,7 +173,7 @@ def _empty(store: MessageStore) -> None:
 
 
 def _from_nothing(store: MessageStore, todo: Plan) -> Plan:
-    """Forget queues and index. The note is told first: cut off anywhere, the next start makes them anew (DUR-20)."""
+    """Prepare a rebuild of queues and index. The note is lowered first: if interrupted, the next start rebuilds (DUR-20)."""
     start = store.log.start
     store.checkpoint.write(Note(todo.durable, start, start, 0, 0, start))
     if store.index is not None:
@@ -177,7 +182,7 @@ def _from_nothing(store: MessageStore, todo: Plan) -> Plan:
 
 
 class _Recovery:
-    """Follows a plan."""
+    """Carries out a plan on one store."""
 
     def __init__(self, store: MessageStore, todo: Plan, *, rebuild: bool, index_from: int | None) -> None:
         self.store = store
@@ -188,7 +193,7 @@ class _Recovery:
         self.rebuild = rebuild
         self.written = self._saved = 0
         self.foreign = store.checkpoint.note is None
-        # With note and list no queue is missing, nor its beginning: what is not there was deleted.
+        # With note and list a missing queue, or start of a queue, is noticed: a queue that is absent was deleted.
         listed = store.queues.listed
         self.known = store.checkpoint.note is not None and listed is not None and listed.log_start == start
         self.progress: Callable[[int, int], None] | None = None
@@ -196,14 +201,15 @@ class _Recovery:
         self.reach = store.queues.max_physical
         self.read_from = min(todo.verify_from, self.queues_from, self.index_from)
         self._misfit: Message | None = None
-        # Records that begin a queue anew, and its end before.
+        # Records that restart a queue at 0, and the queue's end before that.
         self._anew: dict[tuple[str, int], tuple[Message, int]] = {}
-        self._absent: dict[str, tuple[int, int]] = {}  # topics without a queue: first record's offset, how many
-        self.boundaries: list[int] = []  # where some of the records begin
+        # Topics without a queue: first record's offset, number of records.
+        self._absent: dict[str, tuple[int, int]] = {}
+        self.boundaries: list[int] = []  # start offsets of some of the records
         self._blocks: dict[tuple[str, int], tuple[int, bytes]] = {}
 
     def run(self, *, clean: bool) -> bool:
-        """Returns whether anything was changed. Raises CorruptRecord, StoreError, OSError."""
+        """Recover the store; returns whether anything was changed. Raises CorruptRecord, StoreError, OSError."""
         store, todo = self.store, self.todo
         if self.rebuild:
             store.queues.clear()
@@ -243,7 +249,7 @@ class _Recovery:
         return not clean or cut > 0 or dropped > 0 or self.written > 0
 
     def _read(self, start: int, scan: Scan) -> bool:
-        """Check every record, write again what is due; False when a queue has a gap or a unit that is not its record's."""
+        """Check every record and write what is missing; False if a queue has a gap or a unit does not match its record."""
         store = self.store
         self.boundaries.clear()
         self._absent.clear()
@@ -252,7 +258,8 @@ class _Recovery:
         crc, durable = store.settings.check_crc_on_recover, self.todo.durable
         for message in good_records(store.log, start, scan, check_crc=crc, durable=durable):
             if not 0 <= message.store_timestamp_ms < TIME_END_MS:
-                message.store_timestamp_ms = store.last_store_ms  # no checksum covers it, and later ones follow it
+                # No checksum covers it, and the times of later records must not be lower.
+                message.store_timestamp_ms = store.last_store_ms
             store.last_store_ms = max(store.last_store_ms, message.store_timestamp_ms)
             if not self.boundaries or message.physical_offset - self.boundaries[-1] >= BOUNDARY_BYTES:
                 self.boundaries.append(message.physical_offset)
@@ -268,7 +275,7 @@ class _Recovery:
         return True
 
     def _index(self, message: Message) -> None:
-        """Its keys, but those of an end of a transaction that was rolled back."""
+        """Index a record's keys, unless it is a rollback record."""
         index = self.store.index
         if index is None or message.sys_flag & TRANSACTION_MASK == _ROLLBACK:
             return
@@ -278,7 +285,7 @@ class _Recovery:
             self.written += 1
 
     def _index_again(self, begin: int, end: int) -> None:
-        """The index was cut: the last record that it kept completes its header, whose time was made from an entry."""
+        """Re-index records after a truncation; the last record kept corrects the end time, which was derived from an entry."""
         store = self.store
         if store.index is None or begin >= end:
             return
@@ -296,7 +303,7 @@ class _Recovery:
             return appended
         found = store.queues.get(key)
         if not due and self.known and _of_a_former_life(found, message):
-            return True  # the topic was deleted, and only what came behind the note was dispatched again after a crash
+            return True  # topic was deleted; a crash kept only what was dispatched after the note
         if found is None:
             return self._may_be_deleted(message)
         if self._as_expected(found, key, message.queue_offset, UNIT.pack(*expected)):
@@ -304,13 +311,13 @@ class _Recovery:
         unit = found.unit(message.queue_offset)
         newer = unit is not None and unit[0] > message.physical_offset
         if newer and unit and place_of(store, unit[0]) == (unit[1], message.queue_id, message.queue_offset):
-            return True  # of a topic that was deleted and made anew
+            return True  # unit of a topic that was deleted and re-created
         if unit is None or unit[:2] != expected[:2] or (unit[2] != expected[2] and unit[2] > ADDRESS_MAX):
             return False
         return found.extension_time(message.queue_offset) in (None, message.store_timestamp_ms)
 
     def _append(self, key: tuple[str, int], message: Message, code: int) -> bool | None:
-        """Whether the record got its place in its queue, False if it cannot have it; None when there is a unit already."""
+        """True if the unit was appended, False if the record does not fit its queue, None if there is a unit already."""
         store, number = self.store, message.queue_offset
         try:
             queue = store.queues.get_or_make(*key)
@@ -325,9 +332,9 @@ class _Recovery:
         if not before and number:
             start = store.log.start
             if self.queues_from > start and not self.known:
-                return False  # what it had before is missing
+                return False  # its earlier units are missing
             if self.queues_from <= start and number > (message.physical_offset // RECORD_FIXED_BYTES if start else 0):
-                return False  # so many records cannot lie before it
+                return False  # the log before it is too short for that many records
         if not store.append_extended(queue, message, code):
             return False
         if queue.max_offset == before:
@@ -339,14 +346,14 @@ class _Recovery:
         return True
 
     def _write_queues(self) -> None:
-        """Have units on disk, so that memory does not grow with the log. The note still says that they are to be made."""
+        """Write units to disk, so that memory does not grow with the log. The note still says that they must be rebuilt."""
         self._saved = self.written
         todo = self.store.queues.round(1)
         todo.write(self.store.disk, self.store.queues.list_file)
         todo.done()
 
     def _as_expected(self, queue: ConsumeQueue, key: tuple[str, int], queue_offset: int, unit: bytes) -> bool:
-        """Whether the queue has this unit, looked up in a block of its neighbours that is read once."""
+        """Whether the queue holds this unit; looked up in a block of neighbouring units that is read once."""
         start, block = self._blocks.get(key, (0, b""))
         at = (queue_offset - start) * UNIT_BYTES
         if not 0 <= at < len(block):
@@ -357,7 +364,7 @@ class _Recovery:
         return queue_offset >= queue.min_offset and block[at : at + UNIT_BYTES] == unit
 
     def _may_be_deleted(self, message: Message) -> bool:
-        """A record whose topic was deleted has no queue: that is no damage. Without our list it may be lost all the same."""
+        """True for a record whose topic has no queue: it was deleted. Counted, because without a list the queue may be lost."""
         topic = message.topic
         if any(key[0] == topic for key in self.store.queues.by_key):
             return False
@@ -366,7 +373,7 @@ class _Recovery:
         return True
 
     def _tell_what_is_not_known(self) -> None:
-        """A store that another broker left behind has no note that tells damage from intent."""
+        """Warn about a store of another broker, which has no note that distinguishes damage from deliberate deletion."""
         if not self.foreign:
             return
         for topic, (first, count) in self._absent.items():
@@ -381,18 +388,18 @@ class _Recovery:
             )  # fmt: skip
 
     def _place(self, offset: int) -> str:
-        """File and byte of an offset, for people."""
+        """File and byte position of an offset, for messages to the operator."""
         file = next((file for file in self.store.log.files if file.start <= offset < file.end), None)
         return f"{file.path} at byte {offset - file.start} (offset {offset})" if file else f"offset {offset}"
 
     def _misfit_error(self) -> CorruptRecord:
-        """For a record that has no place in its queue, though the queue was made from the log alone."""
+        """The error for a record that does not fit its queue even after a rebuild from the log alone."""
         message = self._misfit
         assert message is not None
         key = (message.topic, message.queue_id)
         queue = self.store.queues.get(key)
         must = queue.max_offset if queue else 0
-        if key in self._anew:  # no topic made anew: what follows does not begin at 1
+        if key in self._anew:  # the topic was not re-created: the next record is not number 1
             message, must = self._anew[key]
         return CorruptRecord(
             f"{self._place(message.physical_offset)}: the record says it is number {message.queue_offset} of queue "
@@ -406,7 +413,7 @@ class _Recovery:
 
 
 def _of_a_former_life(queue: ConsumeQueue | None, message: Message) -> bool:
-    """Whether what the queue holds is all newer than a record without a unit, so that its topic was deleted since."""
+    """Whether all units of the queue are newer than a record without a unit, so that its topic was deleted since."""
     if queue is None or message.queue_offset < queue.min_offset:
         return True
     first = queue.unit(queue.min_offset)
@@ -414,7 +421,7 @@ def _of_a_former_life(queue: ConsumeQueue | None, message: Message) -> bool:
 
 
 def _settle(store: MessageStore, todo: Plan, boundaries: list[int], *, changed: bool) -> None:
-    """Have on disk what recovery wrote, then the note, before the first message is taken."""
+    """Make durable what recovery wrote, then write the note, before the first message is accepted."""
     if not changed and store.checkpoint.note is not None:
         store.begin_upkeep(boundaries)
         return

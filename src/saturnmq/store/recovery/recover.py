@@ -1,7 +1,9 @@
-"""Recovery: from facts read off the disk to the place where the log ends. A pure plan, and the reading that follows it.
+"""The recovery plan: a pure function from facts found on disk to offsets, and the scan of the log that carries it out.
 
-Two lines matter. `durable`: everything before it was on disk once, so a bad record there is damage, and the store does not
-open (DUR-09). `dispatch_from`: from there on consume queues and index are written again (DUR-13). Source: spec 02 section 6.
+Two offsets matter. `durable`: everything before it has been on disk, so a bad record there is corruption and the store does not
+open (DUR-09). `dispatch_from`: from there on consume queues and index are written again (DUR-13).
+
+Requirements: RC-07..RC-11, DUR-07..DUR-09, DUR-13.
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from saturnmq.protocol.message import BLANK_MAGIC, MESSAGE_MAGIC, RECORD_FIXED_B
 from saturnmq.store.log.commit_log import CommitLog
 from saturnmq.store.recovery.checkpoint import SECTOR_BYTES, Note
 
-SCANNED_FILES: Final = 3  # a clean stop of the original is checked from the third last file on
+SCANNED_FILES: Final = 3  # after a clean stop of Apache's broker, the log is checked from the third last file on
 
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What the first record of a commit log file says. store_ms is -1 when it is not a record."""
+    """Start offset of a commit log file and store time of its first record; store_ms is -1 if that is not a record."""
 
     start: int
     store_ms: int
@@ -29,9 +31,10 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What recovery knows before it reads. queues_reach: end of the last record that a consume queue points to, else -1.
+    """The input of `plan`.
 
-    queues_low: the same of the queue that lags most.
+    queues_reach: end of the last record that any consume queue points to, -1 without queues. queues_low: the same of the
+    queue that lags most.
     """
 
     files: Sequence[FileFacts]
@@ -40,14 +43,14 @@ class Facts:
     checkpoint_ms: int
     note: Note | None
     queues_reach: int
-    failed_at: int | None = None  # a flush failed in the life before: nothing behind it can be trusted (DUR-07)
+    failed_at: int | None = None  # last good offset before a failed flush; nothing after it can be trusted (DUR-07)
     queues_low: int = 1 << 62
-    note_lost: bool = False  # ours was there: then all is read, whatever else the checkpoint says
+    note_lost: bool = False  # SaturnMQ's note is missing or damaged: the whole log is read, whatever the timestamps say
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Offsets in the commit log, bytes: read and check from verify_from on; see the module's text for the other two."""
+    """Offsets in the commit log, bytes: read and check from verify_from on; see the module docstring for the other two."""
 
     verify_from: int
     durable: int
@@ -55,9 +58,9 @@ class Plan:
 
 
 def plan(facts: Facts) -> Plan | None:
-    """The plan for a store; None when it has no commit log files and never had (RC-07, RC-08, RC-11).
+    """The plan for a store; None if it has no commit log files and never had any (RC-07, RC-08, RC-11).
 
-    Raises CorruptRecord when files are gone that were there.
+    Raises CorruptRecord if files that existed are missing.
     """
     files, note = facts.files, facts.note
     if not files:
@@ -93,7 +96,7 @@ def plan(facts: Facts) -> Plan | None:
 
 
 def _begin_by_time(files: Sequence[FileFacts], checkpoint_ms: int) -> int:
-    """Start of the newest file whose first record was stored before everything was on disk; else of the first one."""
+    """Start of the newest file whose first record was stored before the checkpoint's time; else of the first file."""
     for facts in reversed(files):
         if 0 < facts.store_ms <= checkpoint_ms:
             return facts.start
@@ -101,27 +104,27 @@ def _begin_by_time(files: Sequence[FileFacts], checkpoint_ms: int) -> int:
 
 
 def _last_begun(files: Sequence[FileFacts]) -> int:
-    """Start of the newest file with a record: those before it were full and on disk, those behind it are prepared ones."""
+    """Start of the newest file that has a record: earlier files were full and synced, later ones are only preallocated."""
     return next((facts.start for facts in reversed(files) if facts.store_ms > 0), files[0].start)
 
 
 @dataclass(slots=True)
 class Scan:
-    """Result of reading the log: where the good records end, and what stopped it."""
+    """Result of scanning the log: end of the last valid record, and what stopped the scan."""
 
     end: int
     stopped_by: str = ""
 
 
 def facts_of_files(commit_log: CommitLog) -> list[FileFacts]:
-    """The facts about files that `plan` needs."""
+    """The facts about commit log files that `plan` needs."""
     return [FileFacts(file.start, commit_log.store_time(file.start)) for file in commit_log.files]
 
 
 def good_records(
     commit_log: CommitLog, start: int, scan: Scan, *, check_crc: bool, durable: int = sys.maxsize
 ) -> Iterator[Message]:
-    """Records from start on, until one is not good (DUR-08); scan.end is kept behind the last good one.
+    """Yield records from start on, up to the first invalid one (DUR-08); scan.end is the end of the last valid record.
 
     durable: from this offset on a record may be torn.
     """
@@ -162,9 +165,9 @@ def good_records(
 
 
 def is_torn(message: Message, at: int, record: bytes | memoryview) -> bool:
-    """Whether a part of a record that no checksum covers, its topic or properties, was not on disk when power was lost.
+    """Whether the topic or properties of a record, which no checksum covers, were partly lost in a power failure.
 
-    at: position in the file. What was never written reads as zeros: the rest of the record, or whole sectors of it.
+    at: position in the file. Bytes that were never written read as zeros: the rest of the record, or whole sectors of it.
     """
     if "\0" in message.topic:
         return True
@@ -183,7 +186,7 @@ def is_torn(message: Message, at: int, record: bytes | memoryview) -> bool:
 
 
 def damage(commit_log: CommitLog, scan: Scan, durable: int) -> CorruptRecord:
-    """The error for a log whose good records end before what was on disk."""
+    """The error for a log whose valid records end before the durable offset."""
     file = next((file for file in commit_log.files if file.start <= scan.end < file.end), None)
     place = f"{file.path} at byte {scan.end - file.start}" if file else "the commit log"
     return CorruptRecord(
