@@ -1,1 +1,1 @@
-"""One small handler per request code; `table` is the only list of them."""
+"""Request handlers of a broker, one per request code; `table` lists them all."""

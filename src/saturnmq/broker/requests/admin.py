@@ -1,6 +1,8 @@
-"""Administration: topics (17, 21, 215), groups (200, 201, 207), configuration and figures (25, 26, 28, 202, 208, 300, 305).
+"""Admin requests: topics, groups, configuration, statistics, cleaning.
 
-Source: spec 00 section 5, spec 05.
+Codes 17, 21, 25, 26, 28, 200..202, 207, 208, 215, 300, 305, 306, 316, 329.
+
+Requirements: NS-34, RT-01..RT-04, DEL-08, DEL-10.
 """
 
 from __future__ import annotations
@@ -44,7 +46,10 @@ log = logging.getLogger(__name__)
 async def update_topic(
     ctx: Context, connection: Connection, request: Command, header: h.UpdateAndCreateTopic
 ) -> Command:
-    """17: create or change a topic; answered when the NameServers know it, or one of them did not answer in time (NS-34)."""
+    """Serve UPDATE_AND_CREATE_TOPIC (17): create or change a topic.
+
+    Answers once every NameServer has it, or after the limit for one that does not respond (NS-34).
+    """
     problem = topic_problem(header.topic)
     if problem is None and header.topic in ctx.topics.system:
         problem = f"The topic[{header.topic}] is conflict with system topic."
@@ -70,12 +75,12 @@ async def update_topic(
 
 
 def all_topics(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
-    """21."""
+    """Serve GET_ALL_TOPIC_CONFIG (21)."""
     return request.reply(body=ctx.topics.encode())
 
 
 async def delete_topic(ctx: Context, connection: Connection, request: Command, header: h.TopicOnly) -> Command:
-    """215: settings, consumer offsets and queues of a topic go; its records expire with the log."""
+    """Serve DELETE_TOPIC_IN_BROKER (215): delete settings, consumer offsets and queues; records expire with the log."""
     problem = topic_problem(header.topic)
     if problem is None and header.topic in ctx.topics.system:
         problem = f"The topic[{header.topic}] is conflict with system topic."
@@ -85,17 +90,17 @@ async def delete_topic(ctx: Context, connection: Connection, request: Command, h
     ctx.offsets.remove_topic(header.topic)
     ctx.store.delete_topic(header.topic)
     await ctx.topics.saver.saved()
-    await ctx.offsets.save()  # left behind, they would make a new topic of that name start in the middle
+    await ctx.offsets.save()  # stale offsets would make groups start in the middle of a new topic of that name
     return request.reply()
 
 
 def system_topics(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
-    """305."""
+    """Serve GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305)."""
     return request.reply(body=TopicList(sorted(ctx.topics.system)).encode())
 
 
 async def update_group(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
-    """200."""
+    """Serve UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)."""
     config = SubscriptionGroupConfig.decode(request.body)
     problem = group_problem(config.group_name)
     if problem is None and not 0 <= config.retry_queue_nums <= _QUEUES_MAX:
@@ -108,14 +113,14 @@ async def update_group(ctx: Context, connection: Connection, request: Command, h
 
 
 def all_groups(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
-    """201."""
+    """Serve GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)."""
     return request.reply(body=ctx.groups.encode())
 
 
 async def delete_group(
     ctx: Context, connection: Connection, request: Command, header: h.DeleteSubscriptionGroup
 ) -> Command:
-    """207."""
+    """Serve DELETE_SUBSCRIPTIONGROUP (207)."""
     ctx.groups.delete(header.group_name)
     if header.remove_offset:
         ctx.offsets.remove_group(header.group_name)
@@ -125,18 +130,18 @@ async def delete_group(
 
 
 def get_config(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
-    """26: `key=value` lines, secrets masked."""
+    """Serve GET_BROKER_CONFIG (26): `key=value` lines, secrets masked."""
     return request.reply(ext={"version": "0"}, body=ctx.config_text().encode())
 
 
 def update_config(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
-    """25: refused; a broker's settings come from its file."""
+    """Reject UPDATE_BROKER_CONFIG (25): settings come only from the configuration file."""
     text = "this broker takes no configuration over the network; change its file and start it again"
     raise response_error(ResponseCode.NO_PERMISSION, text)
 
 
 def runtime_info(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
-    """28."""
+    """Serve GET_BROKER_RUNTIME_INFO (28)."""
     store, settings = ctx.store, ctx.settings
     now = asyncio.get_running_loop().time()
     seconds = max((ctx.clock_ms() - ctx.stats.started_ms) // 1000, 0)
@@ -188,7 +193,7 @@ def _size(count: int) -> str:
 
 
 def topic_stats(ctx: Context, connection: Connection, request: Command, header: h.TopicOnly) -> Command:
-    """202."""
+    """Serve GET_TOPIC_STATS_INFO (202)."""
     config = ctx.topics.get(header.topic)
     if config is None:
         return request.reply(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
@@ -202,14 +207,14 @@ def topic_stats(ctx: Context, connection: Connection, request: Command, header: 
 
 
 def consume_stats(ctx: Context, connection: Connection, request: Command, header: h.GetConsumeStats) -> Command:
-    """208."""
+    """Serve GET_CONSUME_STATS (208)."""
     group = header.consumer_group
     topics = [header.topic] if header.topic else ctx.offsets.topics_of(group)
     return request.reply(body=consume_stats_of(ctx, group, topics).encode())
 
 
 def consume_stats_of(ctx: Context, group: str, topics: list[str]) -> ConsumeStats:
-    """How far a group is in the queues of these topics, but for those that it does not subscribe any more."""
+    """A group's progress in the queues of these topics; topics that an online group does not subscribe any more are omitted."""
     live = ctx.clients.consumers.get(group)
     stats = ConsumeStats()
     for topic in topics:
@@ -227,21 +232,21 @@ def consume_stats_of(ctx: Context, group: str, topics: list[str]) -> ConsumeStat
 
 
 def groups_of_topic(ctx: Context, connection: Connection, request: Command, header: h.TopicOnly) -> Command:
-    """300: groups that subscribe the topic now or have offsets for it."""
+    """Serve QUERY_TOPIC_CONSUME_BY_WHO (300): groups that subscribe the topic or have offsets for it."""
     live = [group.name for group in ctx.clients.consumers.values() if header.topic in group.subscriptions]
     names = list(dict.fromkeys([*live, *ctx.offsets.groups_of(header.topic)]))
     return request.reply(body=GroupList(names).encode())
 
 
 def clean_expired_queues(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
-    """306: consume queues whose last message left the log go (DEL-10)."""
+    """Serve CLEAN_EXPIRED_CONSUMEQUEUE (306): delete consume queues whose last message was deleted from the log (DEL-10)."""
     removed = ctx.store.delete_expired_queues(keep=(SCHEDULE_TOPIC, TIMER_TOPIC))
     log.info("asked to clean expired consume queues by=%s removed=%s", connection.remote_address, removed)
     return request.reply()
 
 
 def clean_unused_topics(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
-    """316: consume queues of topics that are not configured any more go (DEL-10)."""
+    """Serve CLEAN_UNUSED_TOPIC (316): delete consume queues of topics that are not configured any more (DEL-10)."""
     known = {SCHEDULE_TOPIC, TIMER_TOPIC, OP_HALF_TOPIC, *ctx.topics.names()}
     unused = {topic for topic, _ in ctx.store.topic_queues() if topic not in known and not topic.startswith(LMQ_PREFIX)}
     log.info("asked to clean unused topics by=%s topics=%s", connection.remote_address, sorted(unused))
@@ -251,7 +256,7 @@ def clean_unused_topics(ctx: Context, connection: Connection, request: Command, 
 
 
 def delete_expired_files(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
-    """329: the next runs of the cleaning delete expired files at any hour (DEL-08)."""
+    """Serve DELETE_EXPIRED_COMMITLOG (329): the next cleaning runs delete expired files at any hour (DEL-08)."""
     log.info("asked to delete expired commit log files by=%s", connection.remote_address)
     ctx.store.delete_expired_files()
     return request.reply()

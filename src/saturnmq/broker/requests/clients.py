@@ -1,6 +1,6 @@
-"""Heartbeats, members of groups, queue locks: codes 34, 35, 38, 41, 42, 46, 203, 204, 328.
+"""Requests of live clients and about them: heartbeats, group members, queue locks (34, 35, 38, 41, 42, 46, 203, 204, 328).
 
-Source: spec 00 HB-03..08; spec 03 RB-07.
+Requirements: HB-03..HB-08, RB-07, FIL-03, RT-06, RT-07.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from saturnmq.protocol.headers import messaging as h
 
 
 def heartbeat(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
-    """34."""
+    """Serve HEART_BEAT (34); the response announces the maximum delivery delay of timed messages."""
     data = HeartbeatData.decode(request.body)
     producers = [producer.group_name for producer in data.producer_data_set]
     consumers = [consumer.group_name for consumer in data.consumer_data_set]
@@ -61,7 +61,7 @@ def _consumer(
         raise response_error(ResponseCode.SYSTEM_ERROR, f"{problem}: {data.group_name[:80]!r}")
     group = ctx.groups.find(data.group_name)
     if group is not None and len(RETRY_PREFIX + data.group_name) <= 127:
-        with contextlib.suppress(ResponseError):  # as many topics as there may be: its retries are refused, no more
+        with contextlib.suppress(ResponseError):  # topic quota used up: only the group's retries are rejected
             ctx.topics.ensure_for_group(RETRY_PREFIX + data.group_name, group.retry_queue_nums)
     info = ClientInfo(client_id, request.language, request.version, now_ms)
     before = _expressions(ctx, data.group_name)
@@ -69,23 +69,23 @@ def _consumer(
     ctx.filters.subscribe(data.group_name, data.subscription_data_set, now_ms)
     for topic, expression in _expressions(ctx, data.group_name).items():
         if before.get(topic, expression) != expression:
-            ctx.hold.wake(topic, data.group_name)  # they wait for what nobody wants any more
+            ctx.hold.wake(topic, data.group_name)  # these pulls wait by the previous subscription
 
 
 def _expressions(ctx: Context, group: str) -> dict[str, tuple[str, str]]:
-    """By topic the filters of a group that is online: text and type."""
+    """Expression and type by topic of an online group."""
     live = ctx.clients.consumers.get(group)
     return {t: (s.sub_string, s.expression_type) for t, s in live.subscriptions.items()} if live is not None else {}
 
 
 def unregister(ctx: Context, connection: Connection, request: Command, header: h.UnregisterClient) -> Command:
-    """35."""
+    """Serve UNREGISTER_CLIENT (35)."""
     ctx.clients.unregister(connection, header.producer_group, header.consumer_group)
     return request.reply()
 
 
 def consumer_ids(ctx: Context, connection: Connection, request: Command, header: h.ConsumerGroupOnly) -> Command:
-    """38."""
+    """Serve GET_CONSUMER_LIST_BY_GROUP (38)."""
     group = ctx.clients.consumers.get(header.consumer_group)
     ids = group.client_ids() if group is not None else []
     if not ids:
@@ -94,7 +94,7 @@ def consumer_ids(ctx: Context, connection: Connection, request: Command, header:
 
 
 def check_client(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
-    """46: whether a filter that is no tag expression can be used here (FIL-03)."""
+    """Serve CHECK_CLIENT_CONFIG (46): whether an expression other than tags can be used here (FIL-03)."""
     asked = CheckClientRequest.decode(request.body)
     subscription = asked.subscription_data
     if subscription is not None:
@@ -104,14 +104,14 @@ def check_client(ctx: Context, connection: Connection, request: Command, header:
 
 
 def lock_queues(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
-    """41."""
+    """Serve LOCK_BATCH_MQ (41)."""
     asked = LockBatchRequest.decode(request.body)
     held = ctx.locks.lock(asked.consumer_group, asked.client_id, asked.mq_set, ctx.clock_ms())
     return request.reply(body=LockBatchResponse(held).encode())
 
 
 def unlock_queues(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
-    """42."""
+    """Serve UNLOCK_BATCH_MQ (42)."""
     asked = LockBatchRequest.decode(request.body)
     ctx.locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
     return request.reply()
@@ -122,7 +122,7 @@ def _connection(connection: Connection, info: ClientInfo) -> ConnectionBody:
 
 
 def language_name(number: int) -> str:
-    """The name of a language number; OTHER for an unknown one."""
+    """Name of a language code; OTHER if unknown."""
     try:
         return Language(number).name
     except ValueError:
@@ -132,7 +132,7 @@ def language_name(number: int) -> str:
 def consumer_connections(
     ctx: Context, connection: Connection, request: Command, header: h.GetConsumerConnectionList
 ) -> Command:
-    """203."""
+    """Serve GET_CONSUMER_CONNECTION_LIST (203)."""
     group = ctx.clients.consumers.get(header.consumer_group)
     if group is None:
         text = f"the consumer group[{header.consumer_group}] not online"
@@ -150,7 +150,7 @@ def consumer_connections(
 def producer_connections(
     ctx: Context, connection: Connection, request: Command, header: h.GetProducerConnectionList
 ) -> Command:
-    """204."""
+    """Serve GET_PRODUCER_CONNECTION_LIST (204)."""
     members = ctx.clients.producers.get(header.producer_group)
     if not members:
         text = f"the producer group[{header.producer_group}] not exist"
@@ -159,7 +159,7 @@ def producer_connections(
 
 
 def all_producers(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
-    """328."""
+    """Serve GET_ALL_PRODUCER_INFO (328)."""
     data = {
         group: [
             ProducerInfo(info.client_id, c.remote_address, language_name(info.language), info.version, info.heard_ms)

@@ -1,4 +1,7 @@
-"""Single messages: by key (12), by offset (33), and back to the broker after a failure (36). Source: spec 03 RTY-01..06."""
+"""Requests for single messages: query by key (12), view by offset (33), send back after a failure (36).
+
+Requirements: RTY-01..RTY-06, IX-03.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)
 
 
 def view(ctx: Context, connection: Connection, request: Command, header: h.ViewMessageById) -> Command:
-    """33."""
+    """Serve VIEW_MESSAGE_BY_ID (33)."""
     record = record_at(ctx, header.offset)
     if record is None:
         return request.reply(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")
@@ -41,7 +44,7 @@ def view(ctx: Context, connection: Connection, request: Command, header: h.ViewM
 
 
 def query(ctx: Context, connection: Connection, request: Command, header: h.QueryMessage) -> Command:
-    """12: records by key or unique key; the client looks at the keys itself, the index knows hashes only (IX-03)."""
+    """Serve QUERY_MESSAGE (12) by key or unique key; the index has only hashes, so clients must compare the keys (IX-03)."""
     count = _UNIQUE_QUERY_COUNT if header.unique_key_query else header.max_num
     found = ctx.store.query(header.topic, header.key, count, header.begin_timestamp, header.end_timestamp)
     answer = h.QueryMessageResponse(
@@ -54,7 +57,7 @@ def query(ctx: Context, connection: Connection, request: Command, header: h.Quer
 
 
 async def send_back(ctx: Context, connection: Connection, request: Command, header: h.ConsumerSendMsgBack) -> Command:
-    """36: a copy goes to the group's retry topic after a delay, or at once to its dead letters (RTY-02..06)."""
+    """Serve CONSUMER_SEND_MSG_BACK (36): store a copy in the group's retry topic, delayed, or in its DLQ (RTY-02..RTY-06)."""
     group = ctx.groups.find(header.group)
     if group is None:
         text = f"subscription group not exist, {header.group}"
@@ -80,7 +83,7 @@ async def send_back(ctx: Context, connection: Connection, request: Command, head
     config = ctx.topics.ensure_for_group(topic, width)
     if not config.perm & Perm.WRITE:
         raise response_error(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
-    queue_id %= max(config.read_queue_nums, 1)  # the topic may be older, and narrower, than the group's settings
+    queue_id %= max(config.read_queue_nums, 1)  # the topic may have fewer queues than the group's current settings
     delay_ms = _exact_delay_ms(request) if level else 0
     copy = _copy(ctx, original, topic, queue_id, 0 if delay_ms else level)
     result = ctx.timer.put(copy, ctx.clock_ms() + delay_ms) if delay_ms else ctx.store.put(copy)
@@ -91,7 +94,7 @@ async def send_back(ctx: Context, connection: Connection, request: Command, head
 
 
 def _exact_delay_ms(request: Command) -> int:
-    """What a client of ours adds to 36 for a delay that is no level (API-21); 0: none. Raises ResponseError 13."""
+    """Delay in ms that our own client adds to code 36 if it is not a level (API-21); 0 if absent. Raises ResponseError 13."""
     text = request.ext.get(EXACT_DELAY_FIELD)
     if text is None:
         return 0
@@ -102,7 +105,10 @@ def _exact_delay_ms(request: Command) -> int:
 
 
 def record_at(ctx: Context, offset: int) -> bytes | None:
-    """The record that starts at an offset. Bytes inside another record are none, whatever they look like: it says where it is."""
+    """The record that starts at this offset, else None.
+
+    A record holds its own offset, so bytes inside another record are not accepted even if they look like one.
+    """
     record = ctx.store.read_record(offset)
     if record is None or record[:8][4:] != _MAGIC or int.from_bytes(record[28:36], "big") != offset:
         return None
@@ -110,8 +116,8 @@ def record_at(ctx: Context, offset: int) -> bytes | None:
 
 
 def _copy(ctx: Context, original: Message, topic: str, queue_id: int, level: int) -> Message:
-    """The message once more, one failure older, under its delay level; level 0: as it is (RTY-04)."""
-    properties = original.properties_raw.decode(errors="surrogateescape")  # a batch may bring bytes that are no text
+    """Copy of a message for redelivery: reconsumeTimes + 1, stored under its delay level, or undelayed for level 0 (RTY-04)."""
+    properties = original.properties_raw.decode(errors="surrogateescape")  # a batch may hold invalid UTF-8
     if find(properties, PropertyKey.RETRY_TOPIC) is None:
         properties = with_property(properties, PropertyKey.RETRY_TOPIC, original.topic)
     if find(properties, PropertyKey.ORIGIN_MESSAGE_ID) is None:

@@ -1,4 +1,7 @@
-"""Offsets: of consumers (14, 15, 43), of queues (29..32), of delay levels (45). Source: spec 03 OF rows; spec 02 CQ rows."""
+"""Offset requests: of consumers (14, 15, 43), queues (29..32) and delay levels (45).
+
+Requirements: OF-04, OF-05.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from saturnmq.protocol.headers import messaging as h
 
 
 def query(ctx: Context, connection: Connection, request: Command, header: h.QueryConsumerOffset) -> Command:
-    """14: a group without an offset starts at 0 while the queue's first message is still in memory (OF-04)."""
+    """Serve QUERY_CONSUMER_OFFSET (14): without an offset, 0 while the queue's first message is still in memory (OF-04)."""
     topic, queue_id = header.topic, header.queue_id
     offset = ctx.offsets.get(topic, header.consumer_group, queue_id)
     if offset is not None:
@@ -26,7 +29,7 @@ def query(ctx: Context, connection: Connection, request: Command, header: h.Quer
 
 
 def update(ctx: Context, connection: Connection, request: Command, header: h.UpdateConsumerOffset) -> Command:
-    """15: only for a queue that is there, so that nothing is left behind a deleted topic (OF-05)."""
+    """Serve UPDATE_CONSUMER_OFFSET (15), only for an existing queue, so that no offsets remain of a deleted topic (OF-05)."""
     problem = topic_problem(header.topic) or group_problem(header.consumer_group)
     if problem is not None:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
@@ -43,32 +46,32 @@ def update(ctx: Context, connection: Connection, request: Command, header: h.Upd
 
 
 def all_consumer_offsets(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
-    """43."""
+    """Serve GET_ALL_CONSUMER_OFFSET (43)."""
     return request.reply(body=ctx.offsets.encode())
 
 
 def all_delay_offsets(ctx: Context, connection: Connection, request: Command, header: object) -> Command:
-    """45: how far each delay level is delivered."""
+    """Serve GET_ALL_DELAY_OFFSET (45): progress of each delay level."""
     return request.reply(body=ctx.delay.encode())
 
 
 def by_time(ctx: Context, connection: Connection, request: Command, header: h.SearchOffsetByTimestamp) -> Command:
-    """29."""
+    """Serve SEARCH_OFFSET_BY_TIMESTAMP (29)."""
     offset = ctx.store.offset_by_time(header.topic, header.queue_id, header.timestamp)
     return request.reply(ext={"offset": str(offset)})
 
 
 def maximum(ctx: Context, connection: Connection, request: Command, header: h.TopicQueue) -> Command:
-    """30."""
+    """Serve GET_MAX_OFFSET (30)."""
     return request.reply(ext={"offset": str(ctx.store.max_offset(header.topic, header.queue_id))})
 
 
 def minimum(ctx: Context, connection: Connection, request: Command, header: h.TopicQueue) -> Command:
-    """31."""
+    """Serve GET_MIN_OFFSET (31)."""
     return request.reply(ext={"offset": str(ctx.store.min_offset(header.topic, header.queue_id))})
 
 
 def earliest_store_time(ctx: Context, connection: Connection, request: Command, header: h.TopicQueue) -> Command:
-    """32: Unix ms, -1 for an empty queue."""
+    """Serve GET_EARLIEST_MSG_STORETIME (32): Unix ms, -1 for an empty queue."""
     first = ctx.store.min_offset(header.topic, header.queue_id)
     return request.reply(ext={"timestamp": str(ctx.store.store_time(header.topic, header.queue_id, first))})

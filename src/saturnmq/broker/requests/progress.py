@@ -1,6 +1,6 @@
-"""What an operator does with the progress of groups, and sees of their queues: 222, 303, 308, 314, 317, 321.
+"""Admin requests on the progress of consumer groups and on consume queues (222, 303, 308, 314, 317, 321).
 
-Source: spec 03 OF-06, OF-07; spec 05 codes 317 and 321.
+Requirements: OF-06, OF-07, RT-05.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from saturnmq.protocol.headers import messaging as h
 
 log = logging.getLogger(__name__)
 
-_LONG_MAX = 2**63 - 1  # a queue in which the compared group is not behind
-_TO_THE_END = -1  # as a time
-_UNITS_MAX = 4096  # of a queue in one answer
+_LONG_MAX = 2**63 - 1  # answered for a queue in which compareGroup is behind the minimum
+_TO_THE_END = -1  # timestamp for the end of the queue
+_UNITS_MAX = 4096  # units per response
 
 
 def reset(ctx: Context, connection: Connection, request: Command, header: h.ResetOffset) -> Command:
-    """222: the offsets of a time are pushed (220) to every member, who starts there; 206 when nobody is online.
+    """Serve INVOKE_BROKER_TO_RESET_OFFSET (222): push the offsets at a time (220) to every member; 206 if no member is online.
 
-    Without isForce no queue goes forward. A queue that the group has not committed yet starts at the time.
+    Without isForce no queue moves forward. A queue without a committed offset starts at the time.
     """
     topic, group = header.topic, header.group
     config = ctx.topics.get(topic)
@@ -84,7 +84,7 @@ def _offset_at(ctx: Context, topic: str, queue_id: int, time_ms: int) -> int:
 
 
 def time_span(ctx: Context, connection: Connection, request: Command, header: h.QueryConsumeTimeSpan) -> Command:
-    """303: first, last and consumed time of each queue, and how long the next message has waited."""
+    """Serve QUERY_CONSUME_TIME_SPAN (303): first, last and consumed time per queue, and how long the next message has waited."""
     config = ctx.topics.get(header.topic)
     if config is None:
         raise response_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
@@ -110,9 +110,10 @@ def _span(ctx: Context, config: TopicConfig, group: str, queue_id: int) -> Queue
 
 
 def correction(ctx: Context, connection: Connection, request: Command, header: h.QueryCorrectionOffset) -> Command:
-    """308: by queue the smallest offset of all groups; the largest number where compareGroup is behind that.
+    """Serve QUERY_CORRECTION_OFFSET (308): the smallest offset of all groups per queue.
 
-    Groups of filterGroups are left out of it (the original deletes their offsets by that), and offsets of messages that are gone.
+    2**63 - 1 where compareGroup is behind it. filterGroups are excluded (Apache RocketMQ deletes their offsets), as are offsets
+    of messages that were deleted.
     """
     left_out = {name for name in (header.filter_groups or "").split(",") if name}
     least: dict[int, int] = {}
@@ -129,9 +130,9 @@ def correction(ctx: Context, connection: Connection, request: Command, header: h
 
 
 async def clone(ctx: Context, connection: Connection, request: Command, header: h.CloneGroupOffset) -> Command:
-    """314: destGroup stands where srcGroup stands, for one topic or all that srcGroup consumed.
+    """Serve CLONE_GROUP_OFFSET (314): copy offsets of srcGroup to destGroup, for one topic or all that it has offsets for.
 
-    Unless offline, topics that an online srcGroup does not subscribe any more are left out.
+    Unless `offline`, topics that an online srcGroup does not subscribe any more are skipped.
     """
     problem = group_problem(header.dest_group)
     if problem is not None:
@@ -151,7 +152,7 @@ async def clone(ctx: Context, connection: Connection, request: Command, header: 
 def all_consume_stats(
     ctx: Context, connection: Connection, request: Command, header: h.GetBrokerConsumeStats
 ) -> Command:
-    """317: the progress of every group, by topic; with isOrder of ordered topics only."""
+    """Serve GET_BROKER_CONSUME_STATS (317): progress of every group by topic; with isOrder for ordered topics only."""
     result = ConsumeStatsList(broker_addr=ctx.address)
     for group in ctx.groups.table:
         found = []
@@ -168,7 +169,7 @@ def all_consume_stats(
 
 
 def queue_units(ctx: Context, connection: Connection, request: Command, header: h.QueryConsumeQueue) -> Command:
-    """321: units of a consume queue from an index on, and whether the tags that a group subscribed ask for each."""
+    """Serve QUERY_CONSUME_QUEUE (321): queue units from an index on, and whether the group's tag subscription matches each."""
     topic, queue_id = header.topic or "", header.queue_id
     queue = ctx.store.queues.get((topic, queue_id))
     if queue is None:

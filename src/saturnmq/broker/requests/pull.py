@@ -1,4 +1,7 @@
-"""Pulls, held ones included. Source: spec 03 BP-01..08, LP-01..04."""
+"""Pull requests (code 11), including those parked for long polling.
+
+Requirements: BP-01..BP-08, LP-01..LP-04.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,12 @@ _SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
 _COUNT_MAX: Final = 4096
 _BULK_BYTES_MAX: Final = (
     4 * 1024 * 1024
-)  # of an answer whose asker sent bulkBytes, which only our own readers of backlogs do
+)  # response limit if the request has bulkBytes, sent only by our own backlog readers
 _FIELDS: Final = (
     "consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag", "suspendTimeoutMillis", "subscription",
     "subVersion", "expressionType",
 )  # fmt: skip
-_HELD_CHARS_MAX: Final = 65_536  # of an expression that waits; longer ones are answered at once
+_HELD_CHARS_MAX: Final = 65_536  # limit of a parked pull's expression; longer ones are answered at once
 _CODES: Final = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
     GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -46,12 +49,12 @@ _CODES: Final = {
 
 
 def pull(ctx: Context, connection: Connection, request: Command) -> bytes | None:
-    """11. None when the request is held; it is answered later."""
+    """Serve 11. None if the request is parked; it is answered later."""
     return _pull(ctx, connection, request, may_hold=True)
 
 
 def resume(ctx: Context, held: Held) -> None:
-    """Answer a held pull; it is not held again (LP-04)."""
+    """Answer a parked pull; it is not parked again (LP-04)."""
     reply: Command | bytes | None
     try:
         reply = _pull(ctx, held.connection, held.request, may_hold=False)
@@ -83,7 +86,7 @@ def _pull(ctx: Context, connection: Connection, request: Command, *, may_hold: b
         accept_extension=wanted.by_extension,
     )
     code = _CODES.get(result.status)
-    if code is None:  # no such queue yet, or nothing in it
+    if code is None:  # the queue does not exist yet or is empty
         code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
     hold = may_hold and code == ResponseCode.PULL_NOT_FOUND and sys_flag & _SUSPEND and not request.is_oneway
     if hold and _held(ctx, connection, request, topic, queue_id, offset, wanted):
@@ -98,7 +101,7 @@ def _pull(ctx: Context, connection: Connection, request: Command, *, may_hold: b
 
 
 def _ask_elsewhere(ctx: Context, request: Command, group: str, offset: int, result: GetResult) -> bytes:
-    """A slave may be behind: the same offset once more, from the broker of the group's settings (BP-08)."""
+    """A slave may lag: let the client retry the same offset at the broker of the group's settings (BP-08)."""
     ctx.stats.get_miss += 1
     config = ctx.groups.table.get(group)
     offsets = (offset, result.min_offset, result.max_offset)
@@ -107,7 +110,7 @@ def _ask_elsewhere(ctx: Context, request: Command, group: str, offset: int, resu
 
 
 def _broker_to_ask(ctx: Context, group: str, result: GetResult) -> int:
-    """Id of the broker that the next pull goes to: the group's own, or that for slow groups when it is far behind (BP-06)."""
+    """Broker id for the next pull: the group's, or the one for slow consumption if the messages are on disk only (BP-06)."""
     config = ctx.groups.table.get(group)
     if config is None:
         return 0
@@ -132,7 +135,7 @@ def _answer(ctx: Context, request: Command, result: GetResult, code: ResponseCod
 def _held(
     ctx: Context, connection: Connection, request: Command, topic: str, queue_id: int, offset: int, wanted: Wanted
 ) -> bool:
-    """Whether the pull waits for a message from now on (LP-01)."""
+    """Park the pull until a message arrives; False if it may not wait (LP-01)."""
     wait_ms = ctx.settings.short_polling_ms
     if ctx.settings.long_polling:
         wait_ms = int64_or(request.ext, "suspendTimeoutMillis", 0)
@@ -153,7 +156,7 @@ def _held(
 def _checked(
     ctx: Context, connection: Connection, group: str, topic: str, queue_id: int, sys_flag: int, ext: dict[str, str]
 ) -> Wanted:
-    """The filter of an allowed pull. Raises ResponseError in the order of BP-01."""
+    """Check a pull and return its filter. Raises ResponseError in the order of BP-01."""
     if not ctx.settings.broker_permission & _READ:
         text = f"the broker[{ctx.store_host.ip}] pulling message is forbidden"
         raise response_error(ResponseCode.NO_PERMISSION, text)
@@ -192,7 +195,7 @@ def _no_topic(ctx: Context, connection: Connection, topic: str) -> ResponseError
 
 
 def _by_expression(ctx: Context, topic: str, text: str | None, kind: str | None) -> Wanted:
-    """The filter that a pull brings along. Raises ResponseError 23 or 1."""
+    """Filter of a pull that carries its own subscription. Raises ResponseError 23 or 1."""
     if is_tag_kind(kind):
         return _for_retry(ctx, topic, wanted_by_tags(text))
     matcher = matcher_of(text, kind)
@@ -201,14 +204,14 @@ def _by_expression(ctx: Context, topic: str, text: str | None, kind: str | None)
 
 
 def _for_retry(ctx: Context, topic: str, wanted: Wanted) -> Wanted:
-    """The filter for a group's retry topic; with filterSupportRetry by the topic on which a message failed (FIL-05)."""
+    """Filter for a retry topic: with filterSupportRetry, by the topic on which the message failed first (FIL-05)."""
     if ctx.settings.filter_support_retry and topic.startswith(RETRY_PREFIX):
         return wanted._replace(by_record=ctx.filters.for_retry(topic.removeprefix(RETRY_PREFIX)))
     return wanted
 
 
 def _by_group(ctx: Context, group: str, topic: str, version: int, broadcast_allowed: bool) -> Wanted:
-    """The filter that an online group subscribed. Raises ResponseError 24, 16, 25, 27, 28 or 1."""
+    """Filter that the online group subscribed. Raises ResponseError 24, 16, 25, 27, 28 or 1."""
     live = ctx.clients.consumers.get(group)
     if live is None:
         text = f"the consumer's group info not exist{_FAQ}"

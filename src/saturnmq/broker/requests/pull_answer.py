@@ -1,6 +1,8 @@
-"""The answer to a pull as the bytes of its frame: the records are copied once, from the log to where they are sent from.
+"""Encodes responses to pulls directly as frames; records are copied once, from the log into the send buffer.
 
-Equal, byte for byte, to what `encode_frame` makes of the same fields. Source: spec 03 BP-05; spec 00 section 3.
+The frame is byte for byte what `encode_frame` makes of the same fields.
+
+Requirements: BP-05.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _PREFIX: Final = struct.Struct(">iI")
 _I32: Final = struct.Struct(">i")
 _BINARY_WORD: Final = int(Serialization.ROCKETMQ) << 24
-_MARK: Final = 0x41424344  # where the opaque goes
-_DIGITS_MAX: Final = 20  # of a 64-bit number with its sign
+_MARK: Final = 0x41424344  # placeholder of the opaque
+_DIGITS_MAX: Final = 20  # of a 64-bit number with sign
 _LENGTHS: Final = tuple(_I32.pack(number) for number in range(_DIGITS_MAX + 1))
 
 
 def fields(broker_id: int, next_offset: int, min_offset: int, max_offset: int) -> dict[str, str]:
-    """extFields of every answer to a pull."""
+    """extFields of every pull response."""
     return {
         "suggestWhichBrokerId": str(broker_id),
         "nextBeginOffset": str(next_offset),
@@ -41,7 +43,7 @@ def frame(
     offsets: tuple[int, int, int],
     buffers: Sequence[bytes | memoryview] = (),
 ) -> bytes:
-    """The frame that answers request. offsets: next, min, max of the queue; buffers: the body in pieces."""
+    """Encode the response to a request. offsets: next, min and max of the queue. buffers: pieces of the body."""
     body_bytes = sum(map(len, buffers))
     if request.serialization is _JSON:
         header = _json_pattern(code, remark, broker_id) % (request.opaque, *offsets)
@@ -59,7 +61,7 @@ def frame(
 
 
 def _sample(serialization: Serialization, code: int, remark: str, broker_id: int, opaque: int) -> bytes:
-    """The header of an answer whose offsets are 0."""
+    """The header of a response whose offsets are 0."""
     command = Command(
         code,
         ext=fields(broker_id, 0, 0, 0),
@@ -73,14 +75,17 @@ def _sample(serialization: Serialization, code: int, remark: str, broker_id: int
 
 @lru_cache(maxsize=256)
 def _binary_parts(code: int, remark: str, broker_id: int) -> tuple[bytes, bytes, bytes, bytes, bytes, int]:
-    """What stands before the opaque, from there to the length of extFields, between the offsets; bytes of extFields but these."""
+    """Parts of a binary header: before the opaque, between opaque and extFields length, and up to each of the three offsets.
+
+    The last item is the length of extFields without the digits of the offsets.
+    """
     header = _sample(Serialization.ROCKETMQ, code, remark, broker_id, 0)
     middle_end = 17 + len(remark.encode())
     entries = header[middle_end + 4 :]
     ends = [entries.index(name) + len(name) for name in (b"nextBeginOffset", b"minOffset", b"maxOffset")]
     to_next, to_min, to_max = (
         entries[: ends[0]],
-        entries[ends[0] + 5 : ends[1]],  # behind a length of 1 and the digit 0
+        entries[ends[0] + 5 : ends[1]],  # skips the length (1) and the digit 0 of the previous offset
         entries[ends[1] + 5 : ends[2]],
     )
     fixed_bytes = len(to_next) + len(to_min) + len(to_max) + 3 * 4
@@ -89,7 +94,7 @@ def _binary_parts(code: int, remark: str, broker_id: int) -> tuple[bytes, bytes,
 
 @lru_cache(maxsize=256)
 def _json_pattern(code: int, remark: str, broker_id: int) -> bytes:
-    """A header whose opaque and three offsets are %d."""
+    """JSON header with %d for opaque and the three offsets."""
     header = _sample(_JSON, code, remark, broker_id, _MARK).replace(b"%", b"%%")
     for sample in (f'"opaque":{_MARK},', '"nextBeginOffset":"0"', '"minOffset":"0"', '"maxOffset":"0"'):
         number = str(_MARK) if sample.startswith('"opaque"') else "0"

@@ -1,4 +1,7 @@
-"""Questions that only a consumer can answer, handed on to it: 223 as 221, 307, 309. Source: spec 03 CA-15, section 15."""
+"""Relays admin requests to a live consumer: status (223, as 221), running info (307), direct consumption (309).
+
+Requirements: CA-15, RT-08.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,14 @@ STATUS_TIMEOUT_MS: Final = 5_000
 async def running_info(
     ctx: Context, connection: Connection, request: Command, header: h.GetConsumerRunningInfo
 ) -> Command:
-    """307: what a consumer says about itself."""
+    """Serve GET_CONSUMER_RUNNING_INFO (307)."""
     return await _relayed(ctx, request, header.consumer_group, header.client_id, dict(request.ext), request.body)
 
 
 async def consume_directly(
     ctx: Context, connection: Connection, request: Command, header: h.ConsumeMessageDirectly
 ) -> Command:
-    """309: a consumer is given one message, out of turn, and says what became of it."""
+    """Serve CONSUME_MESSAGE_DIRECTLY (309): let one consumer process a given message and report the result."""
     try:
         _, offset = parse_offset_message_id(header.msg_id or "")
     except SaturnError as error:
@@ -45,7 +48,7 @@ async def consume_directly(
 async def _relayed(
     ctx: Context, request: Command, group: str, client_id: str, ext: dict[str, str], body: bytes | None
 ) -> Command:
-    """The answer of one member; 207 when it says nothing within RELAY_TIMEOUT_MS, 1 when it is not there."""
+    """Response of one member; 207 if it does not answer within RELAY_TIMEOUT_MS, 1 if it is not online."""
     live = ctx.clients.consumers.get(group)
     members = live.members.items() if live is not None else ()
     member = next((c for c, info in members if info.client_id == client_id), None)
@@ -66,7 +69,10 @@ async def _relayed(
 async def consumer_status(
     ctx: Context, connection: Connection, request: Command, header: h.GetConsumerStatus
 ) -> Command:
-    """223: the offsets that members hold (221), of clientAddr (a client id) or of all; who does not answer is left out."""
+    """Serve INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): current offsets of the members (221).
+
+    clientAddr, a client id, selects one member; members that do not answer are omitted.
+    """
     live = ctx.clients.consumers.get(header.group)
     if live is None or not live.members:
         text = f"No Any Consumer online in the consumer group: [{header.group}]"

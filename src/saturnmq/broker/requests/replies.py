@@ -1,4 +1,7 @@
-"""Replies to requests (324, 325): pushed to the client that asked (326), and stored. Source: spec 03 RR-02..04."""
+"""Replies to request messages (324, 325): pushed to the requester (326), and stored.
+
+Requirements: RR-02..RR-04.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ PUSH_TIMEOUT_MS: Final = 10_000
 
 
 async def send_reply(ctx: Context, connection: Connection, request: Command) -> Command:
-    """324, 325: answered when the requester has confirmed the reply, or with why it does not have it."""
+    """Serve 324 and 325; answers once the requester has confirmed the reply, or with the reason why it did not."""
     ext = short_fields(request)
     base = ctx.answers.base()
     try:
@@ -51,7 +54,7 @@ async def send_reply(ctx: Context, connection: Connection, request: Command) -> 
 
 
 def _push_of(ctx: Context, connection: Connection, request: Command, ext: dict[str, str], queue_id: int) -> Command:
-    """The request to the client that waits for this reply."""
+    """The push request to the client that waits for this reply."""
     now = ctx.clock_ms()
     header = PushReplyMessage(
         producer_group=ext["a"],
@@ -75,7 +78,7 @@ def _push_of(ctx: Context, connection: Connection, request: Command, ext: dict[s
 def _stored(
     ctx: Context, connection: Connection, request: Command, ext: dict[str, str], config: TopicConfig, queue_id: int
 ) -> dict[str, str]:
-    """Store the reply; where it is. Whether that works changes nothing for who replies (RR-04)."""
+    """Store the reply and return its position; a failure is logged but does not affect the replier's response (RR-04)."""
     nowhere = {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0"}
     if not ctx.settings.store_replies:
         return nowhere
@@ -87,7 +90,7 @@ def _stored(
 
 
 async def _push(ctx: Context, properties: str, push: Command) -> str | None:
-    """Bring it to the requester; None, or why that failed."""
+    """Push the reply to the requester; None, or why it failed."""
     client_id = find(properties, PropertyKey.REPLY_TO_CLIENT)
     if client_id is None:
         return f"reply message properties[{PropertyKey.REPLY_TO_CLIENT}] is null"
@@ -95,9 +98,7 @@ async def _push(ctx: Context, properties: str, push: Command) -> str | None:
     if requester is None:
         return f"push reply message fail, channel of <{client_id}> not found."
     try:
-        answer = await requester.invoke(
-            push, PUSH_TIMEOUT_MS, limited=False
-        )  # replyThreadPoolQueueCapacity is the bound
+        answer = await requester.invoke(push, PUSH_TIMEOUT_MS, limited=False)  # bounded by replyThreadPoolQueueCapacity
     except SaturnError as error:
         return f"push reply message to {client_id} fail: {error}"
     if answer.code != ResponseCode.SUCCESS:

@@ -1,8 +1,9 @@
-"""Sends: codes 10, 310, 320, whatever they hold. It works on extFields as they are and builds few objects.
+"""Sends (codes 10, 310, 320): the reference implementation for every kind of message.
 
-This is the reference implementation; `send_fast` answers most single messages and must do what is done here.
+Works on extFields directly and creates few objects. `send_fast` answers most single messages and must leave the same bytes in
+the store and on the wire.
 
-Source: spec 01 sections 4 and 5.
+Requirements: SND-01..SND-16, BAT-04..BAT-06.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _MULTI_TAGS: Final = int(SysFlag.MULTI_TAGS)
 _COMMIT: Final = int(SysFlag.COMMIT)
 NOT_HOSTS: Final = ~int(
     SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
-)  # they tell a record's layout: not the sender's to set
+)  # they describe the record's layout; a sender must not set them
 V1: Final = {
     "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId",
     "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes", "k": "unitMode",
@@ -67,7 +68,7 @@ _STATUS_CODES: Final = {
 
 
 def send(ctx: Context, connection: Connection, request: Command) -> Command | Later | Coroutine[Any, Any, Command]:
-    """10, 310, 320. With ASYNC_FLUSH the answer is made at once, else when the message is durable (SND-15)."""
+    """Serve 10, 310 and 320. Answers at once with ASYNC_FLUSH, else when the message is durable (SND-15)."""
     ext = short_fields(request)
     base = ctx.answers.base()
     try:
@@ -91,7 +92,10 @@ def send(ctx: Context, connection: Connection, request: Command) -> Command | La
 
 
 def answer_later(ctx: Context, result: PutResult, made: Callable[[PutStatus], Command | bytes]) -> Later:
-    """The answer, made of the status, when the message is on disk, and so is its topic, if that was made a moment ago."""
+    """Answer once the message is confirmed by the store, and its topic durable if that was just created.
+
+    made builds the response from the final status.
+    """
     later = Later()
     ctx.waiting_sends += 1
 
@@ -104,18 +108,18 @@ def answer_later(ctx: Context, result: PutResult, made: Callable[[PutStatus], Co
 
 
 def give(ctx: Context, later: Later, reply: Command | bytes) -> None:
-    """The answer to a send, once topics that were made a moment ago are on disk."""
+    """Complete a send with its response, once topics created just before are durable."""
     later.answer(_after_topics(ctx, reply) if ctx.topics.saver.writing else reply)
 
 
 async def _after_topics(ctx: Context, reply: Command | bytes) -> Command:
-    with contextlib.suppress(StoreError):  # logged where it is noticed; the message is stored all the same
+    with contextlib.suppress(StoreError):  # already logged by the state writer; the message is stored anyway
         await ctx.topics.saver.saved()
     return reply if isinstance(reply, Command) else FrameDecoder().feed(reply)[0]
 
 
 def short_fields(request: Command) -> dict[str, str]:
-    """extFields by the one-letter names of the second version."""
+    """extFields under the one-letter names of the V2 header."""
     ext = request.ext
     if request.code in _LONG_NAMES:
         return {short: ext[name] for short, name in V1.items() if name in ext}
@@ -123,7 +127,7 @@ def short_fields(request: Command) -> dict[str, str]:
 
 
 def refusal(request: Command, error: Exception, base: dict[str, str]) -> Command:
-    """The answer to a send that is not taken."""
+    """Response for a rejected send."""
     if isinstance(error, ResponseError):
         return request.reply(error.code or ResponseCode.SYSTEM_ERROR, error.remark, base)
     if isinstance(error, KeyError):
@@ -137,7 +141,7 @@ def refusal(request: Command, error: Exception, base: dict[str, str]) -> Command
 
 
 def place_of(ctx: Context, connection: Connection, ext: dict[str, str]) -> tuple[TopicConfig, int]:
-    """Settings of the topic, and the queue, that a send goes to. Raises one of REFUSALS (SND-03..07)."""
+    """Topic settings and queue id of a send. Raises one of REFUSALS (SND-03..SND-07)."""
     topic = ext["b"]
     queue_id = int32(ext, "e")
     config = ctx.topics.table.get(topic)
@@ -156,7 +160,7 @@ def place_of(ctx: Context, connection: Connection, ext: dict[str, str]) -> tuple
 
 
 def describe(config: TopicConfig) -> str:
-    """A topic's settings as the original prints them."""
+    """Topic settings in the format of Apache RocketMQ's log and error texts."""
     return (
         f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
         f"writeQueueNums={config.write_queue_nums}, perm={perm_text(config.perm)}, "
@@ -166,12 +170,12 @@ def describe(config: TopicConfig) -> str:
 
 
 def perm_text(perm: int) -> str:
-    """`RW-` and the like."""
+    """Permission as text, e.g. `RW-`."""
     return f"{'R' if perm & Perm.READ else '-'}{'W' if perm & Perm.WRITE else '-'}{'X' if perm & Perm.INHERIT else '-'}"
 
 
 def refused_at_arrival(ctx: Context, request: Command, base: dict[str, str]) -> Command | None:
-    """Not yet in service, store busy, or too many sends under way (SND-02, REM-13, REM-14)."""
+    """Reject a send if the broker is not in service yet, its store is busy, or too many sends wait (SND-02, REM-13, REM-14)."""
     settings = ctx.settings
     if settings.accept_send_from_ms and ctx.clock_ms() < settings.accept_send_from_ms:
         text = f"broker unable to service, until {settings.accept_send_from_ms}"
@@ -189,7 +193,7 @@ def refused_at_arrival(ctx: Context, request: Command, base: dict[str, str]) -> 
 
 
 def _topic_for(ctx: Context, topic: str, ext: dict[str, str]) -> TopicConfig:
-    """The settings of a topic that is not in the table, or may not be sent to. Raises ResponseError (SND-04..06)."""
+    """Settings of a topic that is not in the table or not allowed for sends. Raises ResponseError (SND-04..SND-06)."""
     problem = topic_problem(topic)
     if problem is not None:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
@@ -215,7 +219,7 @@ def _topic_for(ctx: Context, topic: str, ext: dict[str, str]) -> TopicConfig:
 def put_one(
     ctx: Context, connection: Connection, request: Command, ext: dict[str, str], config: TopicConfig, queue_id: int
 ) -> tuple[PutResult, bool]:
-    """Store a single message; its result, and whether the sender waits for durability."""
+    """Store a single message; returns the result and whether the sender waits for durability."""
     properties = ext.get("i") or ""
     topic = config.topic_name
     wait = True
@@ -241,7 +245,7 @@ def put_one(
     if half:
         stored = as_half(topic, queue_id, stored, ext["a"])
         topic, queue_id, sys_flag = HALF_TOPIC, 0, sys_flag & ~TRANSACTION_MASK
-    elif "DEL" in stored:  # DELAY, TIMER_DELAY_SEC and their like
+    elif "DEL" in stored:  # DELAY, TIMER_DELAY_SEC and others
         topic, queue_id, stored, deliver_ms = _delayed(ctx, topic, queue_id, stored, sys_flag)
     body = request.body or b""
     message = Message(
@@ -269,7 +273,7 @@ def put_one(
 def _put_batch(
     ctx: Context, connection: Connection, request: Command, ext: dict[str, str], config: TopicConfig, queue_id: int
 ) -> tuple[PutResult, bool]:
-    """Store all messages of a batch, or none (BAT-04..06)."""
+    """Store all messages of a batch or none (BAT-04..BAT-06)."""
     limit = ctx.store.settings.message_bytes_max
     raw = request.body or b""
     if len(raw) > limit:
@@ -306,8 +310,11 @@ def _put_batch(
 
 
 def _is_half(ctx: Context, properties: str, reconsume: int) -> bool:
-    """Whether a message is the first half of a transaction (TX-03). Old clients leave the mark in copies that they send to a
-    retry topic: those are none. Raises ResponseError where transactions are not allowed (SND-12)."""
+    """Whether a message is a half message of a transaction (TX-03).
+
+    Copies that old clients send to a retry topic still have the property; they are not. Raises ResponseError if transactions
+    are not allowed (SND-12).
+    """
     if (find(properties, PropertyKey.TRAN_MSG) or "").lower() != "true":
         return False
     if reconsume > 0 and (find(properties, PropertyKey.DELAY) or "0") != "0":
@@ -321,21 +328,23 @@ def _is_half(ctx: Context, properties: str, reconsume: int) -> bool:
 def _delayed(
     ctx: Context, topic: str, queue_id: int, properties: str, sys_flag: int
 ) -> tuple[str, int, str, int | None]:
-    """Where a message with the property DELAY is stored: under its level, but for dead letters, and for the prepared and
-    rolled back parts of a transaction (ST-08, DLY-02). And until when (Unix ms), if it is for a time and no level."""
+    """Topic, queue, properties and delivery time (Unix ms, None if by level or now) of a message with a delay property.
+
+    It is stored under its delay level; dead letters and prepared or rolled-back messages are not delayed (ST-08, DLY-02).
+    """
     if topic.startswith(DLQ_PREFIX):
         return topic, queue_id, without(properties, PropertyKey.DELAY), None
     if sys_flag & TRANSACTION_MASK not in (0, _COMMIT):
         return topic, queue_id, properties, None
     place = scheduled(topic, queue_id, properties, ctx.delay.level_max)
-    timed = place[0] == topic and not topic.startswith(RETRY_PREFIX)  # a copy for a retry had its time
+    timed = place[0] == topic and not topic.startswith(RETRY_PREFIX)  # the delay of a retry copy is over
     return *place, deliver_ms_of(properties, ctx.clock_ms()) if timed else None
 
 
 def _retry_target(
     ctx: Context, request: Command, ext: dict[str, str], topic: str, queue_id: int, reconsume: int
 ) -> tuple[str, int]:
-    """Where a message for a retry topic goes: there, or to the dead letters when it was tried too often (SND-09)."""
+    """Topic and queue for a send to a retry topic; the dead-letter queue after too many attempts (SND-09)."""
     most = _group_of(ctx, topic).retry_max_times
     if request.version >= VERSION_MAX_RECONSUME:
         most = int32_or(ext, "l", most)
@@ -347,7 +356,7 @@ def _retry_target(
 
 
 def _group_of(ctx: Context, retry_topic: str) -> SubscriptionGroupConfig:
-    """The settings of a retry topic's group. Raises ResponseError 26."""
+    """Settings of a retry topic's group. Raises ResponseError 26."""
     group = retry_topic[len(RETRY_PREFIX) :]
     config = ctx.groups.find(group)
     if config is None:
@@ -357,7 +366,7 @@ def _group_of(ctx: Context, retry_topic: str) -> SubscriptionGroupConfig:
 
 
 def born_host(connection: Connection) -> Host:
-    """The peer's address as a record holds it; made once per connection."""
+    """The peer's address as stored in records; computed once per connection."""
     host = connection.attributes.get("host")
     if host is None:
         ip, _, port = connection.remote_address.rpartition(":")
@@ -368,12 +377,12 @@ def born_host(connection: Connection) -> Host:
 async def _answer_when_durable(
     ctx: Context, request: Command, result: PutResult, queue_id: int, *, at_once: bool
 ) -> Command:
-    """The answer when the message is on disk, and so is its topic, if that was made a moment ago."""
+    """Answer when the message is durable, and its topic if that was just created."""
     ctx.waiting_sends += 1
     try:
         status = result.status if at_once else await ctx.store.wait_confirmed(result)
         if ctx.topics.saver.writing:
-            with contextlib.suppress(StoreError):  # logged where it is noticed; the message is stored all the same
+            with contextlib.suppress(StoreError):  # already logged by the state writer; the message is stored anyway
                 await ctx.topics.saver.saved()
     finally:
         ctx.waiting_sends -= 1
@@ -381,7 +390,7 @@ async def _answer_when_durable(
 
 
 def answer(ctx: Context, request: Command, result: PutResult, status: PutStatus, queue_id: int) -> Command:
-    """The response of spec 01 section 4.1; a message that is stored has its place in it (SND-13)."""
+    """Response by put status (spec 01 section 4.1); for a stored message it has queue and offsets (SND-13)."""
     code = _STATUS_CODES.get(status, ResponseCode.SYSTEM_ERROR)
     if result.physical_offset >= 0 and code in (0, 10, 11, 12):
         offsets = result.physical_offsets or (result.physical_offset,)
@@ -406,6 +415,6 @@ def _remark(ctx: Context, status: PutStatus, reason: str) -> str:
         )
     if status is PutStatus.OS_PAGE_CACHE_BUSY:
         return "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
-    if not reason and ctx.store.failure is not None:  # it came while the sender waited (DUR-06)
+    if not reason and ctx.store.failure is not None:  # failed while the sender waited (DUR-06)
         reason = ctx.store.failure.message
     return f"UNKNOWN_ERROR {reason}".strip()

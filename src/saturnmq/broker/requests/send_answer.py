@@ -1,7 +1,8 @@
-"""The answer to a stored send, as the bytes of its frame. Equal, byte for byte, to what `encode_frame` makes of the fields.
+"""Encodes responses to stored sends directly as frames, byte for byte what `encode_frame` makes of the same fields.
 
-Within one broker these answers differ in opaque, queue, queue offset and physical offset only, so the rest is formatted once.
-Source: spec 01 section 4.1, SND-13; spec 00 section 3.
+Responses of one broker differ only in opaque, queue id, queue offset and physical offset, so the rest is formatted once.
+
+Requirements: SND-13, BAT-05.
 """
 
 from __future__ import annotations
@@ -16,30 +17,30 @@ from saturnmq.protocol.frames.command import Command, Serialization, encode_fram
 _JSON: Final = Serialization.JSON
 _I32: Final = struct.Struct(">i")
 _PREFIX: Final = struct.Struct(">ii")
-_PATTERNS_MAX: Final = 4096  # a broker has that many queue ids at most in use
+_PATTERNS_MAX: Final = 4096  # limit on cached patterns, one per queue id
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
-_MARK: Final = 0x41424344  # "ABCD" in a binary header, where the opaque of an answer goes
-_PLACE: Final = 8 + 5  # of the opaque in a frame with a binary header
+_MARK: Final = 0x41424344  # "ABCD", placeholder of the opaque in a binary header
+_PLACE: Final = 8 + 5  # position of the opaque in a frame with a binary header
 
 
 class SendAnswers:
-    """Answers of one broker: its region, whether it traces, and the first half of its message ids."""
+    """Response encoder of one broker: region, trace flag and message id prefix are fixed."""
 
     __slots__ = ("_base", "_binary", "_id_prefix", "_ids", "_json")
 
     def __init__(self, region_id: str, trace_on: bool, id_prefix: str) -> None:
         self._base = {"MSG_REGION": region_id, "TRACE_ON": "true" if trace_on else "false"}
         self._id_prefix = id_prefix
-        self._ids = (1, id_prefix + "%016X")  # how many ids the last answer had, and their pattern
-        self._binary: dict[int, tuple[int, int, bytes]] = {}  # queue id -> queue offsets from, below; pattern
+        self._ids = (1, id_prefix + "%016X")  # number of ids in the last response, and their format
+        self._binary: dict[int, tuple[int, int, bytes]] = {}  # queue id -> (lowest queue offset, end, pattern)
         self._json: dict[int, bytes] = {}
 
     def base(self) -> dict[str, str]:
-        """extFields of every answer, also of a refusal."""
+        """extFields of every response, including errors."""
         return self._base.copy()
 
     def fields(self, queue_id: int, queue_offset: int, physical_offsets: Sequence[int]) -> dict[str, str]:
-        """extFields of the answer; a batch's message ids are joined by commas (BAT-05)."""
+        """extFields of a response for a stored message; ids of a batch are joined by commas (BAT-05)."""
         count = len(physical_offsets)
         if count != self._ids[0]:
             self._ids = count, ",".join([self._id_prefix + "%016X"] * count)
@@ -74,12 +75,12 @@ class SendAnswers:
         return encode_frame(Command(0, ext=ext, opaque=opaque, flag=_RESPONSE, serialization=serialization))
 
     def _sample(self, queue_id: int, queue_offset: int, serialization: Serialization) -> bytes:
-        """An answer whose physical offset is 0 and whose opaque is _MARK."""
+        """A response with physical offset 0 and opaque _MARK."""
         ext = self.fields(queue_id, queue_offset, (0,))
         return encode_frame(Command(0, ext=ext, opaque=_MARK, flag=_RESPONSE, serialization=serialization))
 
     def _binary_pattern(self, queue_id: int, queue_offset: int) -> tuple[int, int, bytes]:
-        """For queue offsets with as many digits as this one: they decide the lengths in a frame."""
+        """Build the pattern for queue offsets with as many digits as this one; the digits determine the lengths in the frame."""
         digits = len(str(queue_offset))
         frame = self._sample(queue_id, queue_offset, Serialization.ROCKETMQ)
         at = frame.rindex(self._id_prefix.encode() + b"0" * 16) + len(self._id_prefix)
@@ -107,5 +108,5 @@ class SendAnswers:
 
 
 def _literal(text: bytes) -> bytes:
-    """Text for a pattern, where % is written twice."""
+    """Escape % for a pattern."""
     return text.replace(b"%", b"%%")

@@ -1,10 +1,12 @@
-"""Codes 10 and 310, single messages for an existing topic, answered at once or when durable: the fast path.
+"""Fast path of sends (codes 10, 310): single messages for an existing topic, answered at once or when durable.
 
-What follows from the part of a header that a producer repeats is worked out once per header template (`ParsedTemplate`). It takes
+What follows from the part of a header that a producer repeats is computed once per header template (`ParsedTemplate`). Accepts
 messages as real clients send them: either header serialization, any user properties, tags and keys, in any order. What needs
 more than a record (a new topic, a delay, a transaction, a retry, a busy store) goes to `send.send`, the reference
-implementation: for any request both leave the same bytes in the store and on the wire. A new rule for sends belongs there;
-when it concerns a property or a field, exclude it here. Source: spec 01 section 4, SND-01..15.
+implementation. For any request both leave the same bytes in the store and on the wire. A new rule for sends belongs there;
+if it concerns a property or a field, exclude it here.
+
+Requirements: SND-01..SND-15.
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _V1: Final = int(RequestCode.SEND_MESSAGE)
 _PUT_OK: Final = PutStatus.PUT_OK
 _QUEUE_IDS: Final = {str(number).encode(): number for number in range(1024)}
-_BORN_DIGITS_MAX: Final = 18  # more may not fit 64 bits
+_BORN_DIGITS_MAX: Final = 18  # 19 digits may exceed 64 bits
 
 
 class ParsedTemplate:
-    """What the shared part of a header says. queue and born are indexes into `TemplateCommand.values`."""
+    """Fields that all requests of a header template share. queue and born are indexes into `TemplateCommand.values`."""
 
     __slots__ = ("born", "born_ms", "born_text", "flag", "queue", "reconsume", "sys_flag", "topic")
 
@@ -44,12 +46,12 @@ class ParsedTemplate:
         self.sys_flag = int32(ext, "f") & reference.NOT_HOSTS
         self.flag = int32(ext, "h")
         self.reconsume = int32_or(ext, "j", 0)
-        self.born_text: bytes | None = None  # of the last message: many share their millisecond
+        self.born_text: bytes | None = None  # of the last message: many messages have the same millisecond
         self.born_ms = 0
 
 
 def parse(template: HeaderTemplate) -> ParsedTemplate | None:
-    """What requests of this template share; None when the fast path does not take them."""
+    """Parse the shared fields of a template; None if the fast path does not support it."""
     shared, names = template.shared, template.names
     if template.code == _V1:
         shared = {short: shared[name] for short, name in reference.V1.items() if name in shared}
@@ -69,7 +71,7 @@ def parse(template: HeaderTemplate) -> ParsedTemplate | None:
 def send(
     ctx: Context, connection: Connection, request: Command
 ) -> Command | bytes | Later | Coroutine[Any, Any, Command]:
-    """The answer, or its frame; an empty one to a one-way request."""
+    """Serve a send. Returns a response, its encoded frame (empty for a one-way request), or one that completes later."""
     if type(request) is TemplateCommand:
         template = request.template
         parsed = template.parsed
@@ -85,7 +87,7 @@ def send(
 def _send(
     ctx: Context, connection: Connection, request: TemplateCommand, parsed: ParsedTemplate
 ) -> Command | bytes | Later | None:
-    """Store the message; None, with nothing done yet, when the reference implementation has to."""
+    """Store the message; None, without side effects, if the reference implementation has to handle it."""
     store, topics = ctx.store, ctx.topics
     values = request.values
     queue_id = _QUEUE_IDS.get(values[parsed.queue])
@@ -115,7 +117,7 @@ def _send(
     if "CLUSTER\x01" in properties:
         properties = take(properties, "CLUSTER")[0]
     if (
-        ("DEL" in properties and is_set(properties, reference.DELAYS))  # part of all their names, and of users' words
+        ("DEL" in properties and is_set(properties, reference.DELAYS))  # part of each name, and maybe of other text
         or ("TRAN_MSG\x01" in properties and (find(properties, "TRAN_MSG") or "").lower() == "true")
     ):
         return None
@@ -151,7 +153,7 @@ def _send(
 
 
 def _put_soon(ctx: Context, store: LedgerStore, request: TemplateCommand, message: Message) -> Later:
-    """In the proposal of this event-loop iteration; answered when the group has committed it."""
+    """Add the message to the proposal of this event-loop iteration; answers when the group has committed it."""
     later, queue_id = Later(), message.queue_id
     ctx.waiting_sends += 1
 

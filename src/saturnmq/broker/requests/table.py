@@ -1,7 +1,9 @@
-"""The only list of request codes that a broker serves: header, handler, ports.
+"""Request codes that a broker serves: header, handler and ports of each.
 
-A code that is not here is answered with REQUEST_CODE_NOT_SUPPORTED (REM-10). Every code has one handler and runs on the one event
-loop; the pools of the original became bounds: sends that wait for the disk, pulls that are held (REM-12..14).
+A code that is not listed is answered with REQUEST_CODE_NOT_SUPPORTED. All handlers run on one event loop; the bounds of Apache
+RocketMQ's thread pools became limits on sends that wait for durability and on parked pulls.
+
+Requirements: REM-10, REM-12..REM-14, REM-28.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ Handler = Callable[..., Answer]
 
 
 class Ports(Enum):
-    """Where a code is served."""
+    """Listen ports on which a code is served."""
 
     BOTH = "both"
     MAIN = "main"  # not on the fast port (REM-28)
 
 
 class Route(NamedTuple):
-    """One code. header None: the handler reads extFields itself, for speed."""
+    """Route of one code. header None: the handler reads extFields itself, for speed."""
 
     code: RequestCode
     header: type[Any] | None

@@ -1,4 +1,7 @@
-"""Transactions: their end (37), and another chance for one that the broker gave up (323). Source: spec 03 TX-04, TX-08."""
+"""Transaction requests: commit or rollback (37), resume checks of a discarded half message (323).
+
+Requirements: TX-04, TX-08.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _ENDS: Final = (int(SysFlag.COMMIT), int(SysFlag.ROLLBACK))
 
 
 def end(ctx: Context, connection: Connection, request: Command, header: h.EndTransaction) -> Command | None:
-    """37: usually one-way. A producer that does not know is not answered, and asked again."""
+    """Serve END_TRANSACTION (37), usually one-way. An undecided producer gets no response and is checked again."""
     if header.commit_or_rollback == _UNKNOWN:
         log.debug("producer does not know yet key=%s peer=%s", header.transaction_id, connection.remote_address)
         return None
@@ -35,7 +38,7 @@ def end(ctx: Context, connection: Connection, request: Command, header: h.EndTra
 
 
 def resume(ctx: Context, connection: Connection, request: Command, header: h.ResumeCheckHalfMessage) -> Command:
-    """323: a message of TRANS_CHECK_MAX_TIME_TOPIC becomes a half message again."""
+    """Serve RESUME_CHECK_HALF_MESSAGE (323): move a message of TRANS_CHECK_MAX_TIME_TOPIC back to the half topic."""
     try:
         _, physical = parse_offset_message_id(header.msg_id or "")
     except MessageError as error:
