@@ -1,4 +1,4 @@
-"""Certificates for tests of TLS."""
+"""Self-signed certificates for TLS tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 
 def write_certificate(folder: Path, name: str, address: str = "127.0.0.1") -> tuple[Path, Path]:
-    """A self-signed certificate for an address and its key, as PEM files."""
+    """Write a self-signed certificate for an IP address and its key as PEM files; returns both paths. Valid for one day."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)

@@ -1,4 +1,4 @@
-"""Ports for servers that are started later, or again."""
+"""Allocates ports for servers that start later or restart."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import random
 import socket
 from collections.abc import Sequence
 
-# Below the range from which systems give ports to outgoing connections (32768 up on Linux, 49152 on others): one of those could
-# be given away while its server is not there yet, or down for a moment, even to a client that looks for that very server.
+# Below the ephemeral range (32768 and up on Linux, 49152 elsewhere): the system could give such a port to an outgoing connection
+# while its server is not started yet or is restarting, even to a client that connects to that very server.
 FIRST, LAST = 15_000, 31_999
 
 
 def free_port(offsets: Sequence[int] = (0,)) -> int:
-    """A port P on which every P + offset can be bound now."""
+    """A port P such that every P + offset can be bound now."""
     for _ in range(500):
         port = random.randint(FIRST, LAST)
         if all(_is_free(port + offset) for offset in offsets):
@@ -21,7 +21,7 @@ def free_port(offsets: Sequence[int] = (0,)) -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different ports."""
+    """`count` different free ports."""
     found: list[int] = []
     while len(found) < count:
         port = free_port()

@@ -1,4 +1,4 @@
-"""Where tests find the recorded bytes, the requirements and the harness of this repository."""
+"""Paths of the recorded bytes, the requirements and the test harness in this repository."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SPEC = _TESTS.parent / "docs" / "spec"
 
 
 def with_harness() -> dict[str, str]:
-    """The environment in which a Python program of its own can import `harness`."""
+    """Environment variables with which a separate Python process can import `harness`."""
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(_TESTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),

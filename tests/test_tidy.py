@@ -1,4 +1,4 @@
-"""The house rules that a machine can check. Old sins stand in the tables below, which may only shrink."""
+"""Checks the code conventions that a machine can check. Known exceptions are in the tables below, which may only shrink."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKAGES = {
 TOP_LEVEL = {"__init__.py", "cli.py", "cli_output.py", "cli_store.py", "sync.py", "py.typed"}
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
-# Tables of the wire: long by nature, no logic in them.
+# Wire tables: long by nature, and without logic.
 TABLES = {"protocol/headers/messaging.py", "protocol/headers/admin.py", "protocol/bodies/admin.py"}
 LONG_FUNCTIONS: set[str] = set()  # "package/file.py::function", may only shrink
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|helpers?|misc|common|part\d+)$")
@@ -35,7 +35,7 @@ def tracked_text_files() -> list[Path]:
     return [REPOSITORY / name for name in listing.stdout.decode().split("\0") if name]
 
 
-def test_packages_are_those_of_the_design_and_none_is_empty() -> None:
+def test_packages_match_the_design_and_none_is_empty() -> None:
     found = {path.name for path in SOURCE.iterdir() if path.name != "__pycache__"}
     assert found - PACKAGES - TOP_LEVEL == set()
     for package in found & PACKAGES:
@@ -58,7 +58,7 @@ def test_files_and_functions_stay_small(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", python_files(SOURCE), ids=lambda p: str(p.relative_to(SOURCE)))
-def test_no_bare_except_no_print_no_shell_no_pickle(path: Path) -> None:
+def test_source_has_no_bare_except_print_shell_or_pickle(path: Path) -> None:
     name = str(path.relative_to(SOURCE))
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ExceptHandler):
@@ -73,7 +73,7 @@ def test_no_bare_except_no_print_no_shell_no_pickle(path: Path) -> None:
             assert not {"pickle", "marshal", "shelve"} & set(names), f"{name}:{node.lineno} imports pickle"
 
 
-def test_no_path_of_a_machine_and_no_lock_file_is_tracked() -> None:
+def test_tracked_files_name_no_machine_path_and_no_lock_file() -> None:
     machine = re.compile(r"(^|[^A-Za-z0-9_.])/(work|root|farm|home/[a-z]+)/")
     for path in tracked_text_files():
         assert path.name not in {"uv.lock", "poetry.lock", "package-lock.json"}, path
@@ -96,7 +96,7 @@ def test_tests_do_not_sleep() -> None:
             assert zero or polls, f"{path.name}:{node.lineno} sleeps; wait for an event with a deadline"
 
 
-def test_every_requirement_that_is_named_exists() -> None:
+def test_named_requirements_exist_in_the_spec() -> None:
     rows = set(spec_coverage.spec_rows(REPOSITORY / "docs" / "spec"))
     prefixes = {re.sub(r"\d+$", "", requirement) for requirement in rows}
     assert len(rows) > 1000

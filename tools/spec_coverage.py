@@ -1,21 +1,23 @@
 #!/usr/bin/env python3
-"""Which requirements of the spec have a test.
+"""Lists which requirements of docs/spec are covered by a test.
 
-Reads the requirement tables in docs/spec/*.md (first column: an ID such as NS-01) and the project's tests, where a test
-names what it proves with a marker:
+Reads the requirement tables in docs/spec/*.md (first column: an ID such as NS-01) and the project's tests. A test names
+the requirements it covers with a marker:
 
+Example:
     @pytest.mark.spec("NS-01", "NS-02")
     def test_route_is_registered(): ...
 
-A class or a module (pytestmark) may carry the marker too. A marked test with nothing that can fail in it (no assert, no
-raises, no call whose name starts with check/assert/expect/verify) does not count and is listed.
-A requirement that the project decides against, or that cannot be tested here, stands in docs/spec-waivers.txt as
-"ID  reason". A waiver is not a pass: it is counted on its own. A reason that begins with "In part" marks a row of which a
-clause is missing: it has its own column, whether it has tests or not. A row that rests only on tests which carry more than
-six IDs each is listed as crowded: such a test seldom proves all of them.
+A class or a module (pytestmark) may carry the marker too. A marked test that cannot fail (no assert, no raises, no call
+whose name starts with check/assert/expect/verify) does not count and is listed.
+
+A requirement that the project rejects, or that cannot be tested here, is listed in docs/spec-waivers.txt as "ID
+reason". A waiver is not a pass: it has its own column. A reason that begins with "In part" marks a requirement of which
+one clause is missing: it is counted as tested in part, whether it has tests or not. A requirement that is covered only
+by tests with more than six IDs each is listed as crowded: such a test seldom covers all of them.
 
 usage: spec_coverage.py [--project DIR] [--missing [PREFIX]] [--partial] [--crowded] [--json]
-exit status: 0; 2 where there is no spec or no tests folder.
+exit status: 0; 2 if there is no spec or no tests folder.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ def spec_rows(spec_dir: Path) -> dict[str, tuple[str, str]]:
 
 
 def marker_ids(node: ast.AST) -> list[str]:
-    """IDs in every pytest.mark.spec(...) call found under the node."""
+    """Requirement IDs of every pytest.mark.spec(...) call below the node."""
     ids = []
     for call in ast.walk(node):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "spec":
@@ -60,7 +62,7 @@ def can_fail(function: ast.AST) -> bool:
     return False
 
 
-CROWD = 6  # IDs on one test; above it a row wants a test of its own
+CROWD = 6  # IDs on one test; a requirement that only such tests cover needs a test of its own
 
 
 def collect(tree: ast.Module, where: str, tested: dict[str, list[str]], empty: list[str], crowded: set[str]) -> None:
@@ -124,7 +126,7 @@ def main() -> int:
                 requirement, _, reason = line.partition(" ")
                 waivers[requirement] = reason.strip()
 
-    per_file: dict[str, list[int]] = {}  # rows, tested whole, in part, waived
+    per_file: dict[str, list[int]] = {}  # rows; tested completely, in part; waived
     missing = []
     partial = sorted(i for i, reason in waivers.items() if reason.lower().startswith("in part") and i in rows)
     crowded = sorted(i for i, names in tested.items() if i in rows and set(names) <= crowded_tests)

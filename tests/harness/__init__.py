@@ -1,1 +1,1 @@
-"""The harness of our own tests: fault injection, simulation, history checks."""
+"""Test harness: fault injection, simulation, history checks. Not part of the wheel."""

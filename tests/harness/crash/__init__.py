@@ -1,1 +1,1 @@
-"""Crash states of the store."""
+"""Crash-consistency tests of the store: records disk operations and checks every state that a crash may leave."""

@@ -1,7 +1,9 @@
-"""The crash matrix of the store: `PYTHONPATH=tests python -m harness.crash.campaign`, run by `make crash`. Source: spec 07 G02, "Crash states".
+"""The crash matrix of the store: `PYTHONPATH=tests python -m harness.crash.campaign`, run by `make crash`.
 
-Each seed decides the lives of one store (crash_run); each life is cut after every operation of its disk, and of every cut the
-states in which a crash may leave it (crash_states) are written to a folder, opened and checked (crash_check).
+A seed decides the runs ("lives") of one store (run.py). Each run is cut after every disk operation; for every cut, the
+states in which a crash may leave the disk (states.py) are written to a folder, opened and checked (check.py).
+
+Requirements: G02, DUR-13, DUR-14.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from harness.crash.states import Content, State
 
 LIVES: Final = 3
 SHOWN_KINDS: Final = 12
-PUT_EVERY: Final = 3  # of so many states one gets new messages and a second crash
+PUT_EVERY: Final = 3  # every n-th state also gets new messages and a second crash
 _AROUND: Final = 6
 _LOST_SHOWN: Final = 30
 _POLL_SECONDS: Final = 0.5
@@ -41,7 +43,7 @@ _POLL_SECONDS: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A state that is not as it should be. name: `seed.life.cut.variant`, for --state."""
+    """A state that failed its check. name: `seed.life.cut.variant`, the argument of --state."""
 
     name: str
     how: str
@@ -52,7 +54,7 @@ class Failure:
 
     @property
     def kind(self) -> str:
-        """The same for failures that look alike."""
+        """A key that is equal for similar failures."""
         return re.sub(r"'.*?'|\S*/\S*|[\d-]+|\S+#\S+", "_", self.problems[0])[:100]
 
     def __str__(self) -> str:
@@ -68,7 +70,7 @@ class Failure:
 
 @dataclass(slots=True)
 class Outcome:
-    """Of one life: digests of the contents that were checked, how many states that were, and what failed."""
+    """Result of one life: digests of the checked contents, number of checked states, failures."""
 
     digests: list[int]
     checked: int
@@ -76,7 +78,7 @@ class Outcome:
 
 
 def digest(content: Content) -> int:
-    """64 bits that tell contents apart."""
+    """A 64-bit digest of a content."""
     found = hashlib.blake2b("\0".join(content.folders).encode(), digest_size=8)
     for path, data in content.files.items():
         found.update(b"%s\0%d\0" % (path.encode(), len(data)))
@@ -86,7 +88,7 @@ def digest(content: Content) -> int:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """An empty folder in memory where there is such a place; it is removed at the end."""
+    """An empty folder, in memory if /dev/shm exists; removed on exit."""
     memory = Path("/dev/shm")
     top = Path(tempfile.mkdtemp(prefix="saturnmq-crash-", dir=memory if memory.is_dir() else None))
     try:
@@ -96,7 +98,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def life_of(seed: int, number: int, top: Path) -> Life:
-    """One life of a seed, recorded below top, an empty folder."""
+    """One life of a seed, recorded below `top`, an empty folder."""
     *_, life = lives(seed, top, number + 1)
     return life
 
@@ -104,9 +106,9 @@ def life_of(seed: int, number: int, top: Path) -> Life:
 def check_life(
     life: Life, top: Path, *, share: float = 1.0, stop: Callable[[], bool] = bool, told: Callable[[bool], object] = bool
 ) -> Outcome:
-    """Check the states of a life, or a share of them, in folders below top, until stop() says so.
+    """Check the states of a life, or a random share of them, in folders below `top`, until stop() returns true.
 
-    told is called after each with whether it failed.
+    `told` is called after each check with whether it failed.
     """
     outcome = Outcome([], 0, [])
     seen: set[tuple[int, object]] = set()
@@ -138,7 +140,7 @@ def check_life(
 def check_state(
     checker: Checker, life: Life, state: State, promise: Promise, content: Content, folder: Path, number: int
 ) -> list[str]:
-    """What is wrong with one state, which is written to a folder that is not there yet, and removed again."""
+    """Problems of one state, which is written to `folder` (must not exist yet) and removed afterwards."""
     folder.mkdir()
     try:
         content.write(folder)
@@ -168,7 +170,7 @@ def _failure(life: Life, cut: int, variant: int, state: State, problems: list[st
 
 
 def check_one(name: str) -> Failure | None:
-    """The state of this name once more. Raises ValueError for a name that is none."""
+    """Check one state again by its name. Raises ValueError for an invalid name."""
     try:
         seed, number, wanted_cut, wanted_variant = (int(part) for part in name.split("."))
     except ValueError:
@@ -187,11 +189,11 @@ def check_one(name: str) -> Failure | None:
     raise ValueError(f"there is no state {name}")
 
 
-# ---- many processes
+# ---- worker processes
 
 
 class _Shared:
-    """What the processes share."""
+    """Counters shared by the worker processes."""
 
     checked: Synchronized[int]
     failed: Synchronized[int]
@@ -219,7 +221,7 @@ def _task(place: tuple[int, int]) -> Outcome:
 
 
 def run(states: int, seed: int, workers: int, seconds_max: float, console: Console) -> int:
-    """Check at least so many distinct states; the exit code: 0, or 1 when one failed or time ran out."""
+    """Check at least `states` distinct states; returns the exit code: 0, or 1 if a state failed or time ran out."""
     checked = multiprocessing.Value("q", 0)
     failed = multiprocessing.Value("q", 0)
     enough = multiprocessing.Value("b", 0)
@@ -244,8 +246,8 @@ def run(states: int, seed: int, workers: int, seconds_max: float, console: Conso
                 digests.update(outcome.digests)
                 failures += outcome.failures
             late = time.monotonic() - began > seconds_max
-            # Those under way count too; two of them may be the same state, so a few more are done than asked for.
-            if late or checked.value >= states * 1.12:  # some states are alike
+            # States in progress count too. Two of them may be equal, so check a few more than requested.
+            if late or checked.value >= states * 1.12:  # some states are equal
                 enough.value = 1
             progress.update(
                 bar, completed=min(checked.value, states), state=f"{checked.value:,} done, {failed.value} failed"
@@ -275,7 +277,7 @@ def _report(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Command line entry point; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m harness.crash.campaign", description="Crash matrix of the store.")
     parser.add_argument("--states", type=int, default=100_000, help="so many distinct states at least (%(default)s)")
     parser.add_argument("--seed", type=int, help="of the first store; a random one if not given")

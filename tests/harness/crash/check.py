@@ -1,4 +1,7 @@
-"""What must be true of a store that is opened after a crash. Source: spec 07 "Crash states", DUR-13, DUR-14, DUR-20."""
+"""Invariants of a store that is opened after a crash.
+
+Requirements: DUR-13, DUR-14, DUR-20.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ _QUERY_MAX: Final = 64
 
 
 class Put(NamedTuple):
-    """A record that was put: where it lies, its bytes, its queue unit (None: not for consumers), its index keys."""
+    """An appended record: position, bytes, consume queue unit (None if invisible to consumers), index keys."""
 
     offset: int
     data: bytes
@@ -44,12 +47,13 @@ class Put(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What the store owes from some moment of a run on.
+    """What the store guarantees from some moment of a run on.
 
-    history: all that was put in this life of the log, in order; it may hold more than was put at that moment. kept_power and
-    kept_kill: so many of them survive a power loss, and the end of the process. start: the log begins there or before.
-    saved: the state file's last value whose writing returned, and the last one begun. deleted: topic -> length of the history
-    when it was deleted last. recovered: the files after the recovery that was under way, once it is known.
+    history: all records appended so far to this log, in order; may hold more than were appended at that moment.
+    kept_power and kept_kill: how many of them survive a power loss, and the end of the process. start: the log begins
+    there or earlier. saved: the state file's last value whose write returned, and the last value whose write began.
+    deleted: topic -> length of the history when it was last deleted. recovered: the files after the recovery in
+    progress, once it is complete.
     """
 
     history: list[Put] = field(default_factory=list)
@@ -63,7 +67,7 @@ class Promise:
 
 
 def remembered(store: MessageStore, message: Message, words: tuple[str, ...]) -> Put:
-    """A message that has just been appended, as it must be found again."""
+    """The `Put` of a message that was just appended."""
     unit = None
     if (message.sys_flag & TRANSACTION_MASK) not in (SysFlag.PREPARED, SysFlag.ROLLBACK):
         due_ms = delivery_code(message, store.settings.message_delay_level)
@@ -83,7 +87,7 @@ def remembered(store: MessageStore, message: Message, words: tuple[str, ...]) ->
 
 
 class TinySettings(StoreSettings):
-    """A reserve of some bytes, so that a state has few of them."""
+    """Uses a disk reserve of a few bytes, so that a crash state is small."""
 
     @property
     def reserve_bytes(self) -> int:
@@ -98,7 +102,7 @@ class CrashStore(MessageStore):
 
 
 class InlineExecutor(ThreadPoolExecutor):
-    """Runs what is given to it at once, in the caller's thread, so that a run is the same each time."""
+    """Runs submitted calls at once in the caller's thread, so that every run is deterministic."""
 
     def __init__(self, disk: Any = None) -> None:
         super().__init__(max_workers=1)
@@ -110,7 +114,7 @@ class InlineExecutor(ThreadPoolExecutor):
             self._disk.threaded = True
         try:
             future.set_result(fn(*args, **kwargs))
-        except Exception as error:  # the future's owner gets it
+        except Exception as error:  # delivered to the future's owner
             future.set_exception(error)
         finally:
             if self._disk is not None:
@@ -124,7 +128,7 @@ def parse_state(data: bytes) -> int:
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
-    """The files of a store by path, but those that are not part of it."""
+    """The files of a store by path, without the lock and the reserve."""
     found: dict[str, bytes] = {}
     _read_folder(str(folder), "", found)
     found.pop("lock", None)
@@ -144,7 +148,7 @@ def _read_folder(folder: str, prefix: str, found: dict[str, bytes]) -> None:
 
 
 def differences(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> list[str]:
-    """Which files differ; the older copies that the checkpoint and the list of queues keep may."""
+    """Which files differ. The older copies inside the checkpoint and the queue list may differ."""
     found = []
     for path in sorted(one.keys() | other.keys()):
         a, b = one.get(path), other.get(path)
@@ -159,7 +163,7 @@ def differences(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> list[st
 
 
 def survivors(store: MessageStore, history: list[Put]) -> tuple[int, list[str]]:
-    """How many records of the history the log reaches over, and what is in it that should not be."""
+    """How many records of the history the log still covers, and what is wrong with the log."""
     log = store.log
     count, problems = 0, []
     for put in history:
@@ -186,7 +190,7 @@ def survivors(store: MessageStore, history: list[Put]) -> tuple[int, list[str]]:
 
 
 def verify(store: MessageStore, promise: Promise, kept: int) -> tuple[int, list[str]]:
-    """How many records survived, and everything that is wrong with an open store."""
+    """How many records survived, and every problem of an open store."""
     history = promise.history
     count, problems = survivors(store, history)
     if count < kept:
@@ -267,7 +271,7 @@ def _index(store: MessageStore, history: list[Put]) -> Iterator[str]:
 
 
 class Checker:
-    """Opens crash states and says what is wrong with them. One for each process; its folder must be empty."""
+    """Opens crash states and reports their problems. One per process; its folder must be empty."""
 
     def __init__(self, top: Path) -> None:
         self.top = top
@@ -281,9 +285,9 @@ class Checker:
     def check(
         self, settings: StoreSettings, promise: Promise, *, power: bool, same_bytes: bool, put: bool
     ) -> list[str]:
-        """Everything that is wrong with the state in the folder, of which the store becomes unusable.
+        """Every problem of the state in the folder, which is unusable afterwards.
 
-        same_bytes: the recovery must end with `promise.recovered`. put: also put something, and end the process again.
+        same_bytes: recovery must end with `promise.recovered`. put: also append messages and end the process again.
         """
         root = settings.root
         kept = promise.kept_power if power else promise.kept_kill
@@ -306,7 +310,7 @@ class Checker:
             store = self._opened(settings, promise)
         except (SaturnError, OSError, ValueError, IndexError, KeyError) as error:
             return [f"does not open a second time: {type(error).__name__}: {error}"]
-        if not clean:  # else this was the first one
+        if not clean:  # otherwise this start was the first recovery
             problems += [f"second recovery: {text}" for text in differences(once, snapshot(root))]
         if put and not problems:
             return self._put_more(store, promise, count)
@@ -327,7 +331,7 @@ class Checker:
         return [] if low <= value <= high else [f"state file says {value}, must be from {low} to {high}"]
 
     def _put_more(self, store: MessageStore, promise: Promise, count: int) -> list[str]:
-        """New messages after the recovery survive the end of the process."""
+        """Messages appended after the recovery survive the end of the process."""
         history = promise.history[:count]
         keys = list(dict.fromkeys((put.topic, put.queue_id) for put in history if put.unit is not None))[-2:]
         for number, (topic, queue_id) in enumerate([*keys, ("new", 0)]):
@@ -360,7 +364,7 @@ class Checker:
 
 
 class _QuickDisk(Disk):
-    """Nothing is synced: nobody will cut the power while a state is checked."""
+    """Syncs nothing: no power loss happens while a state is checked."""
 
     def sync(self, fd: int) -> None:
         pass

@@ -1,4 +1,7 @@
-"""A disk that does what it is told, and writes down every operation with its bytes. Source: spec 07, "Crash states"."""
+"""A disk that executes every operation and records it with its bytes.
+
+Requirements: DUR-13, DUR-14.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from saturnmq.store.files.disk import Disk
 
 
 class _RecordedMap(mmap.mmap):
-    """A mapping that tells of each slice that is assigned."""
+    """A mapping that reports each slice assignment."""
 
     told: Callable[[int, bytes], None]
 
@@ -25,9 +28,10 @@ class _RecordedMap(mmap.mmap):
 
 
 class RecordingDisk(Disk):
-    """Does everything below `top`, and writes it down in `operations`.
+    """Executes operations below `top` and records them in `operations`.
 
-    between is called before each operation that runs while `threaded` is set: what other threads do meanwhile.
+    between is called before each operation that runs while `threaded` is set: it simulates what other threads do
+    meanwhile.
     """
 
     def __init__(self, top: Path, volume: Volume) -> None:
@@ -69,10 +73,10 @@ class RecordingDisk(Disk):
             self._sizes[inode] = size_bytes
 
     def _inode(self, path: Path) -> int:
-        """Inode of a file, which is made when it is not there."""
+        """Inode of a file, which is created if it does not exist."""
         name = self._path(path)
         if name not in self._names:
-            self._meanwhile()  # somebody else may make it first: two that make a file get the same one
+            self._meanwhile()  # another thread may create it first: both then use the same inode
         found = self._names.get(name)
         if found is None:
             found = self._next_inode

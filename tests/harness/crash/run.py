@@ -1,4 +1,7 @@
-"""Recorded lives of a store, decided by a seed: what it does, and what it promises at each moment. Source: spec 07."""
+"""Recorded runs ("lives") of a store: a seed decides what it does; every step records what it then guarantees.
+
+Requirements: DUR-13, DUR-14.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +33,13 @@ from saturnmq.store import FlushDiskType, MessageStore, PutResult, PutStatus, St
 
 ROOT: Final = "store"
 TOPICS: Final = ("alpha", "beta", "gamma", SCHEDULE_TOPIC)
-START_MS: Final = 2_000_000_000_000  # later than any file's time, so that all files count as expired
+START_MS: Final = 2_000_000_000_000  # later than any file's modification time, so that all files count as expired
 STEPS: Final = 28
-SAMPLED: Final = 6  # states of each kind that is not tried exhaustively
+SAMPLED: Final = 6  # states of each kind that is not enumerated
 
 
 def settings_of(seed: int, top: Path) -> StoreSettings:
-    """The store's settings: flush mode, file sizes, with or without pool, small or standard (index written by mapping)."""
+    """Store settings of a seed: flush mode, file sizes, transient pool or not, small or standard profile (index by mapping)."""
     rng = random.Random(f"settings {seed}")
     sync = seed % 2 == 0
     return TinySettings(
@@ -56,9 +59,9 @@ def settings_of(seed: int, top: Path) -> StoreSettings:
 
 @dataclass(slots=True)
 class Life:
-    """A recording: the disk at its beginning, the operations, and the promises with the number of operations before them.
+    """A recording: the initial disk, the operations, and the promises with the number of operations before each.
 
-    opened: so many operations belong to its recovery. whole: nothing was unsynced at its beginning.
+    opened: number of operations that belong to the recovery. whole: nothing was unsynced at the start.
     """
 
     seed: int
@@ -70,7 +73,7 @@ class Life:
     whole: bool
 
     def states(self) -> Iterator[tuple[int, int, State, Promise]]:
-        """(cut, variant, state, promise) of every crash state; use a state before asking for the next."""
+        """(cut, variant, state, promise) of every crash state. Use a state before requesting the next."""
         volume = self.begin.copy()
         place = before = 0
         for cut in range(len(self.operations) + 1):
@@ -86,7 +89,7 @@ class Life:
 
 
 def lives(seed: int, top: Path, count: int) -> Iterator[Life]:
-    """The lives of one store: each later one begins with a crash state of the one before. top is an empty folder."""
+    """The lives of one store: each begins with a crash state of the previous one. top is an empty folder."""
     life = record(seed, 0, top, Volume(), Promise(clock_ms=START_MS), whole=True)
     yield life
     for number in range(1, count):
@@ -112,7 +115,7 @@ def _states_at(life: Life, wanted: int) -> list[tuple[State, Promise]]:
 
 
 def record(seed: int, number: int, top: Path, begin: Volume, promise: Promise, *, whole: bool) -> Life:
-    """Let a store live on a disk, in a folder of its own below top."""
+    """Run a store on a recording disk, in its own folder below top."""
     folder = top / f"life{number}"
     folder.mkdir()
     begin.content(begin.pending).write(folder)
@@ -129,7 +132,7 @@ def record(seed: int, number: int, top: Path, begin: Volume, promise: Promise, *
 
 
 class _Run:
-    """One life."""
+    """One life while it runs."""
 
     def __init__(self, seed: int, number: int, folder: Path, disk: RecordingDisk, promise: Promise) -> None:
         self.rng = random.Random(f"run {seed} {number}")
@@ -146,7 +149,7 @@ class _Run:
         self.count = 0
 
     def mark(self, **changes: object) -> None:
-        """From here on the store promises this."""
+        """Record what the store guarantees from this operation on."""
         store, history = self.store, self.promise.history
         safe = sum(put.end <= store.flusher.flushed for put in history)
         written = sum(put.end <= store.log.readable for put in history)
@@ -184,7 +187,7 @@ class _Run:
         self.store.close_files()
 
     def _meanwhile(self) -> None:
-        """Another thread is writing: the loop goes on taking messages, and now and then a topic is deleted."""
+        """Runs while another thread writes: the event loop appends messages and sometimes deletes a topic."""
         chance = self.rng.random()
         if chance < 0.1 and self.store.writable:
             self._send()

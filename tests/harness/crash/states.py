@@ -1,9 +1,11 @@
-"""Operations of a disk, and every state in which a crash may leave it.
+"""Disk operations, and every state in which a crash may leave the disk.
 
-The model is the strictest that POSIX allows. Data and length of a file are on disk after a sync of a descriptor of it, writes
-through mappings included; a name after a sync of its folder. Of what is not on disk any subset survives a power loss, in any
-order, a write also in part. The end of the process alone (kill -9) loses nothing that was written, and may cut the last write.
-Source: spec 07, "Crash states".
+The model is the weakest that POSIX allows. Data and length of a file are durable after a sync of one of its
+descriptors, including writes through mappings; a name is durable after a sync of its folder. Of the operations that are
+not durable, any subset survives a power loss, in any order, and a write may survive in part. The end of the process
+alone (kill -9) loses no completed write and may cut the last one.
+
+Requirements: DUR-13, DUR-14.
 """
 
 from __future__ import annotations
@@ -15,20 +17,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
-FOLDER: Final = -1  # stands for the inode of any folder
+FOLDER: Final = -1  # the inode number of every folder
 SECTOR_BYTES: Final = 512
-SMALL_SECTOR_BYTES: Final = 64  # of files so short that they would never be torn
+SMALL_SECTOR_BYTES: Final = 64  # for files too short to be torn otherwise
 SMALL_FILE_BYTES: Final = 1024
 PAGE_BYTES: Final = 4096
-EXHAUSTIVE_MAX: Final = 3  # of so many operations every subset is tried
+EXHAUSTIVE_MAX: Final = 3  # up to this many operations, every subset is tried
 
 
-# ---- what is recorded
+# ---- recorded operations
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Entries of one folder change: path -> inode, None when the name goes."""
+    """Entries of one folder that change: path -> inode, None when the name is removed."""
 
     folder: str
     changes: tuple[tuple[str, int | None], ...]
@@ -39,7 +41,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A file gets a length: what is new reads as zeros."""
+    """A file gets a length; added bytes read as zeros."""
 
     inode: int
     size_bytes: int
@@ -50,7 +52,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Bytes at a position inside the file's length. mapped: through a mapping, where a kill may cut it anywhere."""
+    """Bytes at a position within the file's length. mapped: through a mapping, where a kill may cut the write anywhere."""
 
     inode: int
     at: int
@@ -63,7 +65,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Data and length of a file are on disk."""
+    """Data and length of a file become durable."""
 
     inode: int
 
@@ -73,7 +75,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class SyncFolder:
-    """The names in a folder are on disk."""
+    """The names in a folder become durable."""
 
     folder: str
 
@@ -86,7 +88,7 @@ Operation: TypeAlias = Change | Sync | SyncFolder
 
 
 def apply_names(names: dict[str, int], changes: Sequence[tuple[str, int | None]]) -> None:
-    """Change entries; a folder that goes takes along what is in it."""
+    """Change entries; removing a folder removes its contents."""
     for path, inode in changes:
         if inode is not None:
             names[path] = inode
@@ -96,7 +98,7 @@ def apply_names(names: dict[str, int], changes: Sequence[tuple[str, int | None]]
 
 
 def apply_data(data: bytearray, change: Size | Write) -> None:
-    """Change a file's bytes; what is written behind its length is not seen."""
+    """Change a file's bytes; bytes written beyond its length are dropped."""
     if isinstance(change, Size):
         if change.size_bytes < len(data):
             del data[change.size_bytes :]
@@ -115,13 +117,13 @@ def apply_data(data: bytearray, change: Size | Write) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Files by path, and the folders, in which order they can be made."""
+    """Files by path, and the folders in creation order."""
 
     files: Mapping[str, bytes]
     folders: tuple[str, ...]
 
     def write(self, top: Path) -> None:
-        """Put it into an empty folder."""
+        """Write it into an empty folder."""
         base = str(top) + "/"
         for folder in self.folders:
             os.mkdir(base + folder)
@@ -132,15 +134,15 @@ class Content:
             os.close(fd)
 
     def key(self) -> int:
-        """Equal for equal contents, in one process."""
+        """A hash that is equal for equal contents within one process."""
         return hash((frozenset(self.files.items()), self.folders))
 
 
 @dataclass(slots=True)
 class State:
-    """One crash state of a volume, to be used before the volume goes on.
+    """One crash state of a volume; use it before the volume changes.
 
-    power: power was lost; else only the process ended. unfinished: the last operation had not returned.
+    power: a power loss, otherwise only the process ended. unfinished: the last operation had not returned.
     """
 
     volume: Volume
@@ -158,7 +160,7 @@ class State:
         return [str(change) for change in self.volume.pending if id(change) not in alive]
 
     def after(self) -> Volume:
-        """The disk as the next life finds it: after a power loss all that survived is durable."""
+        """The disk that the next life starts with: after a power loss, everything that survived is durable."""
         after = self.volume.copy()
         after.pending = list(self.survived)
         if self.power:
@@ -168,7 +170,7 @@ class State:
 
 @dataclass(slots=True)
 class Volume:
-    """What is on disk, and what was changed since."""
+    """What is durable, and the changes since."""
 
     names: dict[str, int] = field(default_factory=dict)
     files: dict[int, bytearray] = field(default_factory=dict)
@@ -180,7 +182,7 @@ class Volume:
         return Volume(dict(self.names), files, list(self.pending), self.next_inode)
 
     def live_names(self) -> dict[str, int]:
-        """As programs see them now."""
+        """Names as programs see them now."""
         names = dict(self.names)
         for change in self.pending:
             if isinstance(change, Names):
@@ -195,7 +197,7 @@ class Volume:
         return files
 
     def do(self, operation: Operation) -> None:
-        """Go one operation on."""
+        """Apply one operation."""
         if isinstance(operation, Sync):
             self.settle(lambda change: not isinstance(change, Names) and change.inode == operation.inode)
         elif isinstance(operation, SyncFolder):
@@ -206,7 +208,7 @@ class Volume:
             self.next_inode = max([self.next_inode, *(inode + 1 for inode in inodes if inode is not None)])
 
     def sector(self, inode: int) -> int:
-        """What the disk writes of a file at once, bytes."""
+        """The unit in which the disk writes this file atomically, bytes."""
         sizes = [c.size_bytes for c in self.pending if isinstance(c, Size) and c.inode == inode]
         size = max([*sizes, len(self.files.get(inode, b""))])
         return SMALL_SECTOR_BYTES if size <= SMALL_FILE_BYTES else SECTOR_BYTES
@@ -223,7 +225,7 @@ class Volume:
         self.pending = rest
 
     def content(self, survived: Sequence[Change]) -> Content:
-        """What is found when of the pending changes only these survived, in this order."""
+        """The files found if exactly these pending changes survived, in this order."""
         names = dict(self.names)
         changed: dict[int, bytearray] = {}
         for change in survived:
@@ -248,9 +250,9 @@ class Volume:
 
 
 def crash_states(volume: Volume, last: Operation | None, rng: random.Random, sampled: int) -> Iterator[State]:
-    """Crash states right after `last`, which the volume has done already.
+    """Crash states right after `last`, which was already applied to the volume.
 
-    sampled: how many of each kind that is too numerous to try all.
+    sampled: number of states of each kind that has too many to enumerate.
     """
     pending = volume.pending
     yield State(volume, pending, False, "killed")
@@ -284,10 +286,10 @@ def _subsets(count: int, rng: random.Random, sampled: int) -> Iterator[list[int]
     yield everything
     for _ in range(sampled):
         kind = rng.randrange(4)
-        if kind == 0:  # one of the last is lost
+        if kind == 0:  # one of the last operations is lost
             lost = rng.randrange(max(count - 6, 0), count)
             yield everything[:lost] + everything[lost + 1 :]
-        elif kind == 1:  # the last went first to the disk
+        elif kind == 1:  # the last operations reached the disk first
             yield everything[rng.randrange(1, count) :]
         elif kind == 2:
             yield everything[: rng.randrange(1, count)]
@@ -297,7 +299,7 @@ def _subsets(count: int, rng: random.Random, sampled: int) -> Iterator[list[int]
 
 
 def _torn(pending: list[Change], number: int, begin: int, end: int) -> list[Change]:
-    """Only the bytes begin to end of one write survived."""
+    """Only the bytes from begin to end of one write survived."""
     write = pending[number]
     assert isinstance(write, Write)
     part = Write(write.inode, write.at + begin, write.data[begin:end], write.mapped)
@@ -305,7 +307,7 @@ def _torn(pending: list[Change], number: int, begin: int, end: int) -> list[Chan
 
 
 def _torn_states(volume: Volume, number: int, rng: random.Random, sampled: int) -> Iterator[State]:
-    """The write is torn where a sector or a page ends: its head survived, or its tail."""
+    """The write is torn at a sector or page boundary: its head or its tail survived."""
     write = volume.pending[number]
     assert isinstance(write, Write)
     size, sector = len(write.data), volume.sector(write.inode)
@@ -318,7 +320,7 @@ def _torn_states(volume: Volume, number: int, rng: random.Random, sampled: int) 
 
 
 def _page_states(volume: Volume, writes: list[int], rng: random.Random, sampled: int) -> Iterator[State]:
-    """Of one file some sectors reached the disk and others not: its tail reads as zeros, or any part of it."""
+    """Some sectors of one file reached the disk and others did not: its tail or any part of it reads as zeros."""
     for _ in range(max(sampled // 2, 1)):
         inode = volume.pending[rng.choice(writes)].inode  # type: ignore[union-attr]
         sector = volume.sector(inode) if rng.random() < 0.8 else PAGE_BYTES

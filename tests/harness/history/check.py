@@ -1,7 +1,10 @@
-"""What is wrong with a history: messages lost, invented, doubled, out of order. Pure. Source: spec 07 section 4, CHK-01 to CHK-16.
+"""Finds problems in a history: messages lost, invented, duplicated, out of order. Pure.
 
-Operations are read once, in any order of their times; what is judged only when all is known waits for `finish`. Tables are
-indexed by the number of an append (value and attempt), so a million operations fit into a few hundred megabytes.
+Operations are read once, in any order of their times; what can be judged only with complete knowledge is judged in
+`finish`. Tables are indexed by the number of an append (value and attempt), so that a million operations fit into a few
+hundred megabytes.
+
+Requirements: CHK-01..CHK-16.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Any, Final
 
 from harness.history.operations import OK, RESULTS, HistoryError, Operation
 
-# Types of problems. The first 13 are named as in Jepsen's test of logs; CHK-01 to CHK-13 in this order.
+# Problem types. The first 13 have the names used by Jepsen's log tests and are CHK-01 to CHK-13 in this order.
 LOST_WRITE: Final = "lost-write"
 UNSEEN: Final = "unseen"
 DUPLICATE: Final = "duplicate"
@@ -32,14 +35,14 @@ INT_NONMONOTONIC_POLL: Final = "int-nonmonotonic-poll"
 NONMONOTONIC_SEND: Final = "nonmonotonic-send"
 INT_NONMONOTONIC_SEND: Final = "int-nonmonotonic-send"
 INT_SEND_SKIP: Final = "int-send-skip"
-INVENTED: Final = "invented"  # read, and nobody sent it
-KEY_ORDER: Final = "key-order"  # CHK-14, and the next four
+INVENTED: Final = "invented"  # read, but never sent
+KEY_ORDER: Final = "key-order"  # CHK-14, like the next four
 EARLY_DELIVERY: Final = "early-delivery"
 OFFSET_FELL: Final = "offset-fell"
 MISSING_DEAD_LETTER: Final = "missing-dead-letter"
-NOT_CLOSED: Final = "not-closed"  # no final polls: nothing can be said about what was lost
+NOT_CLOSED: Final = "not-closed"  # no final polls: losses cannot be judged
 
-REPEAT_MS_MAX: Final = 1000  # after a switch so much traffic may be consumed again (CHA-08)
+REPEAT_MS_MAX: Final = 1000  # traffic of up to this time may be consumed again after a switch (CHA-08)
 COPIES: Final = ("%RETRY%", "%DLQ%")
 NEVER_SENT, SENT_UNKNOWN, SENT_FAIL, SENT_OK = range(4)
 STATES: Final = {"unknown": SENT_UNKNOWN, "fail": SENT_FAIL, "ok": SENT_OK}
@@ -57,7 +60,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Report:
-    """problems: those told, at most `kept` of a kind; found: how many of each kind there are; counts: what the history holds."""
+    """problems: at most `kept` of each kind; found: number of problems per kind; counts: statistics of the history."""
 
     problems: list[Problem] = field(default_factory=list)
     found: Counter[str] = field(default_factory=Counter)
@@ -76,7 +79,7 @@ class Report:
 
 @dataclass(slots=True)
 class _Half:
-    """A message that waits for its transaction."""
+    """A half message, pending until its transaction ends."""
 
     commit_begin: float = math.inf
     rolled_back: bool = False
@@ -84,7 +87,7 @@ class _Half:
 
 @dataclass(slots=True)
 class _Calls:
-    """Calls of one kind with what each returned, to be compared where one ended before the next began."""
+    """Calls of one kind with the offsets each returned, to compare calls where one ended before the other began."""
 
     begin: array[float] = field(default_factory=lambda: array("d"))
     end: array[float] = field(default_factory=lambda: array("d"))
@@ -101,9 +104,9 @@ class _Calls:
         return sorted(range(len(self.begin)), key=self.begin.__getitem__)
 
     def falls(self, forgiven: Callable[[int, int], bool] = lambda earlier, later: False) -> Iterable[tuple[int, int]]:
-        """Pairs (earlier, later) of calls that do not overlap, the later with the lower value.
+        """Pairs (earlier, later) of calls that do not overlap and whose offsets fall.
 
-        forgiven: whether such a pair is right; what was before it counts no more then.
+        forgiven: whether such a pair is allowed; calls before an allowed pair are no longer compared.
         """
         running: list[tuple[float, int]] = []
         highest = -1
@@ -121,7 +124,7 @@ class _Calls:
 
 
 def check(operations: Iterable[Operation]) -> Report:
-    """Everything that is wrong with a history. Raises HistoryError for what is none."""
+    """Check a whole history. Raises HistoryError if it is malformed."""
     checker = Checker()
     for operation in operations:
         checker.add(operation)
@@ -129,16 +132,16 @@ def check(operations: Iterable[Operation]) -> Report:
 
 
 class Checker:
-    """`add` every operation, then `finish`."""
+    """Call `add` for every operation, then `finish`."""
 
     def __init__(self) -> None:
         self.report = Report()
         self._ids: dict[str, int] = {}
         self._names_of: list[str] = []  # by append: value and attempt
         self._state = bytearray()  # by append: NEVER_SENT ... SENT_OK
-        self._seen = bytearray()  # by append: 1 read by anybody, 2 also in a final poll
-        self._place = array("q")  # by append: where it lies, -1 unknown
-        self._acked = array("q")  # by append: where the broker said it lies, -1 it did not
+        self._seen = bytearray()  # by append: 1 read by any process, 2 also in a final poll
+        self._place = array("q")  # by append: its place, -1 unknown
+        self._acked = array("q")  # by append: the place in the broker's acknowledgement, -1 none
         self._first_read = array("d")
         self._key = array("l")  # by append: number of its sharding key, -1 none
         self._keys: dict[str, int] = {}
@@ -148,7 +151,7 @@ class Checker:
         self._queues: dict[str, int] = {}
         self._names: list[str] = []
         self._log: list[dict[int, int]] = []  # by queue: offset -> append
-        self._top_read = array("q")  # by queue: highest offset that anybody read
+        self._top_read = array("q")  # by queue: highest offset read
         self._batches: list[tuple[int, ...]] = []
         self._doubled: dict[tuple[int, int], int] = {}  # (append, second place) -> first place
         self._sends: defaultdict[tuple[str, int], _Calls] = defaultdict(_Calls)
@@ -181,7 +184,7 @@ class Checker:
     # reading
 
     def add(self, operation: Operation) -> None:
-        """Take in one operation. Raises HistoryError."""
+        """Add one operation. Raises HistoryError."""
         self.report.counts["operations"] += 1
         try:
             self._takes[operation["op"]](operation)
@@ -191,7 +194,7 @@ class Checker:
             raise HistoryError(f"{error} in {str(operation)[:300]}") from error
 
     def _id(self, value: str, attempt: int) -> int:
-        """Number of an append, a new one where it was not heard of."""
+        """The number of an append; a new number if it was not seen before."""
         name = f"{value}\t{attempt}"
         found = self._ids.get(name)
         if found is None:
@@ -217,7 +220,7 @@ class Checker:
         return found
 
     def _put(self, queue: int, offset: int, append: int) -> None:
-        """An append lies at a place, as somebody was told (CHK-03, CHK-04)."""
+        """Record that an append was reported at a place (CHK-03, CHK-04)."""
         if queue < 0 or offset < 0:
             raise HistoryError("an offset is not negative, and has a queue")
         known = self._log[queue].setdefault(offset, append)
@@ -319,7 +322,9 @@ class Checker:
             ordered.extend(offsets)
 
     def _inside(self, process: str, queue: int, offsets: list[int], *, final: bool) -> None:
-        """An answer without all offsets from its first to its last. What a final poll lacks is judged as lost."""
+        """Judge a poll result with missing offsets or disorder inside (CHK-09, CHK-10). Gaps in a final poll are judged
+        as losses.
+        """
         pairs = [(before, after) for before, after in pairwise(offsets) if after != before + 1]
         disorder = [(before, after) for before, after in pairs if after <= before]
         for before, after in disorder[:1]:
@@ -328,7 +333,7 @@ class Checker:
             self._gaps.update((INT_POLL_SKIP, process, queue, before, after) for before, after in pairs)
 
     def _follow(self, op: Operation, queue: int, offsets: list[int]) -> None:
-        """The first offset of an answer against the last one of the answer before (CHK-07, CHK-08)."""
+        """Compare the first offset of a poll result with the last one of the result before (CHK-07, CHK-08)."""
         process, group, first = op["process"], op["group"], offsets[0]
         key = process, group, queue
         last = self._ends.get(key)
@@ -345,7 +350,7 @@ class Checker:
     # judging
 
     def finish(self) -> Report:
-        """Everything that was found."""
+        """Return the report."""
         self._judge_reads()
         self._judge_polls()
         self._judge_sends()
@@ -363,10 +368,10 @@ class Checker:
         return self.report
 
     def _judge_reads(self) -> None:
-        """CHK-01, CHK-02, CHK-03, CHK-05, CHK-06, and what nobody sent."""
+        """CHK-01, CHK-02, CHK-03, CHK-05, CHK-06, and messages that were never sent."""
         for (append, place), before in self._doubled.items():
             if append in self._deliver_at and self._switches:
-                self.report.counts["delayed, delivered again"] += 1  # the progress of delays lags a crash (DUR-19)
+                self.report.counts["delayed, delivered again"] += 1  # delay progress lags behind a crash (DUR-19)
             else:
                 where = f"{self._at_place(before)} and {self._at_place(place)}"
                 self._tell(DUPLICATE, f"{self._what(append)} lies at {where}")
@@ -413,7 +418,7 @@ class Checker:
             )
 
     def _judge_polls(self) -> None:
-        """CHK-07, CHK-08, CHK-09: a gap is a problem where something is known to lie in it."""
+        """CHK-07, CHK-08, CHK-09: a gap is a problem if a known offset lies in it."""
         for kind, process, queue, before, after in sorted(self._gaps):
             log = self._log[queue]
             gap = range(before + 1, after)
@@ -446,7 +451,7 @@ class Checker:
                 self._tell(kind, f"{self._what(after[2])} lies at {where}")
 
     def _judge_order(self) -> None:
-        """Order per sharding key, of sends and of deliveries with repetitions (CHK-14)."""
+        """Order per sharding key, of sends and of deliveries including redeliveries (CHK-14)."""
         names = {number: name for name, number in self._keys.items()}
         for (key, queue), calls in self._keyed_sends.items():
             for earlier, later in calls.falls():
@@ -460,7 +465,7 @@ class Checker:
     def _judge_deliveries(
         self, group: str, queue: int, begins: array[float], offsets: array[int], names: dict[int, str]
     ) -> None:
-        """A delivery is the one after the last one of its key, or a repetition."""
+        """A delivery must be the successor of the last one of its key, or a redelivery."""
         log, key_of = self._log[queue], self._key
         previous: dict[int, int] = {}
         last: dict[int, int] = {}
@@ -481,14 +486,14 @@ class Checker:
             current[key] = offset
 
     def _judge_offsets(self) -> None:
-        """A committed offset falls only where somebody reset it (CHK-14)."""
+        """A committed offset may fall only by an explicit reset (CHK-14)."""
         for (group, queue), calls in self._offsets.items():
             was_reset = partial(_was_reset, calls, self._resets.get((group, queue), []))
             for earlier, later in calls.falls(was_reset):
                 fall = f"{calls.last[earlier]} to {calls.first[later]}"
                 self._tell(OFFSET_FELL, f"committed offset of {group} in {queue} fell from {fall}")
 
-    # telling
+    # reporting
 
     def _tell(self, kind: str, text: str) -> None:
         self.report.add(kind, text)
@@ -511,7 +516,7 @@ def _was_reset(calls: _Calls, resets: list[tuple[float, float]], earlier: int, l
 
 
 def summary(report: Report) -> dict[str, Any]:
-    """For people and scripts: whether it is valid, how often each kind was found, what the history holds."""
+    """A JSON-compatible summary: whether the history is valid, problems per kind, statistics."""
     return {
         "valid": report.valid,
         "found": dict(report.found),

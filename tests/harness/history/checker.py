@@ -1,6 +1,6 @@
-"""Check a recorded history: `PYTHONPATH=tests python -m harness.history.checker FILE`. Source: spec 07 CHK-16.
+"""Check a recorded history: `PYTHONPATH=tests python -m harness.history.checker FILE`.
 
-Prints what was found as one JSON object. Exit code 0: nothing is wrong; 1: something is; 2: the file is no history.
+Prints the result as one JSON object. Exit code 0: no problems; 1: problems found; 2: the file is not a history.
 """
 
 from __future__ import annotations

@@ -1,19 +1,22 @@
-"""Histories: what clients did to a broker and what they saw, one JSON object per line. Source: spec 07 sections 3 and 4.
+"""Histories: what clients did to a broker and what they saw, one JSON object per line.
 
-Times are milliseconds of one clock, begin when the call was made, end when it returned. `queue` is a name chosen by whoever
-records ("topic/broker/0"); names that begin with %RETRY% or %DLQ% hold copies. An append is known by value and attempt (CHA-05).
+Times are milliseconds of one clock: begin when the call was made, end when it returned. `queue` is a name chosen by the
+recorder ("topic/broker/0"); names that begin with %RETRY% or %DLQ% hold copies. An append is identified by value and
+attempt (CHA-05).
 
-  op      members besides op, process, begin, end
-  send    result, attempt, messages [[value, offset or null]...], queue or null; key, deliver_at, half where they apply
-  end     result, value, attempt, outcome: commit or rollback of a half message
-  poll    group, queue, mode (assigned, subscribed, final), messages [[offset, value, attempt]...]; ordered
-  assign  the process got other queues, sought, or started anew: its next poll may begin anywhere
-  switch  another broker became the master
-  offset  group, queue, offset: the committed offset, as read from the broker
-  reset   group, queue: somebody set the committed offset
-  dead    group, value, attempt: delivered as often as the group allows, without success
+op      members besides op, process, begin, end
+send    result, attempt, messages [[value, offset or null]...], queue or null; key, deliver_at, half where they apply
+end     result, value, attempt, outcome: commit or rollback of a half message
+poll    group, queue, mode (assigned, subscribed, final), messages [[offset, value, attempt]...]; ordered
+assign  the process got other queues, sought, or restarted: its next poll may begin anywhere
+switch  another broker became the master
+offset  group, queue, offset: the committed offset, as read from the broker
+reset   group, queue: the committed offset was set explicitly
+dead    group, value, attempt: delivered as often as the group allows, without success
 
 A history is closed by polls of mode `final` from the first offset of each queue to its end.
+
+Requirements: CHA-05, CHA-06, CHK-01..CHK-16.
 """
 
 from __future__ import annotations
@@ -27,21 +30,21 @@ Operation: TypeAlias = Mapping[str, Any]
 
 OK: Final = "ok"
 FAIL: Final = "fail"  # certainly not stored
-UNKNOWN: Final = "unknown"  # stored or not, now or later
+UNKNOWN: Final = "unknown"  # may be stored, now or later
 RESULTS: Final = (OK, FAIL, UNKNOWN)
 
 _OK_CODES: Final = frozenset({0})
-_FAIL_CODES: Final = frozenset({2, 3, 13, 14, 16, 17})  # refused before anything was written
+_FAIL_CODES: Final = frozenset({2, 3, 13, 14, 16, 17})  # rejected before anything was written
 
 
 class HistoryError(ValueError):
-    """Not a history: a line that cannot be read, or one that contradicts an earlier one in what was done."""
+    """Not a history: a line that cannot be parsed, or that contradicts an earlier line."""
 
 
 def result_of(code: int | None, *, refused: bool = False) -> str:
-    """What a response code says about a send (CHA-06). None: no answer; refused: the connection never came about.
+    """The result of a send by its response code (CHA-06). None: no response; refused: the connection was never established.
 
-    1 is unknown: a broker with a replicated log says it for entries that may still be committed.
+    Code 1 is unknown: a broker with a replicated log returns it for entries that may still be committed.
     """
     if code is None:
         return FAIL if refused else UNKNOWN
@@ -63,7 +66,7 @@ class History:
         return len(self.operations)
 
     def add(self, op: str, process: str, begin: float, end: float, **members: Any) -> None:
-        """Record one operation; members that are None are left out."""
+        """Record one operation; members that are None are omitted."""
         made: dict[str, Any] = {"op": op, "process": process, "begin": begin, "end": end}
         made.update((name, value) for name, value in members.items() if value is not None)
         self.operations.append(made)
@@ -75,7 +78,7 @@ class History:
 
 
 def read_history(path: Path) -> Iterator[Operation]:
-    """One operation per line, as it is read. Raises HistoryError with the line's number, OSError."""
+    """Yield one operation per line. Raises HistoryError with the line number, OSError."""
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():

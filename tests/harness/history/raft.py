@@ -1,4 +1,7 @@
-"""The history of a simulated group: what was proposed, what was answered, and what each member holds. Source: spec 07 SIM-09."""
+"""The history of a simulated Raft group: proposals, responses, and the entries that each member holds.
+
+Requirements: SIM-09.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,19 @@ from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.messages import AppendResponse, Code
 
 LOG: Final = "log"
-# Refused before anything was appended.
+# Rejected before anything was appended.
 REFUSALS: Final = frozenset(
     {Code.NOT_LEADER, Code.DISK_FULL, Code.LEADER_PENDING_FULL, Code.LEADER_NOT_READY, Code.LEADER_TRANSFERRING}
 )
 
 
 def value_of(body: bytes) -> str:
-    """The unique word a body begins with."""
+    """The unique word at the start of a body."""
     return body.partition(b" ")[0].decode()
 
 
 def record_send(history: History, target: str, now_ms: float, bodies: Sequence[bytes]) -> None:
-    """A proposal is made; without an answer its outcome stays unknown."""
+    """Record a proposal; without a response its outcome stays unknown."""
     messages: list[list[Any]] = [[value_of(body), None] for body in bodies]
     process = f"to {target} {value_of(bodies[0])}"
     more = {"result": UNKNOWN, "attempt": 1, "messages": messages, "queue": LOG}
@@ -30,7 +33,7 @@ def record_send(history: History, target: str, now_ms: float, bodies: Sequence[b
 
 
 def record_answer(history: History, now_ms: float, bodies: Sequence[bytes], response: AppendResponse) -> None:
-    """It is answered."""
+    """Record the response to a proposal."""
     first = value_of(bodies[0])
     for at in range(len(history.operations) - 1, -1, -1):
         operation = history.operations[at]
@@ -47,7 +50,7 @@ def record_answer(history: History, now_ms: float, bodies: Sequence[bytes], resp
 
 
 def record_log(history: History, member: str, now_ms: float, entries: Iterable[Entry], noop: bytes | None) -> None:
-    """What a member holds in the end."""
+    """Record the entries that a member holds at the end."""
     found = [[entry.index, value_of(entry.body), 1] for entry in entries if entry.body != noop]
     more = {"group": "final", "mode": "final", "queue": LOG, "messages": found}
     history.add("poll", f"final {member}", now_ms, now_ms, **more)

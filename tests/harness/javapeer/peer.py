@@ -1,13 +1,16 @@
-"""A member of a group that votes and follows as DLedger 0.3.1.2 does, with its quirks. Source: spec 07 SIM-06, spec 04 6.2.
+"""A group member that votes and follows as DLedger 0.3.1.2 does, with its defects.
 
-What it does as the original and not as SaturnMQ (the defects of spec 04 section 6.2, by their numbers):
+Where it behaves as DLedger and not as SaturnMQ (the defects of spec 04 section 6.2, by their numbers):
   DL-X01  a vote is answered at once, nothing is synced
   DL-X02  an entry is acknowledged when it is written
-  DL-X05  without a leader it asks for votes again and again, and comes back with a higher term than anyone's
-  DL-X10  TRUNCATE cuts what is committed too, and the committed index stays where it was
-  DL-X11  COMPARE and COMMIT look at no term and no leader; COMPARE and TRUNCATE forget waiting appends without an answer
-  DL-X12  the append before which one is missing is answered, and kept: its repetition is a repeated push
-It never leads: it asks for votes as if its log were empty. Its log outlives its process, as the page cache does.
+  DL-X05  without a leader it requests votes repeatedly, and returns with a higher term than any other member
+  DL-X10  TRUNCATE removes committed entries too, and the committed index does not change
+  DL-X11  COMPARE and COMMIT check no term and no leader; COMPARE and TRUNCATE drop waiting appends without a response
+  DL-X12  an append after a gap is answered and kept: its retry is a repeated push
+
+It never leads: it requests votes as if its log were empty. Its log survives its process, as the page cache does.
+
+Requirements: SIM-06.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ GAP_SECONDS = 1.0  # DL-F10
 
 @dataclass(slots=True)
 class OriginalLog:
-    """What lies on its disk: entries by index, term and vote."""
+    """The content of its disk: entries by index, term and vote."""
 
     entries: dict[int, Entry] = field(default_factory=dict)
     begin: int = -1
@@ -72,7 +75,7 @@ class _Waiting:
 
 
 class OriginalPeer:
-    """One process of it. peers: id -> host:port; heartbeat_s: of the group, which it waits three times for."""
+    """One process of it. peers: id -> host:port; heartbeat_s: the group's interval; the peer times out after three of them."""
 
     def __init__(
         self,
@@ -89,7 +92,7 @@ class OriginalPeer:
         self.leader_id: str | None = None
         self.follows = False
         self._known_max = log.term
-        self._raise_at: float | None = None  # a higher term was seen: taken at the next round of the state loop
+        self._raise_at: float | None = None  # a higher term was seen: adopted in the next round of the state loop
         self._heard = 0.0
         self._next_vote = 0.0
         self._appends: dict[int, _Waiting] = {}
@@ -126,7 +129,7 @@ class OriginalPeer:
         self._raise_at = now + TICK_SECONDS
 
     async def _ask_for_votes(self, now: float) -> None:
-        """One round in its term; refused for its log, it asks again in the same term, else in the next (3.3)."""
+        """Run one round of votes: rejected because of its log, it retries in the same term, otherwise in the next (3.3)."""
         log = self.log
         request = VoteRequest(group=self.group, term=log.term, leader_id=self.self_id, local_id=self.self_id)
         log.voted_for = log.voted_for or self.self_id
@@ -255,7 +258,7 @@ class OriginalPeer:
                 self._commit(request)
 
     def _work(self, now: float) -> None:
-        """Appends whose turn it is, then the look for gaps (DL-F04, DL-F10)."""
+        """Write the appends that are next in order, then look for gaps (DL-F04, DL-F10)."""
         log = self.log
         while self.follows and (waiting := self._appends.pop(log.end + 1, None)) is not None:
             good = waiting.request.term == log.term and waiting.request.leader_id == self.leader_id
@@ -277,7 +280,7 @@ class OriginalPeer:
                 del self._appends[first]
         late = [first for first, waiting in self._appends.items() if now - waiting.since > GAP_SECONDS]
         if late and log.end + 1 not in self._appends:
-            self._answer(self._appends[min(late)], Code.INCONSISTENT_STATE)  # and it stays
+            self._answer(self._appends[min(late)], Code.INCONSISTENT_STATE)  # and it is kept
 
     def _write(self, entry: Entry) -> None:
         log = self.log
@@ -293,7 +296,7 @@ class OriginalPeer:
             del log.entries[index]
         log.cuts += 1
         log.end = max(log.entries, default=-1)
-        if log.end != entry.index - 1:  # what does not reach up to the entry is dropped
+        if log.end != entry.index - 1:  # the log does not reach up to the entry: drop it
             log.entries.clear()
             log.end = -1
         self._write(entry)

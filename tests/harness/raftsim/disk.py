@@ -1,6 +1,8 @@
-"""What can go wrong with a simulated member's disk: stalls, errors, no room, and bits that flip. Source: spec 07 SIM-04, DUR-10.
+"""Fault injection for a simulated member's disk: stalls, errors, a full disk and bit flips.
 
-A flip is found as the driver finds it: by recovery, which is the real one, or when the core reads the entry.
+A flip is found as in production: by recovery, which is the real code, or when the core reads the entry.
+
+Requirements: SIM-04, DUR-10.
 """
 
 from __future__ import annotations
@@ -18,17 +20,17 @@ from saturnmq.raft.ledger.recover import DataFile, Facts, Plan, plan
 
 @dataclass(slots=True)
 class DiskFaults:
-    """Chances per operation, times in ms."""
+    """Probabilities per operation, times in ms."""
 
     sync_ms: float = 5.0
-    stall: float = 0.0  # chance of a sync that takes up to stall_ms
+    stall: float = 0.0  # probability of a sync that takes up to stall_ms
     stall_ms: float = 2000.0
-    slow_write: float = 0.0  # chance that writing term and vote, or a cut, takes up to stall_ms: everything else waits
-    eio: float = 0.0  # chance that a sync fails
+    slow_write: float = 0.0  # probability that a term write or a truncation blocks for up to stall_ms
+    eio: float = 0.0  # probability that a sync fails
 
 
 class Flip(Enum):
-    """Where the bit is: in the body, in magic or number of the index unit, or in the position that it tells."""
+    """Position of the bit: the body, the magic or number of the index unit, or the position stored in it."""
 
     BODY = "body"
     UNIT_GONE = "unit gone"
@@ -36,7 +38,7 @@ class Flip(Enum):
 
 
 class StoredLog:
-    """A ledger as the core reads it, through what is damaged. It is a LedgerReader.
+    """A ledger as the core reads it, through the damaged entries. Implements LedgerReader.
 
     flips: by index. found is called with the index of each damaged entry that is read.
     """
@@ -63,7 +65,7 @@ class StoredLog:
         return self.ledger.end_pos
 
     def entry(self, index: int) -> Entry | None:
-        """None outside of begin..end. Raises CorruptRecord for a damaged one, as LedgerFiles does."""
+        """None outside begin..end. Raises CorruptRecord for a damaged entry, as LedgerFiles does."""
         entry = self.ledger.entry(index)
         flip = self.flips.get(index) if entry is not None else None
         if flip is None:
@@ -73,7 +75,7 @@ class StoredLog:
 
 
 def recover(ledger: Ledger, flips: dict[int, Flip], file_bytes: int) -> Plan:
-    """What the real recovery makes of a damaged ledger. Raises CorruptRecord when it leaves that to an operator (DL-S07)."""
+    """The real recovery plan for a damaged ledger. Raises CorruptRecord if it requires an operator (DL-S07)."""
     by_pos = {entry.pos: entry for entry in ledger.entries}
     heads: dict[int, Entry] = {}
     for entry in ledger.entries:

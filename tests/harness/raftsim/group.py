@@ -1,4 +1,7 @@
-"""A simulated group of raft members and an observer that checks Raft's promises from outside. Source: spec 07 section SIM."""
+"""A simulated group of Raft members with its load and its faults; an observer checks the invariants of Raft from outside.
+
+Requirements: SIM-03..SIM-10.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ ALL_FAULTS = (
 
 
 class Cluster:
-    """A group, its load and its faults. Everything follows from the seed."""
+    """A group, its load and its faults. The seed determines everything."""
 
     def __init__(
         self, seed: int, *, members: int = 3, settings: CoreSettings | None = None, tick_ms: float = 20
@@ -48,14 +51,14 @@ class Cluster:
         self.events = Events()
         self.trace = Trace()
         self.seen: Counter[str] = Counter()
-        self.damage_read_ms = -math.inf  # when a member met damage last
+        self.damage_read_ms = -math.inf  # when a member last read damage
         self.network = Network(self.events, self.rng)
         self.disk = DiskFaults()
         self.disk_rng = random.Random(~seed)
         self.tick_ms = tick_ms
-        self.tick_always = False  # also where no tick is due
+        self.tick_always = False  # also if no tick is due
         self.crash_between = 0.0
-        self.crash_after_cut = 0.0  # chance of a crash while a cut may not be on disk yet
+        self.crash_after_cut = 0.0  # probability of a crash while a truncation may not be durable yet
         self.drop: Callable[[Request], bool] = lambda request: False  # requests that never arrive
         self.settings = settings or CoreSettings(file_bytes=2048)
         self.names = [f"n{number}" for number in range(members)]
@@ -71,12 +74,12 @@ class Cluster:
         self.noop: bytes | None = b"noop"
         self.sent = 0
         self.loading = True
-        self.schedule: list[str] = []  # every fault: when, which, whom
-        self.left_out: frozenset[int] = frozenset()  # numbers of faults that do not happen
+        self.schedule: list[str] = []  # every fault: time, kind, member
+        self.left_out: frozenset[int] = frozenset()  # numbers of faults that are skipped
         self.history = History()
 
     def harsh(self, *mix: str) -> None:
-        """Only these faults, short timers, slow disks, and a network that delays by whole elections and repeats."""
+        """Use only these faults, with short timers, slow disks, and a network that duplicates and delays by whole elections."""
         self.settings = dataclasses.replace(
             self.settings,
             heartbeat_interval_ms=400,
@@ -103,14 +106,14 @@ class Cluster:
 
     @property
     def leader(self) -> Member | None:
-        """The leader of the highest term."""
+        """The leader with the highest term."""
         leaders = [m for m in self.members.values() if m.node is not None and m.role is Role.LEADER]
         return max(leaders, key=lambda m: m.node.state.term if m.node else -1, default=None)
 
     # load
 
     def load(self, every_ms: float) -> None:
-        """Proposals, mostly to a leader, sometimes to anyone, one or several at a time."""
+        """Propose batches of different sizes, mostly to the leader, sometimes to any member."""
         if not self.loading:
             return
         self.events.after(self.rng.random() * 2 * every_ms, lambda: self.load(every_ms))
@@ -136,7 +139,7 @@ class Cluster:
         target.propose(bodies, answer)
 
     def transfer(self) -> str | None:
-        """Ask the leader to hand over to another; returns whom."""
+        """Request a leadership transfer to a random member; returns its name."""
         leader = self.leader
         if leader is None or leader.node is None:
             return None
@@ -157,7 +160,7 @@ class Cluster:
     # faults
 
     def faults(self, every_ms: float) -> None:
-        """One fault after the other while there is load."""
+        """Inject faults one after the other while there is load."""
         if not self.loading:
             return
         self.events.after(self.rng.random() * 2 * every_ms, lambda: self.faults(every_ms))
@@ -225,15 +228,15 @@ class Cluster:
             )
 
     def _flap(self, pairs: set[tuple[str, str]], times: int) -> None:
-        """A link that goes and comes back many times."""
+        """Cut and restore a link many times."""
         if self.loading and times > 0:
             self.network.cut ^= pairs
             self.events.after(self.rng.random() * 300, lambda: self._flap(pairs, times - 1))
 
     def damage(self, member: Member) -> None:
-        """Flip a bit of an entry that a majority holds, on one of a minority of members; half of them are restarted.
+        """Flip a bit of an entry that a majority holds, on a minority of members; half of those members are restarted.
 
-        Only of one that the checkpoint covers: behind that, damage looks like a write that a crash tore (DUR-09).
+        Only of an entry that the checkpoint covers: beyond it, damage looks like a write torn by a crash (DUR-09).
         """
         others = [one for one in self.members.values() if one is not member]
         ledger, rng = member.log.durable, self.disk_rng
@@ -256,7 +259,7 @@ class Cluster:
                 return
 
     def start_again(self, member: Member) -> None:
-        """Its part has ended: somebody looks after it, soon when all is calm."""
+        """Restart a member that failed because of damage: after up to 8 s, or 0.5 s without load."""
         incarnation = member.incarnation
 
         def again() -> None:
@@ -281,7 +284,7 @@ class Cluster:
             self.events.after(self.rng.random() * 300, lambda: self.restart(member))
 
     def calm(self) -> None:
-        """No further faults; everyone is up, connected, and on a working disk."""
+        """Stop all faults; every member is up, connected, and has a working disk."""
         self.loading = False
         self.crash_between = self.crash_after_cut = 0.0
         self.network.heal()
@@ -295,18 +298,18 @@ class Cluster:
         self.events.after(500, self._repair)
 
     def _repair(self) -> None:
-        """What failed is started again, on a new disk."""
+        """Restart failed members on a new disk."""
         for member in self.members.values():
             if member.node is not None and member.node.state.failed is not None:
                 member.crash()
             self.restart(member)
 
-    # a whole run
+    # a complete run
 
     def run(
         self, *, faulty_ms: float, calm_ms: float, load_every_ms: float = 150, fault_every_ms: float = 2500
     ) -> None:
-        """Load and faults for a while, then calm; all checks. Raises Violation."""
+        """Load and faults for a while, then calm, with all checks. Raises Violation."""
         self.start()
         self.load(load_every_ms)
         self.faults(fault_every_ms)
@@ -316,12 +319,12 @@ class Cluster:
             self.observer.match_logs()
         self.calm()
         self.events.run_until(faulty_ms + calm_ms)
-        while self.damage_read_ms > self.events.now_ms - calm_ms:  # a fault of before is met only now
+        while self.damage_read_ms > self.events.now_ms - calm_ms:  # damage from before may be read only now
             self.events.run_until(self.damage_read_ms + calm_ms)
         self.check_calm()
 
     def check_calm(self) -> None:
-        """Liveness and equality after the faults (SIM-09, SIM-10)."""
+        """Check liveness and equality after the faults (SIM-09, SIM-10)."""
         observer, start_ms = self.observer, self.events.now_ms
         leader = self.leader
         check = observer.check

@@ -1,4 +1,7 @@
-"""What a simulated member stores, and an observer that checks Raft's promises from outside. Source: spec 07 SIM-08, SIM-09."""
+"""The in-memory log of a simulated member, and an observer that checks the invariants of Raft from outside.
+
+Requirements: SIM-08, SIM-09.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Violation(AssertionError):
-    """A promise was broken."""
+    """An invariant was violated."""
 
 
 @dataclass(slots=True)
 class Ledger:
-    """A log in memory, as a LedgerReader sees it. start_pos: where the first entry lies."""
+    """A log in memory; implements LedgerReader. start_pos: the position of the first entry, bytes."""
 
     begin: int = 0
     entries: list[Entry] = field(default_factory=list)
@@ -50,7 +53,7 @@ class Ledger:
         return Ledger(self.begin, list(self.entries), self.start_pos)
 
     def apply(self, operation: object) -> None:
-        """Appended entries, a cut, or an int: everything before that index is deleted."""
+        """Apply appended entries, a truncation, or an int: delete everything before that index."""
         if isinstance(operation, AppendEntries):
             if not self.entries:
                 self.begin = operation.entries[0].index
@@ -67,7 +70,7 @@ class Ledger:
 
 
 class Observer:
-    """Watches all members from outside and raises Violation (SIM-08)."""
+    """Observes all members from outside and raises Violation (SIM-08)."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -78,14 +81,14 @@ class Observer:
         self.acked: dict[int, bytes] = {}
 
     def term_stored(self, member: Member, action: PersistTerm) -> None:
-        """Term and vote never go back, one vote per term."""
+        """The stored term never falls; one vote per term."""
         before = member.hard
         self.check(action.term >= before.term, f"{member.name}: term falls from {before.term} to {action.term}")
         same = action.term == before.term and before.voted_for is not None
         self.check(not same or action.voted_for == before.voted_for, f"{member.name}: second vote in {action.term}")
 
     def voted(self, member: Member, response: VoteResponse) -> None:
-        """An ACCEPT leaves only when the vote is stored (DUR-11)."""
+        """An ACCEPT is sent only after the vote is stored (DUR-11)."""
         if response.vote_result is not VoteResult.ACCEPT or response.leader_id is None:
             return
         stored = member.hard
@@ -97,7 +100,7 @@ class Observer:
         self.check(earlier == response.leader_id, f"{member.name} voted twice in term {response.term}")
 
     def role(self, member: Member, action: RoleChanged) -> None:
-        """One leader per term, and it has everything that was ever committed."""
+        """One leader per term, and it holds every entry that was ever committed."""
         self.cluster.seen[action.role.value] += 1
         if action.role is not Role.LEADER:
             return
@@ -112,7 +115,7 @@ class Observer:
             self.check(log.entry(index) == self.truth.get(index), f"leader {member.name} lacks committed entry {index}")
 
     def appended(self, member: Member) -> None:
-        """A member that was told that its disk is full writes no entries (DUR-15)."""
+        """A member that was notified of a full disk appends no entries (DUR-15)."""
         node = member.node
         self.check(node is None or not node.state.disk_full, f"{member.name} appends, and has no room")
 
@@ -123,7 +126,7 @@ class Observer:
         self.check(first > last, f"{member.name} cuts at {action.index}, committed up to {member.committed}")
 
     def committed(self, member: Member, action: Commit) -> None:
-        """What is committed is the same everywhere and for ever, and never falls."""
+        """A committed entry is the same on every member and never changes; the committed index never falls."""
         log = member.log.live
         self.check(action.index > member.committed, f"{member.name}: committed falls to {action.index}")
         self.check(action.index <= log.end_index, f"{member.name} commits {action.index} of {log.end_index}")
@@ -135,7 +138,7 @@ class Observer:
         self.top = max(self.top, action.index)
 
     def acknowledged(self, index: int, body: bytes) -> None:
-        """A client was told that its message is safe: durable on a majority (DUR-12)."""
+        """An acknowledged entry is durable on a majority (DUR-12)."""
         self.acked[index] = body
         if self.cluster.settings.sync_before_ack:
             members = self.cluster.members.values()
@@ -143,14 +146,14 @@ class Observer:
             self.check(held > len(members) // 2, f"entry {index} was acknowledged, durable on {held} only")
 
     def _holds(self, member: Member, index: int, body: bytes) -> bool:
-        """On disk, or deleted since with what is old, or lost to damage of which the member knows."""
+        """Whether it is durable, deleted by retention since, or lost to damage that the member has detected."""
         log = member.log.durable
         entry = log.entry(index)
         known_lost = log.end_index < index <= member.lost_to
         return log.begin > index or known_lost or (entry is not None and entry.body == body)
 
     def match_logs(self) -> None:
-        """Equal index and term mean equal logs up to there."""
+        """Equal index and term imply equal logs up to that index."""
         logs = [member.log.live for member in self.cluster.members.values()]
         for at, one in enumerate(logs):
             for other in logs[at + 1 :]:

@@ -1,4 +1,7 @@
-"""A simulated member: the real core, and a disk and a clock that may be ill. Source: spec 07 SIM-04, SIM-05."""
+"""A simulated member: the real core, on a disk and a clock that can fail.
+
+Requirements: SIM-04, SIM-05.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +35,15 @@ if TYPE_CHECKING:
 
 GROUP: Final = "g"
 NOTE_EVERY_MS: Final = 3000
-STALL_MS_MIN: Final = 5000  # from here on it counts as one
+STALL_MS_MIN: Final = 5000  # from here on a delay counts as a stall
 Input = Callable[[Node], list[Action]]
 
 
 class Member:
-    """One simulated process: its disk outlives it, its Node does not.
+    """One simulated process: its disk survives a crash, its Node does not.
 
-    Inputs are handled one after the other; an action that waits for the disk holds back the actions behind it and all inputs.
+    Inputs are handled one after the other; an action that waits for the disk blocks the actions behind it and all
+    inputs.
     """
 
     def __init__(self, cluster: Cluster, name: str) -> None:
@@ -48,25 +52,25 @@ class Member:
         self.log: Journal[Ledger] = Journal(Ledger(), Ledger.apply, Ledger.copy)
         self.hard = HardState()
         self.checkpoint = -1
-        self.rots = False  # its disk loses synced entries at crashes; one member of a group at most
-        self.room = True  # on its disk, for another file
-        self.flips: dict[int, Flip] = {}  # damaged entries that are still there, by index
+        self.rots = False  # its disk loses synced entries at crashes; at most one member of a group
+        self.room = True  # whether its disk has space for another file
+        self.flips: dict[int, Flip] = {}  # damaged entries that still exist, by index
         self.known_bad: set[int] = set()  # those that were read
-        self.lost_to = -1  # last index of what damage took
-        self.noted = -1  # what the checkpoint file says was synced
+        self.lost_to = -1  # last index that was lost to damage
+        self.noted = -1  # the synced index in the checkpoint file
         self._next_note_ms = 0.0
         self.lacking = False
         self.committed = -1
         self.incarnation = 0
         self.node: Node | None = None
         self.frozen = False
-        self.keeps_writes = False  # a crash is the end of the process, not of the power
+        self.keeps_writes = False  # a crash ends the process, not the power
         self.clock_offset_ms = cluster.rng.randrange(10**6)
         self.clock_rate = 1.0
         self._inputs: deque[Input] = deque()
         self._actions: deque[Action] = deque()
         self._running = False
-        self._waits: Callable[[], None] | None = None  # what ends the wait for the disk
+        self._waits: Callable[[], None] | None = None  # ends the wait for the disk
         self._sync: SyncLog | None = None
         self._sync_running = False
         self._sync_ends: Callable[[], None] | None = None
@@ -87,7 +91,7 @@ class Member:
 
     @property
     def hurt(self) -> bool:
-        """Something of what it said it holds is damaged, or gone and not yet here again."""
+        """Whether an entry that it acknowledged is damaged, or lost and not recovered yet."""
         lacking = self.node.state.lacking if self.node is not None else self.lacking
         return self.rots or bool(self.flips) or lacking
 
@@ -131,7 +135,7 @@ class Member:
         self.cluster.trace.add(f"{self.cluster.events.now_ms:.3f} {self.name} crash, {lost} lost")
 
     def _forget_all(self) -> None:
-        """What a process had in its memory."""
+        """Drop what the process had in memory."""
         self._inputs.clear()
         self._actions.clear()
         self._waits = self._sync_ends = self._sync = None
@@ -156,7 +160,7 @@ class Member:
     # inputs
 
     def ask(self, request: Request, answer: Callable[[Response], None]) -> None:
-        """A request arrives."""
+        """Receive a request."""
         if self.node is None or self.frozen:
             return
         self._token = token = self._token + 1
@@ -178,7 +182,7 @@ class Member:
         self.feed(lambda node: node.propose(self.now_ms, token, bodies))
 
     def trim(self, begin: int) -> None:
-        """Delete old entries, as retention does; not while something waits for the disk."""
+        """Delete old entries, as retention does; not while an action waits for the disk."""
         if self.node is not None and self._waits is None and begin > self.log.live.begin:
             self.log.change(begin)
             self._flips_within(begin, self.log.live.end_index)
@@ -187,13 +191,13 @@ class Member:
     # outputs
 
     def feed(self, given: Input) -> None:
-        """Handle an input now, or when those before it are done."""
+        """Handle an input now, or after those before it."""
         self._inputs.append(given)
         if not self._running:
             self._run()
 
     def _run(self) -> None:
-        """Execute in order; a crash may come between any two actions."""
+        """Execute actions in order; a crash may happen between any two of them."""
         cluster = self.cluster
         self._running = True
         try:
@@ -212,7 +216,7 @@ class Member:
             self._running = False
 
     def _decide(self, node: Node, given: Input) -> list[Action]:
-        """The core's answer; damage that it reads ends this member's part until it is started again."""
+        """Return the core's actions; damage that it reads stops this member until it is restarted."""
         try:
             return given(node)
         except (CorruptRecord, InvariantBroken) as error:
@@ -265,12 +269,12 @@ class Member:
         self.hard = HardState(action.term, action.voted_for)
 
     def _note(self, node: Node) -> None:
-        """The checkpoint file: how far the log is synced, but what damage took is not forgotten before it is here again."""
+        """Write the checkpoint file: the synced index; an index lost to damage stays in it until the entry is recovered."""
         self._next_note_ms = self.cluster.events.now_ms + NOTE_EVERY_MS
         self.noted = max(node.state.log.durable, node.state.must_hold)
 
     def _committed_on_disk(self, committed: int) -> int:
-        """What the checkpoint may say: a committed entry that a crash could still replace is not among it."""
+        """The committed index for the checkpoint: excludes a committed entry that a crash could still replace."""
         assert self.node is not None
         return min(committed, self.node.state.log.durable)
 
@@ -288,7 +292,7 @@ class Member:
     # disk
 
     def _slow_write(self, write: Callable[[], None]) -> None:
-        """It is done at once, or nothing goes on until it is; a crash meanwhile comes before or after it."""
+        """Write now, or block all actions until the write is done; a crash meanwhile happens before or after it."""
         faults, rng, incarnation = self.cluster.disk, self.cluster.disk_rng, self.incarnation
         if not faults.slow_write or rng.random() >= faults.slow_write:
             write()
@@ -347,7 +351,7 @@ class Member:
         self._start_sync()
 
     def disk_is_well(self) -> None:
-        """There is room, and what hung is done."""
+        """Restore disk space and complete every hanging operation."""
         self.room = True
         for ends in (self._waits, self._sync_ends):
             if ends is not None:
@@ -356,7 +360,7 @@ class Member:
     # damage
 
     def flip(self, index: int, kind: Flip) -> None:
-        """An entry on the disk is damaged; nothing up to it is read from memory any more."""
+        """Damage an entry on the disk, and drop everything up to it from the in-memory cache."""
         self.flips[index] = kind
         self.cluster.seen["flip"] += 1
         if self.node is not None:
@@ -365,13 +369,13 @@ class Member:
                 log._forget(forgotten)
 
     def _flips_within(self, first: int, last: int) -> None:
-        """What lies elsewhere is gone."""
+        """Forget flips outside of first..last: those entries no longer exist."""
         for index in [index for index in self.flips if not first <= index <= last]:
             del self.flips[index]
             self.known_bad.discard(index)
 
     def _recover(self) -> None:
-        """The damaged entry, and what comes behind it, is cut; where recovery cannot help, an operator empties the ledger."""
+        """Truncate at the damaged entry; where recovery cannot help, empty the ledger as an operator would."""
         self._flips_within(max(self.log.live.begin, 0), self.log.live.end_index)
         if not self.flips:
             return
@@ -383,7 +387,7 @@ class Member:
             return
         if made.index_from is not None:
             for index in [index for index in self.flips if index >= made.index_from]:
-                if self.flips[index] is not Flip.BODY:  # written again
+                if self.flips[index] is not Flip.BODY:  # rewritten
                     seen["flip mended"] += 1
                     del self.flips[index]
                     self.known_bad.discard(index)
@@ -409,4 +413,4 @@ class Member:
 
 
 def _nothing() -> None:
-    """Done already."""
+    """The write was executed before."""

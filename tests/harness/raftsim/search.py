@@ -1,11 +1,13 @@
-"""Every run of a small group: the real core, all orders of events within a scope, each state once. Source: spec 07 SIM-12.
+"""Exhaustive search over the runs of a small group: the real core, every order of events within a scope, each state once.
 
-A state is three members with their disks, and what is on the way between them. From each state every possible event is tried: a
-tick, a proposal, an arrival, a loss, the end of a sync, a crash. States are found again by their canonical form
-(raft_search_form.py), in which times are only "just now", "a while" or "an age" ago, so that there are finitely many.
+A state is three members with their disks, and the messages in flight. From each state every possible event is tried: a
+tick, a proposal, an arrival, a loss, the end of a sync, a crash. States are recognized by their canonical form
+(search_form.py), in which times are only "now", "soon" or "late", so that the number of states is finite.
 
-Within the scope the search leaves out nothing but this: a second request of one kind, for one index, in one term, from one
-member to another takes the place of the first where that is still on its way; and nothing arrives twice.
+Within the scope the search omits only this: a second request of one kind, for one index, in one term, from one member
+to another replaces the first if that is still in flight; and no message is duplicated.
+
+Requirements: SIM-12.
 """
 
 from __future__ import annotations
@@ -28,10 +30,11 @@ Path = tuple[Any, Any]  # the last event, and the path before it
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """How far the search goes. Terms count from 0, entries of a log from index 0.
+    """The limits of the search. Terms count from 0, entries of a log from index 0.
 
-    turns: how often a run may leave the plain course, in which syncs end at once, what was sent first arrives first, the clock goes
-    on when nothing is on its way, nothing is lost, nobody's patience ends and nobody crashes; None: as often as it likes.
+    turns: how often a run may deviate from the default schedule, in which syncs end at once, messages arrive in order,
+    the clock advances only when no message is in flight, nothing is lost, nothing times out and no member crashes;
+    None: any number of times.
     """
 
     terms: int = 2
@@ -43,21 +46,21 @@ class Scope:
 
 @dataclass(slots=True)
 class Found:
-    """What a search came to. events: how often a step was taken; done: no state within the scope was left out."""
+    """Result of a search. events: number of steps taken; done: no state within the scope was skipped."""
 
     states: int = 0
     events: int = 0
-    steps: int = 0  # different ones of single members
+    steps: int = 0  # distinct steps of single members
     deepest: int = 0
     done: bool = True
-    leaders: set[int] = field(default_factory=set)  # terms that were led
+    leaders: set[int] = field(default_factory=set)  # terms that had a leader
     committed: int = -1
     cuts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A state. forms: numbers of the members' forms; truth: what was ever committed, by index; led: (term, member)."""
+    """A state. forms: numbers of the members' forms; truth: entries ever committed, by index; led: (term, member)."""
 
     forms: tuple[int, ...]
     net: Net
@@ -68,7 +71,7 @@ class World:
 
 
 class Search:
-    """Looks at every state of a scope. Raises Violation, with the events that lead there."""
+    """Visits every state of a scope. Raises Violation with the events that lead to it."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -86,7 +89,7 @@ class Search:
         self._matching: set[tuple[Truth, Truth]] = set()
         self._trying: tuple[Any, ...] = ()
 
-    # numbers for what is compared often
+    # numbers for values that are compared often
 
     def _form_number(self, member: int, form: Form) -> int:
         number = self._forms[member].setdefault(form, len(self._by_number[member]))
@@ -115,9 +118,9 @@ class Search:
     # the search
 
     def run(self) -> Found:
-        """Breadth first, so that what is found is found by as few events as can be.
+        """Search breadth first, so that a violation is found with as few events as possible.
 
-        States that were seen are remembered by a hash of 64 bits of their canonical form.
+        Visited states are remembered by a 64-bit hash of their canonical form.
         """
         forms = tuple(self._form_number(member, first_form()) for member in range(MEMBERS))
         turns = self.scope.turns if self.scope.turns is not None else -1
@@ -144,7 +147,7 @@ class Search:
         return found
 
     def _events(self, world: World) -> Iterator[tuple[Any, World]]:
-        """Everything that can happen next. Off the plain course it costs a turn."""
+        """Every possible next event. One that deviates from the default schedule costs one of `turns`."""
         forms = [self._by_number[member][number] for member, number in enumerate(world.forms)]
         plain_found = False
         for member in range(MEMBERS):
@@ -156,11 +159,11 @@ class Search:
             rest = world.net[:place] + world.net[place + 1 :]
             receiver = lane.sender if message[0] == "answer" else lane.receiver
             yield from self._step(world, receiver, (message[0], lane, message[1]), 1 if plain_found else 0, rest)
-            if self._affords(world, 1):  # lost: its sender hears of it, now or as late as it waits for anything
+            if self._affords(world, 1):  # lost: its sender notices now, or times out later
                 yield from self._step(world, lane.sender, ("answer", lane, None), 1, rest)
             plain_found = True
         cost = 1 if plain_found else 0
-        alike = not any(form.core for form in forms)  # at first the members differ in name only: let n0 be who begins
+        alike = not any(form.core for form in forms)  # at first the members differ only by name: let n0 begin
         for member in range(1 if alike else MEMBERS):
             yield from self._step(world, member, ("tick", "soon"), cost)
             yield from self._step(world, member, ("propose",), cost)
@@ -175,7 +178,7 @@ class Search:
     def _step(
         self, world: World, member: int, event: tuple[Any, ...], cost: int, net: Net | None = None
     ) -> Iterator[tuple[Any, World]]:
-        """One member does one thing; nothing, where that is out of scope or changes nothing."""
+        """Let one member handle one event; yields nothing if that is out of scope or changes nothing."""
         if not self._affords(world, cost):
             return
         self._trying = (f"n{member}", *event)
@@ -209,7 +212,7 @@ class Search:
         sent = [(self._lane_number(lane), self._message_number(message)) for lane, message in outcome.sent]
         taken = {lane for lane, _ in sent}
         kept = [pair for pair in net if pair[0] not in taken]
-        if outcome.forgot:  # answers to calls of before the crash find nobody
+        if outcome.forgot:  # answers to calls made before the crash are dropped
             kept = [
                 (lane, message)
                 for lane, message in kept
@@ -217,12 +220,12 @@ class Search:
             ]
         return (*kept, *sent)
 
-    # promises
+    # invariants
 
     def _check(
         self, world: World, member: int, forms: tuple[int, ...], outcome: Outcome
     ) -> tuple[int, tuple[tuple[int, int], ...]]:
-        """Each promise that a step makes, against what was promised before. Returns the new truth and who led."""
+        """Check each promise of a step against the earlier ones. Returns the new truth and the leaders."""
         truth, led = list(self._truth_list[world.truth]), dict(world.led)
         for promise in outcome.promises:
             if promise[0] == "leads":
@@ -249,7 +252,7 @@ class Search:
         return self._truth_number(tuple(truth)), tuple(sorted(led.items()))
 
     def _check_logs(self, member: int, forms: tuple[int, ...]) -> None:
-        """Equal index and term mean equal logs up to there."""
+        """Equal index and term imply equal logs up to that index."""
         mine = self._by_number[member][forms[member]].log
         for other in range(MEMBERS):
             theirs = self._by_number[other][forms[other]].log
@@ -270,7 +273,7 @@ class Search:
 
 
 def _story(error: BaseException, path: Path | None) -> str:
-    """What was found, and the events that lead there, one per line."""
+    """The violation, and the events that lead to it, one per line."""
     told = []
     while path is not None:
         who, what, *rest = path[0]

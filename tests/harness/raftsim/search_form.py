@@ -1,7 +1,10 @@
-"""One member of the search: a Node that is put into a form, given an event, and read again. Source: spec 07 SIM-12.
+"""One member of the search: a Node that is loaded from a form, given an event, and saved again.
 
-Times in a form are relative to a fixed moment and rounded, for the settings below know two kinds of patience only: what is
-repeated soon, and what is given up late. A tick "soon" passes the first, a tick "late" passes both.
+Times in a form are relative to a fixed moment and rounded, because the settings below have only two kinds of timeouts:
+those of retries, which are short, and those that give up, which are long. A tick "soon" passes the former, a tick
+"late" passes both.
+
+Requirements: SIM-12.
 """
 
 from __future__ import annotations
@@ -47,8 +50,8 @@ from saturnmq.raft.core.state import HardState
 from saturnmq.raft.core.voting import Tally
 
 NOW: Final = 10**9
-SOON: Final = 20  # longer than what is repeated
-LATE: Final = 10**7  # longer than anyone's patience
+SOON: Final = 20  # longer than any retry interval
+LATE: Final = 10**7  # longer than any timeout
 PATIENCE: Final = 10**6
 NEVER: Final = -(10**9)
 BODY: Final = b"x"
@@ -83,7 +86,7 @@ _KNOWN: Final = tuple(
 
 
 class Lane(NamedTuple):
-    """A place on the way from one member to another and back: one call at a time. first: index of the entry, or -1."""
+    """A slot in flight from one member to another and back: one call at a time. first: index of the entry, or -1."""
 
     sender: int
     receiver: int
@@ -93,7 +96,7 @@ class Lane(NamedTuple):
 
 
 class Version(NamedTuple):
-    """A log as it is on a disk: see Ledger."""
+    """A log as it is on a disk; see Ledger."""
 
     start_pos: int
     entries: tuple[Entry, ...]
@@ -109,7 +112,7 @@ def version_of(ledger: Ledger) -> Version:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A member and its disk. versions: what a crash may leave, the last is what is read; syncing: epoch, end, version."""
+    """A member and its disk. versions: what a crash may leave, the last one is current; syncing: epoch, end, version."""
 
     versions: tuple[Version, ...]
     syncing: tuple[int, int, int] | None
@@ -126,7 +129,7 @@ class Form:
         return self.versions[0].entries
 
     def crashes(self) -> Iterator[tuple[Any, ...]]:
-        """What a power loss can leave: any of the versions, and a checkpoint from long ago or just now."""
+        """What a power loss can leave: any of the versions, with a checkpoint that is empty or current."""
         if not self.core:
             return
         committed = min(self.core[0][4], self.core[1][0])
@@ -137,7 +140,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step came to. forgot: the member started again. promises: what is checked against the other members."""
+    """Result of a step. forgot: the member restarted. promises: facts that are checked against the other members."""
 
     member: int
     form: Form
@@ -152,24 +155,24 @@ def first_form() -> Form:
 
 
 def waits(at_ms: int) -> int:
-    """A time until which nothing happens: over, soon, or late."""
+    """Round a deadline: passed, soon, or late."""
     if at_ms <= NOW:
         return -1
     return NOW + (10 if at_ms <= NOW + SOON else PATIENCE)
 
 
 def since(at_ms: int) -> int:
-    """When something that is repeated soon was done: just now, or long enough ago."""
+    """Round the time of something that is retried soon: now, or long enough ago."""
     return NOW if at_ms >= NOW else NOW - SOON
 
 
 def lately(at_ms: int) -> int:
-    """The same of what is given up late."""
+    """Round the time of something with a long timeout: now, or long ago."""
     return NOW if NOW - at_ms < PATIENCE else NEVER
 
 
 class Machine:
-    """The members' code under one name. Its Node is put into one form after the other."""
+    """Runs the members' code under one name. Its Node is loaded with one form after the other."""
 
     def __init__(self, number: int, members: int, terms: int, entries: int) -> None:
         self.number = number
@@ -193,7 +196,7 @@ class Machine:
         )
 
     def step(self, form: Form, event: tuple[Any, ...]) -> Outcome | None:
-        """What the event makes of the form; None: it cannot happen, or leads out of the scope. Raises Violation."""
+        """The outcome of an event on a form; None: the event cannot happen, or leads out of the scope. Raises Violation."""
         ledger = form.versions[-1].ledger()
         run = _Run(self, form, ledger)
         if event[0] == "crash" or not form.core:
@@ -242,7 +245,7 @@ class Machine:
         return self._lanes[token]
 
     def lane_of(self, send: Send) -> Lane:
-        """Calls of one kind about one entry share a place."""
+        """Calls of one kind about one entry share a lane."""
         request: Request = send.request
         first, kind = -1, type(request).__name__
         if isinstance(request, PushRequest):
@@ -257,7 +260,7 @@ class Machine:
 
 @dataclass(slots=True)
 class _Run:
-    """One step under way."""
+    """One step while it runs."""
 
     machine: Machine
     form: Form
@@ -266,7 +269,7 @@ class _Run:
     syncing: tuple[int, int, int] | None = None
     sync_wanted: tuple[int, int] | None = None
     hard: HardState = HardState()
-    committed: int = -1  # as far as the actions executed so far say
+    committed: int = -1  # according to the actions executed so far
     calls: dict[Lane, int] = field(default_factory=dict)
     sent: list[tuple[Lane, Any]] = field(default_factory=list)
     promises: list[tuple[Any, ...]] = field(default_factory=list)
@@ -284,7 +287,7 @@ class _Run:
     # events
 
     def passed(self, ms: int) -> None:
-        """Time passes: everything in the form lies that much longer ago."""
+        """Time passes: everything in the form happened that much earlier."""
         self.do(self.node.tick(NOW + ms))
         _shift(self.node, ms)
 
@@ -305,7 +308,7 @@ class _Run:
     def do(self, actions: list[Action]) -> None:
         for action in actions:
             self._one(action)
-        self.node.state.log._cache.clear()  # it is all in the ledger
+        self.node.state.log._cache.clear()  # everything is in the ledger
         self.node.state.log._cache_bytes = 0
 
     def _one(self, action: Action) -> None:
@@ -352,10 +355,10 @@ class _Run:
             entry = self.ledger.entry(response.index)
             self.promises.append(("acknowledges", response.index, entry))
 
-    # the core's state, out of a form and into one
+    # the core's state, loaded from a form and saved into one
 
     def load(self, core: tuple[Any, ...]) -> None:
-        """Put the Node into the form that `save` returned."""
+        """Load the Node with a form that `save` returned."""
         node, state = self.node, self.node.state
         (state.term, state.voted_for, state.role, state.leader_id, state.committed, state.known_max_term) = core[0]
         self.committed = state.committed
@@ -412,10 +415,10 @@ class _Run:
         return partial(getattr(node.leader, name), node.leader.peers[about[0]], *about[1:])
 
     def save(self) -> tuple[Any, ...]:
-        """The Node's form: everything that decides what it will do."""
+        """The Node's form: everything that determines its future behaviour."""
         node, state, log = self.node, self.node.state, self.node.state.log
         elector, beats, follower, leader = node.elector, node.heartbeats, node.follower, node.leader
-        epoch = log.epoch  # only whether a sync, or a COMPARE, is of this epoch matters
+        epoch = log.epoch  # it only matters whether a sync, or a COMPARE, is of this epoch
         log_form = (log.durable, 1, log.next_index, log.end_pos)
         if self.syncing is not None:
             self.syncing = (int(self.syncing[0] == epoch), *self.syncing[1:])
@@ -458,7 +461,7 @@ class _Run:
         )
 
     def _calls_form(self) -> tuple[Any, ...]:
-        """Calls whose answers can still do something."""
+        """Calls whose responses can still have an effect."""
         node, kept = self.node, []
         for lane, call in self.calls.items():
             callback = node.state.calls.get(call)
@@ -493,13 +496,13 @@ def _rounded(name: str, value: Any) -> Any:
 
 
 def _further(part: object, known: frozenset[str]) -> tuple[tuple[str, Any], ...]:
-    """What a part has beyond what this module knows of it: taken as it is."""
+    """Attributes of a part that this module does not name, taken unchanged."""
     names = vars(part) if hasattr(part, "__dict__") else [one.name for one in fields(part)]  # type: ignore[arg-type]
     return tuple((name, getattr(part, name)) for name in names if name not in known)
 
 
 def _shift(node: Node, ms: int) -> None:
-    """After time has passed, what was now lies ms ago."""
+    """After time has passed, shift everything by ms into the past."""
     state, elector, beats = node.state, node.elector, node.heartbeats
     state.now_ms = NOW
     if elector.next_vote_ms >= 0:

@@ -1,6 +1,6 @@
-"""Stand-ins for clock, network and disk: one seed decides every event. Nothing here reads a clock or sleeps.
+"""Simulated clock, network and disk: one seed decides every event. Nothing here reads a clock or sleeps.
 
-Source: spec 07 SIM-02 to SIM-05.
+Requirements: SIM-02..SIM-05.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Events:
-    """A virtual clock (ms) and what is to happen. Events of one time happen in the order in which they were planned."""
+    """A virtual clock (ms) with scheduled events. Events with equal times run in the order in which they were scheduled."""
 
     def __init__(self) -> None:
         self.now_ms = 0.0
@@ -29,7 +29,7 @@ class Events:
         heapq.heappush(self._heap, (self.now_ms + delay_ms, self._planned, event))
 
     def run_until(self, end_ms: float) -> None:
-        """Let everything happen that is planned up to end_ms."""
+        """Run every event that is scheduled up to end_ms."""
         heap = self._heap
         while heap and heap[0][0] <= end_ms:
             self.now_ms, _, event = heapq.heappop(heap)
@@ -39,7 +39,7 @@ class Events:
 
 
 class Trace:
-    """A hash over everything that matters, to see that two runs are the same (SIM-02)."""
+    """A hash over the whole run, to verify that two runs are identical (SIM-02)."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -58,12 +58,12 @@ class Trace:
 
 @dataclass(slots=True)
 class NetworkFaults:
-    """Chances per message, delays in ms."""
+    """Probabilities per message, delays in ms."""
 
     loss: float = 0.0
     duplicate: float = 0.0
     delay_ms: float = 1.0
-    slow: float = 0.0  # chance of a delay of up to slow_ms
+    slow: float = 0.0  # probability of a delay of up to slow_ms
     slow_ms: float = 500.0
 
 
@@ -71,7 +71,8 @@ class NetworkFaults:
 class Network:
     """Delivers messages between named nodes.
 
-    cut: directed pairs (sender, receiver) between which nothing passes. stalled: receiver -> time before which nothing arrives.
+    cut: directed pairs (sender, receiver) that are disconnected. stalled: receiver -> time before which nothing
+    arrives.
     """
 
     events: Events
@@ -83,7 +84,7 @@ class Network:
     duplicated: int = 0
 
     def deliver(self, sender: str, receiver: str, arrive: Callable[[], None]) -> None:
-        """Plan the arrival: none, one or two of them."""
+        """Schedule zero, one or two arrivals of a message."""
         rng, faults = self.rng, self.faults
         if rng.random() < faults.loss:
             self.lost += 1
@@ -108,17 +109,17 @@ class Network:
             arrive()
 
     def partition(self, *groups: Iterable[str]) -> None:
-        """Only nodes of one group hear each other."""
+        """Connect only nodes of the same group."""
         sides = [list(group) for group in groups]
         self.cut = {(a, b) for x in sides for y in sides if x is not y for a in x for b in y}
 
     def bridge(self, names: list[str]) -> None:
-        """Two halves that do not hear each other; the first node hears both."""
+        """Two halves that are disconnected from each other; the first node is connected to both."""
         half = (len(names) + 1) // 2
         self.partition(names[1:half], names[half:])
 
     def ring(self, names: list[str]) -> None:
-        """Each node hears its two neighbours only."""
+        """Connect each node only with its two neighbours."""
         count = len(names)
         near = {frozenset((names[at], names[(at + 1) % count])) for at in range(count)}
         self.cut = {(a, b) for a in names for b in names if a != b and frozenset((a, b)) not in near}
@@ -132,9 +133,9 @@ class Network:
 
 
 class Journal(Generic[T]):
-    """A disk that holds one value, changed by operations: what is not synced may be lost, the last operations first.
+    """A disk with one value that operations change: unsynced operations may be lost, the last ones first.
 
-    apply(value, operation) changes the value in place; copy(value) makes an independent one.
+    apply(value, operation) changes the value in place; copy(value) returns an independent copy.
     """
 
     def __init__(self, value: T, apply: Callable[[T, object], None], copy: Callable[[T], T]) -> None:
@@ -147,7 +148,7 @@ class Journal(Generic[T]):
 
     @property
     def durable(self) -> T:
-        """What a power loss leaves at least."""
+        """The value that survives every power loss."""
         return self._durable
 
     def change(self, operation: object) -> None:
@@ -156,11 +157,11 @@ class Journal(Generic[T]):
         self._count += 1
 
     def mark(self) -> int:
-        """A place in the sequence of operations, for `sync`."""
+        """The current position in the sequence of operations, for `sync`."""
         return self._count
 
     def sync(self, mark: int) -> None:
-        """Everything up to the mark is durable."""
+        """Make all operations up to the mark durable."""
         first = self._count - len(self._unsynced)
         done = max(mark - first, 0)
         for operation in self._unsynced[:done]:
@@ -168,12 +169,12 @@ class Journal(Generic[T]):
         del self._unsynced[:done]
 
     def damage(self, operation: object) -> None:
-        """What is on the disk changes by itself; between a crash and the next start."""
+        """Change the durable value behind the program's back; only between a crash and the next start."""
         self._apply(self._durable, operation)
         self.live = self._copy(self._durable)
 
     def crash(self, rng: random.Random) -> int:
-        """Power loss: any number of the last operations is gone. Returns how many."""
+        """Power loss: any number of the last unsynced operations is lost. Returns how many."""
         kept = rng.randint(0, len(self._unsynced))
         lost = len(self._unsynced) - kept
         for operation in self._unsynced[:kept]:

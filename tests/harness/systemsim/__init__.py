@@ -1,1 +1,1 @@
-"""Deterministic event loop for whole systems."""
+"""Deterministic event loop for simulations of whole systems."""

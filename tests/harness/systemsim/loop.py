@@ -1,7 +1,10 @@
-"""An event loop whose time, network and threads are simulated: a whole system in one thread. Source: SIM-01..05.
+"""An event loop with simulated time, network and threads: a whole system in one thread.
 
-Code runs as some process: a context variable says which, tasks and timers inherit it. A process that crashed runs no more; one that
-is frozen runs later. Streams between processes keep their order, as TCP does; a cut link holds what is sent until it heals.
+Code runs as some process: a context variable names it, and tasks and timers inherit it. A crashed process runs no more;
+a frozen one runs later. Streams between processes keep their order, as TCP does; a cut link delays what is sent until
+it heals.
+
+Requirements: SIM-01..SIM-05.
 """
 
 from __future__ import annotations
@@ -20,15 +23,15 @@ KEPT_TASKS: Final = 4096
 
 
 class Process:
-    """One simulated process on a machine of its own. host: its address."""
+    """One simulated process on its own machine. host: its address."""
 
     def __init__(self, name: str, host: str) -> None:
         self.name = name
         self.host = host
         self.alive = True
         self.frozen = False
-        self.ahead_s = 0.0  # of its wall clock
-        self.disk_s = 0.002  # a call in another thread takes up to so long
+        self.ahead_s = 0.0  # offset of its wall clock
+        self.disk_s = 0.002  # maximum duration of a call in another thread
         self.failing_sync = False
         self.held: list[events.Handle] = []
         self.streams: dict[Stream, None] = {}
@@ -59,7 +62,7 @@ class _Timer(events.TimerHandle):
 
 
 class _Future(asyncio.Future[Any]):
-    """Sets of futures and tasks are in the same order in each run."""
+    """A future whose hash makes the iteration order of sets equal in every run."""
 
     def __init__(self, number: int, *, loop: SimLoop) -> None:
         super().__init__(loop=loop)
@@ -79,7 +82,7 @@ class _Task(asyncio.Task[Any]):
 
 
 class _Selector:
-    """Nothing ever comes from outside: to wait is to put the clock forward."""
+    """Waiting advances the clock, because no event comes from outside."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
@@ -92,7 +95,7 @@ class _Selector:
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """rng decides delays. happened: how many callbacks ran, a fingerprint of the run together with the time."""
+    """rng decides delays. happened: number of callbacks run; with the time it is a fingerprint of the run."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
@@ -111,7 +114,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return self.now
 
     def number(self) -> int:
-        """The next of a sequence."""
+        """The next number of a sequence."""
         self._numbers += 1
         return self._numbers
 
@@ -119,10 +122,10 @@ class SimLoop(asyncio.BaseEventLoop):
         return _Future(self.number(), loop=self)
 
     def _process_events(self, event_list: list[Any]) -> None:
-        """There are none."""
+        """There are no I/O events."""
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps."""
+        """The loop never sleeps, so there is nothing to wake."""
 
     def _call_soon(self, callback: Any, args: Any, context: Context | None) -> events.Handle:
         self.happened += 1
@@ -144,7 +147,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return self.call_at(self.now + delay, callback, *args, context=context)
 
     def _make_task(self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **more: Any) -> Any:
-        """Tasks of crashed processes are kept: their `finally` must never run."""
+        """Keep tasks of crashed processes referenced: their `finally` blocks must never run."""
         task = _Task(coro, loop=self, **more)
         if len(self._kept) >= self._kept_max:
             self._kept = [one for one in self._kept if not one.done()]
@@ -153,7 +156,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return task
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
-        """The call happens here, after as long as it would have taken."""
+        """Run the call on this thread, after the delay that it would have taken."""
         future: asyncio.Future[Any] = self.create_future()
         process = RUNNING.get()
         delay = self.rng.random() * (process.disk_s if process is not None else 0.001)
@@ -165,7 +168,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 result = func(*args)
             except (KeyboardInterrupt, SystemExit):
                 raise
-            except BaseException as error:  # as an executor does: it is the caller's
+            except BaseException as error:  # as an executor does: the caller gets it
                 future.set_exception(error)
             else:
                 future.set_result(result)
@@ -182,7 +185,7 @@ class SimLoop(asyncio.BaseEventLoop):
     # processes
 
     def run_as(self, process: Process, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """A task of this process."""
+        """Create a task of this process."""
         context = copy_context()
         context.run(RUNNING.set, process)
         return self.create_task(work, context=context)
@@ -196,7 +199,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._ready.extend(held)  # type: ignore[attr-defined]
 
     def kill(self, process: Process) -> None:
-        """As SIGKILL: nothing of it runs any more, its peers find their streams reset."""
+        """As SIGKILL: none of its code runs any more, and its peers' streams are reset."""
         process.alive = False
         process.held.clear()
         self.net.close_listeners(process)
@@ -215,7 +218,7 @@ class Stream(asyncio.Transport):
         self.context = context
         self.peer: Stream | None = None
         self.protocol: Any = None
-        self.arrives = 0.0  # when what was sent last gets there
+        self.arrives = 0.0  # arrival time of what was sent last
         self.stalled: list[Callable[[], None]] = []
         self.closing = False
         self.lost = False
@@ -229,7 +232,7 @@ class Stream(asyncio.Transport):
         return self.closing
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """What is written is on its way."""
+        """Ignored: every write is sent at once."""
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -265,7 +268,7 @@ class Stream(asyncio.Transport):
         self.protocol = protocol
 
     def close(self) -> None:
-        """What was written still arrives, then the end."""
+        """End the stream after everything written has arrived."""
         if not self.closing:
             self.closing = True
             self._to_peer(lambda peer: peer.receive(None))
@@ -280,7 +283,7 @@ class Stream(asyncio.Transport):
     # the other end
 
     def _to_peer(self, event: Callable[[Stream], None]) -> None:
-        """In order, after a delay; while the link is cut, after it healed."""
+        """Deliver in order, after a delay; if the link is cut, after it heals."""
         peer, loop = self.peer, self.net.loop
         if peer is None:
             return
@@ -296,7 +299,7 @@ class Stream(asyncio.Transport):
         loop.call_at(self.arrives, arrive, context=peer.context.copy())
 
     def go_on(self) -> None:
-        """The link is whole again."""
+        """Deliver what was stalled, after the link healed."""
         stalled, self.stalled = self.stalled, []
         peer = self.peer
         assert peer is not None
@@ -305,7 +308,7 @@ class Stream(asyncio.Transport):
             self.net.loop.call_at(self.arrives, event, context=peer.context.copy())
 
     def receive(self, data: bytes | None) -> None:
-        """data arrives, None is the end."""
+        """Deliver data to the protocol; None is the end of the stream."""
         if self.lost or self.closing:
             return
         if self.paused:
@@ -317,7 +320,7 @@ class Stream(asyncio.Transport):
             self.protocol.data_received(data)
 
     def die(self) -> None:
-        """Nothing more from here: the peer's stream is reset."""
+        """Send nothing more: the peer's stream is reset."""
         self.process.streams.pop(self, None)
         self._to_peer(lambda peer: peer.reset())
 
@@ -333,7 +336,7 @@ class Stream(asyncio.Transport):
 
 
 class _Socket:
-    """What a server shows of its socket."""
+    """The part of a socket that servers expose."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
@@ -342,7 +345,7 @@ class _Socket:
         return self._address
 
     def setsockopt(self, *what: Any) -> None:
-        """Buffers are of no interest."""
+        """Ignored: buffer sizes have no effect."""
 
 
 class _Listener:
@@ -357,14 +360,14 @@ class _Listener:
 
 
 class Net:
-    """Links between processes. cut: (sender, receiver) by name, between which nothing passes."""
+    """Links between processes. cut: (sender, receiver) names that are disconnected."""
 
     def __init__(self, loop: SimLoop) -> None:
         self.loop = loop
         self.listeners: dict[tuple[str, int], _Listener] = {}
         self.cut: set[tuple[str, str]] = set()
         self.stalled: dict[Stream, None] = {}
-        self.slow = 0.0  # chance of a delay of up to slow_s
+        self.slow = 0.0  # probability of a delay of up to slow_s
         self.slow_s = 0.3
         self._port = 30_000
 
@@ -377,7 +380,7 @@ class Net:
         return (sender.name, receiver.name) in self.cut
 
     def partition(self, *groups: list[str]) -> None:
-        """Only processes of one group hear each other; who is in no group hears everyone."""
+        """Connect only processes of the same group; a process in no group is connected to all."""
         self.cut = {(a, b) for x in groups for y in groups if x is not y for a in x for b in y}
 
     def heal(self) -> None:

@@ -1,4 +1,7 @@
-"""What a simulated system finds instead of the machine: clocks, chance, process id, syncs. Source: SIM-01."""
+"""Replaces the machine for a simulated system: clocks, randomness, process id, syncs.
+
+Requirements: SIM-01.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _CLOCKS = {"time": time.time, "time_ns": time.time_ns, "monotonic": time.monoton
 
 
 class _Seeded(random.Random):
-    """Stands for the system's source of chance."""
+    """Replaces the system's random source."""
 
     rng: random.Random
 
@@ -30,9 +33,10 @@ class _Seeded(random.Random):
 
 
 def replace_the_machine(loop: SimLoop) -> None:
-    """From now on this Python process lives in simulated time, and chance comes from the loop's seed; there is no way back.
+    """From now on this Python process uses simulated time, and randomness from the loop's seed; this cannot be undone.
 
-    Files are real. A sync does nothing but fail where the running process has a bad disk: what a killed process wrote stays.
+    Files are real. A sync does nothing, except that it fails while the running process has a bad disk: writes of a
+    killed process survive.
     """
     rng = loop.rng
 
@@ -67,7 +71,7 @@ def replace_the_machine(loop: SimLoop) -> None:
 
 
 def number_instances(kind: type, loop: SimLoop) -> None:
-    """Sets of these objects, which are equal to themselves only, are in the same order in each run."""
+    """Make the iteration order of sets of these objects, which hash by identity, equal in every run."""
     known: dict[int, tuple[int, object]] = {}
 
     def hash_of(one: object) -> int:
@@ -85,7 +89,7 @@ def _sync(fd: int) -> None:
 
 
 def _replace_defaults(clocks: dict[int, Any]) -> None:
-    """Clocks that functions took as defaults when they were defined."""
+    """Replace clocks that functions took as default arguments when they were defined."""
     for name, module in list(sys.modules.items()):
         if not name.startswith("saturnmq"):
             continue
