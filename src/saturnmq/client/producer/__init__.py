@@ -1,1 +1,1 @@
-"""The producer."""
+"""Producers: queue selection, send attempts, batches, transactions, request-reply."""

@@ -1,6 +1,8 @@
-"""One message through its attempts: which queue, which broker, what an answer or a failure means.
+"""The send loop of a producer group: choice of queue and broker for each attempt, and classification of its outcome.
 
-Source: PR-15..18, PR-21, PR-30; spec 08 API-25, API-28, API-29.
+All attempts of a message share one deadline and carry the same unique id. A message with a fixed queue gets one attempt.
+
+Requirements: PR-15..PR-18, PR-21, PR-30, API-22, API-25, API-28, API-29.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from saturnmq.protocol.frames.command import Command
 
 Selector = Callable[[Sequence[MessageQueue], Any], MessageQueue]
 
-# Codes after which another attempt is worth it: PR-16's, and with API-29 also 2 and 215.
+# Response codes that are retried: those of PR-16, and by API-29 also SYSTEM_BUSY (2) and FLOW_CONTROL (215).
 RETRY_CODES: Final = frozenset(
     {
         int(ResponseCode.TOPIC_NOT_EXIST),
@@ -48,13 +50,16 @@ IN_FLIGHT_BYTES: Final = 64 * 1024 * 1024
 
 
 def backoff_ms(attempt: int, chance: float) -> float:
-    """Pause before retry number `attempt`, from 1: times four each, with jitter, 10..1000 ms (API-28)."""
+    """Back-off in ms before retry number `attempt`, counted from 1: 10 ms, growing fourfold up to 1000 ms (API-28).
+
+    chance: a random number in 0..1 for the jitter, which halves the pause at most, but not below 10 ms.
+    """
     least, most = BACKOFF_MS
     return max(min(least * 4.0 ** (attempt - 1), most) * (0.5 + chance / 2), least)
 
 
 class Attempts:
-    """Sends what is prepared, for one producer group."""
+    """Sends prepared messages for one producer group."""
 
     def __init__(
         self, core: Core, group: str, *, max_in_flight: int, hooks: Sequence[SendHook], retry_codes: Iterable[int]
@@ -68,7 +73,7 @@ class Attempts:
         self._default_queues = str(core.settings.default_queues)
 
     async def _enter(self, size: int, deadline: Deadline, prepared: Prepared) -> None:
-        """Wait for room in flight, within the deadline (API-22)."""
+        """Wait for an in-flight slot, within the deadline. Raises SendFailed (API-22)."""
         try:
             async with asyncio.timeout(max(deadline.remaining_ms, 0) / 1000):
                 await self._gate.enter(size)
@@ -79,7 +84,7 @@ class Attempts:
     async def _fixed(
         self, topic: str, key: str | int | None, queue: MessageQueue | None, selector: Selector | None, argument: Any
     ) -> MessageQueue | None:
-        """The queue the caller wants, None for any (PR-21)."""
+        """The queue that shard_by, queue or selector chose, None if the caller gave none of them (PR-21)."""
         if (key is not None) + (queue is not None) + (selector is not None) > 1:
             raise MessageRefused("give one of shard_by, queue and selector, not several")
         if queue is not None:
@@ -111,7 +116,7 @@ class Attempts:
             raise CallTimeout(f"send call timeout: no route of topic {topic} in {deadline.elapsed_ms} ms") from None
 
     async def _route_for(self, prepared: Prepared, deadline: Deadline) -> Route:
-        """The route to pick a queue from: for a delay that is no level, only queues of brokers that support it."""
+        """The route to pick a queue from; for a delay that is not a level, reduced to the brokers that support it."""
         route = await self._route(prepared.topic, deadline)
         if prepared.timer is None:
             return route
@@ -126,9 +131,9 @@ class Attempts:
         return self._counter.pick(route.write_queues, avoid)
 
     async def _address_for(self, prepared: Prepared, queue: MessageQueue, deadline: Deadline) -> str:
-        """Where to send this message. Raises BrokerNotExist, and Unsupported for a delay that the broker does not support."""
+        """The master's address for this queue. Raises BrokerNotExist, and Unsupported for a delay the broker does not support."""
         address = await self._address(queue)
-        if prepared.timer is not None:  # again for a picked queue: another broker may have become the master meanwhile
+        if prepared.timer is not None:  # checked again for a picked queue: another broker may have become master
             master = plain_address(address) if self._core.settings.vip_channel else address
             await self._core.timer_limits.brokers_for(prepared.timer, {queue.broker_name: master}, deadline)
         return address
@@ -155,7 +160,7 @@ class Attempts:
         )
 
     async def _deliver(self, prepared: Prepared, fixed: MessageQueue | None, deadline: Deadline) -> list[Receipt]:
-        """Attempts until one is stored, one error is final, or time or attempts are over (PR-15..18)."""
+        """Try until the message is stored, an error is not retryable, or time or attempts are exhausted (PR-15..PR-18)."""
         settings = self._core.settings
         attempts = 1 if fixed is not None else settings.attempts
         sent_to: list[str] = []
@@ -216,10 +221,10 @@ class Attempts:
         try:
             await self._core.routes.refresh(topic)
         except SaturnError:
-            return  # the old route serves the next attempt (PR-11)
+            return  # the next attempt uses the old route (PR-11)
 
     async def _attempt(self, prepared: Prepared, queue: MessageQueue, timeout_ms: int) -> list[Receipt]:
-        """One request to one broker. Records how it went for the avoidance of slow brokers (PR-30)."""
+        """One attempt: one request to one broker, with the hooks around it."""
         address = await self._address_for(prepared, queue, Deadline(timeout_ms))
         if not self._hooks:
             return await self._exchange(prepared, queue, address, timeout_ms)
@@ -228,7 +233,7 @@ class Attempts:
         )
 
     async def _attempt_oneway(self, prepared: Prepared, queue: MessageQueue, deadline: Deadline) -> None:
-        """Write one request that gets no answer."""
+        """Write one one-way request, with the hooks around it."""
         address = await self._address_for(prepared, queue, deadline)
 
         async def write(changed: Prepared) -> list[Receipt]:
@@ -239,6 +244,7 @@ class Attempts:
         await (self._with_hooks(prepared, queue, address, write) if self._hooks else write(prepared))
 
     async def _exchange(self, prepared: Prepared, queue: MessageQueue, address: str, timeout_ms: int) -> list[Receipt]:
+        """Send one request and record latency and failure in the fault table; a cancellation is not a failure (PR-30)."""
         core = self._core
         begin = time.monotonic()
         failed = True
@@ -272,7 +278,7 @@ class Attempts:
         address: str,
         send: Callable[[Prepared], Awaitable[list[Receipt]]],
     ) -> list[Receipt]:
-        """Send with the hooks around it. What they set counts for this attempt only: each one asks them again."""
+        """Send with the hooks around it. Properties that they set apply to this attempt only; hooks run again for the next."""
         topic = namespaces.strip(self._core.settings.namespace, prepared.topic)
         context = SendContext(
             self.group,

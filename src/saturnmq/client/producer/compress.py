@@ -1,4 +1,7 @@
-"""Compression of message bodies: what sysFlag bits 0 and 8-10 stand for. Source: PR-24, MSG-07."""
+"""Compression of message bodies, as stated by sysFlag bits 0 and 8-10.
+
+Requirements: PR-24, MSG-07, LIM-05.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,22 @@ from saturnmq.protocol.codes import COMPRESSION_MASK, SysFlag
 from saturnmq.protocol.errors import MessageError, SaturnError
 from saturnmq.protocol.message import Buffer, compression_type
 
-PLAIN_BYTES_MAX: Final = 16 * 1024 * 1024  # as a frame: a small record cannot fill the memory (LIM-05)
+PLAIN_BYTES_MAX: Final = (
+    16 * 1024 * 1024
+)  # the size limit of a frame; protects memory against decompression bombs (LIM-05)
 ZLIB_FLAGS: Final = int(SysFlag.COMPRESSED | SysFlag.ZLIB)  # 0x301
 
 
 def compress(body: bytes, level: int) -> bytes:
-    """The body as zlib data; goes with ZLIB_FLAGS."""
+    """Compress with zlib; the message's sysFlag then gets ZLIB_FLAGS."""
     return zlib.compress(body, level)
 
 
 def decompress(body: Buffer, sys_flag: int, *, bytes_max: int = PLAIN_BYTES_MAX) -> bytes:
-    """The plain body of a stored one. Raises MessageError for damaged data or a body beyond bytes_max."""
+    """Decompress a stored body. Raises MessageError for damaged data or a result of more than bytes_max bytes.
+
+    Raises SaturnError if the package for lz4 or zstd is not installed.
+    """
     kind = compression_type(sys_flag)
     if kind is None:
         return bytes(body)

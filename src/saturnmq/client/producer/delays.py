@@ -1,6 +1,6 @@
-"""When a message is to be delivered: a delay level, or any time where the broker supports it. Pure.
+"""Delayed delivery: conversion of delays to delay levels, or to timer properties for brokers that support them. Pure.
 
-Requirements: spec 03 DLY-01, spec 08 API-13.
+Requirements: DLY-01, API-13.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from saturnmq.protocol.codes import PropertyKey
 LEVEL_SECONDS: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 LEVEL_NAMES: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 LEVEL_MAX: Final = 65_535  # a broker may have more than 18
-SECONDS_MAX: Final = 10**10  # far beyond what a broker takes; keeps the arithmetic exact
+SECONDS_MAX: Final = 10**10  # far beyond any broker's limit; keeps the arithmetic exact
 
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """What stands for a delay on the wire: one property.
+    """A delay as the one message property that encodes it on the wire.
 
-    timer_ms: ms from now for a time that is no level's, which only some brokers support; 0 for a level.
-    text: the delay in the words of an error.
+    timer_ms: ms from now for a delay that is not a level, which only some brokers support; 0 for a level.
+    text: description of the delay for error messages.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Delay:
     text: str = ""
 
     def unsupported(self, brokers: str) -> str:
-        """The error for brokers that have nothing but levels, with the nearest of these."""
+        """The error text for brokers that have delay levels only; it names the nearest levels."""
         seconds = self.timer_ms / 1000
         shorter = [length for length in LEVEL_SECONDS if length < seconds][-1:]
         longer = [length for length in LEVEL_SECONDS if length > seconds][:1]
@@ -46,9 +46,9 @@ class Delay:
 
 
 def delay_of(delay: timedelta | float | None, deliver_at: datetime | None, level: int, now_ms: int) -> Delay | None:
-    """The delay that `send` was asked for; None: deliver at once, also for a time in the past.
+    """The delay of a `send`; None for immediate delivery, also if deliver_at is in the past.
 
-    Raises MessageRefused for several of them, and for values that make no sense.
+    now_ms: Unix ms. Raises MessageRefused if several are given, and for values out of range.
     """
     if (delay is not None) + (deliver_at is not None) + (level != 0) > 1:
         raise MessageRefused("give one of delay, deliver_at and delay_level, not several")

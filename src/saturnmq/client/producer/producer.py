@@ -1,11 +1,14 @@
-"""The producer: messages out, receipts back.
+"""The public Producer: validates and encodes messages, and hands them to Attempts.
 
-Source: spec 01 section 3, spec 08 API-09..12, API-22, API-25, API-28, API-29.
+Every message is validated, encoded and compressed before any I/O; the result (`Prepared`) is the same for all attempts.
 
-Where spec 08 is not the original: one total timeout is shared out over the attempts, so that a silent broker leaves time
-for another (API-28, not PR-15); SYSTEM_BUSY and FLOW_CONTROL are retried (API-29, not PR-16); brokers that failed are
-avoided across messages, at most 30 s (API-29, not PR-30's default); `send` waits when too much is in flight (API-22, not
-PR-19's error).
+Deliberate differences from Apache RocketMQ's producer:
+- One total timeout is divided among the attempts, so that an unresponsive broker leaves time for another (API-28, not PR-15).
+- SYSTEM_BUSY and FLOW_CONTROL are retried (API-29, not PR-16).
+- Brokers that failed are avoided by later messages too, for at most 30 s (API-29; off by default in PR-30).
+- `send` waits when too much is in flight, where Apache's asynchronous send fails (API-22, not PR-19).
+
+Requirements: API-09..API-12, API-14, API-22, API-25, API-28, API-29 (spec 01, section 3).
 """
 
 from __future__ import annotations
@@ -69,7 +72,13 @@ WARNED_TAGS_MAX: Final = 1000
 
 
 class Producer(Attempts, Generic[T]):
-    """Sends values of type T. Made by `Client.producer`; `async with` it, or start() and stop()."""
+    """Sends values of type T to topics. Created by `Client.producer`; use `async with`, or `start()` and `stop()`.
+
+    Example:
+        async with client.producer("orders-p") as out:
+            receipt = await out.send("orders", b"hello", tag="paid", keys=["order-1"], shard_by="customer-7")
+            await out.send_many("orders", [b"one", b"two", b"three"])
+    """
 
     def __init__(
         self,
@@ -88,12 +97,12 @@ class Producer(Attempts, Generic[T]):
         self._trace_topic = trace_topic(trace, core.settings.trace)
         self._tracer: Tracer | None = None
         self._checker = Checker(check, codec) if check is not None else None
-        self._topics: dict[str, str] = {}  # names that were checked -> names on the wire
+        self._topics: dict[str, str] = {}  # validated topic names -> names on the wire
         self._warned_tags: set[str] = set()
         self._lock = asyncio.Lock()
         self.state = State.NEW
 
-    # life
+    # lifecycle
 
     async def __aenter__(self) -> Producer[T]:
         await self.start()
@@ -105,7 +114,10 @@ class Producer(Attempts, Generic[T]):
         await self.stop()
 
     async def start(self) -> None:
-        """Register the group with the client. Idempotent. Raises GroupInUse, Closed."""
+        """Register the group with the client. Idempotent.
+
+        Raises GroupInUse if the client already has a producer of this group, and Closed after `stop`.
+        """
         async with self._lock:
             if self.state is State.RUNNING:
                 return
@@ -122,7 +134,7 @@ class Producer(Attempts, Generic[T]):
             self.state = State.RUNNING
 
     async def stop(self) -> None:
-        """Tell the brokers that the group left, and what is still to be traced, for half a second at most. Idempotent."""
+        """Unregister the group from the brokers and flush the message trace, for at most 0.5 s. Idempotent."""
         async with self._lock:
             running = self.state is State.RUNNING
             self.state = State.STOPPED
@@ -134,7 +146,7 @@ class Producer(Attempts, Generic[T]):
 
     @property
     def trace_stats(self) -> TraceStats:
-        """How many records of its message trace were made, sent and lost; all 0 where nothing is traced."""
+        """Counters of the message trace: records created, sent and lost; all 0 if tracing is off."""
         return TraceStats() if self._tracer is None else replace(self._tracer.stats)
 
     def _check(self) -> None:
@@ -168,15 +180,27 @@ class Producer(Attempts, Generic[T]):
         delay_level: int = 0,
         timeout: float | None = None,
     ) -> Receipt:
-        """Send one message and wait until a broker stored it.
+        """Send one message and wait until a broker has stored it.
 
-        shard_by, queue and selector fix the queue: such a message is tried once, on that queue (PR-21, API-12).
-        delay (seconds or timedelta), deliver_at (aware datetime) or delay_level (1 and up): delivered later. A delay that is
-        no level and any deliver_at need a broker that supports them, as SaturnMQ's do; where none of the topic's does,
-        Unsupported names the levels (API-13).
-        timeout: seconds for everything, default the client's. Raises MessageRefused and EncodeError before any I/O,
-        RouteNotFound, NoNameServer, the error of a final answer, or SendFailed after the retries.
-        When it is cancelled or times out the outcome is unknown; every attempt carried the same message id (API-25).
+        tag: for filtering by consumers, one per message. keys: indexed by the broker, see `Client.query_messages`. properties:
+        user properties. flag: an integer for the application. wait_stored: False lets the broker respond before the message is
+        flushed or replicated.
+
+        shard_by: messages with the same key go to the same queue as long as the topic's queues do not change; the hash is that
+        of Java clients. queue: the queue itself. selector: a function of (queues, selector_arg) that returns one of the queues.
+        Give at most one of the three; the message is then tried once, on that queue only.
+
+        delay (seconds or timedelta), deliver_at (aware datetime) or delay_level (1 and up): deliver later. deliver_at, and a
+        delay that equals no delay level, need a broker with arbitrary delivery times, as SaturnMQ's are; if no broker of the
+        topic is one, Unsupported is raised, whose text lists the levels.
+
+        timeout: seconds in total, including retries; default: the client's. Raises MessageRefused and EncodeError before any
+        I/O, RouteNotFound, NoNameServer, the ResponseError of a response that is not retried, and SendFailed after the last
+        attempt. If the call is cancelled or times out, the outcome is unknown; all attempts carry the same message id.
+
+        Example:
+            receipt = await out.send("orders", b"hello", tag="paid", keys=["order-1"], properties={"region": "EU"})
+            await out.send("reminders", b"pay now", delay=timedelta(minutes=30))
         """
         self._check()
         later = None
@@ -204,9 +228,13 @@ class Producer(Attempts, Generic[T]):
         delay_level: int = 0,
         timeout: float | None = None,
     ) -> str:
-        """Write one message and do not wait for an answer: there is none, and no retry (PR-20).
+        """Write one message to a connection without a response and without retries. Returns the message id.
 
-        Returns the message id. Raises when the message cannot be written.
+        The options are those of `send`; timeout covers the route lookup, the connection and the write. Raises ConnectFailed or
+        CallTimeout if the message cannot be written, and what `send` raises before that.
+
+        Example:
+            message_id = await out.send_oneway("metrics", b"42")
         """
         self._check()
         later = delay_of(delay, deliver_at, delay_level, now_ms())
@@ -231,12 +259,15 @@ class Producer(Attempts, Generic[T]):
         wait_stored: bool = True,
         timeout: float | None = None,
     ) -> list[Receipt]:
-        """Send many messages in few requests; a receipt each, in order (API-11, BAT rows).
+        """Send many messages in few requests; returns one receipt per message, in order.
 
-        An `Outgoing` may name a topic, tag, keys and properties of its own. Requests are split by topic and size.
-        timeout
-        counts for each request. Raises MessageRefused before any I/O, PartialSend when only some are stored, and what
-        `send` raises when none is.
+        Messages are batched by topic and wait_stored, each batch up to the client's body_bytes_max (4 MiB by default); a batch
+        is stored completely or not at all. An `Outgoing` has a topic, tag, keys and properties of its own. shard_by and queue
+        are as in `send`. timeout applies to each request. Raises MessageRefused and EncodeError before any I/O, PartialSend if
+        only some messages were stored, and what `send` raises if none was.
+
+        Example:
+            await out.send_many("orders", [b"one", Outgoing(value=b"two", tag="paid")])
         """
         self._check()
         defaults = (tag, keys, properties, wait_stored)
@@ -276,10 +307,16 @@ class Producer(Attempts, Generic[T]):
         flag: int = 0,
         timeout: float | None = None,
     ) -> Transaction[T]:
-        """A message whose delivery the block decides: `async with out.transaction(topic, value) as half:` (API-14).
+        """A transaction: a message that is delivered only if the `async with` block succeeds.
 
-        A normal end commits, an exception rolls back; cancelled or dead it is for the producer's `check` to say. The block
-        begins when the message is stored. Raises ConfigError without a `check`, MessageRefused and EncodeError at once.
+        The message is stored invisibly before the block runs. A normal end of the block commits it, an exception rolls it back.
+        If the block is cancelled or the process dies, the broker asks the producer's `check` for the outcome. The options are
+        those of `send`. Raises ConfigError if the producer has no `check`, MessageRefused and EncodeError at once.
+
+        Example:
+            async with client.producer("orders-p", check=was_saved) as out:
+                async with out.transaction("orders", b"hello") as half:
+                    await save_locally(half.message_id)
         """
         self._check()
         checker = self._checker
@@ -310,10 +347,14 @@ class Producer(Attempts, Generic[T]):
         flag: int = 0,
         timeout: float | None = None,
     ) -> Message[T]:
-        """Send a message and wait for the answer of whoever consumes it (RR-01).
+        """Send a message and wait for the reply of its consumer.
 
-        timeout: seconds for all of it, default the client's. Raises ReplyTimeout when the message was stored but nobody
-        answered, and what `send` raises.
+        The options are those of `send`. timeout: seconds in total, default: the client's. Raises ReplyTimeout if the message was
+        stored but no reply arrived in time, and what `send` raises.
+
+        Example:
+            answer = await out.request("prices", b"book-7", timeout=2.0)
+            print(answer.value)
         """
         self._check()
         core, deadline = self._core, self._deadline(timeout)
@@ -330,19 +371,31 @@ class Producer(Attempts, Generic[T]):
         return Message(record, MessageQueue(record.topic, "", record.queue_id), self._codec)
 
     async def reply(self, message: Message[Any], value: T, *, timeout: float | None = None) -> Receipt:
-        """Answer a request that a consumer received (RR-02). Raises MessageRefused when the message is none, and SendFailed when
-        the one who asked cannot be reached any more."""
+        """Reply to a request that a consumer received; listeners return the reply instead.
+
+        Raises MessageRefused if the message is not a request, and SendFailed if the requester cannot be reached any more.
+
+        Example:
+            async for message in inbox:
+                await out.reply(message, b"9.50")
+                await message.ack()
+        """
         self._check()
         return await self.answer(message, self._codec.encode(value), timeout)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Queues that may be written (PR-02). Raises RouteNotFound."""
+        """The writable queues of a topic, by broker name and queue id. Raises RouteNotFound.
+
+        Example:
+            queues = await out.queues("orders")
+            await out.send("orders", b"hello", queue=queues[0])
+        """
         self._check()
         route = await self._core.write_route(self._wire_topic(topic))
         namespace = self._core.settings.namespace
         return [namespaces.strip_queue(namespace, queue) for queue in route.write_queues]
 
-    # preparing, before any I/O
+    # preparation, before any I/O
 
     def _wire_topic(self, topic: str) -> str:
         wire = self._topics.get(topic)
@@ -385,7 +438,7 @@ class Producer(Attempts, Generic[T]):
         return unique_id, text
 
     def _warn_of_tag(self, tag: str) -> None:
-        """Log once per tag that no tag filter can name it; Java clients send it all the same."""
+        """Log, once per tag, that no tag filter can match it; it is sent nevertheless, as by Java clients."""
         if tag not in self._warned_tags and len(self._warned_tags) < WARNED_TAGS_MAX:
             self._warned_tags.add(tag)
             logger.warning(
@@ -414,7 +467,7 @@ class Producer(Attempts, Generic[T]):
         sys_flag = 0
         if len(body) >= settings.compress_from_bytes:
             packed = compress(body, settings.compress_level)
-            if len(packed) < len(body):  # what grows would not fit a broker's limit any more
+            if len(packed) < len(body):  # a body that grows could exceed the broker's limit
                 body, sys_flag = packed, ZLIB_FLAGS
         timer = delay if delay is not None and delay.timer_ms else None
         return Prepared(wire, body, (unique_id,), text, flag, sys_flag, timer=timer)
@@ -440,7 +493,7 @@ class Producer(Attempts, Generic[T]):
         unique_id, text = self._property_text(tag, keys, properties, wait_stored)
         return BatchMessage(wire, unique_id, BatchItem(body, text.encode(), flag), wait_stored)
 
-    # what is prepared
+    # sending prepared messages
 
     def _deadline(self, timeout: float | None) -> Deadline:
         return Deadline((self._core.settings.timeout if timeout is None else timeout) * 1000)
@@ -464,7 +517,7 @@ class Producer(Attempts, Generic[T]):
             self._gate.leave(size)
 
     async def answer(self, message: Message[Any], body: bytes, timeout: float | None = None) -> Receipt:
-        """Send these bytes as the reply to a request, to the broker that the request came through: it knows who asked."""
+        """Send body as the reply to a request, to the broker that delivered the request: the requester is registered there."""
         self._core.check_running("client")
         check_body(body, self._core.settings.body_bytes_max)
         prepared = reply_to(message, body, self._core.ids.next(time.time()))
@@ -487,7 +540,7 @@ class Producer(Attempts, Generic[T]):
             self._gate.leave(size)
 
     async def send_prepared(self, prepared: Prepared, timeout: float | None = None) -> list[Receipt]:
-        """Send what the client itself made, such as the copy of a message to a retry topic (RTY-01)."""
+        """Send a message that the client itself created, such as the copy of a message to a retry topic (RTY-01)."""
         self._core.check_running("client")
         move_retry_counts(prepared)
         prepared.sys_flag |= transaction_flag(prepared.properties)

@@ -1,4 +1,10 @@
-"""Request and reply over topics: who waits for an answer, and how one is sent. Source: spec 03 RR rows; spec 08 API-11."""
+"""Request-reply over topics: pending requests by correlation id, and construction of requests and replies.
+
+A request is an ordinary message with three properties. The reply is sent to a reply topic, whose broker pushes it (code 326)
+over the connection of the requester, which it finds by client id.
+
+Requirements: RR-01..RR-06, API-11.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +33,7 @@ REPLY: Final = "reply"
 
 
 class Replies:
-    """Requests of one client that wait for their reply, by correlation id."""
+    """The pending requests of one client, by correlation id."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, asyncio.Future[Record]] = {}
@@ -36,14 +42,14 @@ class Replies:
         return len(self._waiting)
 
     def expect(self) -> tuple[str, asyncio.Future[Record]]:
-        """A new correlation id, and what will hold its reply; `forget` it in any case."""
+        """A new correlation id and the future of its reply. The caller must `forget` the id in any case."""
         correlation_id = str(uuid.uuid4())
         future: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = future
         return correlation_id, future
 
     def close(self) -> None:
-        """The client stops: nobody gets an answer any more."""
+        """Fail all pending requests with Closed, because the client stops."""
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(Closed("the client was stopped while a request waited for its reply"))
@@ -52,7 +58,7 @@ class Replies:
         self._waiting.pop(correlation_id, None)
 
     def pushed(self, connection: Connection, command: Command, now_ms: int) -> Command:
-        """326: a reply; one that nobody waits for any more is told in the log only (RR-05)."""
+        """Handle a pushed reply (code 326); a reply without a pending request is logged and answered with success (RR-05)."""
         header = decode_header(PushReplyMessage, command.ext)
         record = Record(
             header.topic,
@@ -85,7 +91,7 @@ def _host(text: str) -> Host:
 
 
 def request_properties(core: Core, correlation_id: str, timeout_ms: int) -> dict[str, str]:
-    """What makes a message a request (RR-01)."""
+    """The properties that make a message a request (RR-01)."""
     return {
         PropertyKey.CORRELATION_ID: correlation_id,
         PropertyKey.REPLY_TO_CLIENT: core.client_id,
@@ -94,14 +100,14 @@ def request_properties(core: Core, correlation_id: str, timeout_ms: int) -> dict
 
 
 async def make_known(core: Core, route: Route) -> None:
-    """See to it that every broker of a route knows this client: a reply can only come from one that does (RR-01)."""
+    """Send a heartbeat unless every master of the route has answered one: only such a broker can push the reply (RR-01)."""
     masters = {ids[MASTER_ID] for ids in route.addresses.values() if MASTER_ID in ids}
     if not masters <= core.broker_versions.keys():
         await core.heartbeat()
 
 
 async def wait_for(future: asyncio.Future[Record], remaining_ms: int, topic: str, correlation_id: str) -> Record:
-    """The reply. Raises ReplyTimeout: the request was stored, nobody answered in time (RR-06)."""
+    """Wait for the reply. Raises ReplyTimeout if it does not arrive in time; the request was stored (RR-06)."""
     try:
         async with asyncio.timeout(max(remaining_ms, 0) / 1000):
             return await future
@@ -113,7 +119,7 @@ async def wait_for(future: asyncio.Future[Record], remaining_ms: int, topic: str
 
 
 def reply_to(request: Message[Any], body: bytes, unique_id: str) -> Prepared:
-    """A reply ready to be sent. Raises MessageRefused when the message is no request (RR-02)."""
+    """A prepared reply. Raises MessageRefused if the message is not a request (RR-02)."""
     properties = request.record.properties
     cluster = properties.get(PropertyKey.CLUSTER)
     client_id = properties.get(PropertyKey.REPLY_TO_CLIENT)
@@ -134,5 +140,5 @@ def reply_to(request: Message[Any], body: bytes, unique_id: str) -> Prepared:
 
 
 def wants_reply(message: Message[Any]) -> bool:
-    """Whether somebody waits for an answer to this message."""
+    """Whether the message is a request, whose sender waits for a reply."""
     return PropertyKey.REPLY_TO_CLIENT in message.record.properties

@@ -1,6 +1,6 @@
-"""Which queue a message goes to: round robin, or the hash of a key. Pure; chance comes from outside.
+"""Queue selection: round robin, or by the hash of a key. Pure; randomness is passed in.
 
-Source: PR-14, PR-21, PRC-03.
+Requirements: PR-14, PR-21, PRC-03.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from saturnmq.protocol.message import java_hash
 
 
 class RoundRobin:
-    """A counter over queues. start: any number, chosen at random by the caller."""
+    """A round-robin counter over queues. start: any number; callers choose it at random to spread clients over the queues."""
 
     __slots__ = ("_at",)
 
@@ -21,12 +21,12 @@ class RoundRobin:
         self._at = start
 
     def tick(self) -> int:
-        """The next number."""
+        """Increment the counter and return it."""
         self._at += 1
         return self._at
 
     def pick(self, queues: Sequence[MessageQueue], avoid: str | None = None) -> MessageQueue:
-        """The next queue; one turn of the list looks for a broker other than `avoid`, then any will do (PR-14)."""
+        """The next queue on a broker other than `avoid`, or on any broker if one pass over the queues finds none (PR-14)."""
         count = len(queues)
         if avoid is not None:
             for _ in range(count):
@@ -38,7 +38,7 @@ class RoundRobin:
 
 
 def key_hash(key: str | int) -> int:
-    """Java's hashCode of a String, an Integer or (beyond 32 bits) a Long. Raises LocalProtocolError for other types."""
+    """Java's hashCode of a String, an Integer or, beyond 32 bits, a Long. Raises LocalProtocolError for other types."""
     if isinstance(key, str):
         return java_hash(key)
     if isinstance(key, bool) or not isinstance(key, int) or not -(2**63) <= key < 2**63:
@@ -51,5 +51,5 @@ def key_hash(key: str | int) -> int:
 
 
 def shard(queues: Sequence[MessageQueue], key: str | int) -> MessageQueue:
-    """The queue of a key: |hash mod n|, the same in Java as long as n is the same (PRC-03)."""
+    """The queue of a key: |hash| mod n, the same as in Java clients for the same n (PRC-03)."""
     return queues[abs(key_hash(key)) % len(queues)]

@@ -1,6 +1,6 @@
-"""The request of a send: codes 10, 310, 320, 324, 325, and what the answer means. Pure.
+"""Send requests (codes 10, 310, 320, 324, 325), their responses, and the division of messages into batches. Pure.
 
-Source: PR-23..29, BAT-01..03.
+Requirements: PR-23..PR-29, BAT-01..BAT-03, BAT-05.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from saturnmq.protocol.message import BATCH_FIXED_BYTES, BatchItem, encode_batch
 
 _TRUE: Final = "true"
 _NAME, _PAIR = "\x01", "\x02"
-# One-letter field names of code 310 and the long ones of code 10, same order.
+# Field names of header V2 (code 310) -> of header V1 (code 10).
 _LONG_NAMES: Final = {
     "a": "producerGroup",
     "b": "topic",
@@ -41,10 +41,10 @@ _REPLY_MARK: Final = f"{PropertyKey.MSG_TYPE}{_NAME}reply"
 
 @dataclass(slots=True)
 class Prepared:
-    """A message ready to be sent: everything that no attempt changes. topic is the name on the wire.
+    """A message or batch ready to be sent: everything that is the same for all attempts. topic is the name on the wire.
 
     ids: unique ids, one per message of a batch. properties: the encoded property string as text.
-    timer: the delay that only some brokers support, None for anything else.
+    timer: a delay that only some brokers support, None for a delay level or no delay.
     """
 
     topic: str
@@ -84,7 +84,7 @@ def encode_property_text(
 
 
 def request_code(prepared: Prepared, *, smart: bool) -> int:
-    """PR-28: 320 for a batch, 324/325 for a reply, 310 or (smart off) 10 otherwise."""
+    """The request code: 320 for a batch; 325 for a reply, 310 otherwise; without smart, 324 and 10 (PR-28)."""
     if prepared.batch:
         return int(RequestCode.SEND_BATCH_MESSAGE)
     if _REPLY_MARK in prepared.properties and _REPLY_MARK in prepared.properties.split(_PAIR):
@@ -102,7 +102,7 @@ def send_command(
     now_ms: int,
     smart: bool = True,
 ) -> Command:
-    """One attempt's request."""
+    """The request of one attempt. now_ms: the born timestamp, Unix ms."""
     ext = {
         "a": group,
         "b": prepared.topic,
@@ -127,7 +127,7 @@ def send_command(
 
 
 def move_retry_counts(prepared: Prepared) -> None:
-    """PR-27: RECONSUME_TIME and MAX_RECONSUME_TIMES of a message to a retry topic move into the header."""
+    """Move RECONSUME_TIME and MAX_RECONSUME_TIMES of a message to a retry topic from the properties to the header (PR-27)."""
     if not prepared.topic.startswith(RETRY_PREFIX):
         return
     kept: list[str] = []
@@ -143,13 +143,13 @@ def move_retry_counts(prepared: Prepared) -> None:
 
 
 def transaction_flag(properties: str) -> int:
-    """PR-25: sysFlag 4 for TRAN_MSG=true, else 0."""
+    """sysFlag 4 (prepared) if TRAN_MSG=true, else 0 (PR-25)."""
     mark = f"{PropertyKey.TRAN_MSG}{_NAME}{_TRUE}"
     return int(SysFlag.PREPARED) if mark in properties and mark in properties.split(_PAIR) else 0
 
 
 def receipts(prepared: Prepared, queue: MessageQueue, answer: Command) -> list[Receipt]:
-    """One receipt per message of a stored answer, in order (PR-29, BAT-05)."""
+    """The receipts of a success response, one per message, in order (PR-29, BAT-05)."""
     ext = answer.ext
     status = STATUS_BY_CODE[answer.code]
     durable = None if status is SendStatus.SEND_OK else False
@@ -171,7 +171,7 @@ def receipts(prepared: Prepared, queue: MessageQueue, answer: Command) -> list[R
 
 @dataclass(frozen=True, slots=True)
 class BatchMessage:
-    """One message on its way into a batch. topic is the name on the wire."""
+    """One message to be batched. topic is the name on the wire."""
 
     topic: str
     unique_id: str
@@ -185,7 +185,7 @@ class BatchMessage:
 
 
 def prepare_batch(messages: Sequence[BatchMessage], bytes_max: int) -> Prepared:
-    """One batch request's content. Raises MessageRefused for what BAT-01 and BAT-02 forbid."""
+    """The content of one batch request. Raises MessageRefused for what BAT-01 and BAT-02 forbid."""
     if not messages:
         raise MessageRefused("a batch must hold at least one message")
     first = messages[0]
@@ -206,7 +206,7 @@ def prepare_batch(messages: Sequence[BatchMessage], bytes_max: int) -> Prepared:
 
 
 def split_batches(messages: Sequence[BatchMessage], bytes_max: int) -> list[list[int]]:
-    """Indexes of the messages of each batch: by topic and wait_stored, in order, none over bytes_max (API-11).
+    """Indexes of the messages of each batch: grouped by topic and wait_stored, in order, at most bytes_max each (API-11).
 
     A single message over the limit gets a batch of its own, which prepare_batch refuses.
     """

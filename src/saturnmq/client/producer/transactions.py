@@ -1,8 +1,10 @@
-"""Transactions: a message that is delivered only if the work around it succeeds.
+"""Transactions: a message that is delivered only if the application's local work succeeds.
 
-The message is stored first, where no consumer sees it; the end of the `async with` block commits it or rolls it back. When
-that word is lost, the broker asks any producer of the group (39), whose `check` says what became of the work.
-Source: spec 03 TX-01, TX-02, TX-09; spec 08 API-14.
+The message is first stored as a half message, invisible to consumers; the end of the `async with` block commits it or rolls it
+back with a one-way END_TRANSACTION (37). If that request is lost, the broker sends a check request (39) to any producer of the
+group, whose `check` returns the outcome.
+
+Requirements: TX-01, TX-02, TX-09, API-14.
 """
 
 from __future__ import annotations
@@ -37,12 +39,21 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 END_TIMEOUT_MS: Final = 3000
-CHECKS_MAX: Final = 2000  # questions that wait for their answer; the broker asks again about those beyond
+CHECKS_MAX: Final = 2000  # pending checks; further ones are dropped, and the broker repeats them
 CHECKS_AT_ONCE: Final = 20
 
 
 class TransactionState(Enum):
-    """What became of a transaction; the values are the wire's."""
+    """The outcome of a transaction, as returned by a producer's `check`. The values are those of the wire protocol.
+
+    With UNKNOWN the broker asks again later.
+
+    Example:
+        async def was_saved(message: Message[bytes]) -> TransactionState:
+            if await orders.contains(message.message_id):
+                return TransactionState.COMMIT
+            return TransactionState.ROLLBACK
+    """
 
     COMMIT = int(SysFlag.COMMIT)
     ROLLBACK = int(SysFlag.ROLLBACK)
@@ -54,10 +65,15 @@ SendHalf = Callable[["Prepared"], Awaitable[Receipt]]
 
 
 class Transaction(Generic[T]):
-    """One message and the block of work that decides over it. Made by `Producer.transaction`.
+    """A message and the `async with` block that decides over its delivery. Created by `Producer.transaction`.
 
-    A normal end of the block commits, an exception rolls back. Cancelled, or with the process dead, nothing is said: the
-    broker asks `check`. message_id: known from the start, to be kept with the work so that `check` can find it.
+    A normal end of the block commits, an exception rolls back. If the block is cancelled or the process dies, the broker asks
+    the producer's `check`. message_id is known before the block runs: store it with the local work, so that `check` can find it.
+
+    Example:
+        async with out.transaction("orders", b"hello") as half:
+            if not await save_locally(half.message_id):
+                half.rollback()
     """
 
     def __init__(
@@ -76,29 +92,30 @@ class Transaction(Generic[T]):
         self._open_ids = open_ids
         self._hooks = hooks
         self._receipt: Receipt | None = None
-        self.state = TransactionState.COMMIT  # how a normal end of the block ends it
+        self.state = TransactionState.COMMIT  # the decision of a normal end of the block
 
     @property
     def message_id(self) -> str:
+        """The unique id of the message, known before it is sent."""
         return self._prepared.ids[0]
 
     @property
     def receipt(self) -> Receipt:
-        """What the broker said of the stored message; its place is that of the half message."""
+        """The receipt of the half message, whose queue and offset it has. Raises ClientError before the block begins."""
         if self._receipt is None:
             raise ClientError("the transaction has not begun: use `async with`")
         return self._receipt
 
     def rollback(self) -> None:
-        """End the block normally, and have the message rolled back."""
+        """Roll the message back when the block ends normally."""
         self.state = TransactionState.ROLLBACK
 
     def leave_open(self) -> None:
-        """End the block normally and say nothing: the work goes on elsewhere, the broker asks `check` about it."""
+        """Decide nothing when the block ends normally: the broker asks `check`, for work that continues elsewhere."""
         self.state = TransactionState.UNKNOWN
 
     async def __aenter__(self) -> Transaction[T]:
-        """Store the message. Raises what `send` raises, and TransactionRolledBack when its durability is not confirmed (TX-02)."""
+        """Store the half message. Raises what `send` raises, and TransactionRolledBack if its durability is not confirmed."""
         if self._receipt is not None:
             raise ClientError("a transaction begins once; make another one")
         self._open_ids.add(self.message_id)
@@ -122,11 +139,11 @@ class Transaction(Generic[T]):
             await self._end(self.state)
         elif isinstance(error, Exception):
             await self._end(TransactionState.ROLLBACK, f"{type(error).__name__}: {error}")
-        else:  # cancelled: whether the work was done is for check to say
+        else:  # cancelled: the outcome is left to check
             self._open_ids.discard(self.message_id)
 
     async def _end(self, state: TransactionState, remark: str | None = None) -> None:
-        """Tell the broker; a failure is only logged, it asks then."""
+        """Send END_TRANSACTION. A failure is only logged, since the broker then asks `check` (TX-02)."""
         self._open_ids.discard(self.message_id)
         receipt, core = self.receipt, self._core
         if state is TransactionState.UNKNOWN and not self._hooks:
@@ -148,7 +165,7 @@ class Transaction(Generic[T]):
             )
 
     def _told(self, state: TransactionState, address: str) -> None:
-        """Hooks learn how it ends."""
+        """Run the `ended` hooks."""
         if not self._hooks:
             return
         topic = namespaces.strip(self._core.settings.namespace, self._prepared.topic)
@@ -162,7 +179,7 @@ class Transaction(Generic[T]):
 def end_command(
     group: str, half_offset: int, physical: int, state: TransactionState, message_id: str, *, asked: bool
 ) -> Command:
-    """END_TRANSACTION (37)."""
+    """END_TRANSACTION (37). physical: commit log offset of the half message; asked: in response to a check by the broker."""
     header = EndTransaction(
         producer_group=group,
         tran_state_table_offset=half_offset,
@@ -176,16 +193,16 @@ def end_command(
 
 
 class Checker:
-    """What one producer group answers a broker that asks."""
+    """Runs the `check` function of one producer group."""
 
     def __init__(self, check: Check, codec: Codec[Any]) -> None:
         self.check = check
         self.codec = codec
         self.hooks: Sequence[SendHook] = ()
-        self.open_ids: set[str] = set()  # whose block has not ended here
+        self.open_ids: set[str] = set()  # message ids of transactions whose block is still running
 
     async def state_of(self, message: Message[Any]) -> tuple[TransactionState, str | None]:
-        """The answer, and why it is UNKNOWN if `check` failed. While the block runs it is UNKNOWN without asking."""
+        """The state, and a remark if it is UNKNOWN because `check` failed. UNKNOWN without calling it while the block runs."""
         if message.message_id in self.open_ids:
             return TransactionState.UNKNOWN, "the transaction is still open"
         try:
@@ -205,7 +222,7 @@ class Checker:
 
 
 class Checks:
-    """Questions of brokers about the transactions of this client's producers."""
+    """Handles the brokers' transaction checks for all producers of a client, CHECKS_AT_ONCE at a time."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -220,7 +237,7 @@ class Checks:
         self._checkers.pop(group, None)
 
     def asked(self, connection: Connection, command: Command) -> None:
-        """39: one-way; answered with 37 when `check` has said something."""
+        """Handle CHECK_TRANSACTION_STATE (39), a one-way request; the outcome is sent as END_TRANSACTION (37)."""
         try:
             header = decode_header(CheckTransactionState, command.ext)
             record = decode_record(command.body or b"")
