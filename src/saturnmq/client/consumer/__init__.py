@@ -1,1 +1,1 @@
-"""The consumer."""
+"""Group consumers: membership and rebalance, the pull loop of each queue, settling, offsets, listeners."""

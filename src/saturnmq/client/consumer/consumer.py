@@ -1,8 +1,14 @@
-"""The consumer: queues shared with the group, pulled ahead, handed out one by one, committed when settled.
+"""The consumer: queues shared within a group, messages fetched ahead of the reader and committed once settled.
 
-At least once: a message that is not acked comes again, after ack_timeout, a rebalance or a restart. Differences to the
-original, from spec 08: messages are handed to `async for` and `recv`, settled by hand (1.1 MANUAL); flow control counts
-unsettled messages (API-23). Source: spec 03 sections 1, 2, 5-8, 11; spec 08 API-15, API-17..20, API-23, API-26.
+Delivery is at least once: a message that is not acknowledged is delivered again, after `ack_timeout`, a rebalance or a restart.
+
+Differences from Apache RocketMQ: messages are handed to `async for` and `recv` and settled by the caller, instead of being pushed
+to a listener thread pool; flow control counts unsettled messages.
+
+Everything here runs on the client's event loop. Background tasks (rebalance, ack timeout, lock renewal) are started by `start` and
+cancelled and awaited by `stop`.
+
+Requirements: CA-09, CC-04, API-04, API-15, API-17..API-20, API-23, API-24, API-26, TR-02.
 """
 
 from __future__ import annotations
@@ -37,11 +43,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-RETRY_LATER_S: Final = 5.0  # CC-04: a failed send-back is tried again
+RETRY_LATER_S: Final = 5.0  # CC-04: local redelivery delay after a failed send-back
 
 
 class Consumer(Positioned, Generic[T]):
-    """A member of a group. Made by `Client.consumer`; `async with` it, or start() and stop()."""
+    """A member of a consumer group. Create it with `Client.consumer`; use it in `async with`, or call `start` and `stop`.
+
+    Receive with `async for`, `recv` or `batches`, and settle every message with `ack`, `retry` or `reject`. Delivery is at least
+    once: an unsettled message is delivered again after `ack_timeout` seconds, a rebalance or a restart. Only the contiguous
+    settled head of a queue is committed. Pulling pauses while too many messages are unsettled (`prefetch`, `prefetch_bytes`).
+
+    Not thread-safe: all calls belong to the event loop of the client. Threads use `saturnmq.sync`.
+
+        async with Client.from_url("rmq://127.0.0.1:9876") as client:
+            async with client.consumer("billing", start="first") as consumer:
+                await consumer.subscribe("orders", tag("paid || refunded"))
+                async for message in consumer:
+                    try:
+                        await bill(message.value)
+                    except Busy as error:
+                        await message.retry(timedelta(seconds=30), reason=str(error))
+                    else:
+                        await message.ack()
+    """
 
     def __init__(self, core: Core, group: str, codec: Codec[T], settings: ConsumerSettings) -> None:
         super().__init__(core, group, settings)
@@ -52,11 +76,11 @@ class Consumer(Positioned, Generic[T]):
         self._inbox: Inbox[Message[T]] = Inbox(mark_delivered)
         self._tasks: list[asyncio.Task[Any]] = []
         self._starved = False
-        self._warned = False  # that nothing can be received; once, however many readers there are
+        self._warned = False  # that nothing can be received; once per consumer, not once per reader
         self._lock = asyncio.Lock()
         self._stopping: asyncio.Task[None] | None = None
 
-    # life
+    # lifecycle
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -68,7 +92,11 @@ class Consumer(Positioned, Generic[T]):
         await self.stop()
 
     async def start(self) -> None:
-        """Join the group. Idempotent. Raises GroupInUse, NoNameServer; a failed start leaves nothing (API-04)."""
+        """Join the group. Idempotent; concurrent calls share one attempt, and a failed start leaves nothing running.
+
+        Subscribed topics that do not exist are logged as a warning. Raises Closed after `stop`, NoNameServer, and GroupInUse if
+        this client already has a running consumer of the group.
+        """
         async with self._lock:
             if self.state is State.RUNNING:
                 return
@@ -100,13 +128,13 @@ class Consumer(Positioned, Generic[T]):
             self.wake_rebalance()
 
     async def stop(self) -> None:
-        """Leave the group: stop pulling, store offsets, give up locks, unregister (CA-09), tell the trace. Idempotent.
+        """Leave the group: stop pulling, store offsets, release queue locks, unregister from the brokers, flush traces. Idempotent.
 
-        What is not settled is delivered again, to whoever owns the queue then. A caller that is cancelled does not stop
-        the stopping.
+        Unsettled messages are delivered again to the next owner of their queue. Cancelling the caller does not interrupt the
+        shutdown.
         """
         if self.state is State.RUNNING and self.core.forked:
-            self.state = State.STOPPED  # its tasks and its membership are the parent's
+            self.state = State.STOPPED  # a forked child: tasks and group membership belong to the parent
             return
         if self._stopping is None:
             self._stopping = asyncio.get_running_loop().create_task(self._stop(), name=f"saturnmq stop {self.group}")
@@ -135,7 +163,10 @@ class Consumer(Positioned, Generic[T]):
                 await self._tracer.close()
 
     async def _leave(self) -> None:
-        """Offsets first, for certain: who takes over reads them at once; then the locks; then the membership."""
+        """Store offsets, then release the locks, then unregister.
+
+        The order matters: the next owner of a queue reads its offset at once, so each of these stores is confirmed by the broker.
+        """
 
         async def store(queue: MessageQueue) -> None:
             try:
@@ -145,7 +176,7 @@ class Consumer(Positioned, Generic[T]):
 
         mine = set(self._assigned)
         if self._locks is not None:
-            mine |= self._locks.asked()  # also what was just being taken or given up
+            mine |= self._locks.asked()  # includes queues in the middle of being acquired or released
         await asyncio.gather(*(store(queue) for queue in mine))
         if self._locks is not None:
             await self._locks.unlock(mine)
@@ -153,7 +184,7 @@ class Consumer(Positioned, Generic[T]):
         await self.core.remove_consumer(self.group)
 
     def task_ended(self, task: asyncio.Task[Any]) -> None:
-        """A background task died: the next reader learns why (API-26)."""
+        """Fail all readers with ConsumerStopped if a background task died (API-26)."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._inbox.close(lambda: self._stopped(error))
 
@@ -164,7 +195,7 @@ class Consumer(Positioned, Generic[T]):
 
     @property
     def trace_stats(self) -> TraceStats:
-        """How many records of its message trace were made, sent and lost; all 0 where nothing is traced."""
+        """How many message-trace records were created, sent and dropped; all 0 when tracing is off."""
         return TraceStats() if self._tracer is None else replace(self._tracer.stats)
 
     # receiving
@@ -179,11 +210,15 @@ class Consumer(Positioned, Generic[T]):
             raise StopAsyncIteration from None
 
     async def recv(self, timeout: float | None = None) -> Message[T]:
-        """The next message. Raises TimeoutError after `timeout` seconds without one, Closed after stop, ConsumerStopped.
+        """Return the next message, waiting for it at most `timeout` seconds (None: without limit).
 
-        Without a subscription, or when none of the subscribed topics exists, it warns at once and raises ClientError or
-        RouteNotFound after the option `route_timeout`. Any number of tasks may wait. A cancelled call leaves its message to
-        the others (API-24).
+        Raises TimeoutError when no message arrives in time, Closed after `stop`, ConsumerStopped when a background task died. With
+        nothing subscribed, or when none of the subscribed topics exists, a warning is logged at once, and ClientError or
+        RouteNotFound is raised after the option `route_timeout`. Any number of tasks may wait concurrently. A cancelled call takes
+        no message.
+
+            message = await consumer.recv(timeout=10)
+            await message.ack()
         """
         self._check()
         message = self._inbox.take()
@@ -198,24 +233,32 @@ class Consumer(Positioned, Generic[T]):
             raise TimeoutError(f"no message for group {self.group} within {timeout:g} s") from None
 
     async def _wait_for_message(self) -> Message[T]:
-        """The next message; an error where none can arrive for as long as route_timeout."""
+        """Wait for the next message; raise an error if none can arrive for `route_timeout` seconds."""
         problem = self._nothing_to_read()
         if problem is not None:
-            if not self._warned and not isinstance(problem, RouteNotFound):  # of that, subscribe has warned
+            if not self._warned and not isinstance(problem, RouteNotFound):  # `subscribe` has logged that already
                 self._warned = True
                 logger.warning("consumer waits for nothing group=%s: %s", self.group, problem)
             try:
                 async with asyncio.timeout(self.settings.route_timeout):
                     return await self._inbox.get()
             except TimeoutError:
-                await self._refresh_routes()  # the last look-up may be 20 s old
+                await self._refresh_routes()  # the last lookup may be 20 s old
                 if (problem := self._nothing_to_read()) is not None:
                     raise problem from None
         self._warned = False
         return await self._inbox.get()
 
     async def batches(self, max_count: int, wait: float = 1.0) -> AsyncGenerator[list[Message[T]], None]:
-        """Lists of 1..max_count messages: what came within `wait` seconds of the first one (API-15)."""
+        """Iterate over lists of 1 to `max_count` messages: those that arrive within `wait` seconds of the first one.
+
+        Ends after `stop`; otherwise raises what `recv` raises.
+
+            async for messages in consumer.batches(100, wait=1.0):
+                await store([message.value for message in messages])
+                for message in messages:
+                    await message.ack()
+        """
         while True:
             try:
                 batch = [await self.recv()]
@@ -239,15 +282,18 @@ class Consumer(Positioned, Generic[T]):
             yield batch
 
     def deliver(self, messages: list[Message[Any]]) -> None:
-        """Pulled messages, from a pull loop."""
+        """Queue pulled messages for readers; called by the pull loops."""
         self._inbox.put(messages)
 
     def deliver_first(self, messages: list[Message[Any]]) -> None:
-        """Messages that were here before the others."""
+        """Queue messages ahead of all others, in order."""
         self._inbox.put_back(messages)
 
     def redeliver_later(self, message: Message[T], after: float = RETRY_LATER_S) -> None:
-        """Hand a message out again later, here, as its next attempt: its send-back failed (CC-04)."""
+        """Deliver a message again from this process after `after` seconds, because its send-back failed (CC-04).
+
+        The attempt count is increased, except on an ordered consumer.
+        """
         if not self.settings.ordered:
             message = next_attempt(message)
 
@@ -257,10 +303,13 @@ class Consumer(Positioned, Generic[T]):
 
         self.core.spawn(f"redeliver {self.group}", wait_and_put(), vital=False)
 
-    # flow control over all queues
+    # flow control across all queues
 
     def bytes_left(self) -> bool:
-        """Whether the open messages of all queues are below the limit; the first of them always fits."""
+        """Whether the body bytes of all unsettled messages are below `prefetch_bytes`; if not, note that a pull loop waits.
+
+        The limit is checked before a pull, so the first message always fits, however large it is.
+        """
         open_bytes = sum(item.generation.process_queue.body_bytes for item in self._assigned.values())
         if open_bytes >= self.settings.prefetch_bytes:
             self._starved = True
@@ -268,7 +317,10 @@ class Consumer(Positioned, Generic[T]):
         return True
 
     def room_made(self) -> None:
-        """A message was settled: queues that waited for bytes may go on."""
+        """Wake pull loops that wait for bytes once the total has dropped to half of `prefetch_bytes`.
+
+        Called after every settled message.
+        """
         if self._starved:
             open_bytes = sum(item.generation.process_queue.body_bytes for item in self._assigned.values())
             if open_bytes <= self.settings.prefetch_bytes // 2:
@@ -276,7 +328,7 @@ class Consumer(Positioned, Generic[T]):
                 for assignment in self._assigned.values():
                     assignment.check_room()
 
-    # messages nobody settled
+    # messages not settled in time
 
     async def _ack_timeout_loop(self) -> None:
         timeout_s = self.settings.ack_timeout
@@ -290,8 +342,8 @@ class Consumer(Positioned, Generic[T]):
                     except SaturnError as error:
                         logger.warning("late message kept group=%s message=%r error=%s", self.group, message, error)
 
-    # requests of brokers
+    # requests from brokers
 
     def handle(self, command: Command) -> Command | Awaitable[Command | None] | None:
-        """What a broker asks of this member (40, 220, 221, 307, 309); anything else is not supported."""
+        """Answer a request from a broker (codes 40, 220, 221, 307, 309); any other code gets REQUEST_CODE_NOT_SUPPORTED."""
         return answer_broker(self, command)

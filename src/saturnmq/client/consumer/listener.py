@@ -1,6 +1,8 @@
-"""Handlers of messages: `@client.listener`, and the loops that feed them.
+"""Message handlers registered with `@client.listener`, and the worker loops that run them.
 
-Source: spec 08 API-16, API-19, API-27, table 1.1.
+Each handler has one consumer and `concurrency` worker tasks. Coroutine handlers run on the event loop, plain functions in threads.
+
+Requirements: API-08, API-11, API-16, API-19, API-27.
 """
 
 from __future__ import annotations
@@ -35,9 +37,14 @@ TIME_LIMIT_S: Final = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often a failed message comes again, and after how long; None lets the broker choose.
+    """Retry policy of a listener: how often a failed message is redelivered, and after how long.
 
-    max_times: None for 16 times, without limit for an ordered listener, whose queue waits for the message.
+    max_times: redeliveries before the message goes to the dead-letter queue; None: 16, or unlimited for an ordered listener, whose
+    queue waits for the message. after: delay before a redelivery; None lets the broker choose.
+
+        @client.listener("orders", group="billing", retry=Retry(max_times=3, after=timedelta(seconds=30)))
+        async def bill(message: Message[bytes]) -> None:
+            ...
     """
 
     max_times: int | None = None
@@ -49,7 +56,7 @@ DEFAULT_RETRY: Final = Retry()
 
 @dataclass(frozen=True, slots=True)
 class ListenerSpec:
-    """One decorated handler."""
+    """A registered handler and its options."""
 
     topic: str
     group: str
@@ -63,7 +70,7 @@ class ListenerSpec:
 
     @property
     def consumer_options(self) -> ConsumerOptions:
-        """What its consumer is told: what was asked for, else what fits the handler."""
+        """Options of the handler's consumer: those given to the decorator over defaults from retry, concurrency and time limit."""
         own: ConsumerOptions = {
             "max_times": self.retry.max_times,
             "prefetch": max(256, 2 * self.concurrency),
@@ -73,14 +80,14 @@ class ListenerSpec:
 
 
 def handler_problem(handler: Handler) -> str | None:
-    """Why this cannot be called with a message, None when it can."""
+    """Why the handler cannot be called with one message, or None if it can."""
     if not callable(handler):
         return f"the handler is {type(handler).__name__}, must be a function"
     name = getattr(handler, "__qualname__", repr(handler))
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
-        return None  # a callable of an extension says nothing
+        return None  # a built-in or extension callable without a signature
     try:
         signature.bind(None)
     except TypeError:
@@ -92,7 +99,7 @@ def handler_problem(handler: Handler) -> str | None:
 
 
 def _first_parameter(handler: Handler) -> tuple[str, Any]:
-    """Name and annotation of the handler's first parameter; None where it is unknown."""
+    """Name and annotation of the handler's first parameter; annotation None if unknown."""
     try:
         hints = typing.get_type_hints(handler)
         name = next(iter(inspect.signature(handler).parameters), "")
@@ -102,7 +109,7 @@ def _first_parameter(handler: Handler) -> tuple[str, Any]:
 
 
 def value_type(handler: Handler) -> Any:
-    """T of the handler's Message[T], None when it does not say (API-08)."""
+    """The type T of the handler's `Message[T]` annotation, None if there is none (API-08)."""
     _, kind = _first_parameter(handler)
     if typing.get_origin(kind) is Message:
         arguments = typing.get_args(kind)
@@ -121,7 +128,7 @@ def make_spec(
     codec: Codec[Any] | None,
     options: ConsumerOptions,
 ) -> ListenerSpec:
-    """A checked spec. Raises ConfigError."""
+    """Build a validated spec; the codec defaults to the one for the handler's annotation. Raises ConfigError."""
     problems = [problem] if (problem := handler_problem(handler)) else []
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= 1000:
         problems.append(f"concurrency is {concurrency!r}, must be 1..1000")
@@ -134,7 +141,7 @@ def make_spec(
 
 
 class Feeder:
-    """Runs one handler on what its consumer receives, `concurrency` at a time."""
+    """Runs one handler on the messages of its consumer, `concurrency` at a time."""
 
     def __init__(self, spec: ListenerSpec, replier: Producer[bytes], consumer: Consumer[Any]) -> None:
         self.spec = spec
@@ -142,10 +149,10 @@ class Feeder:
         self.consumer = consumer
         self._stopping = False
         self._workers: list[asyncio.Task[None]] = []
-        self._busy: set[asyncio.Task[Any]] = set()  # workers inside a handler; the others may be cancelled at any time
+        self._busy: set[asyncio.Task[Any]] = set()  # workers inside a handler; only the others may be cancelled at once
 
     async def start(self) -> None:
-        """Join the group and begin."""
+        """Subscribe, join the group and start the workers."""
         await self.consumer.subscribe(self.spec.topic, self.spec.filter)
         await self.consumer.start()
         name = f"saturnmq listener {self.spec.group}"
@@ -155,11 +162,11 @@ class Feeder:
         ]
 
     async def wait(self) -> None:
-        """Until a worker dies; its error is raised."""
+        """Wait until a worker fails; its error is raised."""
         await asyncio.gather(*self._workers)
 
     async def stop(self, drain_timeout: float) -> None:
-        """Let the handlers finish what they hold, at most so long; then cancel them and leave the group (API-27)."""
+        """Wait up to `drain_timeout` seconds for running handlers, cancel the rest, then leave the group (API-27)."""
         self._stopping = True
         if self._workers:
             for task in self._workers:
@@ -187,11 +194,13 @@ class Feeder:
                 self._busy.discard(worker)
 
     async def _handle(self, message: Message[Any]) -> None:
-        """AUTO of table 1.1: what the handler returns or raises settles the message, unless the handler settled it itself;
-        cancelled settles nothing."""
+        """Run the handler and settle the message by its result or exception, unless the handler has settled it itself.
+
+        A cancelled handler settles nothing.
+        """
         spec, reason = self.spec, ""
         try:
-            message.value  # noqa: B018 - an undecodable message counts as "handler raises" (API-08)
+            message.value  # noqa: B018 - an undecodable message counts as a handler error (API-08)
             async with asyncio.timeout(spec.time_limit):
                 outcome = await self._call(message)
         except Exception as error:
@@ -220,7 +229,10 @@ class Feeder:
             self.consumer.redeliver_later(message)
 
     async def _reply(self, message: Message[Any], value: Any) -> None:
-        """What the handler of a request returns is the answer (API-11). Who asked may be gone: that is no reason to do it again."""
+        """Send a request handler's result as the reply, then acknowledge (API-11).
+
+        A failed reply is only logged: the requester may have disconnected, which is no reason to process the request again.
+        """
         try:
             await self._replier.answer(message, encode_value(value))
         except SaturnError as error:
@@ -236,7 +248,7 @@ class Feeder:
 
 
 async def run_feeders(feeders: list[Feeder], drain_timeout: float, *, handle_signals: bool) -> None:
-    """Feed until a failure, a cancellation or a handled signal; then drain. A second one of these ends the draining at once."""
+    """Run until a failure, a cancellation or a handled signal, then drain; a second one of these ends draining at once."""
     loop = asyncio.get_running_loop()
     stop, hurry = asyncio.Event(), asyncio.Event()
 
@@ -271,14 +283,18 @@ async def run_feeders(feeders: list[Feeder], drain_timeout: float, *, handle_sig
 
 @contextlib.contextmanager
 def _signal_handlers(on_signal: Callable[[], None]) -> Iterator[None]:
-    """Call on_signal for SIGTERM and SIGINT; the handlers found at the start are restored at the end."""
+    """Call `on_signal` for SIGTERM and SIGINT; the previous handlers are restored on exit."""
     loop = asyncio.get_running_loop()
     previous: dict[signal.Signals, Any] = {}
     for number in (signal.SIGTERM, signal.SIGINT):
         found = signal.getsignal(number)
         try:
             loop.add_signal_handler(number, on_signal)
-        except (NotImplementedError, RuntimeError, ValueError) as error:  # not the main thread, or not supported there
+        except (
+            NotImplementedError,
+            RuntimeError,
+            ValueError,
+        ) as error:  # not the main thread, or not supported on this platform
             logger.warning("signal not handled signal=%s error=%s", number.name, error)
             continue
         previous[number] = found

@@ -1,6 +1,6 @@
-"""Where a consumer reads, and moving it: seek, pause, resume, position, committed, lag; resets by an operator.
+"""Read positions of a consumer: seek, pause, resume, position, committed, lag, and resets by an operator.
 
-Source: spec 03 CA-08, CA-12, OF-06; spec 08 API-18.
+Requirements: CA-08, CA-12, OF-06, API-18.
 """
 
 from __future__ import annotations
@@ -22,32 +22,39 @@ from saturnmq.protocol.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-Where: TypeAlias = "MessageQueue | str | Iterable[MessageQueue] | None"  # a queue, a topic, queues; None: all
+Where: TypeAlias = (
+    "MessageQueue | str | Iterable[MessageQueue] | None"  # a queue, a topic, several queues; None: all assigned queues
+)
 Place: TypeAlias = Literal["first", "last"] | int | datetime
 _PLACES: Final = ("first", "last")
 
 
 class Positioned(Member):
-    """A member whose place in every queue can be seen and moved. Queues are named as the user knows them."""
+    """A group member whose position in each queue can be read and moved.
+
+    Queues in the public interface carry topic names without the namespace.
+    """
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """The queues owned now, without those of the retry topic."""
+        """The queues assigned to this consumer now, without those of the retry topic."""
         namespace = self.core.settings.namespace
         mine = [queue for queue in self._assigned if queue.topic != self._retry_topic]
         return [namespaces.strip_queue(namespace, queue) for queue in sorted(mine)]
 
     async def wait_assigned(self, timeout: float = 10.0) -> list[MessageQueue]:
-        """The queues owned once a rebalance has given any. Raises TimeoutError."""
+        """Wait until a rebalance has assigned queues, and return them. Raises TimeoutError after `timeout` seconds."""
         async with asyncio.timeout(timeout):
-            while not (self.assigned and self._round_done.is_set()):  # a round that is under way has not given all
+            while not (
+                self.assigned and self._round_done.is_set()
+            ):  # a rebalance in progress may not have assigned all yet
                 self._check()
                 self._round_done.clear()
                 await self._round_done.wait()
         return self.assigned
 
     def _chosen(self, where: Where) -> list[Assignment]:
-        """The assignments meant. Raises ClientError for a queue or a topic of which nothing is owned here."""
+        """The assignments that `where` selects. Raises ClientError for a queue or topic of which nothing is assigned here."""
         namespace = self.core.settings.namespace
         if where is None or isinstance(where, str):
             topic = None if where is None else namespaces.wrap(namespace, where)
@@ -71,17 +78,17 @@ class Positioned(Member):
             chosen.append(found)
         return chosen
 
-    # seeing
+    # inspection
 
     def position(self, where: Where = None) -> dict[MessageQueue, int]:
-        """By queue the offset that a reader gets next."""
+        """Return, by queue, the offset of the next message that a reader gets."""
         self._check()
         return {item.user_queue: item.position for item in self._chosen(where)}
 
     def committed(self, where: Where = None) -> dict[MessageQueue, int]:
-        """What would be stored now: by queue the first offset that is not settled.
+        """Return, by queue, the offset that would be committed now: the first one that is not settled.
 
-        where: a queue, queues, a topic, or all queues; one without a known offset is not in the result.
+        where: a queue, several queues, a topic, or None for all. Queues without a known offset are omitted.
         """
         namespace = self.core.settings.namespace
         known = {namespaces.strip_queue(namespace, queue): n for queue, n in self.offsets.snapshot().items()}
@@ -93,7 +100,7 @@ class Positioned(Member):
         return {queue: n for queue, n in known.items() if queue in wanted}
 
     async def lag(self, where: Where = None) -> dict[MessageQueue, int]:
-        """By queue how many messages are stored behind the last settled one, those that a filter hides among them."""
+        """Return, by queue, how many stored messages lie behind the commit offset, including those that a filter hides."""
         self._check()
         items = self._chosen(where)
         ends = await asyncio.gather(*(self._query_offset(RequestCode.GET_MAX_OFFSET, item.queue) for item in items))
@@ -108,19 +115,21 @@ class Positioned(Member):
         await self.offsets.persist_all()
 
     async def persist_offsets(self) -> None:
-        """For the client's timer."""
+        """Store offsets if running; called by the client's timer."""
         if self.state is State.RUNNING:
             await self.offsets.persist_all()
 
-    # moving
+    # seek, pause, reset
 
     async def seek(self, place: Place, where: Where = None) -> dict[MessageQueue, int]:
-        """Go on at "first", "last", an offset, or the first message stored at or after an aware datetime.
+        """Continue at "first", "last", an offset, or the first message stored at or after an aware datetime.
 
-        With a time behind the last message brokers name that message.
-        where: a queue, queues, a topic, or all queues. What was pulled and not settled is void here; the new offsets are
-        stored. Returns them by queue. Raises OffsetOutOfRange for an offset the broker does not have, and then nothing is
-        moved (CA-12).
+        where: a queue, several queues, a topic, or None for all. Returns the new offsets by queue; they are stored. Messages
+        pulled before and not settled are discarded here. For a time after the last message, brokers return the offset of that
+        message. Raises OffsetOutOfRange for an offset that the broker does not have; then no queue is moved.
+
+            await consumer.seek("first")
+            await consumer.seek(datetime(2026, 1, 1, tzinfo=UTC), "orders")
         """
         self._check()
         if isinstance(place, bool) or not (isinstance(place, int | datetime) or place in _PLACES):
@@ -131,7 +140,7 @@ class Positioned(Member):
         offsets = await asyncio.gather(*(self._place_offset(place, item.queue) for item in items))
         moved: dict[MessageQueue, int] = {}
         for item, offset in zip(items, offsets, strict=True):
-            if self._assigned.get(item.queue) is item:  # not given away meanwhile
+            if self._assigned.get(item.queue) is item:  # still assigned to this consumer
                 item.reset(offset)
                 moved[item.user_queue] = offset
         await self.offsets.persist_all()
@@ -155,7 +164,7 @@ class Positioned(Member):
         return place
 
     def pause(self, where: Where = None) -> None:
-        """Pull nothing and hand out nothing of these queues until `resume`; all: also take and give up no queues (CA-08)."""
+        """Stop pulling and handing out messages of these queues until `resume`. Without `where`, also suspend rebalancing."""
         self._check()
         if where is None:
             self._suspended = True
@@ -166,7 +175,7 @@ class Positioned(Member):
             item.pause()
 
     def resume(self, where: Where = None) -> None:
-        """Go on after `pause`; all: also share the queues again at once."""
+        """Continue after `pause`. Without `where`, also rebalance at once."""
         self._check()
         if where is None:
             self._suspended = False
@@ -179,11 +188,11 @@ class Positioned(Member):
 
     @property
     def paused(self) -> list[MessageQueue]:
-        """The queues that `pause` halted."""
+        """The queues that `pause` has stopped."""
         return [queue for queue in self.assigned if self._chosen(queue)[0].paused]
 
     def reset_offsets(self, table: dict[MessageQueue, int]) -> None:
-        """An operator moved the group: go on at these offsets at once (OF-06). Queues carry names on the wire."""
+        """Continue at these offsets at once: an operator has reset the group (OF-06). Queues carry namespaced topic names."""
         for queue, offset in table.items():
             assignment = self._assigned.get(queue)
             if assignment is not None:

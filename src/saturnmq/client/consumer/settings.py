@@ -1,6 +1,6 @@
-"""What a consumer can be told, and whether it makes sense. Pure.
+"""Options of a consumer and their validation. Pure.
 
-Source: spec 03 CA-06, CA-T1; spec 08 API-01, API-17, API-18, API-20, API-23.
+Requirements: CA-06, API-01, API-17, API-18, API-20, API-23.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
 
 
 class ConsumerOptions(TypedDict, total=False):
-    """The keywords of `Client.consumer` and `Client.listener`; what they mean is told at ConsumerSettings."""
+    """The keyword options of `Client.consumer` and `Client.listener`; ConsumerSettings documents them."""
 
     prefetch: int
     prefetch_bytes: int
@@ -49,20 +49,24 @@ class ConsumerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
-    """Checked options of one consumer.
+    """Validated options of one consumer.
 
-    prefetch: unsettled messages per queue, prefetch_bytes: of all queues; pulling pauses there (API-23).
-    start: "last", "first" or an aware datetime, for queues of which the group has no stored offset (RB-05). Brokers give a new
-    group offset 0 of a queue whose first message is still in memory (OF-04), whatever this says.
-    pull_batch: messages per request. max_times: redeliveries before the dead letters; None: 16, ordered without limit.
-    ack_timeout: seconds after which a message that was handed out and not settled comes again (API-20).
-    strategy: how the members of the group share the queues.
-    ordered: one unsettled message per queue; a failed one holds its queue for `suspend` seconds (API-17).
-    model: "cluster" shares the queues in the group, "broadcast" gives all of them to every member (API-18).
-    trace: whether and to which topic what happens to messages is told; None takes the client's setting (TR-02).
+    prefetch: unsettled messages per queue at which pulling pauses; it resumes at half.
+    prefetch_bytes: unsettled body bytes over all queues at which pulling pauses; it resumes at half.
+    start: "last", "first" or an aware datetime: where to begin in queues without a stored offset of the group. For a new group, a
+    broker returns offset 0 for a queue whose first message is still in memory, regardless of this option.
+    pull_batch: messages per pull request.
+    max_times: redeliveries before a message goes to the dead-letter queue; None: 16, or unlimited if `ordered`.
+    ack_timeout: seconds after which a message that was handed out but not settled is delivered again.
+    strategy: how the members of the group divide the queues of a topic.
+    ordered: one unsettled message per queue; a failed message blocks its queue for `suspend` seconds and is then repeated.
+    model: "cluster" divides the queues among the members, "broadcast" gives all of them to every member.
+    trace: whether, or to which topic, message trace records are sent; None takes the client's setting.
     hooks: called around the handling of every message.
-    route_timeout: seconds for which a reader waits for a first subscription, or for one of the subscribed topics to exist,
-    before it raises; None waits without limit. The default is the interval at which routes are polled (PR-11).
+    route_timeout: seconds for which a reader waits for a first subscription, or for one of the subscribed topics to exist, before
+    it raises; None waits without limit. The default equals the interval at which routes are polled.
+
+        consumer = client.consumer("billing", prefetch=64, start="first", ordered=True)
     """
 
     prefetch: int = 256
@@ -81,13 +85,13 @@ class ConsumerSettings:
 
     @property
     def times_max(self) -> int:
-        """Redeliveries before the dead letters (CA-T1, OR-08)."""
+        """Redeliveries before a message goes to the dead-letter queue (CA-06, OR-08)."""
         if self.max_times is not None:
             return self.max_times
         return NO_LIMIT if self.ordered else CONCURRENT_TIMES
 
     def validate(self) -> list[str]:
-        """Every problem, one sentence with the allowed range each."""
+        """All problems, one sentence each with the allowed range; empty if the options are valid."""
         problems = []
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
@@ -122,9 +126,10 @@ def _unknown(name: str) -> str:
 
 
 def consumer_settings(group: str, options: Mapping[str, Any], instance: str | None) -> ConsumerSettings:
-    """Checked settings of a consumer of this group. instance: of the client, which a broadcast consumer needs (API-06).
+    """Validate the options of a consumer of this group.
 
-    Raises ConfigError naming every problem.
+    instance: the instance name of the client; broadcast consumers need it, because it is part of their offset file's path (API-06).
+    Raises ConfigError listing every problem.
     """
     settings = ConsumerSettings(**{name: value for name, value in options.items() if name in _NAMES})
     problems = [_unknown(name) for name in options if name not in _NAMES] + settings.validate()

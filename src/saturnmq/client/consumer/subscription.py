@@ -1,6 +1,6 @@
-"""What a consumer wants of a topic: tag and SQL filters, as the broker and the client check them. Pure.
+"""Tag and SQL92 filters, as the broker and the client evaluate them. Pure.
 
-Source: PRC-05, HB rows, PL-06, FIL-01, FIL-03.
+Requirements: PRC-05, HB-01, PL-06, FIL-01, FIL-03, FIL-14.
 """
 
 from __future__ import annotations
@@ -19,19 +19,30 @@ TAG: Final = "TAG"
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter expression and its type."""
+    """A filter expression and its type, TAG or SQL92.
+
+    Create it with `tag` or `sql`; the default selects every message.
+
+        await consumer.subscribe("orders", tag("paid || refunded"))
+        await consumer.subscribe("audit", sql("region = 'EU' AND total > 5"))
+    """
 
     expression: str = ALL
     kind: str = TAG
 
     @property
     def tags(self) -> frozenset[str]:
-        """The tags wanted; empty means all."""
+        """The tags of a TAG filter; empty selects all messages, and is returned for SQL filters."""
         return frozenset(split_tags(self.expression)) if self.kind == TAG else frozenset()
 
 
 def tag(expression: str = ALL) -> Filter:
-    """Messages with one of the tags of `a || b`; `*` or nothing means all. Raises ConfigError."""
+    """Filter by tag: select messages that carry one of the tags in `a || b`; `*` or an empty text selects all.
+
+    Raises ConfigError if the expression is not text or names no tag.
+
+        await consumer.subscribe("orders", tag("paid || refunded"))
+    """
     if not isinstance(expression, str):
         raise ConfigError(f"a tag filter is text like 'paid || refunded', not {type(expression).__name__}")
     expression = expression.strip() or ALL
@@ -41,10 +52,13 @@ def tag(expression: str = ALL) -> Filter:
 
 
 def sql(expression: str) -> Filter:
-    """Messages whose properties make the expression true: `region = 'EU' AND total > 5`. Raises ConfigError saying where.
+    """Filter by properties: select messages for which the SQL92 expression is true. Evaluated by the brokers.
 
-    The brokers evaluate it, those of the original only with enablePropertyFilter=true. Refused here is also what a broker
-    would not look at: text behind the condition, such as LIKE, which is not part of the language (FIL-14).
+    Apache brokers evaluate it only with `enablePropertyFilter=true`. Raises ConfigError with the position of a syntax error. Also
+    rejected is text that a broker would silently ignore: anything after a complete condition, such as LIKE, which is not part of
+    the language.
+
+        await consumer.subscribe("audit", sql("region = 'EU' AND total > 5"))
     """
     if not isinstance(expression, str):
         raise ConfigError(f"an SQL filter is text like 'total > 5', not {type(expression).__name__}")
@@ -56,14 +70,14 @@ def sql(expression: str) -> Filter:
 
 
 def split_tags(expression: str) -> list[str]:
-    """Tags in the order written; empty for `*`."""
+    """The tags of an expression in the order written; an empty list for `*`."""
     if expression in (ALL, ""):
         return []
     return [part.strip() for part in expression.split("||") if part.strip()]
 
 
 def subscription_data(topic: str, wanted: Filter, version_ms: int) -> SubscriptionData:
-    """The body of a heartbeat's subscription: tags and their Java hashes."""
+    """Build the subscription entry of a heartbeat: the expression, its tags, and their Java hash codes."""
     tags = split_tags(wanted.expression) if wanted.kind == TAG else []
     return SubscriptionData(
         topic=topic,
