@@ -1,6 +1,9 @@
-"""Whether all members of a group want the same: brokers keep one set of subscriptions per group, the newest one.
+"""Detects members of one group that subscribe differently.
 
-Members that differ lose messages without a word from the broker (CA-03); here it is said. Source: spec 03 CA-03, spec 08 UX-10.
+Brokers keep one set of subscriptions per group, the newest, so members that differ lose messages without any error from the broker
+(CA-03). The client logs the difference.
+
+Requirements: CA-03, UX-10.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ _NOT_NAMED: Final = "no such topic"
 
 
 def same_wish(mine: SubscriptionData, theirs: SubscriptionData) -> bool:
-    """Whether both select the same messages as far as their text tells."""
+    """Whether both subscriptions select the same messages, as far as their expressions show."""
     if (mine.expression_type or TAG) != (theirs.expression_type or TAG):
         return False
     if (mine.expression_type or TAG) == TAG:
@@ -31,7 +34,7 @@ def same_wish(mine: SubscriptionData, theirs: SubscriptionData) -> bool:
 
 
 class GroupCheck:
-    """Compares one member's subscriptions with those that a broker holds for the group; warns once of each difference."""
+    """Compares one member's subscriptions with those that a broker holds for the group; logs each difference once."""
 
     def __init__(self, core: Core, group: str) -> None:
         self._core = core
@@ -39,7 +42,10 @@ class GroupCheck:
         self._known: dict[str, str] = {}
 
     async def compare(self, address: str, mine: Mapping[str, SubscriptionData]) -> None:
-        """Ask the broker at this address. mine: by topic, as it was told to the brokers. A broker that does not say is let be."""
+        """Compare with the broker at this address; a broker that does not answer is skipped.
+
+        mine: by topic, the subscriptions as last sent in a heartbeat.
+        """
         command = Command(RequestCode.GET_CONSUMER_CONNECTION_LIST, ext={"consumerGroup": self._group})
         try:
             answer = await self._core.remote.call(address, command, self._core.settings.api_timeout_ms)
@@ -52,7 +58,7 @@ class GroupCheck:
         members = {one.client_id for one in group.connection_set}
         others = sorted(members - {self._core.client_id})
         if len(others) == len(members) or not others:
-            return  # alone, or not heard of yet
+            return  # the only member, or not registered there yet
         for topic, data in mine.items():
             newest = group.subscription_table.get(topic)
             if newest is not None and (newest.sub_version <= data.sub_version or same_wish(data, newest)):

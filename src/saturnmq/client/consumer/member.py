@@ -1,6 +1,10 @@
-"""A member of a group: what it wants of which topics, which queues are its own, how it takes them over and gives them up.
+"""Group membership of a consumer: subscriptions, heartbeats, rebalance, and acquiring and releasing queues.
 
-Source: spec 03 sections 1, 5, 8, 11: CA-04, CA-08, CA-09, RB-01..06, OR-03, OR-05.
+Order of operations: routes are known and subscriptions announced by heartbeat before the first pull, and a pull never names a
+subscription version that the brokers have not received. A released queue has its offset stored before its lock is given up. Group
+and topic names in here are namespaced.
+
+Requirements: CA-03, CA-04, CA-08, CA-09, CA-12, RB-01..RB-06, OR-03, OR-05, OR-06, FIL-03, API-18.
 """
 
 from __future__ import annotations
@@ -38,15 +42,15 @@ from saturnmq.protocol.frames.command import Command
 
 logger = logging.getLogger(__name__)
 
-FIRST_MISSING_S: Final = 0.5  # a subscribed topic without a route is looked for again after this, then twice that
+FIRST_MISSING_S: Final = 0.5  # first retry for a subscribed topic without a route; doubles each time
 LAST_MISSING_S: Final = 20.0
-LOCK_DENIED_S: Final = 1.0  # a queue whose lock somebody else has is asked for again after this
+LOCK_DENIED_S: Final = 1.0  # retry interval for a queue that another member has locked
 RELOCK_S: Final = 3.0  # OR-06
 OFFSETS_FILE: Final = "offsets.json"
 
 
 class Member(ABC):
-    """The part of a consumer that keeps its place in the group. group and topics inside are names on the wire."""
+    """The part of a consumer that maintains its group membership and its assigned queues."""
 
     def __init__(self, core: Core, group: str, settings: ConsumerSettings) -> None:
         self.core = core
@@ -64,7 +68,7 @@ class Member(ABC):
         self._tags: dict[str, frozenset[str]] = {}
         self._announced: dict[
             str, int
-        ] = {}  # subscription versions that the brokers were told; empty: not even the group
+        ] = {}  # subscription versions last sent in a heartbeat; empty: the group was never announced
         self._manual: frozenset[MessageQueue] | None = None
         self._assigned: dict[MessageQueue, Assignment] = {}
         self._rebalance_wanted = asyncio.Event()
@@ -84,16 +88,16 @@ class Member(ABC):
     @abstractmethod
     def deliver(self, messages: list[Message[Any]]) -> None: ...
 
-    # what kind of member
+    # membership mode
 
     @property
     def commits(self) -> bool:
-        """Whether the broker keeps the offsets."""
+        """Whether offsets are stored at the broker (clustering mode)."""
         return self.settings.model == "cluster"
 
     @property
     def sends_back(self) -> bool:
-        """Whether the broker delivers a failed message again."""
+        """Whether failed messages are returned to the broker for redelivery."""
         return self.settings.model == "cluster" and self._manual is None
 
     def _check(self) -> None:
@@ -112,30 +116,36 @@ class Member(ABC):
         return folder / self.core.client_id / self.group / OFFSETS_FILE
 
     async def _load_offsets(self) -> None:
-        """A broadcast member reads its file: its place holds the client id, known only now (OF-02, CA-05)."""
+        """Load stored offsets. The path of a broadcast member's file contains the client id, known only now (OF-02, CA-05)."""
         if self.settings.model == "broadcast":
             self.offsets = LocalOffsets(self._offsets_file())
         await self.offsets.load()
 
     @property
     def assignments(self) -> list[Assignment]:
-        """What is owned, in the order of queues."""
+        """The assigned queues in queue order."""
         return [self._assigned[queue] for queue in sorted(self._assigned)]
 
     # subscriptions
 
     @property
     def subscriptions(self) -> list[SubscriptionData]:
-        """What is wanted, that of the retry topic too; topics are names on the wire."""
+        """All subscriptions, including that of the retry topic; topic names are namespaced."""
         return [self._subscriptions[topic] for topic in sorted(self._subscriptions)]
 
     async def subscribe(self, topic: str, wanted: Filter | str = ALL) -> None:
-        """Receive this topic, all of it or what the filter lets through. Also while running; again replaces the filter.
+        """Receive the messages of a topic that pass the filter. Allowed while running; subscribing again replaces the filter.
 
-        All members of a group must subscribe the same topics with the same filters: brokers know one set of them per group,
-        the newest, so members that differ lose messages. Such a difference is logged (CA-03).
-        wanted: tags as text, or what `tag` or `sql` made. The brokers are asked about an SQL filter, now or at the start;
-        one that they refuse raises the error of their answer and changes nothing. Raises ClientError after `assign`.
+        wanted: tags as text, or a filter made by `tag` or `sql`.
+
+        All members of a group must subscribe to the same topics with the same filters: brokers keep one set of subscriptions per
+        group, the newest, so members that differ lose messages. Such a difference is logged.
+
+        Brokers validate an SQL filter, now or at the start; a rejected one raises the error of their answer and changes nothing.
+        Raises ClientError after `assign`.
+
+            await consumer.subscribe("orders")
+            await consumer.subscribe("payments", tag("paid || refunded"))
         """
         if self._manual is not None:
             raise ClientError("Subscribe and assign are mutually exclusive.")
@@ -152,7 +162,7 @@ class Member(ABC):
             self.wake_rebalance()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Give up this topic's queues."""
+        """Stop receiving a topic and release its queues."""
         wire = namespaces.wrap(self.core.settings.namespace, topic)
         self._subscriptions.pop(wire, None)
         self._tags.pop(wire, None)
@@ -163,10 +173,15 @@ class Member(ABC):
             await self._beat()
 
     async def assign(self, queues: Iterable[MessageQueue], wanted: Filter | str = ALL) -> None:
-        """Read exactly these queues, whoever else reads them; again replaces them (CA-12, API-18).
+        """Read exactly these queues, outside of the group's rebalance; a second call replaces them.
 
-        Such a consumer is not told to the group: its queues are nobody's share. Offsets are the group's. A message that
-        fails comes again here, after a while. Raises ClientError after `subscribe`.
+        wanted: tags as text, or a filter made by `tag` or `sql`. The consumer does not join the group, so other members may be
+        assigned the same queues; offsets are stored under the group. Messages are not sent back to the broker: an unsettled one is
+        handed out again after `ack_timeout`; a retried or rejected one is dropped with a warning, unless `ordered`, where a
+        retried one is repeated. Raises ClientError after `subscribe`.
+
+            queues = await client.puller().queues("orders")
+            await consumer.assign(queues[:2])
         """
         if self._topics() not in ([], [self._retry_topic]) and self._manual is None:
             raise ClientError("Subscribe and assign are mutually exclusive.")
@@ -190,7 +205,7 @@ class Member(ABC):
         self._tags[wire] = wanted.tags
 
     def _next_version(self, wire: str) -> int:
-        """Unix ms, but above the topic's last version: what is not newer, a broker ignores."""
+        """The next subscription version: Unix ms, but above the last one, because brokers ignore a version that is not newer."""
         known = self._subscriptions.get(wire)
         return max(now_ms(), known.sub_version + 1 if known is not None else 0)
 
@@ -198,11 +213,11 @@ class Member(ABC):
         return list(self._subscriptions)
 
     async def _announce(self, topics: Iterable[str]) -> None:
-        """Know the routes, then tell every broker about the group: a pull needs both."""
+        """Fetch routes, then announce the group to every broker by heartbeat; pulls need both."""
         await self._find(topics)
         for data in list(self._subscriptions.values()):
             await self._ask_about(data)
-        # not before anything is subscribed: it would take the topics of the other members from the group
+        # not without any subscription: that heartbeat would remove the other members' topics from the group
         if self._announced or self._subscriptions.keys() - {self._retry_topic}:
             await self._beat()
 
@@ -215,7 +230,7 @@ class Member(ABC):
                 )
 
     async def _refresh_routes(self) -> None:
-        """Ask for the routes of all topics now. A question that fails changes nothing."""
+        """Query the routes of all topics now; failures are ignored."""
         for topic in self._topics():
             with contextlib.suppress(SaturnError):
                 await self.core.routes.refresh(topic)
@@ -224,7 +239,7 @@ class Member(ABC):
         return hints.missing_topic_to_read(topic, self.core.name_servers.addresses)
 
     def _nothing_to_read(self) -> ClientError | None:
-        """Why no message can arrive now, as the error for a reader: nothing is subscribed, or no subscribed topic exists."""
+        """The error for a reader that no message can reach: nothing is subscribed, or no subscribed topic exists. Else None."""
         topics = [topic for topic in self._topics() if topic != self._retry_topic]
         if not topics:
             return ClientError(
@@ -238,7 +253,7 @@ class Member(ABC):
         return RouteNotFound(text, hint=self._create_hint(topics[0]))
 
     async def _ask_about(self, data: SubscriptionData) -> None:
-        """Have the brokers of a topic look at a filter that is no tag filter (FIL-03). Raises the error of a refusal."""
+        """Have the brokers of the topic validate an SQL filter (FIL-03). Raises the error of a rejection."""
         route = self.core.routes.known(data.topic)
         if data.expression_type == TAG or route is None:
             return
@@ -250,14 +265,14 @@ class Member(ABC):
             command = Command(RequestCode.CHECK_CLIENT_CONFIG, body=body)
             try:
                 answer = await self.core.remote.call(address, command, self.core.settings.api_timeout_ms)
-            except SaturnError as error:  # it will say so when it is pulled from
+            except SaturnError as error:  # the pull will report a bad filter
                 logger.warning("filter not checked group=%s topic=%s error=%s", self.group, data.topic, error)
                 continue
             if answer.code != ResponseCode.SUCCESS:
                 raise self.core.answer_error(answer, f"{name}@{address}", topic=data.topic, group=self.group)
 
     async def _beat(self) -> None:
-        """Tell every broker about the group; then pulls may name these versions."""
+        """Send heartbeats to all brokers; afterwards pulls may name these subscription versions."""
         versions = {topic: data.sub_version for topic, data in self._subscriptions.items()}
         self._announced = self._announced or versions
         await self.core.heartbeat()
@@ -267,7 +282,7 @@ class Member(ABC):
         return self._tags.get(topic, frozenset())
 
     def subscription_version(self, topic: str) -> int:
-        """The newest version that the brokers were told: a pull may not run ahead of the heartbeat."""
+        """The newest version sent to the brokers: a pull must not name a newer one."""
         return self._announced.get(topic, 0)
 
     def subscription_type(self, topic: str) -> str:
@@ -275,12 +290,12 @@ class Member(ABC):
         return data.expression_type if data is not None else TAG
 
     def subscription_expression(self, topic: str) -> str | None:
-        """What a pull must say itself, because the brokers were told nothing; None where they were."""
+        """The filter expression to send with each pull of a manually assigned queue; None if the brokers have the subscription."""
         data = self._subscriptions.get(topic)
         return None if self._manual is None or data is None else data.sub_string
 
     def heartbeat_data(self) -> ConsumerData | None:
-        """This group for the client's heartbeat; None for one that takes no part in it, or not yet."""
+        """This group's part of the client's heartbeat; None for manual assignment and before the first announcement."""
         if self._manual is not None or not self._announced:
             return None
         start = self.settings.start
@@ -295,7 +310,7 @@ class Member(ABC):
     # rebalance
 
     def wake_rebalance(self) -> None:
-        """Share the queues again, soon."""
+        """Request a rebalance round."""
         self._rebalance_wanted.set()
 
     async def _rebalance_loop(self) -> None:
@@ -333,7 +348,7 @@ class Member(ABC):
                 logger.warning("heartbeat failed group=%s error=%s", self.group, error)
 
     def _compare_soon(self) -> None:
-        """Once per round of the timer: do the other members want the same (CA-03)."""
+        """Check at most once per rebalance interval whether the other members subscribe the same (CA-03)."""
         if time.monotonic() - self._compared >= self.core.settings.rebalance_ms / 1000:
             self.core.spawn(f"compare {self.group}", self._compare(), vital=False)
 
@@ -346,7 +361,7 @@ class Member(ABC):
             await self._check_mates.compare(random.choice(addresses), told)
 
     def subscription_lost(self) -> None:
-        """A broker does not know a subscription that it was told: another member wants other topics, or it began anew."""
+        """Re-announce after a broker did not know a subscription: it restarted, or another member replaced the group's topics."""
         if self._telling is None or self._telling.done():
             self._telling = self.core.spawn(f"tell again {self.group}", self._tell_again(), vital=False)
 
@@ -358,7 +373,7 @@ class Member(ABC):
             logger.warning("heartbeat failed group=%s error=%s", self.group, error)
 
     async def _rebalance_topic(self, topic: str) -> bool:
-        """Take and give up queues of one topic; True when anything changed. Without members or route: keep (RB-02)."""
+        """Acquire and release queues of one topic; True if any changed. Without members or route, keep the assignment (RB-02)."""
         route = await self.core.routes.for_read(topic)
         if route is None or not route.read_queues:
             return False
@@ -368,7 +383,7 @@ class Member(ABC):
         changed = False
         for queue in [queue for queue in self._assigned if queue.topic == topic and queue not in mine]:
             changed |= await self._release(queue)
-        if self._locks is not None:  # taken, but nothing could be read: somebody else's turn
+        if self._locks is not None:  # locked by us but never acquired, and no longer in our share: release the lock
             idle = self._locks.asked() - self._assigned.keys()
             await self._locks.unlock(queue for queue in idle if queue.topic == topic and queue not in mine)
         missing = [queue for queue in mine if queue not in self._assigned]
@@ -387,7 +402,7 @@ class Member(ABC):
         return changed
 
     async def _share(self, route: Route) -> list[MessageQueue] | None:
-        """The queues of a topic that are this member's; None when that cannot be told now."""
+        """This member's queues of a topic; None if they cannot be determined now."""
         if self._manual is not None:
             return sorted(queue for queue in self._manual if queue.topic == route.topic)
         if self.settings.model == "broadcast":
@@ -402,12 +417,12 @@ class Member(ABC):
             return self.settings.strategy(route.read_queues, members, self.core.client_id)
         except SaturnError:
             raise
-        except Exception:  # the user's code; the assignment stays until it succeeds (RB-02)
+        except Exception:  # user code; keep the assignment until it succeeds (RB-02)
             logger.exception("rebalance failed group=%s topic=%s: the strategy raised", self.group, route.topic)
             return None
 
     async def _members(self, route: Route) -> list[str]:
-        """Client ids of the group, from any broker of the topic; empty when nobody says."""
+        """Client ids of the group, from any broker of the topic; empty if none answers."""
         addresses = [next(iter(ids.values())) for ids in route.addresses.values() if ids]
         random.shuffle(addresses)
         command = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext={"consumerGroup": self.group})
@@ -422,14 +437,14 @@ class Member(ABC):
         return []
 
     async def _release(self, queue: MessageQueue) -> bool:
-        """Give up a queue: its messages are void here, its offset is stored (RB-03). False when it must wait.
+        """Release a queue: discard its open messages, store its offset (RB-03). False if it must wait.
 
-        An ordered queue waits until nobody holds a message of it; then the offset is stored for certain before the lock
-        is given up, so that whoever is next begins behind the last settled message (OR-03).
+        An ordered queue waits until no reader holds a message of it. Its offset is then stored with confirmation before the lock
+        is released, so that the next owner begins after the last settled message (OR-03).
         """
         assignment = self._assigned.get(queue)
         if assignment is None:
-            return False  # given up meanwhile by unsubscribe
+            return False  # already released by unsubscribe
         if isinstance(assignment, OrderedAssignment) and self._locks is not None:
             assignment.leaving = True
             if assignment.handed is not None:
@@ -449,7 +464,7 @@ class Member(ABC):
         return True
 
     async def _acquire(self, queue: MessageQueue) -> bool:
-        """Take a queue at its start offset; False when that cannot be told this time (RB-04)."""
+        """Start to consume a queue at its start offset; False if that offset cannot be determined now (RB-04)."""
         self.offsets.forget(queue)
         try:
             offset = await self._start_offset(queue)
@@ -468,10 +483,13 @@ class Member(ABC):
     @abstractmethod
     def _new_assignment(self, queue: MessageQueue, offset: int) -> Assignment: ...
 
-    # where to begin
+    # start offset
 
     async def _start_offset(self, queue: MessageQueue) -> int:
-        """The stored offset, else what `start` says; the retry topic from its beginning, by time from its end (RB-05)."""
+        """The stored offset, else as `start` says (RB-05).
+
+        The retry topic starts at its beginning; if `start` is a time, at its end.
+        """
         stored = await self.offsets.read(queue)
         if stored is not None:
             return stored
@@ -495,10 +513,10 @@ class Member(ABC):
         answer = await self.core.call_broker(address, command, self.core.settings.api_timeout_ms, topic=queue.topic)
         return int(answer.ext.get("offset") or 0)
 
-    # locks of an ordered consumer
+    # locks of ordered consumers
 
     async def _lock_loop(self) -> None:
-        """Renew the locks every 20 s; sooner while one is missing (OR-05, OR-06)."""
+        """Renew the locks every 20 s, or every 3 s while one is missing (OR-05, OR-06)."""
         await asyncio.sleep(FIRST_RENEW_S)
         while True:
             await self._renew_locks()

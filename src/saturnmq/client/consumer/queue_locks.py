@@ -1,4 +1,9 @@
-"""Locks on queues at their brokers: who has one may read the queue in order. Source: spec 03 OR-02, OR-05, PL-13; 41, 42."""
+"""Queue locks held at the brokers: only the holder may consume a queue in order. Request codes 41 and 42.
+
+A lock is valid for 30 s after the request that acquired or renewed it was sent, half of the broker's 60 s expiry.
+
+Requirements: OR-02, OR-05, PL-13.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +23,11 @@ logger = logging.getLogger(__name__)
 LOCK_TIMEOUT_MS: Final = 1_000
 FIRST_RENEW_S: Final = 1.0
 RENEW_S: Final = 20.0
-LIVE_S: Final = 30.0  # half of a broker's 60 s: whoever cannot renew stops long before somebody else may begin
+LIVE_S: Final = 30.0  # half of the broker's 60 s: a holder that cannot renew stops well before another may acquire
 
 
 class QueueLocks:
-    """The locks of one member of a group. Queues carry the topic's name on the wire."""
+    """The queue locks of one group member. Queues carry namespaced topic names."""
 
     def __init__(self, core: Core, group: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._core = core
@@ -31,24 +36,24 @@ class QueueLocks:
         self._held: dict[MessageQueue, float] = {}
         self._asked: set[MessageQueue] = (
             set()
-        )  # whatever a broker may hold in our name, an answer that never came included
+        )  # locks that a broker may hold for us, including requests that were never answered
 
     def valid(self, queue: MessageQueue) -> bool:
-        """Whether the lock is ours for certain."""
+        """Whether the lock is certainly ours."""
         since = self._held.get(queue)
         return since is not None and self._clock() - since < LIVE_S
 
     def forget(self, queue: MessageQueue) -> None:
-        """Not ours any more, or nobody's."""
+        """Drop the local record of a lock: it expired, was released or was denied."""
         self._held.pop(queue, None)
         self._asked.discard(queue)
 
     def asked(self) -> set[MessageQueue]:
-        """Queues that a broker may hold in our name: locked, or asked for without an answer."""
+        """Queues that a broker may have locked for us: granted, or requested without an answer."""
         return set(self._asked)
 
     async def lock(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, bool]:
-        """Take or renew; by queue whether it is ours. A queue whose broker did not answer is missing."""
+        """Acquire or renew locks; returns by queue whether it was granted. Queues whose broker did not answer are omitted."""
         verdicts: dict[MessageQueue, bool] = {}
         for broker, wanted in _by_broker(queues).items():
             asked = self._clock()
@@ -68,7 +73,7 @@ class QueueLocks:
         return verdicts
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
-        """Give up locks; one that cannot be given up ends by itself at the broker."""
+        """Release locks; one whose release fails expires at the broker."""
         for broker, wanted in _by_broker(queues).items():
             for queue in wanted:
                 self.forget(queue)

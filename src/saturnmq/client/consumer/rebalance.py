@@ -1,7 +1,9 @@
-"""How a group shares the queues of a topic: every member computes the same table alone. Pure.
+"""Allocation strategies: how a group divides the queues of a topic. Every member computes the same result independently. Pure.
 
-A strategy gets the queues of one topic, the client ids of the group's members and one's own. Where it knows no queue for a
-member, as for one that is not in the list, it gives none. Source: spec 03 RB-02, section 5.
+A strategy gets the queues of one topic, the client ids of the group's members and the caller's own client id. It returns no queue
+where it has none for a member, such as one that is not in the list.
+
+Requirements: RB-02.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ Strategy: TypeAlias = Callable[[Sequence[MessageQueue], Sequence[str], str], lis
 
 
 def queue_order(queue: MessageQueue) -> tuple[str, str, int]:
-    """The order all members sort queues by: topic, broker name, queue id."""
+    """Sort key shared by all members: topic, broker name, queue id."""
     return queue.topic, queue.broker_name, queue.queue_id
 
 
 def average(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
-    """Contiguous blocks, the first n mod m members get one more. An unknown member or nothing to share gives none."""
+    """Contiguous blocks; the first n mod m members get one queue more. Empty for an unknown member or without queues."""
     ordered, ids = sorted(queues, key=queue_order), sorted(members)
     if me not in ids or not ordered:
         return []
@@ -34,7 +36,7 @@ def average(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> 
 
 
 def average_by_circle(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
-    """Every m-th queue, beginning with the member's own index."""
+    """Every m-th queue, starting at the member's own index."""
     ordered, ids = sorted(queues, key=queue_order), sorted(members)
     if me not in ids:
         return []
@@ -42,7 +44,7 @@ def average_by_circle(queues: Sequence[MessageQueue], members: Sequence[str], me
 
 
 def configured(queues: Iterable[MessageQueue]) -> Strategy:
-    """CONFIG: always these queues, as far as the topic has them; names of topics as on the wire."""
+    """CONFIG: always these queues, as far as the topic has them; topic names are namespaced."""
     fixed = frozenset(queues)
 
     def allocate(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
@@ -52,7 +54,10 @@ def configured(queues: Iterable[MessageQueue]) -> Strategy:
 
 
 def machine_room(rooms: Iterable[str]) -> Strategy:
-    """MACHINE_ROOM: only brokers named `<room>@<name>` of these rooms; equal blocks, one of the rest to each of the first."""
+    """MACHINE_ROOM: only queues of brokers named `<room>@<name>` at one of these sites.
+
+    Equal contiguous blocks; the remainder goes, one queue each, to the first members.
+    """
     wanted = frozenset(rooms)
 
     def allocate(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
@@ -75,9 +80,10 @@ def machine_room(rooms: Iterable[str]) -> Strategy:
 def nearby(
     inner: Strategy, *, broker_room: Callable[[MessageQueue], str], member_room: Callable[[str], str]
 ) -> Strategy:
-    """MACHINE_ROOM_NEARBY: `inner` inside my room; queues of rooms without a live member are shared by all members.
+    """MACHINE_ROOM_NEARBY: apply `inner` within the member's own site.
 
-    broker_room and member_room say where a queue's broker and a client id are; "" raises LocalProtocolError.
+    Queues at sites without a live member are divided among all members. broker_room and member_room return the site of a queue's
+    broker and of a client id; an empty string raises LocalProtocolError.
     """
 
     def room_of(say: Callable[[Any], str], what: Any) -> str:
@@ -106,14 +112,14 @@ def nearby(
 
 
 def md5_hash(text: str) -> int:
-    """The first four bytes of the MD5 of the text, unsigned. No secret is behind it: a place on the ring."""
+    """The first four bytes of the text's MD5 as an unsigned integer. Not for security: it is a position on the hash ring."""
     return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
 
 
 def consistent_hash(virtual_nodes: int = 10, place: Callable[[str], int] = md5_hash) -> Strategy:
-    """CONSISTENT_HASH: so many virtual nodes per member on a ring; a queue goes to the next one clockwise.
+    """CONSISTENT_HASH: members have this many virtual nodes each on a hash ring; a queue goes to the next node clockwise.
 
-    Raises ConfigError for a bad count. Few queues move when a member comes or goes, but shares are uneven.
+    Few queues move when a member joins or leaves, but shares are uneven. Raises ConfigError for a count out of range.
     """
     if isinstance(virtual_nodes, bool) or not isinstance(virtual_nodes, int) or not 0 < virtual_nodes <= 10_000:
         raise ConfigError(f"virtual_nodes is {virtual_nodes!r:.40}, must be 1..10000")
