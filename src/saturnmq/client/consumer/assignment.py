@@ -1,7 +1,11 @@
-"""One queue that this consumer owns: its open messages, its pull loop, its place in the flow control.
+"""One assigned queue: its open messages, its pull loop and its flow control.
 
-A message that fails is sent back to the broker here; `ordered` has the queue that waits for it instead.
-Source: spec 03 section 2, PL-01..PL-11, API-18..20, API-23.
+A failed message is sent back to the broker here; module `ordered` has the queue that waits for it instead.
+
+A reset replaces the Generation, so that verdicts on messages from before the reset cannot touch the new offsets. All code runs on
+the event loop; each assignment has one pull task.
+
+Requirements: PL-01..PL-11, PL-14, CC-04, API-18, API-19, API-20, API-23.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from saturnmq.protocol.message import decode_records
 
 logger = logging.getLogger(__name__)
 
-SPAN_MAX: Final = 2000  # distance of the first open offset to the newest pulled one (PL-01)
+SPAN_MAX: Final = 2000  # limit of the distance from the first open offset to the newest pulled one (PL-01)
 BROKER_SUSPEND_MS: Final = 15_000
 PULL_TIMEOUT_MS: Final = 30_000
 EXCEPTION_DELAY_S: Final = 1.0
@@ -50,7 +54,7 @@ _SUBSCRIPTION_CODES: Final = frozenset(
 
 
 class Host(Protocol):
-    """What an assignment needs of its consumer."""
+    """What an assignment needs from its consumer."""
 
     core: Core
     group: str
@@ -81,9 +85,10 @@ class Host(Protocol):
 
 
 class Generation:
-    """The messages of one stretch of ownership. A queue that moved away and came back has another one.
+    """The messages of one period of ownership; a queue that moved away and came back, or was reset, has a new one.
 
-    delivered: when which message was handed out. parked: what a reader could not take while the queue was paused.
+    delivered: by offset, when a message was handed out, and the message. parked: messages that could not be handed out while the
+    queue was paused.
     """
 
     __slots__ = ("assignment", "contexts", "delivered", "parked", "process_queue", "verdicts")
@@ -97,7 +102,7 @@ class Generation:
         self.contexts: dict[int, ConsumeContext] = {}
 
     def hand_out(self, message: Message[Any], now: float) -> bool:
-        """Note that a reader takes a message; False when it may not: settled, moved away, or paused for now."""
+        """Record that a reader takes a message; False if it may not: settled, queue reassigned, or paused (then it is parked)."""
         if self.process_queue.dropped or self.is_settled(message):
             return False
         if not self.assignment.may_hand_out:
@@ -116,9 +121,9 @@ class Generation:
     async def settle(
         self, message: Message[Any], verdict: Ack, *, after: timedelta | None = None, reason: str = ""
     ) -> None:
-        """Settle once; alike again does nothing, differently raises AlreadySettled (API-19).
+        """Settle a message once; repeating the same verdict does nothing, another verdict raises AlreadySettled (API-19).
 
-        A message of a queue that moved away is left to its new owner. A failed or cancelled retry settles nothing.
+        A message of a queue that was reassigned is left to its new owner. A failed or cancelled retry settles nothing.
         """
         offset = message.offset
         known = self.verdicts.get(offset)
@@ -150,11 +155,11 @@ class Generation:
         if host.sends_back:
             level = DEAD_LETTER if verdict is Ack.REJECT else level_for(after)
             await host.send_back.send(message, level, reason, after)
-        else:  # CC-04: every member has its own copy, there is nobody to send it back to
+        else:  # CC-04: broadcast, or queues assigned by hand: nothing to send back to
             logger.warning("message dropped group=%s message=%r verdict=%s", host.group, message, verdict.value)
 
     def told(self, message: Message[Any], verdict: Ack, reason: str, *, timed_out: bool = False) -> None:
-        """Statistics and hooks learn how a delivery ended."""
+        """Report the end of a delivery to statistics and hooks."""
         host = self.assignment.host
         handed_out = self.delivered.get(message.offset)
         if handed_out is not None:
@@ -166,7 +171,10 @@ class Generation:
             run_consume_hooks(host.hooks, "after", context)
 
     async def expire(self, message: Message[Any]) -> None:
-        """Nobody settled it in time: back to the broker, or handed out again where that cannot be. Raises what that raises."""
+        """Handle a message that was not settled in time: send it back, or hand it out again where that is impossible.
+
+        Raises the error of the send-back.
+        """
         host = self.assignment.host
         if not host.sends_back:
             self.told(message, Ack.RETRY, TIMED_OUT, timed_out=True)
@@ -179,7 +187,7 @@ class Generation:
         self.close(message.offset)
 
     def close(self, offset: int) -> None:
-        """The offset is done: commit what can be committed, make room."""
+        """Close a finished offset: advance the commit offset and resume pulling if it waits."""
         self.delivered.pop(offset, None)
         process_queue = self.process_queue
         commit = process_queue.settle(offset)
@@ -191,7 +199,7 @@ class Generation:
             self.verdicts = {key: value for key, value in self.verdicts.items() if key >= commit}
 
     def expired(self, before: float) -> list[Message[Any]]:
-        """Messages handed out before this monotonic time and not settled since, oldest first, at most 16 (PL-14)."""
+        """Messages handed out before this monotonic time and still unsettled, oldest first, at most 16 (PL-14)."""
         late: list[Message[Any]] = []
         for handed_out, message in self.delivered.values():
             if handed_out > before or len(late) >= 16:
@@ -202,19 +210,19 @@ class Generation:
 
     @property
     def position(self) -> int | None:
-        """The first offset that no reader has taken yet; None when all of the open ones are taken."""
+        """The first open offset that no reader has taken; None if readers have taken all open ones."""
         taken, verdicts = self.delivered, self.verdicts
         return next((offset for offset in self.process_queue if offset not in taken and offset not in verdicts), None)
 
 
 def check_same(message: Message[Any], known: Ack, verdict: Ack) -> None:
-    """Raises AlreadySettled unless both verdicts are one."""
+    """Raise AlreadySettled unless both verdicts are the same."""
     if known is not verdict:
         raise AlreadySettled(f"{message!r} was settled as {known.value}, it cannot be settled as {verdict.value}")
 
 
 class Assignment:
-    """A queue and the task that pulls it. `queue` carries the topic's name on the wire."""
+    """A queue and the task that pulls it. `queue` carries the namespaced topic name, `user_queue` the name without namespace."""
 
     span_limited = True
 
@@ -234,26 +242,29 @@ class Assignment:
     def _new_generation(self, start_offset: int) -> Generation:
         return Generation(self, start_offset)
 
-    # life
+    # lifecycle
 
     def start(self) -> None:
-        """Begin to pull."""
+        """Start the pull loop."""
         self._task = self.host.core.spawn(f"pull {self.queue.topic} {self.queue.queue_id}", self._loop(), vital=False)
         self._task.add_done_callback(self.host.task_ended)
 
     def drop(self) -> None:
-        """The queue belongs to somebody else: settle nothing more, stop pulling."""
+        """The queue was reassigned: ignore further settlements and stop pulling."""
         self.generation.process_queue.dropped = True
         if self._task is not None:
             self._task.cancel()
 
     async def join(self) -> None:
-        """Until the pull loop has ended."""
+        """Wait until the pull loop has ended."""
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def restart_at(self, offset: int) -> None:
-        """Forget all open messages and go on at offset: a reset, or an offset the broker does not have (PL-08, OF-06)."""
+        """Discard all open messages and continue at offset.
+
+        Used for resets, and when the broker does not have the requested offset (PL-08, OF-06).
+        """
         self.generation.process_queue.dropped = True
         self.generation = self._new_generation(offset)
         self.next_offset = offset
@@ -262,24 +273,24 @@ class Assignment:
         self.host.room_made()
 
     def reset(self, offset: int) -> None:
-        """A seek, or an operator moved the group: go on at offset at once, whatever pull is under way (OF-06)."""
+        """Continue at offset at once, cancelling a pull in progress: a seek, or an operator's reset (OF-06)."""
         self.restart_at(offset)
         if self._task is not None:
             self._task.cancel()
         self.start()
 
     def pause(self) -> None:
-        """Pull nothing and hand nothing out until `resume`."""
+        """Stop pulling and handing out until `resume`."""
         self.paused = True
 
     def resume(self) -> None:
-        """Go on where `pause` stopped, with what readers could not take meanwhile first."""
+        """Continue after `pause`, starting with the parked messages."""
         self.paused = False
         self.unpark()
         self.check_room()
 
     def unpark(self) -> None:
-        """Give readers what they could not take."""
+        """Offer the parked messages to readers again, ahead of all others."""
         parked, self.generation.parked = self.generation.parked, []
         self.host.deliver_first(parked)
 
@@ -289,14 +300,14 @@ class Assignment:
 
     @property
     def position(self) -> int:
-        """The offset a reader gets next."""
+        """The offset of the next message that a reader gets."""
         position = self.generation.position
         return self.next_offset if position is None else position
 
     # flow control
 
     def committed(self, offset: int) -> None:
-        """Everything before offset is settled."""
+        """Record that all messages before offset are settled."""
         host = self.host
         host.offsets.update(self.queue, offset)
         if not self._room.is_set():
@@ -304,7 +315,7 @@ class Assignment:
         host.room_made()
 
     def check_room(self) -> None:
-        """Wake the pull loop when there is room again: at half of what made it wait (API-23)."""
+        """Wake the pull loop once the open messages have dropped to half of `prefetch` (API-23)."""
         open_messages = self.generation.process_queue
         half = self.host.prefetch // 2
         if len(open_messages) <= half and not self._full:
@@ -317,7 +328,7 @@ class Assignment:
         return full or not self.may_hand_out or not self.host.bytes_left()
 
     def _log_wait(self) -> None:
-        """The first and every thousandth time that too much is open (PL-02)."""
+        """Log the first and then every thousandth time that flow control stops pulling (PL-02)."""
         if not self.may_hand_out:
             return
         self._waits += 1
@@ -346,13 +357,13 @@ class Assignment:
                 await self._after_error(error)
                 continue
             self.pulled_ms = now_ms()
-            if generation is self.generation:  # otherwise it was reset meanwhile
+            if generation is self.generation:  # otherwise it was reset during the pull
                 self._take(generation, result)
             if result.status in _IDLE and time.monotonic() - begin < IDLE_DELAY_S:
-                await asyncio.sleep(IDLE_DELAY_S)  # a broker that does not hold requests is not asked in a tight loop
+                await asyncio.sleep(IDLE_DELAY_S)  # avoids a tight loop on a broker without long polling
 
     async def _pull(self) -> PullResult:
-        """One long-polled pull. Raises the error of the answer or of the way to it."""
+        """Send one long-polling pull. Raises the error of the answer or of the connection."""
         host, queue = self.host, self.queue
         address, is_slave = await host.core.read_address(queue.topic, queue.broker_name, self._broker_id)
         commit = host.offsets.get(queue) or 0
@@ -393,7 +404,7 @@ class Assignment:
         if error.code in _SUBSCRIPTION_CODES:
             self.host.subscription_lost()
         elif isinstance(error, ConnectFailed):
-            self.host.core.beat_soon()  # a broker forgets a group with its connections
+            self.host.core.beat_soon()  # a broker drops a group when its connections close
         await asyncio.sleep(EXCEPTION_DELAY_S)
 
     def _take(self, generation: Generation, result: PullResult) -> None:
@@ -427,16 +438,16 @@ class Assignment:
             self._offer(messages)
 
     def _offer(self, messages: list[Message[Any]]) -> None:
-        """Let readers have new messages."""
+        """Pass new messages to the readers."""
         self.host.deliver(messages)
 
     def expired(self, before: float) -> list[tuple[Generation, Message[Any]]]:
-        """Messages of which nobody said anything since this monotonic time (PL-14)."""
+        """Messages handed out before this monotonic time and still unsettled, with their generation (PL-14)."""
         generation = self.generation
         return [(generation, message) for message in generation.expired(before)]
 
 
 def mark_delivered(message: Message[Any], clock: Callable[[], float] = time.monotonic) -> bool:
-    """Note that a message is handed out; False when it may not be handed out now."""
+    """Record that a message is handed out; False if it may not be now."""
     hand_out: Callable[[Message[Any], float], bool] | None = getattr(message._settler, "hand_out", None)
     return True if hand_out is None else hand_out(message, clock())

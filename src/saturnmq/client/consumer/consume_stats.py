@@ -1,4 +1,7 @@
-"""Rates of one consumer by topic, over the last minute; failures over the last hour. Source: spec 05 RT-09, RT-10."""
+"""Consumption rates of one consumer by topic over the last minute, and failures over the last hour.
+
+Requirements: RT-09, RT-10.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class _Bucket:
 
 
 class ConsumeStats:
-    """Counters in ten-second buckets; at most an hour of them per topic, none where nothing happened."""
+    """Counters in ten-second buckets; per topic at most one hour of them. Buckets without activity do not exist."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -39,17 +42,17 @@ class ConsumeStats:
         return bucket
 
     def pulled(self, topic: str, took_s: float) -> None:
-        """A pull that found something took so many seconds."""
+        """Count a pull that returned messages; `took_s`: its duration in seconds."""
         bucket = self._bucket(topic)
         bucket.pulls += 1
         bucket.pull_s += took_s
 
     def fetched(self, topic: str, count: int) -> None:
-        """So many messages came."""
+        """Count pulled messages."""
         self._bucket(topic).fetched += count
 
     def consumed(self, topic: str, took_s: float, *, failed: bool) -> None:
-        """A message was settled so many seconds after it was handed out."""
+        """Count a settled message; `took_s`: seconds from hand-out to settlement."""
         bucket = self._bucket(topic)
         bucket.consume_s += took_s
         if failed:
@@ -58,7 +61,7 @@ class ConsumeStats:
             bucket.ok += 1
 
     def status(self, topic: str) -> ConsumeStatus:
-        """What mqadmin shows of a topic: ms per pull and message, messages per second."""
+        """Rates of a topic as mqadmin shows them: ms per pull and per message, messages per second."""
         number = int(self._clock()) // BUCKET_S
         buckets = self._topics.get(topic, {})
         hour = [bucket for known, bucket in buckets.items() if known > number - HOUR_BUCKETS]
@@ -75,7 +78,7 @@ class ConsumeStats:
 
 
 def _mean_ms(last: list[_Bucket], hour: list[_Bucket], of: Callable[[_Bucket], tuple[float, int]]) -> float:
-    """The mean of the minute, of the hour when the minute is empty, else 0."""
+    """Mean in ms over the last minute, else over the last hour, else 0."""
     for buckets in (last, hour):
         pairs = [of(bucket) for bucket in buckets]
         count = sum(n for _, n in pairs)

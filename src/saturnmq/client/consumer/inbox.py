@@ -1,4 +1,7 @@
-"""Messages that wait for a reader. A reader that is cancelled takes nothing with it. Source: API-15, API-24."""
+"""The queue of messages that wait for a reader; cancelling a reader loses no message.
+
+Requirements: API-15, API-24.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ T = TypeVar("T")
 
 
 class Inbox(Generic[T]):
-    """First in, first out; any number of readers. Bounded by who puts: see the consumer's flow control.
+    """A FIFO queue for any number of readers. Unbounded by itself: the consumer's flow control limits what is put.
 
-    accept: called when an item is handed out; False drops it. Invariant: an item leaves only in the same step in which its
+    accept: called when an item is handed out; False discards the item. Invariant: an item is removed in the same step in which its
     reader returns, so cancellation cannot lose it.
     """
 
@@ -27,26 +30,26 @@ class Inbox(Generic[T]):
         return len(self._items)
 
     def put(self, items: Iterable[T]) -> None:
-        """Add at the end and wake as many readers."""
+        """Append items and wake as many readers."""
         self._items.extend(items)
         self._wake(len(self._items))
 
     def put_back(self, items: list[T]) -> None:
-        """Add at the front, in order."""
+        """Insert items at the front, keeping their order."""
         self._items.extendleft(reversed(items))
         self._wake(len(items))
 
     def clear(self) -> None:
-        """Drop what waits."""
+        """Discard all items."""
         self._items.clear()
 
     def close(self, end: Callable[[], BaseException]) -> None:
-        """Readers get what is left, then `end()` is raised."""
+        """Let readers take the remaining items; after that `get` raises `end()`."""
         self._end = end
         self._wake(len(self._readers))
 
     def take(self) -> T | None:
-        """The next accepted item, None when there is none."""
+        """The next accepted item, None if there is none."""
         items = self._items
         while items:
             item = items.popleft()
@@ -55,7 +58,7 @@ class Inbox(Generic[T]):
         return None
 
     async def get(self) -> T:
-        """The next accepted item, waiting for it."""
+        """Wait for the next accepted item."""
         while True:
             item = self.take()
             if item is not None:
@@ -68,7 +71,7 @@ class Inbox(Generic[T]):
                 await reader
             except asyncio.CancelledError:
                 if reader.done() and not reader.cancelled():
-                    self._wake(1)  # the call was meant for somebody who can still read
+                    self._wake(1)  # pass the wake-up on to another reader
                 elif reader in self._readers:
                     self._readers.remove(reader)
                 raise

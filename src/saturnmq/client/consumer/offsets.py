@@ -1,6 +1,6 @@
-"""How far a group is, queue by queue: kept here, stored at the broker or, for a broadcast consumer, in a file.
+"""Consume offsets of a group per queue: held in memory, stored at the broker or, for a broadcast consumer, in a local file.
 
-Source: spec 03 section 8, OF-01..03.
+Requirements: OF-01, OF-02, OF-03.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PERSIST_TIMEOUT_MS: Final = 5_000
 
 
 class Offsets(Protocol):
-    """Where a consumer keeps its offsets. Queues carry the topic's name on the wire."""
+    """Offset store of a consumer. Queues carry namespaced topic names."""
 
     async def load(self) -> None: ...
     def get(self, queue: MessageQueue) -> int | None: ...
@@ -37,7 +37,7 @@ class Offsets(Protocol):
 
 
 class ClusterOffsets:
-    """Offsets of one clustering group."""
+    """Offsets of a clustering group, stored at the brokers."""
 
     def __init__(self, core: Core, group: str) -> None:
         self._core = core
@@ -46,25 +46,25 @@ class ClusterOffsets:
         self._persisted: dict[MessageQueue, int] = {}
 
     async def load(self) -> None:
-        """Nothing: the broker has them."""
+        """Do nothing: the brokers hold the offsets."""
 
     def get(self, queue: MessageQueue) -> int | None:
         """The offset in memory."""
         return self._offsets.get(queue)
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
-        """Set the offset in memory; by default it never goes back."""
+        """Set the offset in memory; unless `increase_only` is False, a lower offset is ignored."""
         if increase_only and offset <= self._offsets.get(queue, -1):
             return
         self._offsets[queue] = offset
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop a queue from memory."""
+        """Remove a queue from memory."""
         self._offsets.pop(queue, None)
         self._persisted.pop(queue, None)
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """The stored offset, None when the broker has none. Raises when the broker does not say (OF-03: -1 and -2)."""
+        """Query the stored offset; None if the broker has none. Raises if the query fails (OF-03: -1 and -2 in Apache's client)."""
         core = self._core
         address = await core.master_address(queue.topic, queue.broker_name)
         command = Command(RequestCode.QUERY_CONSUMER_OFFSET, ext=self._fields(queue))
@@ -77,7 +77,7 @@ class ClusterOffsets:
         return offset if offset >= 0 else None
 
     async def persist(self, queue: MessageQueue, *, confirmed: bool = False) -> None:
-        """Store the offset of one queue if it changed; oneway unless confirmed. Raises when it cannot be written."""
+        """Store the offset of one queue if it has changed; one-way unless `confirmed`. Raises if it cannot be stored."""
         offset = self._offsets.get(queue)
         if offset is None or self._persisted.get(queue) == offset:
             return
@@ -93,7 +93,7 @@ class ClusterOffsets:
             self._persisted[queue] = offset
 
     async def persist_all(self) -> None:
-        """Store all that changed; a queue that fails is tried again the next time."""
+        """Store all changed offsets; a failure is logged and retried at the next call."""
         for queue in list(self._offsets):
             try:
                 await self.persist(queue)
@@ -114,9 +114,9 @@ class ClusterOffsets:
 
 
 class LocalOffsets:
-    """Offsets of one broadcast consumer in a file of its own, in the original's form and place (OF-02).
+    """Offsets of one broadcast consumer in its own file, in Apache's format and path (OF-02).
 
-    `persist_all` writes every queue ever seen: one that is not owned at the moment is not lost.
+    `persist_all` writes every queue ever seen, so queues that are not assigned at the moment keep their offsets.
     """
 
     def __init__(self, path: Path) -> None:
@@ -126,7 +126,7 @@ class LocalOffsets:
         self._writing = asyncio.Lock()
 
     async def load(self) -> None:
-        """Read the file, or its `.bak` where the file is missing or damaged. Raises ClientError when neither can be read."""
+        """Read the file, or its `.bak` if the file is missing or damaged. Raises ClientError if neither can be read."""
         self._offsets = await asyncio.to_thread(_read_offsets, self.path)
         self._written = dict(self._offsets)
 
@@ -135,23 +135,23 @@ class LocalOffsets:
         return self._offsets.get(queue)
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
-        """Set the offset in memory; by default it never goes back."""
+        """Set the offset in memory; unless `increase_only` is False, a lower offset is ignored."""
         if increase_only and offset <= self._offsets.get(queue, -1):
             return
         self._offsets[queue] = offset
 
     def forget(self, queue: MessageQueue) -> None:
-        """Nothing: the queue may come back."""
+        """Do nothing: the queue may be assigned again."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """The offset that was read from the file or set since."""
+        """The offset loaded from the file or set since."""
         return self._offsets.get(queue)
 
     async def persist(self, queue: MessageQueue, *, confirmed: bool = False) -> None:
-        """Nothing: the file is written as a whole, by `persist_all`."""
+        """Do nothing: `persist_all` writes the whole file."""
 
     async def persist_all(self) -> None:
-        """Write the file if anything changed; a failure is logged and tried again the next time."""
+        """Write the file if anything has changed; a failure is logged and retried at the next call."""
         async with self._writing:
             offsets = dict(self._offsets)
             if offsets == self._written:
@@ -185,7 +185,7 @@ def _read_offsets(path: Path) -> dict[MessageQueue, int]:
 
 
 def _write_offsets(path: Path, data: bytes) -> None:
-    """Temporary file, fsync, the old file to `.bak`, rename, fsync of the folder."""
+    """Replace the file atomically: write `.tmp`, fsync, rename the old file to `.bak`, rename, fsync the directory."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:

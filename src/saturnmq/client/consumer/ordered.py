@@ -1,8 +1,9 @@
-"""A queue that is consumed in order: one message at a time, a failed one holds the others back, under the broker's lock.
+"""Ordered consumption of one queue: one message at a time; a failed one blocks the queue; protected by a broker-side lock.
 
-What is asked of it: a message is handed out only when the one before it is settled (API-17), never without a lock that is
-ours for certain (OR-05, OR-06), and never from a place that another member has passed meanwhile (OR-04).
-Source: spec 03 section 11; PL-12, PL-13.
+Invariants: a message is handed out only after the one before it is settled (API-17); never without a lock that is certainly held
+(OR-05, OR-06); never from an offset that another member has passed while the lock was lost (OR-04).
+
+Requirements: OR-03..OR-08, PL-12, PL-13, API-17.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from saturnmq.protocol.errors import SaturnError
 
 logger = logging.getLogger(__name__)
 
-SUSPEND_S: Final = (0.01, 30.0)  # OR-07: how long a failed message may hold its queue
+SUSPEND_S: Final = (0.01, 30.0)  # OR-07: range of the time for which a failed message blocks its queue
 
 
 class OrderedGeneration(Generation):
-    """waiting: pulled, not yet given to a reader. done: verdicts by offset and how often the message had failed before."""
+    """The messages of one period of ownership of an ordered queue.
+
+    waiting: pulled, not yet offered to readers. done: verdicts by offset and attempt.
+    """
 
     __slots__ = ("done", "waiting")
 
@@ -49,9 +53,9 @@ class OrderedGeneration(Generation):
     async def settle(
         self, message: Message[Any], verdict: Ack, *, after: timedelta | None = None, reason: str = ""
     ) -> None:
-        """Success goes on to the next message, retry repeats this one after a while, reject goes to the dead letters.
+        """Settle a message: success moves on to the next one, retry repeats this one later, reject makes it a dead letter.
 
-        Beyond max_times a retry goes there too; while that fails the queue waits (OR-08).
+        A retry beyond max_times also makes it a dead letter; while that send fails, the queue waits (OR-08).
         """
         key = (message.offset, message.attempt)
         known = self.done.get(key)
@@ -83,7 +87,7 @@ class OrderedGeneration(Generation):
             self.done = {key: value for key, value in self.done.items() if key[0] >= message.offset}
 
     async def _dead_letter(self, message: Message[Any], verdict: Ack, reason: str) -> bool:
-        """Whether the message is done with here, because it lies among the dead letters or nobody wants it."""
+        """Whether the message is finished: it is in the dead-letter queue, or was dropped by a member that does not send back."""
         host = self.assignment.host
         spent = message.record.reconsume_times >= host.send_back.max_times
         if verdict is Ack.RETRY and not spent:
@@ -105,9 +109,10 @@ class OrderedGeneration(Generation):
 
 
 class OrderedAssignment(Assignment):
-    """head: the message whose turn it is. handed: what a reader holds unsettled, also from before a seek.
+    """An ordered queue and the task that pulls it.
 
-    locks: None where nobody shares the queue. leaving: the queue belongs to another member as soon as `handed` is settled.
+    head: the message to be settled next. handed: the message that a reader holds unsettled, possibly from before a seek. locks:
+    None in broadcast mode, where no lock is needed. leaving: the queue is reassigned as soon as `handed` is settled.
     """
 
     span_limited = False  # OR-04
@@ -134,7 +139,7 @@ class OrderedAssignment(Assignment):
 
     @property
     def locked(self) -> bool:
-        """Whether the lock is ours for certain, and nobody else was at this queue meanwhile."""
+        """Whether the lock is certainly ours and no other member has had this queue in between."""
         return self._locks is None or (self._trusted and self._locks.valid(self.queue))
 
     @property
@@ -153,14 +158,14 @@ class OrderedAssignment(Assignment):
         self.offer_next()
 
     def offer_next(self) -> None:
-        """Let readers have the next message, if it is its turn."""
+        """Offer the next message to readers once the previous one is settled."""
         generation = self._now
         if self.head is None and self.handed is None and generation.waiting:
             self.head = generation.waiting.popleft()
             self.host.deliver([self.head])
 
     def let_go(self, message: Message[Any]) -> None:
-        """A reader is done with a message, whatever became of it."""
+        """Record that the reader has settled or abandoned a message; offers the next one."""
         if self.handed is message:
             self.handed = None
             if self.leaving:
@@ -168,7 +173,7 @@ class OrderedAssignment(Assignment):
         self.offer_next()
 
     def repeat_later(self, generation: OrderedGeneration, message: Message[Any], after: timedelta | None) -> None:
-        """The same message again, as its next attempt, after a while (OR-07)."""
+        """Offer the same message again after a delay, as its next attempt (OR-07)."""
         least, most = SUSPEND_S
         pause_s = min(max(self._suspend_s if after is None else after.total_seconds(), least), most)
         again = next_attempt(message)
@@ -185,13 +190,13 @@ class OrderedAssignment(Assignment):
     def expired(self, before: float) -> list[tuple[Generation, Message[Any]]]:
         handed = self.handed
         if handed is not None and handed is not self.head and self.handed_at <= before:
-            self.let_go(handed)  # from before a seek: nothing waits for its verdict but the queue
+            self.let_go(handed)  # from before a seek: its verdict is irrelevant, but the queue waits for it
         return super().expired(before)
 
-    # the lock
+    # locks
 
     def stay(self) -> None:
-        """The queue is not to leave after all."""
+        """Cancel `leaving`: the queue stays assigned here."""
         if self.leaving:
             self.leaving = False
             self.resume_handing_out()
@@ -202,9 +207,10 @@ class OrderedAssignment(Assignment):
         self.offer_next()
 
     async def lock_answered(self, *, ours: bool, was_valid: bool) -> None:
-        """What a renewal said. After a loss another member may have been here: go on where the group is then (OR-04).
+        """Process the result of a lock renewal.
 
-        Raises the error of the broker that does not say where; the queue stays halted.
+        After a lost lock another member may have consumed the queue: continue at the group's stored offset (OR-04). Raises the
+        error of the broker if that offset cannot be read; the queue then stays halted.
         """
         if not ours:
             if self._trusted:

@@ -1,4 +1,7 @@
-"""Messages of one queue that were pulled and are not settled yet. Pure. Source: spec 03 PL-10, PL-11, CC-05."""
+"""Messages of one queue that were pulled and are not settled yet. Pure.
+
+Requirements: PL-07, PL-10, PL-11, CC-05.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ from collections.abc import Iterable, Iterator
 
 
 class ProcessQueue:
-    """Offsets in order, and which of them are still open. Only the contiguous settled head may be committed.
+    """The offsets of a queue in order, and which of them are still open. Only the contiguous settled head may be committed.
 
-    dropped: the queue belongs to somebody else now; whatever comes late is ignored.
-    Invariant: the first entry of the order is open, or there is none.
+    dropped: the queue is no longer assigned here; late settlements are ignored.
+    Invariant: the order is empty or its first entry is open.
     """
 
     __slots__ = ("_bytes", "_next", "_open", "_order", "dropped", "max_offset")
@@ -35,21 +38,21 @@ class ProcessQueue:
 
     @property
     def body_bytes(self) -> int:
-        """Body bytes of the open messages."""
+        """Total body size of the open messages."""
         return self._bytes
 
     @property
     def commit_offset(self) -> int:
-        """The smallest offset that is not settled; what a restart must begin with."""
+        """The smallest offset that is not settled, where a restart must begin."""
         return self._order[0] if self._order else self._next
 
     @property
     def span(self) -> int:
-        """Distance of the first open offset to the last one put."""
+        """Distance from the first open offset to the last one added."""
         return self.max_offset - self._order[0] if self._order else 0
 
     def put(self, messages: Iterable[tuple[int, int]]) -> int:
-        """Add (offset, body bytes), offsets rising; a known offset is not counted again. Returns how many were new."""
+        """Add (offset, body bytes) pairs in rising offset order; offsets already seen are skipped. Returns how many were added."""
         added = 0
         for offset, body_bytes in messages:
             if offset <= self.max_offset:
@@ -64,12 +67,12 @@ class ProcessQueue:
         return added
 
     def skip_to(self, next_offset: int) -> None:
-        """Nothing up to next_offset is for us: with nothing open the commit offset follows (PL-07)."""
+        """Record that no message below next_offset concerns us; with nothing open, the commit offset advances to it (PL-07)."""
         if next_offset > self._next:
             self._next = next_offset
 
     def settle(self, offset: int) -> int | None:
-        """Close one offset. Returns the offset to commit, None when it was not open (settled before, or moved)."""
+        """Close one offset. Returns the offset to commit, None if the offset was not open (already settled, or never added)."""
         body_bytes = self._open.pop(offset, None)
         if body_bytes is None:
             return None

@@ -1,6 +1,8 @@
-"""What brokers ask a consumer, for an operator: where it is, how fast it is, to go elsewhere, to take one message.
+"""Answers requests that brokers relay from an operator: running info, offsets, offset reset, direct consumption.
 
-Codes 40, 220, 221, 307, 309. Source: spec 03 CA-15, OF-06; spec 05 RT-08..10.
+Request codes 40, 220, 221, 307, 309.
+
+Requirements: CA-15, OF-06, RT-08, RT-09, RT-10.
 """
 
 from __future__ import annotations
@@ -47,11 +49,11 @@ logger = logging.getLogger(__name__)
 DIRECT_TIMEOUT_S: Final = 9.5  # the broker waits 10 s for the answer
 MIB: Final = 1024 * 1024
 _RESULTS: Final = {Ack.SUCCESS: "CR_SUCCESS", Ack.RETRY: "CR_LATER", Ack.REJECT: "CR_ROLLBACK"}
-FAILED_PREFIX: Final = "handler raised "  # how a listener says that its handler raised
+FAILED_PREFIX: Final = "handler raised "  # start of the reason text when a listener's handler raised
 
 
 def answer_broker(consumer: Consumer[Any], command: Command) -> Command | Awaitable[Command | None] | None:
-    """The answer to a request about one group; None for what gets none. Raises HeaderError and BodyError."""
+    """Answer a request about one group; None if the request has no answer. Raises HeaderError and BodyError."""
     code = command.code
     if code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
         consumer.wake_rebalance()
@@ -72,7 +74,7 @@ def answer_broker(consumer: Consumer[Any], command: Command) -> Command | Awaita
 
 
 def running_info(consumer: Consumer[Any], *, with_stacks: bool) -> ConsumerRunningInfo:
-    """What `mqadmin consumerStatus` shows of this client (RT-09)."""
+    """The client state that `mqadmin consumerStatus` shows (RT-09)."""
     core, settings = consumer.core, consumer.settings
     properties = {field.name: str(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
     properties |= {
@@ -94,7 +96,7 @@ def running_info(consumer: Consumer[Any], *, with_stacks: bool) -> ConsumerRunni
 
 
 def queue_info(assignment: Assignment) -> ProcessQueueInfo:
-    """What is open of one queue."""
+    """State of one assigned queue: open messages, lock, last pull and last settlement."""
     open_messages = assignment.generation.process_queue
     ordered = assignment if isinstance(assignment, OrderedAssignment) else None
     held = len(assignment.generation.delivered) if ordered is not None else 0
@@ -116,7 +118,7 @@ def queue_info(assignment: Assignment) -> ProcessQueueInfo:
 
 
 def stacks() -> str:
-    """The stacks of all threads and tasks, as text."""
+    """The stacks of all threads and tasks as text."""
     out = io.StringIO()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():
@@ -127,13 +129,13 @@ def stacks() -> str:
 
 
 class _Direct:
-    """Settles one message that an operator wanted to be consumed here and now."""
+    """Receives the verdict on a message that an operator sent for direct consumption."""
 
     def __init__(self) -> None:
         self.verdict: asyncio.Future[tuple[Ack, str]] = asyncio.get_running_loop().create_future()
 
     def hand_out(self, message: Message[Any], now: float) -> bool:
-        """Whether somebody still waits for what a reader makes of it."""
+        """Whether the operator's request still waits for a verdict."""
         return not self.verdict.done()
 
     async def settle(
@@ -144,9 +146,9 @@ class _Direct:
 
 
 async def _consume_directly(consumer: Consumer[Any], command: Command) -> Command:
-    """309: hand the message in the body to whoever reads, before all others, and say what became of it (CA-15).
+    """309: hand the message in the body to the next reader, ahead of all others, and report the verdict (CA-15).
 
-    Nothing is committed or sent back: the message only visits.
+    The message is neither committed nor sent back.
     """
     header = decode_header(ConsumeMessageDirectly, command.ext)
     record = decode_record(command.body or b"", 0)

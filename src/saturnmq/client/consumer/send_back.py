@@ -1,6 +1,6 @@
-"""Messages that failed go back to the broker: a delay level, or the dead letters.
+"""Returns failed messages to the broker, for redelivery after a delay or to the dead-letter queue.
 
-Source: spec 03 section 7, RTY-01, RTY-05, API-21.
+Requirements: RTY-01, RTY-05, API-21.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _COMPRESSION_BITS: Final = 0x701
 
 
 def level_for(after: timedelta | None) -> int:
-    """The delay level that is not shorter than `after`, the longest one beyond two hours; 0 for None (API-21)."""
+    """The shortest delay level not below `after`, the longest one beyond two hours; 0 (broker decides) for None (API-21)."""
     if after is None:
         return BROKER_DECIDES
     seconds = after.total_seconds()
@@ -49,7 +49,7 @@ def level_for(after: timedelta | None) -> int:
 
 
 class SendBack:
-    """Returns messages of one group to their broker; when that fails, sends a copy to the retry topic."""
+    """Returns messages of one group to their broker; if that fails, sends a copy to the retry topic."""
 
     def __init__(self, core: Core, group: str, max_times: int) -> None:
         self._core = core
@@ -58,9 +58,9 @@ class SendBack:
         self._inner: Producer[bytes] = Producer(core, INNER_PRODUCER_GROUP, BytesCodec(), max_in_flight=64)
 
     async def send(self, message: Message[Any], level: int, reason: str = "", after: timedelta | None = None) -> None:
-        """Give the message back with this level; after: the exact delay, for a broker that supports it.
+        """Return the message with this delay level.
 
-        Raises what the last attempt raised.
+        after: the exact delay, used by brokers that support it. Raises the error of the last attempt.
         """
         if level == DEAD_LETTER and reason:
             await self._send_copy(message, level, reason)
@@ -72,7 +72,7 @@ class SendBack:
             await self._send_copy(message, level, reason)
 
     async def dead_letter(self, message: Message[Any], reason: str = "") -> None:
-        """A copy with its count of attempts to the dead letters (OR-08). Raises what the send raised."""
+        """Send a copy, with its attempt count, to the dead-letter queue (OR-08). Raises the error of the send."""
         await self._send_copy(message, DEAD_LETTER, reason)
 
     async def _request(self, message: Message[Any], level: int, after: timedelta | None) -> None:
@@ -96,7 +96,7 @@ class SendBack:
         await core.call_broker(address, command, _SEND_BACK_TIMEOUT_MS, topic=record.topic)
 
     async def _send_copy(self, message: Message[Any], level: int, reason: str) -> None:
-        """A new message to the retry topic, delayed; for a dead letter one whose retries are used up (RTY-05)."""
+        """Send a new message to the retry topic, delayed; for a dead letter, one whose retries are used up (RTY-05)."""
         record = message.record
         times = record.reconsume_times
         properties = dict(record.properties)
