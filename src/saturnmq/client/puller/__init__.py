@@ -1,1 +1,1 @@
-"""The puller and queries."""
+"""Reading without a group: the puller, which reads queues by offset, and message and trace queries."""

@@ -1,6 +1,8 @@
-"""The puller: ranges of queues, read by offset; nothing is assigned, nothing is committed unless asked.
+"""The puller: reads queues by offset, outside of any group's assignment; commits nothing unless asked to.
 
-Source: PR-02, spec 03 CA-13, BP-05, PL-05, OF-03.
+Queues in the public interface carry topic names without the namespace; `wire` variables carry the namespaced name.
+
+Requirements: PR-02, CA-13, BP-05, PL-05, OF-03.
 """
 
 from __future__ import annotations
@@ -27,17 +29,17 @@ from saturnmq.protocol.errors import HeaderError, ResponseError, SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import iter_records
 
-PULLER_GROUP: Final = "CID_RMQ_SYS_SATURNMQ_PULLER"  # such groups exist on every broker (BP-10)
+PULLER_GROUP: Final = "CID_RMQ_SYS_SATURNMQ_PULLER"  # brokers always create groups with this prefix on demand (BP-10)
 BROKER_SUSPEND_MS: Final = 15_000
 LATE_ANSWER_MS: Final = 15_000
-SLACK_MS: Final = 100  # what a punctual broker's answer may take beyond the wait
+SLACK_MS: Final = 100  # network allowance for a broker that answers on time
 _RETRY_CODES: Final = frozenset(
     {int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.SERVICE_NOT_AVAILABLE), int(ResponseCode.FLOW_CONTROL)}
 )
 
 
 class PullStatus(Enum):
-    """What a pull found (BP-05)."""
+    """Outcome of a pull: messages found, end of queue reached, no message passed the filter, or offset outside of the queue."""
 
     FOUND = "FOUND"
     NO_NEW_MESSAGE = "NO_NEW_MESSAGE"
@@ -55,10 +57,18 @@ _STATUS_BY_CODE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """One answer. body: stored records back to back, as the broker holds them; b"" unless FOUND.
+    """The answer to one pull.
 
-    next_offset: where the next pull begins; with OFFSET_ILLEGAL where the broker's data begins or ends.
-    The broker filters by tag hash: `messages()` also compares the text; a reader of `body` must do so itself.
+    body: stored records back to back, as the broker stores them; b"" unless FOUND.
+    next_offset: where the next pull begins; with OFFSET_ILLEGAL the nearest offset that the broker has.
+    min_offset, max_offset: the first stored offset of the queue, and the offset that its next message will get.
+
+    Brokers filter tags by hash: `messages()` also compares the tag text; code that reads `body` must do so itself.
+
+        result = await puller.pull(queue, offset)
+        for message in result.messages():
+            print(message.offset, message.body)
+        offset = result.next_offset
     """
 
     status: PullStatus
@@ -72,7 +82,7 @@ class PullResult:
     namespace: str | None = None
 
     def messages(self) -> list[Message[bytes]]:
-        """The messages that were asked for, bodies as bytes. Raises MessageError for damaged records."""
+        """Decode the messages that passed the filter, bodies as bytes. Raises MessageError for damaged records."""
         queue = self.queue or MessageQueue(topic="", broker_name="", queue_id=0)
         codec, wanted = BytesCodec(), self.tags
         return [
@@ -96,7 +106,10 @@ def pull_command(
     version_ms: int = 0,
     bulk_bytes: int = 0,
 ) -> Command:
-    """A PULL_MESSAGE request; queue.topic is the name on the wire. bulk_bytes is for SaturnMQ's brokers, others overlook it."""
+    """Build a PULL_MESSAGE request; queue.topic is the namespaced name.
+
+    bulk_bytes is an extension of SaturnMQ brokers; other brokers ignore the field.
+    """
     ext = {
         "consumerGroup": group,
         "topic": queue.topic,
@@ -120,7 +133,7 @@ def pull_command(
 def pull_result(
     answer: Command, queue: MessageQueue, tags: frozenset[str] = frozenset(), namespace: str | None = None
 ) -> PullResult | None:
-    """What an answer says, None when its code is an error. Raises HeaderError when the offsets are missing."""
+    """Parse a pull answer; None if its code is an error. Raises HeaderError when the offsets are missing."""
     status = _STATUS_BY_CODE.get(answer.code)
     if status is None:
         return None
@@ -135,17 +148,31 @@ def pull_result(
 
 
 class Puller:
-    """Reads queues by offset. Made by `Client.puller`; needs no start of its own."""
+    """Reads queues by offset, independently of consumer groups. Create it with `Client.puller`; it needs no start or stop.
+
+    Nothing is committed except by `commit`. Times are seconds, `timeout=None` takes the client's timeout. All methods raise
+    ResponseError (or a subclass) for a refusal by the broker, ConnectFailed, CallTimeout, and Closed after the client has stopped.
+
+        puller = client.puller()
+        for queue in await puller.queues("orders"):
+            offset = await puller.min_offset(queue)
+            end = await puller.max_offset(queue)
+            while offset < end:
+                result = await puller.pull(queue, offset)
+                for message in result.messages():
+                    print(message.offset, message.body)
+                offset = result.next_offset
+    """
 
     def __init__(self, core: Core, group: str = PULLER_GROUP) -> None:
         self._core = core
         self._namespace = core.settings.namespace
         self.group = namespaces.wrap(self._namespace, group)
-        self._home = 0  # id of the broker that is asked where nothing else is suggested
+        self._home = 0  # broker id to read from when the broker has suggested no other
         self._suggested: dict[MessageQueue, int] = {}
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Queues that may be read, by broker name and id. Raises RouteNotFound, NoNameServer."""
+        """Return the readable queues of a topic, sorted by broker name and queue id. Raises RouteNotFound, NoNameServer."""
         self._core.check_running("puller")
         wire = namespaces.wrap(self._namespace, topic)
         route = self._core.routes.known(wire)
@@ -154,7 +181,7 @@ class Puller:
         return [namespaces.strip_queue(self._namespace, queue) for queue in route.read_queues]
 
     async def refresh(self, topic: str) -> list[MessageQueue]:
-        """`queues`, asked for anew."""
+        """Like `queues`, but query the NameServer first. Raises RouteNotFound, NoNameServer."""
         self._core.check_running("puller")
         wire = namespaces.wrap(self._namespace, topic)
         if await self._core.routes.refresh(wire) is None:
@@ -162,9 +189,12 @@ class Puller:
         return await self.queues(topic)
 
     async def watch(self, topic: str) -> AsyncGenerator[list[MessageQueue], None]:
-        """`queues` now, and again whenever they have changed, until the client stops (CA-12).
+        """Iterate over the queues of a topic: yield them now and after every change, until the client stops.
 
-        The client asks the NameServer every `route_poll_ms`. Raises RouteNotFound where there is no such topic yet.
+        The client polls the NameServer every `route_poll_ms`. Raises RouteNotFound if the topic does not exist yet.
+
+            async for queues in puller.watch("orders"):
+                print(len(queues), "queues")
         """
         self._core.routes.use(namespaces.wrap(self._namespace, topic))
         known: list[MessageQueue] | None = None
@@ -185,27 +215,27 @@ class Puller:
             self._core.route_watchers.discard(changed)
 
     async def min_offset(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
-        """The first offset that is still stored."""
+        """Return the first offset that is still stored."""
         return await self._offset(RequestCode.GET_MIN_OFFSET, queue, {}, timeout)
 
     async def max_offset(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
-        """The offset the next message will get."""
+        """Return the offset that the next message will get."""
         return await self._offset(RequestCode.GET_MAX_OFFSET, queue, {}, timeout)
 
     async def offset_by_time(self, queue: MessageQueue, when: int | datetime, *, timeout: float | None = None) -> int:
-        """The first offset stored at or after `when`: Unix ms or an aware datetime."""
+        """Return the first offset stored at or after `when`: Unix ms or an aware datetime."""
         stamp = int(when.timestamp() * 1000) if isinstance(when, datetime) else when
         return await self._offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, {"timestamp": str(stamp)}, timeout)
 
     async def earliest_store_time(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
-        """Unix ms at which the oldest stored message arrived, -1 when there is none."""
+        """Return when the oldest stored message was stored, in Unix ms; -1 if the queue is empty."""
         answer = await self._call(
             queue, self._queue_command(RequestCode.GET_EARLIEST_MSG_STORETIME, queue, {}), timeout
         )
         return _number(answer, "timestamp")
 
     async def committed(self, group: str, queue: MessageQueue, *, timeout: float | None = None) -> int | None:
-        """The group's stored offset, None when it has none."""
+        """Return the committed offset of a group, None if it has none."""
         ext = {"consumerGroup": namespaces.wrap(self._namespace, group)}
         try:
             return await self._offset(RequestCode.QUERY_CONSUMER_OFFSET, queue, ext, timeout)
@@ -215,7 +245,7 @@ class Puller:
             raise
 
     async def commit(self, group: str, queue: MessageQueue, offset: int, *, timeout: float | None = None) -> None:
-        """Store the group's offset; returns when the broker said so."""
+        """Store the committed offset of a group; returns once the broker has confirmed it."""
         ext = {"consumerGroup": namespaces.wrap(self._namespace, group), "commitOffset": str(offset)}
         await self._call(queue, self._queue_command(RequestCode.UPDATE_CONSUMER_OFFSET, queue, ext), timeout)
 
@@ -230,13 +260,18 @@ class Puller:
         timeout: float | None = None,
         bulk_bytes: int = 0,
     ) -> PullResult:
-        """Messages of one queue from offset on; the broker may give fewer than max_count.
+        """Return messages of one queue from `offset` on; the broker may return fewer than `max_count`.
 
-        expression: a tag filter, or what `sql` made. wait: seconds the broker may hold the request until something
-        arrives. timeout: seconds for all attempts together, default the client's (plus wait). bulk_bytes: a SaturnMQ broker
-        gives so much of a backlog at once, up to max_count; 0 and other brokers: 32 messages. A broker that is gone is
-        looked for again: the route is asked anew, and a slave of the same name may answer. Raises the error of a final
-        answer, ConnectFailed, CallTimeout, BrokerNotExist.
+        expression: a tag filter as text, or a filter made by `tag` or `sql`.
+        wait: seconds (at most 15) for which the broker may delay its answer until a message arrives (long polling).
+        timeout: seconds for all attempts together, in addition to `wait`; default: the client's timeout.
+        bulk_bytes: how many bytes of a backlog a SaturnMQ broker may return at once, up to `max_count`; with 0, and on other
+        brokers, a pull returns at most 32 messages.
+
+        When a broker does not answer, the route is refreshed and another broker of the same name, such as a slave, is tried.
+        Raises the error of the final answer, ConnectFailed, CallTimeout, BrokerNotExist.
+
+            result = await puller.pull(queue, offset, expression="paid || refunded", wait=5.0)
         """
         core = self._core
         core.check_running("puller")
@@ -267,7 +302,7 @@ class Puller:
         self._answered(wire, result)
         return result
 
-    # inside
+    # internals
 
     def _answered(self, wire: MessageQueue, result: PullResult) -> None:
         if result.suggested_broker_id or wire in self._suggested:
@@ -297,9 +332,10 @@ class Puller:
         return answer
 
     async def _held(self, wire: MessageQueue, command: Command, budget_ms: float, suspend_ms: int) -> Command | None:
-        """The answer of a held request; None when it does not come soon after its time.
+        """Send a long-polling request; None if its answer does not arrive shortly after the requested wait.
 
-        The original looks at held requests every 5 s only (LP-02): its "nothing new" may come so much late (LP-04).
+        Apache brokers scan waiting requests every 5 s only (LP-02), so their "no new message" may arrive that much late (LP-04).
+        The caller then sends a pull without wait.
         """
         late_ms = suspend_ms + LATE_ANSWER_MS
         try:
@@ -309,16 +345,16 @@ class Puller:
             return None
 
     async def _exchange(self, wire: MessageQueue, command: Command, deadline: Deadline, suspend_ms: int) -> Command:
-        """An answer that is not "busy", from whichever broker of the name gives one.
+        """Send a command until a broker of the queue's broker name gives an answer other than "busy" or attempts run out.
 
-        wire.topic is the name on the wire.
+        wire.topic is the namespaced name.
         """
         core = self._core
         attempts = core.settings.attempts
         for attempt in range(attempts):
             last_try = attempt == attempts - 1
             try:
-                # Only reading itself may go to a slave; offsets are the master's.
+                # Only pulls may go to a slave; offset queries and commits need the master.
                 wanted = self._suggested.get(wire, self._home) if command.code == RequestCode.PULL_MESSAGE else 0
                 address, _slave = await core.read_address(wire.topic, wire.broker_name, wanted)
             except BrokerNotExist:
@@ -344,13 +380,13 @@ class Puller:
         raise CallTimeout(f"no answer for {wire.topic} from {wire.broker_name}")
 
     async def _switch(self, wire: MessageQueue) -> None:
-        """The broker did not answer: ask for the route anew and try another id of the same name next."""
+        """After a failed call, refresh the route and use another broker id of the same name for the next attempt."""
         core = self._core
         tried = self._suggested.pop(wire, self._home)
         try:
             await core.routes.refresh(wire.topic)
         except SaturnError:
-            return  # the cached route is all there is (DG-01)
+            return  # no NameServer answered: keep using the cached route (DG-01)
         finally:
             ids = sorted(core.routes.brokers().get(wire.broker_name, {}))
             others = [number for number in ids if number != tried]
@@ -359,7 +395,7 @@ class Puller:
 
 
 def _number(answer: Command, name: str) -> int:
-    """A whole number of an answer's fields. Raises HeaderError."""
+    """An integer field of an answer. Raises HeaderError if it is missing or malformed."""
     try:
         return int(answer.ext[name])
     except (KeyError, ValueError) as error:

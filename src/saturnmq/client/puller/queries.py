@@ -1,6 +1,6 @@
-"""Topics made and messages found by a client: what the original's producer API offers beside sending.
+"""Topic creation and message queries of a client: the calls of Apache's producer API that are not sends.
 
-Source: PR-02, PR-31, PR-33, TR-09.
+Requirements: PR-02, PR-31, PR-33, TR-09.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ UNIQUE_KEY_COUNT: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time span in Unix ms."""
+    """A time range in Unix ms."""
 
     begin_ms: int = 0
     end_ms: int = LAST_MOMENT_MS
 
 
 def span_of(begin: int | datetime, end: int | datetime | None) -> Span:
-    """A span of Unix ms or aware datetimes."""
+    """Build a Span from Unix ms or aware datetimes; an `end` of None is unbounded."""
 
     def milliseconds(when: int | datetime) -> int:
         return int(when.timestamp() * 1000) if isinstance(when, datetime) else when
@@ -52,14 +52,14 @@ def span_of(begin: int | datetime, end: int | datetime | None) -> Span:
 
 
 def _port_of(core: Core, address: str) -> str:
-    """Where such questions go: the address, or its fast port when the client's settings say so (PR-31)."""
+    """The address for admin calls: the broker's own, or its VIP port if the client's settings say so (PR-31)."""
     return vip_address(address) if core.settings.vip_channel else address
 
 
 async def create_topic(core: Core, topic: str, *, queues: int, key: str, sys_flag: int) -> list[str]:
-    """Create a topic on every master that the route of `key` names, 5 attempts each. Returns the broker names that did.
+    """Create a topic on every master in the route of topic `key`, up to 5 attempts each. Returns the broker names that succeeded.
 
-    Raises RouteNotFound for an unknown key, or the last error when no broker did (PR-33).
+    Raises RouteNotFound if `key` does not exist, or the last error when no broker succeeded (PR-33).
     """
     check_topic(topic, sending=False)
     wire = namespaces.wrap(core.settings.namespace, topic)
@@ -98,7 +98,7 @@ async def create_topic(core: Core, topic: str, *, queues: int, key: str, sys_fla
 
 
 async def view_message(core: Core, message_id: str, topic: str | None = None) -> Message[bytes]:
-    """The message with this offset id; with a topic also the newest with this unique id (PR-02).
+    """Look up a message by offset id, or, if a topic is given, the newest one with this unique id (PR-02).
 
     Raises NoMessage (208) when nothing is found, MessageError for an id that is neither.
     """
@@ -117,7 +117,7 @@ async def view_message(core: Core, message_id: str, topic: str | None = None) ->
                 return _message(core, records[0])
         except SaturnError:
             if topic is None:
-                raise  # a unique id has the same form: it is looked for below
+                raise  # a unique id has the same form: try it below
     if topic is not None:
         found = await query_messages(core, topic, message_id, UNIQUE_KEY_COUNT, Span(), unique=True)
         if found:
@@ -128,9 +128,9 @@ async def view_message(core: Core, message_id: str, topic: str | None = None) ->
 async def query_messages(
     core: Core, topic: str, key: str, max_count: int, span: Span, *, unique: bool = False, plain: bool = False
 ) -> list[Message[bytes]]:
-    """Messages with this key in every master's index, oldest first, at most max_count. Raises RouteNotFound (PR-02).
+    """Messages with this key in the indexes of all masters, oldest first, at most `max_count`. Raises RouteNotFound (PR-02).
 
-    A master that does not answer is left out, unless none does. plain: the topic lies outside the namespace.
+    Masters that do not answer are skipped, unless none does. plain: the topic lies outside of the namespace.
     """
     wire = topic if plain else namespaces.wrap(core.settings.namespace, topic)
     route = await core.read_route(wire)
@@ -151,14 +151,14 @@ async def query_messages(
     found: dict[str, Message[bytes]] = {}
     for outcome in outcomes:
         for record in [] if isinstance(outcome, SaturnError) else outcome:
-            if _has_key(record, key, unique=unique):  # the index knows hashes only
+            if _has_key(record, key, unique=unique):  # the index stores key hashes only
                 message = _message(core, record)
                 found[message.offset_message_id] = message
     return sorted(found.values(), key=lambda message: message.stored_at)[:max_count]
 
 
 async def query_trace(core: Core, key: str, topic: str, max_count: int) -> list[TraceRecord]:
-    """What was told of a message, oldest first; see Client.query_trace. A text that cannot be read is passed over."""
+    """Trace records of a message, oldest first; see Client.query_trace. Trace messages that cannot be parsed are skipped."""
     found: list[TraceRecord] = []
     for message in await query_messages(core, topic, key, max_count, Span(), plain=True):
         try:
