@@ -1,1 +1,1 @@
-"""What the synchronous facade is built from."""
+"""Building blocks of the synchronous API, `saturnmq.sync`."""

@@ -1,4 +1,7 @@
-"""The consumer without await, a part of `saturnmq.sync`. Source: spec 08 API-31."""
+"""The synchronous consumer of `saturnmq.sync`.
+
+Requirements: API-31.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,14 @@ T = TypeVar("T")
 
 
 class Message(Generic[T]):
-    """A received message, with ack, retry and reject that wait. Everything else is saturnmq.Message's."""
+    """A received message whose `ack`, `retry` and `reject` block until done.
+
+    All other attributes are those of saturnmq.Message.
+
+        message = consumer.recv(timeout=10)
+        print(message.topic, message.value)
+        message.ack()
+    """
 
     __slots__ = ("_inner",)
 
@@ -35,7 +45,7 @@ class Message(Generic[T]):
 
     @property
     def value(self) -> T:
-        """The body through the codec."""
+        """The body decoded by the codec. Raises DecodeError."""
         return self._inner.value
 
     def ack(self) -> None:
@@ -52,7 +62,19 @@ class Message(Generic[T]):
 
 
 class Consumer(Generic[T]):
-    """saturnmq.Consumer without await: `for message in consumer`."""
+    """saturnmq.Consumer with blocking calls, for threads and scripts.
+
+    Create it with `saturnmq.sync.Client.consumer`; use it in `with`, or call `start` and `stop`.
+
+        from saturnmq.sync import Client
+
+        with Client.from_url("rmq://127.0.0.1:9876") as client:
+            with client.consumer("billing", start="first") as consumer:
+                consumer.subscribe("orders")
+                for message in consumer:
+                    print(message.value)
+                    message.ack()
+    """
 
     def __init__(self, inner: AsyncConsumer[T]) -> None:
         self._inner = inner
@@ -76,6 +98,7 @@ class Consumer(Generic[T]):
 
     @property
     def group(self) -> str:
+        """The group name, including the namespace."""
         return self._inner.group
 
     @property

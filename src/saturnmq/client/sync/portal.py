@@ -1,4 +1,10 @@
-"""The background loop of `saturnmq.sync`: one thread for all objects of a process. Source: spec 08 API-31, API-32."""
+"""The background event loop of `saturnmq.sync`: one daemon thread per process, shared by all its objects.
+
+Any thread may call `Portal.run`; coroutines run on the background thread only. A forked child starts without a loop and creates
+its own on first use.
+
+Requirements: API-31, API-32, TR-07.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +24,22 @@ LAST_WORDS_S: Final = 2.0
 
 
 class Talkative(Protocol):
-    """Has something to say when the process ends."""
+    """A client with data to flush when the process exits."""
 
     async def last_words(self) -> None: ...
 
 
 class Portal:
-    """One loop in one daemon thread, made on first use."""
+    """One event loop in one daemon thread, created on first use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._last_words: set[Talkative] = set()  # started and not stopped; their tasks run on in any case
+        self._last_words: set[Talkative] = set()  # clients started and not stopped
 
     def loop(self) -> asyncio.AbstractEventLoop:
+        """The running background loop; starts its thread on the first call."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -42,9 +49,10 @@ class Portal:
             return self._loop
 
     def run(self, name: str, start: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        """The result of a coroutine that `start` makes.
+        """Run the coroutine returned by `start` on the background loop and return its result.
 
-        Cancelled and awaited when the waiting thread is interrupted.
+        `name` is the call as an error message should name it. When the waiting thread is interrupted, the coroutine is cancelled
+        and awaited for up to 5 s. Raises WrongLoop when called inside a running event loop.
         """
         try:
             asyncio.get_running_loop()
@@ -62,21 +70,24 @@ class Portal:
             raise
 
     def forget(self) -> None:
-        """In a forked child: the parent's thread is not here, its loop will never run; what is used next gets a new one."""
+        """Discard the parent's loop in a forked child; the next use creates a new one.
+
+        The parent's thread does not exist in the child, so its loop would never run.
+        """
         if self._loop is not None:
             for task in asyncio.all_tasks(self._loop):
-                task._log_destroy_pending = False  # type: ignore[attr-defined]  # it goes on in the parent
+                task._log_destroy_pending = False  # type: ignore[attr-defined]  # the task continues in the parent
         self._lock = threading.Lock()
         self._loop = None
         self._thread = None
         self._last_words = set()
 
     def hear_at_end(self, one: Talkative) -> None:
-        """Let it say its last words should the process end without having stopped it (TR-07)."""
+        """Register a client to be flushed at process exit if it has not been stopped by then (TR-07)."""
         self._last_words.add(one)
 
     def forget_at_end(self, one: Talkative) -> None:
-        """It was stopped and has said everything."""
+        """Unregister a client that was stopped, and so has flushed everything."""
         self._last_words.discard(one)
 
     def started(self) -> set[Talkative]:
@@ -84,7 +95,7 @@ class Portal:
         return set(self._last_words)
 
     def close(self) -> None:
-        """Stop the loop and its thread; objects made from it are of no use afterwards."""
+        """Stop the loop and its thread; objects created from it are unusable afterwards."""
         with self._lock:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is not None and thread is not None and not loop.is_closed():
@@ -96,7 +107,7 @@ class Portal:
                 loop.close()
 
     async def _end(self, speakers: list[Talkative]) -> None:
-        """Hear the last words, then end what still runs here."""
+        """Flush the registered clients, then cancel all remaining tasks."""
         await asyncio.gather(*(one.last_words() for one in speakers), return_exceptions=True)
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
@@ -105,7 +116,7 @@ class Portal:
 
 
 class Startable(Protocol):
-    """Has a beginning."""
+    """An object with an async `start`."""
 
     async def start(self) -> None: ...
 
@@ -114,7 +125,7 @@ S = TypeVar("S", bound=Startable)
 
 
 class Inner(Generic[S]):
-    """The async object behind one of the facade; in a forked child it is made anew at the next use, and started if it was."""
+    """The async object behind a synchronous one; a forked child re-creates it on first use, and starts it if it was started."""
 
     def __init__(self, make: Callable[[], S]) -> None:
         self._make = make

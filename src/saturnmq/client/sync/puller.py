@@ -1,4 +1,7 @@
-"""The puller without await, a part of `saturnmq.sync`. Source: spec 08 API-31."""
+"""The synchronous puller of `saturnmq.sync`.
+
+Requirements: API-31.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,25 @@ from saturnmq.protocol.bodies import MessageQueue
 
 
 class Puller:
-    """saturnmq.Puller without await."""
+    """saturnmq.Puller with blocking calls, for threads and scripts.
+
+    Create it with `saturnmq.sync.Client.puller`; it needs no start or stop.
+
+        from saturnmq.sync import Client
+
+        with Client.from_url("rmq://127.0.0.1:9876") as client:
+            puller = client.puller()
+            for queue in puller.queues("orders"):
+                result = puller.pull(queue, puller.min_offset(queue))
+                print(queue, len(result.messages()))
+    """
 
     def __init__(self, inner: AsyncPuller) -> None:
         self._inner = inner
 
     @property
     def group(self) -> str:
+        """The group name used for pulls, including the namespace."""
         return self._inner.group
 
     def queues(self, topic: str) -> list[MessageQueue]:
