@@ -1,6 +1,8 @@
-"""Looks at ledgers that no process has open: is one whole, are several equal. Reads only.
+"""Offline check of ledgers: verifies one, or compares several. Read-only; no process may have them open.
 
-Source: issue of the replicated log (tools), spec 04 section 5, DL-S06.
+On-disk format: docs/spec/04-dledger.md section 5.
+
+Requirements: DL-S06.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from saturnmq.store.files.mapped_file import numbered_files
 
 @dataclass(slots=True)
 class LedgerReport:
-    """What `verify` found. problems: one sentence each; empty when the ledger is whole."""
+    """Result of `verify`. problems: one sentence each; empty if the ledger is intact."""
 
     folder: Path
     files: int = 0
@@ -46,14 +48,14 @@ class LedgerReport:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first index at which ledgers differ: folder -> "term position size" or "missing"."""
+    """The first index at which ledgers differ. found: folder -> "term position size" or "missing"."""
 
     index: int
     found: dict[Path, str]
 
 
 class _Files:
-    """Files of one folder, mapped for reading."""
+    """The files of one folder, mapped read-only."""
 
     def __init__(self, folder: Path) -> None:
         self.paths = numbered_files(folder)
@@ -81,7 +83,7 @@ class _Files:
 
 
 def _entries(data: _Files, problems: list[str]) -> Iterator[tuple[Header, bytes]]:
-    """Good entries from the first file on; what ends them, other than the end, becomes a problem."""
+    """Yield the valid entries from the first file on; if they do not end at the end of the log, the reason becomes a problem."""
     if not data.maps:
         return
     pos, before = data.maps[0][0], None
@@ -108,7 +110,7 @@ def _entries(data: _Files, problems: list[str]) -> Iterator[tuple[Header, bytes]
 
 
 def verify(folder: Path, *, body_is_good: BodyCheck = any_body) -> LedgerReport:
-    """Walk a member's folder from its first file to its last entry. Raises CorruptRecord where files have odd lengths."""
+    """Verify a member's folder from its first file to its last entry. Raises CorruptRecord if file sizes differ."""
     report = LedgerReport(folder)
     data, index = _Files(folder / "data"), _Files(folder / "index")
     try:
@@ -153,9 +155,9 @@ def _read_states(report: LedgerReport) -> None:
 
 
 def compare(folders: Sequence[Path]) -> Difference | None:
-    """The first index above every begin at which the ledgers are not equal, bodies included; None when there is none.
+    """Compare ledgers, bodies included, from the highest begin index on. Returns the first difference; None if equal.
 
-    A ledger that ends before another differs there: it is behind, or the other's tail is not committed.
+    A ledger that ends before another differs at that index: it lags, or the other's tail is not committed.
     """
     begin = max((verify(folder).begin_index for folder in folders), default=-1)
     opened = [_Files(folder / "data") for folder in folders]

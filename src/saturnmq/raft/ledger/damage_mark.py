@@ -1,6 +1,6 @@
-"""Remembers which entry was damaged when reading it ended a member's part, so that its next start mends that first (DUR-10).
+"""Marker file naming the damaged entry that made a member fail, so that the next start repairs that entry first (DUR-10).
 
-The file `damaged` next to `currterm` holds the entry's index in decimal digits. It is a hint: the start reads the entry again.
+The file `damaged` next to `currterm` holds the entry's index in decimal digits. It is a hint: the next start reads the entry again.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ MARK_NAME: Final = "damaged"
 
 
 class DamageMark:
-    """folder: the member's directory."""
+    """Access to the marker file. folder: the member's directory."""
 
     def __init__(self, folder: Path, disk: Disk | None) -> None:
         self._path = folder / MARK_NAME
         self._disk = disk or Disk()
 
     def leave(self, index: int) -> None:
-        """Have it on disk. On a broken one that may fail; the log says so, and the next start knows nothing."""
+        """Write the marker durably. Failure, likely on a broken disk, is only logged; the next start then repairs nothing."""
         leave_mark(self._path, b"%d" % index, self._disk, level=logging.ERROR)
 
     def damaged(self, files: LedgerFiles) -> int:
-        """Index of the entry that the mark names, while it is damaged; else -1, and the mark goes."""
+        """The index in the marker if that entry is still damaged; else -1, and the marker is removed."""
         try:
             try:
                 index = int(self._path.read_bytes())

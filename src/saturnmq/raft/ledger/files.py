@@ -1,8 +1,12 @@
-"""The ledger on disk: data files with the entries, index files with their places. One writer; reads may come from anywhere.
+"""The ledger on disk: data files with the entries, index files with their positions.
 
-Behind the last entry everything is zero, and was so on disk before anything else was written there: a cut is synced before the
-next append, a recovery clears what a crash left. Otherwise an old entry could follow a new one of the same length.
-Source: spec 04 sections 2.9, 3.5 and 5.
+One writer; any thread may read.
+
+Invariant: all bytes after the last entry are zero, and were zero on disk before anything else was written there. A truncation is
+synced before the next append, and recovery clears what a crash left behind. Otherwise, after a crash, a stale entry could follow a
+new entry of the same length and pass as valid.
+
+Requirements: DL-S01..DL-S13, DL-X16, DUR-08, DUR-10. Format and truncation: docs/spec/04-dledger.md sections 5 and 3.5.
 """
 
 from __future__ import annotations
@@ -38,16 +42,18 @@ BodyCheck = Callable[[memoryview], bool]
 
 
 def any_body(body: memoryview) -> bool:
-    """The check of a ledger whose bodies are plain bytes."""
+    """The body check of a ledger whose bodies are opaque bytes: accepts all."""
     return True
 
 
 class LedgerFiles:
-    """folder holds `data` and `index`. It is a LedgerReader.
+    """Data and index files of one ledger, in folder/data and folder/index; implements LedgerReader.
 
-    file_bytes: length of a data file, equal on all members (DL-S03). start_pos: where an empty ledger begins (DL-U01).
-    body_is_good looks at a message at recovery and whenever its entry is read (DL-X16, DUR-08). data_folders: where data files
-    lie, instead of folder/data; may_grow: whether a folder takes new files, which read-only and full ones do not (DL-S13).
+    file_bytes: size of a data file, equal on all members (DL-S03).
+    start_pos: physical offset at which an empty ledger begins (DL-U01).
+    body_is_good: checks a message at recovery and whenever its entry is read (DL-X16, DUR-08).
+    data_folders: folders of the data files instead of folder/data.
+    may_grow: whether new files may be created in a folder; false for read-only and full ones (DL-S13).
     """
 
     def __init__(
@@ -74,9 +80,9 @@ class LedgerFiles:
         self._end_term = -1
         self._end_pos = start_pos
         self._dirty: dict[int, MappedFile] = {}
-        self._spare: MappedFile | None = None  # the next data file, made before it is needed
+        self._spare: MappedFile | None = None  # the next data file, preallocated
         self.recovered = Plan()
-        self.damaged = -1  # the entry that CorruptRecord was last raised for
+        self.damaged = -1  # index of the entry for which CorruptRecord was raised last
 
     @property
     def begin_index(self) -> int:
@@ -96,19 +102,22 @@ class LedgerFiles:
 
     @property
     def dirty(self) -> bool:
-        """Whether something was written since the last `sync_job`."""
+        """Whether anything was written since the last `sync_job`."""
         return bool(self._dirty)
 
     @property
     def begin_pos(self) -> int:
-        """Offset of the first entry; the end of an empty ledger."""
+        """Physical offset of the first entry; of an empty ledger, its end."""
         first = self._unit(self._begin) if self._begin >= 0 else None
         return first.pos if first is not None else self._end_pos
 
     # open, close
 
     def open(self) -> None:
-        """Load and recover. Raises CorruptRecord for a wrong file size, a missing file or damage in the middle (DL-S05..07)."""
+        """Load and recover.
+
+        Raises CorruptRecord for a wrong file size, a missing file or damage in the middle (DL-S05..DL-S07).
+        """
         drop_unborn_index(self.index, self.disk)
         self.index.load()
         drop_unborn_data(self.data, self.index, self.disk)
@@ -137,7 +146,7 @@ class LedgerFiles:
         self.index.close()
 
     def _head_of(self, file: MappedFile) -> Header | None:
-        """The first entry of a file; in a file that a cut began in the middle the index knows it."""
+        """Header of the first entry in a file. If truncation restarted the log within the file, the index has its position."""
         header = read_header(file.view, 0)
         if header.magic == ENTRY_MAGIC or file is not self.data.files[0]:
             return header
@@ -156,7 +165,7 @@ class LedgerFiles:
         return self._body_is_good(file.view[at + ENTRY_HEADER_BYTES : at + header.size])
 
     def _clear_behind(self, made: Plan) -> None:
-        """What a crash left behind the end goes, on disk, and what is kept is on disk."""
+        """Clear everything after the recovered end, and sync both that and the entries that are kept."""
         last = self.data.find(max(self._end_pos - 1, self.data.files[0].start))
         invariant(last is not None, "the end of the log lies in a file")
         assert last is not None
@@ -174,10 +183,10 @@ class LedgerFiles:
     # read
 
     def entry(self, index: int) -> Entry | None:
-        """The entry; None outside of begin..end.
+        """The entry; None outside begin..end.
 
-        Raises CorruptRecord, naming file and byte, when the index lost it, index and data do not agree or the body is not good:
-        damage is neither sent on, compared with nor taken for an entry that was deleted (DUR-08, DUR-10).
+        Raises CorruptRecord, naming file and byte, if the index unit is missing, index and data disagree, or the body check fails.
+        A damaged entry must not be replicated, compared, or taken for a deleted one (DUR-08, DUR-10).
         """
         if not 0 <= self._begin <= index <= self._end:
             return None
@@ -215,7 +224,7 @@ class LedgerFiles:
         return self._body_is_good(memoryview(body))
 
     def view(self, pos: int) -> memoryview | None:
-        """The bytes of the file from pos up to what is written; None where nothing is. Valid until the file is deleted."""
+        """The bytes from pos to the end of the file or of the log; None if there are none. Valid until the file is deleted."""
         file = self.data.find(pos)
         if file is None or pos >= self._end_pos:
             return None
@@ -228,7 +237,7 @@ class LedgerFiles:
         return read_header(file.view, pos - file.start)
 
     def _blank_at(self, file: MappedFile | None, pos: int) -> Header | None:
-        """A blank record may be shorter than a header; so may the zeros at the end of a file."""
+        """A blank or zero header where the rest of the file is shorter than an entry's header; None outside the files."""
         if file is None:
             return None
         left = file.end - pos
@@ -245,18 +254,18 @@ class LedgerFiles:
         return unit if unit.magic == ENTRY_MAGIC and unit.index == index else None
 
     def _unit_place(self, index: int) -> str:
-        """Where the unit of an entry lies, for people."""
+        """File and byte of an entry's index unit, for error messages."""
         file = self.index.find(index * INDEX_UNIT_BYTES)
         return f"{file.path}, byte {index * INDEX_UNIT_BYTES - file.start}" if file is not None else "no index file"
 
     # write
 
     def append(self, entries: Iterable[Entry]) -> None:
-        """Write entries behind the end. Raises DiskFull, StoreError; what was written into the files before stays.
+        """Write entries at the end. Raises DiskFull, StoreError; entries already written to earlier files stay.
 
-        The entries of one file, in which it failed, are not known here then; the next start may find some of them.
+        Entries of the file in which the write failed are not part of the log then, but the next start may find some of them.
         """
-        run: list[Entry] = []  # of one file, one behind the other
+        run: list[Entry] = []  # consecutive entries of one file
         end, last = self._end_pos, self._end
         for entry in entries:
             pos, size, index = entry.pos, entry.size, entry.index
@@ -271,7 +280,7 @@ class LedgerFiles:
         self._write(run)
 
     def _write(self, run: list[Entry]) -> None:
-        """Entries of one file and their index units, in one step each."""
+        """Write consecutive entries of one file, then their index units, with one copy each."""
         if not run:
             return
         first, last = run[0], run[-1]
@@ -284,7 +293,7 @@ class LedgerFiles:
         self._end, self._end_term, self._end_pos = last.index, last.term, last.end_pos
 
     def repair(self, entry: Entry) -> bool:
-        """Put a good copy of a committed entry where the damaged one lies. False: it does not fit between its neighbours."""
+        """Overwrite a damaged committed entry with a good copy. Returns False if the copy does not fit between its neighbours."""
         index = entry.index
         if not (0 <= self._begin <= index <= self._end and entry.well_formed and self._good(entry.body)):
             return False
@@ -297,7 +306,7 @@ class LedgerFiles:
         return True
 
     def _begins(self, entry: Entry) -> bool:
-        """Whether it begins where the one before it says; the first one, where the index says."""
+        """Whether the entry begins where its predecessor ends; for the first entry, where the index says."""
         if entry.index == self._begin:
             own = self._unit(entry.index)
             return own is not None and own.pos == entry.pos
@@ -305,7 +314,7 @@ class LedgerFiles:
         return before is not None and place(before.pos + before.size, entry.size, self.file_bytes) == entry.pos
 
     def _ends(self, entry: Entry, file: MappedFile) -> bool:
-        """Whether the next one, a blank record or the end of the log is right behind it."""
+        """Whether the next entry, a blank record or the end of the log directly follows the entry."""
         if entry.index == self._end:
             return entry.end_pos == self._end_pos
         after = self._unit(entry.index + 1)
@@ -315,7 +324,7 @@ class LedgerFiles:
         return after.pos == file.end and left >= BLANK.size and file.view[at : at + BLANK.size] == blank_record(left)
 
     def _file_for(self, pos: int) -> MappedFile:
-        """The file that holds pos; the one before it ends in a blank record (DL-S02)."""
+        """The file that holds pos, created if needed; the previous file is then closed with a blank record (DL-S02)."""
         file = self.data.find(pos)
         if file is not None:
             return file
@@ -337,16 +346,16 @@ class LedgerFiles:
         return made
 
     def _make(self, start: int) -> MappedFile:
-        """A data file in the folder whose turn it is: by the file's number, over the sorted folders that take files."""
+        """Create a data file; folders that accept new files are used round-robin, sorted, by the file's number."""
         folders = sorted(folder for folder in self.data.folders if self._may_grow(folder))
         if not folders:
             raise DiskFull(f"none of the folders {', '.join(map(str, self.data.folders))} takes new files")
         return self.data.make(start, folders[start // self.file_bytes % len(folders)])
 
     def prepare(self) -> None:
-        """Make the next data file while the last one still has room, so that a full disk is noticed before it hurts.
+        """Preallocate the next data file while the last one still has space, so that a full disk is noticed early.
 
-        Does nothing as long as half of the last file is free. Raises DiskFull, StoreError; the ledger is as before then.
+        Does nothing as long as half of the last file is free. Raises DiskFull, StoreError; the ledger is then unchanged.
         """
         last = self.data.files[-1] if self.data.files else None
         start = last.end if last is not None else self._end_pos - self._end_pos % self.file_bytes
@@ -362,7 +371,7 @@ class LedgerFiles:
             self._spare = None
 
     def _write_units(self, index: int, units: Sequence[bytes]) -> None:
-        """Index units from index on."""
+        """Write index units for the entries from index on."""
         at = 0
         while at < len(units):
             offset = (index + at) * INDEX_UNIT_BYTES
@@ -379,7 +388,7 @@ class LedgerFiles:
             at += len(data) // INDEX_UNIT_BYTES
 
     def cut(self, index: int, end_pos: int, *, restart: bool = False) -> None:
-        """Remove entries from index on, durably; restart: remove all, the next entry lies at end_pos (section 3.5)."""
+        """Remove the entries from index on, durably; restart: remove all, the next entry lies at end_pos (spec section 3.5)."""
         self._drop_spare()
         if restart or index <= self._begin:
             self._dirty.clear()
@@ -408,7 +417,7 @@ class LedgerFiles:
         _sync_folders(self.disk, self.data.folders)
 
     def _cut_index(self, index: int) -> None:
-        """Units from index on are zero."""
+        """Zero the index units from index on and delete index files that are no longer used."""
         offset = index * INDEX_UNIT_BYTES
         for file in [file for file in self.index.files if file.start >= offset and file is not self.index.files[0]]:
             self._dirty.pop(id(file), None)
@@ -426,9 +435,9 @@ class LedgerFiles:
             _sync_folders(self.disk, files.folders)
 
     def sync_job(self) -> Callable[[], None]:
-        """A call that brings everything written so far to disk, for another thread. Raises OSError.
+        """Return a function that fsyncs everything written so far, to be called in another thread. It raises OSError.
 
-        Until it is done neither `cut` nor `delete_oldest` may be called: they close files.
+        Until it has returned, neither `cut` nor `delete_oldest` may be called: they close files.
         """
         dirty, self._dirty = list(self._dirty.values()), {}
 
@@ -441,7 +450,10 @@ class LedgerFiles:
     # retention
 
     def delete_oldest(self) -> int:
-        """Delete the first data file, never the last, and index files wholly before the new begin. Returns the begin (DL-S12)."""
+        """Delete the first data file, unless it is the last, and index files before the new begin (DL-S12).
+
+        Returns the new begin index.
+        """
         if len(self.data.files) < 2:
             return self._begin
         head = read_header(self.data.files[1].view, 0)
@@ -462,7 +474,7 @@ def _sync_folders(disk: Disk, folders: Sequence[Path]) -> None:
 
 
 def _clear(file: MappedFile, at: int, end: int) -> None:
-    """Zero what is not zero between at and end."""
+    """Zero the bytes at..end of a file, writing only chunks that are not zero already."""
     while at < end:
         stop = min(at + len(_ZERO_CHUNK), end)
         zeros = _ZERO_CHUNK[: stop - at]
@@ -471,5 +483,5 @@ def _clear(file: MappedFile, at: int, end: int) -> None:
         else:
             first = -(-at // PAGE_BYTES) * PAGE_BYTES
             if stop > first:
-                file.map.madvise(mmap.MADV_DONTNEED, first, stop - first)  # looking at it need not keep it in memory
+                file.map.madvise(mmap.MADV_DONTNEED, first, stop - first)  # drop the pages that the comparison read
         at = stop

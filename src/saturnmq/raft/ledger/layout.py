@@ -1,11 +1,11 @@
-"""The bytes of DLedger's files: entries, blank records, index units, and the two text files. Bytes in, values out, and back."""
+"""Encoding and decoding of DLedger's files: entries, blank records, index units, and the two text files."""
 
-# Entry, big-endian. Source: spec 04 section 5.2.
+# Entry, big-endian (docs/spec/04-dledger.md section 5.2).
 #   at  type  field      meaning
 #    0  i32   magic      1; -1 is a blank record
 #    4  i32   size       48 + body bytes
 #    8  i64   index      number of the entry, from 0
-#   16  i64   term       of the leader that made it
+#   16  i64   term       of the leader that created it
 #   24  i64   pos        offset of this header in the data files
 #   32  i32   channel    0
 #   36  i32   chain_crc  0
@@ -13,9 +13,9 @@
 #   44  i32   body_len   bytes
 #   48  ...   body       a whole message
 #
-# Blank record, fills a data file behind its last entry: i32 -1, i32 bytes left in the file (these 8 included), zeros.
+# Blank record, fills a data file after its last entry: i32 -1, i32 bytes left in the file (these 8 included), zeros.
 #
-# Index unit, 32 bytes, at 32 x index of the index files. Source: spec 04 section 5.3.
+# Index unit, 32 bytes, at offset 32 x index of the index files (section 5.3).
 #    0  i32   magic      1
 #    4  i64   pos        of the entry
 #   12  i32   size       of the entry
@@ -64,7 +64,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class IndexUnit:
-    """Where an entry lies."""
+    """Position, size and term of an entry."""
 
     magic: int
     pos: int
@@ -74,12 +74,12 @@ class IndexUnit:
 
 
 def entry_bytes(entry: Entry) -> bytes:
-    """The entry as it is stored."""
+    """Encode an entry."""
     return entries_bytes((entry,))
 
 
 def entries_bytes(entries: Iterable[Entry]) -> bytes:
-    """Entries as they are stored, one behind the other."""
+    """Encode consecutive entries."""
     pack, parts = HEADER.pack, []
     for entry in entries:
         body = entry.body
@@ -93,7 +93,7 @@ def read_header(buffer: memoryview, at: int) -> Header:
 
 
 def read_entry(buffer: memoryview, at: int) -> Entry:
-    """The entry at this place. Raises CorruptRecord."""
+    """Decode the entry at this offset of the buffer. Raises CorruptRecord."""
     header = read_header(buffer, at)
     end = at + header.size
     if (
@@ -107,16 +107,16 @@ def read_entry(buffer: memoryview, at: int) -> Entry:
 
 
 def index_unit(entry: Entry | Header) -> bytes:
-    """The index unit of an entry."""
+    """Encode the index unit of an entry."""
     return INDEX_UNIT.pack(entry.magic, entry.pos, entry.size, entry.index, entry.term)
 
 
 def blank_record(bytes_left: int) -> bytes:
-    """The head of the blank record that fills the rest of a file; the zeros behind it are not in it."""
+    """Encode the 8-byte head of the blank record that fills the rest of a file, without the zeros after it."""
     return BLANK.pack(BLANK_MAGIC, bytes_left)
 
 
-# Text files, `key=value` lines. Source: spec 04 section 5.4.
+# Text files, `key=value` lines (docs/spec/04-dledger.md section 5.4).
 
 
 def format_term(state: HardState) -> bytes:
@@ -124,7 +124,7 @@ def format_term(state: HardState) -> bytes:
 
 
 def parse_term(data: bytes) -> HardState:
-    """Raises ValueError, KeyError."""
+    """Parse the file `currterm`. Raises ValueError, KeyError."""
     values = _lines(data)
     term = int(values["currTerm"])
     if term < 0:
@@ -134,7 +134,7 @@ def parse_term(data: bytes) -> HardState:
 
 @dataclass(frozen=True, slots=True)
 class LedgerCheckpoint:
-    """What was committed, and stored, when it was written (DL-Q07)."""
+    """Last stored and last committed index when the checkpoint was written (DL-Q07)."""
 
     end_index: int = -1
     committed_index: int = -1
@@ -145,7 +145,7 @@ def format_checkpoint(checkpoint: LedgerCheckpoint) -> bytes:
 
 
 def parse_checkpoint(data: bytes) -> LedgerCheckpoint:
-    """Raises ValueError, KeyError."""
+    """Parse the file `checkpoint`. Raises ValueError, KeyError."""
     values = _lines(data)
     return LedgerCheckpoint(int(values["endIndex"]), int(values["committedIndex"]))
 

@@ -1,9 +1,9 @@
-"""Entries whose body is one RocketMQ message: the physical offset inside it, the check of a body, the no-op.
+"""Entries whose body is one RocketMQ message: setting its physical offset, checking it, and the no-op message.
 
-Source: spec 04 DL-B02..04, DL-X04, DL-X16; DUR-08.
+Requirements: DL-B02..DL-B04, DL-X04, DL-X16, DUR-08, MSG-01.
 """
 
-# What of a record the check of a body reads; where the bytes after the hosts lie depends on their length. Source: spec 02 MSG-01.
+# The fields of a record that the body check reads; offsets after the hosts depend on the hosts' lengths (MSG-01).
 #   at  type  field
 #    0  i32   total_bytes
 #    4  i32   magic
@@ -44,14 +44,14 @@ _ANY_V6: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 
 
 def stamp_message(body: bytes, pos: int) -> bytes:
-    """The message with its physical offset: that of the entry plus 48 (DL-B03). The same bytes reach every member."""
+    """Set the message's physical offset: the entry's position plus 48 (DL-B03). All members store the same bytes."""
     return b"".join((body[:AT_PHYSICAL_OFFSET], _OFFSET.pack(pos + ENTRY_HEADER_BYTES), body[_OFFSET_END:]))
 
 
 def message_is_good(body: memoryview) -> bool:
-    """Whether a body is one whole message whose own CRC is right (DL-X16): what `decode_record` says, without the message.
+    """Whether a body is one whole message with a correct CRC (DL-X16): what `decode_record` accepts, without decoding it.
 
-    Every entry is looked at before a follower acknowledges it, and when it is read from disk.
+    Hot path: every entry is checked before a follower acknowledges it, and whenever it is read from disk.
     """
     try:
         total, magic, crc, sys_flag = _HEAD.unpack_from(body)
@@ -72,9 +72,9 @@ def message_is_good(body: memoryview) -> bool:
 
 
 def noop_message(store_host: tuple[str, int], now_ms: int) -> bytes:
-    """What a new leader appends to commit what is older: a rolled-back message without body, which no member dispatches.
+    """The no-op that a new leader appends to commit older entries: a rolled-back message without body.
 
-    A Java member's dispatcher skips it for consume queue and index (DL-X04).
+    No member dispatches it; a Java member's dispatcher too skips it for consume queue and index (DL-X04).
     """
     host = Host(*store_host)
     return encode_record(

@@ -1,7 +1,9 @@
-"""The committed part of a ledger as its reader sees it: bodies one after the other, or at a physical offset.
+"""Reads the committed part of a ledger: bodies in sequence, or the bytes at a physical offset.
 
-A body's physical offset is the position of its entry plus 48: queues, indexes and message ids hold that one, never the entry's.
-Source: spec 04 DL-B04, DL-B10..12, DL-Q08.
+A body's physical offset is the position of its entry plus 48. Consume queues, indexes and message ids hold the body's offset,
+never the entry's position.
+
+Requirements: DL-B04, DL-B10..DL-B12, DL-Q08.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from saturnmq.raft.ledger.layout import HEADER, read_header
 
 @dataclass(frozen=True, slots=True)
 class StoredBody:
-    """physical_offset: where the body lies. next_pos: the entry behind it. body: a view, valid until its file is deleted."""
+    """physical_offset: of the body. next_pos: position after the entry. body: a view, valid until its file is deleted."""
 
     physical_offset: int
     next_pos: int
@@ -25,9 +27,10 @@ class StoredBody:
 
 
 def bodies(files: LedgerFiles, from_pos: int, committed_pos: int) -> Iterator[StoredBody]:
-    """Bodies of the entries from from_pos on that end at or before committed_pos; blank records are passed over.
+    """Yield the bodies of the entries from from_pos on that end at or before committed_pos, skipping blank records.
 
-    from_pos is the start of an entry or the end of the log. Raises CorruptRecord where neither stands.
+    from_pos must be the start of an entry or the end of the log. Raises CorruptRecord where there is neither an entry nor a
+    blank record.
     """
     pos = max(from_pos, files.begin_pos)
     while pos < committed_pos:
@@ -48,6 +51,6 @@ def bodies(files: LedgerFiles, from_pos: int, committed_pos: int) -> Iterator[St
 
 
 def body_at(files: LedgerFiles, physical_offset: int, size: int) -> memoryview | None:
-    """`size` bytes at a physical offset, as a queue unit names them; None when they are not (or no more) there."""
+    """`size` bytes at a physical offset, as referenced by a consume queue unit; None if they are not stored (any longer)."""
     view = files.view(physical_offset)
     return view[:size] if view is not None and 0 < size <= len(view) else None

@@ -1,6 +1,6 @@
-"""Recovery of a ledger: from facts read off its files to where its good entries end. Pure; LedgerFiles follows the plan.
+"""Recovery plan of a ledger: finds where its valid entries end. Pure; `LedgerFiles` supplies the facts and executes the plan.
 
-Source: spec 04 DL-S06, DL-S07, DL-X16.
+Requirements: DL-S06, DL-S07, DL-X16.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SCANNED_FILES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """start: offset of the first byte. head: what stands there, or at the first entry of a log that starts inside the file."""
+    """start: offset of the file's first byte. head: header there, or of the first entry if the log begins within the file."""
 
     start: int
     head: Header | None
@@ -26,7 +26,7 @@ class DataFile:
 
 @dataclass(slots=True)
 class Facts:
-    """What can be read. header_at gives None outside of the files; body_is_good looks at header and body bytes at a pos."""
+    """Input of `plan`. header_at: None outside the files. body_is_good: checks the body that belongs to a header."""
 
     files: Sequence[DataFile]
     file_bytes: int
@@ -37,7 +37,10 @@ class Facts:
 
 @dataclass(slots=True)
 class Plan:
-    """The log is begin_index..end_index and ends at end_pos. index_from: units from here on are written again from `found`."""
+    """The recovered log: begin_index..end_index, ending at byte end_pos.
+
+    index_from: index units from this index on are rewritten from the headers in `found`. stopped_by: why recovery stopped there.
+    """
 
     begin_index: int = -1
     end_index: int = -1
@@ -49,7 +52,7 @@ class Plan:
 
 
 def matches(header: Header | None, unit: IndexUnit | None) -> bool:
-    """Whether an index unit says what the entry says."""
+    """Whether an index unit agrees with the entry's header."""
     return (
         header is not None
         and unit is not None
@@ -59,7 +62,7 @@ def matches(header: Header | None, unit: IndexUnit | None) -> bool:
 
 
 def fault_of(header: Header, pos: int, before: Header | None, file_bytes: int) -> str:
-    """Why this is not the entry that belongs here; empty when it is."""
+    """Why this header is not a valid entry at pos after `before`; empty if it is."""
     if header.magic != ENTRY_MAGIC:
         return "no entry" if header.magic == 0 else f"magic {header.magic}"
     if header.size != ENTRY_HEADER_BYTES + header.body_len or header.body_len <= 0:
@@ -78,7 +81,7 @@ def fault_of(header: Header, pos: int, before: Header | None, file_bytes: int) -
 
 
 def first_file(facts: Facts) -> int:
-    """Number of the file where the scan begins: the third last, or an earlier one whose first entry the index knows."""
+    """Number of the file where the scan begins: the third last, or the nearest earlier one that agrees with the index."""
     number = max(len(facts.files) - SCANNED_FILES, 0)
     while number > 0:
         head = facts.files[number].head
@@ -89,7 +92,7 @@ def first_file(facts: Facts) -> int:
 
 
 def plan(facts: Facts) -> Plan:
-    """Where the good entries end. Raises CorruptRecord when more than one whole file would be dropped (DL-S07)."""
+    """Find where the valid entries end. Raises CorruptRecord if more than one file with entries would be dropped (DL-S07)."""
     made = Plan()
     if not facts.files:
         return made
@@ -125,7 +128,10 @@ def plan(facts: Facts) -> Plan:
 
 
 def _check_loss(facts: Facts, made: Plan) -> None:
-    """Files with entries behind the end: one may have been begun, more means that the middle is damaged."""
+    """Refuse recovery if several files with entries follow the recovered end.
+
+    One such file may be the next file of an interrupted append; more mean damage in the middle of the log.
+    """
     last_kept = made.end_pos - made.end_pos % facts.file_bytes
     dropped = [
         f.start for f in facts.files if f.start > last_kept and f.head is not None and f.head.magic == ENTRY_MAGIC

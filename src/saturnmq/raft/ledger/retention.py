@@ -1,4 +1,7 @@
-"""Which old files of a ledger go. Pure: facts in, a number of files out. Source: spec 04 DL-S09, DL-S10."""
+"""Retention policy of a ledger: how many old data files to delete. Pure.
+
+Requirements: DL-S09, DL-S10.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class RetentionSettings:
-    """reserved_hours: fileReservedTime + 1, at least 1. Ratios are used parts of the disk, 0..1."""
+    """reserved_hours: fileReservedTime + 1, at least 1. Ratios are used fractions of the disk, 0..1."""
 
     delete_hours: tuple[int, ...] = (4,)
     reserved_hours: int = 73
@@ -26,17 +29,17 @@ class RetentionSettings:
 
     @property
     def clean_ratio(self) -> float:
-        """Above it files go whatever their age."""
+        """Above this usage, files are deleted whatever their age."""
         return max(self.force_ratio, FORCE_RATIO_MIN)
 
     @property
     def full_ratio(self) -> float:
-        """Above it the disk counts as full, appends are answered 415."""
+        """Above this usage, the disk counts as full and appends are refused with 415."""
         return min(self.clean_ratio + FULL_ABOVE_FORCE, FULL_RATIO_MAX)
 
 
 class Disk(Enum):
-    """How full it is."""
+    """State of the disk, by usage."""
 
     FINE = "fine"
     CHECK = "check"
@@ -45,7 +48,7 @@ class Disk(Enum):
 
 
 def disk_state(settings: RetentionSettings, used_ratio: float) -> Disk:
-    """The state for a used part of the disk; one without a size (negative) is fine."""
+    """The state for a used fraction of the disk; a negative ratio (disk of unknown size) is FINE."""
     if used_ratio > settings.full_ratio:
         return Disk.FULL
     if used_ratio > settings.clean_ratio:
@@ -56,9 +59,10 @@ def disk_state(settings: RetentionSettings, used_ratio: float) -> Disk:
 def files_to_delete(
     settings: RetentionSettings, modified_ms: Sequence[int], *, now_ms: int, hour: int, disk: Disk
 ) -> int:
-    """How many of the oldest files go now; modified_ms of each file, oldest first. The last one never goes.
+    """How many of the oldest files to delete now; modified_ms: of each file, oldest first. The last file is always kept.
 
-    In the hour of deleteWhen, or when the disk is fuller than the check ratio, the old ones; forced, any.
+    Expired files are deleted in the hours of deleteWhen, or when disk usage is above the check ratio; above the clean ratio, if
+    forced deletion is enabled, files of any age.
     """
     forced = settings.force_enabled and disk in (Disk.CLEAN, Disk.FULL)
     if not forced and hour not in settings.delete_hours and disk is Disk.FINE:

@@ -1,7 +1,10 @@
-"""Reads a member's whole ledger again, slowly, and gets what is damaged from the leader. Source: DUR-08, DUR-10; G06.
+"""Background scrub: re-reads a member's whole ledger slowly and repairs damaged entries from the leader.
 
-Damage in an entry that nobody reads would be found when the other copies are gone. An entry is the same bytes on every member,
-so a good copy of it is put where the damaged one lies. A leader that finds damage hands the leadership over first.
+Without it, damage in an entry that no client reads would be found only after the other copies have been deleted. An entry has the
+same bytes on every member, so the leader's copy overwrites the damaged one. A leader that finds damage transfers the leadership
+first. `step` runs on the event loop.
+
+Requirements: DUR-08, DUR-10.
 """
 
 from __future__ import annotations
@@ -23,17 +26,17 @@ log = logging.getLogger(__name__)
 
 STEP_MS: Final = 100
 STEP_BYTES_MIN: Final = 8192
-FIRST_PASS_AFTER_MS: Final = 60_000  # the start has looked at the last files
+FIRST_PASS_AFTER_MS: Final = 60_000  # recovery has just checked the last files
 NEXT_PASS_AFTER_MS: Final = 3_600_000
 TRY_AGAIN_MS: Final = 1_000
-LEADERLESS_MAX: Final = 10  # election timeouts without a leader until a member stands in spite of its damage
+LEADERLESS_MAX: Final = 10  # election timeouts without a leader after which a damaged member stands for election anyway
 DAY_MS: Final = 86_400_000
 
 Send = Callable[[str, Request, int, Callable[[Response | None], None]], None]
 
 
 class Scrub:
-    """next_ms: when the next step is due. send asks a member; hand_over(peer) asks this member's core to make that one leader."""
+    """next_ms: when the next step is due. send: sends a request to a member. hand_over(peer): transfers the leadership to it."""
 
     def __init__(
         self,
@@ -46,27 +49,27 @@ class Scrub:
         self.next_ms = now_ms + FIRST_PASS_AFTER_MS
         self.passes = 0
         self.repaired = 0
-        self._mends = -1  # the entry that ended this member's part before its last start; -1: none
+        self._mends = -1  # index of the entry that made this member fail before its last start; -1: none
         self._leaderless_since_ms = -1
         self._settings = settings
         self._files = files
         self._send = send
         self._hand_over = hand_over
         self._index = -1
-        self._asked = -1  # the entry that the leader was asked for; -1: none
+        self._asked = -1  # index of the entry requested from the leader; -1: none
         self._told = -1
         self._tries = 0
 
     def mend_first(self, index: int) -> None:
-        """Begin at once, at this entry. -1: nothing to mend."""
+        """Begin at once, with this entry; -1: nothing to repair."""
         if index >= 0:
             self._mends = self._index = index
             self.next_ms = 0
 
     def keeps_from_standing(self, now_ms: int, node: Node) -> bool:
-        """Whether others should lead: as a leader this member would read the damage, and fail, once more.
+        """Whether this member should not stand for election: as leader it would read the damaged entry and fail again.
 
-        Not for ever: nobody could be elected where a majority is damaged.
+        Limited by LEADERLESS_MAX, because no member could be elected if a majority is damaged.
         """
         state = node.state
         if self._mends < 0 or len(state.peers) == 1:
@@ -77,19 +80,19 @@ class Scrub:
 
     @property
     def due_ms(self) -> int:
-        """When `step` has something to do, if nothing else happens."""
+        """When the next `step` is due, in ms; NEVER if scrubbing is off."""
         return NEVER if self._settings.scrub_days <= 0 and self._mends < 0 else self.next_ms
 
     def step(self, now_ms: int, node: Node) -> None:
-        """Look at a few committed entries, when it is time. To be called often, on the loop, while no cut is under way."""
+        """Check a few committed entries if a step is due. Call it often, on the event loop, but not during a truncation."""
         if now_ms < self.next_ms or self._asked >= 0 or (self._settings.scrub_days <= 0 and self._mends < 0):
             return
         self.next_ms = now_ms + STEP_MS
         files, last = self._files, min(node.state.committed, self._files.end_index)
         if not files.begin_index <= self._mends <= files.end_index:
-            self._mends = -1  # gone meanwhile
+            self._mends = -1  # deleted in the meantime
         if self._mends > last:
-            return  # a leader says soon that it is committed
+            return  # not known to be committed yet; the leader will report it soon
         self._index = max(self._index, files.begin_index, 0)
         span_bytes = files.end_pos - files.begin_pos
         left_bytes = max(span_bytes * STEP_MS // (max(self._settings.scrub_days, 1) * DAY_MS), STEP_BYTES_MIN)
@@ -111,7 +114,7 @@ class Scrub:
             self.next_ms = now_ms + NEXT_PASS_AFTER_MS
 
     def _damage(self, now_ms: int, node: Node, error: SaturnError) -> None:
-        """Stay at this entry until it is good again, where there is a member to get it from."""
+        """Start the repair of the current entry and stay at it until it is repaired; without peers, skip it."""
         self.next_ms = now_ms + TRY_AGAIN_MS
         state, index = node.state, self._index
         if self._told != index:
@@ -157,6 +160,6 @@ class Scrub:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Nothing more can be done for this entry; the next pass comes to it again."""
+        """Skip an entry that cannot be repaired now; the next pass tries again."""
         self._index += 1
         self._told = self._mends = -1

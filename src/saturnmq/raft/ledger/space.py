@@ -1,4 +1,7 @@
-"""How full the disks of a member are: that of its own folder and those of its data files. Source: spec 04 DL-S10, DL-S13."""
+"""Disk usage of a member: of its own folder and of its data folders.
+
+Requirements: DL-S10, DL-S13.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ UNKNOWN = -1.0
 
 
 def used_ratio(folder: Path) -> float:
-    """The used part, 0..1, of the disk that holds a folder, or will hold it once it is made; negative: it has no size.
+    """The used fraction, 0..1, of the disk that holds a folder, or will hold it once created; UNKNOWN if it has no size.
 
     Raises OSError.
     """
@@ -21,17 +24,20 @@ def used_ratio(folder: Path) -> float:
 
 
 def member_ratio(folder: Path, data_folders: Sequence[Path], read_only: Collection[Path]) -> float:
-    """The used part that decides what a member deletes and whether it takes appends: the fuller one of two.
+    """The disk usage that controls retention and admission of appends: the higher of two.
 
-    folder holds index, term and checkpoint. Of the data folders that take new files the emptiest counts, because one with
-    room is enough for the next file. Raises OSError.
+    One is the usage of `folder`, which holds index, term and checkpoint. The other is the lowest usage of the data folders that
+    accept new files, because one folder with space is enough for the next file. Raises OSError.
     """
     growing = [data for data in data_folders if data not in read_only] or list(data_folders)
     return max(used_ratio(folder), min(map(used_ratio, growing), default=UNKNOWN))
 
 
 def takes_files(folder: Path, data_folders: Sequence[Path], read_only: Collection[Path], limit: float) -> bool:
-    """Whether new data files go there: one among several that is fuller than `limit` is passed over (DL-S13). Raises OSError."""
+    """Whether new data files may be created in a folder (DL-S13). Raises OSError.
+
+    Not in a read-only folder, and not in one of several whose usage is above `limit`.
+    """
     if folder in read_only:
         return False
     return len(data_folders) < 2 or not folder.is_dir() or used_ratio(folder) <= limit

@@ -1,6 +1,6 @@
-"""The two small files of a ledger: `currterm` with term and vote, `checkpoint` with the committed index.
+"""The two state files of a ledger: `currterm` with term and vote, `checkpoint` with the last stored and committed index.
 
-Source: spec 04 section 5.4, DL-M01, DL-Q07, DL-X01, DUR-11.
+Requirements: DL-M01, DL-Q07, DL-X01, DUR-11. Format: docs/spec/04-dledger.md section 5.4.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from saturnmq.store.files.state_file import StateFile
 
 
 class TermFile:
-    """Term and vote, on disk when `write` returns."""
+    """The file `currterm`; durable when `write` returns."""
 
     def __init__(self, folder: Path, disk: Disk | None = None) -> None:
         self._file = StateFile(folder / "currterm", disk)
 
     def write(self, state: HardState) -> None:
-        """Replace them: temporary file, fsync, rename, fsync of the folder. Raises StoreError."""
+        """Replace term and vote atomically: temporary file, fsync, rename, fsync of the folder. Raises StoreError."""
         self._file.write(format_term(state))
 
     def read(self, *, ledger_is_empty: bool, force: bool = False) -> HardState:
-        """Term and vote; term 0 and no vote for a new member.
+        """Read term and vote; term 0 and no vote for a new member.
 
-        From the backup the next term without a vote: the file was one write further, a vote in the backup's term may be lost.
-        Raises CorruptRecord for a ledger with entries and without any term, unless force.
+        If only the backup can be read, returns its term plus 1 and no vote: the lost file was one write ahead, so a vote in the
+        backup's term may be lost. Raises CorruptRecord if the ledger has entries but no term can be read, unless force is set.
         """
         data = self._read(self._file.path)
         if data is not None:
@@ -54,17 +54,17 @@ class TermFile:
 
 
 class CheckpointFile:
-    """What was committed some seconds ago. A hint: the leader tells the rest (DL-Q07)."""
+    """The file `checkpoint`: last stored and committed index, seconds old. The leader reports newer commits (DL-Q07)."""
 
     def __init__(self, folder: Path, disk: Disk | None = None) -> None:
         self._file = StateFile(folder / "checkpoint", disk)
 
     def write(self, checkpoint: LedgerCheckpoint) -> None:
-        """Raises StoreError."""
+        """Replace the checkpoint atomically. Raises StoreError."""
         self._file.write(format_checkpoint(checkpoint))
 
     def read(self) -> LedgerCheckpoint:
-        """Nothing committed when there is no file that can be read."""
+        """Read the checkpoint; -1 for both indexes if there is no readable file."""
         try:
             return self._file.read(parse_checkpoint) or LedgerCheckpoint()
         except SaturnError:

@@ -1,7 +1,8 @@
-"""A file that its process did not live to allocate: the last one of its kind, too short, and nothing in it.
+"""Removes files whose allocation a crash interrupted: the last file of its kind, shorter than its full size and all zeros.
 
-A file has its full length on disk before anything is written to it, so what was ever used is never short: that would be damage.
-Source: spec 04 DL-S05; DUR-09, DUR-20.
+A file has its full size on disk before anything is written to it, so a short file never held data; a short file that did is damage.
+
+Requirements: DL-S05, DUR-09, DUR-20.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ _CHUNK_BYTES: Final = 1_048_576
 
 
 def drop_unborn_index(index: MappedFiles, disk: Disk) -> None:
-    """Remove such an index file. What it may have held is written again from the data. To be called before `load`."""
+    """Remove such an index file, before `index.load`. Its units, if it had any, are rebuilt from the data files."""
     path = _unborn(index)
     if path is not None:
         _drop(path, disk)
 
 
 def drop_unborn_data(data: MappedFiles, index: MappedFiles, disk: Disk) -> None:
-    """Remove such a data file, unless the index, which is loaded, knows an entry in it: then it lost that entry and stays."""
+    """Remove such a data file, unless the (loaded) index has an entry in it: then the file is damaged and stays."""
     path = _unborn(data)
     if path is not None and _indexed_to(index) <= int(path.name):
         _drop(path, disk)
@@ -41,7 +42,7 @@ def _unborn(files: MappedFiles) -> Path | None:
 
 
 def _indexed_to(index: MappedFiles) -> int:
-    """Where the last entry that the index knows ends; -1: it knows none."""
+    """End position of the last entry in the index; -1 if the index is empty."""
     for file in reversed(index.files):
         for stop in range(file.size_bytes, 0, -_CHUNK_BYTES):
             start = max(stop - _CHUNK_BYTES, 0)

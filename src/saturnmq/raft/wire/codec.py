@@ -1,8 +1,7 @@
-"""DLedger's request codes and JSON bodies, both directions.
+"""Codec of DLedger's requests and responses: request codes and JSON bodies.
 
-Rules of this file: bytes in, messages out, and back. Keys are sorted, absent values are left out, enums are written by name, bytes
-as base64; unknown keys are ignored, an unknown enum name is None. Any bytes either parse or raise BodyError.
-Source: spec 04 section 4.
+Encoding: keys are sorted, absent values omitted, enums written by name, bytes as base64. Decoding: unknown keys are ignored, an
+unknown enum name is None. Any bytes either parse or raise BodyError. Wire facts: docs/spec/04-dledger.md section 4.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ try:
     def _dumps(fields: dict[str, Any]) -> bytes:
         return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
 
-except ImportError:  # orjson is a default dependency, never a required one (PKG-04)
+except ImportError:  # orjson is a default dependency, but optional (PKG-04)
 
     def _dumps(fields: dict[str, Any]) -> bytes:
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
 
 
 class DLedgerCode(IntEnum):
-    """Request codes. The header code of a response is always 200, the result stands in its body."""
+    """Request codes. The header code of a response is always 200; the result code is in its body."""
 
     METADATA = 50000
     APPEND = 50001
@@ -75,7 +74,7 @@ _COMMON: Final = {
     "remote_id": "remoteId",
     "term": "term",
 }
-# Class of the message -> attribute -> JSON key, beyond the common ones. PUSH requests have functions of their own.
+# Class of the message -> attribute -> JSON key, in addition to the common ones. PUSH requests have their own functions.
 _FIELDS: Final[dict[type[Message], dict[str, str]]] = {
     VoteRequest: {"ledger_end_index": "ledgerEndIndex", "ledger_end_term": "ledgerEndTerm"},
     VoteResponse: {"vote_result": "voteResult"},
@@ -110,7 +109,7 @@ _CODES: Final = {request: code for code, (request, _) in _EXCHANGES.items()}
 
 
 class UnsupportedRequest(RemoteProtocolError):
-    """A request code that this side does not serve; PULL is one of them, as in the original."""
+    """A request code that is not served; PULL is one of them, as in DLedger."""
 
 
 def code_of(request: Request) -> DLedgerCode:
@@ -122,7 +121,7 @@ def code_of(request: Request) -> DLedgerCode:
 
 
 def encode(message: Request | Response) -> bytes:
-    """The JSON body of a message."""
+    """Encode a message as JSON."""
     if isinstance(message, PushRequest):
         return _dumps(_push_fields(message))
     fields = {}
@@ -164,7 +163,7 @@ def _entry_fields(entry: Entry) -> dict[str, Any]:
 
 
 def _push_fields(push: PushRequest) -> dict[str, Any]:
-    """The keys after `type` are written by the original but never read."""
+    """The JSON fields of a push. DLedger writes the keys after `type` but never reads them."""
     entries = push.entries
     fields: dict[str, Any] = {
         "code": int(push.code),
@@ -191,7 +190,7 @@ def _push_fields(push: PushRequest) -> dict[str, Any]:
 
 
 def decode_request(code: int, body: bytes | None) -> Request:
-    """The request in a body. Raises BodyError, UnsupportedRequest."""
+    """Decode a request. Raises BodyError, UnsupportedRequest."""
     cls = _exchange(code)[0]
     if cls is PushRequest:
         return _decode_push(_object(body))
@@ -199,7 +198,7 @@ def decode_request(code: int, body: bytes | None) -> Request:
 
 
 def decode_response(code: int, body: bytes | None) -> Response:
-    """The answer to a request of this code. Raises BodyError."""
+    """Decode the response to a request with this code. Raises BodyError."""
     return _decode(_exchange(code)[1], body)  # type: ignore[no-any-return]
 
 
@@ -245,12 +244,12 @@ def _text(key: str, value: Any) -> str:
 def _bytes(key: str, value: Any) -> bytes:
     try:
         return binascii.a2b_base64(_text(key, value), strict_mode=True)
-    except ValueError as error:  # binascii.Error is one
+    except ValueError as error:  # binascii.Error is a ValueError
         raise BodyError(f"{key} is not base64: {error}") from None
 
 
 def _vote_result(key: str, value: Any) -> VoteResult | None:
-    """None for a name that is not known, such as the two underscores of 0.1 (spec 04 section 1)."""
+    """None for an unknown name, such as DLedger 0.1's REJECT_ALREADY__HAS_LEADER (two underscores)."""
     return VoteResult.__members__.get(_text(key, value))
 
 
@@ -261,7 +260,7 @@ def _entries(key: str, value: Any) -> tuple[Entry, ...]:
 
 
 def _entry(key: str, value: Any) -> Entry:
-    """An entry as it was sent: its size is what the sender says, a comparison needs it. CRCs are ignored (DL-F07)."""
+    """Decode an entry as sent. The size is the sender's, because COMPARE compares it; CRCs are ignored (DL-F07)."""
     if type(value) is not dict:
         raise BodyError(f"{key} must be an object")
     get = value.get
@@ -300,7 +299,7 @@ _READERS: Final[dict[str, Callable[[str, Any], Any]]] = {
 
 
 def _decode_push(fields: Mapping[str, Any]) -> PushRequest:
-    """A body with a non-empty `batchEntry` is a batch, whatever `batch` says."""
+    """Decode a push. A body with a non-empty `batchEntry` is a batch, whatever the field `batch` says."""
     values = {
         attribute: _reader(attribute)(key, fields[key])
         for attribute, key in _COMMON.items()

@@ -1,8 +1,8 @@
-"""Pushes between members of ours: an APPEND with its entries as they are stored, and the answer to it.
+"""Binary form of APPEND pushes between SaturnMQ members: the entries as stored on disk, and the response to such a push.
 
-A member of the original never sees this form. The leader's COMPARE, TRUNCATE and COMMIT carry the ext field OFFER, an answer of
-ours repeats it, and only then, until a call to that member fails, are its entries sent so. What is said is DLedger's, and so are
-code and framing; see raft/wire/codec.py for what everyone reads. Any bytes either parse or raise BodyError.
+Java members never receive this form. The leader's COMPARE, TRUNCATE and COMMIT carry the ext field OFFER and a SaturnMQ member
+repeats it in its response; only then, and until a call to that member fails, APPENDs to it use this form. Semantics, request code
+and framing are DLedger's; raft/wire/codec.py has the JSON form that all members read. Any bytes either parse or raise BodyError.
 """
 
 # APPEND, big-endian. A JSON body begins with `{` or white space, never with FORM.
@@ -14,9 +14,9 @@ code and framing; see raft/wire/codec.py for what everyone reads. Any bytes eith
 #   14  i64   commit_index
 #   22  u8x4  lengths       of the four texts
 #   26  ...   texts         group, leader_id, local_id, remote_id, UTF-8
-#    .  ...   entries       as raft/ledger/layout.py has them: 48 bytes and the body, one behind the other
+#    .  ...   entries       consecutive, as in raft/ledger/layout.py: 48 bytes and the body
 #
-# Answer:
+# Response:
 #    0  u8    form          2
 #    1  u8    kind          2
 #    2  i32   code
@@ -47,12 +47,12 @@ _NO_INDEX: Final = -1
 
 
 def is_plain(body: bytes | None) -> bool:
-    """Whether a body has this form, and not JSON."""
+    """Whether a body has the binary form instead of JSON."""
     return bool(body) and body[0] == FORM  # type: ignore[index]
 
 
 def encode_push(push: PushRequest) -> bytes | None:
-    """The body of an APPEND; None where this form cannot say it."""
+    """Encode an APPEND; None if this form cannot represent it (another kind of push, or a text over 255 bytes)."""
     texts = [(text or "").encode() for text in (push.group, push.leader_id, push.local_id, push.remote_id)]
     lengths = [len(text) for text in texts]
     if push.kind is not PushKind.APPEND or max(lengths) > _TEXT_BYTES_MAX:
@@ -62,7 +62,7 @@ def encode_push(push: PushRequest) -> bytes | None:
 
 
 def decode_push(body: bytes) -> PushRequest:
-    """The APPEND in a body. Raises BodyError."""
+    """Decode an APPEND. Raises BodyError."""
     try:
         _, kind, count, term, commit_index, *lengths = _PUSH_HEAD.unpack_from(body)
     except struct.error:
@@ -89,7 +89,7 @@ def _text(data: bytes) -> str:
 
 
 def _entries(body: bytes, at: int, count: int) -> tuple[Entry, ...]:
-    """Exactly count entries up to the end of the body."""
+    """Decode exactly count entries, which must end at the end of the body."""
     found: list[Entry] = []
     unpack, end = HEADER.unpack_from, len(body)
     while len(found) < count:
@@ -107,7 +107,7 @@ def _entries(body: bytes, at: int, count: int) -> tuple[Entry, ...]:
 
 
 def encode_answer(answer: PushResponse) -> bytes:
-    """The answer's body."""
+    """Encode a response."""
     index = answer.index if answer.index is not None else _NO_INDEX
     return _ANSWER_BODY.pack(
         FORM, _ANSWER, answer.code, answer.term, index, answer.count, answer.begin_index, answer.end_index
@@ -115,7 +115,7 @@ def encode_answer(answer: PushResponse) -> bytes:
 
 
 def decode_answer(body: bytes) -> PushResponse:
-    """The answer in a body. Raises BodyError."""
+    """Decode a response. Raises BodyError."""
     if len(body) != _ANSWER_BODY.size:
         raise BodyError(f"an answer to a push has {_ANSWER_BODY.size} bytes, not {len(body)}")
     _, kind, code, term, index, count, begin, end = _ANSWER_BODY.unpack(body)
