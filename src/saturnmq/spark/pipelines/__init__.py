@@ -1,6 +1,9 @@
-"""Pipelines over topics and lakes: `saturnmq spark NAME ...`, each a module with `build(spark, conf)`. Source: spec 06 section 7.
+"""Pipelines over topics and data lakes: `saturnmq spark NAME ...`, one module each with `build(spark, conf)`.
 
-A module is also the script argument of spark-submit. Run again, a pipeline changes nothing or completes what was cut off.
+A module is also the script argument of spark-submit. Every pipeline may be killed and run again: it changes nothing or completes
+the interrupted run.
+
+Requirements: PIP-01, PIP-02, PIP-04.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ NAMES: Final = ("export", "replay", "trace", "stats", "audit", "dlq", "files", "
 
 
 def pipeline(name: str) -> Pipeline[Any]:
-    """The pipeline of that name. Raises ConfigError with the names there are."""
+    """Return the pipeline of that name. Raises ConfigError listing the valid names."""
     from saturnmq.protocol.errors import ConfigError
 
     if name not in NAMES:
@@ -26,7 +29,7 @@ def pipeline(name: str) -> Pipeline[Any]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `NAME OPTIONS...`, `pack`, or `--check`; the exit code of PIP-05."""
+    """Run `NAME OPTIONS...`, `pack`, or `--check`; return the exit code of PIP-05."""
     from saturnmq.spark.pipelines import running
 
     if list(argv[:1]) == ["--check"]:

@@ -1,8 +1,10 @@
-"""Audit of loss and repetition: what was produced against what is stored and consumed. Source: PIP-12.
+"""Audit of loss and duplication: compares what was produced with what is stored and consumed.
 
-In: table `messages` (export or files); table `trace_events` (trace) or a send log, JSON lines of msg_id, topic, ts (ms), for
-what was produced; `trace_events` for what was consumed. Out: audit_daily, lost, dup, offset_gaps, and with --replica replica_diff,
-queue ranges whose bodies differ between two lakes. Every count is exact.
+In: table `messages` (export or files); for what was produced, table `trace_events` (trace) or a send log, JSON lines of msg_id,
+topic, ts (ms); for what was consumed, `trace_events`. Out: audit_daily, lost, dup, offset_gaps, and with --replica
+replica_diff, queue ranges whose bodies differ between two lakes. Every count is exact.
+
+Requirements: PIP-12.
 """
 
 from __future__ import annotations
@@ -34,12 +36,15 @@ REPLICA: Final = (
 SENT: Final = "uniq_key string, topic string, produced_at timestamp"
 CONSUMED: Final = "uniq_key string"
 RANGE_OFFSETS: Final = 1000
-ROWS_MAX: Final = 100_000  # of a table with a row per topic and day
+ROWS_MAX: Final = 100_000  # limit for a table with a row per topic and day
 
 
 @dataclass(frozen=True)
 class AuditConf(Conf):
-    """send_log: JSON lines of what was produced, in place of trace_events. replica: another lake with the same messages."""
+    """send_log: JSON lines of what was produced, instead of trace_events.
+
+    replica: another lake that should hold the same messages.
+    """
 
     send_log: str | None = None
     replica: str | None = None
@@ -51,7 +56,7 @@ class AuditConf(Conf):
 
 
 def sent_of(spark: SparkSession, conf: AuditConf) -> DataFrame:
-    """What producers say they sent: one row per message id."""
+    """Return what producers report as sent: one row per message id."""
     if conf.send_log:
         log = spark.read.schema("msg_id string, topic string, ts bigint").json(conf.send_log)
         return log.select(f.col("msg_id").alias("uniq_key"), "topic", f.timestamp_millis("ts").alias("produced_at"))
@@ -62,7 +67,7 @@ def sent_of(spark: SparkSession, conf: AuditConf) -> DataFrame:
 
 
 def consumed_of(spark: SparkSession, conf: AuditConf) -> DataFrame:
-    """Message ids that a consumer was done with."""
+    """Return the message ids that a consumer processed successfully."""
     if not lake.exists(conf.events):
         return spark.createDataFrame([], CONSUMED)
     after = spark.read.parquet(conf.events).where("type = 'SubAfter' and success")
@@ -70,13 +75,13 @@ def consumed_of(spark: SparkSession, conf: AuditConf) -> DataFrame:
 
 
 def dup(messages: DataFrame) -> DataFrame:
-    """Message ids that are stored more than once in a topic."""
+    """Return message ids that are stored more than once in a topic."""
     counted = messages.groupBy("topic", "uniq_key").agg(f.count("*").alias("n"))
     return counted.where("uniq_key is not null and n > 1").select("topic", "uniq_key", "n")
 
 
 def lost(sent: DataFrame, messages: DataFrame) -> DataFrame:
-    """Message ids that a producer was told are stored, and that are not."""
+    """Return message ids that were acknowledged to a producer and are not stored."""
     first = sent.groupBy("uniq_key", "topic").agg(f.min("produced_at").alias("produced_at"))
     return first.join(messages.select("uniq_key").distinct(), "uniq_key", "left_anti").select(
         "uniq_key", "topic", "produced_at"
@@ -88,7 +93,7 @@ def _queue() -> Any:
 
 
 def offset_gaps(messages: DataFrame) -> DataFrame:
-    """Queue offsets [from, to) that are missing between two that are there."""
+    """Return queue offsets [from, to) that are missing between two existing ones."""
     places = messages.select(*lake.PLACE).distinct()
     ahead = places.withColumn("next", f.lead("queue_offset").over(_queue())).where("next > queue_offset + 1")
     return ahead.select("topic", "broker_name", "queue_id", f.expr("queue_offset + 1").alias("from_offset"),
@@ -96,9 +101,9 @@ def offset_gaps(messages: DataFrame) -> DataFrame:
 
 
 def audit_daily(sent: DataFrame, messages: DataFrame, consumed: DataFrame) -> DataFrame:
-    """Counts per topic and day. The day of a message is that of its sending, where that is known, else of its storing.
+    """Return counts per topic and day: the day a message was sent, where known, else the day it was stored.
 
-    out_of_order: messages stored at a time before that of their predecessor in the queue.
+    out_of_order: messages whose store time is earlier than that of their predecessor in the queue.
     """
     before = f.lag("store_ts").over(_queue())
     ordered = messages.select("topic", "uniq_key", "store_ts", f.expr("0").alias("zero"),
@@ -122,7 +127,7 @@ def audit_daily(sent: DataFrame, messages: DataFrame, consumed: DataFrame) -> Da
 
 
 def replica_diff(messages: DataFrame, replica: DataFrame) -> DataFrame:
-    """Queue ranges whose messages differ, by the CRC of their bodies."""
+    """Return queue ranges whose messages differ, by the CRC of their bodies."""
 
     def summed(rows: DataFrame, name: str) -> DataFrame:
         begin = f.floor(f.col("queue_offset") / RANGE_OFFSETS) * RANGE_OFFSETS
@@ -142,12 +147,12 @@ def _messages(spark: SparkSession, path: str) -> DataFrame:
 
 
 def build(spark: SparkSession, conf: AuditConf) -> DataFrame:
-    """Table `audit_daily`."""
+    """Return table `audit_daily`."""
     return audit_daily(sent_of(spark, conf), _messages(spark, conf.table("messages")), consumed_of(spark, conf))
 
 
 def run(spark: SparkSession, conf: AuditConf, step: Callable[[str], Any]) -> Outcome:
-    """The whole run."""
+    """Run the pipeline: write all tables and the report."""
     messages, sent = _messages(spark, conf.table("messages")), sent_of(spark, conf)
     tables = {"audit_daily": build(spark, conf), "lost": lost(sent, messages), "dup": dup(messages),
               "offset_gaps": offset_gaps(messages)}  # fmt: skip
@@ -177,7 +182,7 @@ def _samples(spark: SparkSession, conf: AuditConf, counts: dict[str, int]) -> di
 
 
 def figures(daily: list[dict[str, Any]]) -> list[report.Figure]:
-    """Charts of the report."""
+    """Return the charts of the report."""
     names = [f"{row['topic']} {row['date']}" for row in daily]
     flow = {name: [row[name] for row in daily] for name in ("produced", "stored", "consumed")}
     faults = {name: [row[name] for row in daily] for name in ("lost", "dup", "out_of_order")}
@@ -185,7 +190,7 @@ def figures(daily: list[dict[str, Any]]) -> list[report.Figure]:
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    """Its own options."""
+    """Add the pipeline's own options."""
     p.add_argument(
         "--send-log", metavar="FILE", help="what was produced, JSON lines of msg_id, topic, ts; default trace_events"
     )
@@ -194,7 +199,7 @@ def options(p: argparse.ArgumentParser) -> None:
 
 
 def conf_of(args: argparse.Namespace) -> AuditConf:
-    """From the command line."""
+    """Build the configuration from the command line."""
     return AuditConf(
         **running.common(args), send_log=args.send_log, replica=args.replica, trace_table=args.trace_events
     )

@@ -1,7 +1,9 @@
-"""What brokers count, asked over the network as ticks: one row per topic, group and broker. No pyspark needed.
+"""Collects broker counters over the network as ticks: one row per topic, group and broker.
 
-Source: PIP-11, EXP-05. Asked are 202 and 208, which both brokers know, 315 for bytes where it is answered, and 28 for the runtime
-information of every broker, slaves too.
+Requests: 202 and 208, which SaturnMQ and Apache RocketMQ both support, 315 for bytes where supported, and 28 for the runtime
+information of every broker, slaves included. Does not import pyspark.
+
+Requirements: PIP-11, EXP-05.
 """
 
 from __future__ import annotations
@@ -22,15 +24,15 @@ from saturnmq.spark.planning import is_system_topic
 
 logger = logging.getLogger(__name__)
 PRODUCER_GROUP: Final = "SATURN_STATS_PRODUCER"
-AT_ONCE: Final = 16  # topics asked for at the same time
+AT_ONCE: Final = 16  # topics queried concurrently
 
 
 @dataclass(frozen=True)
 class Tick:
-    """Counters at one time. ts: Unix ms. group "" is the producers' side: total counts messages stored, else those consumed.
+    """Counters at one time. ts: Unix ms. group "" is the producer side: total counts messages stored, else messages consumed.
 
-    bytes: stored in the last minute, where the broker says. lag: messages behind; lag_s: age of the last one consumed of a queue
-    that is behind. fail: messages in the dead letter topic of the group so far.
+    bytes: stored in the last minute, where the broker reports it. lag: unread messages; lag_s: age of the last message
+    consumed, of the queues with a lag (the oldest). fail: messages in the group's dead-letter topic so far.
     """
 
     ts: int
@@ -57,7 +59,7 @@ class RuntimeInfo:
 
 
 def decode_tick(text: bytes) -> Tick:
-    """A tick out of JSON. Raises ValueError naming what is wrong."""
+    """Parse a tick from JSON. Raises ValueError naming what is wrong."""
     value = json.loads(text)
     if not isinstance(value, dict):
         raise ValueError("a tick is a JSON object")
@@ -81,12 +83,15 @@ def decode_tick(text: bytes) -> Tick:
 
 
 def encode_tick(tick: Tick) -> bytes:
-    """A tick as JSON."""
+    """Return a tick as JSON."""
     return json.dumps(asdict(tick)).encode()
 
 
 def collect(options: Connection, now_ms: int) -> list[Tick]:
-    """A tick for every topic, and every group of it, of every broker. A broker that does not answer is left out, with a warning."""
+    """Return a tick for every topic, and for each of its groups, of every broker.
+
+    A broker that does not answer is skipped with a warning.
+    """
     with linked(options) as link:
         return link.run(_collect(link, now_ms))
 
@@ -113,7 +118,10 @@ async def _collect(link: Link, now_ms: int) -> list[Tick]:
 
 
 def runtime_info(options: Connection, now_ms: int) -> list[RuntimeInfo]:
-    """All entries of code 28 of every broker of the cluster. A broker that does not answer is left out, with a warning."""
+    """Return all entries of request code 28 of every broker of the cluster.
+
+    A broker that does not answer is skipped with a warning.
+    """
     with linked(options) as link:
         return link.run(_runtime_info(link, now_ms))
 
@@ -159,7 +167,7 @@ async def _topic(link: Link, topic: str, now_ms: int) -> list[Tick]:
 
 
 async def _ask(link: Link, address: str, code: RequestCode, **ext: str) -> bytes | None:
-    """The body, None when the broker refuses."""
+    """Return the response body, None when the broker rejects the request."""
     answer = await link.core.remote.call(address, Command(code, ext=ext), link.core.settings.api_timeout_ms)
     return (answer.body or b"{}") if answer.code == ResponseCode.SUCCESS else None
 
@@ -204,7 +212,7 @@ async def _bytes(link: Link, address: str, topic: str) -> int | None:
 
 
 def publish(options: Connection, topic: str, bodies: list[tuple[bytes, str]]) -> None:
-    """Send messages with a key each. Raises what the client raises."""
+    """Send messages, each with one key. Raises the client's errors."""
 
     async def send(link: Link) -> None:
         async with link.client.producer(PRODUCER_GROUP) as producer:

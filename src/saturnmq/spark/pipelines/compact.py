@@ -1,11 +1,14 @@
-"""Compaction: the many small files of closed hours become few large ones. Source: PIP-07.
+"""Compaction: merges the many small files of closed hours into few large ones.
 
-In: a table of the lake with folders `date=.../hour=...`, such as `messages`. Out: the same table with the same rows. It is made
-beside the old one, of links to the files that stay and of the new ones, and both change places in one step of the file system: a
-reader that goes by Spark's log sees the old or the new table, and so does one that opens every file that the folders name. A query
-that had begun before may miss a file and fail saying so; it never returns another number of rows. Only libraries that list folders
-and pass over a file that went away since (Arrow does) may leave one out, in the microseconds between its name and its size; that is
-theirs in any folder that changes. What a killed export left unfinished is not taken over.
+In: a table of the lake with folders `date=.../hour=...`, such as `messages`. Out: the same table with the same rows. The new table
+is built beside the old one, from hard links to unchanged files and from the merged files, and both folders are exchanged in one
+file-system operation. A reader that follows Spark's log, or that opens every file that the folders list, sees either the old or
+the new table. A query that had started before may miss a file and fail with that error; it never returns a different number of
+rows. Only libraries that list folders and skip a file that disappeared meanwhile (Arrow does) may omit one, in the microseconds
+between listing it and reading its size; they do so in any folder that changes. Files that a killed export left unfinished are not
+taken over.
+
+Requirements: PIP-07.
 """
 
 from __future__ import annotations
@@ -32,13 +35,16 @@ from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
 
 TARGET: Final = "256m"
 CLOSED_AFTER: Final = "15m"
-_EXCHANGE: Final = 2  # renameat2: the two names change places
+_EXCHANGE: Final = 2  # flag of renameat2: exchange the two names
 _AT_CWD: Final = -100
 
 
 @dataclass(frozen=True)
 class CompactConf(Conf):
-    """What to compact. target_bytes: of a new file, which has up to twice as many; closed_ms: age of an hour, from its end on."""
+    """What to compact.
+
+    target_bytes: target size of a new file, which may reach twice that; closed_ms: time since the end of an hour.
+    """
 
     path: str = ""
     target_bytes: int = 256 << 20
@@ -56,7 +62,7 @@ class Group:
 
 
 def groups(table: Path, files: list[Path], closed: datetime, target_bytes: int) -> list[Group]:
-    """The folders of hours that ended by `closed` and have more files than they need."""
+    """Return the folders of hours that ended by `closed` and have more files than necessary."""
     by_folder: dict[Path, list[Path]] = {}
     for path in files:
         by_folder.setdefault(path.parent, []).append(path)
@@ -85,7 +91,7 @@ def _hour_end(folder: Path) -> datetime | None:
 
 
 def merged(spark: SparkSession, table: Path, group: Group) -> DataFrame:
-    """The rows of the files, in the order of their queues."""
+    """Return the rows of the files, in queue order."""
     frame = spark.read.parquet(*(str(table / path) for path in group.files))
     place = [name for name in lake.PLACE if name in frame.columns]
     if group.count == 1:
@@ -98,12 +104,12 @@ def merged(spark: SparkSession, table: Path, group: Group) -> DataFrame:
 
 
 def build(spark: SparkSession, conf: CompactConf) -> DataFrame:
-    """The table as readers see it; compaction does not change it."""
+    """Return the table as readers see it; compaction does not change its rows."""
     return spark.read.parquet(conf.path)
 
 
 def run(spark: SparkSession, conf: CompactConf, step: Callable[[str], Any]) -> Outcome:
-    """The whole run; again it finds nothing to do. Killed at any point it leaves the old table, or the new one."""
+    """Run the pipeline; a repeated run finds nothing to do. A run killed at any point leaves either the old or the new table."""
     table = lake.in_lake(conf.path)
     if not lake.exists(conf.path):
         raise ConfigError(f"{conf.path}: there is no such table")
@@ -123,7 +129,7 @@ def run(spark: SparkSession, conf: CompactConf, step: Callable[[str], Any]) -> O
 
 
 def _visible(table: Path) -> list[Path]:
-    """Files that belong to a table without a log, as readers find them."""
+    """Return the files that readers see in a table without a log."""
     found = []
     for path in sorted(table.rglob("*.parquet")):
         if not any(part.startswith(("_", ".")) for part in path.relative_to(table).parts):
@@ -135,7 +141,7 @@ def _rebuilt(
     spark: SparkSession, table: Path, log: sink_log.SinkLog | None, files: list[Path], todo: list[Group],
     step: Callable[[str], Any],
 ) -> int:  # fmt: skip
-    """Make the new table and let it take the place of the old one; how many new files there are. Raises StoreError."""
+    """Build the new table and exchange it with the old one; return the number of new files. Raises StoreError."""
     fresh, work = table.with_name(f"_{table.name}.new"), table.with_name(f"_{table.name}.work")
     for leftover in (fresh, work):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -173,7 +179,7 @@ def _line(table: Path, fresh: Path, path: Path) -> str:
 
 
 def _link(source: Path, target: Path) -> None:
-    """The same file under a second name, with Spark's checksum of it; a copy where there are no links."""
+    """Hard-link a file and Spark's checksum of it; copy them where links are not supported."""
     target.parent.mkdir(parents=True, exist_ok=True)
     check = source.with_name(f".{source.name}.crc")
     for one, other in ((source, target), (check, target.with_name(check.name))):
@@ -185,7 +191,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _sync(files: list[Path], folder: Path) -> None:
-    """What was made is on disk, before the old files go."""
+    """Fsync everything that was written, before the old files are deleted."""
     folders = [path for path in folder.rglob("*") if path.is_dir()]
     for path in (*files, *(folder / sink_log.FOLDER).glob("*"), *folders, folder):
         handle = os.open(path, os.O_RDONLY)
@@ -196,9 +202,9 @@ def _sync(files: list[Path], folder: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Let two folders change names, in one step where the system can; else there is a moment without the first.
+    """Exchange the names of two folders, in one step where the system supports it; else the first is missing for a moment.
 
-    Raises OSError; both are what they were then.
+    Raises OSError; both folders are unchanged then.
     """
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if call is not None:
@@ -214,7 +220,7 @@ def exchange(one: Path, other: Path) -> None:
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    """Its own options."""
+    """Add the pipeline's own options."""
     p.add_argument(
         "table", metavar="TABLE", help="path of the table, such as ./lake/messages; with --lake its name there"
     )
@@ -226,7 +232,7 @@ def options(p: argparse.ArgumentParser) -> None:
 
 
 def conf_of(args: argparse.Namespace) -> CompactConf:
-    """Raises ConfigError."""
+    """Build the configuration from the command line. Raises ConfigError."""
     try:
         target, closed = size(args.target), duration_ms(args.closed_after)
     except ValueError as error:

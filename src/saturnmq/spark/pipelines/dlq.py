@@ -1,7 +1,10 @@
-"""Dead letters of a group: what is there, why, and sending some of it again. Source: PIP-13.
+"""Dead letters of a group: lists and classifies them, and resends a selection.
 
 In: topics `%DLQ%GROUP` and, with --retries, `%RETRY%GROUP`. Out: tables `dlq_messages` and `dlq_summary`; with --resend the origin
-topics, and `dlq_resent`, what was sent again. A message is sent again once: what the origin topic or dlq_resent holds is left out.
+topics, and `dlq_resent`, which records what was resent. A message is resent once: what the origin topic or dlq_resent contains is
+skipped.
+
+Requirements: PIP-13.
 """
 
 from __future__ import annotations
@@ -36,7 +39,10 @@ SHAPE_CHARS_MAX: Final = 200
 
 @dataclass(frozen=True)
 class DlqConf(Conf):
-    """resend: a condition on dlq_messages, None for none. error_property: the property in which consumers note why they failed."""
+    """resend: SQL condition on dlq_messages, None for no resending.
+
+    error_property: message property in which consumers record failures.
+    """
 
     group: str = ""
     retries: bool = False
@@ -46,7 +52,7 @@ class DlqConf(Conf):
 
 
 def shape(body: bytes | None) -> str:
-    """What a body looks like: the fields of a JSON object and their kinds, or text with its numbers taken out, or binary."""
+    """Return the shape of a body: fields and types of a JSON object, text with digits replaced, or binary."""
     if not body:
         return "empty"
     try:
@@ -76,7 +82,7 @@ def _kind(value: Any) -> str:
 
 
 def _shaped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Adds column shape; runs in workers."""
+    """Add column shape; runs in workers."""
     import pyarrow as pa
 
     for batch in batches:
@@ -85,7 +91,7 @@ def _shaped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def build(spark: SparkSession, conf: DlqConf) -> DataFrame:
-    """Table `dlq_messages`, whatever the brokers hold now."""
+    """Return table `dlq_messages` from what the brokers hold now."""
     topics = [DLQ_PREFIX + conf.group] + ([RETRY_PREFIX + conf.group] if conf.retries else [])
     rows = spark.read.format("rocketmq").options(
         nameServer=conf.name_servers, topic=",".join(topics), columns=lake.SOURCE_COLUMNS).load()  # fmt: skip
@@ -106,13 +112,13 @@ def build(spark: SparkSession, conf: DlqConf) -> DataFrame:
 
 
 def summary(messages: DataFrame) -> DataFrame:
-    """Table `dlq_summary`."""
+    """Return table `dlq_summary`."""
     return messages.groupBy("group", f.coalesce("retry_topic", "topic").alias("topic"), "tags", "signature", "date").agg(
         f.count("*").alias("n"), f.min("born_ts").alias("oldest"))  # fmt: skip
 
 
 def resend(spark: SparkSession, conf: DlqConf, messages: DataFrame) -> int:
-    """Send what the condition chooses to where it came from, and note it; how many that are."""
+    """Send the selected messages to their origin topics and record them; return how many."""
     chosen = messages.where(f.col("retry_topic").isNotNull()).where(conf.resend or "false")
     chosen = chosen.join(
         lake.table(spark, conf.table("dlq_resent"), RESENT).select("offset_msg_id"), "offset_msg_id", "left_anti"
@@ -120,7 +126,7 @@ def resend(spark: SparkSession, conf: DlqConf, messages: DataFrame) -> int:
     for row in chosen.select("retry_topic").distinct().collect():
         there = replay.arrived(spark, conf.name_servers, row["retry_topic"])
         chosen = chosen.join(there, f.col("offset_msg_id") == f.col("replay_of"), "left_anti")
-    chosen = chosen.localCheckpoint()  # what is sent is what is noted
+    chosen = chosen.localCheckpoint()  # materialize, so that exactly what is sent is recorded
     count = chosen.count()
     if count:
         target = chosen.withColumn("topic", f.col("retry_topic"))
@@ -131,7 +137,7 @@ def resend(spark: SparkSession, conf: DlqConf, messages: DataFrame) -> int:
 
 
 def run(spark: SparkSession, conf: DlqConf, step: Callable[[str], Any]) -> Outcome:
-    """The whole run."""
+    """Run the pipeline."""
     step("reading dead letters")
     lake.replace_table(build(spark, conf), conf.table("dlq_messages"))
     messages = spark.read.parquet(conf.table("dlq_messages"))
@@ -147,7 +153,7 @@ def run(spark: SparkSession, conf: DlqConf, step: Callable[[str], Any]) -> Outco
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    """Its own options."""
+    """Add the pipeline's own options."""
     running.broker_options(p)
     p.add_argument("--group", required=True, help="consumer group")
     p.add_argument("--retries", action="store_true", help="also what waits to be tried again")
@@ -159,7 +165,7 @@ def options(p: argparse.ArgumentParser) -> None:
 
 
 def conf_of(args: argparse.Namespace) -> DlqConf:
-    """From the command line."""
+    """Build the configuration from the command line."""
     return DlqConf(**running.common(args), group=args.group, retries=args.retries, error_property=args.error_property,
                    resend=args.resend, rate=args.rate)  # fmt: skip
 

@@ -1,7 +1,9 @@
-"""Lake export: topics to Parquet files, exactly once, by Spark's own file sink and its checkpoint. Source: PIP-03, PIP-08.
+"""Lake export: topics to Parquet files, exactly once, by Spark's own file sink and its checkpoint.
 
-In: topics. Out: table `messages`, and `_offsets`, the positions of each micro-batch. Run again, it adds only what is new; killed
-and run again, nothing is missing and nothing is there twice.
+In: topics. Out: table `messages`, and `_offsets`, the positions of each micro-batch. A repeated run adds only new messages; killed
+and run again, no row is missing or duplicated.
+
+Requirements: PIP-03, PIP-08.
 """
 
 from __future__ import annotations
@@ -36,13 +38,13 @@ OFFSETS: Final = (
 
 _CORRUPT: Final = "_not_decoded"
 
-# Between two writes of `_offsets`; a checkpoint has the last 100 (spark.sql.streaming.minBatchesToRetain).
+# Micro-batches between two writes of `_offsets`; a checkpoint keeps the last 100 (spark.sql.streaming.minBatchesToRetain).
 NOTED_BATCHES: Final = 50
 
 
 @dataclass(frozen=True)
 class ExportConf(Conf):
-    """What to export. max_offsets, max_bytes: of a micro-batch. schema: what bodies are decoded to, as DDL or Avro's JSON."""
+    """What to export. max_offsets, max_bytes: limits of a micro-batch. schema: what bodies are decoded to, as DDL or Avro JSON."""
 
     topics: str = ""
     partition_by: tuple[str, ...] = lake.PARTITIONS
@@ -65,7 +67,7 @@ class ExportConf(Conf):
 
 
 def source_options(conf: ExportConf) -> dict[str, str]:
-    """Options of the stream source."""
+    """Return the options of the stream source."""
     options = {
         "nameServer": conf.name_servers, "topic": conf.topics, "startingOffsets": "earliest", "columns": lake.SOURCE_COLUMNS,
         "subExpression": conf.expression,
@@ -80,12 +82,12 @@ def source_options(conf: ExportConf) -> dict[str, str]:
 
 
 def reader(spark: SparkSession, conf: ExportConf) -> DataFrame:
-    """The topics as a stream of lake rows."""
+    """Return the topics as a stream of lake rows."""
     return lake.messages_of(spark.readStream.format("rocketmq").options(**source_options(conf)).load())
 
 
 def build(spark: SparkSession, conf: ExportConf) -> StreamingQuery:
-    """Start the export; without interval it ends by itself when it has caught up."""
+    """Start the export; without interval the query ends when it has caught up."""
     sink = sink_of(conf.format)
     rows = reader(spark, conf)
     if conf.schema and conf.decode == "avro":
@@ -116,15 +118,16 @@ def build(spark: SparkSession, conf: ExportConf) -> StreamingQuery:
 
 
 def run(spark: SparkSession, conf: ExportConf, step: Callable[[str], Any]) -> Outcome:
-    """The whole run. Raises ConfigError when the table is another checkpoint's, or somebody else writes to it."""
+    """Run the pipeline. Raises ConfigError when the table belongs to another checkpoint, or another process writes to it."""
     with lake.writing(conf.messages):
         check_table(conf)
         return _run(spark, conf, step)
 
 
 def check_table(conf: ExportConf) -> None:
-    """Raises ConfigError when the table has micro-batches that the checkpoint does not know: Spark's sink would take those of the
-    next run for written, and leave their rows out.
+    """Raise ConfigError when the table has micro-batches that the checkpoint does not know.
+
+    Spark's sink would take those of the next run as already written, and drop their rows.
     """
     if not _is_local(conf):
         return
@@ -138,10 +141,10 @@ def check_table(conf: ExportConf) -> None:
 
 
 def caught_up(conf: ExportConf) -> Outcome | None:
-    """The outcome of a run that would find nothing new, None when a session is needed. Raises ConfigError for wrong options.
+    """Return the outcome of a run that would find nothing new, None when a session is needed.
 
-    Nothing is new when the last micro-batch of the checkpoint is committed and ends where every queue ends now. A broker that
-    does not answer is left to the run.
+    Nothing is new when the last micro-batch of the checkpoint is committed and ends at the current end of every queue. When a
+    broker does not answer, the decision is left to the run. Raises ConfigError for invalid options.
     """
     options = parse_options(source_options(conf), streaming=True)
     if conf.interval or not _is_local(conf):
@@ -157,7 +160,7 @@ def caught_up(conf: ExportConf) -> Outcome | None:
         except SaturnError:
             return None
         finally:
-            close_all()  # Spark's JVM is forked from this process: no thread, no socket
+            close_all()  # Spark's JVM is forked from this process: leave no thread and no socket open
         ends = {key_of(queue): bounds.high for queue, bounds in known.items()}
         if not at_one_place(position, to_offset(ends, options.group)) or position.get("s", "") != options.filter_text:
             return None
@@ -189,7 +192,7 @@ def _run(spark: SparkSession, conf: ExportConf, step: Callable[[str], Any]) -> O
 
 
 def _finished(spark: SparkSession | None, conf: ExportConf, rows: int, lag: int | None) -> Outcome:
-    """Bring `_offsets` up to the checkpoint and count bad rows. spark: not needed for a lake on a local disk."""
+    """Update `_offsets` from the checkpoint and count bad rows. spark: not needed for a lake on a local disk."""
     if _is_local(conf):
         note_offsets(conf)
     bad = 0
@@ -201,19 +204,19 @@ def _finished(spark: SparkSession | None, conf: ExportConf, rows: int, lag: int 
 
 
 def note_offsets(conf: ExportConf) -> None:
-    """Add the checkpoint's batches to `_offsets`. Rows of batches that Spark has deleted from its checkpoint stay."""
+    """Add the checkpoint's batches to `_offsets`, keeping rows of batches that Spark has deleted from the checkpoint."""
     found = batches(Path(conf.checkpoint))
     if not found:
         return
     query, oldest = found[0][:2]
     before = [row for row in lake.rows_of(conf.table("_offsets")) if row[0] == query and row[1] <= oldest]
-    places = {row[1:5] for row in before}  # the checkpoint no longer says where its oldest batch began
+    places = {row[1:5] for row in before}  # the checkpoint no longer contains the start of its oldest batch
     rows = before + [row for row in found if row[1:5] not in places]
     lake.replace_rows(rows, OFFSETS, conf.table("_offsets"))
 
 
 def lag_of(query: StreamingQuery) -> int | None:
-    """Messages that were there beyond the last batch, None when nothing tells."""
+    """Return the unread messages after the last batch, None when unknown."""
     progress = query.lastProgress
     if not progress:
         return 0
@@ -227,12 +230,12 @@ def lag_of(query: StreamingQuery) -> int | None:
 
 
 def _numbered(folder: Path) -> dict[int, Path]:
-    """Files of a checkpoint's log by micro-batch, in order."""
+    """Return the files of a checkpoint's log by micro-batch, in order."""
     return dict(sorted((int(p.name), p) for p in folder.glob("*") if re.fullmatch(r"\d+", p.name)))
 
 
 def last_offset(checkpoint: Path) -> dict[str, Any] | None:
-    """The end of the last micro-batch; None without one, and when that batch is not committed."""
+    """Return the end offset of the last micro-batch; None if there is none or it is not committed."""
     offsets, commits = _numbered(checkpoint / "offsets"), _numbered(checkpoint / "commits")
     if not offsets or max(offsets) not in commits:
         return None
@@ -245,7 +248,7 @@ def _offset_in(path: Path) -> dict[str, Any]:
 
 
 def batches(checkpoint: Path) -> list[tuple[Any, ...]]:
-    """Rows of `_offsets`: what every finished batch of the checkpoint covered. It does not say where its oldest one began."""
+    """Return rows of `_offsets`: what each finished batch of the checkpoint covered. The start of the oldest one is unknown."""
     rows: list[tuple[Any, ...]] = []
     query = json.loads((checkpoint / "metadata").read_text())["id"]
     finished = _numbered(checkpoint / "commits")
@@ -254,7 +257,7 @@ def batches(checkpoint: Path) -> list[tuple[Any, ...]]:
         try:
             offset = _offset_in(path)
         except FileNotFoundError:
-            continue  # Spark deletes the oldest while the query runs
+            continue  # Spark deletes the oldest entries while the query runs
         ends, begins = from_offset(offset), begins_of(offset)
         if number in finished:
             for key, end in ends.items():
@@ -266,7 +269,7 @@ def batches(checkpoint: Path) -> list[tuple[Any, ...]]:
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    """Its own options."""
+    """Add the pipeline's own options."""
     running.broker_options(p)
     p.add_argument("--topic", required=True, metavar="TOPIC,...", help="topics to export")
     p.add_argument("--partition-by", default=",".join(lake.PARTITIONS), metavar="COLUMN,...",
@@ -290,7 +293,7 @@ def options(p: argparse.ArgumentParser) -> None:
 
 
 def conf_of(args: argparse.Namespace) -> ExportConf:
-    """Raises ConfigError."""
+    """Build the configuration from the command line. Raises ConfigError."""
     if (args.decode is None) != (args.schema is None):
         raise ConfigError("options --decode and --schema belong together, one of them is missing")
     return ExportConf(
@@ -307,7 +310,7 @@ def conf_of(args: argparse.Namespace) -> ExportConf:
 
 
 def _decoding(args: argparse.Namespace) -> dict[str, Any]:
-    """What of the options is checked before a session is made. Raises ConfigError."""
+    """Validate format and schema before a session is started; return their fields. Raises ConfigError."""
     sink_of(args.format)
     schema = Path(args.schema).read_text() if args.schema else None
     if schema and args.decode == "avro":

@@ -1,7 +1,9 @@
-"""Commit log files of a broker, running, stopped or crashed, to a lake, and what is damaged in them. Source: PIP-14, section 6.
+"""Imports commit log files of a running, stopped or crashed broker into a lake, and reports damage in them.
 
-In: a store folder, its commitlog, a DLedger folder or one file. Out: tables `messages` and `commitlog_check`. Nothing is written
-into the folder that is read.
+In: a store folder, its commitlog, a DLedger folder or one file; it is never written to. Out: tables `messages` and
+`commitlog_check`.
+
+Requirements: PIP-14, FMD-01..FMD-09.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ FILES_MAX: Final = 1_000_000
 
 @dataclass(frozen=True)
 class FilesConf(Conf):
-    """What to read. topics: all when empty. broker_name: what column broker_name says, files do not know it."""
+    """What to read. topics: all when empty. broker_name: value of column broker_name, which files do not contain."""
 
     path: str = ""
     topics: str = ""
@@ -42,7 +44,7 @@ class FilesConf(Conf):
 
 
 def build(spark: SparkSession, conf: FilesConf) -> DataFrame:
-    """The messages; damaged records are left out and noted under LAKE/_damage."""
+    """Return the messages; damaged records are skipped and recorded under LAKE/_damage."""
     options = {"mode": "files", "path": conf.path, "plan": "log", "corrupt": "report", "columns": lake.SOURCE_COLUMNS,
                "dataLossLog": conf.table("_damage"), "includeSystem": str(conf.include_system).lower()}  # fmt: skip
     if conf.topics:
@@ -53,14 +55,14 @@ def build(spark: SparkSession, conf: FilesConf) -> DataFrame:
 
 
 def check_file(file: LogFile) -> tuple[str, int, int, int, int, int, bool]:
-    """A row of `commitlog_check`: bytes of the log from the file's first to behind its last valid record. Runs in a worker."""
+    """Return a row of `commitlog_check`: from the file's first byte to the end of its last valid record. Runs in a worker."""
     frames, bad_crc, holes, torn, end = 0, 0, 0, False, 0
     for chunk in chunks(FilePiece(file.path, file.base, 0, NO_LIMIT, file.ledger, file.last, file.committed)):
         for bad in chunk.bad:
             if not bad.torn:
                 holes += 1
             elif _has_content(file.path, bad.begin, bad.end):
-                torn = True  # zeros are space that was not written yet
+                torn = True  # zeros are preallocated space
         for at in chunk.positions.tolist():
             frames += 1
             try:
@@ -85,7 +87,7 @@ def _has_content(path: str, begin: int, end: int) -> bool:
 
 
 def check(spark: SparkSession, conf: FilesConf) -> DataFrame:
-    """Table `commitlog_check`, a file a task."""
+    """Return table `commitlog_check`, one task per file."""
     files = log_files(conf.path)
     given = [tuple(file) for file in files]
     if not given:
@@ -99,7 +101,7 @@ def _check(given: tuple[Any, ...]) -> tuple[str, int, int, int, int, int, bool]:
 
 
 def run(spark: SparkSession, conf: FilesConf, step: Callable[[str], Any]) -> Outcome:
-    """The whole run; again on the same files it makes the same tables."""
+    """Run the pipeline; a repeated run on the same files writes the same tables."""
     step("checking files")
     lake.replace_table(check(spark, conf).coalesce(1), conf.table("commitlog_check"))
     checked = lake.head(spark, conf.table("commitlog_check"), FILES_MAX)
@@ -117,7 +119,7 @@ def run(spark: SparkSession, conf: FilesConf, step: Callable[[str], Any]) -> Out
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    """Its own options."""
+    """Add the pipeline's own options."""
     p.add_argument(
         "--path", required=True, metavar="DIR", help="store folder, its commitlog, a DLedger folder, or one file"
     )
@@ -129,7 +131,7 @@ def options(p: argparse.ArgumentParser) -> None:
 
 
 def conf_of(args: argparse.Namespace) -> FilesConf:
-    """From the command line."""
+    """Build the configuration from the command line."""
     parts = tuple(part.strip() for part in args.partition_by.split(",") if part.strip())
     return FilesConf(**running.common(args), path=args.path, topics=args.topic, broker_name=args.broker_name,
                      include_system=args.include_system, partition_by=parts)  # fmt: skip

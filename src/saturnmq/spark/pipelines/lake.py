@@ -1,8 +1,10 @@
-"""Tables of a lake: the columns of messages, and writes that may be killed and repeated. Source: PIP-03, PIP-04, section 7.1.
+"""Tables of a lake: the columns of messages, and writes that may be killed and repeated.
 
-A whole table is written beside the old one and takes its place by renames, so that a reader sees the old or the new one; where
-there are no renames (a URI) Spark overwrites it. A part of a table, one micro-batch of a stream, has a folder of its own and is
-written again when the batch is.
+A whole table is written beside the old one and put in place by renames, so that a reader sees the old or the new one; a URI has no
+renames, and Spark overwrites the table. Part of a table, such as one micro-batch of a stream, has a folder of its own, which is
+overwritten when the batch is repeated.
+
+Requirements: PIP-03, PIP-04.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ PLACE: Final = ("topic", "broker_name", "queue_id", "queue_offset")
 
 
 def messages_of(rows: DataFrame) -> DataFrame:
-    """Rows of the source, read with SOURCE_COLUMNS, as table `messages`; date and hour are those of the store time, UTC."""
+    """Convert rows of the source, read with SOURCE_COLUMNS, to table `messages`; date and hour are of the store time in UTC."""
     return rows.select(
         "topic",
         f.col("brokerName").alias("broker_name"),
@@ -58,19 +60,22 @@ def messages_of(rows: DataFrame) -> DataFrame:
 
 
 def utc_start(column: ColumnOrName, seconds: int) -> Column:
-    """When the minute, hour or day (60, 3600, 86400 seconds) of a timestamp begins in UTC, whatever the session's zone (SPK-12)."""
+    """Return the start of the UTC minute, hour or day (60, 3600, 86400 seconds) of a timestamp.
+
+    It does not depend on the session time zone (SPK-12).
+    """
     at = f.unix_seconds(_named(column))
     return f.timestamp_seconds(at - f.pmod(at, f.lit(seconds)))
 
 
 def utc_date(column: ColumnOrName) -> Column:
-    """The date of a timestamp in UTC; Spark's to_date takes that of the session's zone (SPK-12)."""
+    """Return the UTC date of a timestamp; Spark's to_date uses the session time zone (SPK-12)."""
     at = f.unix_seconds(_named(column))
     return f.date_from_unix_date(((at - f.pmod(at, f.lit(86_400))) / 86_400).cast("int"))
 
 
 def utc_hour(column: ColumnOrName) -> Column:
-    """The hour of a timestamp in UTC, 0 to 23 (SPK-12)."""
+    """Return the UTC hour of a timestamp, 0 to 23 (SPK-12)."""
     return f.floor(f.pmod(f.unix_seconds(_named(column)), f.lit(86_400)) / 3600).cast("int")
 
 
@@ -79,7 +84,10 @@ def _named(column: ColumnOrName) -> Column:
 
 
 def property_of(name: str, column: str = "properties") -> str:
-    """SQL of a message property out of the raw text, null where there is none. A name may stand there twice, as WAIT does."""
+    """Return SQL that extracts a message property from the raw text, null if absent.
+
+    The first value is taken when a name occurs twice, as WAIT does.
+    """
     pairs = f"split({column}, '\\u0002')"
     return f"substring(get(filter({pairs}, p -> startswith(p, '{name}\\u0001')), 0), {len(name) + 2})"
 
@@ -91,7 +99,7 @@ def _local(path: str) -> Path | None:
 
 
 def replace_table(frame: DataFrame, path: str, *partition_by: str) -> None:
-    """Write a whole table in the place of the old one. Raises Spark's errors; the old one stands then."""
+    """Replace a whole table. Raises Spark's errors; the old table stays then."""
     folder = _local(path)
     if folder is None:
         frame.write.mode("overwrite").partitionBy(*partition_by).parquet(path)
@@ -100,7 +108,7 @@ def replace_table(frame: DataFrame, path: str, *partition_by: str) -> None:
 
 
 def replace_rows(rows: Sequence[Sequence[Any]], columns: str, path: str) -> None:
-    """Replace a small table on a local disk without a Spark session. columns: DDL of strings and whole numbers."""
+    """Replace a small table on a local disk without a Spark session. columns: DDL of strings and integers."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -117,7 +125,7 @@ def replace_rows(rows: Sequence[Sequence[Any]], columns: str, path: str) -> None
 
 
 def rows_of(path: str) -> list[tuple[Any, ...]]:
-    """Rows of a table that `replace_rows` wrote, none when there is no table."""
+    """Return the rows of a table that `replace_rows` wrote, empty when there is no table."""
     from pyarrow import parquet
 
     folder = in_lake(path)
@@ -138,12 +146,12 @@ def _replace(folder: Path, write: Callable[[Path], None]) -> None:
 
 
 def _beside(folder: Path) -> tuple[Path, Path]:
-    """(the one being written, the one before); Spark does not look into names that begin with an underscore."""
+    """Return (new folder, old folder) used during a replacement; Spark ignores names that begin with an underscore."""
     return folder.with_name(f"_{folder.name}.new"), folder.with_name(f"_{folder.name}.old")
 
 
 def _mend(folder: Path) -> None:
-    """Take back the table of a run that was killed between its two renames."""
+    """Restore the table of a run that was killed between its two renames."""
     _, old = _beside(folder)
     if not old.exists():
         return
@@ -155,7 +163,10 @@ def _mend(folder: Path) -> None:
 
 @contextmanager
 def writing(path: Path | str) -> Iterator[None]:
-    """Only one process of this machine adds to a table, or compacts it. Raises ConfigError when another one does."""
+    """Hold the table's lock: one process of this machine at a time writes to or compacts a table.
+
+    Raises ConfigError when another process holds it.
+    """
     folder = _local(str(path))
     if folder is None:
         yield
@@ -175,10 +186,10 @@ def writing(path: Path | str) -> Iterator[None]:
 
 
 def startable(checkpoint: str) -> str:
-    """The checkpoint of a stream, fit for a start (PIP-04).
+    """Return the checkpoint of a stream, repaired so that the query can start (PIP-04).
 
-    A query killed while it wrote its first offsets leaves a temporary file, for which Spark refuses every later start. While no
-    batch is known it counts for nothing, and goes.
+    A query killed while it wrote its first offsets leaves a temporary file, for which Spark refuses every later start. As long
+    as the checkpoint has no batch, such files are meaningless and are deleted.
     """
     folder = _local(checkpoint)
     if folder is not None:
@@ -191,12 +202,12 @@ def startable(checkpoint: str) -> str:
 
 
 def write_part(frame: DataFrame, path: str, batch: int) -> None:
-    """Write what one micro-batch adds; the same batch again takes its own place."""
+    """Write the rows of one micro-batch; a repeated batch replaces them."""
     frame.write.mode("overwrite").parquet(f"{path.rstrip('/')}/batch={batch}")
 
 
 def exists(path: str) -> bool:
-    """Whether there is a table. For a URI: it is assumed, reading says more."""
+    """Whether there is a table. For a URI True is assumed; reading it will show."""
     folder = _local(path)
     if folder is None:
         return True
@@ -205,7 +216,7 @@ def exists(path: str) -> bool:
 
 
 def table(spark: SparkSession, path: str, columns: str, *, needed: str = "") -> DataFrame:
-    """A table of a lake, an empty one where there is none. needed: who makes it; then a missing one raises ConfigError."""
+    """Return a table of a lake, empty if it does not exist; with `needed` (who creates it) a missing table raises ConfigError."""
     if not exists(path):
         if needed:
             raise ConfigError(f"{path}: there is no such table; {needed}")
@@ -214,7 +225,7 @@ def table(spark: SparkSession, path: str, columns: str, *, needed: str = "") -> 
 
 
 def in_lake(path: str, *names: str) -> Path:
-    """A file or folder of a lake that is on a disk of this machine. Raises ConfigError for others."""
+    """Return a file or folder of a lake on a local disk. Raises ConfigError for other lakes."""
     folder = _local(path)
     if folder is None:
         raise ConfigError(f"{path}: this needs a lake on a local disk")
@@ -222,7 +233,7 @@ def in_lake(path: str, *names: str) -> Path:
 
 
 def count(spark: SparkSession | None, path: str) -> int:
-    """Rows of a table, 0 where there is none; without a Spark job where the files are on this machine."""
+    """Return the number of rows of a table, 0 if it does not exist; without a Spark job if the files are local."""
     if not exists(path):
         return 0
     folder = _local(path)
@@ -234,7 +245,7 @@ def count(spark: SparkSession | None, path: str) -> int:
 
 
 def head(spark: SparkSession, path: str, rows: int) -> list[dict[str, Any]]:
-    """Some rows of a table; without a Spark job where the files are on this machine."""
+    """Return some rows of a table; without a Spark job if the files are local."""
     if not exists(path):
         return []
     folder = _local(path)
@@ -245,7 +256,7 @@ def head(spark: SparkSession, path: str, rows: int) -> list[dict[str, Any]]:
 
 
 def _files(folder: Path) -> Any:
-    """The table for pyarrow; for tables that no file sink with a log of its own wrote."""
+    """Open the table with pyarrow; only for tables that were not written by a file sink with its own log."""
     from pyarrow import dataset
 
     return dataset.dataset(folder, format="parquet", partitioning="hive")

@@ -1,9 +1,11 @@
-"""Messages of a lake or of commit log files, sent to a topic again, each once. Source: PIP-09.
+"""Replays messages of a lake or of commit log files to a topic, each once.
 
-In: table `messages`, or files by --path. Out: a topic, and table `replay_log`, a row per chunk and state. A replayed message has
-the body, tags, keys and own properties of the old one, and property REPLAY_OF, the offset message id of the old one; what brokers
-and clients set is left behind. Messages go in chunks by store time, those of a sharding key in their order. A run that was killed
-is completed by the same command: finished chunks are passed over, the one in doubt is compared with the destination.
+In: table `messages`, or files by --path. Out: a topic, and table `replay_log`, one row per chunk and state. A replayed message has
+the body, tags, keys and user properties of the old one, and property REPLAY_OF, the offset message id of the old one; properties
+set by brokers and clients are dropped. Messages are sent in chunks by store time, those of a sharding key in order. The same
+command completes a run that was killed: finished chunks are skipped, and an unfinished one is compared with the destination.
+
+Requirements: PIP-09.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ _SYSTEM: Final = sorted(
 
 @dataclass(frozen=True)
 class ReplayConf(Conf):
-    """dst: destination topic. rate: messages per second, 0 for as fast as it goes. chunks: at most so many."""
+    """dst: destination topic. rate: messages per second, 0 for no limit. chunks: maximum number of chunks."""
 
     dst: str = ""
     path: str | None = None
@@ -51,13 +53,13 @@ class ReplayConf(Conf):
 
     @property
     def run_id(self) -> str:
-        """The same for the same command, which is how a run is completed."""
+        """Identifies a run: the same for the same command, which is how a run is completed."""
         what = [self.path, self.topic, self.dst, self.since, self.until, self.keys, self.tags, self.where, self.chunks]
         return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:12]
 
 
 def build(spark: SparkSession, conf: ReplayConf) -> DataFrame:
-    """The messages that are meant, as lake rows."""
+    """Return the selected messages as lake rows."""
     if conf.path:
         rows = files.build(spark, files.FilesConf(lake=conf.lake, path=conf.path, topics=conf.topic or ""))
     else:
@@ -86,7 +88,7 @@ def _time(text: str) -> datetime:
 
 
 def outgoing(rows: DataFrame) -> DataFrame:
-    """Lake rows as the sink wants them, in order per sharding key; `topic` is where to."""
+    """Convert lake rows for the sink, with the sharding key; `topic` is the destination."""
     own = f"filter(split(properties, '\\u0002'), p -> p != '' and substring_index(p, '\\u0001', 1) not in ({_quoted(_SYSTEM)}))"
     made = f.concat_ws("\x02", f.expr(own), f.concat(f.lit(f"{REPLAY_OF}\x01"), f.col("offset_msg_id")))
     key = f.expr(lake.property_of("__SHARDINGKEY"))
@@ -99,7 +101,7 @@ def _quoted(words: list[str]) -> str:
 
 
 def send(spark: SparkSession, name_servers: str, rows: DataFrame, rate: int = 0) -> None:
-    """Send what `outgoing` made; at least once, which the comparison with the destination makes exactly once."""
+    """Send what `outgoing` returned, at least once; comparing with the destination makes it exactly once."""
     options = {"nameServer": name_servers, "batchMessages": "128"}
     if rate:
         tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or "1")
@@ -111,7 +113,7 @@ def send(spark: SparkSession, name_servers: str, rows: DataFrame, rate: int = 0)
 
 
 def arrived(spark: SparkSession, name_servers: str, topic: str) -> DataFrame:
-    """Column replay_of of what is in a destination; empty when there is no such topic yet."""
+    """Return column replay_of of the messages in a destination; empty when the topic does not exist yet."""
     try:
         _ask(name_servers, topic)
     except SaturnError:
@@ -128,13 +130,13 @@ def _ask(name_servers: str, topic: str) -> None:
 
 
 def _note(spark: SparkSession, conf: ReplayConf, row: tuple[Any, ...]) -> None:
-    """One row of the log, a folder per run, chunk and state: writing it again changes nothing."""
+    """Write one row of the log to a folder per run, chunk and state, so that writing it again changes nothing."""
     name = f"{conf.table('replay_log')}/part={row[0]}-{row[3]}-{row[7]}"
     spark.createDataFrame([row], LOG).coalesce(1).write.mode("overwrite").parquet(name)
 
 
 def states(spark: SparkSession, conf: ReplayConf) -> dict[int, set[str]]:
-    """What the log says of this run: chunk -> states."""
+    """Return what the log records of this run: chunk -> states."""
     found: dict[int, set[str]] = {}
     for row in lake.table(spark, conf.table("replay_log"), LOG).where(f.col("run") == conf.run_id).collect():
         found.setdefault(row["chunk"], set()).add(row["state"])
@@ -142,7 +144,7 @@ def states(spark: SparkSession, conf: ReplayConf) -> dict[int, set[str]]:
 
 
 def bounds(spark: SparkSession, conf: ReplayConf, rows: DataFrame) -> list[int]:
-    """Store times, microseconds, where chunks end; fixed by the first attempt of a run."""
+    """Return the store times, in microseconds, where chunks end; fixed by the first attempt of a run."""
     path = lake.in_lake(conf.lake, "_replay", f"{conf.run_id}.json")
     if path.exists():
         kept: list[int] = json.loads(path.read_text())
@@ -160,7 +162,7 @@ def bounds(spark: SparkSession, conf: ReplayConf, rows: DataFrame) -> list[int]:
 
 
 def run(spark: SparkSession, conf: ReplayConf, step: Callable[[str], Any]) -> Outcome:
-    """The whole run: chunk after chunk."""
+    """Run the pipeline, chunk by chunk."""
     rows = build(spark, conf)
     step("planning")
     ends = bounds(spark, conf, rows)
@@ -193,7 +195,7 @@ def run(spark: SparkSession, conf: ReplayConf, step: Callable[[str], Any]) -> Ou
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    """Its own options."""
+    """Add the pipeline's own options."""
     running.broker_options(p)
     p.add_argument("--to", required=True, metavar="TOPIC", help="destination")
     p.add_argument("--path", metavar="DIR", help="replay from commit log files instead of LAKE/messages")
@@ -210,7 +212,7 @@ def options(p: argparse.ArgumentParser) -> None:
 
 
 def conf_of(args: argparse.Namespace) -> ReplayConf:
-    """Raises ConfigError."""
+    """Build the configuration from the command line. Raises ConfigError."""
     if args.chunks < 1 or args.rate < 0:
         raise ConfigError("option --chunks must be at least 1, --rate at least 0")
     return ReplayConf(**running.common(args), dst=args.to, path=args.path, topic=args.topic, since=args.since, until=args.until,

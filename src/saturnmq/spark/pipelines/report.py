@@ -1,4 +1,4 @@
-"""HTML reports with charts: one file that opens without network, the chart library inside it. No pyspark needed."""
+"""HTML reports with charts: one self-contained file with the chart library inlined. Does not import pyspark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from saturnmq.spark.pipelines.lake import in_lake
 
-Figure = Any  # plotly has no types
+Figure = Any  # plotly is untyped
 ROWS_MAX: Final = 200
 
 _PAGE: Final = """<!doctype html>
@@ -37,7 +37,7 @@ def _styled(figure: Figure, title: str) -> Figure:
 
 
 def bars(title: str, names: Sequence[str], series: Mapping[str, Sequence[Any]]) -> Figure:
-    """Grouped bars: a group per name."""
+    """Return a bar chart with one group per name."""
     graph_objects = importlib.import_module("plotly.graph_objects")
 
     return _styled(graph_objects.Figure([graph_objects.Bar(name=name, x=list(names), y=list(values))
@@ -45,7 +45,7 @@ def bars(title: str, names: Sequence[str], series: Mapping[str, Sequence[Any]]) 
 
 
 def lines(title: str, series: Mapping[str, tuple[Sequence[Any], Sequence[Any]]], unit: str = "") -> Figure:
-    """Lines over time: name -> (times, values)."""
+    """Return a line chart over time: name -> (times, values)."""
     graph_objects = importlib.import_module("plotly.graph_objects")
 
     figure = graph_objects.Figure([graph_objects.Scatter(name=name, x=list(x), y=list(y), mode="lines+markers")
@@ -57,7 +57,7 @@ def lines(title: str, series: Mapping[str, tuple[Sequence[Any], Sequence[Any]]],
 def page(
     title: str, facts: Mapping[str, Any], figures: Sequence[Figure], tables: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> str:
-    """The report as HTML."""
+    """Return the report as HTML."""
     shown = "".join(f"<div><dt>{html.escape(name.replace('_', ' '))}</dt><dd>{html.escape(_text(value))}</dd></div>"
                     for name, value in facts.items())  # fmt: skip
     parts = [f"<dl>{shown}</dl>"]
@@ -84,7 +84,7 @@ def _table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def write(lake: str, name: str, title: str, facts: Mapping[str, Any], figures: Sequence[Figure],
           tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str | None:  # fmt: skip
-    """Write LAKE/reports/NAME.html in one step; its path, None for a lake that is on no local disk."""
+    """Write LAKE/reports/NAME.html atomically; return its path, None for a lake that is not on a local disk."""
     if "://" in lake and not lake.startswith("file://"):
         return None
     path = in_lake(lake, "reports", f"{name}.html")

@@ -1,4 +1,7 @@
-"""What all pipelines share: options, session, progress, the result line and the exit codes. Source: PIP-01, PIP-05, PIP-06."""
+"""Common parts of all pipelines: options, session, progress, the result line and the exit codes.
+
+Requirements: PIP-01, PIP-05, PIP-06, SPK-14.
+"""
 
 from __future__ import annotations
 
@@ -30,23 +33,23 @@ from saturnmq.spark.track import stop_all
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_DATA_LOSS: Final = 3
-QUIET: Final = "FATAL"  # Spark logs an error with its stack where it happens; the run ends with the cause in one line
+QUIET: Final = "FATAL"  # Spark would log every error with its stack; the run reports the cause in one line
 POLL_SECONDS: Final = 0.5
 BORDER_SECONDS: Final = 25.0
 _CAUSE: Final = re.compile(
     r"^(?:[\w.]*\.)?(\w+(?:Error|Exception|Failed|Refused|Record|Loss|Full)): (.+)$", re.MULTILINE
 )
 C = TypeVar("C", bound="Conf")
-STOP: Final = threading.Event()  # set by SIGTERM and SIGINT: end at a border between batches (SPK-14)
+STOP: Final = threading.Event()  # set by SIGTERM and SIGINT: stop between two batches (SPK-14)
 
 
 class BadRowsError(SaturnError):
-    """More rows are bad than --max-bad allows: the run failed, its options are right (PIP-05)."""
+    """More rows are bad than --max-bad allows: the run failed, its options are valid (PIP-05)."""
 
 
 @dataclass(frozen=True)
 class Conf:
-    """What every pipeline knows. lake: folder of its tables. interval: None for a single run, else Spark's words for it."""
+    """Configuration of every pipeline. lake: folder of its tables. interval: None for a single run, else Spark's interval text."""
 
     name_servers: str = ""
     lake: str = ""
@@ -54,11 +57,11 @@ class Conf:
     max_bad: int | None = None
 
     def table(self, name: str) -> str:
-        """Path of a table of the lake."""
+        """Return the path of a table of the lake."""
         return f"{self.lake.rstrip('/')}/{name}"
 
     def check_bad(self, bad: int, table: str) -> None:
-        """Raises BadRowsError when so many bad rows, which are in this table, are too many."""
+        """Raise BadRowsError when this number of bad rows, which are in the named table, exceeds the limit."""
         if self.max_bad is not None and bad > self.max_bad:
             raise BadRowsError(
                 f"{bad} rows are bad, option --max-bad={self.max_bad} allows fewer: see {self.table(table)}"
@@ -67,7 +70,7 @@ class Conf:
 
 @dataclass
 class Outcome:
-    """What one run did. lag: messages of its input that are not done yet, None where there is no such thing."""
+    """Result of one run. lag: unread messages of its input, None where that does not apply."""
 
     rows_in: int = 0
     rows_out: int = 0
@@ -80,7 +83,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Pipeline(Generic[C]):
-    """One pipeline: its words, its options and what runs. inputs, outputs: name of a table or topic -> columns or meaning."""
+    """Definition of a pipeline: its texts, options and functions.
+
+    inputs, outputs: name of a table or topic -> columns or meaning.
+    """
 
     name: str
     summary: str
@@ -92,18 +98,18 @@ class Pipeline(Generic[C]):
     build: Callable[[SparkSession, C], DataFrame | StreamingQuery]
     run: Callable[[SparkSession, C, Callable[[str], Any]], Outcome]
     needs_lake: bool = True
-    caught_up: Callable[[C], Outcome | None] = lambda _conf: None  # the outcome when nothing is new, without a session
+    caught_up: Callable[[C], Outcome | None] = lambda _conf: None  # the outcome if nothing is new, without a session
 
 
 def overview(pipelines: Sequence[Pipeline[Any]]) -> str:
-    """The list of pipelines."""
+    """Return the list of pipelines."""
     lines = ["usage: saturnmq spark PIPELINE ..., saturnmq spark pack OUT, saturnmq spark --check", ""]
     lines += [f"  {p.name:8} {p.summary}" for p in pipelines]
     return "\n".join([*lines, "", "saturnmq spark PIPELINE --help shows inputs, outputs and guarantees"])
 
 
 def parser_of(pipeline: Pipeline[Any]) -> argparse.ArgumentParser:
-    """Common options and the pipeline's own (PIP-01)."""
+    """Return a parser of the common options and the pipeline's own (PIP-01)."""
     tables = [f"  {kind}  {name}: {what}" for kind, named in (("in ", pipeline.inputs), ("out", pipeline.outputs))
               for name, what in named.items()]  # fmt: skip
     p = argparse.ArgumentParser(
@@ -124,13 +130,13 @@ def parser_of(pipeline: Pipeline[Any]) -> argparse.ArgumentParser:
 
 
 def broker_options(p: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Where the brokers are."""
+    """Add the options that locate the brokers."""
     p.add_argument("--name-servers", "--nameserver", required=required, default="", metavar="HOST:PORT;...",
                    help="name servers of the cluster")  # fmt: skip
 
 
 def trigger_option(p: argparse.ArgumentParser) -> None:
-    """Once, or again and again."""
+    """Add the options that choose a single run or a repeated one."""
     p.add_argument(
         "--trigger", default="once", metavar="once|30s", help="end when caught up, or go on at this interval"
     )
@@ -138,7 +144,7 @@ def trigger_option(p: argparse.ArgumentParser) -> None:
 
 
 def interval_of(args: argparse.Namespace) -> str | None:
-    """Spark's words for the interval, None for once. Raises ConfigError."""
+    """Return Spark's interval text, None for a single run. Raises ConfigError."""
     text = args.trigger.strip().lower()
     if text == "once":
         return "10 seconds" if args.follow else None
@@ -152,7 +158,7 @@ def interval_of(args: argparse.Namespace) -> str | None:
 
 
 def common(args: argparse.Namespace) -> dict[str, Any]:
-    """The fields of Conf from the command line."""
+    """Return the fields of Conf from the command line."""
     return {
         "name_servers": getattr(args, "name_servers", ""),
         "lake": args.lake,
@@ -174,11 +180,11 @@ def _settings(args: argparse.Namespace) -> dict[str, str]:
 
 
 def run(pipeline: Pipeline[Any], argv: Sequence[str]) -> int:
-    """Run it from the command line: 0 done, 1 failed, 3 data loss; ConfigError, usage, is for the caller (2)."""
+    """Run a pipeline from the command line; return 0 done, 1 failed, 3 data loss. ConfigError (usage, 2) is left to the caller."""
     args = parser_of(pipeline).parse_args(argv)
     conf = pipeline.conf(args)
     settings = _settings(args)
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every call between Python and Java
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # py4j logs every call between Python and Java
     began = time.monotonic()
     try:
         outcome = pipeline.caught_up(conf) or _in_session(pipeline, conf, settings, args)
@@ -193,19 +199,19 @@ def run(pipeline: Pipeline[Any], argv: Sequence[str]) -> int:
 
 
 def _in_session(pipeline: Pipeline[C], conf: C, settings: Mapping[str, str], args: argparse.Namespace) -> Outcome:
-    """Run it in a session of its own."""
+    """Run the pipeline in a session of its own."""
     spark = session(f"saturnmq-{pipeline.name}", name_server=conf.name_servers or None, **settings)
     try:
         with stoppable(hasattr(args, "trigger")), watched(spark, pipeline.name, quiet=args.quiet or args.json) as step:
             return pipeline.run(spark, conf, step)
     finally:
-        with suppress(Py4JError, OSError):  # there is nothing to stop when the JVM is gone
+        with suppress(Py4JError, OSError):  # the JVM may already have exited
             spark.stop()
         stop_all()
 
 
 def say(name: str, outcome: Outcome, seconds: float, *, as_json: bool) -> None:
-    """The result: a sentence and one JSON line, or one JSON document (PIP-06)."""
+    """Print the result: a sentence and one JSON line, or one JSON document (PIP-06)."""
     row = {
         "pipeline": name, "run": uuid.uuid4().hex[:12], "rows_in": outcome.rows_in, "rows_out": outcome.rows_out,
         "bad": outcome.bad, "lag": outcome.lag, "seconds": round(seconds, 1), **outcome.more,
@@ -223,7 +229,7 @@ def say(name: str, outcome: Outcome, seconds: float, *, as_json: bool) -> None:
 
 
 def cause_of(error: BaseException) -> tuple[str, str]:
-    """(class name, message) of what went wrong first, out of the text that Spark wraps it in."""
+    """Return (class name, message) of the root cause, extracted from the text that Spark wraps it in."""
     if isinstance(error, DataLossError | ConfigError | BadRowsError):
         return type(error).__name__, str(error)
     found = _CAUSE.findall(str(error))
@@ -235,7 +241,7 @@ def cause_of(error: BaseException) -> tuple[str, str]:
 
 @contextmanager
 def watched(spark: SparkSession, title: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Shows Spark's finished tasks until the block ends; what it gives says which step is on."""
+    """Show Spark's finished tasks until the block ends; yield a function that sets the current step."""
     done = threading.Event()
     state = {"title": "starting"}
 
@@ -266,7 +272,7 @@ def watched(spark: SparkSession, title: str, *, quiet: bool) -> Iterator[Callabl
 
 
 def watch(query: StreamingQuery, step: Callable[[str], Any]) -> int:
-    """Wait for a streaming query, telling how many rows there are; the rows it read. Raises what made it fail."""
+    """Wait for a streaming query and show how many rows it has read; return that number. Raises the error that failed it."""
     seen: dict[int, int] = {}
     while True:
         ended = query.awaitTermination(1)
@@ -281,7 +287,7 @@ def watch(query: StreamingQuery, step: Callable[[str], Any]) -> int:
 
 
 def repeated(conf: Conf, once: Callable[[], Outcome], step: Callable[[str], Any]) -> Outcome:
-    """The outcome of one run; with an interval the runs go on until SIGTERM or Ctrl-C, and it is that of the last (SPK-14)."""
+    """Return the outcome of one run; with an interval, repeat until SIGTERM or Ctrl-C and return the last outcome (SPK-14)."""
     outcome = once()
     if conf.interval is None:
         return outcome
@@ -295,7 +301,7 @@ def repeated(conf: Conf, once: Callable[[], Outcome], step: Callable[[str], Any]
 
 @contextmanager
 def stoppable(yes: bool) -> Iterator[None]:
-    """SIGTERM and Ctrl-C set STOP instead of ending the process, where the work has borders to stop at."""
+    """Make SIGTERM and Ctrl-C set STOP instead of ending the process, for pipelines that can stop between batches."""
     if not yes:
         yield
         return
@@ -310,7 +316,7 @@ def stoppable(yes: bool) -> Iterator[None]:
 
 
 def stop_at_border(query: StreamingQuery, seconds: float = BORDER_SECONDS) -> None:
-    """Stop a query when its running batch has ended, or after so long: the next run makes up for a batch that was cut off."""
+    """Stop a query when its running batch has ended, or after `seconds`: the next run repeats a batch that was cut off."""
     until = time.monotonic() + seconds
     while query.isActive and query.status["isTriggerActive"] and time.monotonic() < until:
         time.sleep(0.05)

@@ -1,6 +1,8 @@
-"""The log that Spark's file sink keeps of a table: which files are in it. Read, and made anew as one file. Source: PIP-03, PIP-07.
+"""The log that Spark's file sink keeps of a table's files: reads it, and rewrites it as one file.
 
-Readers in Spark take a file for a part of the table only when the log names it, so a killed run's files do not count.
+Readers in Spark consider a file part of the table only when the log names it, so files of a killed run do not count.
+
+Requirements: PIP-03, PIP-07.
 """
 
 # TABLE/_spark_metadata, written by Spark.
@@ -28,14 +30,14 @@ _BLOCK_BYTES: Final = 33_554_432
 
 @dataclass(frozen=True)
 class SinkLog:
-    """What a table's log says. latest: newest micro-batch; files: path -> its line."""
+    """Content of a table's log. latest: newest micro-batch; files: path -> its line."""
 
     latest: int
     files: dict[Path, str]
 
 
 def latest_batch(table: Path) -> int:
-    """The newest micro-batch of the table's log, -1 without one."""
+    """Return the newest micro-batch of the table's log, -1 without one."""
     return max((_number(path) for path in _entries(table)), default=-1)
 
 
@@ -49,7 +51,7 @@ def _number(path: Path) -> int:
 
 
 def read_log(table: Path) -> SinkLog | None:
-    """The log of a table, None when it has none. Raises CorruptRecord, ConfigError when its files lie somewhere else."""
+    """Return the log of a table, None if it has none. Raises CorruptRecord; ConfigError when its files lie elsewhere."""
     entries = _entries(table)
     if not entries:
         return None
@@ -82,7 +84,7 @@ def _local(table: Path, entry: dict[str, Any]) -> Path:
 
 
 def line_of(path: Path, size: int, modified_ms: int) -> str:
-    """The line of a file that a table has."""
+    """Return the log line of a file of the table."""
     entry = {
         "path": path.absolute().as_uri(), "size": size, "isDir": False, "modificationTime": modified_ms,
         "blockReplication": 1, "blockSize": _BLOCK_BYTES, "action": "add",
@@ -91,7 +93,7 @@ def line_of(path: Path, size: int, modified_ms: int) -> str:
 
 
 def write_log(table: Path, latest: int, lines: Iterable[str]) -> None:
-    """Make the log of a table that has none: one file for all batches so far."""
+    """Create the log of a table that has none: one file for all batches so far."""
     folder = table / FOLDER
     folder.mkdir()
     (folder / f"{latest}.compact").write_text("\n".join([_VERSION, *lines]))

@@ -1,10 +1,12 @@
-"""Throughput and lag by minute, hour and day, and alerts. Source: PIP-11, EXP-04, EXP-05.
+"""Throughput and lag by minute, hour and day, and alerts.
 
-In: with --mode poll the brokers are asked, which is what keeps their history; with --mode topic ticks are read from a topic, JSON
-as `collect` writes it. Out: stats_ticks and, when brokers are asked, stats_brokers (their runtime information), both kept growing;
-stats_1m, stats_1h, stats_1d and alerts, rebuilt from all ticks: ticks that come late or twice change nothing. Ticks hold counters
-that only grow, so a missed one loses nothing either. An alert fires once when its value reaches one threshold, and is cleared once
-when it falls to the other.
+In: with --mode poll the brokers are queried; polling is what builds up a history. With --mode topic ticks are read from a
+topic, as the JSON that `collect` writes. Out: stats_ticks and, with --mode poll, stats_brokers (their runtime information),
+both append-only; stats_1m, stats_1h, stats_1d and alerts, rebuilt from all ticks: late or duplicate ticks change nothing. Ticks
+hold monotonic counters, so a missed tick loses nothing either. An alert fires once when its value reaches one threshold, and
+clears once when the value falls to the other.
+
+Requirements: PIP-11, EXP-04, EXP-05.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ MINUTES: Final = (
 ALERTS: Final = "ts timestamp, rule string, subject string, value double, threshold double, state string"
 RULES: Final = "rule string, metric string, fire double, clear double"
 METRICS: Final = ("behind_s", "msgs", "bytes", "tps_avg", "tps_max", "lag", "lag_s", "fail")
-# One rule for all groups: the lag in seconds of what producers sent in the last five minutes (EXP-04).
+# behind_s, for all groups: the lag divided by the producers' rate of the last five minutes, in seconds (EXP-04).
 DEFAULT_RULES: Final = (
     ("behind", "behind_s", 300.0, 60.0),
     ("stuck", "lag_s", 600.0, 60.0),
@@ -51,7 +53,7 @@ _WHO: Final = ("topic", "group", "broker_name")
 
 @dataclass(frozen=True)
 class StatsConf(Conf):
-    """rules: (rule, metric, fire, clear). alert_topic: where alerts go, None for nowhere."""
+    """rules: (rule, metric, fire, clear). alert_topic: topic that alerts are sent to, None for none."""
 
     mode: str = "poll"
     topic: str = "SATURN_STATS"
@@ -61,7 +63,7 @@ class StatsConf(Conf):
 
 
 def stats_1m(ticks: DataFrame) -> DataFrame:
-    """What happened between two ticks counts in the minute of the later one; the first says where counting begins."""
+    """Return table `stats_1m`: growth between two ticks counts in the minute of the later one; the first tick is the baseline."""
     once = ticks.dropDuplicates(["ts", *_WHO])
     in_order = Window.partitionBy(*_WHO).orderBy("ts")
 
@@ -79,7 +81,7 @@ def stats_1m(ticks: DataFrame) -> DataFrame:
 
 
 def rolled(finer: DataFrame, unit: str) -> DataFrame:
-    """Hours or days of minutes or hours."""
+    """Aggregate minutes to hours, or hours to days."""
     seconds = {"hour": 3600, "day": 86_400}[unit]
     return finer.groupBy(*_WHO, lake.utc_start("window_start", seconds).alias("start")).agg(
         f.sum("msgs").alias("msgs"), f.sum("bytes").alias("bytes"), (f.sum("msgs") / seconds).alias("tps_avg"),
@@ -89,7 +91,7 @@ def rolled(finer: DataFrame, unit: str) -> DataFrame:
 
 
 def alerts(minutes: DataFrame, rules: DataFrame) -> DataFrame:
-    """Each firing and each clearing, once. subject: topic, group and broker; behind_s: see DEFAULT_RULES."""
+    """Return each firing and each clearing, once. subject: topic, group and broker; behind_s: see DEFAULT_RULES."""
     last5 = Window.partitionBy("topic", "broker_name").orderBy(f.unix_seconds("window_start")).rangeBetween(-240, 0)
     produced = minutes.where("group = ''").select(
         "topic", "broker_name", "window_start", (f.sum("msgs").over(last5) / 300).alias("rate"))  # fmt: skip
@@ -114,17 +116,17 @@ def alerts(minutes: DataFrame, rules: DataFrame) -> DataFrame:
 
 
 def ticks_of(spark: SparkSession, conf: StatsConf) -> DataFrame:
-    """Every tick so far."""
+    """Return all ticks so far."""
     return lake.table(spark, conf.table("stats_ticks"), TICKS)
 
 
 def build(spark: SparkSession, conf: StatsConf) -> DataFrame:
-    """Table `stats_1m`."""
+    """Return table `stats_1m`."""
     return stats_1m(ticks_of(spark, conf))
 
 
 def poll(spark: SparkSession, conf: StatsConf) -> int:
-    """Ask the brokers and keep the answer; how many ticks that are."""
+    """Query the brokers and store the result; return the number of ticks."""
     now_ms = int(time.time() * 1000)
     connection = Connection(conf.name_servers)
     ticks = collect.collect(connection, now_ms)
@@ -140,7 +142,7 @@ def poll(spark: SparkSession, conf: StatsConf) -> int:
 def frame_of(
     spark: SparkSession, entries: Sequence[collect.Tick | collect.RuntimeInfo], columns: str = TICKS
 ) -> DataFrame:
-    """Ticks, or runtime information, as rows."""
+    """Return ticks, or runtime information, as rows."""
     made = spark.createDataFrame(
         [tuple(vars(entry).values()) for entry in entries], columns.replace("ts timestamp", "ts bigint")
     )
@@ -148,7 +150,10 @@ def frame_of(
 
 
 def ingest(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> int:
-    """Ticks of the topic since the last run; how many messages that are. What is none goes to stats_ticks_bad."""
+    """Store the ticks that the topic received since the last run; return the number of messages.
+
+    Invalid ones go to stats_ticks_bad.
+    """
     rows = spark.readStream.format("rocketmq").options(
         nameServer=conf.name_servers, topic=conf.topic, startingOffsets="earliest",
         columns="topic,brokerName,queueId,queueOffset,body").load()  # fmt: skip
@@ -172,7 +177,7 @@ def ingest(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> 
 
 
 def tables(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> list[dict[str, Any]]:
-    """Make the tables anew of the ticks; the alerts that were not there before."""
+    """Rebuild the tables from the ticks; return the new alerts."""
     minute, hour, day = (conf.table(name) for name in ("stats_1m", "stats_1h", "stats_1d"))
     step("stats_1m")
     lake.replace_table(build(spark, conf).coalesce(1), minute)
@@ -194,12 +199,12 @@ def _identity(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def run(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> Outcome:
-    """The whole run; with an interval again and again."""
+    """Run the pipeline; with an interval, repeatedly."""
     return running.repeated(conf, lambda: once(spark, conf, step), step)
 
 
 def once(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> Outcome:
-    """New ticks, then the tables, the alerts and the report."""
+    """Store new ticks, then write the tables, the alerts and the report."""
     step("asking brokers" if conf.mode == "poll" else "reading ticks")
     count = poll(spark, conf) if conf.mode == "poll" else ingest(spark, conf, step)
     bad = lake.count(spark, conf.table("stats_ticks_bad"))
@@ -221,7 +226,7 @@ def once(spark: SparkSession, conf: StatsConf, step: Callable[[str], Any]) -> Ou
 
 
 def figures(minutes: list[dict[str, Any]]) -> list[report.Figure]:
-    """Charts of the report."""
+    """Return the charts of the report."""
 
     def series(column: str, *, of_groups: bool) -> dict[str, tuple[list[Any], list[Any]]]:
         found: dict[str, tuple[list[Any], list[Any]]] = {}
@@ -239,7 +244,10 @@ def figures(minutes: list[dict[str, Any]]) -> list[report.Figure]:
 
 
 def read_rules(path: str) -> tuple[tuple[str, str, float, float], ...]:
-    """Rules out of a JSON file: [{"rule": ..., "metric": ..., "fire": ..., "clear": ...}]. Raises ConfigError naming the entry."""
+    """Read rules from a JSON file: [{"rule": ..., "metric": ..., "fire": ..., "clear": ...}].
+
+    Raises ConfigError naming the rule.
+    """
     try:
         given = json.loads(Path(path).read_text())
         found = tuple((str(r["rule"]), str(r["metric"]), float(r["fire"]), float(r["clear"])) for r in given)
@@ -258,7 +266,7 @@ def read_rules(path: str) -> tuple[tuple[str, str, float, float], ...]:
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    """Its own options."""
+    """Add the pipeline's own options."""
     running.broker_options(p)
     p.add_argument(
         "--mode", choices=["poll", "topic"], default="poll", help="ask brokers, or read ticks (default poll)"
@@ -276,7 +284,7 @@ def options(p: argparse.ArgumentParser) -> None:
 
 
 def conf_of(args: argparse.Namespace) -> StatsConf:
-    """Raises ConfigError."""
+    """Build the configuration from the command line. Raises ConfigError."""
     rules = read_rules(args.rules) if args.rules else DEFAULT_RULES
     return StatsConf(**running.common(args), mode=args.mode, topic=args.topic, rules=rules, alert_topic=args.alert_topic,
                      publish=args.publish)  # fmt: skip

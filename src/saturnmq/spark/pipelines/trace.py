@@ -1,9 +1,11 @@
-"""Message traces as tables: who sent, who consumed, how long it took, what nobody consumed. Source: PIP-10, TR-03.
+"""Message traces as tables: who sent, who consumed, latencies, and messages that were not consumed.
 
-In: the trace topic. Out: trace_events, kept growing; msg_latency, latency_1m, slow_consumers, unconsumed, made anew of all events,
-so that an event that comes late counts as if it had come in time; records that cannot be read go to trace_events_bad. A stored time
-is the time of the send and half its cost. A consumer is done at the time of its record SubAfter; old records without time take that
-of their SubBefore and the cost.
+In: the trace topic. Out: trace_events, append-only; msg_latency, latency_1m, slow_consumers, unconsumed, rebuilt from all
+events, so that late events count as if they had been on time; unreadable records go to trace_events_bad. The store time is
+taken as the time of the send plus half its cost. A message is consumed at the time of its SubAfter record; for old records
+without a time, at that of the SubBefore record plus the cost.
+
+Requirements: PIP-10, TR-03.
 """
 
 from __future__ import annotations
@@ -46,13 +48,13 @@ SLOW: Final = "group string, topic string, window_start timestamp, p99_ms double
 UNCONSUMED: Final = "msg_id string, topic string, produced_at timestamp, age_s bigint"
 _NAMES: Final = tuple(column.strip().split(" ")[0] for column in EVENTS.split(","))
 _RECORD_END: Final = "\x02"
-ROWS_MAX: Final = 100_000  # of the table with a row per minute
+ROWS_MAX: Final = 100_000  # limit for the table with a row per minute
 _SOURCE: Final = "topic,brokerName,queueId,queueOffset,storeTimestamp,body"
 
 
 @dataclass(frozen=True)
 class TraceConf(Conf):
-    """slow_ms: a p99 beyond it is slow. wait_s: a message counts as not consumed when it is so old."""
+    """slow_ms: a p99 above it is slow. wait_s: age in seconds from which a message counts as not consumed."""
 
     topic: str = TRACE_TOPIC
     slow_ms: float = 1000.0
@@ -60,7 +62,7 @@ class TraceConf(Conf):
 
 
 def fields_of(record: TraceRecord) -> dict[str, Any]:
-    """A record as a row of trace_events, text `null` as null."""
+    """Return a record as a row of trace_events, with the text `null` as null."""
     kind = type(record).__name__
     known = {name: getattr(record, name) for name in record.__dataclass_fields__}
     row = {
@@ -79,7 +81,7 @@ def fields_of(record: TraceRecord) -> dict[str, Any]:
 
 
 def parsed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Trace messages as events; what cannot be read as a row of error and body. Runs in workers."""
+    """Convert trace messages to events; an unreadable record becomes a row of error and body. Runs in workers."""
     import pyarrow as pa
 
     from saturnmq.client.trace.records import TraceError, decode_records
@@ -120,12 +122,12 @@ _PLACE: Final = "_topic string, _brokerName string, _queueId int, _queueOffset b
 
 
 def events_of(messages: DataFrame) -> DataFrame:
-    """Trace messages, columns of the source, as events and bad records together."""
+    """Convert trace messages, with the source's columns, to events and bad records in one frame."""
     return messages.mapInArrow(parsed, f"{EVENTS}, {_PLACE}".replace("group string", "`group` string"))
 
 
 def split(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """(trace_events, trace_events_bad)."""
+    """Return (trace_events, trace_events_bad)."""
     good = rows.where("_error is null").withColumn("date", lake.utc_date("ts")).select(*_NAMES)
     bad = rows.where("_error is not null").selectExpr(
         "_topic topic", "_brokerName broker_name", "_queueId queue_id", "_queueOffset queue_offset",
@@ -134,7 +136,7 @@ def split(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
 
 
 def build(spark: SparkSession, conf: TraceConf) -> StreamingQuery:
-    """The trace topic into trace_events, from where the last run ended; it ends when it has caught up."""
+    """Append new messages of the trace topic to trace_events; the query ends when it has caught up."""
     rows = spark.readStream.format("rocketmq").options(
         nameServer=conf.name_servers, topic=conf.topic, startingOffsets="earliest", columns=_SOURCE).load()  # fmt: skip
 
@@ -152,7 +154,7 @@ def build(spark: SparkSession, conf: TraceConf) -> StreamingQuery:
 
 
 def sends(events: DataFrame) -> DataFrame:
-    """A row per message that a broker took; a batch has several ids. Half messages count by their Pub."""
+    """Return a row per message that a broker accepted; a batch has several ids. Half messages count by their Pub record."""
     pubs = events.where("type = 'Pub' and success")
     return pubs.select(
         f.explode(f.split("msg_id", ",")).alias("msg_id"), "topic", f.col("ts").alias("produced_at"),
@@ -161,7 +163,7 @@ def sends(events: DataFrame) -> DataFrame:
 
 
 def msg_latency(events: DataFrame) -> DataFrame:
-    """A row per message and delivery; consumed columns are null for messages that no consumer was done with."""
+    """Return a row per message and delivery; the consumer columns are null for messages that no consumer has processed."""
     before = events.where("type = 'SubBefore'").select(
         "request_id", "msg_id", f.col("ts").alias("began"), f.col("group").alias("began_group"), f.col("retry"))  # fmt: skip
     before = before.dropDuplicates(["request_id", "msg_id"])
@@ -181,7 +183,7 @@ def msg_latency(events: DataFrame) -> DataFrame:
 
 
 def latency_1m(latency: DataFrame) -> DataFrame:
-    """Percentiles per topic, group and minute of consumption."""
+    """Return percentiles per topic, group and minute of consumption."""
     done = latency.where("consumed_at is not null")
     window = lake.utc_start("consumed_at", 60).alias("window_start")
     shares = f.percentile_approx("e2e_ms", [0.5, 0.95, 0.99], 10_000).alias("p")
@@ -192,13 +194,13 @@ def latency_1m(latency: DataFrame) -> DataFrame:
 
 
 def slow_consumers(minutes: DataFrame, threshold_ms: float) -> DataFrame:
-    """Minutes whose p99 is beyond the threshold."""
+    """Return minutes whose p99 exceeds the threshold."""
     slow = minutes.where(f.col("p99_ms") > threshold_ms)
     return slow.select("group", "topic", "window_start", "p99_ms", f.lit(float(threshold_ms)).alias("threshold_ms"))
 
 
 def unconsumed(latency: DataFrame, wait_s: int) -> DataFrame:
-    """Messages that no consumer was done with successfully, when the newest event is at least wait_s seconds younger."""
+    """Return messages not consumed successfully although the newest event is at least wait_s seconds younger."""
     newest = latency.agg(f.greatest(f.max("produced_at"), f.max("consumed_at")).alias("newest"))
     ever = latency.groupBy("msg_id", "topic", "produced_at").agg(f.max(f.coalesce("success", f.lit(False))).alias("ok"))
     age = (f.unix_seconds("newest") - f.unix_seconds("produced_at")).alias("age_s")
@@ -211,7 +213,7 @@ def unconsumed(latency: DataFrame, wait_s: int) -> DataFrame:
 
 
 def tables(spark: SparkSession, conf: TraceConf, step: Callable[[str], Any]) -> None:
-    """Make the other tables anew of trace_events."""
+    """Rebuild the other tables from trace_events."""
     events = lake.table(spark, conf.table("trace_events"), EVENTS)
     step("msg_latency")
     lake.replace_table(msg_latency(events), conf.table("msg_latency"), "date")
@@ -225,12 +227,12 @@ def tables(spark: SparkSession, conf: TraceConf, step: Callable[[str], Any]) -> 
 
 
 def run(spark: SparkSession, conf: TraceConf, step: Callable[[str], Any]) -> Outcome:
-    """The whole run; with an interval again and again."""
+    """Run the pipeline; with an interval, repeatedly."""
     return running.repeated(conf, lambda: once(spark, conf, step), step)
 
 
 def once(spark: SparkSession, conf: TraceConf, step: Callable[[str], Any]) -> Outcome:
-    """New events, then the tables and the report."""
+    """Store new events, then write the tables and the report."""
     messages = running.watch(build(spark, conf), step)
     bad = lake.count(spark, conf.table("trace_events_bad"))
     conf.check_bad(bad, "trace_events_bad")
@@ -249,7 +251,7 @@ def once(spark: SparkSession, conf: TraceConf, step: Callable[[str], Any]) -> Ou
 
 
 def figures(minutes: list[dict[str, Any]]) -> list[report.Figure]:
-    """Charts of the report."""
+    """Return the charts of the report."""
     who = sorted({(row["topic"] or "", row["group"] or "") for row in minutes})
 
     def series(column: str) -> dict[str, tuple[list[Any], list[Any]]]:
@@ -263,7 +265,7 @@ def figures(minutes: list[dict[str, Any]]) -> list[report.Figure]:
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    """Its own options."""
+    """Add the pipeline's own options."""
     running.broker_options(p)
     p.add_argument("--topic", default=TRACE_TOPIC, help="trace topic (default %(default)s)")
     p.add_argument("--slow-ms", type=float, default=1000.0, metavar="MS", help="a p99 beyond it is slow (default 1000)")
@@ -274,7 +276,7 @@ def options(p: argparse.ArgumentParser) -> None:
 
 
 def conf_of(args: argparse.Namespace) -> TraceConf:
-    """From the command line."""
+    """Build the configuration from the command line."""
     return TraceConf(**running.common(args), topic=args.topic, slow_ms=args.slow_ms, wait_s=args.wait)
 
 
