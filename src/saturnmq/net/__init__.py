@@ -1,4 +1,7 @@
-"""Connections: asyncio server and client with limits, pipelining, TLS by first byte. Decodes no body, knows no request code."""
+"""Remoting transport: asyncio server and client with limits, pipelining and TLS detection by the first byte.
+
+Decodes frames and headers, but no bodies, and knows no request codes.
+"""
 
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.connection import Connection, Handler, Later

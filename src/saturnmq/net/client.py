@@ -1,4 +1,7 @@
-"""The calling side: one connection per address, shared by all callers. Source: REM-16..18, REM-22, REM-26."""
+"""The calling side of the transport: one connection per address, shared by all callers.
+
+Requirements: REM-16..REM-18, REM-22, REM-26.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ log = logging.getLogger(__name__)
 
 
 def refuse(connection: Connection, command: Command) -> Command:
-    """Handler of a client that serves no requests."""
+    """Handler of a client that accepts no requests from its peers."""
     return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[v6]:port`. Raises ConfigError naming the form."""
+    """Host and port of `host:port` or `[v6]:port`. Raises ConfigError that states the format."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) <= 65535:
         raise ConfigError(f"address {address!r} must be host:port with a port in 1..65535")
@@ -33,7 +36,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 class RemotingClient(Endpoint):
-    """See the interface in docs/decisions/0001."""
+    """Client connections by address. Interface: docs/decisions/0001."""
 
     def __init__(
         self,
@@ -53,21 +56,21 @@ class RemotingClient(Endpoint):
             oneway_permits=settings.client_oneway_permits,
         )
         self._context: ssl.SSLContext | None = client_context(tls) if tls is not None and tls.enable else None
-        if self._context is not None and check_host:  # the original's clients never do
+        if self._context is not None and check_host:  # Java clients never check it
             self._context.check_hostname = True
         self._by_address: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
         self._closed = False
 
     def is_connected(self, address: str) -> bool:
-        """Whether a call to the address would need no connect."""
+        """Whether there is an open connection to the address."""
         connection = self._by_address.get(address)
         return connection is not None and not connection.closed
 
     async def invoke(self, address: str, command: Command, timeout_ms: int) -> Command:
-        """The answer of the peer at address; the time to connect counts. Raises CallTimeout, ConnectFailed, SendFailed.
+        """Call the peer at address; connecting counts against timeout_ms. Raises CallTimeout, ConnectFailed, SendFailed.
 
-        A timeout closes the connection (REM-16), unless the peer has sent anything since: then others still get their answers.
+        A timeout closes the connection (REM-16), unless the peer has sent anything meanwhile: then other calls on it may succeed.
         """
         connection, timeout_ms = await self._connected(address, timeout_ms)
         for hook in self.hooks:
@@ -83,9 +86,9 @@ class RemotingClient(Endpoint):
             raise
 
     def ask(self, address: str, command: Command, timeout_ms: int) -> asyncio.Future[Command] | None:
-        """`invoke` without a task, where there is a connection to the address; None where there is none, or hooks look on.
+        """`invoke` without a task if there is an open connection to the address; None if there is none or hooks are registered.
 
-        For callers with a bound of their own: it takes no permit. The future raises CallTimeout, SendFailed.
+        Takes no permit: for callers that limit their concurrent calls themselves. The future raises CallTimeout, SendFailed.
         """
         connection = self._by_address.get(address)
         if connection is None or connection.closed or self.hooks:
@@ -102,9 +105,9 @@ class RemotingClient(Endpoint):
         return future
 
     async def invoke_oneway(self, address: str, command: Command, timeout_ms: int) -> None:
-        """Write a request that has no answer. Raises CallTimeout, ConnectFailed, SendFailed, TooManyRequests.
+        """Send a one-way request. Raises CallTimeout, ConnectFailed, SendFailed, TooManyRequests.
 
-        It holds a permit until its bytes are written (REM-18); connect and the wait for the permit are part of timeout_ms.
+        Holds a permit until its bytes are written (REM-18); connecting and waiting for the permit count against timeout_ms.
         """
         connection, left_ms = await self._connected(address, timeout_ms)
         left_ms = await self.oneway_permits.acquire(left_ms, address)
@@ -122,7 +125,7 @@ class RemotingClient(Endpoint):
             self.oneway_permits.release()
 
     async def _connected(self, address: str, timeout_ms: int) -> tuple[Connection, int]:
-        """The connection to address, and what the connect left of timeout_ms. Raises CallTimeout, ConnectFailed."""
+        """The connection to address, and the part of timeout_ms that is left. Raises CallTimeout, ConnectFailed."""
         connection = self._by_address.get(address)
         if connection is not None and not connection.closed:
             return connection, timeout_ms
@@ -135,7 +138,7 @@ class RemotingClient(Endpoint):
         return connection, timeout_ms
 
     async def _connect(self, address: str, timeout_ms: int) -> Connection:
-        """The connection to address; callers that come meanwhile wait for the same attempt (REM-26)."""
+        """Connect to address; concurrent callers share one attempt (REM-26)."""
         if self._closed:
             raise ConnectFailed(f"cannot connect to {address}: this client is closed", broker=address)
         task = self._connecting.get(address)
@@ -157,7 +160,7 @@ class RemotingClient(Endpoint):
             raise ConnectFailed(f"cannot connect to {address}: this client was closed", broker=address) from None
 
     def _attempt_done(self, address: str, attempt: asyncio.Task[Connection]) -> None:
-        """Forget a finished attempt, and take its error: the callers that waited for it may all be gone."""
+        """Remove a finished attempt and retrieve its error: all callers that waited for it may have been cancelled."""
         self._connecting.pop(address, None)
         if not attempt.cancelled():
             attempt.exception()
@@ -194,14 +197,14 @@ class RemotingClient(Endpoint):
             connection.start_tls_client(TlsStream(self._context, server_side=False, server_hostname=host))
 
     def lost(self, connection: Connection) -> None:
-        """A connection is gone; the next call to its address connects anew."""
+        """Remove a closed connection; the next call to its address reconnects."""
         for address, known in list(self._by_address.items()):
             if known is connection:
                 del self._by_address[address]
         super().lost(connection)
 
     async def close(self) -> None:
-        """End every attempt and connection; pending calls fail."""
+        """Cancel connection attempts and close all connections; pending calls fail."""
         self._closed = True
         tasks = list(self._connecting.values())
         for task in tasks:

@@ -1,7 +1,9 @@
-"""One TCP connection, server or client side: bytes to commands, answers to bytes, calls to their answers.
+"""One TCP connection, on the server or client side: frame decoding, dispatch to the handler, responses, matching of calls.
 
-Rules of this file: it decodes no body and knows no request code. A peer that sends bad bytes loses its connection and nobody
-else's. A closed connection fails its pending calls at once. Source: spec 00 section 3.8, REM-02..07, REM-11, REM-16..24.
+A connection decodes no bodies and knows no request codes. A peer that sends invalid bytes loses its own connection; other
+connections are unaffected. Closing a connection fails its pending calls at once. All methods run on the event loop.
+
+Requirements: REM-02..REM-08, REM-11, REM-16..REM-24, REM-29, LIM-09..LIM-11.
 """
 
 from __future__ import annotations
@@ -27,15 +29,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# bytes: the whole frame of an answer, already encoded; none of them is no answer
+# Result of a handler. bytes is a whole encoded response frame; empty bytes and None mean no response.
 Handler = Callable[["Connection", Command], "Command | bytes | Later | Awaitable[Command | None] | None"]
 
-TLS_CLIENT_HELLO: Final = 0x16  # first byte of a TLS connection; a legal plain frame starts with 0 (REM-29)
-_SEPARATE_BODY_BYTES: Final = 16_384  # from here on a body is written beside its head instead of being copied behind it
-_REST_BYTES: Final = 262_144  # how much of what a lost peer left is read at a time
-_SMALL_BODY_BYTES: Final = 1024  # requests with no more are served when memory for requests is short
+TLS_CLIENT_HELLO: Final = 0x16  # first byte of a TLS connection; a valid plain frame starts with 0 (REM-29)
+_SEPARATE_BODY_BYTES: Final = 16_384  # bodies of at least this size are written as a separate buffer, without copying
+_REST_BYTES: Final = 262_144  # read size when the receive buffer of a lost connection is emptied
+_SMALL_BODY_BYTES: Final = 1024  # requests with at most this body are served even under memory pressure
 _HTTP_STARTS: Final = (b"PRI ", b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"CONN", b"PATC", b"TRAC")
-_FLUSH_BYTES: Final = 131_072  # corked replies are written when they reach this
+_FLUSH_BYTES: Final = 131_072  # corked responses are written once they exceed this
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 
@@ -43,20 +45,20 @@ _opaques = itertools.count()
 
 
 def next_opaque() -> int:
-    """The next sequence number of this process: from 0, signed 32-bit, wraps negative (REM-07)."""
+    """The next opaque (sequence number) of this process: from 0, signed 32-bit, wraps to negative (REM-07)."""
     value = next(_opaques) & 0xFFFFFFFF
     return value - 0x1_0000_0000 if value >= 0x8000_0000 else value
 
 
 def error_remark(error: BaseException) -> str:
-    """`ClassName: message`, as clients show it verbatim (REM-11)."""
+    """`ClassName: message`, the remark of an error response, which clients display verbatim (REM-11)."""
     return f"{type(error).__name__}: {error}"
 
 
 class Later:
-    """An answer that is not known yet, without a task of its own: a handler returns it, and `answer` is called once, on the loop.
+    """A deferred response that needs no task: the handler returns it, and `answer` is called later, once, on the event loop.
 
-    The request counts as under way until then, as one that is answered by a coroutine does.
+    Until then the request counts as in flight, like a request that a coroutine answers.
     """
 
     __slots__ = ("_command", "_connection", "_early")
@@ -67,13 +69,13 @@ class Later:
         self._early: list[Command | bytes | Coroutine[Any, Any, Command]] = []
 
     def bind(self, connection: Connection, command: Command) -> None:
-        """Of the connection: who asked for it."""
+        """Called by the connection with the request that this response belongs to."""
         self._connection, self._command = connection, command
         if self._early:
             connection.answer_later(command, self._early.pop())
 
     def answer(self, reply: Command | bytes | Coroutine[Any, Any, Command]) -> None:
-        """The answer, its frame, or a coroutine that takes a little longer to give it."""
+        """Set the response: a command, an encoded frame, or a coroutine that returns the command."""
         if self._connection is None or self._command is None:
             self._early.append(reply)
         else:
@@ -81,7 +83,7 @@ class Later:
 
 
 class Connection(asyncio.Protocol):
-    """See the interface in docs/decisions/0001. Made by a RemotingServer or RemotingClient."""
+    """One remoting connection, created by a RemotingServer or RemotingClient. Interface: docs/decisions/0001."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.remote_address = ""
@@ -89,18 +91,18 @@ class Connection(asyncio.Protocol):
         self.attributes: dict[str, object] = {}
         self.closed = False
         self.close_reason = ""
-        self.active = True  # bytes went either way since the last look of the idle scan
+        self.active = True  # bytes were sent or received since the last idle scan
         self.idle_since = 0.0
         self.frame_since = 0.0
         self.closing_since = 0.0
         self.in_flight = 0
         self.in_flight_bytes = 0
-        self._full = False  # as much is under way as may be
+        self._full = False  # the in-flight limit is reached
         self.opened_at = 0.0
-        self.introduced = False  # a whole frame came
+        self.introduced = False  # a complete frame has arrived
         self.stalled_since = 0.0
         self.unread_before = 0
-        self.reads = 0  # how often bytes came; a peer that makes it grow is alive
+        self.reads = 0  # number of reads; shows whether the peer is alive
         self._endpoint = endpoint
         self._loop = asyncio.get_running_loop()
         self._handler = endpoint.handler
@@ -108,7 +110,7 @@ class Connection(asyncio.Protocol):
         self._decoder = FrameDecoder(endpoint.frame_limits, HeaderTemplates() if endpoint.repeats else None)
         self._tls: TlsStream | None = None
         self._first = endpoint.sniffs_tls
-        self._partial = False  # whether the endpoint counts bytes of ours
+        self._partial = False  # whether the endpoint accounts for partial-frame bytes of this connection
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._corked = False
@@ -195,13 +197,13 @@ class Connection(asyncio.Protocol):
         return False
 
     def _read_rest(self, transport: asyncio.Transport) -> None:
-        """Handle what the peer had sent before it left without waiting for answers, as Go clients do after one-way sends.
+        """Handle the requests a peer sent before it closed without waiting for responses, as Go clients do after one-way sends.
 
-        An answer that finds nobody ends the connection while requests that have arrived are still unread. Bounded by the
-        socket's receive buffer: nothing more can come.
+        Writing a response to a closed peer ends the connection while received requests are still unread. The amount is bounded by
+        the socket's receive buffer, since no more data can arrive.
         """
         socket = transport.get_extra_info("socket")
-        with contextlib.suppress(OSError):  # the buffer is empty, or the socket closed already
+        with contextlib.suppress(OSError):  # the buffer is empty, or the socket is closed already
             while socket is not None and (data := os.read(socket.fileno(), _REST_BYTES)):
                 self.data_received(data)
 
@@ -225,26 +227,26 @@ class Connection(asyncio.Protocol):
 
     @property
     def frame_bytes(self) -> int:
-        """Length of that frame, as far as it is known."""
+        """Length of the pending frame, as far as it is known."""
         return self._decoder.need_bytes
 
     @property
     def unread_bytes(self) -> int:
-        """What was sent and the peer has not taken, beyond the kernel's buffers."""
+        """Bytes written that the peer has not read, beyond the kernel's buffers."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     @property
     def congested(self) -> bool:
-        """Whether the peer has not taken what was sent: more of it would only pile up here."""
+        """Whether the peer does not drain its responses, so that further ones would only accumulate here."""
         return self._write_paused
 
     @property
     def read_paused(self) -> bool:
-        """Whether this side has stopped reading, because of what the peer does not take or has under way."""
+        """Whether this side stopped reading because of unread responses or the peer's in-flight requests."""
         return self._read_paused
 
     def _run(self, commands: list[Command]) -> None:
-        """Handle commands in order; their immediate answers leave in one write."""
+        """Handle commands in order; their immediate responses leave in one write."""
         if self._backlog:
             self._backlog.extend(commands)
             return
@@ -279,7 +281,7 @@ class Connection(asyncio.Protocol):
         self._update_reading()
 
     def _continue(self) -> None:
-        """Go on with what was held back while the peer did not read or had too much in flight."""
+        """Resume the requests held back while the peer did not read or had too many requests in flight."""
         if self._backlog and not self._full and not self.closed:
             waiting = list(self._backlog)
             self._backlog.clear()
@@ -321,7 +323,7 @@ class Connection(asyncio.Protocol):
             self._replied(command, reply)
 
     def _overloaded(self, command: Command) -> bool:
-        """Whether the requests under way take all memory that they may take; this one is refused then (LIM-10)."""
+        """Reject a request while the requests in flight use all memory they may use; return whether it was rejected (LIM-10)."""
         endpoint = self._endpoint
         if endpoint.in_flight_bytes < endpoint.settings.request_bytes_max:
             return False
@@ -333,11 +335,11 @@ class Connection(asyncio.Protocol):
         return True
 
     def _begun(self, command: Command) -> None:
-        """A request is under way."""
+        """Count a request as in flight."""
         self._count(1, len(command.body) if command.body else 0)
 
     def _ended(self, command: Command) -> None:
-        """It is not any more."""
+        """Count a request as completed."""
         self._count(-1, -len(command.body) if command.body else 0)
         if self._read_paused:
             self._loop.call_soon(self._continue)
@@ -352,10 +354,13 @@ class Connection(asyncio.Protocol):
 
     @contextlib.contextmanager
     def aside(self, command: Command) -> Iterator[None]:
-        """While a request waits for another peer it does not keep this one from being read: its answer may come over here."""
+        """Do not count a request as in flight while it waits for another peer.
+
+        Otherwise this connection might stop being read although the awaited answer arrives on it.
+        """
         body_bytes = len(command.body) if command.body else 0
         self._ended(command)
-        self._endpoint.in_flight_bytes += body_bytes  # it still takes memory
+        self._endpoint.in_flight_bytes += body_bytes  # its body still occupies memory
         try:
             yield
         finally:
@@ -371,13 +376,13 @@ class Connection(asyncio.Protocol):
             self._answer(command, reply)
         elif type(reply) is bytes:
             if reply:
-                self._answer(command, FrameDecoder().feed(reply)[0])  # hooks look into it
+                self._answer(command, FrameDecoder().feed(reply)[0])  # hooks need the decoded command
         else:
             self._begun(command)
             self._endpoint.spawn(self._finish(command, cast("Awaitable[Command | None]", reply)))
 
     def answer_later(self, command: Command, reply: Command | bytes | Coroutine[Any, Any, Command]) -> None:
-        """The answer to a request whose handler returned Later."""
+        """Send the response to a request whose handler returned Later."""
         endpoint = self._endpoint
         endpoint.later_count -= 1
         if isinstance(reply, Command | bytes):
@@ -411,11 +416,11 @@ class Connection(asyncio.Protocol):
             for hook in self._endpoint.hooks:
                 hook.after(self.remote_address, command, reply)
             self.send(reply)
-        except Exception as error:  # a failing hook, or an answer that cannot be expressed on the wire
+        except Exception as error:  # a failing hook, or a response that cannot be encoded
             self.send(self.failure(command, error))
 
     def failure(self, command: Command, error: Exception) -> Command:
-        """The answer to a request whose handler failed: its own code, or SYSTEM_ERROR (REM-08, REM-11)."""
+        """The error response for a failed handler: the error's own code, or SYSTEM_ERROR (REM-08, REM-11)."""
         if isinstance(error, ResponseError):
             return command.reply(error.code or ResponseCode.SYSTEM_ERROR, error.remark)
         if isinstance(error, MissingField):
@@ -434,9 +439,9 @@ class Connection(asyncio.Protocol):
     # ---- writing
 
     def send(self, command: Command | bytes) -> None:
-        """Queue a command, or a frame: all that is queued in one turn of the loop leaves in one write.
+        """Queue a command or an encoded frame; everything queued in one event-loop iteration leaves in one write.
 
-        A closed connection drops it.
+        Dropped if the connection is closed.
         """
         if self.closed:
             return
@@ -466,7 +471,7 @@ class Connection(asyncio.Protocol):
         if self._tls is not None:
             try:
                 self._tls.write(b"".join(out))
-            except OSError as error:  # its state is broken: nothing more can be said on it
+            except OSError as error:  # the TLS state is broken, nothing more can be sent
                 self.close(f"TLS failed: {error}")
             self._write_tls()
         elif len(out) == 1:
@@ -484,13 +489,13 @@ class Connection(asyncio.Protocol):
                 self._transport.write(data)
 
     def start_tls_client(self, stream: TlsStream) -> None:
-        """Speak TLS from the first byte; commands sent before the handshake is done wait inside the stream."""
+        """Use TLS from the first byte; commands sent before the handshake completes are buffered in the stream."""
         self._tls = stream
         stream.start()
         self._write_tls()
 
     async def drain(self) -> None:
-        """Wait until the peer has taken enough of what was sent."""
+        """Wait until the output buffer is below its low watermark again."""
         if self._out_bytes >= self._endpoint.settings.write_high_bytes:
             self._flush()
         if self._write_paused and not self.closed:
@@ -501,10 +506,10 @@ class Connection(asyncio.Protocol):
     # ---- calls
 
     async def invoke(self, command: Command, timeout_ms: int, *, limited: bool = True) -> Command:
-        """The answer to a request. Raises CallTimeout, SendFailed (closed before the answer), TooManyRequests.
+        """Send a request and wait for the response. Raises CallTimeout, SendFailed (closed before the response), TooManyRequests.
 
-        limited: it takes one of the endpoint's permits (REM-17, REM-20), and the wait for it is part of timeout_ms; a caller
-        with a bound of its own needs none.
+        limited: take one of the endpoint's permits (REM-17, REM-20); waiting for it counts against timeout_ms. Callers with their
+        own limit on concurrent calls need no permit.
         """
         endpoint = self._endpoint
         if limited:
@@ -519,7 +524,7 @@ class Connection(asyncio.Protocol):
         return reply
 
     def ask(self, command: Command, timeout_ms: int) -> asyncio.Future[Command]:
-        """`invoke` without a permit and without a task: the answer to come. Raises SendFailed when it is closed already."""
+        """Like `invoke`, without permit and task: returns the future response. Raises SendFailed if the connection is closed."""
         if self.closed:
             raise self._send_failed()
         command.opaque = opaque = next_opaque()
@@ -543,7 +548,7 @@ class Connection(asyncio.Protocol):
             )
 
     def invoke_oneway(self, command: Command) -> None:
-        """Send a request that nobody answers (bit 1 set). Raises SendFailed when the connection is closed."""
+        """Send a one-way request (bit 1 set), which gets no response. Raises SendFailed when the connection is closed."""
         if self.closed:
             raise self._send_failed()
         command.opaque = next_opaque()
@@ -556,16 +561,16 @@ class Connection(asyncio.Protocol):
             f"connection to {self.remote_address} is closed: {self.close_reason}", broker=self.remote_address
         )
 
-    # ---- the end
+    # ---- closing
 
     def refuse(self, reason: str, text: str) -> None:
-        """Close a connection whose peer asked for too much or made no sense; counted by reason (spec 07 section 6)."""
+        """Close a connection that exceeded a limit or violated the protocol, and count it by reason (docs/spec/07 section 6)."""
         if not self.closed:
             self._endpoint.refusals.note(reason, self.remote_address, text)
         self.close(text)
 
     def close(self, reason: str) -> None:
-        """Close; what was queued is still written. Pending calls fail at once (REM-22)."""
+        """Close after writing what is queued. Pending calls fail at once (REM-22)."""
         if self.closed:
             return
         self._flush()
@@ -588,12 +593,12 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     async def wait_closed(self) -> None:
-        """Until the transport is gone."""
+        """Wait until the transport is closed."""
         await asyncio.shield(self._lost)
 
 
 def _address(name: Any) -> str:
-    """`ip:port` of a socket name; IPv6 addresses stand without brackets, as the original writes them."""
+    """`ip:port` of a socket name; IPv6 addresses without brackets, as Apache RocketMQ writes them."""
     if not name or isinstance(name, str | bytes):
         return ""
     return f"{name[0]}:{name[1]}"

@@ -1,4 +1,7 @@
-"""What servers and clients share: their connections, tasks, permits, hooks and the one timer that finds idle and slow peers."""
+"""Common base of servers and clients: connections, tasks, permits, hooks, and the timer that finds idle and slow peers.
+
+Requirements: REM-15, REM-17..REM-20, REM-23, REM-24, LIM-04, LIM-06, LIM-07, LIM-11.
+"""
 
 from __future__ import annotations
 
@@ -24,31 +27,31 @@ log = logging.getLogger(__name__)
 
 
 class ConnectionListener(Protocol):
-    """Told of connections, in order (REM-24). Idle, error and close all arrive as `closed`."""
+    """Receives connection events in order (REM-24). Idle timeout, error and close are all reported as `closed`."""
 
     def connected(self, connection: Connection) -> None: ...
     def closed(self, connection: Connection, reason: str) -> None: ...
 
 
 class Listener:
-    """A listener that does nothing; base for those that care for one event."""
+    """A listener that ignores all events; base class for listeners that need only one of them."""
 
     def connected(self, connection: Connection) -> None:
-        """A peer is there."""
+        """Called when a connection is established."""
 
     def closed(self, connection: Connection, reason: str) -> None:
-        """A peer is gone."""
+        """Called when a connection is closed."""
 
 
 class RpcHook(Protocol):
-    """Runs around every request of an endpoint (REM-15). An exception in `before` becomes the answer."""
+    """Called before and after every request of an endpoint (REM-15). An exception in `before` becomes the error response."""
 
     def before(self, remote_address: str, request: Command) -> None: ...
     def after(self, remote_address: str, request: Command, response: Command) -> None: ...
 
 
 class Permits:
-    """A bounded number of calls under way; waiting takes at most the call's own timeout (REM-17..20)."""
+    """A bounded number of concurrent calls; a caller waits for a permit at most its own timeout (REM-17..REM-20)."""
 
     def __init__(self, count: int, what: str) -> None:
         self.free = count
@@ -57,7 +60,7 @@ class Permits:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def acquire(self, timeout_ms: int, address: str) -> int:
-        """Take one; what is left of the timeout, in ms. Raises TooManyRequests for timeout_ms <= 0, else NoPermit."""
+        """Take a permit; return the remaining timeout in ms. Raises TooManyRequests for timeout_ms <= 0, else NoPermit."""
         if self.free > 0:
             self.free -= 1
             return timeout_ms
@@ -89,14 +92,14 @@ class Permits:
             self._waiting.remove(future)
 
     def try_acquire(self) -> bool:
-        """Take one if there is one."""
+        """Take a permit if one is free."""
         if self.free <= 0:
             return False
         self.free -= 1
         return True
 
     def release(self) -> None:
-        """Give one back, to the caller that waits longest."""
+        """Return a permit, to the longest-waiting caller if there is one."""
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():
@@ -106,10 +109,10 @@ class Permits:
 
 
 class Endpoint:
-    """Base of RemotingServer and RemotingClient."""
+    """Base class of RemotingServer and RemotingClient."""
 
     sniffs_tls = False
-    repeats = False  # whether peers send many requests with nearly the same header
+    repeats = False  # whether to decode repeated headers with HeaderTemplates
 
     def __init__(
         self,
@@ -132,33 +135,33 @@ class Endpoint:
         self.async_permits = Permits(async_permits, "async")
         self.oneway_permits = Permits(oneway_permits, "oneway")
         self.refusals = Refusals()
-        self.in_flight_bytes = 0  # bodies of requests that are not answered yet
-        self.partial_bytes_max = 0  # of frames that are not complete yet, on all connections together; 0: no bound
+        self.in_flight_bytes = 0  # bodies of requests in flight
+        self.partial_bytes_max = 0  # bound on incomplete frames over all connections; 0: unbounded
         self.partial_bytes = 0
-        self._partial: dict[Connection, int] = {}  # who has sent part of a frame, and how much; oldest frame first
+        self._partial: dict[Connection, int] = {}  # bytes of the incomplete frame by connection; oldest frame first
         self._idle_seconds = idle_seconds
         self._tasks: set[asyncio.Task[Any]] = set()
         self._scan: asyncio.TimerHandle | None = None
-        self.later_count = 0  # requests whose answer is to come later, without a task
+        self.later_count = 0  # requests in flight that were answered with Later
         self.all_answered = asyncio.Event()
-        self.stopping = False  # nothing new is begun; what is under way is answered
+        self.stopping = False  # new requests are rejected; those in flight are answered
 
     def add_hook(self, hook: RpcHook) -> None:
         """Register a hook; hooks run in the order of registration."""
         self.hooks.append(hook)
 
     def choose_tls(self, first_byte: int) -> tuple[TlsStream | None, str | None]:
-        """How to speak on a connection that starts with this byte, or why it is closed."""
+        """TLS stream for a connection that starts with this byte (None: plain), or the reason to close it."""
         return None, None
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run work as a task that this endpoint owns and ends."""
+        """Run work as a task owned by this endpoint and cancelled when it closes."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def opened(self, connection: Connection) -> None:
-        """A connection is up. One that was being accepted while this side stopped is not wanted any more."""
+        """Register a new connection; abort it if this endpoint is stopping."""
         if self.stopping:
             connection.abort()
             return
@@ -169,9 +172,10 @@ class Endpoint:
         self._tell(lambda: self.listener.connected(connection))
 
     def note_partial(self, connection: Connection, pending_bytes: int, *, fresh: bool) -> None:
-        """So much of a frame is there on a connection; fresh: another frame than before.
+        """Record how many bytes of an incomplete frame a connection has buffered; fresh: it belongs to another frame than before.
 
-        Beyond the bound whoever takes longest over a frame loses its connection (LIM-04): not who sends the largest.
+        When the total exceeds its bound, the connection whose frame has been incomplete longest is closed, not the one with the
+        largest frame (LIM-04).
         """
         before = self._partial.get(connection, 0)
         if fresh or not pending_bytes:
@@ -187,7 +191,7 @@ class Endpoint:
             )
 
     def lost(self, connection: Connection) -> None:
-        """A connection is gone; told once."""
+        """Remove a closed connection and notify the listener; later calls have no effect."""
         self.partial_bytes -= self._partial.pop(connection, 0)
         if connection in self.connections:
             self.connections.discard(connection)
@@ -207,7 +211,7 @@ class Endpoint:
         self._scan = asyncio.get_running_loop().call_later(min(min(limits) / 4, 1.0), self._scan_connections)
 
     def _scan_connections(self) -> None:
-        """Close who was silent for too long (REM-23) or needs too long for one frame; end who does not take what is left."""
+        """Close connections that are idle (REM-23) or too slow to send a frame; abort closed ones that do not drain output."""
         now = asyncio.get_running_loop().time()
         crowded = len(self.connections) * 2 > self.connections_max
         for connection in list(self.connections):
@@ -239,7 +243,7 @@ class Endpoint:
             self._schedule_scan()
 
     def _check_frame(self, connection: Connection, now: float) -> None:
-        """Close who needs too long for one frame: a fixed time, and more for a large one (LIM-06)."""
+        """Close a connection that takes too long for one frame: a fixed time, plus time in proportion to its size (LIM-06)."""
         if not connection.frame_pending or connection.read_paused:
             connection.frame_since = 0.0
         elif connection.frame_since == 0.0:
@@ -251,7 +255,7 @@ class Endpoint:
                 connection.refuse("slow_frame", f"a frame was not complete after {seconds:g} s")
 
     def _check_reader(self, connection: Connection, now: float) -> None:
-        """Close who takes nothing of what it is sent (LIM-11)."""
+        """Abort a connection that reads nothing of its output (LIM-11)."""
         unread = connection.unread_bytes
         if unread < connection.unread_before or connection.stalled_since == 0.0:
             connection.stalled_since = now
@@ -261,7 +265,7 @@ class Endpoint:
         connection.unread_before = unread
 
     async def close_connections(self) -> None:
-        """Let answers under way leave, then close every connection and end every task; all of it within the stop timeout."""
+        """Answer the requests in flight, close all connections and cancel all tasks, within the stop timeout."""
         self.stopping = True
         deadline = asyncio.get_running_loop().time() + self.settings.stop_timeout_ms / 1000
         if self._scan is not None:

@@ -1,4 +1,7 @@
-"""What can go wrong between two processes, beyond bad bytes. Source: REM-16, REM-19, UX-09."""
+"""Errors of connections and calls between processes, other than invalid bytes.
+
+Requirements: REM-16, REM-19, UX-09.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ from saturnmq.protocol.errors import SaturnError
 
 
 class StartError(SaturnError, OSError):
-    """A listener that cannot be opened: names host, port, cause and what to do."""
+    """A listener cannot be opened. The message names host, port and cause; the hint says what to do."""
 
     def __str__(self) -> str:
         return SaturnError.__str__(self)
 
 
 class ConnectFailed(SaturnError, ConnectionError):
-    """No connection to an address."""
+    """No connection to an address could be established."""
 
     code = ResponseCode.CONNECT_BROKER
     retryable = True
@@ -24,7 +27,7 @@ class ConnectFailed(SaturnError, ConnectionError):
 
 
 class SendFailed(SaturnError, ConnectionError):
-    """The connection closed before the answer came; whether the peer acted on the request is not known."""
+    """The connection closed before the response arrived; whether the peer executed the request is unknown."""
 
     code = ResponseCode.CONNECT_BROKER
     retryable = True
@@ -34,7 +37,7 @@ class SendFailed(SaturnError, ConnectionError):
 
 
 class CallTimeout(SaturnError, TimeoutError):
-    """No answer in time; whether the peer acted on the request is not known."""
+    """No response in time; whether the peer executed the request is unknown."""
 
     code = ResponseCode.REQUEST_TIMEOUT
     retryable = True
@@ -44,10 +47,10 @@ class CallTimeout(SaturnError, TimeoutError):
 
 
 class NoPermit(CallTimeout):
-    """No permit came free in time (REM-19): nothing was sent, and the connection is not to blame."""
+    """No permit became free in time (REM-19). Nothing was sent, and the connection is not at fault."""
 
 
 class TooManyRequests(SaturnError):
-    """All permits of a semaphore are taken and the caller did not want to wait (REM-19)."""
+    """All permits are taken and the caller did not want to wait (REM-19)."""
 
     retryable = True

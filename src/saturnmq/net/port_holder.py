@@ -1,4 +1,7 @@
-"""Which process listens on a TCP port, read from /proc on Linux; elsewhere unknown. Source: UX-09."""
+"""Finds the process that listens on a TCP port, from /proc on Linux; unknown on other systems.
+
+Requirements: UX-09.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ _PORT_HOLDERS_SHOWN_MAX: Final = 3
 
 
 def port_holder(port: int, proc: Path = Path("/proc")) -> str:
-    """ "process 4711 (java)", or "another process" where the owner cannot be seen: another user's, or not Linux."""
+    """ "process 4711 (java)", or "another process" if the owner is not visible: another user's process, or not Linux."""
     inodes = _listening(port, proc)
     found = sorted(_owners(inodes, proc).items()) if inodes else []
     shown = [f"process {pid} ({name})" for pid, name in found[:_PORT_HOLDERS_SHOWN_MAX]]
@@ -33,7 +36,7 @@ def _listening(port: int, proc: Path) -> set[str]:
 
 
 def _owners(inodes: set[str], proc: Path) -> dict[int, str]:
-    """Program name by process id, of the processes that have one of these sockets open."""
+    """Name by process id of the processes that have one of these sockets open."""
     wanted = {f"socket:[{inode}]" for inode in inodes}
     owners = {}
     for folder in proc.iterdir():
@@ -42,6 +45,6 @@ def _owners(inodes: set[str], proc: Path) -> dict[int, str]:
         try:
             if any(str(fd.readlink()) in wanted for fd in (folder / "fd").iterdir()):
                 owners[int(folder.name)] = (folder / "comm").read_text(encoding="utf-8", errors="replace").strip()
-        except OSError:  # ended meanwhile, or another user's
+        except OSError:  # ended meanwhile, or owned by another user
             continue
     return owners

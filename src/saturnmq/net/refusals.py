@@ -1,4 +1,4 @@
-"""What was refused, by reason, and the words about it: at most one line per second and address. Source: spec 07 section 6."""
+"""Rejected connections and requests: counted by reason, logged at most once per second and address (docs/spec/07 section 6)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _ADDRESSES_MAX: Final = 10_000
 
 
 class Refusals:
-    """Counts by reason, for `saturnmq_rejected_total{reason}`. A reason is a word of the code, never of a peer."""
+    """Counts by reason, for `saturnmq_rejected_total{reason}`. Reasons are constants of the code, never text from a peer."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.counts: dict[str, int] = {}
         self._clock = clock
-        self._told: dict[str, float] = {}  # address without port to the time of its last line
-        self._silent = 0  # refusals since the last line that were not logged
+        self._told: dict[str, float] = {}  # time of the last log line by address without port
+        self._silent = 0  # rejections since the last line that were not logged
 
     def note(self, reason: str, peer: str, text: str) -> None:
-        """Count one, and log it unless its address was named within the last second. peer: ip:port."""
+        """Count a rejection, and log it unless one of the same address was logged within the last second. peer: ip:port."""
         self.counts[reason] = self.counts.get(reason, 0) + 1
         now = self._clock()
         address = peer.rpartition(":")[0]

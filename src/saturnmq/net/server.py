@@ -1,4 +1,7 @@
-"""A listener: accepts connections and hands every request to one handler. Source: REM-02, REM-12, REM-25, REM-29."""
+"""The listening side of the transport: accepts connections and passes every request to one handler.
+
+Requirements: REM-02, REM-12, REM-25, REM-29, LIM-08.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +21,17 @@ try:
     import resource as _resource
 
     resource: Any = _resource
-except ImportError:  # not a Unix: descriptors are not counted there
+except ImportError:  # not a Unix: there is no descriptor limit to read
     resource = None
 
-CHOSEN_BY: Final = "option --port, key listenPort"  # what sets the port of most servers
+CHOSEN_BY: Final = "option --port, key listenPort"  # how the port of most servers is set, for error hints
 _PORT_MAX: Final = 65535
 _ENDLESS: Final = 2**31
 _LOOPBACK: Final = ("127.", "::ffff:127.")
 
 
 def descriptors_left(reserved: int) -> int:
-    """How many connections the process may hold so that so many descriptors, at most half, are left for files (LIM-08)."""
+    """Maximum number of connections that leaves `reserved` descriptors, but at most half of all, for files (LIM-08)."""
     if resource is None:
         return _ENDLESS
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -40,7 +43,7 @@ def _is_loopback(ip: str) -> bool:
 
 
 class RemotingServer(Endpoint):
-    """See the interface in docs/decisions/0001."""
+    """A listener with its connections. Interface: docs/decisions/0001."""
 
     sniffs_tls = True
     repeats = True
@@ -64,16 +67,16 @@ class RemotingServer(Endpoint):
         self.frame_limits = settings.request_limits
         self.partial_bytes_max = settings.unsigned_bytes_max
         self.connections_max = min(settings.connections_max, descriptors_left(settings.descriptors_reserved))
-        self._by_address: dict[str, int] = {}  # connections of addresses that are not this machine's
+        self._by_address: dict[str, int] = {}  # connections by remote IP, loopback excluded
         self._tls = ContextHolder(tls or TlsSettings())
         self._mode = self._tls.settings.server_mode
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int, *, chosen_by: str = CHOSEN_BY) -> tuple[str, int]:
-        """Listen; returns the bound address, port 0 takes a free one.
+        """Listen and return the bound address; port 0 binds a free port.
 
-        chosen_by: the option or key that sets the port, for the error's hint.
-        Raises StartError naming the address, the cause and what to do.
+        chosen_by: the option or key that sets the port, for the hint of the error.
+        Raises StartError that names the address, the cause and what to do.
         """
         if not 0 <= port <= _PORT_MAX:
             raise StartError(f"port {port} is outside 0..{_PORT_MAX}", hint=f"Choose a port in range ({chosen_by}).")
@@ -91,13 +94,13 @@ class RemotingServer(Endpoint):
                 (socket.SO_RCVBUF, self.settings.server_rcvbuf_bytes),
             ):
                 if size > 0:
-                    sock.setsockopt(socket.SOL_SOCKET, option, size)  # accepted ones inherit it
+                    sock.setsockopt(socket.SOL_SOCKET, option, size)  # inherited by accepted sockets
         self._tls.watch()
         name = self._server.sockets[0].getsockname()
         return name[0], name[1]
 
     def opened(self, connection: Connection) -> None:
-        """A client is there; one too many is closed at once."""
+        """Register a new connection, or close it at once when a connection limit is exceeded."""
         if len(self.connections) >= self.connections_max:
             connection.refuse("connections", f"more than serverConnectionsMax={self.connections_max} connections")
             return
@@ -111,7 +114,7 @@ class RemotingServer(Endpoint):
         super().opened(connection)
 
     def lost(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """Remove a closed connection from the count of its address."""
         if connection in self.connections:
             ip = connection.remote_address.rpartition(":")[0]
             count = self._by_address.pop(ip, 0) - 1
@@ -120,7 +123,7 @@ class RemotingServer(Endpoint):
         super().lost(connection)
 
     def choose_tls(self, first_byte: int) -> tuple[TlsStream | None, str | None]:
-        """The table of spec 00 section 3.6."""
+        """Decide by the first byte and tls.server.mode (table in docs/spec/00 section 3.6)."""
         if first_byte != TLS_CLIENT_HELLO:
             return None, "plain connection, but tls.server.mode=enforcing" if self._mode is TlsMode.ENFORCING else None
         if self._mode is TlsMode.DISABLED:
@@ -133,7 +136,7 @@ class RemotingServer(Endpoint):
         return TlsStream(self._tls.context, server_side=True), None
 
     async def stop(self) -> None:
-        """Close the listener, let answers under way leave, close all connections."""
+        """Close the listener, answer the requests in flight, close all connections."""
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -1,4 +1,7 @@
-"""Limits and timers of connections, with the original's keys. Source: spec 00 REM-02, REM-16..26; spec 01 NS-04."""
+"""Limits and timeouts of connections, with Apache RocketMQ's keys where it has them.
+
+Requirements: REM-02, REM-16..REM-26, NS-04, LIM-03..LIM-11.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from saturnmq.protocol.frames.command import HEADER_BYTES_MAX, FrameLimits
 
 @dataclass(frozen=True, slots=True)
 class NetSettings:
-    """Settings of every listener and client of a process."""
+    """Network settings shared by all listeners and clients of a process."""
 
     frame_bytes_max: int = key(
         "com.rocketmq.remoting.frameMaxLength", 16_777_216, unit="bytes", low=1024, high=2**31 - 1, spec="REM-02"
@@ -52,9 +55,9 @@ class NetSettings:
     connect_timeout_ms: int = key("connectTimeoutMillis", 3000, unit="ms", low=1, spec="REM-26")
     close_on_timeout: bool = key("clientCloseSocketIfTimeout", True, spec="REM-16")
     stop_timeout_ms: int = key("serverStopTimeoutMillis", 3000, unit="ms", low=0, spec="NS-06")
-    # A oneway call of a server holds its permit while it is written, and that is one step of the loop: none waits for another.
+    # A one-way call of a server holds its permit only while it is written, within one event-loop iteration: calls never contend.
     server_oneway_permits: int = key("serverOnewaySemaphoreValue", 256, low=1, spec="REM-20")
-    # Threads of the original's network layer; read so that its files load, one loop does their work here.
+    # Thread settings of Apache's network layer: accepted so that its files load, but one event loop does their work here.
     worker_threads: int = key("serverWorkerThreads", 8, low=0, spec="NS-04")
     callback_threads: int = key("serverCallbackExecutorThreads", 0, low=0, spec="NS-04")
     selector_threads: int = key("serverSelectorThreads", 3, low=0, spec="NS-04")
@@ -67,7 +70,7 @@ class NetSettings:
 
     @property
     def request_limits(self) -> FrameLimits:
-        """The limits of a server: 32 KiB of properties, escaped at their worst, fit a header well."""
+        """Frame limits of a server. 32 KiB of properties fit a header, even if every character is escaped."""
         limits = self.frame_limits
         header_bytes_max = min(self.request_header_bytes_max, limits.header_bytes_max)
         return FrameLimits(
@@ -76,16 +79,16 @@ class NetSettings:
 
     @property
     def write_high_bytes(self) -> int:
-        """Unsent bytes at which a peer is not read any more; 0 means 1 MiB."""
+        """Unsent bytes at which reading from the peer pauses; 0 means 1 MiB."""
         return self.write_buffer_high_bytes or 1_048_576
 
     @property
     def write_low_bytes(self) -> int:
-        """Unsent bytes at which reading starts again; 0 means a quarter of the high mark."""
+        """Unsent bytes at which reading resumes; 0 means a quarter of the high watermark."""
         return self.write_buffer_low_bytes or self.write_high_bytes // 4
 
     def validate(self) -> list[str]:
-        """One sentence per problem."""
+        """Problems of combinations of settings, one sentence each."""
         if self.write_low_bytes > self.write_high_bytes:
             return [
                 f"writeBufferLowWaterMark={self.write_low_bytes} must be at most "

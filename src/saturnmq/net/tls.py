@@ -1,7 +1,9 @@
-"""TLS on the same port as plain connections, decided by the first byte. Source: spec 00 section 3.6, REM-29, REM-30.
+"""TLS on the same port as plain connections, detected by the first byte.
 
-A stream keeps the TLS state of one connection in memory buffers; the connection feeds it what the socket gives and writes what it
-has to say. That works alike on every event loop and however the first bytes are cut.
+A stream keeps the TLS state of one connection in memory buffers: the connection feeds it the received bytes and writes its output.
+This works identically on every event loop and for any chunking of the first bytes. See docs/spec/00 section 3.6.
+
+Requirements: REM-29, REM-30.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _VERIFY_MODES: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "r
 
 
 class TlsMode(Enum):
-    """What a listener does with the first byte 0x16 and with any other."""
+    """How a listener treats TLS connections (first byte 0x16) and plain ones."""
 
     DISABLED = "disabled"
     PERMISSIVE = "permissive"
@@ -36,7 +38,7 @@ class TlsMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """The original's `tls.*` keys. An unknown mode counts as permissive, as there; what this version cannot do is refused."""
+    """Apache RocketMQ's `tls.*` keys. As there, an unknown mode counts as permissive; unsupported settings are rejected."""
 
     mode: str = key("tls.server.mode", "permissive", spec="REM-29")
     enable: bool = key("tls.enable", False, spec="REM-29")
@@ -55,7 +57,7 @@ class TlsSettings:
     config_file: str = key("tls.config.file", "", spec="REM-29")
 
     def validate(self) -> list[str]:
-        """One sentence per problem; says aloud what is legal and asks no client for a certificate."""
+        """Problems, one sentence each. Also warns about a valid setting that has no effect (authClient without client auth)."""
         problems = []
         if self.test_mode:
             problems.append(
@@ -83,20 +85,22 @@ class TlsSettings:
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext | None:
-    """The context of a listener; None when no certificate is configured. Raises ConfigError naming the file."""
+    """The TLS context of a listener; None when no certificate is configured. Raises ConfigError naming the file."""
     if not settings.server_cert_path:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     _load(context, settings.server_cert_path, settings.server_key_path, settings.server_key_password, "tls.server")
     context.verify_mode = _VERIFY_MODES[settings.need_client_auth]
-    if context.verify_mode is not ssl.CERT_NONE:  # one that comes is looked at, whatever tls.server.authClient says
+    if (
+        context.verify_mode is not ssl.CERT_NONE
+    ):  # a client certificate is always verified, whatever tls.server.authClient says
         _trust(context, settings.server_trust_path, "tls.server.trustCertPath")
     return context
 
 
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
-    """The context of a client. Without `tls.client.authServer` any server is trusted, as the original's clients do."""
+    """The TLS context of a client. Without `tls.client.authServer` every server is trusted, as in Apache RocketMQ's clients."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False
@@ -141,14 +145,14 @@ class TlsStream:
             self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
         )
         self._ready = False
-        self._plain: list[bytes] = []  # written before the handshake was done
+        self._plain: list[bytes] = []  # written before the handshake completed
 
     def start(self) -> None:
         """Begin the handshake (client side)."""
         self._handshake()
 
     def feed(self, data: bytes) -> bytes:
-        """Plain bytes that these encrypted ones complete."""
+        """Decrypt received bytes; return the plain bytes that are complete."""
         self._incoming.write(data)
         if not self._ready and not self._handshake():
             return b""
@@ -166,14 +170,14 @@ class TlsStream:
         return b"".join(parts)
 
     def write(self, plain: bytes) -> None:
-        """Encrypt; before the handshake is done the bytes wait here."""
+        """Encrypt plain bytes; buffered until the handshake completes."""
         if self._ready:
             self._object.write(plain)
         else:
             self._plain.append(plain)
 
     def outgoing(self) -> bytes:
-        """Encrypted bytes for the socket."""
+        """Encrypted bytes to write to the socket."""
         return self._outgoing.read() if self._outgoing.pending else b""
 
     def _handshake(self) -> bool:
@@ -189,10 +193,10 @@ class TlsStream:
 
 
 class ContextHolder:
-    """The current server context, renewed when its files change (REM-30).
+    """The current server context, reloaded when its files change (REM-30).
 
-    A changed trust file reloads at once; certificate and key only after both have changed. Only files that exist at the start
-    are watched. A reload that fails keeps the old context and is logged.
+    A changed trust file reloads at once; certificate and key only after both have changed. Only files that exist at start are
+    watched. A failed reload keeps the old context and is logged.
     """
 
     def __init__(self, settings: TlsSettings) -> None:
@@ -207,9 +211,9 @@ class ContextHolder:
         return [path for path in (s.server_cert_path, s.server_key_path, s.server_trust_path) if path]
 
     def check(self) -> bool:
-        """Look at the files once; whether the context was renewed.
+        """Check the files once; return whether the context was reloaded.
 
-        Files that cannot be used are tried again at every look, and spoken of once per change.
+        Unusable files are tried again at every check, but logged only once per change.
         """
         changed_now = False
         for path, known in list(self._sums.items()):
@@ -234,7 +238,7 @@ class ContextHolder:
         return True
 
     def watch(self, interval_ms: int = WATCH_INTERVAL_MS) -> None:
-        """Look again and again, as a task that `stop` ends."""
+        """Start the task that checks the files periodically; `stop` ends it."""
         if self._sums:
             self._task = asyncio.get_running_loop().create_task(self._watch(interval_ms))
 
