@@ -1,12 +1,12 @@
-"""The bloom filter of the extended consume queue: one bit map a message, k bits for every group whose expression is true.
+"""Bloom filter of the extended consume queue: one bit map per message, with k bits for every group whose expression is true.
 
     bit p of a map: byte p // 8, mask 1 << (p % 8)
     positions of a text: h = first 64 bits of murmur3_x64_128(UTF-8, seed 0), low and high its halves as signed 32 bits;
                          for i in 1..k: c = low + i * high (32-bit wrap), if negative ~c; position c % m
     k = ceil(log_½(f / 100)), m = ceil(n * log2(100 / f) * log2(e)) rounded up to 8
-                         f: error rate in percent, n: expected consumers with a filter, a broker
+                         f: error rate in percent, n: expected number of filtering consumers per broker
 
-Source: spec 03 FIL-07, spec 02 CQ-14 and section 15.
+Requirements: FIL-07, CQ-14.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _C2: Final = 0x4CF5AD432745937F
 
 
 class BloomFilter:
-    """k bits out of `bits` for each text. Immutable."""
+    """Maps a text to k of `bits` bits. Immutable."""
 
     __slots__ = ("bits", "hashes")
 
     def __init__(self, error_percent: int = 20, expected_consumers: int = 32) -> None:
-        """maxErrorRateOfBloomFilter, 1..99, and expectConsumerNumUseFilter, at least 1. Raises ConfigError."""
+        """Sizes from maxErrorRateOfBloomFilter (1..99) and expectConsumerNumUseFilter (at least 1). Raises ConfigError."""
         problems = []
         if not 1 <= error_percent < 100:
             problems.append(f"maxErrorRateOfBloomFilter is {error_percent}, must be 1 to 99 (percent)")
@@ -43,39 +43,39 @@ class BloomFilter:
 
     @property
     def map_bytes(self) -> int:
-        """Length of a bit map."""
+        """Length of a bit map in bytes."""
         return self.bits // 8
 
     def positions(self, text: str) -> list[int]:
-        """The bits of a text, `hashes` numbers below `bits`; they need not differ."""
+        """The bits of a text: `hashes` numbers below `bits`, possibly with duplicates."""
         first, _second = murmur3_128(text.encode("utf-8", "replace"))
         low, high = _signed_32(first), _signed_32(first >> 32)
         combined = (_signed_32(low + i * high) for i in range(1, self.hashes + 1))
         return [(~each if each < 0 else each) % self.bits for each in combined]
 
     def is_own(self, bits: int, positions: list[int]) -> bool:
-        """Whether positions read from a file were made by a filter of this size."""
+        """Whether positions read from a file fit a filter of these parameters."""
         return bits == self.bits and len(positions) == self.hashes and all(0 <= each < bits for each in positions)
 
 
 def position_text(group: str, topic: str) -> str:
-    """What is hashed for a subscription."""
+    """The text that is hashed for a subscription."""
     return f"{group}#{topic}"
 
 
 def set_bits(bit_map: bytearray, positions: Iterable[int]) -> None:
-    """Sets them in place."""
+    """Set the bits in place."""
     for position in positions:
         bit_map[position >> 3] |= 1 << (position & 7)
 
 
 def has_bits(bit_map: bytes | bytearray | memoryview, positions: Iterable[int]) -> bool:
-    """Whether all of them are set."""
+    """Whether all of the bits are set."""
     return all(bit_map[position >> 3] >> (position & 7) & 1 for position in positions)
 
 
 def murmur3_128(data: bytes) -> tuple[int, int]:
-    """The x64 variant with seed 0: two unsigned 64-bit words."""
+    """MurmurHash3 128-bit, x64 variant, seed 0: two unsigned 64-bit words."""
     first = second = 0
     whole = len(data) & ~15
     for at in range(0, whole, 16):

@@ -1,4 +1,4 @@
-"""The errors of this room: a text that is no filter, and a message that a filter cannot be asked about."""
+"""Errors of the filter package: an invalid expression, and a message that an expression cannot be applied to."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _SHOWN_MAX: Final = 60
 
 
 class FilterError(ResponseError):
-    """The text is not a filter expression: SUBSCRIPTION_PARSE_FAILED (23), raised for every text that does not compile.
+    """The text is not a valid filter expression: SUBSCRIPTION_PARSE_FAILED (23), raised for every text that does not compile.
 
-    A request handler may let it pass: its remark is the answer's.
-    reason: what is wrong, without the place. position: offset in the text, characters from 0; None where the text as a
-    whole is meant. line, column: the same, from 1. expected: what may stand there, when something else did.
+    A request handler may let it propagate: its remark is that of the response.
+    reason: what is wrong, without the position. position: character offset in the text, from 0; None if the text as a whole is
+    wrong. line, column: the same, from 1. expected: what is allowed there, if something else was found.
     """
 
     response_code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
@@ -38,16 +38,16 @@ class FilterError(ResponseError):
     column: int | None
 
     def fresh(self) -> FilterError:
-        """The same error once more, without the traceback of an earlier raise."""
+        """A copy of the error without the traceback of an earlier raise."""
         return FilterError(self.kind, self.text, self.reason, self.position, self.expected)
 
 
 class PropertyError(SaturnError):
-    """A property's text is not what the expression compares it with: the whole message does not match (FIL-10, FIL-11)."""
+    """A property value cannot be compared as the expression demands: the message does not match (FIL-10, FIL-11)."""
 
 
 class Mistake(Exception):
-    """Inside this room: what is wrong at which offset of the text being read. Leaves it as FilterError."""
+    """Internal to this package: an error at an offset of the parsed text. Converted to FilterError at the package boundary."""
 
     def __init__(self, reason: str, position: int | None, expected: tuple[str, ...] = ()) -> None:
         super().__init__(reason)
@@ -57,7 +57,7 @@ class Mistake(Exception):
 
 
 def shown(text: str) -> str:
-    """A piece of the user's text, cut to a length that fits a remark."""
+    """Quote a part of the user's text, truncated to fit a remark."""
     return repr(text) if len(text) <= _SHOWN_MAX else repr(text[:_SHOWN_MAX]) + "..."
 
 

@@ -1,10 +1,12 @@
-"""A tree as closures over a message's properties.
+"""Compiles an expression tree to closures over a message's properties.
 
-`condition_of(node)` gives a function of `properties.get` that returns True, False or None (unknown), and raises
-PropertyError where the original fails: then the whole message does not match (FIL-10). The order in which operands are
-asked is the original's, as an error in the second may be hidden by the first.
+`condition_of(node)` returns a function of `properties.get` that returns True, False or None (unknown), and raises PropertyError
+where Apache RocketMQ's evaluation fails: the message then does not match (FIL-10). Operands are evaluated in the order of Apache
+RocketMQ, because the first operand may hide an error in the second.
 
-Types are settled here, not per message: properties are text, numbers come from literals only. Source: spec 03 FIL-09..12, 15.
+Types are resolved at compile time, not per message: properties are text, numbers come from literals only.
+
+Requirements: FIL-09..FIL-12, FIL-15.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _RELATIONS: Final[dict[str, Settle]] = {">": operator.gt, ">=": operator.ge, "<"
 
 
 def condition_of(node: Node) -> Condition:
-    """The function of a boolean node."""
+    """Compile a boolean node."""
     match node:
         case syntax.Compare():
             return _compare(node)
@@ -58,7 +60,7 @@ def condition_of(node: Node) -> Condition:
 
 
 def names_in(node: Node) -> frozenset[str]:
-    """The properties that the expression reads."""
+    """The property names that the expression reads."""
     found: set[str] = set()
     rest = [node]
     while rest:
@@ -129,7 +131,7 @@ def _one_of(name: str, texts: frozenset[str]) -> Condition:
 
 
 def kind_of(node: Node) -> Kind:
-    """The type of what the operand gives when it is not null; NOTHING when it always is null."""
+    """The type of an operand's non-null values; NOTHING if it is always null."""
     match node:
         case Constant(value=None):
             return Kind.NOTHING
@@ -158,7 +160,7 @@ def _operand(node: Node) -> Operand:
 
 
 def _null_after(operand: Operand) -> Operand:
-    """Minus something that is no number: null, but what the operand raises is raised."""
+    """Minus of a non-number: null, but errors of the operand are raised."""
 
     def evaluate(get: Get) -> None:
         operand(get)
@@ -167,7 +169,7 @@ def _null_after(operand: Operand) -> Operand:
 
 
 def _number(node: Node) -> int | float | None:
-    """The value of a number with its signs, None for anything else."""
+    """The value of a signed number literal, None for anything else."""
     if isinstance(node, Negated):
         value = _number(node.operand)
         return None if value is None else -value
@@ -198,7 +200,7 @@ def _compare(node: syntax.Compare) -> Condition:
 
 
 def _property_against_number(name: str, relation: Settle, kind: Kind, number: int | float) -> Condition:
-    """The common case. Only a double can be NaN, for which Python's relations are not the original's."""
+    """Fast path of the common case. Only doubles can be NaN, which Python's operators order differently from Java."""
     read = _READERS[kind]
     settle = relation if kind is not Kind.DOUBLE else _by_order(relation)
 
@@ -210,7 +212,7 @@ def _property_against_number(name: str, relation: Settle, kind: Kind, number: in
 
 
 def _settle_order(relation: Settle, left: Kind, right: Kind) -> Settle:
-    """How two values that are not null are compared by > >= < <=."""
+    """The function that compares two non-null values with > >= < <=."""
     if left is Kind.TEXT and right is Kind.TEXT:
         by_order = _by_order(relation)
         return lambda first, second: by_order(double_of(first), double_of(second))
@@ -224,7 +226,7 @@ def _settle_order(relation: Settle, left: Kind, right: Kind) -> Settle:
 
 
 def _by_order(relation: Settle) -> Settle:
-    """Two integers as they are, otherwise two doubles in their total order."""
+    """Compare two integers directly, anything else as doubles in Java's total order."""
 
     def settle(first: int | float, second: int | float) -> bool:
         if isinstance(first, int) and isinstance(second, int):
@@ -269,10 +271,10 @@ def _property_is_number(name: str, read: Callable[[str], int | float], number: i
 
 
 def _settle_equality(left: Kind, right: Kind) -> Settle:
-    """How two values that are not null are compared by =."""
+    """The function that compares two non-null values with =."""
     if left.is_number and right.is_number:
         return _by_order(operator.eq)
-    if left is Kind.TEXT and right.is_number:  # a literal text; properties have their own way
+    if left is Kind.TEXT and right.is_number:  # a text literal; a property is handled in _equal
         read = _READERS[right]
         return lambda first, second: bool(read(first) == second)
     if left.is_number and right is Kind.TEXT:

@@ -1,12 +1,12 @@
-"""consumerFilter.json as data. Written as the original lays it out: tabs, one member a line, the numbers of a list together.
+"""The file consumerFilter.json, in Apache RocketMQ's layout: tabs, one member per line, lists of numbers on one line.
 
     {"filterDataByTopic": {topic: {"topic": topic, "groupFilterData": {group: {
         "bloomFilterData": {"bitNum": m, "bitPos": [p, ...]}, "bornTime": ms, "clientVersion": ms, "consumerGroup": group,
         "dead": bool, "deadTime": ms (0 while alive), "expression": text, "expressionType": "SQL92", "topic": topic}}}}}
 
-Source: spec 03 section 15.2, spec 02 section 15.
+See docs/spec/03 section 15.2 and docs/spec/02 section 15.
 """
-# No postponed annotations: `body` reads them while the class is made.
+# No `from __future__ import annotations`: `body` evaluates the annotations when it creates the class.
 
 from collections.abc import Iterator
 from dataclasses import field
@@ -26,7 +26,7 @@ class BloomFilterData(Body):
 
 @body()
 class ConsumerFilterData(Body):
-    """One record. dead follows from the times; it is written, never believed."""
+    """One record. `dead` is derived from the times: it is written, but ignored on reading."""
 
     consumer_group: str
     topic: str
@@ -54,7 +54,7 @@ class ConsumerFilterFile(Body):
     filter_data_by_topic: dict[str, FilterDataMapByTopic] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """UTF-8, as the original lays it out."""
+        """Encode as UTF-8 in Apache RocketMQ's layout."""
         return "".join(_lines(self.to_json(), "")).encode("utf-8", "replace")
 
 

@@ -1,8 +1,10 @@
-"""What a broker remembers of groups that filter by expression: one record for each topic and group, kept in consumerFilter.json.
+"""Expression filters of consumer groups: one record per topic and group, persisted in consumerFilter.json.
 
-Rules of this file: time is an argument, files belong to the caller, changes come back as facts to be logged.
-A record is made by a heartbeat, dies with the last member of its group, is revived by the next heartbeat, and is removed
-filterDataCleanTimeSpan after its death. Source: spec 03 FIL-04, FIL-06, section 15.2; spec 02 section 15.
+Time is an argument, file access is left to the caller, and changes are returned as facts to log. A heartbeat creates a record; it
+becomes dead when the last member of its group leaves, is revived by the next heartbeat, and is removed filterDataCleanTimeSpan
+after it became dead. Format: docs/spec/03 section 15.2.
+
+Requirements: FIL-04..FIL-06.
 """
 
 from __future__ import annotations
@@ -25,19 +27,19 @@ _DEAD_BEFORE_LOAD_MS: Final = 30_000
 
 
 class Change(Enum):
-    """What a heartbeat or a load did to a record."""
+    """Effect of a heartbeat or a load on a record."""
 
     NEW = "new"
     CHANGED = "changed"
     REVIVED = "revived"
     CONFIRMED = "confirmed"
     DEAD = "dead"
-    REFUSED = "refused"  # the expression does not compile; there is no record now
-    IGNORED = "ignored"  # not newer than what is known
+    REFUSED = "refused"  # the expression does not compile; the record was removed
+    IGNORED = "ignored"  # not newer than the known version
 
 
 class Fact(NamedTuple):
-    """One line for the log. detail: why, where there is more to say."""
+    """A change to log. detail: the reason, if there is one."""
 
     change: Change
     topic: str
@@ -46,9 +48,9 @@ class Fact(NamedTuple):
 
 
 class GroupFilter:
-    """The filter of a group on a topic; also the matcher of its pulls.
+    """Filter of a group on a topic; also the matcher of its pulls.
 
-    Times are Unix ms. client_version: subVersion of the subscription. positions: bits in the bit maps of messages.
+    Times are Unix ms. client_version: subVersion of the subscription. positions: bits of this filter in the bit maps of messages.
     """
 
     reads_properties: Final = True
@@ -89,17 +91,17 @@ class GroupFilter:
 
     @property
     def dead(self) -> bool:
-        """Whether the group has no member left."""
+        """Whether the group has no members."""
         return self.dead_time_ms >= self.born_time_ms
 
     def by_tags_code(self, code: int | None) -> bool:
-        """True: without a bit map only the properties can tell."""
+        """Always True: without a bit map, only the properties decide."""
         return True
 
     def by_extension(self, store_time_ms: int, bit_map: bytes | memoryview | None) -> bool:
-        """The answer of an extended consume queue entry: False spares reading the message, True asks its properties (FIL-06).
+        """Evaluate an extended consume queue entry: False rules the message out, True requires by_properties (FIL-06).
 
-        A message stored before this filter was born has no bits of it; a map of another length was made by another filter.
+        A message stored before this filter was created carries no bits of it; a map of another length stems from another filter.
         """
         if store_time_ms <= self.born_time_ms or not bit_map or len(bit_map) * 8 != self._own_bits:
             return True
@@ -110,7 +112,7 @@ class GroupFilter:
         return self.matcher.by_properties(properties)
 
     def to_body(self) -> ConsumerFilterData:
-        """The record as it is saved."""
+        """The record in its persistent form."""
         return ConsumerFilterData(
             consumer_group=self.group,
             topic=self.topic,
@@ -128,7 +130,7 @@ class GroupFilter:
 
 
 class GroupFilters:
-    """All records of a broker. Not thread-safe: one loop owns it."""
+    """All records of a broker. Not thread-safe: owned by one event loop."""
 
     def __init__(self, bloom: BloomFilter | None = None) -> None:
         self.bloom = bloom or BloomFilter()
@@ -137,7 +139,7 @@ class GroupFilters:
     # ---- heartbeats
 
     def subscribe(self, group: str, subscriptions: Iterable[SubscriptionData], now_ms: int) -> list[Fact]:
-        """A heartbeat's whole list for a group. Records of topics that are not in it die."""
+        """Apply the complete subscription list of a group's heartbeat. Records of topics not in the list become dead."""
         facts, topics = [], set()
         for subscription in subscriptions:
             topics.add(subscription.topic)
@@ -151,7 +153,7 @@ class GroupFilters:
         return facts
 
     def register(self, group: str, subscription: SubscriptionData, now_ms: int) -> Fact | None:
-        """One subscription; None for a tag filter or no expression, which have no record."""
+        """Apply one subscription; None for a tag filter or an empty expression, which have no record."""
         text, topic, version = subscription.sub_string, subscription.topic, subscription.sub_version
         if is_tag_kind(subscription.expression_type) or not text:
             return None
@@ -177,7 +179,7 @@ class GroupFilters:
         return Fact(Change.NEW if old is None else Change.CHANGED, topic, group, matcher.ignored)
 
     def unsubscribe(self, group: str, now_ms: int) -> list[Fact]:
-        """The last member of the group is gone."""
+        """Mark the records of a group dead after its last member has left."""
         facts = []
         for record in self._of_group(group):
             if not record.dead:
@@ -186,7 +188,7 @@ class GroupFilters:
         return facts
 
     def clean(self, now_ms: int, span_ms: int = CLEAN_TIME_SPAN_MS) -> list[tuple[str, str]]:
-        """Removes what is dead for span_ms or longer; returns (topic, group) of each."""
+        """Remove records dead for span_ms or longer; return the (topic, group) of each."""
         old = [r for r in self if r.dead and now_ms - r.dead_time_ms >= span_ms]
         for record in old:
             self._remove(record.topic, record.group)
@@ -195,12 +197,12 @@ class GroupFilters:
     # ---- pulls and dispatch
 
     def get(self, topic: str, group: str) -> GroupFilter | None:
-        """The record, dead or alive."""
+        """The record, dead or alive; None if there is none."""
         groups = self._topics.get(topic)
         return groups.get(group) if groups else None
 
     def for_pull(self, topic: str, group: str, sub_version: int) -> GroupFilter:
-        """The matcher of a pull that names no expression. Raises ResponseError 27 or 28 (BP-01)."""
+        """The matcher of a pull without its own expression. Raises ResponseError 27 or 28 (BP-01)."""
         record = self.get(topic, group)
         if record is None:
             text = "The broker's consumer filter data is not exist!Your expression may be wrong!"
@@ -214,7 +216,7 @@ class GroupFilters:
         return topic in self._topics
 
     def bit_map(self, topic: str, properties: Mapping[str, str] | None) -> bytes | None:
-        """The bit map of a message, for its consume queue extension; None when no group filters the topic (FIL-06)."""
+        """Compute the bit map of a message for its consume queue extension; None when no group filters the topic (FIL-06)."""
         groups = self._topics.get(topic)
         if not groups:
             return None
@@ -234,7 +236,7 @@ class GroupFilters:
     # ---- file
 
     def encode(self) -> bytes:
-        """The text of consumerFilter.json. Call clean() before."""
+        """The content of consumerFilter.json. Call clean() first."""
         topics = {
             topic: FilterDataMapByTopic(topic=topic, group_filter_data={g: r.to_body() for g, r in groups.items()})
             for topic, groups in self._topics.items()
@@ -242,9 +244,10 @@ class GroupFilters:
         return ConsumerFilterFile(filter_data_by_topic=topics).encode()
 
     def load(self, data: bytes, now_ms: int) -> list[Fact]:
-        """Takes over a saved file; what is known so far is replaced. Raises BodyError when it is no such file.
+        """Replace all records by those of a saved file. Raises BodyError when it is not such a file.
 
-        Everybody is dead at first. All is dropped when the bloom filter has changed, and what does not compile any more.
+        Loaded records are dead until a heartbeat revives them. All records are dropped when the parameters of the bloom filter have
+        changed, and single ones whose expression no longer compiles.
         """
         saved = [
             record
@@ -276,7 +279,7 @@ class GroupFilters:
         self._topics.setdefault(topic, {})[group] = own
         return Fact(Change.NEW, topic, group)
 
-    # ---- inside
+    # ---- helpers
 
     def _of_group(self, group: str) -> list[GroupFilter]:
         return [groups[group] for groups in self._topics.values() if group in groups]
@@ -290,10 +293,10 @@ class GroupFilters:
 
 
 class RetryMatcher:
-    """The matcher of a group's retry topic where filterSupportRetry is on (FIL-05).
+    """The matcher for a group's retry topic if filterSupportRetry is on (FIL-05).
 
-    A message is asked about with the expression of the topic it failed on, named by its property RETRY_TOPIC. Without
-    the switch nothing is asked: a retry topic is subscribed with `*`.
+    Applies the filter of the topic on which consumption failed, named by the property RETRY_TOPIC. With filterSupportRetry off,
+    the retry topic is not filtered: it is subscribed with `*`.
     """
 
     reads_properties: Final = True
@@ -305,18 +308,18 @@ class RetryMatcher:
         self._group = group
 
     def by_tags_code(self, code: int | None) -> bool:
-        """True: the tag was asked about before the first delivery."""
+        """Always True: the tag was checked before the first delivery."""
         return True
 
     def by_properties(self, properties: Mapping[str, str] | None) -> bool:
-        """Whether the original topic's expression wants it; yes where there is none."""
+        """Whether the filter of the message's source topic accepts it; True if there is none."""
         topic = (properties or {}).get("RETRY_TOPIC")
         record = None if topic is None else self._filters.get(topic, self._group)
         return record is None or record.by_properties(properties)
 
 
 def compile_expression(text: str | None, kind: str | None, *, strict: bool = False) -> SqlMatcher:
-    """The matcher of an expression that is no tag expression. Raises FilterError, also for a kind that does not exist."""
+    """Compile an expression that is not a tag expression. Raises FilterError, also for an unknown kind."""
     if kind != SQL92:
         raise FilterError(f"{kind}", text or "", f"there is no filter of type {kind!r:.40}", None, ("TAG", SQL92))
     return compile_sql(text, strict=strict)

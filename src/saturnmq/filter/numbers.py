@@ -1,8 +1,10 @@
-"""How the original reads numbers and truth from a property's text. Every function returns the value or raises PropertyError.
+"""Parses numbers and booleans from property texts exactly as Java does. Each function returns the value or raises PropertyError.
 
-An integer: optional sign, decimal digits of any script inside the first 65,536 characters of Unicode, no blanks, in range.
-A double: blanks around allowed; decimal or hexadecimal, an optional f, F, d or D behind it; NaN and Infinity with a sign.
-Source: spec 03 FIL-10, FIL-11; compared with the original by the tests of this room.
+Integers: optional sign, decimal digits of any script within the first 65,536 code points, no blanks, in range.
+Doubles: surrounding blanks allowed; decimal or hexadecimal, optional suffix f, F, d or D; NaN and Infinity with optional sign.
+The tests of this package compare the results with Apache RocketMQ.
+
+Requirements: FIL-10, FIL-11.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from saturnmq.filter.errors import PropertyError, shown
 
 INT32_MAX: Final = 0x7FFFFFFF
 INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
-_DIGITS_MAX: Final = 40  # more, after the leading zeros, cannot fit 64 bits
+_DIGITS_MAX: Final = 40  # more digits, after leading zeros, cannot fit 64 bits
 _BLANKS: Final = "".join(map(chr, range(0x21)))
 _DECIMAL: Final = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
 _HEXADECIMAL: Final = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
@@ -29,7 +31,7 @@ _NAMED: Final = {
 
 
 class Kind(Enum):
-    """The type of a value, as far as the expression alone tells it. Properties are TEXT."""
+    """The static type of a value, derived from the expression alone. Properties are TEXT."""
 
     INT32 = "a 32-bit integer"
     INT64 = "a 64-bit integer"
@@ -44,21 +46,21 @@ class Kind(Enum):
 
 
 def int32_of(text: str) -> int:
-    """The 32-bit integer in the text."""
+    """Parse a 32-bit integer."""
     if len(text) < 10 and text.isascii() and text.isdigit():
         return int(text)
     return _integer(text, INT32_MAX, Kind.INT32)
 
 
 def int64_of(text: str) -> int:
-    """The 64-bit integer in the text."""
+    """Parse a 64-bit integer."""
     if len(text) < 19 and text.isascii() and text.isdigit():
         return int(text)
     return _integer(text, INT64_MAX, Kind.INT64)
 
 
 def double_of(text: str) -> float:
-    """The double in the text."""
+    """Parse a double."""
     stripped = text.strip(_BLANKS)
     found = _DECIMAL.fullmatch(stripped)
     if found is not None:
@@ -75,12 +77,12 @@ def double_of(text: str) -> float:
 
 
 def boolean_of(text: str) -> bool:
-    """Any text is a boolean: "true" in any case is true, all others are false."""
+    """Parse a boolean: "true" in any case is true, every other text is false."""
     return text.lower() == "true"
 
 
 def compare_doubles(left: float, right: float) -> int:
-    """Negative, 0 or positive. A total order: NaN is above all and equal to itself, -0.0 is below 0.0."""
+    """Negative, 0 or positive, in Java's total order: NaN is greatest and equal to itself, -0.0 is below 0.0."""
     if left < right:
         return -1
     if left > right:

@@ -1,6 +1,6 @@
-"""The SQL92 grammar: text in, tree out. No recursion, so nesting costs no stack.
+"""Parser of the SQL92 filter grammar: text in, tree out. Not recursive, so nesting uses no stack.
 
-    selector   := or                            what follows it is not looked at (FIL-14)
+    selector   := or                            text after it is not read (FIL-14)
     or         := and ( OR and )*
     and        := equality ( AND equality )*
     equality   := comparison ( "=" comparison | "<>" comparison | IS NULL | IS NOT NULL )*
@@ -10,9 +10,11 @@
     unary      := "+" unary | "-" unary | NOT unary | primary
     primary    := STRING | INTEGER | FLOAT | TRUE | FALSE | NULL | NAME | "(" or ")"
 
-Two stacks: operands, and operators that still wait for their right side. After each operand exactly one more token is
-read; if it continues nothing, the selector ends there, and only a lexical error in that token still counts. NOT and IS
-do continue: `a = 1 NOT x` is an error, `a = 1 x` is not. Source: spec 03 section 10.
+Two stacks: operands, and operators that wait for their right operand. After each operand exactly one more token is read. If it
+cannot continue the expression, the selector ends there, and only a lexical error in that token still counts. NOT and IS do
+continue it: `a = 1 NOT x` is an error, `a = 1 x` is not. See docs/spec/03 section 10.
+
+Requirements: FIL-13, FIL-14.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from saturnmq.filter.numbers import Kind
 from saturnmq.filter.syntax import Constant, Node, Property
 from saturnmq.filter.tokens import FLOAT, INTEGER, NAME, STRING, Token, Tokens, string_value
 
-# How tightly an operator binds. Below OR: those that wait for a closing token.
+# Binding strength of operators. Below OR: those that wait for a closing token.
 _OPEN: Final = 0
 _OR: Final = 1
 _AND: Final = 2
@@ -61,14 +63,14 @@ class _Waiting(NamedTuple):
 
 
 class Selector(NamedTuple):
-    """A condition, and where the text behind it begins that was not looked at (its length where there is none)."""
+    """A condition, and the offset of the unread text after it (the length of the text if there is none)."""
 
     condition: Node
     end: int
 
 
 def parse(text: str) -> Selector:
-    """The condition in the text. Raises Mistake."""
+    """Parse the condition at the start of the text. Raises Mistake."""
     return _Parser(text).selector()
 
 
@@ -87,7 +89,7 @@ class _Parser:
         return Selector(syntax.condition(self._operands.pop()), self._end)
 
     def _operand(self) -> None:
-        """Everything up to and including the next literal or property."""
+        """Read everything up to and including the next literal or property."""
         while True:
             token = self._tokens.next()
             if token.kind == "+":
@@ -102,8 +104,8 @@ class _Parser:
                 return
 
     def _continues(self) -> bool:
-        """What may follow an operand, up to the operator that wants another one; False at the end of the selector."""
-        comparable = True  # not after IS NULL: that ends a comparison
+        """Read what may follow an operand, up to an operator that needs another one; False at the end of the selector."""
+        comparable = True  # False after IS NULL, which ends a comparison
         while True:
             if comparable:
                 self._reduce(_COMPARISON)
@@ -149,14 +151,14 @@ class _Parser:
     # ---- operators of more than one token
 
     def _between_and(self, token: Token) -> None:
-        """Between the bounds: the AND of BETWEEN."""
+        """Handle the AND between the bounds of BETWEEN."""
         if token.kind != "AND":
             raise Mistake(f"found {token} behind the lower bound of BETWEEN", token.at, ("AND",))
         begun = self._waiting.pop()
         self._waiting.append(begun._replace(symbol=_HIGH, binding=_COMPARISON))
 
     def _between_or_in(self, token: Token) -> bool:
-        """[NOT] BETWEEN, [NOT] IN ( ... ); whether an operand must follow."""
+        """Handle [NOT] BETWEEN and [NOT] IN ( ... ); return whether an operand must follow."""
         at, inverted = token.at, token.kind == "NOT"
         if inverted:
             token = self._tokens.next()
@@ -170,7 +172,7 @@ class _Parser:
         return False
 
     def _texts(self) -> list[str]:
-        """( STRING, STRING ... )"""
+        """Read ( STRING, STRING ... )."""
         self._expect("(")
         texts = []
         while True:
@@ -200,7 +202,7 @@ class _Parser:
     # ---- stacks
 
     def _reduce(self, binding: int) -> None:
-        """Give their operands to all operators on top that bind at least so tightly."""
+        """Apply all operators on top of the stack that bind at least this strongly to their operands."""
         waiting, operands = self._waiting, self._operands
         while waiting and waiting[-1].binding >= binding:
             symbol, _binding, at, inverted = waiting.pop()

@@ -1,4 +1,4 @@
-"""SQL92 filters: from text to matcher, with a cache of the last hundred texts, good or bad (FIL-15)."""
+"""SQL92 filters: compiles a text to a matcher, with a cache of the last 100 texts, valid or invalid (FIL-15)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ CACHED_MAX: Final = 100
 
 
 class SqlMatcher:
-    """A compiled expression. Immutable; equal texts may share one.
+    """A compiled expression. Immutable; equal texts may share one matcher.
 
-    text: as it was given. properties: names of the properties it reads. ignored: what stands behind the condition and
-    was not looked at (FIL-14); whoever wrote it meant something by it, so tell them.
+    text: the source text. properties: names of the properties it reads. ignored: text after the condition that was not parsed
+    (FIL-14); callers should report it to the user, who probably meant it to have an effect.
     """
 
     reads_properties: Final = True
@@ -33,18 +33,18 @@ class SqlMatcher:
         self._condition = condition
 
     def by_tags_code(self, code: int | None) -> bool:
-        """True: the tag says nothing about the properties."""
+        """Always True: the tags code carries no information about the properties."""
         return True
 
     def by_properties(self, properties: Mapping[str, str] | None) -> bool:
-        """Whether a message with these properties is wanted. Never raises: unknown and unusable mean no (FIL-09, FIL-10)."""
+        """Whether a message with these properties is wanted. Never raises: unknown and PropertyError mean no (FIL-09, FIL-10)."""
         try:
             return self.evaluate(properties or {}) is True
         except PropertyError:
             return False
 
     def evaluate(self, properties: Mapping[str, str]) -> bool | None:
-        """True, False or None for unknown. Raises PropertyError where a property's text cannot be compared."""
+        """True, False, or None for unknown. Raises PropertyError when a property value cannot be compared."""
         return self._condition(properties.get)
 
     def __repr__(self) -> str:
@@ -52,9 +52,9 @@ class SqlMatcher:
 
 
 def compile_sql(text: str | None, *, strict: bool = False) -> SqlMatcher:
-    """The matcher of an expression. Raises FilterError (23).
+    """Compile an expression. Raises FilterError (23).
 
-    strict: text behind the condition is an error too; the original never looks at it.
+    strict: text after the condition is an error too; Apache RocketMQ ignores it.
     """
     compiled = _compiled(text or "")
     if isinstance(compiled, FilterError):

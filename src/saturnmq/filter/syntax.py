@@ -1,8 +1,10 @@
-"""The tree of an expression, and which trees are refused when they are made (FIL-13).
+"""The expression tree, and the checks that reject invalid trees while they are built.
 
-Rules of this file: a function takes operands in the order of the text and returns a node or raises Mistake; it reads no
-tokens and no messages. Boolean nodes are those with `boolean` true; a property beside AND, OR, NOT, or alone, becomes `Present`.
-Chains of AND, of OR, of NOT and of minus are folded, so depth counts only what really nests; it is bounded (LIM-12).
+Functions take operands in text order and return a node or raise Mistake; they read neither tokens nor messages. Boolean nodes are
+those with `boolean` true; a property next to AND, OR, NOT, or alone, becomes `Present`. Chains of AND, OR, NOT and minus are
+folded, so that depth counts true nesting only; it is bounded (LIM-12).
+
+Requirements: FIL-13, LIM-12.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ Value = bool | int | float | str | None
 
 @dataclass(slots=True)
 class Node:
-    """at: offset of the operator or operand in the text. depth: 1 for a leaf."""
+    """A tree node. at: offset of the operator or operand in the text. depth: 1 for a leaf."""
 
     at: int
     depth: int = field(init=False, default=1)
 
     @property
     def boolean(self) -> bool:
-        """Whether it can stand beside AND, OR, NOT, or be the whole expression."""
+        """Whether the node may be an operand of AND, OR, NOT, or the whole expression."""
         return True
 
 
@@ -47,7 +49,7 @@ class Constant(Node):
 
 @dataclass(slots=True)
 class Property(Node):
-    """The text of a property, null when absent."""
+    """The text of a property; null when absent."""
 
     name: str
 
@@ -58,7 +60,7 @@ class Property(Node):
 
 @dataclass(slots=True)
 class Negated(Node):
-    """Minus: of a number its negative, of anything else null."""
+    """Minus: the negative of a number, null for anything else."""
 
     operand: Node
 
@@ -76,7 +78,7 @@ class Present(Node):
 
 @dataclass(slots=True)
 class Compare(Node):
-    """symbol is one of > >= < <=."""
+    """A comparison; symbol is one of > >= < <=."""
 
     symbol: str
     left: Node
@@ -101,21 +103,21 @@ class Not(Node):
 
 @dataclass(slots=True)
 class AllOf(Node):
-    """AND over two parts or more, in the order of the text."""
+    """AND of two or more parts, in text order."""
 
     parts: deque[Node]
 
 
 @dataclass(slots=True)
 class AnyOf(Node):
-    """OR over two parts or more, in the order of the text."""
+    """OR of two or more parts, in text order."""
 
     parts: deque[Node]
 
 
 @dataclass(slots=True)
 class OneOf(Node):
-    """IN."""
+    """IN: whether the property has one of the texts."""
 
     name: str
     texts: frozenset[str]
@@ -125,7 +127,7 @@ class OneOf(Node):
 
 
 def integer(at: int, text: str) -> Constant:
-    """A literal; 32 bits if it fits, else 64."""
+    """An integer literal: 32 bits if it fits, else 64."""
     digits = text.rstrip("lL")
     value = int(digits) if len(digits) <= len(str(INT64_MAX)) else INT64_MAX + 1
     if value > INT64_MAX:
@@ -134,7 +136,7 @@ def integer(at: int, text: str) -> Constant:
 
 
 def decimal(at: int, text: str) -> Constant:
-    """A literal with point or exponent; zero and infinity are refused, as in the original."""
+    """A literal with point or exponent; zero and infinity are rejected, as in Apache RocketMQ."""
     value = float(text)
     if value == float("inf"):
         raise Mistake("the number is too large for a double", at)
@@ -147,7 +149,7 @@ def decimal(at: int, text: str) -> Constant:
 
 
 def condition(node: Node) -> Node:
-    """The node as a boolean one."""
+    """Convert the node to a boolean one. Raises Mistake if that is not possible."""
     if node.boolean:
         return node
     if isinstance(node, Property):
@@ -173,14 +175,14 @@ def invert(at: int, operand: Node) -> Node:
 
 
 def negate(at: int, operand: Node) -> Node:
-    """- operand. Two in a row stay, as a signed number is not a literal; a third and fourth take each other away."""
+    """- operand. A double minus is kept, since a signed number is not a literal; a third and fourth minus cancel each other."""
     if isinstance(operand, Negated) and isinstance(operand.operand, Negated):
         return operand.operand
     return _over(Negated(at, operand), operand)
 
 
 def compare(at: int, symbol: str, left: Node, right: Node) -> Node:
-    """left > right and so on. Neither side may be a literal that is no number, nor a condition."""
+    """Relational comparison. Neither side may be a non-numeric literal or a condition."""
     for side in (left, right):
         if isinstance(side, Constant) and not side.kind.is_number:
             raise Mistake(f"a literal beside {symbol} must be a number, not {_name(side)}", side.at)
@@ -190,7 +192,7 @@ def compare(at: int, symbol: str, left: Node, right: Node) -> Node:
 
 
 def between(at: int, value: Node, low: Node, high: Node) -> Node:
-    """value >= low AND value <= high. Two literals in the wrong order are refused."""
+    """value >= low AND value <= high. Literal bounds in the wrong order are rejected."""
     if isinstance(low, Constant) and isinstance(high, Constant) and None in (low.value, high.value):
         raise Mistake("a bound of BETWEEN cannot be NULL", at)
     node = both(at, compare(at, ">=", value, low), compare(at, "<=", value, high))
@@ -205,7 +207,7 @@ def not_between(at: int, value: Node, low: Node, high: Node) -> Node:
 
 
 def one_of(at: int, value: Node, texts: list[str]) -> Node:
-    """value IN (texts); only a property may be asked."""
+    """value IN (texts); value must be a property."""
     if not isinstance(value, Property):
         raise Mistake("only a property can stand before IN", value.at)
     return OneOf(at, value.name, frozenset(texts))
@@ -226,11 +228,11 @@ def is_null(at: int, operand: Node) -> Node:
     return _over(IsNull(at, operand), operand)
 
 
-# ---- inside
+# ---- helpers
 
 
 def _over(node: Node, *operands: Node) -> Node:
-    """The node with its depth. Raises Mistake beyond DEPTH_MAX."""
+    """Set the depth of the node. Raises Mistake beyond DEPTH_MAX."""
     node.depth = 1 + max(operand.depth for operand in operands)
     _check_depth(node)
     return node
@@ -242,7 +244,7 @@ def _check_depth(node: Node) -> None:
 
 
 def _chain(cls: type[AllOf] | type[AnyOf], at: int, left: Node, right: Node) -> Node:
-    """Both sides under one node. A side that is already such a chain is joined, the shorter into the longer."""
+    """Combine both sides under one node. Sides that are chains of the same class are merged, the shorter into the longer."""
     mine = left.parts if isinstance(left, cls) else None
     others = right.parts if isinstance(right, cls) else None
     if mine is None and others is None:

@@ -1,4 +1,7 @@
-"""Tag expressions: `*`, or `a || b`. Source: spec 03 FIL-01, FIL-02."""
+"""Tag expressions: `*`, or `a || b`.
+
+Requirements: FIL-01, FIL-02.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,13 @@ from saturnmq.protocol.message import java_hash
 TAG: Final = "TAG"
 EVERYTHING: Final = "*"
 _SEPARATOR: Final = "||"
-_BLANKS: Final = "".join(map(chr, range(0x21)))  # what the original trims: more than space, but only up to it
+_BLANKS: Final = "".join(
+    map(chr, range(0x21))
+)  # the characters that Java's String.trim removes: everything up to space
 
 
 class TagExpression(NamedTuple):
-    """tags in the order of the text, each once, and their codes. everything: no tag is asked for."""
+    """Parsed tags in text order without duplicates, and their hash codes. everything: matches all tags."""
 
     text: str
     tags: tuple[str, ...]
@@ -24,24 +29,24 @@ class TagExpression(NamedTuple):
 
 
 class TagMatcher:
-    """Messages by the code of their tag. Two tags may share a code: the consumer compares the text (PL-06)."""
+    """Matches messages by tags code. Two tags may share a code, so the consumer also compares the text (PL-06)."""
 
     reads_properties: Final = False
 
     __slots__ = ("codes",)
 
     def __init__(self, codes: Iterable[int] | None) -> None:
-        """codes: wanted, signed 32-bit; None wants all, an empty set wants none."""
+        """codes: the wanted signed 32-bit codes; None matches all, an empty set matches none."""
         self.codes = None if codes is None else frozenset(codes)
 
     def by_tags_code(self, code: int | None) -> bool:
-        """Whether the tags code of a consume queue entry is wanted; None, an entry without one, is."""
+        """Whether the tags code of a consume queue entry is wanted; None, an entry without a code, always is."""
         if self.codes is None or code is None or code in self.codes:
             return True
         return not -0x80000000 <= code <= 0x7FFFFFFF and _low_32(code) in self.codes
 
     def by_properties(self, properties: Mapping[str, str] | None) -> bool:
-        """True: the code has decided."""
+        """Always True: the tags code has decided."""
         return True
 
     def __repr__(self) -> str:
@@ -52,14 +57,14 @@ ALL: Final = TagMatcher(None)
 
 
 def is_tag_kind(kind: str | None) -> bool:
-    """Whether an expression type of the wire means tags: absent, empty or TAG."""
+    """Whether an expression type from the wire means tags: absent, empty or TAG."""
     return not kind or kind == TAG
 
 
 def parse_tags(text: str | None) -> TagExpression:
-    """The tags of an expression. Absent, empty or `*` is everything. Raises FilterError for separators alone.
+    """Parse a tag expression. Absent, empty or `*` matches everything. Raises FilterError if it consists of separators only.
 
-    Blanks between separators are a tag expression that no message matches: so says the original.
+    Blanks between separators form a tag expression that matches no message, as in Apache RocketMQ.
     """
     if not text or text == EVERYTHING:
         return TagExpression(EVERYTHING, (), frozenset(), True)
@@ -76,7 +81,7 @@ def tag_matcher(text: str | None) -> TagMatcher:
 
 
 def subscribed_tags(text: str | None, codes: Collection[int]) -> TagMatcher:
-    """The matcher of a heartbeat's subscription, which brings its codes; `*`, empty or absent text is everything."""
+    """The matcher of a heartbeat's subscription, which carries its codes; `*`, empty or absent text matches everything."""
     return ALL if not text or text == EVERYTHING else TagMatcher(codes)
 
 

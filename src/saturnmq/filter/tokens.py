@@ -9,8 +9,8 @@
     NAME     := [A-Za-z_$] [A-Za-z0-9_$]*
     mark     := = <> > >= < <= ( ) , + -
 
-The longest match wins, a keyword before a name. Tokens are read one by one as the parser asks: what it never asks for may be
-anything (FIL-14). Source: spec 03 section 10.
+The longest match wins, and a keyword wins over a name. Tokens are read only as the parser requests them: text after the end of
+the condition may be anything (FIL-14). See docs/spec/03 section 10.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KEYWORDS: Final = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE
 _BLANKS: Final = re.compile(r"[ \t\n\r\f]*")
 _LINE_COMMENT: Final = re.compile(r"--[^\n\r]*[\n\r]")
 _BLOCK_COMMENT: Final = re.compile(r"/\*[^*]*\*+(?:[^/*][^*]*\*+)*/")
-# With the blanks before it. Two minus signs may be a comment, so they are left to the slow way.
+# Includes preceding blanks. Two minus signs may start a comment, so they are left to the slow path.
 _TOKEN: Final = re.compile(
     r"""[ \t\n\r\f]*+(?:(?P<FLOAT>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)
     |(?P<INTEGER>0|[1-9][0-9]*[lL]?)
@@ -42,7 +42,7 @@ _TOKEN: Final = re.compile(
 
 
 class Token(NamedTuple):
-    """kind is a keyword in capitals, a mark itself, or INTEGER, FLOAT, STRING, NAME, END. at: offset in the text."""
+    """kind is a keyword in capitals, a symbol, or INTEGER, FLOAT, STRING, NAME, END. at: offset in the text."""
 
     kind: str
     text: str
@@ -53,7 +53,7 @@ class Token(NamedTuple):
 
 
 class Tokens:
-    """The tokens of one text, in order. Time is linear in the text."""
+    """The tokens of one text, in order, in time linear in the length of the text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -61,7 +61,7 @@ class Tokens:
         self._last_line_end = max(text.rfind("\n"), text.rfind("\r"))
 
     def next(self) -> Token:
-        """The next token; END for ever at the end. Raises Mistake where no token begins."""
+        """The next token; at the end always END. Raises Mistake where no token begins."""
         found = _TOKEN.match(self._text, self._at)
         if found is None:
             return self._after_comments()
@@ -76,7 +76,7 @@ class Tokens:
         return Token(kind, text, self._at - len(text))
 
     def _after_comments(self) -> Token:
-        """The next token where comments, two minus signs, the end, or nothing of the language comes next."""
+        """Slow path of `next`: a comment, two minus signs, the end, or an invalid character comes next."""
         before, self._at = self._at, self._skip(self._at)
         at = self._at
         if at == len(self._text):
@@ -89,7 +89,7 @@ class Tokens:
         return self.next()
 
     def _skip(self, at: int) -> int:
-        """Offset behind blanks and comments. A "--" without a line end behind it is two minus signs."""
+        """Offset after blanks and comments. A "--" without a following line end is two minus signs."""
         text = self._text
         while True:
             blanks = _BLANKS.match(text, at)
@@ -113,5 +113,5 @@ class Tokens:
 
 
 def string_value(token: Token) -> str:
-    """What stands between the quotes of a STRING; '' is one quote."""
+    """The text between the quotes of a STRING; '' stands for one quote."""
     return token.text[1:-1].replace("''", "'")
