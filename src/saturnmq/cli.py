@@ -1,7 +1,9 @@
-"""The command line: parses, builds settings, wires rooms, exits with a code. No other logic.
+"""The `saturnmq` command line: parses options, builds settings, starts the servers or tools, and returns an exit code.
 
-stdout carries results, stderr everything else. Exit codes: 0 done, 1 failed, 2 wrong options, 3 a check found problems,
-4 server not reachable, 130 interrupted. Source: spec 08 section 4.
+stdout carries results, stderr everything else. Exit codes: 0 success, 1 failure, 2 invalid options, 3 a check found problems,
+4 server not reachable, 130 interrupted.
+
+Requirements: CLI-01..CLI-11, DG-09, UX-12.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.frames.command import own_serialization
 
 if TYPE_CHECKING:
-    import asyncio  # imported by what runs: --help starts in half the time without it (CLI-01)
+    import asyncio  # imported where it is used: --help starts in half the time without it (CLI-01)
 
     from saturnmq.broker import Broker
     from saturnmq.namesrv import NameServer
@@ -51,7 +53,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One row of the command table: parser, help and documentation derive from it (CLI-01)."""
+    """One row of the command table, from which parser, help and documentation are derived (CLI-01)."""
 
     name: str
     summary: str
@@ -65,7 +67,7 @@ class Verb:
 
 @dataclass(frozen=True)
 class Configured:
-    """All settings of a process, each with the place its values came from."""
+    """All settings of a process, with the origin of every value."""
 
     parts: dict[str, Loaded[Any]]
     unknown: dict[str, str]
@@ -75,10 +77,10 @@ class Configured:
 
 
 def configure(classes: dict[str, type[Any]], args: argparse.Namespace, preset: dict[str, str]) -> Configured:
-    """Settings of every room from built-in presets, the file of -c, and --set, later ones winning.
+    """Build the settings of all packages from presets, the file of -c, options and --set; later sources override earlier ones.
 
-    A member of a DLedger group syncs before it answers, and ends when its disk fails, unless told otherwise (DUR-02, DUR-06).
-    Unknown keys warn and name the nearest, or fail under --strict-config (CLI-10).
+    Members of a DLedger group flush synchronously and exit on a disk failure unless configured otherwise (DUR-02, DUR-06).
+    Unknown keys cause a warning with the closest known key, or an error under --strict-config (CLI-10).
     Raises ConfigError with all problems.
     """
     sources = [("command line default", preset)]
@@ -111,7 +113,7 @@ def configure(classes: dict[str, type[Any]], args: argparse.Namespace, preset: d
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Keys of a properties file. Raises ConfigError naming it."""
+    """Keys and values of a properties file. Raises ConfigError naming the file."""
     try:
         return parse_properties(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -119,7 +121,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def pair(text: str) -> tuple[str, str]:
-    """`key=value` of --set. Raises ConfigError."""
+    """Parse the `key=value` of --set. Raises ConfigError."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise ConfigError(f"--set {text!r} must be key=value")
@@ -127,7 +129,7 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def given_options(args: argparse.Namespace) -> dict[str, str]:
-    """Options that stand for a Java key, where they were given."""
+    """Java keys and values of the options that were given."""
     table = {
         "name_servers": "namesrvAddr",
         "data": "storePathRootDir",
@@ -139,7 +141,7 @@ def given_options(args: argparse.Namespace) -> dict[str, str]:
 
 
 def print_config(configured: Configured, as_json: bool) -> int:
-    """Every setting with value and origin, secrets masked (CLI-10)."""
+    """Print every setting with value and origin, secrets masked (CLI-10)."""
     rows = []
     for loaded in configured.parts.values():
         for name, value in to_properties(loaded.settings).items():
@@ -171,9 +173,9 @@ def _uvloop() -> Any:
 
 
 def twin_name() -> str:
-    """Which twin of the hot path runs; there is only the pure one so far.
+    """Name of the hot-path implementation that runs; there is only the pure-Python one so far.
 
-    Raises ConfigError when SATURNMQ_PURE=0 demands a compiled one (PKG-02).
+    Raises ConfigError when SATURNMQ_PURE=0 demands the compiled implementation (PKG-02).
     """
     if os.environ.get("SATURNMQ_PURE") == "0":
         raise ConfigError(
@@ -183,7 +185,7 @@ def twin_name() -> str:
 
 
 def serve(main: Callable[[asyncio.Event], Any]) -> int:
-    """Run a server until SIGTERM or SIGINT, then let it stop; how long that takes is bounded by the steps of its stop."""
+    """Run a server until SIGTERM or SIGINT, then let it stop; its stop steps bound the time that takes."""
     import asyncio
 
     async def run() -> None:
@@ -200,7 +202,7 @@ def serve(main: Callable[[asyncio.Event], Any]) -> int:
 
 
 def warn_if_public(host: str) -> None:
-    """UX-12: a public address without access control is said aloud."""
+    """Warn about a non-loopback address without access control (UX-12)."""
     if not host.startswith("127.") and host not in ("localhost", "::1"):
         complain(f"warning: listening on {host} without access control; anybody who reaches it can read and write")
 
@@ -236,7 +238,7 @@ def run_namesrv(args: argparse.Namespace) -> int:
 
 
 async def stopped_or_failed(stop: asyncio.Event, broker: Broker) -> None:
-    """Wait for a signal; a disk failure ends the broker too when storeFailureAction says so (DUR-06). Raises what failed."""
+    """Wait for a stop signal, or for a disk failure if storeFailureAction is exit (DUR-06), which is raised."""
     import asyncio
 
     waits = [asyncio.ensure_future(event.wait()) for event in (stop, broker.failed)]
@@ -261,7 +263,7 @@ def broker_facts(broker: Broker, store: Any) -> dict[str, str]:
 
 
 def boot_line(broker: Broker, name_servers: str) -> str:
-    """DG-09."""
+    """The line printed after startup, as Apache's broker prints it (DG-09)."""
     return (
         f"The broker[{broker.name}, {broker.advertised_address}] boot success. serializeType={own_serialization(os.environ).name} "
         f"and name server is {name_servers}"
@@ -284,7 +286,7 @@ def broker_classes() -> dict[str, type[Any]]:
 
 
 def broker_tls(configured: Configured) -> Any:
-    """The `tls.*` keys; unless told otherwise a broker that takes only TLS also speaks it to its name servers (REM-29)."""
+    """The `tls.*` keys; by default a broker that enforces TLS also uses it towards its NameServers (REM-29)."""
     from saturnmq.net import TlsMode
 
     loaded = configured.parts["tls"]
@@ -294,7 +296,7 @@ def broker_tls(configured: Configured) -> Any:
 
 
 async def came_up(start: Coroutine[Any, Any, object], stop: asyncio.Event) -> bool:
-    """Whether a server came up before the stop was asked for; a start under way is then ended, and cleans up after itself."""
+    """Whether a server started before a stop was requested. A start in progress is then cancelled, and cleans up after itself."""
     import asyncio
 
     starting, stopping = asyncio.ensure_future(start), asyncio.ensure_future(stop.wait())
@@ -342,7 +344,7 @@ def run_broker(args: argparse.Namespace) -> int:
     return serve(main)
 
 
-# A development profile: small files, and consumers may filter by SQL, which Apache's broker and ours leave off by default.
+# A development profile: small files, and SQL filters enabled, which both Apache's broker and SaturnMQ disable by default.
 STANDALONE_PRESET: Final = {"storeProfile": "small", "enablePropertyFilter": "true"}
 
 
@@ -366,7 +368,7 @@ def run_standalone(args: argparse.Namespace) -> int:
         server: NameServer = NameServer(namesrv_settings, net, tls=tls)
         host, port = await server.start(settings.bind_address, args.namesrv_port, chosen_by="option --namesrv-port")
         try:
-            reachable = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104 - compared, not bound
+            reachable = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104 - a comparison, no socket is bound
             name_servers = f"{reachable}:{port}"
             broker: Broker = Broker(
                 dataclasses.replace(settings, namesrv_addr=name_servers),
@@ -423,7 +425,7 @@ def configure_store(parser: argparse.ArgumentParser) -> None:
 
 
 def port_number(text: str) -> int:
-    """A port, 0 for a free one. Raises ArgumentTypeError."""
+    """Parse a port; 0 selects a free one. Raises ArgumentTypeError."""
     if not text.isdecimal() or int(text) > PORT_MAX:
         raise argparse.ArgumentTypeError(f"{text!r} must be a port in 0..{PORT_MAX}")
     return int(text)
@@ -522,7 +524,7 @@ VERBS: Final = (
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line, from VERBS."""
+    """Build the parser of the whole command line from VERBS."""
     common = Parser(add_help=False)
     common.add_argument("--json", action="store_true", help="results as one JSON document on stdout")
     common.add_argument("--quiet", action="store_true", help="no progress, warnings only")
@@ -544,7 +546,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def commit() -> str:
-    """Commit of the checkout that runs, or "release" for an installed package; no program is started for it."""
+    """Commit of the running checkout, read from .git without starting git; "release" for an installed package."""
     git = Path(saturnmq.__file__).resolve().parent.parent.parent / ".git"
     try:
         head = (git / "HEAD").read_text().strip()
@@ -556,7 +558,7 @@ def commit() -> str:
 
 
 def version_line() -> str:
-    """CLI-11."""
+    """The line printed by --version (CLI-11)."""
     python = ".".join(str(part) for part in sys.version_info[:3])
     return (
         f"saturnmq {saturnmq.__version__} commit={commit()} python={python} twin={twin_name()} "
@@ -565,7 +567,7 @@ def version_line() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code."""
+    """Run one command; return its exit code."""
     parser = build_parser()
     args = parser.parse_args(argv)
     try:

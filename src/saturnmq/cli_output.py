@@ -1,4 +1,4 @@
-"""What every command prints: results on stdout, errors on stderr, and the exit codes.
+"""Output of all commands: results on stdout, errors on stderr, and the exit codes.
 
 Requirements: CLI-02, CLI-03, CLI-04, CLI-09.
 """
@@ -23,10 +23,10 @@ _PORT_AFTER_P: Final = re.compile(r"unrecognized arguments: (\d+)$")
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors look like those of the commands."""
+    """An argument parser that reports errors in the format of the commands."""
 
     def error(self, message: str) -> NoReturn:
-        """Report wrong options and exit with 2."""
+        """Report invalid options and exit with code 2."""
         argv = sys.argv[1:]
         hint = f"{self.prog} --help lists the options."
         port = _PORT_AFTER_P.match(message)
@@ -37,17 +37,17 @@ class Parser(argparse.ArgumentParser):
 
 
 def complain(text: str) -> None:
-    """A line on stderr."""
+    """Print a line on stderr."""
     print(f"saturnmq: {text}", file=sys.stderr, flush=True)
 
 
 def emit_rows(command: str, rows: list[dict[str, Any]]) -> None:
-    """One JSON document on stdout (CLI-02)."""
+    """Print one JSON document on stdout (CLI-02)."""
     print(json.dumps({"schema": 1, "command": command, "rows": rows}), flush=True)
 
 
 def fail(error: Exception, args: argparse.Namespace, code: int) -> int:
-    """Report an error, with its traceback under --debug; returns the exit code."""
+    """Report an error, with its traceback under --debug; return the exit code."""
     if getattr(args, "debug", False):
         logging.getLogger("saturnmq").error("failed", exc_info=error)
     problems = error.problems if isinstance(error, ConfigError) else [_text(error)]
@@ -60,7 +60,7 @@ def fail(error: Exception, args: argparse.Namespace, code: int) -> int:
 
 
 def _text(error: Exception) -> str:
-    """What failed, without the class of the exception."""
+    """The error text without the exception class."""
     if isinstance(error, SaturnError):
         return error.message
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
@@ -69,7 +69,7 @@ def _text(error: Exception) -> str:
 
 
 def print_error(problems: list[str], hint: str, number: int | None, as_json: bool) -> None:
-    """A line per problem and one what to do next, or one JSON object (CLI-03). number: the response code, if there is one."""
+    """Print one line per problem and one with the next step, or one JSON object (CLI-03). number: the response code, if any."""
     if as_json:
         document = {"code": number, "message": "; ".join(problems), "hint": hint}
         print(json.dumps(document), file=sys.stderr, flush=True)
@@ -80,7 +80,7 @@ def print_error(problems: list[str], hint: str, number: int | None, as_json: boo
 
 
 def ready(command: str, facts: dict[str, str], args: argparse.Namespace) -> None:
-    """The one line that says a server serves (CLI-09)."""
+    """Print the line that reports a server as ready (CLI-09)."""
     if args.json:
         emit_rows(command, [facts])
     else:

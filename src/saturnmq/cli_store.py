@@ -1,6 +1,8 @@
-"""The commands of `saturnmq store`: verify, rebuild, dump, repair. Parses and prints; the work is done in the store's room.
+"""The commands of `saturnmq store`: verify, rebuild, dump, repair. Parses and prints; `saturnmq.store.tools` does the work.
 
-stdout carries results, stderr everything else. Exit codes as everywhere; 3: verify found damage. Source: CLI-01..08, UX-09.
+stdout carries results, stderr everything else. Exit codes as for all commands; 3: verify found damage.
+
+Requirements: CLI-01..CLI-08, UX-09.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from saturnmq.protocol.errors import ConfigError
 
-if TYPE_CHECKING:  # the parser of every command comes by here: what works on stores is imported when it does (CLI-01)
+if TYPE_CHECKING:  # every command builds this parser: the store packages are imported only on use (CLI-01)
     from rich.table import Table
 
     from saturnmq.spark.progress import Report as Bar
@@ -41,7 +43,7 @@ _OF_A_GROUP: Final = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """The four commands and their options."""
+    """Add the four commands and their options."""
     every = argparse.ArgumentParser(add_help=False)
     every.add_argument("--data", type=Path, metavar="DIR", help="the store's folder (storePathRootDir)")
     every.add_argument(
@@ -87,7 +89,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, settings: StoreSettings, given: Set[str]) -> int:
-    """One command. given: keys that file or options set. Raises StoreError, ConfigError."""
+    """Run one command. given: the keys set by the file or by options. Raises StoreError, ConfigError."""
     from saturnmq.broker.dledger import refuse_unread_ledger
     from saturnmq.store.files.lock_file import LockFile
     from saturnmq.store.tools.scan import shaped
@@ -110,23 +112,23 @@ def run(args: argparse.Namespace, settings: StoreSettings, given: Set[str]) -> i
 
 
 def write(text: str) -> None:
-    """A line on stdout."""
+    """Print a line on stdout."""
     sys.stdout.write(text + "\n")
 
 
 def complain(text: str) -> None:
-    """A line on stderr."""
+    """Print a line on stderr."""
     sys.stderr.write(f"saturnmq: {text}\n")
     sys.stderr.flush()
 
 
 def emit(args: argparse.Namespace, rows: list[dict[str, Any]], **more: Any) -> None:
-    """One JSON document on stdout (CLI-02)."""
+    """Print one JSON document on stdout (CLI-02)."""
     write(json.dumps({"schema": 1, "command": f"store {args.action}", "rows": rows, **more}))
 
 
 def show(table: Table) -> None:
-    """A table on stdout; wide where nobody looks, so that lines are not broken."""
+    """Print a table on stdout; wide unless stdout is a terminal, so that lines are not broken."""
     from rich.console import Console
 
     console = Console(file=sys.stdout)
@@ -136,7 +138,7 @@ def show(table: Table) -> None:
 
 
 class Watched:
-    """Progress by bytes, on stderr."""
+    """Progress in bytes, reported on stderr."""
 
     def __init__(self, args: argparse.Namespace, title: str) -> None:
         self._title = title
@@ -310,7 +312,7 @@ def _loss(loss: Loss) -> str:
 
 
 def _asked() -> bool:
-    """A question, where somebody can answer it (CLI-08)."""
+    """Ask for confirmation if stdin and stderr are terminals, otherwise False (CLI-08)."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     sys.stderr.write("cut the log there? [y/N] ")
@@ -350,7 +352,7 @@ def run_dump(args: argparse.Namespace, settings: StoreSettings) -> int:
 
 
 def _found(args: argparse.Namespace, settings: StoreSettings) -> Dumped:
-    """The record that the options name. Raises ConfigError unless they name one in exactly one way."""
+    """Read the record that the options select. Raises ConfigError unless they select one in exactly one way."""
     from saturnmq.store.tools import dump
 
     by_queue = [args.topic, args.queue, args.queue_offset]

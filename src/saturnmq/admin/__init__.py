@@ -1,4 +1,4 @@
-"""What an operator asks of servers: the commands of `saturnmq admin`. Imports what it asks with when it does."""
+"""Administration: the commands of `saturnmq admin`. Heavy imports are deferred until a command runs."""
 
 from saturnmq.admin.ledger import configure, run
 

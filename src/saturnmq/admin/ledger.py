@@ -1,7 +1,8 @@
-"""The commands of `saturnmq admin`: how a DLedger group stands, who is to lead it, are its ledgers whole and equal.
+"""The DLedger commands of `saturnmq admin`: group status, leadership transfer, verification and comparison of ledgers.
 
-stdout carries results, stderr everything else. Exit codes as everywhere; 3: something is not as it should be.
-Source: spec 04 DL-M09, DL-L01, DL-Q06, section 7 (8); CLI-01..08.
+stdout carries results, stderr everything else. Exit codes as for all commands; 3: the check found a problem.
+
+Requirements: DL-M09, DL-L01, DL-Q06, CLI-01..CLI-08.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from saturnmq.protocol.errors import ConfigError, SaturnError
 
-if TYPE_CHECKING:  # what works on groups is imported when it does (CLI-01)
+if TYPE_CHECKING:  # the raft and net packages are imported only on use (CLI-01)
     from saturnmq.net import RemotingClient
 
 EXIT_DONE: Final = 0
@@ -37,7 +38,7 @@ _FIELDS: Final = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """The commands and their options."""
+    """Add the commands and their options."""
     every = argparse.ArgumentParser(add_help=False)
     for name, text in (("json", "one JSON document on stdout"), ("quiet", "no progress"), ("debug", "show tracebacks")):
         every.add_argument(f"--{name}", action="store_true", default=argparse.SUPPRESS, help=text)
@@ -80,7 +81,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """One command. Raises ConfigError, SaturnError, ConnectionError."""
+    """Run one command. Raises ConfigError, SaturnError, ConnectionError."""
     return {"ledgerStatus": _status, "ledgerTransfer": _transfer, "ledgerVerify": _verify, "ledgerCompare": _compare}[
         args.action
     ](args)
@@ -94,7 +95,7 @@ def _write(text: str) -> None:
 
 
 def _emit(args: argparse.Namespace, rows: list[dict[str, Any]], **more: Any) -> None:
-    """One JSON document on stdout (CLI-02)."""
+    """Print one JSON document on stdout (CLI-02)."""
     _write(json.dumps({"schema": 1, "command": f"admin {args.action}", "rows": rows, **more}, default=str))
 
 
@@ -109,7 +110,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
     (console if console.is_terminal else Console(file=sys.stdout, width=_PIPE_COLUMNS)).print(table)
 
 
-# ---- of a running group
+# ---- running groups
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -126,7 +127,7 @@ def _status(args: argparse.Namespace) -> int:
 
 
 async def _ask_group(name_servers: str, group: str) -> list[dict[str, Any]]:
-    """A row per broker: address, figures of code 28, watermarks of the members as the leader knows them."""
+    """One row per broker: address, runtime info (request 28), and the member watermarks that the leader reports."""
     import asyncio
 
     from saturnmq.net import NetSettings, RemotingClient
@@ -206,7 +207,7 @@ def _transfer(args: argparse.Namespace) -> int:
     return EXIT_DONE if code is Code.SUCCESS else EXIT_FAILED
 
 
-# ---- of stopped members
+# ---- stopped members
 
 
 def _folders(args: argparse.Namespace, least: int) -> list[Path]:
