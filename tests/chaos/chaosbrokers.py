@@ -1,4 +1,7 @@
-"""Broker processes of a DLedger group, two NameServers, clients of the library around them. Source: spec 07 CHA-01, CHA-04."""
+"""Broker processes of a DLedger group, two NameServers, and library clients that load them.
+
+Requirements: CHA-01, CHA-04, CHA-05, CHA-06, CHA-08.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,10 @@ from saturnmq.raft.ledger.check import compare, verify
 
 TOPIC, QUEUES = "chaos", 4
 SEND_SECONDS = 1.5
-DELAY_MS = 995  # of the first level, less what rounding to milliseconds may take
+DELAY_MS = 995  # delay of the first level, less the loss by rounding to milliseconds
 COMMIT, ROLLBACK = "commit", "rollback"
-SETTLE_SECONDS = 8.0  # delayed messages come, and transactions without an end are asked for
-CONSUMER_SECONDS = 30.0  # a subscribed client lives so long, then it is gone without a word (CHA-04)
+SETTLE_SECONDS = 8.0  # time for delayed messages to arrive and for unfinished transactions to be checked
+CONSUMER_SECONDS = 30.0  # lifetime of a subscribed client, which then crashes (CHA-04)
 SETTINGS = {
     "enableDLegerCommitLog": "true",
     "dLegerGroup": "g",
@@ -50,14 +53,14 @@ SETTINGS = {
 
 
 class RolledBack(Exception):
-    """Ends a transaction."""
+    """Rolls a transaction back."""
 
 
 def outcome_of(error: SaturnError) -> str:
-    """CHA-06."""
+    """The history result of a failed send (CHA-06)."""
     cause = error.__cause__ if isinstance(error, SendFailed) else error
     if isinstance(error, SendFailed) and error.attempts > 1:
-        return UNKNOWN  # the last of several answers says nothing about those before
+        return UNKNOWN  # the last of several responses says nothing about the earlier attempts
     if isinstance(cause, ResponseError):
         return result_of(cause.code)
     if isinstance(cause, ConnectFailed):
@@ -66,7 +69,7 @@ def outcome_of(error: SaturnError) -> str:
 
 
 class BrokerGroup(Group):
-    """settings: the members' own besides those of the group."""
+    """A group of brokers. settings: properties of every member, besides those that `command` adds."""
 
     reads_while_running = True
     settings: Mapping[str, str] = SETTINGS
@@ -78,7 +81,7 @@ class BrokerGroup(Group):
             for number in range(2)
         ]
         self.at = ""
-        self.masters: list[int] = []  # how many brokers 0 each route named (CHA-08)
+        self.masters: list[int] = []  # number of brokers with id 0 in each route response (CHA-08)
         self.ends: dict[str, str] = {}
 
     def command(self, name: str) -> list[str]:
@@ -132,7 +135,7 @@ class BrokerGroup(Group):
         ]
 
     async def send(self, process: str, value: str, key: str) -> None:
-        """Tried by this harness, not by the library: a queue that is named is tried once (CHA-05)."""
+        """Retry in this harness, not in the library: with an explicit queue the library sends once (CHA-05)."""
         producer = self.producers[int(process[1]) if process[1:2].isdigit() else 0]
         queue = MessageQueue(TOPIC, "g", int(key[1:]) % QUEUES if key[1:].isdigit() else 0)
         attempt = 0
@@ -163,7 +166,7 @@ class BrokerGroup(Group):
                 await self.library.puller().queues(TOPIC)
 
     async def delayed(self) -> None:
-        """Messages of the first level, which is one second; where they come to lie is seen by readers only."""
+        """Send messages of the first delay level (1 s); only readers learn their offsets."""
         number = 0
         while self.loading:
             await pause(0.2)
@@ -176,7 +179,7 @@ class BrokerGroup(Group):
             self.history.add("send", "delayed", begin, self.now(), result=result, attempt=1, **more)
 
     async def once(self, sending: Awaitable[Any]) -> tuple[str, str | None]:
-        """The result of a send, and why it is no success."""
+        """The result of a send, and the error if it failed."""
         try:
             receipt = await sending
         except SaturnError as error:
@@ -184,7 +187,7 @@ class BrokerGroup(Group):
         return (OK if receipt.status is SendStatus.SEND_OK else UNKNOWN), None
 
     async def transactions(self) -> None:
-        """Half messages whose end was decided before they were sent; the broker asks when it did not hear of it."""
+        """Send half messages whose outcome is decided beforehand; the broker checks those whose end it did not receive."""
         number, producer = 0, self.library.producer("transactions", check=self.decided)
         async with producer:
             while self.loading:
@@ -214,7 +217,7 @@ class BrokerGroup(Group):
         return TransactionState.COMMIT if end == COMMIT else TransactionState.ROLLBACK
 
     async def assigned(self) -> None:
-        """One reader of all queues, by offset."""
+        """Read all queues by offset, as one process."""
         puller, at = self.library.puller(), dict.fromkeys(range(QUEUES), 0)
         while self.loading:
             await pause(0.05)
@@ -222,7 +225,7 @@ class BrokerGroup(Group):
                 at[number] = await self.pull(puller, number, offset, "reader", "assigned")
 
     async def pull(self, puller: Any, number: int, offset: int, process: str, mode: str) -> int:
-        """Read once, and write down what came; returns where to go on."""
+        """Pull once and record the messages; returns the next offset."""
         queue, begin = MessageQueue(TOPIC, "g", number), self.now()
         try:
             result = await puller.pull(queue, offset, timeout=SEND_SECONDS)
@@ -236,7 +239,7 @@ class BrokerGroup(Group):
         return int(result.next_offset)
 
     async def subscribed(self) -> None:
-        """A member of a group; it goes without a word, and another one comes."""
+        """Consume as a member of a group; the member crashes after CONSUMER_SECONDS and another one joins."""
         number = 0
         while self.loading:
             number += 1
@@ -261,7 +264,7 @@ class BrokerGroup(Group):
                     await message.ack()
 
     async def routes(self) -> None:
-        """How many brokers a NameServer calls the master, again and again."""
+        """Record repeatedly how many brokers a NameServer names as master."""
         net = RemotingClient(settings=NetSettings())
         request = {"topic": TOPIC, "acceptStandardJsonOnly": "true"}
         try:
@@ -278,13 +281,13 @@ class BrokerGroup(Group):
     # the end
 
     async def all_equal(self) -> None:
-        """Until a marker is in each queue; the ledgers are compared when they are closed."""
+        """Send a marker to each queue; the ledgers are compared after the brokers stopped."""
         for number in range(QUEUES):
             await self.send("marker", f"marker-{number}", f"m{number}")
         await pause(SETTLE_SECONDS)
 
     async def final_polls(self) -> None:
-        if self.jumped:  # when a delayed message is due was said by a clock that went wrong
+        if self.jumped:  # a delayed message's due time came from a clock that jumped
             for op in self.history.operations:
                 op.update({"deliver_at": op["begin"]} if "deliver_at" in op else {})
         puller = self.library.puller()
@@ -297,7 +300,7 @@ class BrokerGroup(Group):
                     offset = await self.pull(puller, number, offset, "final", "final")
 
     def check_ledgers(self) -> None:
-        """Undamaged, and equal as far as each knows what is committed: a last leader may end with an entry of its own."""
+        """Check that ledgers are undamaged and equal up to the committed index: a last leader may hold one entry more."""
         folders = [self.folder / name / f"dledger-{name}" for name in self.names]
         reports = [verify(one) for one in folders]
         assert [report.problems for report in reports] == [[]] * len(folders)
@@ -311,7 +314,7 @@ class FiveBrokers(BrokerGroup):
 
 
 class PlainBroker(BrokerGroup):
-    """One broker without a group: what its page cache held survives a kill."""
+    """One broker without a group: data in its page cache survives a kill."""
 
     size = 1
     settings: Mapping[str, str] = {
@@ -324,10 +327,10 @@ class PlainBroker(BrokerGroup):
         return ["-m", "saturnmq.cli", "broker", "-n", self.at, *words]
 
     async def look(self) -> None:
-        """There is no other."""
+        """Nothing to search: there is only one broker."""
 
     def check_ledgers(self) -> None:
-        """There is none."""
+        """There are no ledgers; only the routes are checked."""
         assert max(self.masters, default=0) == 1
 
 
@@ -336,7 +339,7 @@ class PlainSyncBroker(PlainBroker):
 
 
 def queue_of(number: int) -> MessageQueue:
-    """A queue that is named is tried once (CHA-05)."""
+    """The queue for a message number; the library sends once to an explicit queue (CHA-05)."""
     return MessageQueue(TOPIC, "g", number % QUEUES)
 
 

@@ -1,5 +1,10 @@
-"""The faults of spec 07 CHA-02 and CHA-09. Each lasts for some seconds, is healed by whoever called it, and returns whether
-nobody could be served before that: the time to recover counts from the heal then (CHA-07)."""
+"""The faults of spec 07, CHA-02 and CHA-09.
+
+A fault lasts for some seconds and is healed by its caller. It returns whether the group could not serve until the heal:
+the recovery time then counts from the heal (CHA-07).
+
+Requirements: CHA-02, CHA-07, CHA-09.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,7 @@ def quorum(group: Group) -> int:
 
 
 async def chosen(group: Group, whom: str) -> list[str]:
-    """minor: as many as may fail; major: one more; random; fixed: the first; leader."""
+    """minor: as many as may fail; major: one more; random: any number; fixed: the first member; leader: the leader."""
     size = len(group.names)
     if whom == "leader":
         return [await group.leader()]
@@ -54,7 +59,7 @@ def suspend(whom: str) -> Fault:
 
 
 def partition(whom: str) -> Fault:
-    """random: halves; fixed: the first one alone; leader: it alone."""
+    """random: a random minority is cut off; fixed: the first member; leader: the leader."""
 
     async def fault(group: Group, seconds: float) -> bool:
         alone = some(group, len(group.names) - quorum(group)) if whom == "random" else await chosen(group, whom)
@@ -66,11 +71,11 @@ def partition(whom: str) -> Fault:
 
 
 async def majorities_ring(group: Group, seconds: float) -> bool:
-    """Everyone hears a majority, no two the same one."""
+    """Every member reaches a majority, and no two members the same one."""
     ring = some(group, len(group.names))
     group.network.keep_only((ring[at - 1], name) for at, name in enumerate(ring))
     await pause(seconds)
-    return True  # a ring may find no leader that lasts; it must lose nothing
+    return True  # a ring may find no stable leader; it must lose nothing
 
 
 async def bridge(group: Group, seconds: float) -> bool:
@@ -91,7 +96,7 @@ async def random_loss(group: Group, seconds: float) -> bool:
 
 
 async def one_way(group: Group, seconds: float) -> bool:
-    """The leader hears the others, they do not hear it."""
+    """The others' messages reach the leader, its own do not reach them."""
     leader = await group.leader()
     group.network.cut = {(leader, other) for other in group.names if other != leader}
     await pause(seconds)
@@ -116,7 +121,7 @@ async def kill_all(group: Group, seconds: float) -> bool:
 
 
 async def kill_during_recovery(group: Group, seconds: float) -> bool:
-    """The leader dies; as soon as it is back, and is catching up, it and the new leader die."""
+    """Kill the leader; as soon as it is back and catching up, kill all members."""
     first = await group.leader()
     await group.kill(first)
     await pause(seconds / 2)
@@ -140,13 +145,13 @@ def bad_disk(kind: str) -> Fault:
     async def fault(group: Group, seconds: float) -> bool:
         group.disk(await group.leader(), kind)
         await pause(seconds)
-        return kind == "full"  # a full leader refuses, and leads on
+        return kind == "full"  # a leader with a full disk rejects sends and stays leader
 
     return fault
 
 
 async def clock_jump(group: Group, seconds: float) -> bool:
-    """The leader's wall clock goes an hour ahead and another's an hour back, then the other way round, then they are right."""
+    """The leader's wall clock jumps an hour ahead and another member's an hour back, then vice versa, then both are correct."""
     leader = await group.leader()
     pair = [leader, *(name for name in group.names if name != leader)][:2]
     for hours in ((1, -1), (-1, 1)):
@@ -186,9 +191,9 @@ FIVE: Final = ("partition-majorities-ring", "bridge")  # with three members they
 
 
 def faults_asked_for(only: str | None, seconds: float) -> list[str]:
-    """Names for the long form: all, or the one that CHAOS_FAULT names; none where the short form is wanted.
+    """Fault names for the long run: all, or the one in CHAOS_FAULT; empty for the short run.
 
-    Raises ValueError for an unknown name: the short form would pass instead.
+    Raises ValueError for an unknown name, since the short run would pass instead.
     """
     if only is None:
         return list(FAULTS) if seconds else []

@@ -1,4 +1,7 @@
-"""A ledger group of processes with its faults, its load and its history. Source: spec 07 section 3."""
+"""A DLedger group of processes with its faults, its load and its history.
+
+Requirements: CHA-01..CHA-11.
+"""
 
 from __future__ import annotations
 
@@ -33,21 +36,21 @@ QUEUE = "ledger"
 PRODUCERS, KEYS = 4, 8
 CALL_MS = 1500
 START_SECONDS_MAX = 60
-# Refused before anything was written, so certainly not stored. 414, 501 and 502 may be stored, now or later.
+# Rejected before anything was written, so certainly not stored. Entries with 414, 501 or 502 may be stored, now or later.
 REFUSED = {
     Code.NOT_LEADER, Code.DISK_FULL, Code.LEADER_PENDING_FULL, Code.LEADER_NOT_READY, Code.LEADER_TRANSFERRING,
 }  # fmt: skip
 
 
 def outcome(code: int) -> str:
-    """What an append's code says about it (CHA-06, for members that are asked directly)."""
+    """The history result for an append's code (CHA-06, for members that are called directly)."""
     if code == Code.SUCCESS:
         return OK
     return FAIL if code in REFUSED else UNKNOWN
 
 
 class Member:
-    """A process, its stdout, and what it told as committed."""
+    """A member process and its stdout. `told`: the last index that it reported as committed."""
 
     def __init__(self, group: Group, name: str) -> None:
         self.group = group
@@ -85,7 +88,7 @@ class Member:
         group = self.group
         while line := await stdout.readline():
             if not line.endswith(b"\n"):
-                return  # killed while it wrote
+                return  # killed during a write
             if line == b"ready\n" or line.startswith(b"saturnmq: ready ") or b"boot success" in line:
                 self._ready.set()
             elif line.startswith(b"["):
@@ -101,7 +104,7 @@ class Member:
                 self.process.send_signal(number)
 
     async def end(self, number: signal.Signals = signal.SIGKILL) -> int:
-        """Its exit code."""
+        """Send the signal and wait; returns the exit code."""
         process, self.process = self.process, None
         if process is None:
             return 0
@@ -122,10 +125,10 @@ def unpack(body: str) -> tuple[str, int]:
 
 
 class Group:
-    reads_while_running = False  # final polls go to members that run
-    size: int | None = None  # of every group of this kind
+    reads_while_running = False  # final polls go to running members
+    size: int | None = None  # fixed size of groups of this kind
     ends_with = frozenset({0})  # exit codes after SIGTERM
-    excused: tuple[str, ...] = ()  # begins of what the checker may find: it is told, and does not fail the run
+    excused: tuple[str, ...] = ()  # prefixes of checker problems that are reported but do not fail the run
 
     def __init__(self, folder: Path, *, size: int, heartbeat_ms: int, seed: int) -> None:
         self.folder = folder
@@ -138,7 +141,7 @@ class Group:
         self.members = {name: Member(self, name) for name in self.names}
         self.guess = self.names[0]
         self.loading = True
-        self.jumped = False  # a wall clock did
+        self.jumped = False  # whether any wall clock jumped
         self.client = RemotingClient(settings=NetSettings())
         self._looking: asyncio.Task[None] | None = None
         (folder / "faults").mkdir(parents=True)
@@ -147,22 +150,22 @@ class Group:
         return time.monotonic() * 1000
 
     def peers(self, name: str) -> str:
-        """The group as this member sees it: the others through proxies."""
+        """The peer list for this member: the other members are reached through proxies."""
         return ";".join(
             f"{other}-{address if other == name else self.network.addresses[name, other]}"
             for other, address in self.addresses.items()
         )
 
     def command(self, name: str) -> list[str]:
-        """What a member runs, as arguments of Python."""
+        """The program of a member, as arguments of Python."""
         return [str(SCRIPT), str(self.folder), self.peers(name), name, str(self.heartbeat_ms)]
 
     def program(self, name: str) -> list[str]:
-        """What a member runs, with a wall clock that can be set."""
+        """The command line of a member, wrapped so that its wall clock can be set."""
         return [sys.executable, str(CLOCK), str(self._clock_of(name)), *self.command(name)]
 
     def environment(self, name: str) -> dict[str, str] | None:
-        """None: this process's own."""
+        """The environment of a member; None: that of this process."""
         return None
 
     async def start(self) -> None:
@@ -172,7 +175,7 @@ class Group:
         await asyncio.gather(*(member.ready() for member in self.members.values()))
 
     async def stop(self) -> list[int]:
-        """Exit codes after SIGTERM."""
+        """Stop everything with SIGTERM; returns the exit codes."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
@@ -184,7 +187,7 @@ class Group:
         return codes
 
     async def ask(self, name: str, request: Request, timeout_ms: int = CALL_MS) -> Any:
-        """Raises SaturnError."""
+        """Call a member. Raises SaturnError."""
         reply = await self.client.invoke(
             self.addresses[name], Command(code_of(request), body=encode(request)), timeout_ms
         )
@@ -192,10 +195,10 @@ class Group:
             raise SaturnError(f"code {reply.code}: {reply.remark}")
         return decode_response(code_of(request), reply.body)
 
-    # who leads
+    # leader discovery
 
     async def look(self) -> None:
-        """Find a leader that answers itself; one search for all that ask."""
+        """Find a member that calls itself leader; concurrent callers share one search."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.get_running_loop().create_task(self._look())
         await asyncio.wait([self._looking])
@@ -206,7 +209,7 @@ class Group:
             up = [name for name, member in self.members.items() if member.up and not member.frozen]
             named = dict(zip(up, await asyncio.gather(*map(self._named_by, up)), strict=True))
             leaders = [name for name in up if named[name] == name]
-            if leaders:  # of two that say so the one that more believe
+            if leaders:  # of two that claim to lead, the one that more members follow
                 self.guess = max(leaders, key=list(named.values()).count)
                 return
 
@@ -226,7 +229,7 @@ class Group:
     # load
 
     async def lane(self, producer: int, key: int, per_second: float) -> None:
-        """One sequential producer of one key: a value after the other, each until it is acknowledged (CHA-04, CHA-05)."""
+        """One sequential producer of one key: each value is retried until it is acknowledged (CHA-04, CHA-05)."""
         process, number = f"p{producer}.k{key}", 0
         next_ms = self.now() + self.rng.random() * 1000 / per_second
         while self.loading:
@@ -269,12 +272,12 @@ class Group:
         (self.folder / "faults" / f"{name}.{fault}").touch()
 
     def jump(self, name: str, ahead_seconds: int) -> None:
-        """A member's wall clock is so much ahead from now on, until all is healed; negative: behind."""
+        """Set a member's wall clock ahead by so many seconds until the heal; negative: behind."""
         self.jumped = True
         self._clock_of(name).write_text(str(ahead_seconds))
 
     def ahead_seconds(self, name: str) -> int:
-        """How far the process goes ahead, as it said when it last noticed a jump."""
+        """The clock offset that the process reported when it last noticed a jump."""
         told = Path(f"{self._clock_of(name)}.told")
         return int(told.read_text() or 0) if told.exists() else 0
 
@@ -282,11 +285,11 @@ class Group:
         return self.folder / "faults" / f"{name}.clock"
 
     async def heal(self) -> None:
-        """Everything runs, is connected, and has a working disk."""
+        """Heal all faults: every member runs, is connected, and has a working disk."""
         self.network.heal()
         for file in (self.folder / "faults").iterdir():
             file.unlink()
-            if file.suffix == ".eio":  # what failed stays out until it is started again (DUR-06)
+            if file.suffix == ".eio":  # a store whose flush failed rejects writes until a restart (DUR-06)
                 await self.members[file.stem].end()
         for member in self.members.values():
             if member.frozen:
@@ -298,14 +301,14 @@ class Group:
         await asyncio.gather(*(member.ready() for member in down))
 
     def load(self, per_second: float) -> list[Coroutine[Any, Any, None]]:
-        """The clients, until `loading` is false (CHA-04)."""
+        """The clients; they run until `loading` is false (CHA-04)."""
         lanes = [(producer, key) for producer in range(PRODUCERS) for key in range(KEYS)]
         return [self.lane(*lane, per_second / len(lanes)) for lane in lanes]
 
     async def all_equal(self) -> None:
-        """Until every member holds what was acknowledged."""
+        """Wait until every member holds everything acknowledged."""
         marker = 0
-        while True:  # an entry of the last term commits what is older; a change of the leader asks for another
+        while True:  # an entry of the last term commits older ones; a leader change requires another one
             marker += 1
             await self.send("marker", f"marker-{marker}", "marker")
             last = self.history.operations[-1]["messages"][0][1]
@@ -317,13 +320,13 @@ class Group:
     # the end
 
     def check_ledgers(self) -> None:
-        """Of members that are stopped: undamaged and equal."""
+        """Check the ledgers of stopped members: undamaged and equal."""
         folders = [self.folder / f"dledger-{name}" for name in self.names]
         assert [verify(one).problems for one in folders] == [[]] * len(folders)
         assert compare(folders) is None
 
     async def final_polls(self) -> None:
-        """What each stopped member's ledger holds, read from its files."""
+        """Record the content of each stopped member's ledger, read from its files."""
         for name in self.names:
             files = LedgerFiles(self.folder / f"dledger-{name}", file_bytes=262_144, index_file_units=16_384)
             files.open()
@@ -338,10 +341,10 @@ class Group:
 
 
 def failovers(history: History, faults: list[tuple[float, float]]) -> list[float]:
-    """RTO of each fault in ms: from the start of the first send that did not succeed to the next success (CHA-07).
+    """RTO of each fault in ms: from the start of the first unsuccessful send to the next success (CHA-07).
 
-    faults: (begin, from when a majority was there). A send under way when the fault began counts; one that the next fault found
-    under way counts for that one, if sends succeeded before it.
+    faults: (begin, time from which a majority was up). A send in flight when the fault began counts. If it is still in
+    flight when the next fault begins, and other sends succeeded in between, it counts for that next fault.
     """
     sends = sorted((op for op in history if op["op"] == "send"), key=lambda op: op["begin"])
     took = []

@@ -1,6 +1,8 @@
-"""TCP between members through here: per direction cut, delayed, or reset. Source: spec 07 CHA-01, CHA-02, CHA-09.
+"""TCP proxies between members that can cut, delay or reset each direction.
 
-A cut direction keeps its bytes and hands them on when it heals, as TCP does; connections opened meanwhile wait too.
+A cut direction keeps its bytes and forwards them after the heal, as TCP does; connections opened meanwhile wait too.
+
+Requirements: CHA-01, CHA-02, CHA-09.
 """
 
 from __future__ import annotations
@@ -15,19 +17,19 @@ STALL_SECONDS_MAX = 0.3
 
 
 async def pause(seconds: float) -> None:
-    """How long a fault lasts, or a sender rests: time is what is wanted, no event ends it."""
+    """Wait for the duration of a fault or the interval of a sender: real time is required, no event ends it."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await asyncio.Event().wait()
 
 
 class Network:
-    """Directed links between named members. cut: (sender, receiver) pairs through which nothing passes now."""
+    """Directed links between named members. cut: (sender, receiver) pairs that are disconnected now."""
 
     def __init__(self, targets: dict[str, str], seed: int) -> None:
         self.targets = targets
         self.cut: set[Direction] = set()
-        self.loss = 0.0  # chance per piece that it stalls; a tenth of that that the connection is reset
+        self.loss = 0.0  # probability per chunk of a stall; a tenth of them reset the connection
         self.addresses: dict[Direction, str] = {}
         self._rng = random.Random(seed)
         self._healed = asyncio.Event()
@@ -57,12 +59,12 @@ class Network:
     # faults
 
     def partition(self, *sides: Iterable[str]) -> None:
-        """Only members of one side hear each other."""
+        """Connect only members of the same side."""
         groups = [list(side) for side in sides]
         self.cut = {(a, b) for x in groups for y in groups if x is not y for a in x for b in y}
 
     def keep_only(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Only these pairs hear each other, both ways."""
+        """Connect only these pairs, in both directions."""
         kept = {way for a, b in pairs for way in ((a, b), (b, a))}
         self.cut = set(self.addresses) - kept
 
@@ -95,7 +97,7 @@ class Network:
                     pump.cancel()
                 await asyncio.gather(*pumps, return_exceptions=True)
         except OSError:
-            pass  # nobody listens there now
+            pass  # the target is down
         finally:
             for one in (writer, onward):
                 if one is not None:

@@ -1,8 +1,8 @@
-"""The members of the churn test: this process forks one for each line on its input, and ends them all at the input's end.
+"""The members of the churn test: forks one process per line on stdin, and kills all of them at the end of stdin.
 
-Arguments: name servers, topic, group, `ordered` or `plain`. Members tell what they do on the common output, a line each:
-`KIND MEMBER MONOTONIC_NS [TOPIC QUEUE OFFSET]`; SIGTERM closes a member in the middle of its work, with nothing acknowledged of
-what it holds.
+Arguments: name servers, topic, group, `ordered` or `plain`. Members report their actions on the shared stdout, one line
+each: `KIND MEMBER MONOTONIC_NS [TOPIC QUEUE OFFSET]`. SIGTERM closes a member while it works; messages that it holds
+are not acknowledged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WORK_SECONDS_MAX = 0.008
 
 
 def say(kind: str, member: int, message: Message[bytes] | None = None) -> None:
-    """One line, whole: a write of less than PIPE_BUF."""
+    """Write one line atomically: less than PIPE_BUF bytes."""
     place = f" {message.queue.topic} {message.queue.queue_id} {message.offset}" if message is not None else ""
     os.write(1, f"{kind} {member} {time_ns()}{place}\n".encode())
 
@@ -35,7 +35,7 @@ def time_ns() -> int:
 
 
 async def spend(seconds: float) -> None:
-    """Time that work takes, or that passes between two events of a load: nothing is waited for."""
+    """Wait for the duration of work, or between two events of a load; no event ends it."""
     await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=seconds)
 
 
@@ -57,7 +57,7 @@ async def live(member: int, name_servers: str, topic: str, group: str, ordered: 
     settings = {"persist_offsets_ms": 200, "heartbeat_ms": 2000, "rebalance_ms": 2000}
     async with saturnmq.Client(name_servers=name_servers, instance=f"member-{member}", **settings) as client:
         consumer = client.consumer(group, ordered=ordered, start="first", prefetch=64)
-        await consumer.subscribe(topic)  # before it joins: the group's other members have the topic from the broker
+        await consumer.subscribe(topic)  # before joining: the other members learn the topic from the broker
         async with consumer:
             handlers = [asyncio.create_task(handle(consumer, member, rng)) for _ in range(HANDLERS)]
             await leave.wait()
@@ -68,7 +68,7 @@ async def live(member: int, name_servers: str, topic: str, group: str, ordered: 
 
 
 def be_member(member: int, name_servers: str, topic: str, group: str, kind: str) -> NoReturn:
-    """The whole life of a forked process."""
+    """Run a forked process from start to exit."""
     code = 1
     try:
         asyncio.run(live(member, name_servers, topic, group, kind == "ordered"))
@@ -81,7 +81,7 @@ def be_member(member: int, name_servers: str, topic: str, group: str, kind: str)
 
 def main() -> None:
     name_servers, topic, group, kind = sys.argv[1:]
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped automatically
     children = []
     for line in sys.stdin:
         member = int(line)

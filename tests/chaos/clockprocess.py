@@ -1,9 +1,11 @@
-"""Runs a Python program whose wall clock jumps: arguments are a switch file and what Python would be given, `-m module ...` or
-`script ...`.
+"""Runs a Python program whose wall clock can jump. Arguments: a switch file, then Python's own (`-m module ...` or
+`script ...`).
 
-The file holds how many seconds the clock is ahead, or behind when negative; without it the clock is right. What
-the program goes by is written to a file of that name with `.told` behind it. Only the wall clock
-is another one: what the program measures by `time.monotonic`, and the times that the file system writes down, stay right.
+The file holds the offset of the clock in seconds, negative when behind; without the file the clock is correct. The
+offset in use is written to a file with the suffix `.told`. Only the wall clock changes: `time.monotonic` and file
+system times stay correct.
+
+Requirements: CHA-09.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ class Clock:
         self._look_again = 0.0
 
     def ahead_seconds(self) -> int:
-        """Looked up now and then; a file that is just being written changes nothing."""
+        """The current offset, re-read every LOOK_EVERY_SECONDS; a half-written file changes nothing."""
         now = time.monotonic()
         if now >= self._look_again:
             self._look_again = now + LOOK_EVERY_SECONDS
@@ -61,7 +63,7 @@ class Clock:
 
 
 class OfNow:
-    """A function of time, with this clock's time where it is given none; no function, for logging puts it into a class."""
+    """A time function that defaults to this clock's time. Not a plain function, because logging stores it as a class attribute."""
 
     def __init__(self, clock: Clock, broken_down: Callable[[float], struct_time]) -> None:
         self._clock = clock

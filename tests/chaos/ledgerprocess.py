@@ -1,7 +1,7 @@
-"""One member of a ledger group as a process: arguments folder, peers, own id, heartbeat in ms.
+"""One member of a DLedger group as a process. Arguments: folder, peers, own id, heartbeat in ms.
 
-On stdout: `ready`, then what is committed, one JSON list of [index, body] per line, then `stopped`. Files in <folder>/faults
-named <id>.full, <id>.eio and <id>.slow make its disk full, broken or slow. Runs until SIGTERM.
+On stdout: `ready`, then committed entries as one JSON list of [index, body] per line, then `stopped`. Files in
+<folder>/faults named <id>.full, <id>.eio and <id>.slow make its disk full, failing or slow. Runs until SIGTERM.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SLOW_SECONDS = 0.3
 
 
 class FaultyDisk(Disk):
-    """A disk whose faults are switched by files, from outside."""
+    """A disk whose faults are switched from outside by files."""
 
     def __init__(self, switches: Path) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class FaultyDisk(Disk):
 
 
 class Told(Listener):
-    """Writes down what is committed, in the order of the log."""
+    """Reports committed entries on stdout, in log order."""
 
     def __init__(self) -> None:
         self.member: RaftMember | None = None

@@ -1,4 +1,4 @@
-"""A broker, a load and a Spark program as processes that are killed and started again, at points that a seed chooses."""
+"""A broker, a load and a Spark program as processes that are killed and restarted at points chosen by a seed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SETTINGS = {
 
 
 class Broker:
-    """`saturnmq standalone`; started again it has the same ports and files."""
+    """A `saturnmq standalone` process; a restart keeps its ports and files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -47,7 +47,7 @@ class Broker:
         self.name_servers = ""
 
     def start(self) -> None:
-        """Returns when it serves."""
+        """Start the process; returns when it serves."""
         words = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
         with (self._folder / "broker.log").open("ab") as log:
             process = subprocess.Popen(
@@ -70,7 +70,7 @@ class Broker:
         self._ports = (facts["namesrv"].rpartition(":")[2], facts["broker"].rpartition(":")[2])
 
     def end(self, number: signal.Signals = signal.SIGKILL) -> int:
-        """Its exit code after this signal."""
+        """Send the signal and wait; returns the exit code."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -89,7 +89,9 @@ def _lines_of(stream: IO[str], lines: queue.Queue[str | None]) -> None:
 
 
 class Load:
-    """Sends numbered messages until it is stopped, over every kill of the broker. What is stored is the broker's word, not its."""
+    """Sends numbered messages until stopped, across every kill of the broker. What is stored is judged by the broker's
+    content only.
+    """
 
     def __init__(self, name_servers: str, topic: str, pause_seconds: float) -> None:
         self._arguments = name_servers, topic, pause_seconds
@@ -122,7 +124,7 @@ class Load:
                     await out.send(topic, b"%d" % number, keys=str(number), timeout=2)
                     self.sent += 1
                 except (SaturnError, OSError):
-                    pass  # killed: its outcome is unknown, the next number follows
+                    pass  # killed: the outcome is unknown, continue with the next number
                 try:
                     async with asyncio.timeout(pause_seconds):
                         await rest.wait()
@@ -132,7 +134,7 @@ class Load:
 
 @dataclass
 class Program:
-    """A Spark program: driver, JVM and Python workers. It is started again whenever it ended."""
+    """A Spark program (driver, JVM, Python workers) that is restarted whenever it ends."""
 
     words: list[str]
     log: Path
@@ -142,7 +144,7 @@ class Program:
     _known: dict[int, psutil.Process] = field(default_factory=dict)
 
     def ensure(self) -> bool:
-        """Start it if it does not run; whether it was started."""
+        """Start the program unless it runs; returns whether it was started."""
         if self._process is not None:
             code = self._process.poll()
             if code is None:
@@ -159,7 +161,7 @@ class Program:
         return True
 
     def wait(self, seconds: float) -> int:
-        """Its exit code, when it ends by itself; one that does not is made to say where it is."""
+        """Wait for a regular end and return the exit code; a program that hangs gets SIGABRT, so that its stacks are logged."""
         assert self._process is not None
         try:
             return int(self._process.wait(timeout=seconds))
@@ -170,7 +172,7 @@ class Program:
 
     @property
     def family(self) -> list[psutil.Process]:
-        """Everything that the driver has started, in the order of ids."""
+        """All descendants of the driver, ordered by pid."""
         try:
             found = self._process.children(recursive=True) if self._process is not None else []
         except psutil.NoSuchProcess:
@@ -179,14 +181,14 @@ class Program:
         return sorted(found, key=lambda child: child.pid)
 
     def victim(self, kind: str, rng: random.Random) -> psutil.Process | None:
-        """The driver, its JVM, an executor, or one of the Python workers; None when there is none at the moment."""
+        """The driver, its JVM, an executor, or one of the Python workers; None if there is none at the moment."""
         if kind == "driver":
             return self._process
         found = [child for child in self.family if kind_of(child) == kind and not is_copy(child)]
         return rng.choice(found) if found else None
 
     def end(self) -> None:
-        """Kill it and whatever it started."""
+        """Kill the program and its descendants."""
         for process in (self._process, *self.family, *self._known.values()):
             if process is not None:
                 kill(process)
@@ -194,7 +196,7 @@ class Program:
             self._process.wait(timeout=60)
 
     def leftovers(self) -> list[psutil.Process]:
-        """Processes of earlier runs that are there though their driver is not, after a while to end by themselves."""
+        """Processes of earlier runs that still exist although their driver ended, after a grace period."""
         mine = {child.pid for child in self.family}
         others = [process for pid, process in self._known.items() if pid not in mine]
         _, alive = psutil.wait_procs(others, timeout=GONE_SECONDS_MAX)
@@ -202,7 +204,7 @@ class Program:
 
 
 def is_copy(process: psutil.Process) -> bool:
-    """A JVM starts programs through a copy of itself, which looks like it for a moment; without it the JVM goes on."""
+    """Whether this is a short-lived fork of a JVM, made to start a program: it looks like the JVM, but its death has no effect."""
     try:
         parent = process.parent()
         return kind_of(process) == "jvm" and parent is not None and kind_of(parent) == "jvm"
@@ -211,7 +213,7 @@ def is_copy(process: psutil.Process) -> bool:
 
 
 def kind_of(process: psutil.Process) -> str:
-    """What a process of the family is; a word for none when it has ended."""
+    """The kind of a descendant; "ended" if it no longer exists."""
     try:
         name, words = process.name(), process.cmdline()
     except psutil.NoSuchProcess:
@@ -224,7 +226,7 @@ def kind_of(process: psutil.Process) -> str:
 
 
 def kill(process: psutil.Process) -> None:
-    """kill -9, and wait for its end; that its parent has not asked for its exit code yet does not matter."""
+    """Send SIGKILL and wait for the end; a zombie counts as ended."""
 
     def gone() -> bool:
         try:
@@ -238,7 +240,7 @@ def kill(process: psutil.Process) -> None:
 
 
 def wait_for(what: str, ready: Callable[[], bool], seconds: float) -> bool:
-    """Whether it came true in time."""
+    """Poll; returns whether it became true in time."""
     until = time.monotonic() + seconds
     while not ready():
         if time.monotonic() > until:
@@ -249,7 +251,7 @@ def wait_for(what: str, ready: Callable[[], bool], seconds: float) -> bool:
 
 @dataclass(frozen=True)
 class Point:
-    """When to kill what: so long after the next change in one of these folders, or after now."""
+    """When to kill which process: after a delay from the next change in `watched`, or from now."""
 
     victim: str
     watched: str
@@ -258,7 +260,7 @@ class Point:
 
 
 def points(rng: random.Random, victims: list[str], watched: list[str]) -> Iterator[Point]:
-    """The same ones for the same seed; every victim comes as often as the others."""
+    """Kill points, equal for equal seeds; all victims occur equally often."""
     while True:
         order = list(victims)
         rng.shuffle(order)
@@ -269,12 +271,12 @@ def points(rng: random.Random, victims: list[str], watched: list[str]) -> Iterat
 
 
 def files_below(folder: Path) -> int:
-    """How many files there are; a folder that is being changed counts as it is found."""
+    """Number of files; of a folder that is changing at this moment, those found."""
     return sum(1 for _ in folder.rglob("*")) if folder.exists() else 0
 
 
 def reach(point: Point, root: Path, program: Program) -> str:
-    """Wait for the point, starting the program again whenever it ends; what it was."""
+    """Wait for a kill point, restarting the program whenever it ends; returns a description."""
     program.ensure()
     if point.watched:
         folder = root / point.watched
@@ -295,7 +297,7 @@ def torture(
     broker: Broker, program: Program, root: Path, plan: Iterator[Point], kills: int, rng: random.Random,
     say: Callable[[str], None],
 ) -> int:  # fmt: skip
-    """Kill so many times, starting again what was killed; how many kills hit a running process."""
+    """Kill `kills` times and restart what was killed; returns how many kills hit a running process."""
     done = 0
     for point in itertools.islice(plan, kills * 3):
         if done == kills:

@@ -1,7 +1,7 @@
-"""A stream from a topic into another one, each row once: the driver of the chaos test of transactional sinks.
+"""The driver of the chaos test of transactional sinks: a stream from one topic to another, each row exactly once.
 
-Arguments: name servers, topic to read, topic to write, folder of checkpoint and decisions, producer group, master,
-`once` or `go-on`. With `once` it ends when it has caught up and brokers have been told about every half message.
+Arguments: name servers, source topic, target topic, folder of checkpoint and decisions, producer group, master, `once`
+or `go-on`. With `once` it ends after it has caught up and the brokers have received the outcome of every half message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CHECK_AFTER = "3s"
 
 
 def main(name_servers: str, read: str, write: str, folder: str, group: str, master: str, how: str) -> None:
-    """Run until killed, or until done."""
+    """Run until killed, or until caught up."""
     settings = {"spark.master": master, "spark.driver.memory": "700m"}
     with answering(name_servers, f"{folder}/decisions", group):
         spark = session("chaos-sink", **settings)
@@ -35,11 +35,11 @@ def main(name_servers: str, read: str, write: str, folder: str, group: str, mast
         )  # fmt: skip
         writer = writer.trigger(availableNow=True) if how == "once" else writer.trigger(processingTime="1 second")
         query = writer.start()
-        while not query.awaitTermination(1):  # without a limit the driver was seen waiting for a JVM that was killed
+        while not query.awaitTermination(1):  # without a timeout the driver was seen waiting forever for a killed JVM
             pass
         spark.stop()
         if how == "once":
-            time.sleep(QUIET_MS / 1000 + 10)  # brokers poll the driver about halves whose end is unclear
+            time.sleep(QUIET_MS / 1000 + 10)  # brokers check half messages with unknown outcome
 
 
 if __name__ == "__main__":

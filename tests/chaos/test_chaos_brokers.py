@@ -1,6 +1,6 @@
-"""Three broker processes of a DLedger group, two NameServers and our clients through faults: the long form only.
+"""Three broker processes of a DLedger group, two NameServers and our clients under faults; long runs only (`make chaos`).
 
-`make chaos`; the settings are those of test_chaos_ledger.py. Faults of the disk are left to the ledger's own runs.
+The environment variables are those of test_chaos_ledger.py. Disk faults are covered by the runs of the bare ledger.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ NAMES = [name for name in FAULTS if name in LONG and name not in FIVE and not na
 @pytest.mark.timeout(int(400 + 4 * SECONDS))
 @pytest.mark.spec("CHA-01", "CHA-03", "CHA-04", "CHA-08")
 @pytest.mark.parametrize("name", NAMES)
-def test_brokers_and_clients_lose_nothing(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broker_group_loses_nothing_under_a_fault(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = long_run(name, tmp_path, BrokerGroup)
     tell(capsys, f"brokers, {name}", found)
     assert found["acknowledged"] > 100
@@ -38,16 +40,16 @@ def test_brokers_and_clients_lose_nothing(name: str, tmp_path: Path, capsys: pyt
 @pytest.mark.skipif("leader-kill" not in LONG, reason="make chaos")
 @pytest.mark.timeout(400)
 @pytest.mark.spec("CHA-07")
-def test_time_without_service_when_leaders_are_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From the first send that does not succeed to the next that does, over many kills."""
+def test_broker_group_recovers_in_time_after_leader_kills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """RTO, from the first unsuccessful send to the next success, over many kills."""
     kills = asyncio.run(a_run(tmp_path / "run", ["leader-kill"] * KILLS, 3.0, 3.0, HEARTBEAT_MS, BrokerGroup))
     tell(capsys, f"brokers, {KILLS} leaders killed", kills)
     assert sorted(kills["rto_ms"])[int(KILLS * 0.95)] <= RTO_P95_MS
 
 
 @pytest.mark.spec("PR-11", "PR-22")
-def test_a_client_that_only_names_queues_hears_of_a_new_master_too() -> None:
-    """Its topics were never polled: after a switch it asked the old master for ever, which lived and refused."""
+def test_client_with_explicit_queues_refreshes_routes() -> None:
+    """Regression: topics that were only addressed by queue were not polled, so that the client kept asking a demoted master."""
 
     async def work() -> None:
         async with EmbeddedBroker() as server:
@@ -66,7 +68,7 @@ def test_a_client_that_only_names_queues_hears_of_a_new_master_too() -> None:
 
 
 @pytest.mark.spec("CHA-05", "CHA-06")
-def test_what_an_error_of_the_library_says_about_a_send() -> None:
+def test_outcome_of_library_errors() -> None:
     def failed(cause: SaturnError) -> SendFailed:
         error = SendFailed(
             topic="t", group="g", attempts=1, elapsed_ms=1, brokers=["b"], cause=cause, outcome_unknown=True

@@ -1,5 +1,6 @@
-"""Eight members of a group that join and die at random under load: nothing is lost, only what was not acknowledged comes twice,
-an ordered group keeps the order of every queue. CHURN_SECONDS=120 for the long run.
+"""Eight members of a group join and die at random under load: nothing is lost, only unacknowledged messages are redelivered.
+
+An ordered group keeps the order of every queue. CHURN_SECONDS=120 for the long run.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ MEMBERS = 8
 QUEUES = 12
 SENDERS = 4
 SEND_PAUSE_SECONDS = 0.005
-CALL_SECONDS = 60.0  # a stalled disk of a busy machine is no failure of a send
+CALL_SECONDS = 60.0  # a stalled disk of a busy machine must not fail a send
 SENT_MIN = 20  # some hundred on an idle machine
-PAUSE_SECONDS = (0.05, 0.4)  # between two changes of the group
-# A killed member's locks end after 60 s (OR-09): the short run closes the members of the ordered group instead.
+PAUSE_SECONDS = (0.05, 0.4)  # between two membership changes
+# The locks of a killed member expire after 60 s (OR-09): the short run closes the members of the ordered group instead.
 KILLS_ORDERED = CHURN_SECONDS >= 60
 DRAIN_SECONDS_MAX = {"plain": 30, "ordered": 100 if KILLS_ORDERED else 30}
-# Between two owners of a queue: one that has heard of the change and one that has not yet may both hold its messages.
+# During a rebalance, a member that has seen the change and one that has not may both hold a queue's messages.
 OVERLAP_SECONDS_MAX = 2.0
 MEMBER = Path(__file__).with_name("churn_member.py")
 Place = tuple[int, int]  # queue id, offset
@@ -42,7 +43,7 @@ Place = tuple[int, int]  # queue id, offset
 
 @dataclass(frozen=True)
 class Event:
-    """What a member told. take: a message was handed out; work: handled; done: acknowledged; born, left."""
+    """A report of a member. take: received a message; work: handled it; done: acknowledged it; born, left."""
 
     kind: str
     member: int
@@ -52,7 +53,7 @@ class Event:
 
 @dataclass
 class History:
-    """Everything that happened, times of one clock in seconds."""
+    """Everything that happened; times of one clock in seconds."""
 
     topic: str
     group: str
@@ -74,7 +75,7 @@ class History:
 
 
 class Members:
-    """The group: processes forked by one that has everything imported."""
+    """The members: processes forked by one that has everything imported."""
 
     def __init__(self, process: asyncio.subprocess.Process, history: History) -> None:
         self.process = process
@@ -103,7 +104,7 @@ class Members:
         self.expected += 1
 
     def end(self, number: signal.Signals) -> None:
-        """One member, by chance: killed, or told to close in the middle of its work."""
+        """Kill a random member, or close it in the middle of its work."""
         member = self.history.rng.choice(sorted(self.alive))
         if number is signal.SIGTERM:
             self.leaving.add(member)
@@ -113,14 +114,14 @@ class Members:
         self.expected -= 1
 
     async def settled(self, seconds: float) -> None:
-        """Until all that should live do, and those that were told to go have gone."""
+        """Wait until all expected members run and all leaving ones have left."""
         async with asyncio.timeout(seconds):
             while len(self.alive) != self.expected or self.leaving:
                 self.changed.clear()
                 await self.changed.wait()
 
     async def change(self) -> None:
-        """One joins or one dies; the group has at most MEMBERS of them and at least one."""
+        """Let one member join or end; the group has between one and MEMBERS members."""
         rng = self.history.rng
         if len(self.alive) >= 2 and (self.expected >= MEMBERS or rng.random() < 0.45):
             kill = (not self.history.ordered or KILLS_ORDERED) and rng.random() < 0.6
@@ -145,7 +146,7 @@ async def load(client: saturnmq.Client, queues: list[MessageQueue], history: His
 
 
 async def watch_commits(client: saturnmq.Client, queues: list[MessageQueue], history: History) -> None:
-    """What the broker knows as acknowledged, again and again."""
+    """Record the committed offsets of the broker repeatedly."""
     puller = client.puller()
     while True:
         for queue in queues:
@@ -155,7 +156,7 @@ async def watch_commits(client: saturnmq.Client, queues: list[MessageQueue], his
 
 
 async def drained(client: saturnmq.Client, queues: list[MessageQueue], history: History) -> None:
-    """Until the group has acknowledged everything; fails with what is left."""
+    """Wait until the group has acknowledged everything; fails with the remaining backlog."""
     ends = {queue.queue_id: await client.puller().max_offset(queue) for queue in queues}
     left = ends
     try:
@@ -169,7 +170,7 @@ async def drained(client: saturnmq.Client, queues: list[MessageQueue], history: 
 
 
 async def churn(broker: BrokerProcess, history: History) -> None:
-    """The run: load and changes for CHURN_SECONDS, then a whole group drains what is left and closes."""
+    """Load and changes for CHURN_SECONDS; then a full group drains the backlog and closes."""
     async with saturnmq.Client(name_servers=broker.name_servers, timeout=CALL_SECONDS) as client:
         await client.create_topic(history.topic, queues=QUEUES)
         queues = await client.puller().queues(history.topic)
@@ -215,7 +216,7 @@ def check_nothing_lost(history: History) -> None:
 
 
 def check_duplicates(history: History) -> int:
-    """No message is handed out whose acknowledgement the broker has had for a while. Returns how many came again."""
+    """No message is delivered long after the broker received its acknowledgement. Returns the number of redeliveries."""
     seen: set[Place] = set()
     again = 0
     for event in sorted((event for event in history.events if event.kind == "take"), key=lambda event: event.at):
@@ -232,7 +233,7 @@ def check_duplicates(history: History) -> int:
 
 
 def check_order(history: History) -> None:
-    """In every queue one message at a time, none before its predecessor was handled."""
+    """In every queue one message is in work at a time, none before its predecessor was handled."""
     by_queue: dict[int, list[Event]] = defaultdict(list)
     for event in sorted(history.events, key=lambda event: event.at):
         if event.place[0] >= 0:
@@ -261,7 +262,7 @@ def _left_at(history: History, member: int) -> float:
 @pytest.mark.spec("API-20", "CA-01", "RB-03", "RB-07", "HB-07", "OF-05", "OR-03", "OR-09")
 @pytest.mark.timeout(120 + 2 * CHURN_SECONDS + 100 * KILLS_ORDERED)
 @pytest.mark.parametrize("kind", ["plain", "ordered"])
-def test_members_that_join_and_die_lose_nothing(kind: str, tmp_path: Path) -> None:
+def test_group_churn_loses_nothing(kind: str, tmp_path: Path) -> None:
     history = History("Churn", "churn", kind == "ordered", random.Random(f"{SEED} {kind}"))
     broker = BrokerProcess(tmp_path / "data", {"storeProfile": "small"}, tmp_path / "log")
     try:

@@ -1,4 +1,4 @@
-"""A broker process whose wall clock jumps by an hour, both ways. In long, with everything else: `make chaos FAULT=clock-jump`."""
+"""A broker process whose wall clock jumps by an hour, in both directions. Long run: `make chaos FAULT=clock-jump`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEAR_SECONDS = 600
 
 
 class Jumping(PlainSyncBroker):
-    """What was sent to its first queue, in order, and when each was stored."""
+    """A plain broker with a record of what was sent to its first queue and when each message was stored."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, size=1, heartbeat_ms=200, seed=1)
@@ -41,7 +41,7 @@ class Jumping(PlainSyncBroker):
         return found
 
     async def again(self) -> None:
-        """Started, and found by the client."""
+        """Restart the broker and wait until the client finds it."""
         await self.members["n0"].start()
         await self.members["n0"].ready()
         while True:
@@ -51,7 +51,7 @@ class Jumping(PlainSyncBroker):
             await pause(0.02)  # poll
 
     async def jump_and_tell(self, ahead_seconds: int) -> None:
-        """Send until the broker goes by the new time, which it notices when it looks at its clock, and once more."""
+        """Send until the broker uses the new time, which it notices when it reads its clock, and once more."""
         self.jump("n0", ahead_seconds)
         while self.ahead_seconds("n0") != ahead_seconds:
             await self.tell()
@@ -60,8 +60,8 @@ class Jumping(PlainSyncBroker):
 
 
 @pytest.mark.spec("CHA-09", "DUR-18")
-def test_a_wall_clock_that_jumps_loses_skips_and_repeats_nothing(tmp_path: Path) -> None:
-    """Also over a kill, and a message that waits for its time comes, whatever the clock says since."""
+def test_wall_clock_jump_loses_skips_and_repeats_nothing(tmp_path: Path) -> None:
+    """Also across a kill; a delayed message is delivered even if the clock jumps back."""
 
     async def work() -> None:
         group = Jumping(tmp_path)

@@ -1,4 +1,4 @@
-"""kill -9 of a real broker under load: nothing that was acknowledged is lost. KILLS=50 for the long run (`make crash`)."""
+"""SIGKILL of a real broker under load: no acknowledged message is lost. KILLS=50 for the long run (`make crash`)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ VARIANTS = {
 
 
 class BrokerProcess:
-    """`saturnmq standalone` on free ports, ready to serve. log: what it says on stderr."""
+    """A `saturnmq standalone` process on free ports, ready to serve. log: receives its stderr."""
 
     def __init__(self, data: Path, settings: dict[str, str], log: Path) -> None:
         words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
@@ -74,7 +74,7 @@ class BrokerProcess:
         self._lines.put(None)
 
     def end(self, number: signal.Signals) -> int:
-        """Its exit code after this signal."""
+        """Send the signal and wait; returns the exit code."""
         self.process.send_signal(number)
         code = self.process.wait(timeout=STOP_SECONDS_MAX)
         self._reader.join(timeout=10)
@@ -86,7 +86,7 @@ class BrokerProcess:
 
 @dataclass
 class History:
-    """Every attempt, and where those that were acknowledged lie: (topic, queue id, queue offset) -> body."""
+    """Every attempt, and the positions of the acknowledged ones: (topic, queue id, queue offset) -> body."""
 
     rng: random.Random
     attempts: set[bytes] = field(default_factory=set)
@@ -101,7 +101,7 @@ class History:
 
 
 async def load_until_killed(broker: BrokerProcess, client: saturnmq.Client, history: History) -> None:
-    """Send on all connections; the broker dies after a random number of answers, with sends under way."""
+    """Send on all connections; the broker is killed after a random number of responses, with sends in flight."""
     producer = client.producer("chaos")
     puller = client.puller()
     queues = [found for topic in TOPICS for found in await puller.queues(topic)]
@@ -133,7 +133,7 @@ async def load_until_killed(broker: BrokerProcess, client: saturnmq.Client, hist
 
 
 async def stored(client: saturnmq.Client, place: MessageQueue) -> dict[int, bytes]:
-    """Everything in a queue by offset; offsets have no gap."""
+    """Every message of a queue by offset; fails if an offset is missing."""
     puller = client.puller()
     offset, end = await puller.min_offset(place), await puller.max_offset(place)
     assert offset == 0
@@ -180,7 +180,7 @@ async def one_life(broker: BrokerProcess, history: History, *, kill: bool) -> No
 @pytest.mark.spec("DUR-01", "DUR-13", "DUR-17", "FLU-01", "RC-02", "RC-13")
 @pytest.mark.timeout(120 + 20 * KILLS)
 @pytest.mark.parametrize("name", VARIANTS)
-def test_kill_9_under_load_loses_nothing_that_was_acknowledged(name: str, tmp_path: Path) -> None:
+def test_sigkill_under_load_keeps_every_acknowledged_message(name: str, tmp_path: Path) -> None:
     number = list(VARIANTS).index(name)
     kills = KILLS // len(VARIANTS) + (number < KILLS % len(VARIANTS))
     history = History(random.Random(f"{SEED} {name}"))

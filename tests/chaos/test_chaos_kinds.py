@@ -1,7 +1,9 @@
-"""The same faults on other kinds of servers, long: plain brokers, groups of five. Short, and with members of the original:
-tests/interop/test_interop_chaos.py.
+"""The same faults on other kinds of servers, long runs only: plain brokers, groups of five.
 
-Source: spec 07 CHA-10. The settings of `make chaos` are those of test_chaos_ledger.py.
+Short runs, also with Apache's members: tests/interop/test_interop_chaos.py. The environment variables of `make chaos`
+are those of test_chaos_ledger.py.
+
+Requirements: CHA-10.
 """
 
 from __future__ import annotations

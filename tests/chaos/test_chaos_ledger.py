@@ -1,7 +1,8 @@
-"""Processes of a replicated log under load and faults: nothing acknowledged is lost, doubled or out of order.
+"""Processes of a replicated log under load and faults: nothing acknowledged is lost, duplicated or out of order.
 
-In short here, a few faults one after the other. `make chaos`: CHAOS_SECONDS=60 for each fault, CHAOS_FAULT=name for one of
-them, CHAOS_SEED=n, CHAOS_RATE=n sends per second, CHAOS_KEEP=folder for histories, logs and stores.
+The short run injects a few faults one after the other. `make chaos` is the long run: CHAOS_SECONDS=60 for each fault,
+CHAOS_FAULT=name for one of them, CHAOS_SEED=n, CHAOS_RATE=n sends per second, CHAOS_KEEP=folder for histories, logs and
+stores.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ MEASURED: dict[str, dict[str, Any]] = {}
 
 @dataclass
 class Schedule:
-    """What was done when, in ms of the history's clock: (fault, begin, healed, whether only the heal brought service back)."""
+    """Executed faults, in ms of the history's clock: (fault, begin, healed, whether service was down until the heal)."""
 
     seed: int
     done: list[tuple[str, float, float, bool]] = field(default_factory=list)
@@ -53,7 +54,7 @@ class Schedule:
 
 
 async def inflict(group: Group, names: Sequence[str], healthy: float, faulty: float, schedule: Schedule) -> float:
-    """Load and faults in turn, then calm. Returns how many seconds after it all members held what was acknowledged."""
+    """Alternate load and faults, then stop both. Returns the seconds until all members held everything acknowledged."""
     async with asyncio.TaskGroup() as clients:
         for client in group.load(RATE):
             clients.create_task(client)
@@ -75,11 +76,11 @@ async def inflict(group: Group, names: Sequence[str], healthy: float, faulty: fl
 
 
 async def run(group: Group, names: Sequence[str], healthy: float, faulty: float) -> dict[str, Any]:
-    """A whole run with all its checks. Returns what was measured."""
+    """A complete run with all checks. Returns the measurements."""
     schedule = Schedule(SEED)
     seconds = 2 * len(names) * (healthy + faulty) + RUN_SECONDS_MAX
     stuck = asyncio.get_running_loop().call_later(seconds - 5, write_tasks, group.folder / "tasks.txt")
-    gc.disable()  # a full collection over the history takes a second, in which the proxies of all members stand still
+    gc.disable()  # a full collection over the history takes a second, in which the proxies of all members stop
     try:
         async with asyncio.timeout(seconds):
             await group.start()
@@ -112,7 +113,7 @@ async def a_run(
 
 
 def write_tasks(path: Path) -> None:
-    """What a run that does not end waits for."""
+    """Write the stacks of all tasks, for a run that does not end."""
     with path.open("w") as file:
         for task in asyncio.all_tasks():
             task.print_stack(limit=6, file=file)
@@ -124,7 +125,7 @@ def write_down(group: Group, schedule: Schedule) -> None:
 
 
 def found_without_one_message(history: History) -> bool:
-    """The same history, but nobody ever read one acknowledged message: the checker would have told."""
+    """Remove one acknowledged message from all reads: the checker must report it as lost."""
     acked = next(op for op in history if op["op"] == "send" and op["result"] == "ok")
     gone = acked["messages"][0][1]
     without = [
@@ -158,13 +159,13 @@ def children() -> set[int]:
 
 
 def phases(seconds: float) -> tuple[int, float]:
-    """How often a healthy and a faulty phase follow each other, and how long each of them takes."""
+    """Number and duration of the alternating healthy and faulty phases."""
     phase = min(15.0, seconds / 4)
     return max(int(seconds / (2 * phase)), 1), phase
 
 
 def long_run(name: str, folder: Path, kind: type[Group]) -> dict[str, Any]:
-    """CHAOS_SECONDS of a fault, healthy and faulty in turn (CHA-03)."""
+    """Run a fault for CHAOS_SECONDS, alternating healthy and faulty phases (CHA-03)."""
     rounds, phase = phases(SECONDS or 60.0)
     try:
         return asyncio.run(a_run(folder / "run", [name] * rounds, phase, phase, HEARTBEAT_MS, kind))
@@ -183,7 +184,7 @@ def tell(capsys: pytest.CaptureFixture[str], name: str, found: dict[str, Any]) -
         )
 
 
-def test_unknown_fault_is_refused_and_does_not_run_the_short_form() -> None:
+def test_unknown_fault_is_rejected_and_does_not_run_the_short_form() -> None:
     assert faults_asked_for(None, 0.0) == [] and faults_asked_for(None, 60.0) == list(FAULTS)
     assert faults_asked_for("leader-kill", 0.0) == ["leader-kill"]
     with pytest.raises(ValueError, match="CHAOS_FAULT=corrupt: no such fault; there are noop, minor-kill, "):
@@ -191,7 +192,7 @@ def test_unknown_fault_is_refused_and_does_not_run_the_short_form() -> None:
 
 
 @pytest.mark.spec("CHA-02", "CHA-09")
-def test_the_faults_are_those_of_openchaos_and_ten_more() -> None:
+def test_faults_are_those_of_openchaos_and_ten_more() -> None:
     kills = [f"{whom}-{how}" for how in ("kill", "suspend") for whom in ("minor", "major", "random", "fixed", "leader")]
     partitions = ["random-partition", "fixed-partition", "partition-majorities-ring", "bridge", "random-loss"]
     more = ["one-way", "flapping", "kill-all", "kill-during-recovery", "rolling-restart", "clock-jump"]
@@ -201,7 +202,7 @@ def test_the_faults_are_those_of_openchaos_and_ten_more() -> None:
 
 
 @pytest.mark.spec("CHA-03")
-def test_a_minute_is_two_rounds_of_15_s() -> None:
+def test_a_minute_has_two_rounds_of_15_s() -> None:
     assert phases(60.0) == (2, 15.0)
     assert phases(20.0) == (2, 5.0)
 
@@ -215,7 +216,7 @@ class Unstartable(Group):
 
 
 @pytest.mark.spec("CHA-11")
-def test_a_failed_run_keeps_what_it_recorded_and_leaves_no_process(tmp_path: Path) -> None:
+def test_failed_run_keeps_its_records_and_leaves_no_process(tmp_path: Path) -> None:
     before, folder = children(), tmp_path / "run"
     with pytest.raises(AssertionError, match="failed after its start"):
         asyncio.run(a_run(folder, ["noop"], 0.1, 0.1, SHORT_HEARTBEAT_MS, Unstartable))
@@ -228,7 +229,7 @@ def test_a_failed_run_keeps_what_it_recorded_and_leaves_no_process(tmp_path: Pat
 
 @pytest.mark.skipif(bool(LONG), reason="the long form is asked for")
 @pytest.mark.spec("CHA-05", "CHA-06", "CHA-09", "DL-X08", "DUR-12")
-def test_faults_one_after_the_other_lose_nothing(tmp_path: Path) -> None:
+def test_ledger_group_loses_nothing_under_successive_faults(tmp_path: Path) -> None:
     before = children()
     found = asyncio.run(a_run(tmp_path / "run", SHORT, 0.2, 0.8, SHORT_HEARTBEAT_MS))
     assert children() == before
@@ -241,7 +242,9 @@ def test_faults_one_after_the_other_lose_nothing(tmp_path: Path) -> None:
 @pytest.mark.timeout(int(300 + 3 * SECONDS))
 @pytest.mark.spec("CHA-02", "CHA-03", "CHA-07", "CHA-08", "CHA-09")
 @pytest.mark.parametrize("name", LONG)
-def test_a_fault_for_a_while_loses_nothing(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ledger_group_loses_nothing_under_a_long_fault(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = long_run(name, tmp_path, Group)
     MEASURED[name] = found
     tell(capsys, name, found)
@@ -251,7 +254,7 @@ def test_a_fault_for_a_while_loses_nothing(name: str, tmp_path: Path, capsys: py
 
 @pytest.mark.skipif(not LONG, reason="make chaos")
 @pytest.mark.spec("CHA-07")
-def test_failover_times_of_all_faults(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failover_times_stay_within_limits(capsys: pytest.CaptureFixture[str]) -> None:
     took = sorted(ms for found in MEASURED.values() for ms in found["rto_ms"] if ms > 0)
     if not took and ONLY is not None:
         pytest.skip("it is not felt")
@@ -265,7 +268,7 @@ def test_failover_times_of_all_faults(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.spec("CHA-07")
-def test_a_send_under_way_counts_for_the_fault_that_hit_it() -> None:
+def test_failover_counts_an_in_flight_send_for_the_fault_that_hit_it() -> None:
     def history(*sends: tuple[float, float, str]) -> History:
         out = History()
         for begin, end, result in sends:

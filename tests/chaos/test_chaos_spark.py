@@ -1,8 +1,8 @@
 """Spark programs killed at random points: the lake holds exactly the broker's messages, a transactional topic each row once.
 
-`make chaos-spark` kills 20 times each; CHAOS_SPARK_KILLS says how often, SEED chooses the points. Drivers, their JVM, Python
-workers (executors, with CHAOS_SPARK_MASTER=local-cluster[2,1,700]) and the broker are killed with kill -9; drivers and the broker
-are started again at once, as a supervisor would.
+`make chaos-spark` kills 20 times each; CHAOS_SPARK_KILLS sets the number, SEED chooses the points. Drivers, their JVM,
+Python workers (executors, with CHAOS_SPARK_MASTER=local-cluster[2,1,700]) and the broker are killed with SIGKILL;
+drivers and the broker are restarted at once, as a supervisor would.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def say(words: str) -> None:
 
 
 def messages(broker: Broker, topic: str) -> dict[Place, bytes]:
-    """Everything that the broker has, by place; offsets have no gap."""
+    """All stored messages by position; fails if an offset is missing."""
     source = RocketMQDataSource({"nameServer": broker.name_servers, "topic": topic})
     reader = source.reader(source.schema())
     rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
@@ -74,7 +74,7 @@ def create(broker: Broker, *topics: str) -> None:
 
 
 @pytest.mark.spec("PIP-08", "STR-16", "SRC-22", "PIP-04")
-def test_an_export_that_is_killed_again_and_again_has_every_message_once(broker: Broker, tmp_path: Path) -> None:
+def test_export_killed_repeatedly_has_every_message_once(broker: Broker, tmp_path: Path) -> None:
     rng, lake = random.Random(f"{SEED} export"), tmp_path / "lake"
     create(broker, "chaos")
     words = ["-m", "saturnmq.cli", "spark", "export", "--name-servers", broker.name_servers, "--topic", "chaos",
@@ -110,7 +110,7 @@ def test_an_export_that_is_killed_again_and_again_has_every_message_once(broker:
 
 
 @pytest.mark.spec("SNK-10", "SNK-11", "SNK-14", "SNK-15", "SNK-16", "SCL-07")
-def test_a_transactional_sink_that_is_killed_again_and_again_has_every_row_once(broker: Broker, tmp_path: Path) -> None:
+def test_transactional_sink_killed_repeatedly_has_every_row_once(broker: Broker, tmp_path: Path) -> None:
     rng, folder = random.Random(f"{SEED} sink"), tmp_path / "sink"
     create(broker, "from", "to")
     script = str(Path(__file__).with_name("sparksink.py"))

@@ -1,7 +1,7 @@
-"""A client that sends and receives for long, cuts its own connections now and then, and says how its memory went.
+"""A client that sends and receives for a long time, cuts its own connections now and then, and reports its memory use.
 
-`python soak_client.py URL TOPIC MESSAGES RECONNECTS` prints one JSON object. Memory is the resident set of this process, bytes,
-looked at a hundred times.
+`python soak_client.py URL TOPIC MESSAGES RECONNECTS` prints one JSON object. Memory is the resident set of this process
+in bytes, sampled a hundred times.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Soak:
         self.client, self.topic, self.messages = client, topic, messages
         self.cut_every = messages // (reconnects + 1)
         self.sent = self.received = self.cuts = 0
-        self.missing = bytearray(b"\1") * messages  # by number; no set that grows
+        self.missing = bytearray(b"\1") * messages  # by message number; preallocated, so that it does not grow
         self.left = messages
         self.samples: list[int] = []
-        self.room = asyncio.Semaphore(4096)  # sent and not received
+        self.room = asyncio.Semaphore(4096)  # limits messages that are sent but not received
 
     async def send(self, out: Producer[bytes]) -> None:
         while self.sent < self.messages:
@@ -46,7 +46,7 @@ class Soak:
                 self.cut()
 
     def cut(self) -> None:
-        """All connections end, as when a broker or a network goes; nothing is said."""
+        """Abort all connections, as when a broker or a network fails."""
         self.cuts += 1
         for connection in list(self.client._core.remote._client.connections):
             connection.abort()

@@ -1,4 +1,4 @@
-"""The embedded broker."""
+"""The embedded broker: start-up time, ports, cleanup."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
 
 
 @pytest.mark.spec("TST-01")
-def test_it_is_ready_at_once_on_free_ports_and_leaves_no_folder() -> None:
+def test_embedded_broker_starts_fast_on_free_ports_and_leaves_no_folder() -> None:
     async def once() -> float:
         began = time.perf_counter()
         async with EmbeddedBroker() as first, EmbeddedBroker() as second:
@@ -35,7 +35,7 @@ def test_it_is_ready_at_once_on_free_ports_and_leaves_no_folder() -> None:
 
 
 @pytest.mark.spec("TST-01")
-def test_the_sync_form_runs_in_its_own_thread_and_ends_with_it() -> None:
+def test_sync_embedded_broker_runs_in_its_own_thread_and_ends_it() -> None:
     before = threading.active_count()
     with SyncEmbeddedBroker() as server:
         assert server.url == f"rmq://{server.name_servers}"

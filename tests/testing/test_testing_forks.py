@@ -1,4 +1,4 @@
-"""Clients in forked children, as gunicorn and Celery make them."""
+"""Clients in forked children, as created by gunicorn and Celery."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def python(code: str, *arguments: str) -> str:
 
 @pytest.mark.spec("API-32")
 @pytest.mark.parametrize("count", [1000])
-def test_four_children_send_a_thousand_each_and_so_does_the_parent(
+def test_sync_client_sends_in_forked_children_and_in_the_parent(
     saturn_broker: BrokerFixture, saturn_topic: str, count: int
 ) -> None:
     said: dict[str, Any] = json.loads(python(CHILDREN, saturn_broker.url, saturn_topic, "4", str(count)))
@@ -118,11 +118,11 @@ def test_four_children_send_a_thousand_each_and_so_does_the_parent(
     assert len({message.message_id for message in messages}) == 5 * count + 2
     assert {i for answer in answers for i in answer["messages"]} <= {message.message_id for message in messages}
     peers = {request.peer for request in saturn_broker.requests if request.name == "SEND_MESSAGE_V2"}
-    assert len(peers) == 5  # a connection of its own for each
+    assert len(peers) == 5  # each process has its own connection
 
 
 @pytest.mark.spec("API-32")
-def test_an_async_client_refuses_in_the_child_and_goes_on_in_the_parent(
+def test_async_client_raises_in_a_forked_child_and_works_in_the_parent(
     saturn_broker: BrokerFixture, saturn_topic: str
 ) -> None:
     said = python(ASYNC, saturn_broker.url, saturn_topic).split("\n")
@@ -132,7 +132,9 @@ def test_an_async_client_refuses_in_the_child_and_goes_on_in_the_parent(
 
 
 @pytest.mark.spec("API-32")
-def test_a_client_that_was_only_made_is_started_in_the_child(saturn_broker: BrokerFixture, saturn_topic: str) -> None:
+def test_client_not_started_before_the_fork_starts_in_the_child(
+    saturn_broker: BrokerFixture, saturn_topic: str
+) -> None:
     code = """
 import asyncio, os, sys
 from saturnmq import Client
@@ -155,8 +157,10 @@ if pid:
 
 
 @pytest.mark.spec("API-32")
-def test_nothing_of_the_parent_is_written_by_the_child(saturn_broker: BrokerFixture, saturn_topic: str) -> None:
-    """A consumer waits in the parent; a child comes and goes; the parent's connection stays whole."""
+def test_forked_child_writes_nothing_to_connections_of_the_parent(
+    saturn_broker: BrokerFixture, saturn_topic: str
+) -> None:
+    """A consumer waits in the parent while children start and exit; the parent's connection stays usable."""
     code = """
 import os, sys
 from saturnmq import ForkedClient

@@ -1,4 +1,4 @@
-"""The pytest plugin: its fixtures used here as a user would, and pytest run inside pytest for what must fail."""
+"""The pytest plugin: its fixtures used as a user would, and pytest run inside pytest for tests that must fail."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def run(work: Callable[[], Awaitable[Any]]) -> Any:
     return asyncio.run(bounded())
 
 
-# ---- TST-02: the fixtures
+# ---- fixtures (TST-02)
 
 
 @pytest.mark.spec("TST-02")
-def test_fixtures_give_a_running_broker_a_client_and_a_topic_of_its_own(
+def test_fixtures_provide_a_broker_a_client_and_an_own_topic(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_group: str
 ) -> None:
     async def work() -> None:
@@ -58,14 +58,14 @@ def test_fixtures_give_a_running_broker_a_client_and_a_topic_of_its_own(
 
 
 @pytest.mark.spec("TST-02")
-def test_plain_tests_use_the_same_fixtures(saturn_broker: BrokerFixture, saturn_topic: str) -> None:
+def test_fixtures_work_in_plain_tests(saturn_broker: BrokerFixture, saturn_topic: str) -> None:
     with saturnmq.sync.Client.from_url(saturn_broker.url) as client, client.producer("p") as out:
         out.send(saturn_topic, b"plain")
     assert [message.body for message in saturn_broker.published(saturn_topic)] == [b"plain"]
 
 
 @pytest.mark.spec("TST-02")
-def test_nothing_heavy_is_loaded_before_a_fixture_is_used() -> None:
+def test_plugin_imports_nothing_heavy_before_a_fixture_is_used() -> None:
     code = (
         "import sys, time, pytest; began = time.perf_counter(); import saturnmq.testing.plugin; "
         "took = time.perf_counter() - began; "
@@ -82,7 +82,7 @@ def test_nothing_heavy_is_loaded_before_a_fixture_is_used() -> None:
 
 
 @pytest.mark.spec("TST-02", "TST-01")
-def test_the_fixture_is_ready_within_300_ms() -> None:
+def test_fixture_is_ready_within_300_ms() -> None:
     def once() -> float:
         broker = BrokerFixture()
         began = time.perf_counter()
@@ -94,7 +94,7 @@ def test_the_fixture_is_ready_within_300_ms() -> None:
     assert min(once() for _ in range(4)) < 0.3
 
 
-# Runs async tests as other plugins do: each in a loop of its own, or all in one that outlives them.
+# Runs async tests as other plugins do: each in its own event loop, or all in one that outlives them.
 RUNS_ASYNC_TESTS = """
 import asyncio, inspect, pytest
 runner = None
@@ -120,7 +120,7 @@ def pytest_sessionfinish():
 
 @pytest.mark.spec("TST-02", "TST-04")
 @pytest.mark.parametrize("shared", [False, True])
-def test_async_tests_use_the_fixtures_under_any_plugin_that_runs_them(pytester: pytest.Pytester, shared: bool) -> None:
+def test_fixtures_work_under_any_plugin_that_runs_async_tests(pytester: pytest.Pytester, shared: bool) -> None:
     pytester.makeconftest(f"SHARED = {shared}\n{RUNS_ASYNC_TESTS}")
     pytester.makepyfile(
         """
@@ -160,11 +160,11 @@ def test_pytest_finds_the_plugin_by_its_entry_point(pytester: pytest.Pytester) -
     result.assert_outcomes(passed=1)
 
 
-# ---- TST-03: time travel
+# ---- time travel (TST-03)
 
 
 @pytest.mark.spec("TST-03")
-def test_two_hours_pass_in_less_than_a_second_and_deliver_in_the_order_of_their_time(
+def test_advance_two_hours_delivers_in_order_of_due_time(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_clock: ClockFixture
 ) -> None:
     async def work() -> None:
@@ -182,16 +182,16 @@ def test_two_hours_pass_in_less_than_a_second_and_deliver_in_the_order_of_their_
             for message, length in zip(messages, lengths, strict=True):
                 waited = (message.stored_at - before).total_seconds()
                 assert abs(waited - length) < 5, (message.body, waited)
-            assert took < 20  # with four deliveries on a busy machine; the figure is below
+            assert took < 20  # four deliveries on a busy machine; the limit is tested below
 
     run(work)
 
 
 @pytest.mark.spec("TST-03")
-def test_two_hours_take_less_than_a_second(
+def test_advance_two_hours_takes_less_than_a_second(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_clock: ClockFixture
 ) -> None:
-    """The best of a few: the machine may be busy with other tests."""
+    """The best of several attempts, since the machine may be busy with other tests."""
 
     async def work() -> None:
         async with saturn_client as client, client.producer("p") as out:
@@ -210,7 +210,7 @@ def test_two_hours_take_less_than_a_second(
 
 
 @pytest.mark.spec("TST-03")
-def test_a_message_that_is_due_later_stays_away(
+def test_advance_keeps_messages_that_are_due_later(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_clock: ClockFixture
 ) -> None:
     async def work() -> None:
@@ -227,7 +227,9 @@ def test_a_message_that_is_due_later_stays_away(
 
 
 @pytest.mark.spec("TST-03")
-def test_timed_messages_travel_too(saturn_broker: BrokerFixture, saturn_topic: str, saturn_clock: ClockFixture) -> None:
+def test_advance_delivers_timed_messages(
+    saturn_broker: BrokerFixture, saturn_topic: str, saturn_clock: ClockFixture
+) -> None:
     timer = saturn_broker.server.broker.ctx.timer
 
     def send_at(ms: int, body: bytes) -> None:
@@ -250,7 +252,7 @@ def test_timed_messages_travel_too(saturn_broker: BrokerFixture, saturn_topic: s
 
 
 @pytest.mark.spec("TST-03", "TST-05")
-def test_retries_travel_to_the_dead_letters(
+def test_advance_moves_retries_to_the_dead_letters(
     saturn_broker: BrokerFixture,
     saturn_client: Client,
     saturn_topic: str,
@@ -274,7 +276,7 @@ def test_retries_travel_to_the_dead_letters(
 
 
 @pytest.mark.spec("TST-03")
-def test_transactions_are_asked_about_and_given_up(
+def test_advance_runs_transaction_checks(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_clock: ClockFixture
 ) -> None:
     asked: list[str] = []
@@ -297,14 +299,14 @@ def test_transactions_are_asked_about_and_given_up(
 
 
 @pytest.mark.spec("TST-03", "TST-06")
-def test_a_client_that_is_stalled_expires_and_a_live_one_does_not(
+def test_advance_expires_a_stalled_client_but_not_a_live_one(
     saturn_broker: BrokerFixture,
     saturn_topic: str,
     saturn_group: str,
     saturn_clock: ClockFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The broker closes its connection, too: it would be back over a new one a second later."""
+    """The broker also closes the stalled connection; without the patch the client would be back a second later."""
     monkeypatch.setattr(core, "TELL_AGAIN_SECONDS", 3600.0)
 
     def members() -> int:
@@ -334,7 +336,7 @@ SMALL_FILES = StoreSettings(profile=StoreProfile.SMALL, commit_log_file_bytes=65
 
 @pytest.mark.spec("TST-03")
 @pytest.mark.saturn_settings(store=SMALL_FILES)
-def test_retention_deletes_what_is_too_old(
+def test_advance_deletes_expired_files(
     saturn_broker: BrokerFixture, saturn_topic: str, saturn_clock: ClockFixture
 ) -> None:
     with saturnmq.sync.Client.from_url(saturn_broker.url) as client, client.producer("p") as out:
@@ -347,14 +349,14 @@ def test_retention_deletes_what_is_too_old(
             out.send(saturn_topic, os.urandom(10_000))
         saturn_clock.advance(timedelta(hours=40)).result(30)
     assert saturn_broker.server.broker.store.min_physical_offset > 0
-    assert 10 <= len(saturn_broker.published(saturn_topic)) < 20  # the younger ones are 40 hours old
+    assert 10 <= len(saturn_broker.published(saturn_topic)) < 20  # the newer ones are 40 hours old
 
 
-# ---- TST-05: looking inside
+# ---- inspection (TST-05)
 
 
 @pytest.mark.spec("TST-05")
-def test_what_is_published_what_lags_and_what_was_asked(
+def test_published_lag_and_requests_show_the_state_of_the_broker(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_group: str
 ) -> None:
     async def work() -> None:
@@ -392,7 +394,7 @@ def test_expect_that_fails_lists_what_arrived(saturn_broker: BrokerFixture, satu
 
 
 @pytest.mark.spec("TST-05")
-def test_expect_waits_for_what_comes_later(
+def test_expect_waits_for_later_messages(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str
 ) -> None:
     async def work() -> None:
@@ -406,16 +408,16 @@ def test_expect_waits_for_what_comes_later(
 
 
 @pytest.mark.spec("TST-05")
-def test_what_is_never_awaited_warns(saturn_broker: BrokerFixture) -> None:
+def test_expect_that_is_never_awaited_warns(saturn_broker: BrokerFixture) -> None:
     with pytest.warns(RuntimeWarning, match=r"saturn_broker\.expect was never awaited"):
         saturn_broker.expect("x", 0, within=0)
 
 
-# ---- TST-06: faults
+# ---- fault injection (TST-06)
 
 
 @pytest.mark.spec("TST-06")
-def test_the_next_answer_is_the_one_that_was_asked_for(
+def test_answer_next_replaces_the_next_response(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str
 ) -> None:
     async def work() -> None:
@@ -432,7 +434,7 @@ def test_the_next_answer_is_the_one_that_was_asked_for(
 
 
 @pytest.mark.spec("TST-06")
-def test_connections_are_dropped_and_made_again(
+def test_drop_connections_lets_the_client_reconnect(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str
 ) -> None:
     async def work() -> None:
@@ -446,7 +448,7 @@ def test_connections_are_dropped_and_made_again(
 
 
 @pytest.mark.spec("TST-06")
-def test_a_stalled_connection_answers_when_it_is_resumed(
+def test_stalled_connection_answers_after_it_is_resumed(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_group: str
 ) -> None:
     async def work() -> None:
@@ -467,7 +469,7 @@ def test_a_stalled_connection_answers_when_it_is_resumed(
 
 
 @pytest.mark.spec("TST-06")
-def test_a_killed_broker_comes_back_with_what_it_acknowledged(
+def test_killed_broker_restarts_with_every_acknowledged_message(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str
 ) -> None:
     async def work() -> None:
@@ -484,12 +486,12 @@ def test_a_killed_broker_comes_back_with_what_it_acknowledged(
 
     run(work)
     assert {message.body for message in saturn_broker.published(saturn_topic)} == {b"%d" % n for n in range(21)}
-    saturn_broker.restart()  # in good order
+    saturn_broker.restart()  # a clean stop
     assert len(saturn_broker.published(saturn_topic)) == 21
 
 
 @pytest.mark.spec("TST-06")
-def test_a_full_disk_refuses_until_it_is_healed(
+def test_full_disk_rejects_sends_until_it_is_healed(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str
 ) -> None:
     async def work() -> None:
@@ -506,7 +508,7 @@ def test_a_full_disk_refuses_until_it_is_healed(
 
 @pytest.mark.spec("TST-06")
 @pytest.mark.saturn_settings(store=StoreSettings(profile=StoreProfile.SMALL, flush_disk_type=FlushDiskType.SYNC_FLUSH))
-def test_flushes_get_slow_or_lost(saturn_broker: BrokerFixture, saturn_topic: str) -> None:
+def test_flushes_can_be_slow_or_fail(saturn_broker: BrokerFixture, saturn_topic: str) -> None:
     with saturnmq.sync.Client.from_url(saturn_broker.url) as client, client.producer("p") as out:
         out.send(saturn_topic, b"quick")
         saturn_broker.slow_flush(0.3)
@@ -528,11 +530,11 @@ def test_flushes_get_slow_or_lost(saturn_broker: BrokerFixture, saturn_topic: st
     assert b"the store has stopped" not in bodies
 
 
-# ---- TST-04: names and leftovers
+# ---- names and leaks (TST-04)
 
 
 @pytest.mark.spec("TST-04")
-def test_every_test_gets_names_of_its_own(pytester: pytest.Pytester) -> None:
+def test_fixture_names_are_unique_per_test(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import re, pytest
@@ -565,7 +567,7 @@ LEFTOVERS = {
 
 
 @pytest.mark.spec("TST-04")
-def test_a_leftover_fails_the_test_and_is_named(pytester: pytest.Pytester) -> None:
+def test_leaked_resource_fails_the_test_by_name(pytester: pytest.Pytester) -> None:
     tests = "\n".join(
         f"""
         def test_{kind}(saturn_broker, saturn_client):
@@ -598,7 +600,7 @@ def test_a_leftover_fails_the_test_and_is_named(pytester: pytest.Pytester) -> No
 
 
 @pytest.mark.spec("TST-04")
-def test_client_without_asyncio_that_is_not_stopped_is_named(pytester: pytest.Pytester) -> None:
+def test_leaked_sync_client_fails_the_test_by_name(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import pytest
@@ -627,7 +629,7 @@ def test_client_without_asyncio_that_is_not_stopped_is_named(pytester: pytest.Py
 
 
 @pytest.mark.spec("TST-04")
-def test_a_failure_of_the_test_itself_is_not_hidden(pytester: pytest.Pytester) -> None:
+def test_leak_check_does_not_hide_a_failure_of_the_test(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import asyncio
@@ -644,11 +646,11 @@ def test_a_failure_of_the_test_itself_is_not_hidden(pytester: pytest.Pytester) -
     assert "the real reason" in result.stdout.str()
 
 
-# ---- TST-07: a real broker
+# ---- real broker (TST-07)
 
 
 @pytest.mark.spec("TST-07")
-def test_the_same_tests_run_on_a_broker_elsewhere(pytester: pytest.Pytester) -> None:
+def test_fixtures_run_on_a_real_broker_by_url(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import asyncio
@@ -683,11 +685,11 @@ def test_the_same_tests_run_on_a_broker_elsewhere(pytester: pytest.Pytester) -> 
         assert topic in server.inner.broker.topics.table
 
 
-# ---- TST-08: the guide's own example
+# ---- examples of the guide (TST-08)
 
 
 @pytest.mark.spec("TST-08")
-def test_the_tests_of_the_guide_pass(pytester: pytest.Pytester) -> None:
+def test_examples_of_the_guide_pass(pytester: pytest.Pytester) -> None:
     guide = (Path(__file__).resolve().parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python test\n(.*?)```", guide, re.S)
     assert len(blocks) == 2

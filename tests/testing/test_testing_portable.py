@@ -1,6 +1,6 @@
 """Tests on the fixtures that also run on a real broker: `pytest --saturn-url=rmq://host:9876` with this file.
 
-tests/interop runs them on the original and on ours.
+tests/interop runs them on Apache's broker and on ours.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def run(work: Callable[[], Awaitable[Any]]) -> Any:
 
 
 @pytest.mark.spec("TST-07", "TST-05")
-def test_what_is_sent_is_published_and_consumed(
+def test_sent_messages_are_published_and_consumed(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_group: str
 ) -> None:
     async def work() -> None:
@@ -40,7 +40,7 @@ def test_what_is_sent_is_published_and_consumed(
                 await inbox.subscribe(saturn_topic)
                 for _ in range(4):
                     await (await inbox.recv(timeout=30)).ack()
-            async with asyncio.timeout(10):  # offsets travel one-way: a broker may take a moment
+            async with asyncio.timeout(10):  # offsets are sent one-way: the broker may take a moment
                 while saturn_broker.lag(saturn_group, saturn_topic):
                     await asyncio.sleep(0.02)  # poll
 
@@ -48,7 +48,7 @@ def test_what_is_sent_is_published_and_consumed(
 
 
 @pytest.mark.spec("TST-07", "TST-05")
-def test_what_is_rejected_is_a_dead_letter(
+def test_rejected_message_becomes_a_dead_letter(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_group: str
 ) -> None:
     async def work() -> None:
@@ -64,7 +64,7 @@ def test_what_is_rejected_is_a_dead_letter(
 
 
 @pytest.mark.spec("TST-07", "TST-03")
-def test_a_clock_is_moved_or_the_test_is_skipped(
+def test_clock_advances_or_the_test_is_skipped(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_clock: ClockFixture
 ) -> None:
     async def work() -> None:

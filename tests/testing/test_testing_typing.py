@@ -1,4 +1,4 @@
-"""What others rely on: types that a checker sees, examples that pass it, names that do not vanish."""
+"""The public API as others rely on it: types that a checker sees, examples that type-check, names that do not disappear."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SYNC_HEAD = 'from saturnmq.sync import Client\nURL = "rmq://127.0.0.1:9876"\n'
 
 
 @pytest.mark.spec("API-33")
-def test_the_package_says_that_it_is_typed() -> None:
+def test_package_declares_that_it_is_typed() -> None:
     package = Path(saturnmq.__file__).parent
     assert (package / "py.typed").is_file()
     assert 'saturnmq = ["py.typed"]' in (REPOSITORY / "pyproject.toml").read_text()
@@ -41,7 +41,7 @@ def test_the_package_says_that_it_is_typed() -> None:
 
 @pytest.mark.spec("API-33", "TST-08")
 @pytest.mark.timeout(300)
-def test_sketch_and_examples_pass_mypy_strict(tmp_path: Path) -> None:
+def test_api_sketch_and_guide_examples_pass_mypy_strict(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     guide = (REPOSITORY / "docs" / "guide.md").read_text(encoding="utf-8")
     files = [HERE / "typed_use.py"]
@@ -76,7 +76,7 @@ def test_sketch_and_examples_pass_mypy_strict(tmp_path: Path) -> None:
 
 
 def members(owner: type) -> list[str]:
-    """Public names that a class has, its own and those of its bases in this package, with their parameters."""
+    """Public members of a class, own and inherited from this package, with their parameters."""
     found = []
     for name in sorted(
         {name for kind in owner.__mro__ if kind.__module__.startswith("saturnmq") for name in vars(kind)}
@@ -94,7 +94,7 @@ def members(owner: type) -> list[str]:
 
 
 def public_names() -> list[str]:
-    """`module.name`, and `module.Class.member(parameters)`, in order."""
+    """`module.name` and `module.Class.member(parameters)`, sorted."""
     lines = []
     for module_name in MODULES:
         module: Any = importlib.import_module(module_name)
@@ -114,9 +114,10 @@ def parts(line: str) -> tuple[str, list[str]]:
 
 
 @pytest.mark.spec("API-33", "PKG-08")
-def test_no_public_name_vanishes_and_no_new_one_goes_unnoticed() -> None:
-    """A name or parameter that goes breaks somebody: give it two minors with a warning. New ones are written down:
-    `python tests/testing/test_testing_typing.py` writes the list."""
+def test_public_names_do_not_vanish_and_new_ones_are_listed() -> None:
+    """Removing a name or parameter breaks users: deprecate it for two minor releases. New names must be listed:
+    `python tests/testing/test_testing_typing.py` writes the list.
+    """
     now = dict(parts(line) for line in public_names())
     listed = dict(parts(line) for line in LISTED.read_text().splitlines())
     assert [name for name in listed if name not in now] == []
@@ -126,7 +127,7 @@ def test_no_public_name_vanishes_and_no_new_one_goes_unnoticed() -> None:
     assert sorted(top - set(listed)) == []
 
 
-def test_the_list_would_notice_a_name_and_a_parameter_that_went() -> None:
+def test_public_name_list_detects_removed_names_and_parameters() -> None:
     lines = public_names()
     assert "saturnmq.Client" in lines and "saturnmq.testing.BrokerFixture" in lines
     send = next(line for line in lines if line.startswith("saturnmq.Producer.send("))

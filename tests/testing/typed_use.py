@@ -1,6 +1,6 @@
-"""What a type checker knows of the public names. Never run: mypy reads it (test_testing_typing.py).
+"""The public API as a type checker sees it. Never run: mypy reads it (test_testing_typing.py).
 
-A line with `type: ignore[code]` is one that must be an error: where it is none, mypy complains of an unused ignore.
+A line with `type: ignore[code]` must be an error: if it is none, mypy reports an unused ignore.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Order:
 
 
 class Busy(Exception):
-    """Of the example."""
+    """An exception of the example."""
 
 
 async def was_saved(message: Message[Order]) -> TransactionState:
@@ -82,7 +82,7 @@ async def sketch() -> None:
             await bill(message.value)
             return Ack.SUCCESS
 
-        assert_type(await index(message), Ack)  # a decorated handler stays what it was
+        assert_type(await index(message), Ack)  # a decorated handler keeps its type
         await client.run(drain_timeout=20)
 
 
