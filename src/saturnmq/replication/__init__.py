@@ -1,1 +1,1 @@
-"""Replication of the commit log."""
+"""Replication of the commit log between brokers; `dledger` is the message store over a DLedger (Raft) group."""

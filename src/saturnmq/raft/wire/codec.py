@@ -163,7 +163,7 @@ def _entry_fields(entry: Entry) -> dict[str, Any]:
 
 
 def _push_fields(push: PushRequest) -> dict[str, Any]:
-    """The JSON fields of a push. DLedger writes the keys after `type` but never reads them."""
+    """The JSON fields of a push. DLedger writes batch, count, first/lastEntryIndex and totalSize, but ignores them when reading."""
     entries = push.entries
     fields: dict[str, Any] = {
         "code": int(push.code),

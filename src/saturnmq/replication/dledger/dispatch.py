@@ -1,8 +1,10 @@
-"""Dispatch of what another member appended, many entries in one step: half of what a follower does.
+"""Fast path of dispatch: fills consume queues and index from many entries of another member in one step.
 
-`LedgerStore.dispatch_some` one by one is the definition: for any entries both leave the same queues and index, and call the same.
-Whatever is not plain (a transaction, a delayed message, an address of IPv6, a queue that is new or does not go on) is left to it.
-Source: spec 02 RP-01..04, spec 04 DL-B12, DL-B13.
+Dispatch is about half of a follower's work. The per-entry path of `LedgerStore.dispatch_some` is the reference implementation:
+for any entries both leave the same queues and index and make the same callbacks. Entries that are not simple (transactions, delayed
+messages, IPv6 addresses, new queues, gaps in queue offsets) are left to the reference implementation.
+
+Requirements: RP-01..RP-04, DL-B12, DL-B13.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _I16: Final = struct.Struct(">h")
 
 
 class _Share(NamedTuple):
-    """What a queue gets: from which queue offset on, and its units."""
+    """The units to append to one consume queue, from the queue offset `start` on."""
 
     topic: str
     queue_id: int
@@ -37,7 +39,7 @@ class _Share(NamedTuple):
 
 
 def dispatch_plain(store: LedgerStore, count_max: int) -> int:
-    """Dispatch committed entries from `store.dispatched` on, up to the first that is not plain. Returns how many."""
+    """Dispatch committed entries from `store.dispatched` on, up to the first that is not simple. Returns how many."""
     log, pos = store.log, store.dispatched
     ledger = log.ledger
     file = ledger.data.find(pos) if ledger is not None else None
@@ -88,7 +90,7 @@ def dispatch_plain(store: LedgerStore, count_max: int) -> int:
 
 
 def _share(store: LedgerStore, key: tuple[bytes, int]) -> _Share | None:
-    """An empty share of a queue that simply goes on; None for any other."""
+    """An empty share of an existing simple queue; None if the queue is new, extended or holds delayed messages."""
     try:
         topic = key[0].decode()
     except UnicodeDecodeError:

@@ -1,7 +1,9 @@
-"""What a member of a group whose disk failed leaves for its next start: up to where its log was synced, and acknowledged.
+"""Recovery after a failed fsync: a marker file with the synced and the acknowledged index, used by the member's next start.
 
-After a failed sync the kernel may hold pages as clean that never came to disk; they read well until they are dropped. So the next
-start cuts what was not synced, and the leader sends it again. Source: spec 07 DUR-06, DUR-07, DUR-10.
+After a failed fsync the kernel may mark pages clean that never reached the disk; they read correctly until they are evicted. So the
+next start truncates everything that was not synced, and the leader sends it again.
+
+Requirements: DUR-06, DUR-07, DUR-10.
 """
 
 from __future__ import annotations
@@ -25,19 +27,19 @@ MARK_NAME: Final = "sync-failed.json"
 
 @dataclass(frozen=True, slots=True)
 class SyncMark:
-    """Indexes: the last entry that was synced, the last one that this member said it holds. reason: file and errno."""
+    """Content of the marker: index of the last synced and of the last acknowledged entry. reason: file and errno."""
 
     durable_index: int
     acknowledged_index: int
     reason: str
 
     def leave(self, folder: Path, disk: Disk) -> None:
-        """Have it on disk; on a broken one that may fail too, which the log then says."""
+        """Write the marker durably; failure, likely on a broken disk, is only logged."""
         leave_mark(folder / MARK_NAME, json.dumps(asdict(self)).encode(), disk)
 
 
 def _read(path: Path, noted: LedgerCheckpoint) -> SyncMark | None:
-    """The mark; one that cannot be read says no more than the checkpoint, which never counts what was not synced."""
+    """Read the marker; None if there is none. An unreadable one is replaced by the checkpoint, which counts only synced entries."""
     if not path.exists():
         return None
     try:
@@ -48,10 +50,10 @@ def _read(path: Path, noted: LedgerCheckpoint) -> SyncMark | None:
 
 
 def drop_unsynced(files: LedgerFiles, disk: Disk) -> None:
-    """Before the member is loaded: cut a ledger whose last sync failed to what was synced (DUR-07). files: not opened.
+    """Truncate a ledger whose last fsync failed to its synced index (DUR-07), before the member is loaded. files: not opened.
 
-    A member that acknowledged more than that neither votes nor stands until it has it again: the checkpoint says so to the core
-    (DUR-10). Cut off anywhere and done again it ends the same. Raises CorruptRecord, StoreError, OSError.
+    If the member had acknowledged more, the checkpoint records it, so that the core neither votes nor stands for election until the
+    entries are back (DUR-10). Idempotent: it may be interrupted anywhere and repeated. Raises CorruptRecord, StoreError, OSError.
     """
     path, checkpoint = files.folder / MARK_NAME, CheckpointFile(files.folder, disk)
     noted = checkpoint.read()

@@ -1,7 +1,9 @@
-"""The commit log of a broker in a DLedger group, as the store reads it: the old log of before, and behind it the ledger.
+"""The commit log of a broker in a DLedger group as its store reads it: the old commit log, followed by the ledger.
 
-Offsets below `divided` lie in the old files, the others in the bodies of the ledger's entries; only what the group has committed
-may be read. Source: spec 04 DL-B04, DL-B09..12, DL-U01, DL-U02.
+Physical offsets below `divided` lie in the old log's files, the others in the bodies of the ledger's entries. Only committed
+entries may be read.
+
+Requirements: DL-B04, DL-B09..DL-B12, DL-U01, DL-U02.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _RESIDENT_BYTES: Final = 32 << 20
 
 
 class Body(NamedTuple):
-    """A message in the ledger: where it lies, the entry behind it, its bytes (valid until the file is deleted)."""
+    """A message in the ledger: physical offset, position after its entry, and bytes (valid until the file is deleted)."""
 
     physical_offset: int
     next_pos: int
@@ -38,7 +40,7 @@ class Body(NamedTuple):
 
 
 class JoinedFiles(MappedFiles):
-    """The old log's files, and from `divided` on those of the ledger."""
+    """The old log's files, and from the offset `divided` on the ledger's."""
 
     def __init__(self, folders: Sequence[Path], size_bytes: int, disk: Disk) -> None:
         super().__init__(folders, size_bytes, disk)
@@ -53,9 +55,9 @@ class JoinedFiles(MappedFiles):
 
 
 class LedgerLog(CommitLog):
-    """A plain commit log until `attach`, which gives it the ledger; from then on nothing is appended through it.
+    """A CommitLog that reads the ledger after `attach`; from then on nothing is appended through it.
 
-    end: what is appended ends here, committed or not. committed_pos: everything in the ledger before it is committed.
+    end: end of the log, including uncommitted entries. committed_pos: everything in the ledger before it is committed.
     """
 
     def __init__(self, folders: Sequence[Path], file_bytes: int, disk: Disk) -> None:
@@ -64,16 +66,16 @@ class LedgerLog(CommitLog):
         self.ledger: LedgerFiles | None = None
         self.divided = 0
         self.committed_pos = 0
-        self.begins_at = -1  # once the ledger is closed
+        self.begins_at = -1  # `start`, saved when the ledger is closed
 
     def attach(self, ledger: LedgerFiles, divided: int, committed_pos: int) -> None:
-        """Read the ledger from divided on."""
+        """Attach the ledger, which holds all offsets from divided on."""
         self.ledger, self.divided, self.committed_pos = ledger, divided, committed_pos
         self._joined.behind, self._joined.divided = ledger.data, divided
         self.end = ledger.end_pos
 
     def seal(self) -> int:
-        """Fill the last file of the old log: nothing is appended to it any more. Returns its end (DL-U01, DL-X20)."""
+        """Close the old log for appends with a blank record up to the end of its last file (DL-U01, DL-X20). Returns its end."""
         last = self.files[-1]
         left = last.end - self.end
         if left >= END_BLANK_BYTES:
@@ -89,7 +91,7 @@ class LedgerLog(CommitLog):
 
     @property
     def start(self) -> int:
-        """Offset of the first byte kept: of the old log as long as it has files (DL-B09)."""
+        """Offset of the first byte retained, in the old log as long as that has files (DL-B09)."""
         if self.begins_at >= 0:
             return self.begins_at
         if self.files or self.ledger is None:
@@ -97,9 +99,9 @@ class LedgerLog(CommitLog):
         return self.ledger.begin_pos
 
     def body_at(self, pos: int) -> Body | None:
-        """The committed entry that stands at pos, or behind the blank record there; None where the committed part ends.
+        """The body of the committed entry at pos, or after a blank record there; None at the end of the committed part.
 
-        Raises CorruptRecord where neither stands.
+        Raises CorruptRecord if there is neither an entry nor a blank record at pos.
         """
         ledger = self.ledger
         while ledger is not None and pos < self.committed_pos:
@@ -123,13 +125,13 @@ class LedgerLog(CommitLog):
         return None
 
     def bodies(self, pos: int) -> Iterator[Body]:
-        """Every committed message from pos on, the start of an entry or of a blank record. Raises CorruptRecord."""
+        """Yield every committed message from pos on; pos is the start of an entry or blank record. Raises CorruptRecord."""
         while (found := self.body_at(pos)) is not None:
             yield found
             pos = found.next_pos
 
     def entry_pos(self, offset: int) -> int:
-        """Where the entry stands whose body begins at this physical offset; any other offset is given back as it is."""
+        """Position of the entry whose body begins at this physical offset; any other offset is returned unchanged."""
         pos = offset - ENTRY_HEADER_BYTES
         view = self.ledger.view(pos) if self.ledger is not None and pos >= self.ledger.begin_pos else None
         if view is None or len(view) < HEADER.size or not _is_entry(read_header(view, 0), pos):
@@ -145,7 +147,7 @@ class LedgerLog(CommitLog):
 
     @property
     def wants_spare(self) -> bool:
-        """The ledger makes its own files."""
+        """False: the ledger preallocates its own files."""
         return False
 
 
@@ -154,9 +156,9 @@ def _is_entry(header: Header, pos: int) -> bool:
 
 
 class LedgerFlusher(Flusher):
-    """What the store asks of a flusher, answered by the group: `flushed` is what is committed.
+    """Flusher in which committing takes the place of flushing: `flushed` is the committed position.
 
-    may_grow: whether this member leads; where it does not, nobody waits for what only a leader could bring.
+    may_grow: whether this member leads; if not, `wait` returns at once, since only a leader's appends would end the wait.
     """
 
     def __init__(self, log: LedgerLog, on_failure: Callable[[FlushFailed], None], may_grow: Callable[[], bool]) -> None:
@@ -168,10 +170,10 @@ class LedgerFlusher(Flusher):
         return 0
 
     def start(self) -> None:
-        """The ledger's member syncs."""
+        """Do nothing: the Raft member schedules its own fsyncs."""
 
     async def wait(self, end: int, timeout_ms: int) -> bool:
-        """True when everything before end is committed; False when that takes too long, or the leadership is lost."""
+        """Wait until everything before end is committed. Returns False on timeout, or if the leadership is lost."""
         if self.flushed >= end or not self._may_grow():
             return self.flushed >= end
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -183,13 +185,13 @@ class LedgerFlusher(Flusher):
             return False
 
     def advance(self, end: int) -> None:
-        """The group has committed everything before end."""
+        """Everything before end is committed: complete the waiters for it."""
         self.flushed = max(self.flushed, end)
         while self._held and self._held[0][0] <= end:
             _settle(self._held.popleft()[1], done=True)
 
     def give_up(self) -> None:
-        """This member does not lead any more: what others wait for may never come."""
+        """Fail all waiters: this member no longer leads, so their entries may never be committed."""
         while self._held:
             _settle(self._held.popleft()[1], done=False)
 

@@ -1,7 +1,9 @@
-"""Opening the store of a member: old log and ledger loaded, queues and index brought to what is committed.
+"""Opens the store of a DLedger member: loads old log and ledger, and brings consume queues and index to the committed end.
 
-What the queues know beyond the committed end is cut and comes again; what they lack is dispatched before the member takes part.
-Source: spec 04 DL-B14, DL-B16, DL-U01, DL-U02.
+Units beyond the committed end are truncated and dispatched again later; missing ones are dispatched before the member joins the
+group.
+
+Requirements: DL-B14, DL-B16, DL-U01, DL-U02.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ _UNITS_KEPT = 1_000_000  # in memory until they are written
 
 
 class _Gap(Exception):
-    """A queue lacks what lies before a record."""
+    """A consume queue has no units for the messages before a record."""
 
 
 def open_store(store: LedgerStore, rebuild: Progress | None) -> None:
     """Load and recover. Raises StoreError, OSError, ConfigError.
 
-    rebuild: make queues and index anew from everything that is there; it is told how many bytes are read, and of how many.
+    rebuild: if given, rebuild queues and index from the whole log; called with the bytes read so far and the total.
     """
     settings = store.settings
     folders = store.raft.data_folders or (store.raft.folder(settings.root) / "data",)
@@ -44,7 +46,7 @@ def open_store(store: LedgerStore, rebuild: Progress | None) -> None:
     has_old = any(numbered_files(folder) for folder in settings.commit_log_dirs)
     clean = not settings.abort_path.exists()
     if has_old and not begun:
-        opening.open_store(store, rebuild)  # once: the old log as a plain broker left it
+        opening.open_store(store, rebuild)  # first start with DLedger: recover the old log as without it
         divided = store.log.seal()
         log.info("the old commit log ends at %s, the ledger begins there", divided)
         _attach(store, divided)
@@ -97,7 +99,7 @@ def _recover(store: LedgerStore, *, clean: bool, rebuild: Progress | None) -> No
     dispatch_from = start
     if note is not None:
         dispatch_from = min(note.dispatched, note.indexed)
-    elif clean:  # another broker left it, and stopped well: its queues reach as far as they say
+    elif clean:  # written by another implementation and shut down cleanly: trust the extent of its queues
         dispatch_from = store.queues.max_physical
     for problem in problems:
         log.warning("%s: all consume queues are made anew from the log", problem)
@@ -123,7 +125,10 @@ def _recover(store: LedgerStore, *, clean: bool, rebuild: Progress | None) -> No
 
 
 def _dispatch(store: LedgerStore, begin: int, *, anew: bool, progress: Progress | None) -> None:
-    """Cut queues and index at begin, and fill them from there on. Raises _Gap, CorruptRecord, StoreError, OSError."""
+    """Truncate queues and index at begin and refill them from there. Raises _Gap, CorruptRecord, StoreError, OSError.
+
+    With `anew` they are rebuilt from scratch.
+    """
     index = store.index
     if anew:
         store.queues.clear()
@@ -134,7 +139,7 @@ def _dispatch(store: LedgerStore, begin: int, *, anew: bool, progress: Progress 
             known.truncate(begin)
             known.trim_extension()
         if index is not None:
-            # the index says from which message on, whose entry begins before it
+            # truncate returns the physical offset of a message; its entry begins 48 bytes before
             begin = max(min(begin, store.log.entry_pos(index.truncate(begin))), store.log.start)
     told = 0
     for written, message in enumerate(_messages(store, begin), 1):
@@ -159,7 +164,7 @@ def _dispatch(store: LedgerStore, begin: int, *, anew: bool, progress: Progress 
 
 
 def _messages(store: LedgerStore, begin: int) -> Iterator[Message]:
-    """Every message from an offset on that the group has committed, of the old log first."""
+    """Yield every committed message from an offset on, first of the old log, then of the ledger."""
     ledger_log = store.log
     if begin < ledger_log.divided:
         scan = Scan(begin)
@@ -181,7 +186,7 @@ def _messages(store: LedgerStore, begin: int) -> Iterator[Message]:
 
 
 def _settle(store: LedgerStore, start: int) -> None:
-    """Have on disk what recovery wrote, then the note."""
+    """Flush what recovery wrote, then write the checkpoint note that records it."""
     todo = store.queues.round(0)
     todo.write(store.disk, store.queues.list_file)
     todo.done()

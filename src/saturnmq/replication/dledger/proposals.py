@@ -1,6 +1,6 @@
-"""What came to a group's leader in one turn of the loop: appended as one proposal, and told when the group has answered.
+"""Batches puts on the leader: messages put in one event-loop iteration are appended as one proposal and completed together.
 
-Source: spec 04 DL-A03, DL-B05..07.
+Requirements: DL-A03, DL-B05..DL-B07.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Told = Callable[[PutStatus, str], object]
-PROPOSAL_BYTES: Final = 65_536  # of bodies: who came first does not wait for what another push brings
+PROPOSAL_BYTES: Final = 65_536  # of bodies per proposal, so that early puts do not wait for entries of a later push
 _REFUSALS: Final = {
     Code.DISK_FULL: "the disk is full",
     Code.LEADER_PENDING_FULL: "too many messages wait for the group",
@@ -40,7 +40,7 @@ _OUTCOMES: Final = {  # DL-B07
 
 
 class Answer:
-    """The group's answer to a put: its code when it is there. The ledger always answers (DL-A07)."""
+    """The group's result of a put; `code` is None until it arrives. Every put completes, at the latest by timeout (DL-A07)."""
 
     __slots__ = ("_told", "code")
 
@@ -55,7 +55,7 @@ class Answer:
             tell(response.code)
 
     def then(self, tell: Callable[[int], object]) -> None:
-        """Call with the code, now if it is there."""
+        """Call `tell` with the code, at once if it has already arrived."""
         if self.code is None:
             self._told.append(tell)
         else:
@@ -63,12 +63,12 @@ class Answer:
 
 
 def outcome(code: int) -> tuple[PutStatus, str]:
-    """What the group's answer means, and why."""
+    """The put status and reason for a code of the group."""
     return _OUTCOMES.get(Code(code), PutStatus.UNKNOWN_ERROR), "" if code == Code.SUCCESS else f"DLedger {code}"
 
 
 def refused_by(taken: AppendResponse) -> PutResult:
-    """A put that is not appended: to be tried again (DL-B06), but for one that is too long (DL-A06)."""
+    """The result of a put that was not appended: retriable (DL-B06), except a message that is too long (DL-A06)."""
     if taken.code == Code.UNEXPECTED_ARGUMENT:
         return PutResult(PutStatus.UNKNOWN_ERROR, reason="the message is longer than an entry of the ledger may be")
     reason = _REFUSALS.get(Code(taken.code), f"DLedger {taken.code}")
@@ -76,7 +76,7 @@ def refused_by(taken: AppendResponse) -> PutResult:
 
 
 class _Given(NamedTuple):
-    """A message, who waits for it, and its queue, if it has one."""
+    """A message, its completion callback, and its consume queue, if it has one."""
 
     message: Message
     told: Told
@@ -84,20 +84,20 @@ class _Given(NamedTuple):
 
 
 class Turn:
-    """Each that is given is told once, whatever happens."""
+    """The puts of one event-loop iteration; the callback of each put is called exactly once, with a result or an error."""
 
     def __init__(self, store: LedgerStore) -> None:
         self._store = store
         self._given: list[tuple[Message, Told]] = []
 
     def give(self, message: Message, told: Told) -> None:
-        """Have it appended at the end of this turn, or before what is put in another way."""
+        """Add a put; it is appended at the end of this event-loop iteration, or before a put through another method."""
         if not self._given:
             asyncio.get_running_loop().call_soon(self.take)
         self._given.append((message, told))
 
     def take(self) -> None:
-        """Append what was given, in its order."""
+        """Append the collected puts in order."""
         if not self._given:
             return
         given, self._given = self._given, []
@@ -124,13 +124,13 @@ class Turn:
         try:
             messages, queues = [one.message for one in part], [one.queue for one in part]
             taken = self._store.offer(messages, queues, [None] * len(part), answer.came)
-        except Exception as error:  # its senders wait
+        except Exception as error:  # the senders wait for a result
             refused, alone = _failed(len(part), error), True
         else:
             if taken.code == Code.SUCCESS:
                 answer.then(lambda code: _tell_all(part, *outcome(code)))
                 return
-            refused, alone = refused_by(taken), taken.code == Code.UNEXPECTED_ARGUMENT  # one of them is too long
+            refused, alone = refused_by(taken), taken.code == Code.UNEXPECTED_ARGUMENT  # one message is too long
         if alone and len(part) > 1:
             for one in part:
                 self._propose([one])
@@ -162,7 +162,7 @@ def _tell_all(part: list[_Given], status: PutStatus, reason: str) -> None:
 
 
 def _tell(told: Told, status: PutStatus, reason: str) -> None:
-    """One whose answer fails keeps nobody else from theirs."""
+    """Call a completion callback; an exception in it does not affect the other puts."""
     try:
         told(status, reason)
     except Exception:

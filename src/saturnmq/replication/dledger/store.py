@@ -1,7 +1,10 @@
-"""The message store of a broker in a DLedger group: the ledger takes the commit log's place.
+"""The message store of a broker in a DLedger group, with the replicated ledger as its commit log.
 
-A put is appended to the ledger at once and answered when the group has committed it; consume queues and index follow what is
-committed, on every member. Source: spec 04 DL-B01..16, DL-U01..06.
+A put is appended to the leader's ledger at once and confirmed when the group has committed it. On every member, consume queues and
+index are filled from committed entries only. If the broker ran without DLedger before, its old commit log stays readable in front
+of the ledger until retention has deleted it. All methods run on the event loop.
+
+Requirements: DL-B01..DL-B16, DL-C03, DL-S09, DL-S12, DL-U01..DL-U06.
 """
 
 from __future__ import annotations
@@ -41,26 +44,27 @@ from saturnmq.store.store import wall_clock_ms
 
 log = logging.getLogger(__name__)
 
-DISPATCH_STEP: Final = 512  # messages dispatched before the loop gets to serve others
+DISPATCH_STEP: Final = 512  # messages dispatched per event-loop iteration
 _NOT_IN_QUEUE: Final = (int(SysFlag.PREPARED), int(SysFlag.ROLLBACK))
-_KEPT_HOURS: Final = 87_600  # of the ledger's files while the old log has some (DL-U03)
+_KEPT_HOURS: Final = 87_600  # retention of the ledger's files while the old log still has files (DL-U03)
 _NOOP_HOST: Final = ("127.0.0.1", 10911)
 
 
 @dataclass(slots=True)
 class LedgerPut(PutResult):
-    """A put that is appended, and the group's answer to it."""
+    """A put that is appended but not yet committed; `answer` receives the group's result."""
 
     answer: Answer | None = None
 
 
 class LedgerStore(MessageStore, Listener):
-    """serving: this broker leads and everything of before is dispatched; else no message is taken (DL-C03, DL-X23).
+    """MessageStore over a DLedger group.
 
-    on_role is told of role changes, on_foreign of topic and queue of each message that another member appended.
+    serving: this broker leads and has dispatched all earlier entries; otherwise puts are refused (DL-C03, DL-X23).
+    on_role: called after a role change. on_foreign(topic, queue_id): called for messages that another member appended.
     """
 
-    quorum = True  # every put waits for the group, WAIT=false or not (DL-B15)
+    quorum = True  # every put waits for the group, even with WAIT=false (DL-B15)
 
     def __init__(
         self,
@@ -86,10 +90,10 @@ class LedgerStore(MessageStore, Listener):
         self._marked = False
         self._begins_at = -1
 
-    # ---- life
+    # ---- life cycle
 
     def open(self, rebuild: Callable[[int, int], None] | None = None) -> None:
-        """See MessageStore.open; the ledger's member is loaded too, and takes no part yet (DL-B14)."""
+        """See MessageStore.open. Loads the Raft member too, which does not join the group before `take_part` (DL-B14)."""
         with contextlib.suppress(StoreError):
             self.disk.make_folder(self.settings.root)
         self._lock.acquire()
@@ -106,7 +110,7 @@ class LedgerStore(MessageStore, Listener):
         self._open = True
 
     def make_member(self, start_pos: int) -> RaftMember:
-        """The member with its files, not loaded; an empty ledger begins at start_pos (DL-U01)."""
+        """Create the Raft member without loading it; an empty ledger begins at start_pos (DL-U01)."""
         settings = self.settings
         self.member = RaftMember(
             self.raft,
@@ -126,7 +130,7 @@ class LedgerStore(MessageStore, Listener):
         return self.member
 
     def retention(self) -> RetentionSettings:
-        """What of the ledger may be deleted: nothing while the old log has files, so that offsets have no hole (DL-U03)."""
+        """Retention of the ledger: nothing is deleted while the old log has files, so that offsets have no gap (DL-U03)."""
         settings = self.settings
         hours = tuple(sorted(delete_hours(settings.delete_when)))
         if self.log.files:
@@ -136,12 +140,12 @@ class LedgerStore(MessageStore, Listener):
         )
 
     def _needed_from(self) -> int:
-        """Before it nothing is read again after a crash."""
+        """Recovery after a crash reads nothing before this position."""
         note = self.checkpoint.note
         return note.dispatched if note is not None else 0
 
     async def take_part(self) -> None:
-        """Listen for the other members and take part in elections. Raises StartError."""
+        """Listen for the other members and join elections. Raises StartError."""
         await self._member().start()
 
     async def stop(self) -> None:
@@ -171,7 +175,7 @@ class LedgerStore(MessageStore, Listener):
 
     @property
     def leads(self) -> bool:
-        """Whether the member leads and a quorum said so within the lease (DL-X08)."""
+        """Whether the member leads and its lease holds (DL-X08)."""
         return self.member is not None and self.member.leads
 
     @property
@@ -183,7 +187,7 @@ class LedgerStore(MessageStore, Listener):
         return False
 
     def role_changed(self, role: Role, term: int, leader_id: str | None) -> None:
-        """Of the member: what this leader appended and nobody committed belongs to the next one now."""
+        """Listener callback. Stop serving and drop pending puts: their entries are committed or removed by the next leader."""
         self.serving = False
         self._pending.clear()
         self.flusher.give_up()
@@ -196,7 +200,7 @@ class LedgerStore(MessageStore, Listener):
             self.on_role()
 
     def _mark(self, member: RaftMember, why: str) -> None:
-        """Nothing is acknowledged from now on; the next start must know what was, and what is on disk (DUR-06, DUR-07)."""
+        """Write the sync-failed marker, once: the next start needs the synced and the acknowledged index (DUR-06, DUR-07)."""
         if member.node is not None and not self._marked:
             self._marked = True
             state = member.node.state
@@ -204,12 +208,12 @@ class LedgerStore(MessageStore, Listener):
 
     @property
     def caught_up(self) -> bool:
-        """Everything in the ledger is committed and dispatched (DL-C03)."""
+        """Whether the whole ledger is committed and dispatched (DL-C03)."""
         state = self._member().status()
         return state.end_index == state.committed_index and self.dispatched >= self._member().files.end_pos
 
     def begin_serving(self) -> None:
-        """Take messages: queue offsets go on where the committed ones end (DL-C03)."""
+        """Accept puts; queue offsets continue after the committed ones (DL-C03)."""
         for queue in self.queues.by_key.values():
             queue.next_offset = queue.max_offset
         files = self._member().files
@@ -224,11 +228,11 @@ class LedgerStore(MessageStore, Listener):
     # ---- put
 
     def put(self, message: Message, code: int | None = None) -> PutResult:
-        """See MessageStore.put. What is returned is appended here and not yet committed."""
+        """See MessageStore.put. The returned put is appended on this member but not yet committed."""
         return self._append([message], [code])
 
     def put_batch(self, messages: list[Message]) -> PutResult:
-        """All or none, one entry each; the group answers for the last (DL-A03, DL-B08)."""
+        """Append all messages or none, one entry each; confirmed when the last is committed (DL-A03, DL-B08)."""
         if not messages:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="the batch is empty")
         if any(message.sys_flag & TRANSACTION_MASK for message in messages):
@@ -239,14 +243,15 @@ class LedgerStore(MessageStore, Listener):
         return result
 
     def put_soon(self, message: Message, told: Told) -> None:
-        """Put a message with the others of this turn of the loop, as one proposal; what is put in another way follows them.
+        """Put a message together with the others of this event-loop iteration, as one proposal.
 
-        told gets its final status, and the reason of a refusal. The message says where it lies then.
+        Puts through other methods are appended after them. The callback receives the final status and the reason of a refusal;
+        physical and queue offset are then set in the message.
         """
         self._turn.give(message, told)
 
     def target_of(self, message: Message) -> ConsumeQueue | PutResult | None:
-        """The queue of a message that can be stored; None where it has none; else why not."""
+        """The consume queue of a message, None if it belongs to none, or the PutResult with which it is refused."""
         if not self.serving:
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="this broker does not lead its group")
         refused = self._refuse(message)
@@ -281,7 +286,7 @@ class LedgerStore(MessageStore, Listener):
         codes: list[int | None],
         came: Callable[[Response], None],
     ) -> AppendResponse:
-        """Append messages, each behind the last one of its queue (DL-B05), all or none; answered together."""
+        """Append all messages or none, each with the next offset of its queue (DL-B05); `came` receives the common response."""
         store_ms, bodies = max(self.clock_ms(), self.last_store_ms), []
         begun = 0
         taken = AppendResponse(code=Code.DISK_ERROR)
@@ -315,18 +320,18 @@ class LedgerStore(MessageStore, Listener):
         return taken
 
     def code_of(self, message: Message) -> int:
-        """Tags code of the message's unit, or its time of delivery."""
+        """Tags code of the message's consume queue unit; for a delayed message, its delivery time in ms."""
         due = delivery_code(message, self.settings.message_delay_level)
         return tags_code(message.properties_raw) if due is None else due
 
     async def wait_confirmed(self, result: PutResult) -> PutStatus:
-        """The final status of a put: when the group has committed it, or the code that says why not (DL-B07)."""
+        """Wait for the final status of a put: committed, or why it failed (DL-B07)."""
         future: asyncio.Future[PutStatus] = asyncio.get_running_loop().create_future()
         self.when_confirmed(result, lambda status: None if future.done() else future.set_result(status))
         return await future
 
     def when_confirmed(self, result: PutResult, told: Callable[[PutStatus], object]) -> None:
-        """As `wait_confirmed`; calls, without a task, perhaps before it returns."""
+        """Like `wait_confirmed`, but calls `told` without creating a task, possibly before this returns."""
 
         def came(code: int) -> None:
             status, reason = outcome(code)
@@ -339,15 +344,15 @@ class LedgerStore(MessageStore, Listener):
             told(result.status)
 
     def wake_flusher(self) -> None:
-        """The member syncs by itself."""
+        """Do nothing: the Raft member schedules its own fsyncs."""
 
     def commit(self) -> None:
-        """There is no pool."""
+        """Do nothing: there is no transient store pool to commit from."""
 
     # ---- dispatch
 
     def committed(self, index: int, end_pos: int) -> None:
-        """Of the member: the group holds everything before end_pos."""
+        """Listener callback: everything before end_pos is committed. Starts the dispatch."""
         commit_log = self.log
         commit_log.committed_pos = max(commit_log.committed_pos, end_pos)
         commit_log.end = self._member().files.end_pos
@@ -356,7 +361,7 @@ class LedgerStore(MessageStore, Listener):
             self._go_on()
 
     def _go_on(self) -> None:
-        """Dispatch what is committed, so much per turn of the loop."""
+        """Dispatch committed messages, at most DISPATCH_STEP per event-loop iteration."""
         self._going_on = False
         try:
             more = self.dispatch_some(DISPATCH_STEP)
@@ -368,7 +373,7 @@ class LedgerStore(MessageStore, Listener):
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def dispatch_some(self, count_max: int) -> bool:
-        """Dispatch committed messages; whether there are more. Raises CorruptRecord, StoreError."""
+        """Dispatch up to count_max committed messages. Returns whether there are more. Raises CorruptRecord, StoreError."""
         pending, commit_log = self._pending, self.log
         if commit_log.ledger is not None and commit_log.ledger.begin_pos != self._begins_at:
             self._begins_anew(commit_log.ledger.begin_pos)
@@ -388,7 +393,7 @@ class LedgerStore(MessageStore, Listener):
             found = commit_log.body_at(self.dispatched)
             if found is None:
                 return False
-            if pending and pending[0][2].physical_offset == found.physical_offset:  # behind a blank record
+            if pending and pending[0][2].physical_offset == found.physical_offset:  # the entry follows a blank record
                 self.dispatched = found.physical_offset - ENTRY_HEADER_BYTES
                 continue
             self._dispatch_body(found)
@@ -396,7 +401,7 @@ class LedgerStore(MessageStore, Listener):
         return True
 
     def _dispatch_body(self, found: Body) -> None:
-        """A message that another leader appended. One that cannot be read is told and passed over (DL-B13)."""
+        """Dispatch a message that another leader appended. One that cannot be decoded is logged and skipped (DL-B13)."""
         try:
             message = decode_record(found.record)
             if message.physical_offset != found.physical_offset or message.store_bytes != len(found.record):
@@ -411,7 +416,7 @@ class LedgerStore(MessageStore, Listener):
             self.on_foreign(message.topic, message.queue_id)
 
     def queue_for(self, message: Message) -> ConsumeQueue | None:
-        """The queue that a message of the log belongs to; None for what consumers do not see. Raises StoreError."""
+        """The consume queue of a message in the log; None for messages that consumers do not see. Raises StoreError."""
         if (message.sys_flag & TRANSACTION_MASK) in _NOT_IN_QUEUE:
             return None
         queue = self.queues.get_or_make(message.topic, message.queue_id)
@@ -423,13 +428,14 @@ class LedgerStore(MessageStore, Listener):
             )  # fmt: skip
             queue.delete()
         elif number > queue.max_offset == queue.min_offset:
-            queue.delete()  # nothing is left of it; it goes on here
+            queue.delete()  # the queue is empty; it continues with this offset
         return queue
 
     def _begins_anew(self, begin_pos: int) -> None:
-        """The ledger begins elsewhere: old files went, or this member was so far behind that all of it went (DL-S12).
+        """Handle a new begin of the ledger: retention deleted files, or the leader replaced the whole log of a lagging member.
 
-        Raises StoreError where the old log does not end where the group's ledger begins (DL-U05).
+        In the second case consume queues and index are rebuilt from the new begin (DL-S12). Raises StoreError if the old commit
+        log does not end where the group's ledger begins (DL-U05).
         """
         self._begins_at = begin_pos
         if self.log.files and begin_pos != self.log.divided:
@@ -446,23 +452,23 @@ class LedgerStore(MessageStore, Listener):
         self.dispatched = begin_pos
         self.queues.restore_ends()
 
-    # ---- what differs from the plain store
+    # ---- properties that differ from MessageStore
 
     @property
     def max_physical_offset(self) -> int:
-        """committedPos, or where the ledger begins (DL-B09)."""
+        """End of the readable log: the committed position; where the ledger begins if nothing is committed (DL-B09)."""
         return self.log.readable
 
     @property
     def earliest_store_ms(self) -> int:
-        """Store time of the oldest message; -1 without one (DL-B15)."""
+        """Store time of the oldest message in ms; -1 if there is none (DL-B15)."""
         start = self.log.start
         old = self.log.store_time(start)
         return old if old >= 0 else self.log.store_time(start + ENTRY_HEADER_BYTES)
 
 
 class LedgerUpkeep(Upkeep):
-    """Retention: the old log goes with its last file, the ledger's member cleans the ledger, queues and index follow."""
+    """Retention: deletes the old log's files, even the last one; the Raft member deletes the ledger's; queues and index follow."""
 
     def __init__(self, store: LedgerStore) -> None:
         super().__init__(store)
@@ -470,7 +476,7 @@ class LedgerUpkeep(Upkeep):
         self._start = -1
 
     async def clean(self) -> None:
-        """One run of the cleaning (DL-S09, DL-U03)."""
+        """Run the retention once (DL-S09, DL-U03)."""
         store = self._ledger_store
         usage = await asyncio.to_thread(store.disk_usage)
         if store.log.files:
