@@ -1,1 +1,1 @@
-"""Connections of a client: NameServers, routes, calls, signing, route suspicion."""
+"""Connections of a client: NameServers, routes, calls, heartbeats, signing, route suspicion."""

@@ -1,6 +1,8 @@
-"""The NameServer list from an HTTP server, for clusters that publish it there. Source: PR-08, PR-07, API-03.
+"""The NameServer list from an HTTP server, for clusters that publish it there.
 
-Nothing is asked unless a URL is named; redirects to other schemes are not followed.
+Used only if the `address_server` setting has a URL; redirects to other schemes are not followed.
+
+Requirements: PR-07, PR-08, API-03.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ def _get(url: str) -> str:
 
 
 async def fetch_addresses(url: str, unit: str | None) -> tuple[str, ...]:
-    """Addresses of the answer's first line, `;` between them; with a unit `-<unit>?nofix=1` is asked.
+    """The addresses in the first line of the response, separated by `;`. unit: appended to the URL as `-<unit>?nofix=1`.
 
-    Raises NoNameServer when there is no usable answer.
+    Raises NoNameServer if there is no usable response.
     """
     text = await asyncio.to_thread(_get, f"{url}-{unit}?nofix=1" if unit else url)
     try:

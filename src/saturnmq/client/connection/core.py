@@ -1,6 +1,10 @@
-"""The connection manager of one Client: connections, NameServers, routes, heartbeats, timers. Owns every task.
+"""The connection manager of one Client: connections, NameServers, routes, heartbeats and timers.
 
-Source: PR-05..08, PR-11, PR-34, PR-35, HB-01..03, CA-10.
+Core corresponds to MQClientInstance of Apache RocketMQ. It owns every background task of the client, and `stop` cancels and
+awaits them all. It lives on the event loop that started it; nothing in it is thread-safe. Producers and consumers register
+their groups here; heartbeats report the groups to the brokers.
+
+Requirements: PR-05..PR-08, PR-11, PR-22, PR-34, PR-35, HB-01..HB-03, CA-10, PL-05.
 """
 
 from __future__ import annotations
@@ -51,13 +55,13 @@ logger = logging.getLogger(__name__)
 
 FIRST_ROUTE_POLL_MS: Final = 10
 FIRST_HEARTBEAT_MS: Final = 1_000
-TELL_AGAIN_SECONDS: Final = 1.0  # between heartbeats to a broker that failed, until it answers one
+TELL_AGAIN_SECONDS: Final = 1.0  # between heartbeats to a broker that failed, until it responds to one
 OFFSET_FIRST_MS: Final = 10_000
 VIP_PORT_STEP: Final = 2
 
 
 class State(Enum):
-    """Life of a client, producer or consumer; the values are the original's words (PR-05)."""
+    """Lifecycle of a client, producer or consumer; the values are the state names of Apache RocketMQ's clients (PR-05)."""
 
     NEW = "CREATE_JUST"
     STARTING = "START_FAILED"
@@ -66,7 +70,7 @@ class State(Enum):
 
 
 class GroupMember(Protocol):
-    """A consumer as the manager sees it."""
+    """The interface of a consumer towards the connection manager."""
 
     group: str
 
@@ -78,7 +82,7 @@ class GroupMember(Protocol):
 
 
 def check_state(what: str, state: State) -> None:
-    """Raises NotStarted or Closed, with the state in the text, unless it is running."""
+    """Raise NotStarted or Closed, with the state in the text, unless the state is RUNNING."""
     if state is State.RUNNING:
         return
     text = f"The {what} service state not OK, {state.value}."
@@ -88,19 +92,19 @@ def check_state(what: str, state: State) -> None:
 
 
 def vip_address(address: str) -> str:
-    """The fast port of a broker: its port minus 2 (PR-31)."""
+    """The address of a broker's VIP channel: its port minus 2 (PR-31)."""
     host, _, port = address.rpartition(":")
     return f"{host}:{int(port) - VIP_PORT_STEP}"
 
 
 def plain_address(address: str) -> str:
-    """The address that a route names, of a fast port."""
+    """The address in the route, given that of the VIP channel; the inverse of `vip_address`."""
     host, _, port = address.rpartition(":")
     return f"{host}:{int(port) + VIP_PORT_STEP}"
 
 
 class Core:
-    """One per Client. Lives on the loop it was started on."""
+    """The connection manager; one per Client, and one more per client for its message trace."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
@@ -121,19 +125,19 @@ class Core:
         self.consumers: dict[str, GroupMember] = {}
         self.checks = Checks(self)
         self.replies = Replies()
-        self.tracing: Tracing | None = None  # set by a Client; what tells the trace is not traced itself
+        self.tracing: Tracing | None = None  # set by Client; None in the Core of the trace itself, which is not traced
         self.failure: BaseException | None = None
-        self.route_watchers: set[asyncio.Event] = set()  # set when any route changed, and when the client stops
+        self.route_watchers: set[asyncio.Event] = set()  # set when any route changes, and when the client stops
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._beating: asyncio.Task[None] | None = None
         self._beat_wanted = False
         self._stopping: asyncio.Task[None] | None = None
 
-    # life
+    # lifecycle
 
     async def start(self) -> None:
-        """Make the connections' owner and the timers. Waits for no server but a named address server."""
+        """Create the connection pool and start the timers. Waits for no server, except a configured address server."""
         settings = self.settings = await with_key_file(self.settings)
         self._loop = asyncio.get_running_loop()
         addresses = settings.name_servers
@@ -162,9 +166,9 @@ class Core:
         self._every("rebalance", settings.rebalance_ms, settings.rebalance_ms, self._rebalance)
 
     async def stop(self) -> None:
-        """Stop consumers, unregister, cancel and await every task, close every connection. Idempotent.
+        """Stop consumers, unregister producers, cancel and await every task, close every connection. Idempotent.
 
-        A caller that is cancelled does not stop the stopping.
+        Concurrent calls wait for the same shutdown, which goes on if a caller is cancelled.
         """
         if self.state is not State.RUNNING:
             self.state = State.STOPPED
@@ -202,11 +206,14 @@ class Core:
 
     @property
     def forked(self) -> bool:
-        """Whether this is a child of the process that started it (API-32)."""
+        """Whether this process is a forked child of the one that started the client (API-32)."""
         return self.remote.generation != forks.generation
 
     def check_running(self, what: str = "client") -> None:
-        """Raises unless started, not stopped, healthy, and on its own loop (API-04, API-05, API-26)."""
+        """Raise unless the client is running, healthy, and used on its own event loop and in its own process.
+
+        Raises NotStarted, Closed, ForkedClient, WrongLoop, or ClientError if a vital task died (API-04, API-05, API-26, API-32).
+        """
         if self.state is not State.RUNNING:
             check_state(what, self.state)
         forks.check(self.remote.generation)
@@ -218,7 +225,7 @@ class Core:
     # tasks
 
     def spawn(self, name: str, work: Coroutine[Any, Any, Any], *, vital: bool = True) -> asyncio.Task[Any]:
-        """A task that this manager owns: cancelled and awaited by `stop`. The death of a vital one fails the client."""
+        """Start a task that `stop` cancels and awaits. If a vital task dies, `check_running` raises from then on."""
         task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work, name=f"saturnmq {name}")
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._task_done(done, vital))
@@ -251,7 +258,10 @@ class Core:
             self.name_servers.update(await fetch_addresses(url, self.settings.unit))
 
     async def _fetch_route(self, topic: str, timeout_ms: int) -> TopicRouteData | None:
-        """What the NameServer says of a topic, None for code 17. Raises NoNameServer, ResponseError, BodyError."""
+        """Request the route of a topic from a NameServer; None if it has none (code 17).
+
+        Raises NoNameServer, ResponseError, BodyError.
+        """
         command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": topic, "acceptStandardJsonOnly": "true"})
         answer = await self.name_servers.call(command, timeout_ms)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
@@ -263,7 +273,11 @@ class Core:
         return TopicRouteData.decode(answer.body or b"{}")
 
     def _doubt(self, address: str, silent: bool) -> None:
-        """A peer failed, or does not lead (any more): whoever follows it may be known already."""
+        """Handle a failed call to a peer, or a response that says that it is not the master.
+
+        Refreshes the routes that name the address, because it may have a successor; forgets the delays that the broker
+        supported; and repeats heartbeats until it responds, because a restarted broker does not have our groups.
+        """
         if self._doubts is None or self.state is not State.RUNNING or self._stopping is not None:
             return
         self._doubts.tell(address, silent=silent)
@@ -275,7 +289,7 @@ class Core:
             self.timer_limits.forget(plain_address(address))
 
     def _replaced(self, address: str) -> None:
-        """A broker that does not answer has a successor: nobody need wait for it any more."""
+        """Close the connections to an unresponsive broker that no route names any more, so that pending calls fail at once."""
         self.remote.drop(address)
         if self.settings.vip_channel:
             self.remote.drop(vip_address(address))
@@ -283,14 +297,14 @@ class Core:
     def _on_route_change(self, route: Route) -> None:
         for watcher in self.route_watchers:
             watcher.set()
-        # A new broker must know consumers before they pull from it, and producers before it asks about transactions.
+        # A new broker must have our consumers before they pull from it, and our producers before it checks transactions.
         if self.consumers or set(self._heartbeat_addresses()) - self.broker_versions.keys():
             self.beat_soon()
         for consumer in self.consumers.values():
             consumer.wake_rebalance()
 
     async def write_route(self, topic: str) -> Route:
-        """The route to send to a topic. Raises RouteNotFound (10005) with what to do about it."""
+        """The route to send to a topic. Raises RouteNotFound (10005) with a hint."""
         route = await self.routes.for_send(topic)
         if route is None or not route.write_queues:
             raise self.route_not_found(topic)
@@ -304,13 +318,16 @@ class Core:
         return route
 
     def route_not_found(self, topic: str, *, reading: bool = False) -> RouteNotFound:
-        """The error of PR-10, with the command that creates the topic (UX-08). Readers do not ask for the default topic."""
+        """RouteNotFound with the command that creates the topic as hint (PR-10, UX-08).
+
+        reading: leave out whether topics are created automatically, because readers do not request the default topic's route.
+        """
         auto_create = None if reading else self.routes.known(self.settings.create_topic_key) is not None
         hint = hints.missing_topic(topic, self.name_servers.addresses, auto_create=auto_create)
         return RouteNotFound(f"No route info of this topic: {topic}.", hint=hint)
 
     async def master_address(self, topic: str, broker_name: str) -> str:
-        """Address of the master; an unknown one refreshes the route once. Raises BrokerNotExist (PR-22)."""
+        """The master's address; if unknown, the route is refreshed once. Raises BrokerNotExist (PR-22)."""
         for attempt in range(2):
             addresses = self._addresses(topic, broker_name)
             if MASTER_ID in addresses:
@@ -320,9 +337,10 @@ class Core:
         raise BrokerNotExist(f"The broker[{broker_name}] not exist", broker=broker_name)
 
     async def read_address(self, topic: str, broker_name: str, broker_id: int = 0) -> tuple[str, bool]:
-        """(address, is a slave): the wanted id, for a slave id the next one, else any of that name (PL-05).
+        """(address, whether it is a slave) of the broker to pull from (PL-05).
 
-        Refreshes the route once. Raises BrokerNotExist.
+        Prefers broker_id; if that is a slave id, then the next higher id; then the lowest id of that name. If the name is
+        unknown, the route is refreshed once. Raises BrokerNotExist.
         """
         for attempt in range(2):
             addresses = self._addresses(topic, broker_name)
@@ -340,9 +358,9 @@ class Core:
         return dict(addresses) if addresses else self.routes.brokers().get(broker_name, {})
 
     async def call_broker(self, address: str, command: Command, timeout_ms: int, *, topic: str = "") -> Command:
-        """A successful answer.
+        """Call a broker and return its successful response.
 
-        Raises ConnectFailed, CallTimeout, or the error class of the answer's code with a hint.
+        Raises ConnectFailed, CallTimeout, or the error class of the response code with a hint.
         """
         answer = await self.remote.call(address, command, timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
@@ -350,7 +368,7 @@ class Core:
         return answer
 
     def answer_error(self, answer: Command, broker: str, *, topic: str = "", group: str = "") -> SaturnError:
-        """The error of an answer, with what to do about it."""
+        """The error for a response code, with a hint."""
         hint = hints.for_response(
             answer.code,
             answer.remark or "",
@@ -380,21 +398,21 @@ class Core:
         self.consumers[consumer.group] = consumer
 
     async def remove_producer(self, group: str) -> None:
-        """Forget the group and tell every broker (PR-34)."""
+        """Remove a producer group and unregister it from every connected broker (PR-34)."""
         self.producers.discard(group)
         await self._unregister({"clientID": self.client_id, "producerGroup": group})
 
     async def remove_consumer(self, group: str) -> None:
-        """Forget the group and tell every broker (CA-09)."""
+        """Remove a consumer and unregister its group from every connected broker (CA-09)."""
         self.consumers.pop(group, None)
         await self.tell_left(group)
 
     async def tell_left(self, group: str) -> None:
-        """Tell every broker that this client is no member of the group."""
+        """Unregister this client as a member of a consumer group from every connected broker."""
         await self._unregister({"clientID": self.client_id, "consumerGroup": group})
 
     async def _unregister(self, ext: dict[str, str]) -> None:
-        """Tell every broker we have a connection to; one that does not answer is left alone."""
+        """Send UNREGISTER_CLIENT to every broker with an open connection; failures are only logged."""
         addresses = {address for ids in self.routes.brokers().values() for address in ids.values()}
         calls = [
             self.remote.call(
@@ -408,7 +426,7 @@ class Core:
                 logger.info("unregister failed: %s", outcome)
 
     def beat_soon(self) -> None:
-        """A heartbeat now, in the background; one at a time, and another one after that which is under way."""
+        """Send a heartbeat in the background; if one is in progress, another follows it."""
         self._beat_wanted = True
         if self._beating is None or self._beating.done():
             self._beating = self.spawn("heartbeat now", self._wanted_heartbeats())
@@ -426,11 +444,14 @@ class Core:
         return heartbeat_addresses(brokers, has_producers=bool(self.producers), has_consumers=bool(self.consumers))
 
     async def heartbeat(self) -> None:
-        """Tell the brokers of the cached routes about our groups, all at once; remember their versions (HB-01..03)."""
+        """Send heartbeats to the brokers of the cached routes concurrently, and store their versions (HB-01..HB-03).
+
+        Before that, forgets brokers that no cached route names any more (PR-35).
+        """
         brokers = self.routes.brokers()
         known = {address for ids in brokers.values() for address in ids.values()}
         for address in [address for address in self.broker_versions if address not in known]:
-            del self.broker_versions[address]  # PR-35
+            del self.broker_versions[address]
             self.timer_limits.forget(address)
         addresses = self._heartbeat_addresses()
         if not addresses:
@@ -443,7 +464,7 @@ class Core:
         return heartbeat_body(self.client_id, sorted(self.producers), consumers)
 
     async def _tell_again(self, address: str) -> None:
-        """A broker that failed may be back without knowing our groups: it hears of them when it answers, not 30 s later."""
+        """Repeat heartbeats to a broker that failed until it responds, so that it has our groups at once, not 30 s later."""
         while address not in self.broker_versions and address in self._heartbeat_addresses():
             await asyncio.sleep(TELL_AGAIN_SECONDS)
             await self._beat(address, self._heartbeat_body())
@@ -499,5 +520,5 @@ def now_ms() -> int:
 
 
 def sequence_of(text: str | Sequence[str]) -> list[str]:
-    """One text or many as a list."""
+    """A string as a list of one, a sequence as a list."""
     return [text] if isinstance(text, str) else list(text)

@@ -1,4 +1,7 @@
-"""One time budget for one call, however many attempts it makes. Source: PR-15, API-28."""
+"""The time budget of one call, shared by all its attempts.
+
+Requirements: PR-15, API-28.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import time
 
 
 class Deadline:
-    """Milliseconds left of a budget on the monotonic clock."""
+    """A deadline on the monotonic clock."""
 
     __slots__ = ("_end", "_start")
 
@@ -16,14 +19,18 @@ class Deadline:
 
     @property
     def remaining_ms(self) -> int:
-        """What is left; 0 or less when it is over."""
+        """Milliseconds until the deadline; 0 or negative after it."""
         return int((self._end - time.monotonic()) * 1000)
 
     @property
     def elapsed_ms(self) -> int:
+        """Milliseconds since the deadline was created."""
         return int((time.monotonic() - self._start) * 1000)
 
     def share_ms(self, attempts_left: int, least_ms: int = 10) -> int:
-        """An equal part for each attempt left, so that a silent broker leaves time for another (API-28)."""
+        """The timeout of the next attempt: an equal share, so that an unresponsive broker leaves time for another (API-28).
+
+        At least least_ms, never more than what remains, and 0 after the deadline.
+        """
         remaining = self.remaining_ms
         return max(min(remaining, max(remaining // max(attempts_left, 1), least_ms)), 0)

@@ -1,6 +1,6 @@
-"""Latency fault tolerance: brokers that failed or were slow are left alone for a while. Pure: time is an argument.
+"""Latency fault tolerance: brokers that failed or were slow are avoided for a while. Pure: time is an argument.
 
-Source: spec 01 section 3.3, PR-30, API-29.
+Requirements: PR-30, API-29 (spec 01, section 3.3).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from saturnmq.client.producer.selection import RoundRobin
 from saturnmq.protocol.bodies import MessageQueue
 
-# Latency of an attempt -> how long its broker is avoided, ms; the largest row that fits counts.
+# Latency of an attempt -> how long its broker is avoided, both in ms; the first row whose latency is reached applies.
 LATENCY_TABLE_MS: Final = (
     (15_000, 600_000),
     (3_000, 180_000),
@@ -22,25 +22,25 @@ LATENCY_TABLE_MS: Final = (
     (100, 0),
     (50, 0),
 )
-ISOLATION_LATENCY_MS: Final = 30_000  # what a failed attempt counts as
+ISOLATION_LATENCY_MS: Final = 30_000  # a failed attempt counts as this latency
 
 
 def avoid_ms(latency_ms: int, *, failed: bool) -> int:
-    """How long a broker is avoided after an attempt of this latency."""
+    """How long to avoid a broker after an attempt of this latency, ms."""
     latency = ISOLATION_LATENCY_MS if failed else latency_ms
     return next((duration for least, duration in LATENCY_TABLE_MS if latency >= least), 0)
 
 
 @dataclass(slots=True)
 class FaultItem:
-    """What is remembered of one broker name."""
+    """Latest latency of a broker name, and when it may be used again (ms on the caller's clock)."""
 
     latency_ms: int
     available_from_ms: int
 
 
 class FaultTable:
-    """Latency and availability by broker name. avoid_ms_max caps the table: 600000 is Java's behaviour."""
+    """Latency and availability by broker name. avoid_ms_max caps the time of LATENCY_TABLE_MS: 600000 is Java's behaviour."""
 
     def __init__(self, *, avoid_ms_max: int = 600_000, start: int = 0) -> None:
         self._avoid_ms_max = avoid_ms_max
@@ -51,7 +51,7 @@ class FaultTable:
         return len(self._items)
 
     def record(self, broker: str, latency_ms: int, now_ms: int, *, failed: bool) -> None:
-        """Remember one attempt. A fast success of a broker that is not listed costs nothing."""
+        """Record one attempt. Fast successes of brokers without an entry add none."""
         duration = min(avoid_ms(latency_ms, failed=failed), self._avoid_ms_max)
         item = self._items.get(broker)
         if item is not None:
@@ -60,16 +60,19 @@ class FaultTable:
             self._items[broker] = FaultItem(latency_ms, now_ms + duration)
 
     def available(self, broker: str, now_ms: int) -> bool:
-        """Whether the broker may be used; one that is not listed may."""
+        """Whether the broker may be used; true without an entry."""
         item = self._items.get(broker)
         return item is None or now_ms >= item.available_from_ms
 
     def forget(self, broker: str) -> None:
-        """Drop what is known of a broker."""
+        """Remove a broker's entry."""
         self._items.pop(broker, None)
 
     def least_bad(self, now_ms: int) -> str | None:
-        """One of the better half: available first, then lower latency, then earlier; a single one is taken itself."""
+        """A broker from the better half of the entries, round robin; None if there are no entries.
+
+        Ranked by availability, then latency, then the time from which it is available. A single entry is returned itself.
+        """
         ranked = sorted(
             self._items.items(),
             key=lambda pair: (now_ms < pair[1].available_from_ms, pair[1].latency_ms, pair[1].available_from_ms),
@@ -81,9 +84,9 @@ class FaultTable:
     def pick(
         self, queues: Sequence[MessageQueue], counter: RoundRobin, now_ms: int, avoid: str | None = None
     ) -> MessageQueue:
-        """A queue on an available broker, else on one of the least bad, else any (3.3).
+        """A queue on an available broker other than `avoid`, else on any available one, else on a least bad one, else any.
 
-        Never changes a queue object.
+        Unlike Java's implementation, it does not modify queue objects (spec 01, section 3.3).
         """
         if not self._items:
             return counter.pick(queues, avoid)

@@ -1,7 +1,9 @@
-"""Forked children: a started client belongs to the process that started it. Source: spec 08 API-32.
+"""Fork safety: a started client belongs to the process that started it.
 
-In the child the parent's sockets are closed at once, with nothing written: their numbers are made to mean the null device, so
-that neither a forgotten transport nor the selector, which both processes share, can touch what the parent goes on using.
+In a forked child the parent's sockets are closed at once, without writing: their file descriptors are redirected to the null
+device. Thus neither a leftover transport nor the selector, which both processes share, can affect the parent's connections.
+
+Requirements: API-32.
 """
 
 from __future__ import annotations
@@ -13,24 +15,24 @@ from typing import Final, Protocol
 
 from saturnmq.client.errors import ForkedClient
 
-generation = 0  # how many forks lie between this process and the first one
+generation = 0  # number of forks between the first process and this one
 _watched: Final[weakref.WeakSet[Connected]] = weakref.WeakSet()
 
 
 class Connected(Protocol):
-    """Has connections."""
+    """An owner of sockets."""
 
     def sockets(self) -> Iterable[int]: ...
 
 
 def watch(owner: Connected) -> int:
-    """Close the owner's sockets in forked children; the generation it belongs to."""
+    """Register an owner whose sockets are closed in forked children. Returns the current generation."""
     _watched.add(owner)
     return generation
 
 
 def check(own: int) -> None:
-    """Raises ForkedClient in a child of the process that `own` belongs to."""
+    """Raise ForkedClient if this is a forked child of the process with generation `own`."""
     if own != generation:
         raise ForkedClient(
             f"this client was started in another process, of which {os.getpid()} is a forked child",

@@ -1,6 +1,6 @@
-"""What a client tells the brokers about itself, and to which of them. Pure.
+"""Heartbeats: their body, and the brokers that receive them. Pure.
 
-Source: HB-01, HB-02, spec 00 section 3.7.
+Requirements: HB-01, HB-02 (body: spec 00, section 3.7).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from saturnmq.protocol.codes import INNER_PRODUCER_GROUP, MASTER_ID
 
 
 def heartbeat_body(client_id: str, producer_groups: Iterable[str], consumers: Iterable[ConsumerData]) -> bytes:
-    """The body of HEART_BEAT. Every client also reports the inner producer group."""
+    """The body of HEART_BEAT (34). Every client also reports the inner producer group."""
     groups = dict.fromkeys([INNER_PRODUCER_GROUP, *producer_groups])
     return HeartbeatData(
         client_id=client_id,
@@ -24,7 +24,10 @@ def heartbeat_body(client_id: str, producer_groups: Iterable[str], consumers: It
 def heartbeat_addresses(
     brokers: Mapping[str, Mapping[int, str]], *, has_producers: bool, has_consumers: bool
 ) -> list[str]:
-    """Every broker if there is a consumer, masters only for producers alone, nobody for neither (HB-02)."""
+    """Addresses of all brokers if there is a consumer, of the masters if there are only producers, else none (HB-02).
+
+    brokers: addresses by broker name and id.
+    """
     if not has_producers and not has_consumers:
         return []
     chosen: dict[str, None] = {}

@@ -1,6 +1,6 @@
-"""Who this client is: its id for the brokers and the unique ids of its messages.
+"""Identity of a client: its client id and the unique ids of its messages.
 
-Source: API-06, PR-06, PR-23, MSG-05.
+Requirements: API-06, PR-06, PR-23, MSG-05.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from saturnmq.protocol.ids import UniqueIds
 
 
 def local_ip(peer: str) -> str:
-    """The IP of this machine as `host:port` would see it. Nothing is sent; 127.0.0.1 when there is no way to tell."""
+    """The local IP used for traffic to `host:port`; 127.0.0.1 if it cannot be determined. No packet is sent (UDP connect)."""
     host, _, port = peer.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -27,19 +27,19 @@ def local_ip(peer: str) -> str:
 
 
 def client_id(ip: str, instance: str | None, unit: str | None) -> str:
-    """`<ip>@<instance>[@<unit>]`; without an instance `<pid>#<64 random bits>`, never equal for two clients."""
+    """`<ip>@<instance>[@<unit>]`; the default instance is `<pid>#<64 random bits>`, so that ids are unique."""
     name = instance or f"{os.getpid()}#{secrets.randbits(64)}"
     return f"{ip}@{name}@{unit}" if unit else f"{ip}@{name}"
 
 
 def month_start_ms(now_s: float) -> int:
-    """Unix ms of the first day of now's month, 00:00 local time."""
+    """Start of the current month, local time, in Unix ms. now_s: Unix seconds."""
     local = time.localtime(now_s)
     return int(time.mktime((local.tm_year, local.tm_mon, 1, 0, 0, 0, 0, 0, -1))) * 1000
 
 
 class MessageIds:
-    """Unique ids of one client. The month's start is taken anew at most once a minute."""
+    """Generates the unique message ids of one client. The start of the month is recomputed at most once a minute."""
 
     __slots__ = ("_checked_s", "_ids")
 
@@ -53,7 +53,7 @@ class MessageIds:
         self._checked_s = now_s
 
     def next(self, now_s: float) -> str:
-        """The next id."""
+        """The next id. now_s: Unix seconds."""
         if now_s - self._checked_s > 60.0:
             self._checked_s = now_s
             self._ids.set_month_start(month_start_ms(now_s))

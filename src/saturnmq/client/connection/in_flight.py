@@ -1,4 +1,7 @@
-"""A bound on what is in flight, by count and by bytes; first come, first served. Source: API-22."""
+"""The in-flight limit of a producer, by count and by bytes, with waiters in FIFO order.
+
+Requirements: API-22.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from collections import deque
 
 
 class Gate:
-    """Lets at most count_max entries and bytes_max bytes in. One entry larger than bytes_max passes alone.
+    """Admits at most count_max entries and bytes_max bytes at a time. An entry larger than bytes_max is admitted alone.
 
-    Not thread safe; lives on one loop. Invariant: nobody waits while there is room for the first waiter.
+    Not thread-safe; belongs to one event loop. Invariant: no entry waits while the first waiter fits.
     """
 
     __slots__ = ("_bytes_max", "_count_max", "_waiters", "bytes", "count")
@@ -26,7 +29,7 @@ class Gate:
         return self.count < self._count_max and (not self.count or self.bytes + size <= self._bytes_max)
 
     def try_enter(self, size: int) -> bool:
-        """Enter if there is room now and nobody waits."""
+        """Enter if the entry fits now and no other entry is waiting."""
         if self._waiters or not self._fits(size):
             return False
         self.count += 1
@@ -34,7 +37,7 @@ class Gate:
         return True
 
     async def enter(self, size: int) -> None:
-        """Enter, waiting for room. A cancelled waiter frees its place."""
+        """Enter, waiting for capacity. A cancelled waiter gives up its place in the queue."""
         if self.try_enter(size):
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -44,7 +47,7 @@ class Gate:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self.leave(size)  # it was let in and cancelled in the same turn
+                self.leave(size)  # admitted and cancelled in the same event-loop iteration
             else:
                 with contextlib.suppress(ValueError):  # _wake may have dropped it already
                     self._waiters.remove(entry)
@@ -52,7 +55,7 @@ class Gate:
             raise
 
     def leave(self, size: int) -> None:
-        """Give the place back."""
+        """Release the capacity of an entry of this size and admit waiters."""
         self.count -= 1
         self.bytes -= size
         self._wake()

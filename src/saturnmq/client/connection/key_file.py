@@ -1,4 +1,4 @@
-"""Credentials from a key file, the properties file that Java clients read: AccessKey, SecretKey, SecurityToken.
+"""Credentials from a key file: the properties file of Java clients, with AccessKey, SecretKey and SecurityToken.
 
 Requirements: ACL-18.
 """
@@ -18,9 +18,9 @@ _NAMES: Final = {"AccessKey": "access_key", "SecretKey": "secret_key", "Security
 
 
 async def with_key_file(settings: ClientSettings) -> ClientSettings:
-    """The settings with the credentials of their key file; unchanged without one, or where access_key is given.
+    """The settings with the credentials of their key file; unchanged without a key file, or if access_key is set.
 
-    Raises ConfigError, without any value of the file in its text.
+    The file is read in a thread. Raises ConfigError, whose text contains no value of the file.
     """
     if settings.key_file is None or settings.access_key:
         return settings

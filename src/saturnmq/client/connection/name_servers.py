@@ -1,4 +1,7 @@
-"""Which NameServer is asked, and what happens when it does not answer. Source: REM-27, PR-10, DG-01, UX-06."""
+"""Choice of the NameServer, and failover to the others.
+
+Requirements: REM-27, PR-10, DG-01, UX-06.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from saturnmq.protocol.frames.command import Command
 
 
 class NameServers:
-    """A shuffled list of addresses and the one in use. It is kept while its connection lives (REM-27)."""
+    """A shuffled list of addresses and the chosen one, which is used as long as it is connected (REM-27)."""
 
     def __init__(self, addresses: Sequence[str], remote: Remote) -> None:
         self._remote = remote
@@ -27,7 +30,7 @@ class NameServers:
         return tuple(self._addresses)
 
     def update(self, addresses: Sequence[str]) -> None:
-        """Take another list: shuffled; a chosen address that is gone is dropped. An equal list changes nothing."""
+        """Replace the list and shuffle it; drop the chosen address if it is not in it. An equal or empty list changes nothing."""
         if not addresses or set(addresses) == set(self._addresses):
             return
         self._addresses = random.sample(list(addresses), len(addresses))
@@ -44,9 +47,9 @@ class NameServers:
         return [self._addresses[(start + step) % count] for step in range(count)]
 
     async def call(self, command: Command, timeout_ms: int) -> Command:
-        """The answer of the first NameServer that gives one, each tried once within timeout_ms.
+        """The response of the first NameServer that gives one; each is tried at most once, all within timeout_ms.
 
-        Raises NoNameServer naming every address and why it failed.
+        Raises NoNameServer, whose text has every address and why it failed.
         """
         if not self._addresses:
             raise NoNameServer("no NameServer is configured: set SATURNMQ_URL (rmq://host:9876) or NAMESRV_ADDR")

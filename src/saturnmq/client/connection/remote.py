@@ -1,6 +1,6 @@
-"""Calls to peers: signs them, and turns what goes wrong into this room's errors.
+"""Calls to peers: signs requests, and translates errors of `saturnmq.net` into client errors.
 
-Beside core, the only user of `saturnmq.net`.
+The only module that opens connections; others use a `Connection` of `saturnmq.net` only to answer requests that brokers push.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from saturnmq.protocol.frames.command import Command
 
 
 class Remote:
-    """One RemotingClient: one connection per address (API-05).
+    """Wraps one RemotingClient, which has one connection per address (API-05).
 
-    on_doubt is told the address of a peer that failed, or answered as a broker does that is not the master, and whether it was
-    silent: did not answer in time.
+    on_doubt is called with the address of a peer that failed or whose response says that it is not the master, and with whether
+    it did not respond in time.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Remote:
         self.generation = forks.watch(self)
 
     def sockets(self) -> list[int]:
-        """Descriptors of all connections."""
+        """File descriptors of all connections."""
         transports = [connection.transport for connection in self._client.connections]
         sockets = [transport.get_extra_info("socket") for transport in transports if transport is not None]
         return [number for sock in sockets if sock is not None and (number := sock.fileno()) >= 0]
@@ -55,7 +55,7 @@ class Remote:
         return self.generation == forks.generation and self._client.is_connected(address)
 
     async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
-        """The answer, whatever its code. Raises ConnectFailed or CallTimeout."""
+        """The response, whatever its code. Raises ConnectFailed or CallTimeout."""
         if self._signer is not None:
             self._signer.sign(command)
         try:
@@ -71,7 +71,7 @@ class Remote:
         return answer
 
     async def call_oneway(self, address: str, command: Command, timeout_ms: int) -> None:
-        """Write a request that gets no answer. Raises ConnectFailed or CallTimeout."""
+        """Write a one-way request. Raises ConnectFailed or CallTimeout."""
         if self._signer is not None:
             self._signer.sign(command)
         try:
@@ -83,7 +83,7 @@ class Remote:
             raise _failed(address, error) from error
 
     def answer_oneway(self, connection: Connection, command: Command) -> None:
-        """Write a request that gets no answer to a peer that asked something. Raises ConnectFailed."""
+        """Write a one-way request on the connection of a peer's request. Raises ConnectFailed."""
         if self._signer is not None:
             self._signer.sign(command)
         try:
@@ -92,7 +92,7 @@ class Remote:
             raise _failed(connection.remote_address, error) from error
 
     def drop(self, address: str) -> None:
-        """Wait no longer for a peer that another one has replaced: calls to it fail with ConnectFailed."""
+        """Close the connections to a peer that was replaced; pending calls to it fail with ConnectFailed."""
         for connection in list(self._client.connections):
             if connection.remote_address == address:
                 connection.close("it does not answer, and another broker has its place")
@@ -109,7 +109,7 @@ def _failed(address: str, error: net_errors.ConnectFailed | net_errors.SendFaile
 
 
 def reason_of(error: BaseException) -> str:
-    """Why a connection failed, in the system's few words."""
+    """Why a connection failed: the operating system's text of the first OSError in the chain of causes."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno:

@@ -1,8 +1,9 @@
-"""Doubts about a route: a broker that cannot be reached, or says that it is not the master, may have a successor.
+"""Route suspicion: refreshes routes whose broker is unreachable or says that it is not the master.
 
-The NameServers are asked at once for the topics whose route names it, and while doubts come again and again, not more often than
-a few times a second: a switch of a DLedger group's leader is learnt when it is known, not with the next poll. Source: spec 01
-PR-11, spec 04 DL-B06, DL-C09.
+Such a broker may have a successor. The routes that name it are refreshed at once, and at most a few times a second while
+failures continue. A change of leader in a DLedger group is thus seen as soon as the NameServers have it, not at the next poll.
+
+Requirements: PR-11, DL-B06, DL-C09.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from saturnmq.protocol.frames.command import Command
 
 logger = logging.getLogger(__name__)
 
-PAUSE_SECONDS: Final = 0.25  # between two rounds of questions
-SILENT_SECONDS: Final = 10.0  # how long routes are asked for that name a broker which did not answer
-REST: Final = 3  # times as long as the last round took: slow NameServers are asked less often
+PAUSE_SECONDS: Final = 0.25  # minimum pause between two refresh rounds
+SILENT_SECONDS: Final = 10.0  # how long the routes of a broker that timed out are refreshed
+REST: Final = 3  # the pause is at least this multiple of the last round's duration, to spare slow NameServers
 
 
 def casts_doubt(request: Command, answer: Command) -> bool:
-    """Whether an answer says that its broker is not the master (any more).
+    """Whether a response says that the broker is not, or no longer, the master.
 
-    14 is a follower's refusal; 20 without a step forward its "ask the master" to a pull (a filter that matched nothing steps on).
+    Code 14 is a follower's rejection. Code 20 to a pull whose offset does not advance means "pull from the master"; a filter
+    that matched nothing also yields 20, but advances the offset.
     """
     if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
         return True
@@ -39,10 +41,10 @@ def casts_doubt(request: Command, answer: Command) -> bool:
 
 
 class Doubts:
-    """Asks again for routes that somebody doubts. spawn makes the task, of which there is one at most.
+    """Refreshes the routes of suspected brokers, in at most one task, which is started by spawn.
 
-    A broker that was silent is asked about for some seconds more, because other calls may wait for it; on_replaced is told its
-    address when no route names it any more.
+    The routes of a broker that timed out are refreshed for SILENT_SECONDS, because other calls may still be waiting for it;
+    on_replaced is called with its address once no route names it any more.
     """
 
     def __init__(
@@ -57,12 +59,12 @@ class Doubts:
         self._spawn = spawn
         self._on_replaced = on_replaced
         self._pause_seconds = pause_seconds
-        self._topics: dict[str, None] = {}  # in the order of the doubts
-        self._silent: dict[str, float] = {}  # address -> until when it is asked about, loop's clock
+        self._topics: dict[str, None] = {}  # topics to refresh, in the order of the reports
+        self._silent: dict[str, float] = {}  # address -> when to give up refreshing, event-loop clock, seconds
         self._task: asyncio.Task[Any] | None = None
 
     def tell(self, address: str, *, silent: bool = False) -> None:
-        """A broker at this address failed, or refused as one that does not lead; silent: it did not answer."""
+        """Report that the broker at this address failed or is not the master. silent: it did not respond in time."""
         topics = self._routes.naming(address)
         self._topics |= dict.fromkeys(topics)
         if silent and topics:

@@ -1,6 +1,6 @@
-"""Routes of topics: what the NameServers say, made into queues and addresses, cached and polled.
+"""Topic routes: decoded from NameServer responses into queues and broker addresses, cached and polled.
 
-Source: spec 01 section 3.2, PR-10..13.
+Requirements: PR-10..PR-13, PR-35 (spec 01, section 3.2).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Fetch = Callable[[str, int], Awaitable[TopicRouteData | None]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The route of one topic. write_queues only where a master is known; read_queues wherever reading is allowed.
+    """The route of one topic. write_queues are on brokers with a known master; read_queues on any with read permission.
 
-    substitute: made from the default topic because nobody knows this one yet (PR-13).
+    substitute: derived from the default topic's route, because the NameServer has none for this topic yet (PR-13).
     """
 
     topic: str
@@ -34,12 +34,12 @@ class Route:
     substitute: bool = False
 
     def master(self, broker_name: str) -> str | None:
-        """Address of the broker with id 0."""
+        """Address of the master (broker id 0) of this name, None if unknown."""
         return self.addresses.get(broker_name, {}).get(MASTER_ID)
 
 
 def build_route(topic: str, data: TopicRouteData) -> Route:
-    """Queues by broker name, then id. An order configuration replaces the write queues (PR-12)."""
+    """Queues ordered by broker name, then id. An order configuration (orderTopicConf) replaces the write queues (PR-12)."""
     addresses = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     write: list[MessageQueue] = []
     read: list[MessageQueue] = []
@@ -55,7 +55,7 @@ def build_route(topic: str, data: TopicRouteData) -> Route:
 
 
 def _ordered_queues(topic: str, text: str) -> list[MessageQueue]:
-    """Queues of `brokerA:4;brokerB:4`; parts that do not parse are left out."""
+    """Queues of `brokerA:4;brokerB:4`; parts that do not parse are skipped."""
     queues: list[MessageQueue] = []
     for part in text.split(";"):
         name, _, count = part.strip().rpartition(":")
@@ -65,7 +65,7 @@ def _ordered_queues(topic: str, text: str) -> list[MessageQueue]:
 
 
 def substitute_route(data: TopicRouteData, queues: int) -> TopicRouteData:
-    """The default topic's route with at most so many queues on each broker (PR-13)."""
+    """The default topic's route with at most `queues` queues on each broker (PR-13)."""
 
     def shrink(item: QueueData) -> QueueData:
         count = min(queues, item.read_queue_nums)
@@ -75,7 +75,10 @@ def substitute_route(data: TopicRouteData, queues: int) -> TopicRouteData:
 
 
 class RouteCache:
-    """Routes by topic. One question per topic is on the way at a time; whoever needs it waits for the same one."""
+    """Routes by topic. Concurrent refreshes of a topic share one request.
+
+    fetch: requests a route, with a timeout in ms. on_change: called with each route that is new or differs from the cached one.
+    """
 
     def __init__(
         self,
@@ -96,16 +99,16 @@ class RouteCache:
         self._pending: dict[tuple[str, bool], asyncio.Task[Route | None]] = {}
 
     def get(self, topic: str) -> Route | None:
-        """The cached route with write queues, else None: the hot path."""
+        """The cached route if it has write queues, else None. On the hot path of every send."""
         route = self._routes.get(topic)
         return route if route is not None and route.write_queues else None
 
     def known(self, topic: str) -> Route | None:
-        """The cached route as it is."""
+        """The cached route, even without write queues; None if there is none."""
         return self._routes.get(topic)
 
     def use(self, topic: str) -> None:
-        """Poll this topic from now on."""
+        """Include the topic in polling from now on."""
         self._in_use.add(topic)
 
     @property
@@ -114,7 +117,7 @@ class RouteCache:
         return sorted(self._in_use)
 
     def brokers(self) -> dict[str, dict[int, str]]:
-        """Addresses of all cached routes by broker name and id (PR-35: what no route names any more is not in it)."""
+        """Addresses of all cached routes by broker name and id; a broker that no route names any more is not included (PR-35)."""
         merged: dict[str, dict[int, str]] = {}
         for route in self._routes.values():
             for name, addresses in route.addresses.items():
@@ -127,9 +130,9 @@ class RouteCache:
         return sorted(r.topic for r in found if any(address in ids.values() for ids in r.addresses.values()))
 
     async def for_send(self, topic: str) -> Route | None:
-        """The route to send by: cached, asked for, or made from the default topic (3.2). None when nobody knows it.
+        """The route to send by: cached, requested, or derived from the default topic (spec 01, section 3.2).
 
-        Raises NoNameServer when nobody could be asked and nothing is cached.
+        None if the NameServer has neither. Raises NoNameServer if none is reachable and nothing is cached.
         """
         route = self.get(topic)
         if route is not None:
@@ -143,7 +146,10 @@ class RouteCache:
         return self._routes.get(topic)
 
     async def for_read(self, topic: str) -> Route | None:
-        """The route to read by; never made from the default topic."""
+        """The route to read by: cached or requested. Does not request the default topic's route.
+
+        If the NameServer has none, the cached route is returned, which may be a substitute that `for_send` derived.
+        """
         route = self._routes.get(topic)
         if route is not None and route.read_queues and not route.substitute:
             return route
@@ -152,9 +158,9 @@ class RouteCache:
         return found if found is not None else self._routes.get(topic)
 
     async def refresh(self, topic: str, *, substitute: bool = False) -> Route | None:
-        """Ask now. Returns what the NameServer said, None when it does not know the topic; the old route is kept then.
+        """Request the route now and cache it. None if the NameServer has none; a cached route is kept then.
 
-        A caller that is cancelled does not cancel the question of the others.
+        The request goes on for other callers if one caller is cancelled.
         """
         key = (topic, substitute)
         task = self._pending.get(key)
@@ -168,7 +174,7 @@ class RouteCache:
         if self._pending.get(key) is task:
             del self._pending[key]
         if not task.cancelled():
-            task.exception()  # seen, also when every caller is gone
+            task.exception()  # marks it as retrieved, also if every caller was cancelled
 
     async def _ask(self, topic: str, substitute: bool) -> Route | None:
         data = await self._fetch(self._default_topic if substitute else topic, self._timeout_ms)
@@ -183,7 +189,7 @@ class RouteCache:
         return route
 
     def _store(self, route: Route) -> None:
-        """Keep it, and poll it from now on: whoever only names queues must hear of a new master too."""
+        """Cache the route and poll its topic from now on, so that callers that only name queues get a new master too."""
         self._in_use.add(route.topic)
         if self._routes.get(route.topic) == route:
             return
@@ -199,7 +205,7 @@ class RouteCache:
             self._on_change(route)
 
     async def poll(self) -> None:
-        """Ask for all topics in use once. A failed question keeps the old route (PR-11)."""
+        """Refresh the routes of all topics in use once. A failed request keeps the old route (PR-11)."""
         for topic in self.topics:
             try:
                 await self.refresh(topic)
@@ -210,7 +216,7 @@ class RouteCache:
                 logger.warning("route not refreshed topic=%s error=%s", topic, error)
 
     async def close(self) -> None:
-        """Cancel the questions on the way and await them."""
+        """Cancel pending requests and await them."""
         tasks = list(self._pending.values())
         for task in tasks:
             task.cancel()

@@ -1,4 +1,7 @@
-"""Signed requests for brokers that check accounts. Pure. Source: ACL-18, ACL-19."""
+"""Request signatures for brokers with access control. Pure.
+
+Requirements: ACL-18, ACL-19.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from saturnmq.protocol.frames.command import Command
 
 
 class Signer:
-    """Adds AccessKey and Signature to a request, and SecurityToken where there is one."""
+    """Adds AccessKey and Signature to requests, and SecurityToken if there is one."""
 
     __slots__ = ("_access_key", "_secret", "_token")
 
@@ -23,7 +26,7 @@ class Signer:
         return "<Signer>"
 
     def sign(self, command: Command) -> None:
-        """Sign the field values in the order of their names, then the body."""
+        """Sign a request in place: HMAC-SHA1 over the extFields values in the order of their names, then the body (ACL-19)."""
         ext = command.ext
         ext.pop("Signature", None)
         ext["AccessKey"] = self._access_key

@@ -1,7 +1,9 @@
-"""Which brokers deliver a message at any time, and how far ahead: stated in their heartbeat answers.
+"""Which brokers support arbitrary delivery times, and how far ahead, as stated in their heartbeat responses.
 
-Brokers without the field, Apache's among them, have delay levels only. Keyed by address, because a broker name may pass to
-another broker. Requirements: API-13, API-21.
+Brokers whose response has no such field, such as Apache's, support delay levels only. Limits are kept by address, because a
+broker name may move to another broker.
+
+Requirements: API-13, API-21.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ Spawn = Callable[[str, Coroutine[Any, Any, None]], asyncio.Task[Any]]
 
 
 class TimerLimits:
-    """The longest delay in ms per broker address, LEVELS_ONLY where there is none.
+    """The longest delay in ms by broker address; LEVELS_ONLY for brokers with delay levels only.
 
-    beat: sends a heartbeat to an address and reports the answer to `learn`. spawn: starts a task of the client.
+    beat: sends a heartbeat to an address and passes the response to `learn`. spawn: starts a task owned by the client.
     """
 
     def __init__(self, beat: Callable[[str], Coroutine[Any, Any, None]], spawn: Spawn) -> None:
@@ -33,23 +35,23 @@ class TimerLimits:
         self._asking: dict[str, asyncio.Task[Any]] = {}
 
     def learn(self, address: str, ext: Mapping[str, str]) -> None:
-        """Take a heartbeat answer."""
+        """Store the limit of a heartbeat response. ext: its extFields."""
         text = ext.get(TIMER_FIELD, "")
         self._limits[address] = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else LEVELS_ONLY
 
     def forget(self, address: str) -> None:
-        """The broker failed, or is in no route: another one may answer there next."""
+        """Drop the limit of a broker that failed or is in no route; another broker may use the address next."""
         self._limits.pop(address, None)
 
     def get(self, address: str) -> int:
-        """The limit as far as known, without asking."""
+        """The known limit, LEVELS_ONLY if unknown; sends nothing."""
         return self._limits.get(address, LEVELS_ONLY)
 
     async def brokers_for(self, delay: Delay, brokers: Mapping[str, str], deadline: Deadline) -> set[str]:
-        """Names of the brokers (name: master's address) that take this delay; at least one.
+        """Names of the brokers that support this delay; at least one. brokers: master address by broker name.
 
-        Where none of those known takes it, the others are asked by a heartbeat first. Raises Unsupported when all have
-        answered, ConnectFailed when one that has not may take it.
+        If no broker with a known limit supports it, a heartbeat is sent to the others first. Raises Unsupported if all have
+        responded, ConnectFailed if one has not.
         """
         asked: dict[str, asyncio.Task[Any]] = {}
         while True:

@@ -1,14 +1,14 @@
-"""The client's settings and the ways to say them: arguments, a URL, the environment. Pure.
+"""The client's settings and their sources: arguments, a URL, the environment. Pure.
 
-Source: spec 08 API-01..03, PR-03.
+Requirements: API-01..API-03, API-06, PR-03.
 """
 
 # rmq://[access:secret@]host:port[,host:port]?key=value
 #   rmqs://       TLS
 #   rocketmq://   the same as rmq://
-#   ;             separates hosts too
+#   ;             also separates hosts
 #   [v6]:port     an IPv6 address
-#   port          9876 when absent
+#   port          9876 by default
 
 from __future__ import annotations
 
@@ -39,30 +39,30 @@ _AUTHORITY: Final = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """What a Client can be told.
+    """The settings of a Client: keywords of its constructor, keys of a URL.
 
-    Times are in the unit their name says; `timeout` is seconds, as everywhere in asyncio.
+    Times have their unit in the name; `timeout` is in seconds, as in asyncio.
     """
 
     name_servers: tuple[str, ...]
-    timeout: float = 3.0  # one total per call, PR-03 sendMsgTimeout, API-28
+    timeout: float = 3.0  # seconds in total per call, PR-03 sendMsgTimeout, API-28
     attempts: int = 3  # 1 + retryTimesWhenSendFailed, API-28
-    address_server: str | None = None  # PR-08: http(s) URL whose answer is the NameServer list; only when named
+    address_server: str | None = None  # PR-08: http(s) URL that returns the NameServer list; not used unless set
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)
     security_token: str | None = field(default=None, repr=False)  # ACL-18, of a temporary account
     key_file: str | None = None  # ACL-18 rocketmq.client.keyFile: credentials, read by `start`; access_key overrides it
     namespace: str | None = None  # PR-32
     tls: bool = False
-    tls_verify: bool = True  # the server's certificate must be signed by a trusted authority, and be for its host
-    tls_ca: str | None = None  # file of trusted certificates, default the system's
-    tls_cert: str | None = None  # file of the client's own certificate, for servers that demand one
-    tls_key: str | None = None  # file of its key, when not in the same file
+    tls_verify: bool = True  # the server's certificate must be signed by a trusted CA and match its host name
+    tls_ca: str | None = None  # file of trusted CA certificates; default: the system's
+    tls_cert: str | None = None  # file of the client certificate, for servers that require one
+    tls_key: str | None = None  # file of its private key, if not in the same file
     instance: str | None = None  # second half of the client id, API-06
     unit: str | None = None  # PR-06
     vip_channel: bool = False  # PR-31 vipChannelEnabled
     latency_fault: bool = True  # PR-30 on by API-29; sendLatencyFaultEnable
-    avoid_ms_max: int = 30_000  # API-29: a failed broker is avoided at most so long; Java: 600000
+    avoid_ms_max: int = 30_000  # API-29: how long a failed broker is avoided at most; Java: 600000
     retry_not_stored: bool = False  # PR-17 retryAnotherBrokerWhenNotStoreOK
     create_topic_key: str = "TBW102"  # PR-03
     default_queues: int = 4  # PR-03 defaultTopicQueueNums
@@ -75,12 +75,12 @@ class ClientSettings:
     persist_offsets_ms: int = 5_000  # PR-03 persistConsumerOffsetInterval
     rebalance_ms: int = 20_000  # RB-01
     api_timeout_ms: int = 3_000  # PR-03 mqClientApiTimeout
-    offsets_dir: str = "~/.rocketmq_offsets"  # OF-02 rocketmq.client.localOffsetStoreDir, of broadcast consumers
-    trace: bool | str = False  # TR-02 enableMsgTrace, or customizedTraceTopic; others may say otherwise
-    access_channel: str = "local"  # TR-10 AccessChannel: "cloud" traces to a topic of each region
+    offsets_dir: str = "~/.rocketmq_offsets"  # OF-02 rocketmq.client.localOffsetStoreDir, for broadcast consumers
+    trace: bool | str = False  # TR-02 enableMsgTrace or customizedTraceTopic; producers and consumers may override it
+    access_channel: str = "local"  # TR-10 AccessChannel: "cloud" uses one trace topic per region
 
     def validate(self) -> list[str]:
-        """Every problem, one sentence with the allowed range each."""
+        """All problems, each one sentence with the allowed range."""
         problems: list[str] = []
         if not self.name_servers and not self.address_server:
             problems.append("name_servers is empty, must name at least one host:port")
@@ -112,7 +112,7 @@ class ClientSettings:
         return problems
 
     def check(self) -> ClientSettings:
-        """Itself. Raises ConfigError with all problems at once (API-01)."""
+        """Return self. Raises ConfigError with all problems at once (API-01)."""
         problems = self.validate()
         if problems:
             raise ConfigError(problems)
@@ -136,7 +136,7 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
 
 
 def parse_address(text: str) -> str:
-    """`host:port` from text that may lack the port; `[v6]:port` keeps its brackets. Raises ConfigError."""
+    """Normalize to `host:port`, with port 9876 by default; `[v6]:port` keeps its brackets. Raises ConfigError."""
     text = text.strip()
     match = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:\s/@]+)(?::(\d{1,5}))?", text)
     port = int(match.group(2)) if match and match.group(2) else DEFAULT_PORT
@@ -146,7 +146,7 @@ def parse_address(text: str) -> str:
 
 
 def parse_addresses(text: str | Sequence[str]) -> tuple[str, ...]:
-    """Addresses of a list or of text with `;` or `,` between them; doubles dropped, order kept. Raises ConfigError."""
+    """Addresses of a list, or of text separated by `;` or `,`; without duplicates, in order. Raises ConfigError."""
     parts = re.split(r"[;,]", text) if isinstance(text, str) else list(text)
     problems: list[str] = []
     addresses: dict[str, None] = {}
@@ -163,7 +163,7 @@ def parse_addresses(text: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_url(url: str) -> dict[str, Any]:
-    """Settings by name from a URL. Raises ConfigError; its text never holds the secret (API-02)."""
+    """Settings by name from a URL. Raises ConfigError, whose text never contains the secret (API-02)."""
     match = _AUTHORITY.match(url)
     if not match or match["scheme"].lower() not in SCHEMES:
         raise ConfigError(
@@ -191,9 +191,9 @@ def parse_url(url: str) -> dict[str, Any]:
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Settings by name from variables: SATURNMQ_URL, or NAMESRV_ADDR, then the single ones.
+    """Settings by name from environment variables: SATURNMQ_URL, or else NAMESRV_ADDR, then those of _ENV_KEYS.
 
-    Raises ConfigError (API-03).
+    A setting of the URL overrides its variable. Raises ConfigError (API-03).
     """
     settings: dict[str, Any] = {}
     if environment.get(ENV_URL):
@@ -209,14 +209,14 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def make_settings(values: Mapping[str, Any]) -> ClientSettings:
-    """Checked settings. Raises ConfigError for unknown names and bad values."""
+    """Validated settings. Raises ConfigError for unknown names and bad values."""
     problems = [_unknown(name) for name in values if name not in _PARSERS and name != "name_servers"]
     merged = {name: value for name, value in values.items() if name in _PARSERS}
     try:
         merged["name_servers"] = parse_addresses(values.get("name_servers", ()))
     except ConfigError as error:
         problems += error.problems
-        merged["name_servers"] = ("unknown:1",)  # its problem is reported already
+        merged["name_servers"] = ("unknown:1",)  # valid placeholder: the problem is already reported
     settings = ClientSettings(**merged)
     problems += settings.validate()
     if problems:
