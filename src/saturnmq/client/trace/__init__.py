@@ -1,1 +1,1 @@
-"""Message trace."""
+"""Message trace: records of sends and deliveries, published to a trace topic."""

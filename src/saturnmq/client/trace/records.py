@@ -1,6 +1,8 @@
-"""Trace records as text: who sent a message, who consumed it, how it went. Pure.
+"""Trace records and their text form: who sent a message, who consumed it, with what outcome. Pure.
 
-Fields are joined by 0x01, every record ends with 0x02; None is the text `null`. Source: spec 03 section 14.
+Fields are separated by 0x01, every record ends with 0x02; None is encoded as `null`.
+
+Requirements: TR-02, TR-03, TR-05, TR-06, TR-09, TR-10 (spec 03, section 14).
 """
 
 # Record          Fields in order
@@ -23,17 +25,17 @@ from saturnmq.client.checks import check_topic
 from saturnmq.protocol.codes import TRACE_TOPIC
 from saturnmq.protocol.errors import LocalProtocolError, RemoteProtocolError
 
-PRODUCE: Final = "PRODUCE"  # who traces, as in the group name of TR-08
+PRODUCE: Final = "PRODUCE"  # role of the traced party, part of the trace producer's group name (TR-08)
 CONSUME: Final = "CONSUME"
-CLOUD_TOPIC_PREFIX: Final = "rmq_sys_TRACE_DATA_"  # and the region
-CLOUD_FIELDS: Final = 7  # of a SubAfter there
+CLOUD_TOPIC_PREFIX: Final = "rmq_sys_TRACE_DATA_"  # followed by the region
+CLOUD_FIELDS: Final = 7  # fields of a SubAfter record on the cloud access channel
 FIELD_END: Final = "\x01"
 RECORD_END: Final = "\x02"
-_BLANKS: Final = {1: " ", 2: " "}  # what others put into properties may hold separators
+_BLANKS: Final = {1: " ", 2: " "}  # properties of other clients may contain separators: replaced by blanks
 
 
 class MessageType(IntEnum):
-    """What kind of message was sent."""
+    """Kind of a traced message."""
 
     NORMAL = 0
     HALF = 1
@@ -42,7 +44,7 @@ class MessageType(IntEnum):
 
 
 class Outcome(IntEnum):
-    """How a delivery ended: the context code."""
+    """Outcome of a delivery: the contextCode of a SubAfter record."""
 
     SUCCESS = 0
     TIME_OUT = 1
@@ -52,12 +54,18 @@ class Outcome(IntEnum):
 
 
 class TraceError(RemoteProtocolError):
-    """A trace text that is none."""
+    """Text that is not a valid trace record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pub:
-    """A send. message_id of a batch: its ids joined by commas."""
+    """Trace record of a send. Of a batch, message_id has all ids, joined by commas.
+
+    Example:
+        for record in await client.query_trace(receipt.message_id):
+            if isinstance(record, Pub):
+                print(record.store_host, record.cost_ms, record.success)
+    """
 
     timestamp_ms: int
     region: str | None
@@ -82,7 +90,12 @@ class Pub:
 
 @dataclass(frozen=True, slots=True)
 class SubBefore:
-    """A message was handed to a consumer. request_id joins it with its SubAfter."""
+    """Trace record of a message handed to a consumer. Its SubAfter has the same request_id.
+
+    Example:
+        records = await client.query_trace(receipt.message_id)
+        groups = {record.group for record in records if isinstance(record, SubBefore)}
+    """
 
     timestamp_ms: int
     region: str | None
@@ -101,7 +114,12 @@ class SubBefore:
 
 @dataclass(frozen=True, slots=True)
 class SubAfter:
-    """A consumer was done with a message. Old records have no time and no group. region is not written."""
+    """Trace record of a settled message. timestamp_ms is 0 and group None in records of old clients. region is not encoded.
+
+    Example:
+        records = await client.query_trace(receipt.message_id)
+        failed = [record for record in records if isinstance(record, SubAfter) and not record.success]
+    """
 
     request_id: str
     message_id: str
@@ -122,7 +140,13 @@ class SubAfter:
 
 @dataclass(frozen=True, slots=True)
 class EndTransaction:
-    """A transaction was decided. state: COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW."""
+    """Trace record of a transaction's end. state: COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW, as spelled by Apache RocketMQ.
+
+    Example:
+        for record in await client.query_trace(half.message_id):
+            if isinstance(record, EndTransaction):
+                print(record.state, record.from_check)
+    """
 
     timestamp_ms: int
     region: str | None
@@ -146,10 +170,14 @@ class EndTransaction:
 
 @dataclass(slots=True)
 class TraceStats:
-    """What became of the records of one producer or consumer.
+    """Counters of the trace records of one producer or consumer.
 
-    sent: a broker stored them. failed: no broker took them. dropped: too many waited already, or it was too late.
-    Those that are missing from made are on their way.
+    made: created. sent: stored by a broker. failed: the send failed or was cancelled. dropped: the queue was full, or the tracer
+    closed. Records in none of the last three are still queued or in flight.
+
+    Example:
+        stats = out.trace_stats
+        print(stats.sent, stats.failed + stats.dropped)
     """
 
     made: int = 0
@@ -175,26 +203,26 @@ def _join(*fields: object) -> str:
 
 
 def index_keys(record: TraceRecord) -> list[str]:
-    """What a trace message is found by: every message id, and the keys of the message (TR-09)."""
+    """The keys under which the trace message is indexed: every message id, and the keys of the traced message (TR-09)."""
     all_ids = record.message_id.translate(_BLANKS)
     ids = all_ids.split(",") if all_ids else []
     if len(ids) > 1:
-        ids.insert(0, all_ids)  # the original indexes a batch under all of its ids at once
+        ids.insert(0, all_ids)  # Apache RocketMQ indexes a batch under its joined ids too
     return [*ids, *(record.keys or "").translate(_BLANKS).split()]
 
 
 def encode_cloud(record: TraceRecord) -> str:
-    """The text of a record on the cloud's access channel: SubAfter stops behind the context code, without an end (TR-10)."""
+    """The text of a record on the cloud access channel: SubAfter ends after contextCode, without the 0x02 (TR-10)."""
     if not isinstance(record, SubAfter):
         return record.encode()
     return FIELD_END.join(record.encode().split(FIELD_END)[:CLOUD_FIELDS]) + FIELD_END
 
 
 def decode_records(text: str) -> Iterator[TraceRecord]:
-    """The records of one trace message; a kind that is not known is passed over. Raises TraceError.
+    """The records of one trace message; unknown kinds are skipped. Raises TraceError.
 
-    Also takes Pub without offsetMsgId or with clientHost, SubAfter without time or context code, and those of the cloud's
-    access channel, behind which the next record begins without an end between them.
+    Also accepts Pub without offsetMsgId or with clientHost, SubAfter without timestamp or contextCode, and SubAfter of the cloud
+    access channel, which is followed by the next record without a 0x02 in between.
     """
     for part in text.split(RECORD_END):
         fields = part.split(FIELD_END)
@@ -250,7 +278,7 @@ _DECODERS: Final[dict[str, Callable[[list[str]], TraceRecord]]] = {
 
 
 def trace_topic(wanted: bool | str | None, default: bool | str) -> str | None:
-    """The topic to trace to, None for no trace. wanted: of one producer or consumer; default: of its client (TR-02)."""
+    """The trace topic, None if tracing is off. wanted: setting of a producer or consumer; default: of its client (TR-02)."""
     if wanted is None:
         wanted = default
     if wanted is True:
@@ -259,7 +287,7 @@ def trace_topic(wanted: bool | str | None, default: bool | str) -> str | None:
 
 
 def trace_topic_problem(trace: bool | str | None) -> str | None:
-    """Why this cannot be said of tracing: on, off, or a topic's name."""
+    """Why the trace setting is invalid, None if it is valid: a boolean, a topic name or None."""
     if trace is None or isinstance(trace, bool):
         return None
     try:

@@ -1,10 +1,15 @@
-"""Message trace: what producers and consumers tell about their messages, as ordinary messages to a trace topic.
+"""Message trace: producers and consumers publish records about their messages to a trace topic.
 
-The one who works only puts a record into a bounded queue; everything else happens in the background, over connections of
-its own, and whatever goes wrong there is counted and logged. Records wait half a second at most for others to travel with.
-Where spec 03 is not the original: the sends under way are bounded by a count, not by threads (TR-07); the client id of the
-trace's connections ends with a random part, since ids are never equal (API-06).
-Source: spec 03 section 14, TR-02..TR-10.
+The hooks of a producer or consumer only put records into a bounded queue and never block. A background task batches them for at
+most 0.5 s and sends them as ordinary messages over separate connections; failures there are counted and logged, nothing more.
+
+Ownership: a client has one Tracing, which owns the separate connections (a Core of its own) and one Tracer per traced producer
+or consumer.
+
+Differences from Apache RocketMQ: concurrent trace sends are bounded by a count, not by a thread pool (TR-07); the client id of
+the trace connections ends with a random part, because client ids must be unique (API-06).
+
+Requirements: TR-02..TR-10 (spec 03, section 14).
 """
 
 from __future__ import annotations
@@ -49,14 +54,14 @@ from saturnmq.protocol.message import decode_properties
 logger = logging.getLogger(__name__)
 
 QUEUE_MAX: Final = 1024  # records
-TEXT_BYTES_MAX: Final = 128_000 - 10_000  # of one trace message; a single longer record travels alone
+TEXT_BYTES_MAX: Final = 128_000 - 10_000  # of one trace message; a longer record is sent alone
 KEYS_BYTES_MAX: Final = 30_000  # of one trace message: all its properties must fit into 32767
-AGE_S: Final = 0.5  # of the first record when its message leaves
-SENDS_MAX: Final = 8  # at a time, of one producer or consumer
+AGE_S: Final = 0.5  # age of the first record at which a batch is sent
+SENDS_MAX: Final = 8  # concurrent sends of one producer or consumer
 SEND_TIMEOUT_S: Final = 5.0
-FLUSH_S: Final = 0.5  # for what is left at the end
+FLUSH_S: Final = 0.5  # time limit for flushing at shutdown
 DROP_LOG_EVERY: Final = 1000
-FAILURE_LOG_EVERY: Final = 100  # sends, which may be two in a second
+FAILURE_LOG_EVERY: Final = 100  # failed sends, of which there may be two a second
 GROUP_PREFIX: Final = "_INNER_TRACE_PRODUCER"
 INSTANCE_PREFIX: Final = "PID_CLIENT_INNER_TRACE_PRODUCER"
 DEFAULT_REGION: Final = "DefaultRegion"
@@ -74,11 +79,11 @@ _STATES: Final = {
     TransactionState.ROLLBACK: "ROLLBACK_MESSAGE",
     TransactionState.UNKNOWN: "UNKNOW",
 }
-_numbers = itertools.count(1)  # of trace producers in this process
+_numbers = itertools.count(1)  # numbers of the trace producers of this process
 
 
 class Batch:
-    """Records on their way into one trace message. topic: where to, set by the first record."""
+    """Records of one trace message. topic: the destination, set by the first record."""
 
     def __init__(self, topic: str = "") -> None:
         self.topic = topic
@@ -89,7 +94,7 @@ class Batch:
         self._keys_bytes = 0
 
     def add(self, record: TraceRecord, *, cloud: bool = False) -> bool:
-        """Whether the record still fits; the first one always does."""
+        """Add the record and return True if it fits; the first one always does."""
         text = encode_cloud(record) if cloud else record.encode()
         text_bytes = len(text.encode())
         keys = [key for key in index_keys(record) if key not in self._keys]
@@ -103,7 +108,7 @@ class Batch:
         self._text_bytes += text_bytes
         for key in sorted(keys, key=len) if keys_bytes > KEYS_BYTES_MAX else keys:
             self._keys_bytes += len(key.encode()) + 1
-            if self._keys_bytes > KEYS_BYTES_MAX:  # a batch of very many messages: the last of them are not indexed
+            if self._keys_bytes > KEYS_BYTES_MAX:  # a record of a very large batch: the remaining ids are not indexed
                 break
             self._keys[key] = None
         return True
@@ -118,7 +123,7 @@ class Batch:
 
 
 class Tracer:
-    """The trace of one producer or consumer: its queue, and the tasks that empty it."""
+    """The trace of one producer or consumer: its bounded queue, and the tasks that drain it."""
 
     def __init__(
         self, owner: Tracing, core: Core, group: str, role: str, topic: str, clock: Callable[[], float] = time.monotonic
@@ -142,7 +147,7 @@ class Tracer:
         self._worker = core.spawn(f"trace {self.group}", self._work(), vital=False)
 
     def offer(self, record: TraceRecord) -> None:
-        """Take a record if there is room, count it as dropped otherwise. Never waits, never raises."""
+        """Queue a record, or count it as dropped if the queue is full. Never blocks, never raises."""
         stats = self.stats
         stats.made += 1
         if self._closed or len(self._records) >= QUEUE_MAX:
@@ -154,7 +159,7 @@ class Tracer:
         self._more.set()
 
     async def close(self) -> None:
-        """Send what is left, for a bounded time; the rest counts as dropped. Idempotent."""
+        """Flush the queue within the owner's time limit; the rest counts as dropped or failed. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -192,7 +197,7 @@ class Tracer:
             task.add_done_callback(partial(self._sent, batch.count))
 
     async def _gather(self) -> Batch:
-        """As many records as fit into a message, or as came until the first was half a second old."""
+        """The next batch: complete when it is full, when its first record is AGE_S old, or when the tracer closes."""
         batch, first = Batch(), 0.0
         try:
             while True:
@@ -219,13 +224,13 @@ class Tracer:
             raise
 
     def _topic_of(self, record: TraceRecord) -> str:
-        """On the cloud's access channel every region has a topic (TR-10)."""
+        """The destination topic; on the cloud access channel there is one per region (TR-10)."""
         if not self._cloud:
             return self.topic
         return f"{CLOUD_TOPIC_PREFIX}{record.region or 'null'}"
 
     def is_own(self, topic: str) -> bool:
-        """Whether this is a topic that traces go to: what happens there is not traced."""
+        """Whether the topic is a trace topic; messages of trace topics are not traced."""
         return topic == self.topic or (self._cloud and topic.startswith(CLOUD_TOPIC_PREFIX))
 
     async def _send(self, batch: Batch) -> bool:
@@ -250,7 +255,7 @@ class Tracer:
 
 
 class Tracing:
-    """The tracers of one client, and the connections they share; made when the first record is sent."""
+    """The tracers of one client, and the connections they share, which are created when the first record is sent."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -261,18 +266,18 @@ class Tracing:
         self._left_s: float | None = None
 
     def open(self, group: str, role: str, topic: str) -> Tracer:
-        """Begin to trace a group. role: PRODUCE or CONSUME. No I/O."""
+        """Create the tracer of a group. role: PRODUCE or CONSUME. Does no I/O."""
         tracer = Tracer(self, self._core, group, role, topic)
         self._tracers.add(tracer)
         return tracer
 
     def forget(self, tracer: Tracer) -> None:
-        """It is closed."""
+        """Remove a closed tracer."""
         self._tracers.discard(tracer)
         self._senders.pop(tracer.group, None)
 
     async def sender(self, group: str) -> Producer[bytes]:
-        """The started producer of this group, one however often it is asked for. Raises what a client's start raises."""
+        """The started producer of this group, created by the first call. Raises what `Core.start` raises."""
         async with self._starting:
             if self._own is None:
                 own = Core(trace_settings(self._core))
@@ -286,17 +291,17 @@ class Tracing:
             return known
 
     def hurry(self) -> None:
-        """The client stops: from now on all flushing together has half a second."""
+        """Begin shutdown: from now on all tracers together have FLUSH_S to flush."""
         if self._left_s is None:
             self._left_s = FLUSH_S
 
     @property
     def flush_s(self) -> float:
-        """How long a tracer may flush, in seconds."""
+        """Time limit for flushing one tracer, seconds."""
         return FLUSH_S if self._left_s is None else self._left_s
 
     def flushed(self, seconds: float) -> None:
-        """A tracer took so long to flush."""
+        """Subtract the duration of a flush from the shared limit, if the client is stopping."""
         if self._left_s is not None:
             self._left_s = max(self._left_s - seconds, 0.0)
 
@@ -310,7 +315,7 @@ class Tracing:
 
 
 def trace_settings(core: Core) -> ClientSettings:
-    """Settings of the connections of the trace (TR-08): no fast port, no namespace, an instance of their own."""
+    """Settings of the trace connections: no VIP channel, no namespace, a separate instance name (TR-08)."""
     settings = core.settings
     addresses = ";".join(settings.name_servers or core.name_servers.addresses)
     return replace(
@@ -323,7 +328,7 @@ def trace_settings(core: Core) -> ClientSettings:
 
 
 class TraceSendHook(SendHook):
-    """Records of sends that were answered (TR-03) and of ends of transactions (TR-06)."""
+    """Creates records of acknowledged sends (TR-03) and of transaction ends (TR-06)."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
@@ -376,14 +381,14 @@ class TraceSendHook(SendHook):
 
 
 def message_type(properties: Mapping[str, str]) -> MessageType:
-    """What kind of message a send was."""
+    """The message type, derived from the properties of a sent message."""
     if properties.get(PropertyKey.TRAN_MSG) == "true":
         return MessageType.HALF
     return MessageType.NORMAL if _DELAYED.isdisjoint(properties) else MessageType.DELAY
 
 
 class TraceConsumeHook(ConsumeHook):
-    """Records of deliveries: handed out, and settled (TR-05). What was sent with the trace off is passed over."""
+    """Creates records of deliveries, when handed out and when settled (TR-05). Skips messages with TRACE_ON=false."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
@@ -426,7 +431,7 @@ class TraceConsumeHook(ConsumeHook):
 
 
 def outcome_of(context: ConsumeContext) -> Outcome:
-    """The context code of a delivery that has ended."""
+    """The contextCode of a finished delivery."""
     if context.timed_out:
         return Outcome.TIME_OUT
     if context.verdict is Ack.SUCCESS:
