@@ -1,9 +1,9 @@
-"""Consumption: backlogs, filters, latency, idle long polls, the Python client.
+"""Benchmark of consumption: backlogs, filters, latency, idle long polls, the Python client.
 
     python bench/consume.py [--quick] [--write] [--rounds N] [--only WORD]
 
-The same Java client (and for idle polls the same Python process) against SaturnMQ and Apache RocketMQ 4.9.7, round by round in
-turns. The rows of the Python client are measured against SaturnMQ alone. Source: spec 07, performance rows.
+The same Java client (for idle polls the same Python process) runs against SaturnMQ and Apache RocketMQ 4.9.7, in alternating
+rounds. The rows of the Python client are measured against SaturnMQ only.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ HITS_EVERY = 10  # as in LoadFilling.java
 FILTERS = {"tag": "tag=hit", "SQL92": "sql=a=0"}
 IN_FLIGHT = 64
 POLLS = 10_000
-POLL_CONNECTIONS = 400  # a server of ours takes 500 from one address
+POLL_CONNECTIONS = 400  # SaturnMQ accepts 500 from one address
 POLL_QUEUES = 100
-POLL_SUSPEND_MS = 15_000  # what the original's push consumer asks for
-WAIT_MS = 80_000  # for everything to come; below what Bench waits for an answer of the load generator
+POLL_SUSPEND_MS = 15_000  # as in Apache's push consumer
+WAIT_MS = 80_000  # limit for receiving everything; less than Bench's timeout for the load generator's result
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of everything."""
+    """How much each step sends, and how long it measures."""
 
     backlog: int
     filtered: int
@@ -83,7 +83,7 @@ class Figure:
 
 @dataclass
 class Line:
-    """A row: all rounds of all servers."""
+    """One row of the table: all rounds of all servers."""
 
     name: str
     unit: str
@@ -102,7 +102,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Step:
-    """What is measured together: prepare runs once per server, measure once per round."""
+    """One measurement: prepare runs once per server, measure once per round."""
 
     name: str
     measure: Callable[[str], list[Figure]]
@@ -126,7 +126,7 @@ class ConsumeBench(Bench):
         self._filled: set[tuple[str, str]] = set()
 
     def steps(self) -> Iterator[Step]:
-        """Idle polls first: memory is that of servers which did nothing else yet."""
+        """Idle polls come first: their memory figure needs servers that have done nothing else yet."""
         yield Step(f"{POLLS:,} idle long polls", self._polls)
         for consumers in (1, 4):
             for h in HEADERS:
@@ -153,7 +153,7 @@ class ConsumeBench(Bench):
         return list(HEADERS)
 
     def run_steps(self, only: str) -> None:
-        """Measure every step whose name contains the word; shows progress."""
+        """Measure every step whose name contains the word; show progress."""
         steps = [step for step in self.steps() if only.lower() in step.name.lower()]
         try:
             with progress_bar(self.console) as progress:
@@ -183,12 +183,12 @@ class ConsumeBench(Bench):
                         key = (figure.row, figure.unit)
                         self.lines.setdefault(key, Line(*key)).add(server, figure)
                 except (RuntimeError, OSError) as error:
-                    failed.add(server)  # it would fail again, and take as long
+                    failed.add(server)  # it would fail again after as long a wait
                     self.failures.append(f"{step.name}: {server}: {str(error).splitlines()[0]}")
                     self.console.print(self.failures[-1], style="red")
             advance()
 
-    # what the steps share
+    # helpers of the steps
 
     def _new_name(self, prefix: str) -> str:
         self._names += 1
@@ -198,7 +198,7 @@ class ConsumeBench(Bench):
         return sum(process.cpu_s() for process in self._clusters[server].processes)
 
     def _java(self, server: str, header: str, command: str, **words: object) -> tuple[dict[str, Any], float]:
-        """The load generator's answer, and the CPU seconds that the server used meanwhile."""
+        """Return the load generator's result, and the CPU seconds that the server used meanwhile."""
         begin, busy, load, cpu = time.monotonic(), machine_busy_s(), self.load_cpu_s(), self._server_cpu_s(server)
         answer = self._command(server, header, command, **words)
         used = self._server_cpu_s(server) - cpu
@@ -325,7 +325,7 @@ class ConsumeBench(Bench):
         return self._client(server, name, "consume", self._clusters[server].name_servers, *words)
 
 
-# The load processes in Python: `consume.py --load WORDS`. They say `load: ready`, then one RESULT line.
+# The load processes in Python: `consume.py --load WORDS`. They print `load: ready`, then one RESULT line.
 
 
 def tell(**values: object) -> None:
@@ -333,7 +333,7 @@ def tell(**values: object) -> None:
 
 
 class Polling(asyncio.Protocol):
-    """One connection with its share of the polls; asks again as soon as a poll is answered."""
+    """One connection with its share of the polls; sends a poll again as soon as it is answered."""
 
     def __init__(self, frames: dict[int, bytes], first: list[bytes], outcome: dict[str, int]) -> None:
         self._frames = frames
@@ -362,7 +362,7 @@ class Polling(asyncio.Protocol):
 
 
 def poll_frame(number: int, suspend_ms: int) -> bytes:
-    """A pull at the end of an empty queue."""
+    """Return a pull request at the end of an empty queue."""
     command = pull_command(
         MessageQueue("Idle", "broker-a", number % POLL_QUEUES),
         group="idle",
@@ -378,7 +378,10 @@ def poll_frame(number: int, suspend_ms: int) -> bytes:
 
 
 async def load_polls(name_servers: str, address: str) -> None:
-    """Keeps POLLS pulls waiting until a line comes in. The first ones end at different times, as in a grown system."""
+    """Keep POLLS pulls parked until a line arrives on stdin.
+
+    Their first timeouts are spread, as in a system that grew over time.
+    """
     async with Client(name_servers=name_servers, timeout=10.0) as client:
         await client.create_topic("Idle", queues=POLL_QUEUES)
     host, _, port = address.rpartition(":")
@@ -406,7 +409,7 @@ async def load_polls(name_servers: str, address: str) -> None:
 
 
 async def load_send(name_servers: str, seconds: str) -> None:
-    """Sends with IN_FLIGHT results awaited at any time; the first second does not count."""
+    """Send with IN_FLIGHT results awaited at any time; the first second is a warm-up."""
     count = 0
 
     async def send_until(deadline: float) -> None:
@@ -428,7 +431,7 @@ async def load_send(name_servers: str, seconds: str) -> None:
 
 
 async def load_consume(name_servers: str, topic: str, group: str, count: str) -> None:
-    """Takes and acks a backlog one by one, from the first message to the last."""
+    """Receive and acknowledge a backlog message by message; the time counts from the first message to the last."""
     async with (
         Client(name_servers=name_servers, timeout=10.0) as client,
         client.consumer(group, start="first") as inbox,
@@ -450,7 +453,7 @@ async def load_consume(name_servers: str, topic: str, group: str, count: str) ->
 LOADS = {"polls": load_polls, "send": load_send, "consume": load_consume}
 
 
-# What was measured.
+# Output.
 
 FORMS: dict[str, Callable[[float], str]] = {
     "ms": "{:.2f}".format,
@@ -461,7 +464,7 @@ FORMS: dict[str, Callable[[float], str]] = {
 
 
 def cells(line: Line, servers: list[str]) -> Iterator[str]:
-    """A row of the table: median and, with several rounds, the smallest and largest."""
+    """Yield the cells of a table row: the median and, with several rounds, the smallest and largest."""
     form = FORMS.get(line.unit, report.thousands)
     yield line.name
     yield line.unit
@@ -488,7 +491,7 @@ def table(lines: list[Line], servers: list[str]) -> Table:
 
 
 def markdown(bench: ConsumeBench, facts: list[str]) -> str:
-    """docs/benchmarks-consume.md."""
+    """Return docs/benchmarks-consume.md."""
     servers = bench.results.servers
     head = columns(servers)
     rows = [head, ["---" if number < 2 else "---:" for number in range(len(head))]]

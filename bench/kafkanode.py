@@ -1,4 +1,4 @@
-"""One Kafka broker for make bench-spark: its jars by Maven, a single node in KRaft mode, loopback only."""
+"""One Kafka broker for make bench-spark: jars from Maven, a single node in KRaft mode, loopback only."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ log4j.appender.out.layout.ConversionPattern=%d %p %c %m%n
 
 
 def jars() -> tuple[list[Path], list[Path]]:
-    """(the broker's, the Spark connector's), fetched once. Raises RuntimeError with Maven's words."""
+    """Return (the broker's jars, the Spark connector's), fetched once. Raises RuntimeError with Maven's output."""
     version = hashlib.sha256((PROJECT / "pom.xml").read_bytes()).hexdigest()[:16]
     target = PROJECT / "target"
     done = target / f"fetched-{version}"
@@ -62,7 +62,7 @@ def jars() -> tuple[list[Path], list[Path]]:
 
 
 def versions() -> str:
-    """Of the broker and of the connector, as their jars say."""
+    """Return the versions of broker and connector, from the names of their jars."""
     server, connector = jars()
     names = [path.stem for path in (*server, *connector)]
     broker = next(name for name in names if name.startswith("kafka_2"))
@@ -71,7 +71,7 @@ def versions() -> str:
 
 
 class KafkaNode:
-    """Broker and controller in one JVM; topics are made on first use with four partitions."""
+    """Broker and controller in one JVM; topics are created on first use with four partitions."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -81,7 +81,7 @@ class KafkaNode:
 
     @property
     def servers(self) -> str:
-        """What option kafka.bootstrap.servers takes."""
+        """Value of option kafka.bootstrap.servers."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -98,7 +98,10 @@ class KafkaNode:
         return {"log4j.configuration": (self.folder / "log4j.properties").as_uri()}
 
     def start(self) -> KafkaNode:
-        """Format the folder, start, wait until it serves. Returns itself; raises RuntimeError with what it said."""
+        """Format the folder, start, and wait until the broker serves.
+
+        Returns itself; raises RuntimeError with the broker's output.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "server.properties"
         config.write_text(
@@ -139,7 +142,7 @@ class KafkaNode:
         raise RuntimeError(f"Kafka does not serve:\n{self.server.output[-4000:]}")
 
     def stop(self) -> int:
-        """Stop it; returns the exit code."""
+        """Stop the broker; return its exit code."""
         code = 0
         if self.server is not None:
             code = self.server.stop()

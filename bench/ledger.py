@@ -1,8 +1,10 @@
-"""A DLedger group of three, ours against the original's: sends, an empty follower that catches up, kills of the leader.
+"""Benchmark of a three-member DLedger group, SaturnMQ against Apache: sends, catch-up of an empty follower, kills of the leader.
 
     python bench/ledger.py [--quick] [--write] [--rounds N] [--seconds S] [--gib N] [--kills N] [--only sends,catch-up,kills]
 
-Both groups stand on this machine and are measured in turns, with the original's Java client. Source: spec 07, G08, CHA-07.
+Both groups run on this machine and are measured alternately, with Apache's Java client.
+
+Requirements: G08, CHA-07.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from measure import BINARY, JSON, Bench, Cluster, Plan, Results, Workload, load_
 
 GIB = 1 << 30
 MIB = 1 << 20
-RECORD_OVERHEAD_BYTES = 300  # of a message of the load generator: entry header, record, properties
+RECORD_OVERHEAD_BYTES = 300  # per message of the load generator: entry header, record, properties
 PARTS = ("sends", "catch-up", "kills")
 FAST = {"dledger.profile": "fast"}
 PEERS = ("saturnmq", "saturnmq+sync", "apache")
@@ -41,7 +43,7 @@ PEERS = ("saturnmq", "saturnmq+sync", "apache")
 
 @dataclass(frozen=True)
 class LedgerWorkload(Workload):
-    """Sends to a group; batch_push is its members' setting."""
+    """Sends to a group; batch_push: the members' setting enableBatchPush."""
 
     batch_push: bool = False
 
@@ -51,7 +53,7 @@ class LedgerWorkload(Workload):
 
 
 class LedgerBench(Bench):
-    """The sends of bench/run.py against groups."""
+    """The sends of bench/run.py, against groups."""
 
     def start(self, server: str, folder: Path) -> Cluster:
         make, _, flush = server.partition("+")
@@ -59,11 +61,11 @@ class LedgerBench(Bench):
         return LedgerGroup(make, folder, settings=settings).start()  # type: ignore[return-value]
 
     def _measure_starts(self, say: Callable[[str], None]) -> None:
-        """Not of interest here."""
+        """Skip the measurement of start-up, which this benchmark does not report."""
 
 
 def sends(plan: Plan, servers: list[str], console: Console, threads: list[int]) -> Results:
-    """Rates, CPU and latency: with JSON and binary headers, and with batch push."""
+    """Measure rates, CPU and latency: with JSON and binary headers, and with batch push."""
     out = Results(servers)
     for batch_push, header in ((False, JSON), (False, BINARY), (True, JSON)):
         workloads = tuple(LedgerWorkload("sync", count, 1024, header, batch_push=batch_push) for count in threads)
@@ -74,12 +76,12 @@ def sends(plan: Plan, servers: list[str], console: Console, threads: list[int]) 
     return out
 
 
-# ---- an empty follower
+# ---- catch-up of an empty follower
 
 
 @dataclass(frozen=True)
 class CatchUp:
-    """How an empty member came level. cpu_s: of all members meanwhile."""
+    """Catch-up of an empty member. cpu_s: CPU seconds of all members meanwhile."""
 
     log_bytes: int
     seconds: float
@@ -87,7 +89,7 @@ class CatchUp:
 
 
 def ask(load: ServerProcess, words: str, timeout_s: float) -> dict[str, Any]:
-    """One command of the load generator. Raises RuntimeError with its words."""
+    """Run one command of the load generator. Raises RuntimeError with its error."""
     before = load.say(words)
     answer: dict[str, Any] = json.loads(load.wait_for_line("^RESULT (.*)", timeout_s, after=before).group(1))
     if "error" in answer:
@@ -96,7 +98,7 @@ def ask(load: ServerProcess, words: str, timeout_s: float) -> dict[str, Any]:
 
 
 def catch_up(make: str, size_bytes: int, console: Console) -> CatchUp:
-    """Two members take size_bytes, then the third one starts with an empty folder."""
+    """Fill two members with size_bytes, then start the third one with an empty folder."""
     with tempfile.TemporaryDirectory(prefix="saturnmq-bench-") as folder:
         group = LedgerGroup(make, Path(folder), settings={"enableBatchPush": "true"})
         load = load_generator(Path(folder) / "load")
@@ -140,7 +142,7 @@ class Kills:
 
 
 def kills(counts: dict[str, int], console: Console) -> Kills:
-    """counts: kind of group -> how many kills."""
+    """Measure kills of leaders. counts: kind of group -> number of kills."""
     out, kinds = (
         Kills(),
         {"SaturnMQ, fast profile": ("saturnmq", FAST), "SaturnMQ, the original's timers": ("saturnmq", {})},
@@ -155,7 +157,7 @@ def kills(counts: dict[str, int], console: Console) -> Kills:
 
 
 def killed(make: str, settings: dict[str, str], count: int, advance: Callable[[], None]) -> list[float]:
-    """The leader is killed and comes back, again and again. Raises RuntimeError when sends do not go on."""
+    """Kill and restart the leader `count` times. Raises RuntimeError when sends do not resume."""
     with tempfile.TemporaryDirectory(prefix="saturnmq-bench-") as folder:
         group = LedgerGroup(make, Path(folder), settings=settings)
         load = load_generator(Path(folder) / "load")
@@ -181,11 +183,11 @@ def killed(make: str, settings: dict[str, str], count: int, advance: Callable[[]
             group.stop()
 
 
-# ---- what was found
+# ---- output
 
 
 def catch_up_rows(found: list[tuple[str, CatchUp]]) -> list[tuple[str, ...]]:
-    """Make, seconds, MiB/s, CPU seconds per GiB."""
+    """Return rows of make, seconds, MiB/s, CPU seconds per GiB."""
     return [
         (
             report.TITLES[make],
@@ -198,7 +200,7 @@ def catch_up_rows(found: list[tuple[str, CatchUp]]) -> list[tuple[str, ...]]:
 
 
 def kill_rows(found: Kills) -> list[tuple[str, ...]]:
-    """Kind, kills, and the smallest, median, 95th percentile and largest gap, seconds."""
+    """Return rows of kind, kills, and the smallest, median, 95th percentile and largest gap in seconds."""
     rows = []
     for kind, seconds in found.seconds.items():
         ordered = sorted(seconds)
@@ -241,7 +243,7 @@ CHAPTERS = ("Sends", "An empty follower", "Kills of the leader")
 
 
 def markdown(parts: list[Part], facts: list[str], before: str = "") -> str:
-    """docs/benchmarks-ledger.md. before: the page as it was, whose chapters stay where nothing was measured anew."""
+    """Return docs/benchmarks-ledger.md. before: the previous page; chapters that were not measured again are taken from it."""
     kept = {chapter.partition("\n")[0]: chapter for chapter in before.split("\n## ")[1:]}
     kept = {title: f"## {chapter.rstrip()}" for title, chapter in kept.items() if title in CHAPTERS}
     stamp = "; ".join(facts[:1] + facts[2:3])
@@ -273,7 +275,7 @@ _HOW_TO_READ = f"""
 
 
 def sends_part(args: argparse.Namespace, console: Console) -> tuple[Part, int]:
-    """The rows, and how many of them failed."""
+    """Return the chapter on sends, and how many of its rows failed."""
     rounds = args.rounds or (1 if args.quick else 3)
     plan = Plan((), rounds, args.seconds or (2.0 if args.quick else 4.0), 3.0 if args.quick else 8.0, 0, args.quick)
     results = sends(plan, args.peers.split(","), console, [int(count) for count in args.threads.split(",")])

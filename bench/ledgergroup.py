@@ -1,4 +1,4 @@
-"""Three brokers in one DLedger group, ours or the original's, with a NameServer: started, looked at, killed, started again."""
+"""Three brokers in one DLedger group, of SaturnMQ or Apache, with a name server: start, observe, kill and restart them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MASTER_ID: Final = 0
 
 
 class LedgerGroup:
-    """A group by make ("saturnmq" or "apache"). settings: the brokers' own properties besides those of the group."""
+    """A group by make ("saturnmq" or "apache"). settings: broker properties in addition to those of the group."""
 
     def __init__(self, make: str, folder: Path, *, settings: Mapping[str, str] | None = None, members: int = 3) -> None:
         self.make = make
@@ -53,7 +53,7 @@ class LedgerGroup:
 
     @property
     def processes(self) -> list[ServerProcess]:
-        """Everything that runs now."""
+        """All running processes."""
         return [*([self.namesrv] if self.namesrv is not None else []), *self.brokers.values()]
 
     def address(self, name: str) -> str:
@@ -62,7 +62,7 @@ class LedgerGroup:
     # ---- start, stop
 
     def start(self, names: list[str] | None = None) -> LedgerGroup:
-        """Start the NameServer and these members, all without names; returns itself once one of them is the master."""
+        """Start the name server and these members, by default all; return the group once one of them is master."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             if self.make == "apache":
@@ -78,7 +78,7 @@ class LedgerGroup:
         return self
 
     def start_member(self, name: str) -> ServerProcess:
-        """Start a member (again) on its store; returns when it listens."""
+        """Start or restart a member on its store; return when it listens."""
         settings = {**self._settings, "dLegerSelfId": name}
         folder, port = self.folder / name, self.ports[name]
         if self.make == "apache":
@@ -92,7 +92,7 @@ class LedgerGroup:
         return process
 
     def kill(self, name: str) -> None:
-        """SIGKILL."""
+        """Kill a member with SIGKILL."""
         process = self.brokers.pop(name)
         process.process.kill()
         process.stop()
@@ -103,15 +103,15 @@ class LedgerGroup:
         self.brokers.clear()
         self.namesrv = None
 
-    # ---- look
+    # ---- observe
 
     def leader(self) -> str | None:
-        """The member that the NameServer names as master now; None: none of those that run."""
+        """Return the running member that the name server reports as master; None if there is none."""
         address = self._route().get(MASTER_ID)
         return next((name for name in self.brokers if self.address(name) == address), None)
 
     def until_served(self, count: int = 0) -> str:
-        """Wait until the NameServer knows a master, and as many brokers; returns the master. Raises RuntimeError."""
+        """Wait until the name server knows a master and `count` brokers; return the master. Raises RuntimeError."""
         deadline = time.monotonic() + READY_SECONDS
         while time.monotonic() < deadline:
             leader = self.leader()
@@ -121,12 +121,12 @@ class LedgerGroup:
         raise RuntimeError(f"{self.make}: no master within {READY_SECONDS:.0f} s, the NameServer knows {self._route()}")
 
     def end(self, name: str) -> int:
-        """Bytes of the log that the member knows to be committed; -1: it does not answer."""
+        """Return the committed log length in bytes as the member reports it; -1 if it does not answer."""
         answer = _call(self.address(name), Command(RequestCode.GET_BROKER_RUNTIME_INFO))
         return int(KVTable.decode(answer.body).table["commitLogMaxOffset"]) if answer is not None else -1
 
     def until_level(self) -> float:
-        """Wait until all members have committed as much; returns the seconds that took. Raises RuntimeError."""
+        """Wait until all members have committed the same length; return the seconds that took. Raises RuntimeError."""
         began = time.monotonic()
         while time.monotonic() < began + 20 * READY_SECONDS:
             ends = {self.end(name) for name in self.brokers}
@@ -145,7 +145,7 @@ class LedgerGroup:
 
 
 def _call(address: str, command: Command) -> Command | None:
-    """The answer of a server; None where there is none, or a refusal."""
+    """Return a server's response; None if there is none, or an error response."""
 
     async def ask() -> Command:
         client = RemotingClient(settings=NetSettings())

@@ -1,4 +1,4 @@
-"""Runs a plan: starts the servers and one warm load generator, measures row by row, round by round, server by server."""
+"""Runs a plan: starts the servers and one warm load generator, and measures row by row, round by round, server by server."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ Cluster = ApacheCluster | SaturnCluster
 APACHE_HEAP_MB = 1024
 IDLE_SETTLE_S = 5.0
 START_ROUNDS = 3
-JSON, BINARY = HEADERS = ("JSON", "ROCKETMQ")  # rocketmq.serialize.type of the client; JSON is its default
+JSON, BINARY = HEADERS = ("JSON", "ROCKETMQ")  # the client's rocketmq.serialize.type; JSON is its default
 
 
 def may_run(name: str, console: Console) -> bool:
-    """Whether what the original's servers and its load generator need is here; it is fetched and compiled then, and a SIGTERM
-    stops the servers on the way out. Else the reason is said: `name` was skipped."""
+    """Whether the Java parts (Apache's servers and the load generator) can run here; fetches and compiles them if so.
+
+    SIGTERM then stops the servers before exit. If not, prints that `name` was skipped, with the reason.
+    """
     reason = javatools.why_not()
     if reason:
         console.print(f"{name} was {reason}")
@@ -40,7 +42,7 @@ def may_run(name: str, console: Console) -> bool:
 
 
 def header_suffix(header: str) -> str:
-    """What a row's name says of the serialization of headers; nothing of JSON, the client's default."""
+    """Return what a row's name says about header serialization; nothing for JSON, the client's default."""
     return "" if header == JSON else ", binary header"
 
 
@@ -77,7 +79,7 @@ class Plan:
 
     @classmethod
     def of(cls, *, quick: bool, rounds: int | None, seconds: float | None, only: str) -> Plan:
-        """The full plan, or the quick one; `only` keeps rows whose name contains the word."""
+        """Return the full plan, or the quick one; `only` keeps rows whose name contains the word."""
         modes, threads = ("sync", "async", "oneway", "batch"), (1, 16, 64)
         if quick:
             rows = [Workload(mode, 16, 1024) for mode in modes] + [Workload("drain", 1, 1024)]
@@ -104,7 +106,7 @@ class Sample:
     seconds: float
     cpu_s: float  # of the server's processes
     load_cpu_s: float  # of the load generator
-    others_cpu_s: float  # everything else on the machine
+    others_cpu_s: float  # all other processes of the machine
     p99_ms: float
     failed: int
     lost: int
@@ -129,14 +131,14 @@ class Row:
     failures: dict[str, str] = field(default_factory=dict)
 
     def median(self, server: str, value: Callable[[Sample], float]) -> float | None:
-        """Median over the rounds; None when there is none."""
+        """Return the median over the rounds; None when there are none."""
         found = [value(sample) for sample in self.samples.get(server, [])]
         return statistics.median(found) if found else None
 
 
 @dataclass
 class Results:
-    """Everything measured."""
+    """All measurements."""
 
     servers: list[str]
     rows: list[Row] = field(default_factory=list)
@@ -145,7 +147,10 @@ class Results:
 
 
 def start(server: str, folder: Path, more_settings: Mapping[str, str] | None = None) -> Cluster:
-    """A fresh server by name. The store files have the original's full size; it flushes asynchronously, but NAME+sync."""
+    """Start a fresh server by name, with store files of Apache's full size.
+
+    It flushes asynchronously; NAME+sync flushes synchronously.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     name, _, flush = server.partition("+")
     settings = {"flushDiskType": "SYNC_FLUSH" if flush == "sync" else "ASYNC_FLUSH", **(more_settings or {})}
@@ -155,7 +160,7 @@ def start(server: str, folder: Path, more_settings: Mapping[str, str] | None = N
 
 
 def load_generator(folder: Path, header: str = JSON, *, heap_mb: int = 1024) -> ServerProcess:
-    """The load generator in a JVM of its own, ready; its client writes headers in this serialization."""
+    """Start a load generator in a JVM of its own; its client uses this header serialization. Returns when it is ready."""
     home = javatools.write_home(folder / header.lower())
     properties = {"rocketmq.serialize.type": header}
     command = javatools.java_command("interop.Load", home=home, heap_mb=heap_mb, properties=properties)
@@ -165,7 +170,7 @@ def load_generator(folder: Path, header: str = JSON, *, heap_mb: int = 1024) -> 
 
 
 def progress_bar(console: Console) -> Progress:
-    """What a run shows while it measures."""
+    """Return the progress display of a run."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description:48}"),
@@ -178,7 +183,7 @@ def progress_bar(console: Console) -> Progress:
 
 
 def machine_busy_s() -> float:
-    """CPU seconds that all processors together were busy since boot."""
+    """Return the CPU seconds that all processors together were busy since boot."""
     ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return (sum(ticks) - ticks[3] - ticks[4]) / 100.0
 
@@ -204,7 +209,7 @@ class Bench:
         self._groups = 0
 
     def run(self) -> Results:
-        """All measurements; shows progress."""
+        """Run all measurements; show progress."""
         progress = progress_bar(self.console)
         try:
             with progress:
@@ -221,7 +226,7 @@ class Bench:
         return self.results
 
     def start(self, server: str, folder: Path) -> Cluster:
-        """A fresh server by name; where groups are measured, another method stands here."""
+        """Start a fresh server by name; overridden where groups are measured."""
         return start(server, folder, self.settings)
 
     def _measure_starts(self, say: Callable[[str], None]) -> None:
@@ -246,11 +251,11 @@ class Bench:
             self._loads[header] = load_generator(self.folder / "load", header)
 
     def headers(self) -> list[str]:
-        """The serializations that are measured."""
+        """Return the header serializations that are measured."""
         return sorted({row.header for row in self.plan.workloads}, key=HEADERS.index)
 
     def load_cpu_s(self) -> float:
-        """CPU seconds that the load generators have used."""
+        """Return the CPU seconds that the load generators have used."""
         return sum(load.cpu_s() for load in self._loads.values())
 
     def _close(self) -> None:
@@ -260,7 +265,7 @@ class Bench:
             cluster.stop()
 
     def _warm(self, say: Callable[[str], None]) -> None:
-        """Both JVMs compile their hot code before anything counts."""
+        """Run every mode until both JVMs have compiled their hot code."""
         modes = sorted({row.mode for row in self.plan.workloads} - {"drain"}) or ["batch"]
         for server in self.results.servers:
             for mode in modes:
@@ -310,12 +315,12 @@ class Bench:
         return row
 
     def _order(self) -> Iterator[str]:
-        """A, B, then B, A, ... so that neither always runs in the other's wake."""
+        """Yield A, B, then B, A, ... so that neither server always runs after the other."""
         for number in range(self.plan.rounds):
             yield from self.results.servers if number % 2 == 0 else reversed(self.results.servers)
 
     def _fill(self, server: str, workload: Workload) -> int:
-        """Write a backlog; returns how many messages."""
+        """Write a backlog; return its number of messages."""
         topic = _drain_topic(workload)
         count = 0
         while count < self.plan.backlog:

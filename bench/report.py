@@ -1,4 +1,4 @@
-"""Says what was measured: a table for the eye, Markdown for the docs, JSON for programs."""
+"""Output of measurements: a terminal table, Markdown for the docs, JSON for programs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ TITLES = {
 
 
 def thousands(value: float) -> str:
-    """A rate, short."""
+    """Format a rate in thousands."""
     return f"{value / 1000:.1f}k" if value < 100_000 else f"{value / 1000:.0f}k"
 
 
 def _rate(row: Row, server: str) -> str:
-    """Median, with the smallest and largest round in brackets."""
+    """Return the median, with the smallest and largest round in brackets."""
     rates = [sample.rate for sample in row.samples.get(server, [])]
     if not rates:
         return "failed"
@@ -48,7 +48,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 def ratio(ours: float | None, theirs: float | None) -> str:
-    """Ours : theirs; a dash where one is missing."""
+    """Return ours : theirs; a dash where one is missing."""
     return f"{ours / theirs:.2f}" if ours and theirs else "-"
 
 
@@ -82,21 +82,21 @@ def _extra_rows(results: Results) -> Iterator[list[str]]:
 
 
 def columns(servers: list[str]) -> list[str]:
-    """Heads of the table."""
+    """Return the column heads of the table."""
     names = [TITLES.get(server, server) for server in servers]
     return ["workload", *(f"{name}, msg/s" for name in names), "ratio", "CPU s/M", "p99 ms", "failed or lost"]
 
 
 def rows(results: Results) -> list[tuple[str, ...]]:
-    """The cells of each row."""
+    """Return the cells of each row."""
     return [tuple(_cells(row, results.servers)) for row in results.rows]
 
 
 def table(results: Results) -> Table:
-    """The table for a terminal."""
+    """Return the table for a terminal."""
     order = " / ".join(TITLES.get(server, server) for server in results.servers)
     out = Table(title=f"the same Java load: median (smallest-largest round); pairs are {order}")
-    rates = range(1, len(results.servers) + 1)  # the only ones that may wrap in a narrow terminal
+    rates = range(1, len(results.servers) + 1)  # the only columns that may wrap in a narrow terminal
     for number, column in enumerate(columns(results.servers)):
         out.add_column(column, justify="left" if number == 0 else "right", no_wrap=number not in rates)
     for row in results.rows:
@@ -119,7 +119,7 @@ def _commit() -> str:
 
 
 def machine(heap_mb: int = APACHE_HEAP_MB) -> list[str]:
-    """Facts that a figure is worth nothing without. heap_mb: of each broker of the original."""
+    """Return the facts needed to interpret the figures. heap_mb: heap of each Apache broker."""
     said = subprocess.run(
         [sys.executable, "-m", "saturnmq.cli", "--version"], capture_output=True, text=True, check=False
     )
@@ -135,12 +135,12 @@ def machine(heap_mb: int = APACHE_HEAP_MB) -> list[str]:
 
 
 def as_json(results: Results, facts: list[str]) -> str:
-    """Every sample."""
+    """Return every sample."""
     return json.dumps({"facts": facts, **dataclasses.asdict(results)}, indent=1)
 
 
 def _others(results: Results) -> float:
-    """The largest share of the machine that neither server nor load generator used, over all samples."""
+    """Return the largest CPU share used by neither server nor load generator, over all samples."""
     shares = [
         sample.others_cpu_s / (sample.seconds * (os.cpu_count() or 1))
         for row in results.rows
@@ -152,7 +152,7 @@ def _others(results: Results) -> float:
 
 
 def markdown(results: Results, facts: list[str], plan: Plan) -> str:
-    """docs/benchmarks.md."""
+    """Return docs/benchmarks.md."""
     names = columns(results.servers)
     lines = [
         "# Benchmarks",

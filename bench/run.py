@@ -2,8 +2,8 @@
 
     python bench/run.py [--quick] [--write] [--rounds N] [--seconds S] [--only WORDS]
 
-Both servers run side by side; each row is measured in rounds that alternate between them. A figure alone says little: read
-the ratio. The load generator (the original's Java client) shares the processors with the server under test.
+Both servers run side by side; each row is measured in rounds that alternate between them. A figure alone means little: compare the
+ratio. The load generator (Apache's Java client) shares the processors with the server under test.
 """
 
 from __future__ import annotations

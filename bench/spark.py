@@ -2,8 +2,10 @@
 
     python bench/spark.py [--quick] [--write] [--rounds N] [--rows N] [--only WORDS]
 
-A Kafka node and Spark's own connector for it come from Maven. Both brokers run side by side; every case is measured in rounds that
-take turns. Source: spec 06 section 9 (SPP).
+A Kafka node and Spark's own connector for it come from Maven. Both brokers run side by side; every case is measured in alternating
+rounds.
+
+Requirements: SPP-01..SPP-11.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPOSITORY / "tests" / "interop"), str(REPOSITORY / "bench")]
 
-import javatools  # noqa: E402 - the path above leads to it
+import javatools  # noqa: E402 - needs the path set above
 import pyspark  # noqa: E402
 from apache import ApacheCluster  # noqa: E402
 from rich.console import Console  # noqa: E402
@@ -52,7 +54,7 @@ def options() -> argparse.Namespace:
 
 
 def facts(plan: spark_cases.Plan) -> list[str]:
-    """What the figures are worth nothing without."""
+    """Return the facts needed to interpret the figures."""
     return [
         *(fact for fact in report.machine() if not fact.startswith("Apache")),
         f"Spark: PySpark {pyspark.__version__}, local[{CORES}], 2 GB driver; Kafka: {kafkanode.versions()}, "
@@ -63,7 +65,7 @@ def facts(plan: spark_cases.Plan) -> list[str]:
 
 
 def measure(plan: spark_cases.Plan, console: Console) -> spark_report.Results:
-    """Everything; the servers end with it."""
+    """Run all cases; the servers are stopped at the end."""
     os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:CORES]))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="saturnmq-bench-spark-")))

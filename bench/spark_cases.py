@@ -1,6 +1,8 @@
-"""The cases of make bench-spark: what Spark does with SaturnMQ and with Kafka, both running, in turns.
+"""The cases of make bench-spark: what Spark does with SaturnMQ and with Kafka, both running, measured alternately.
 
-The same rows go to both sides by their sinks. One Spark session for all of it. Source: spec 06 section 9.
+The same rows go to both sides by their sinks. One Spark session runs all cases.
+
+Requirements: SPP-01..SPP-10.
 """
 
 from __future__ import annotations
@@ -32,13 +34,13 @@ from spark_report import KAFKA, OURS, SIDES, Results, Row, Sample
 KEYED = ("body", "tags", "keys")
 HITS_EVERY = 100  # one message in a hundred has tag hit
 FILES = 4
-SEND_TIMEOUT_MS = "30000"  # as long as Kafka's producer waits: a busy machine makes no doubles
+SEND_TIMEOUT_MS = "30000"  # as long as Kafka's producer waits, so that a busy machine causes no duplicates
 Run = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much and how often."""
+    """How much is measured and how often."""
 
     rows: int
     sizes: tuple[int, ...]
@@ -47,12 +49,12 @@ class Plan:
     only: tuple[str, ...]
 
     def wants(self, name: str) -> bool:
-        """Whether a case is asked for: its name contains one of the words, or there are none."""
+        """Whether a case is selected: its name contains one of the words, or there are none."""
         return not self.only or any(word in name for word in self.only)
 
     @classmethod
     def of(cls, *, quick: bool, rounds: int | None, rows: int | None, only: str) -> Plan:
-        """The full plan, or the quick one."""
+        """Return the full plan, or the quick one."""
         count = rows or (100_000 if quick else 1_000_000)
         words = tuple(word.strip() for word in only.split(",") if word.strip())
         return cls(count, (200,) if quick else (200, 1024), rounds or (1 if quick else 5), quick, words)
@@ -60,7 +62,7 @@ class Plan:
 
 @dataclass
 class Case:
-    """A row with what each side runs. count: how many rows came out of the last run, asked once per side after the warm-up."""
+    """A row with the run of each side. counts: the number of rows of the last run, called once per side after the warm-up."""
 
     row: Row
     runs: dict[str, Run]
@@ -69,14 +71,14 @@ class Case:
 
 
 class SparkTree:
-    """CPU seconds of this process and everything that it started, but the servers."""
+    """CPU seconds of this process and all its descendants except the servers."""
 
     def __init__(self, servers: list[ServerProcess]) -> None:
         self._servers = {server.pid for server in servers}
         self._me = psutil.Process()
 
     def cpu_s(self) -> float:
-        """So far; children that ended are in their parents' figures."""
+        """Return the CPU seconds so far; ended children are included in their parents' figures."""
         total = 0.0
         for process in [self._me, *self._me.children(recursive=True)]:
             if process.pid in self._servers:
@@ -85,13 +87,13 @@ class SparkTree:
                 times = process.cpu_times()
             except psutil.NoSuchProcess:
                 continue
-            # what this process waited for holds the servers' helpers too, but those ran before anything was measured
+            # the reaped children of this process include the servers' helpers, but those ended before the first measurement
             total += times.user + times.system + times.children_user + times.children_system
         return total
 
 
 def make_data(folder: Path, rows: int, body_bytes: int) -> Path:
-    """A Parquet folder: body, tags, keys, name (tag and key, as Kafka's key), part."""
+    """Write a Parquet folder with columns body, tags, keys, name (tag and key, as Kafka's key), part."""
     folder.mkdir(parents=True, exist_ok=True)
     chance = np.random.default_rng(497)
     for number in range(FILES):
@@ -109,7 +111,7 @@ def make_data(folder: Path, rows: int, body_bytes: int) -> Path:
 
 
 class SparkBench:
-    """Runs a plan. say: what is being done now."""
+    """Runs a plan. say: called with the current step."""
 
     def __init__(
         self,
@@ -134,7 +136,7 @@ class SparkBench:
         self._progress: dict[str, int] = {}
 
     def run(self) -> Results:
-        """Everything, row by row, round by round, side by side."""
+        """Run all cases, row by row, round by round, side by side."""
         for size in self.plan.sizes:
             data = make_data(self.folder / f"data-{size}", self.plan.rows, size)
             self._fill(size, data)
@@ -144,7 +146,7 @@ class SparkBench:
                     self._case(case)
         return self.results
 
-    # what is read and written ---------------------------------------------------------------------------------------
+    # reads and writes -----------------------------------------------------------------------------------------------
 
     def _fill(self, size: int, data: Path) -> None:
         for side in SIDES:
@@ -191,7 +193,7 @@ class SparkBench:
         return lambda: out.options(**given).mode("append").save()
 
     def _stream(self, side: str, topic: str, kind: str, per_batch: int = 0) -> Run:
-        """A query from the beginning to the end of a topic; per_batch: rows of a micro-batch, 0 for all at once."""
+        """Return a query from the beginning to the end of a topic; per_batch: rows of a micro-batch, 0 for no limit."""
 
         def run() -> None:
             place = self.folder / f"stream-{next(self._numbers)}"
@@ -264,7 +266,7 @@ class SparkBench:
     def _frames(
         self, spec: str, name: str, bar: float | None, frames: dict[str, DataFrame], *, count: bool = True
     ) -> Case:
-        """Frames written to nowhere."""
+        """Return a case that writes frames to the noop sink."""
         runs: dict[str, Run] = {
             side: frame.write.format("noop").mode("overwrite").save for side, frame in frames.items()
         }
@@ -297,12 +299,12 @@ class SparkBench:
         names = {
             OURS: "uniqKey",
             KAFKA: "key",
-        }  # each row has one of its own; at least once means that one may come twice
+        }  # unique per row, because at-least-once delivery may duplicate rows
         counts = {s: lambda name=s: self._read(name, topic).select(names[name]).distinct().count() for s in SIDES}
         return Case(Row(spec, name, bar), runs, counts, self.plan.rows)
 
     def _by_time(self, topic: str) -> Case:
-        """One part in a hundred of the time in which the topic was filled."""
+        """Return a case that reads one hundredth of the time in which the topic was filled."""
         frames = {}
         for side, column, start, end in (
             (OURS, "storeTimestamp", "startingTimestamp", "endingTimestamp"),
@@ -326,7 +328,7 @@ class SparkBench:
         return self._frames("SPP-10", "one key", None, frames)
 
     def _shown(self, topic: str, data: Path) -> Iterator[Case]:
-        """What Kafka's connector has no counterpart for."""
+        """Yield cases without a counterpart in Kafka's connector."""
         part = self.folder / "data-transactions"
         rows = self.plan.rows // 20
         make_data(part, rows, self.plan.sizes[0])
@@ -352,7 +354,7 @@ class SparkBench:
                 case.runs[side]()  # warm
                 if side in case.counts:
                     case.row.results[side] = [int(case.counts[side]())]
-            except Exception as error:  # a row that fails is shown as such, the others are measured
+            except Exception as error:  # a failed row is shown as such, and the others are measured
                 case.row.failures[side] = str(error).strip().splitlines()[0][:300]
                 del case.runs[side]
         for number in range(self.plan.rounds):
@@ -374,7 +376,7 @@ class SparkBench:
 
 
 def make_session(connector: list[Path], work: Path, **conf: str) -> Any:
-    """The one Spark of both sides; its workers find what is beside this file."""
+    """Return the Spark session of both sides; its workers can import the modules beside this file."""
     from saturnmq.spark import session
 
     here = str(Path(__file__).resolve().parent)

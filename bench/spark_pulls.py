@@ -1,4 +1,7 @@
-"""How fast our broker answers pulls on loopback: a reader that looks at lengths only. Source: SPP-11."""
+"""Pull throughput of SaturnMQ's broker on loopback, with a reader that parses only frame lengths.
+
+Requirements: SPP-11.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,13 @@ from saturnmq.spark.options import SourceOptions, parse_options
 from saturnmq.spark.planning import batch_ranges
 from saturnmq.spark.ranges import QueueRange
 
-COUNT = 512  # of an answer; so that not the bytes end it, which would make its length hard to foretell
+COUNT = 512  # messages per response; small enough that the byte limit is not reached, which would make the count unpredictable
 DEPTH = 4
 _LENGTH = struct.Struct(">i")
 
 
 class _Reader(threading.Thread):
-    """One queue on a connection of its own, DEPTH requests ahead."""
+    """Reads one queue on a connection of its own, with DEPTH requests in flight."""
 
     def __init__(self, address: str, piece: QueueRange) -> None:
         super().__init__(daemon=True)
@@ -77,7 +80,7 @@ class _Reader(threading.Thread):
             at += got
 
     def _read(self) -> None:
-        """The first answer says how many messages come at once; queue offsets are dense."""
+        """Read the queue. The first response shows how many messages come at once; queue offsets are dense."""
         begin, end = self._piece.begin, self._piece.end
         self._ask(begin)
         frame = bytes(self._answer())
@@ -98,7 +101,7 @@ class _Reader(threading.Thread):
 
 
 def _once(address: str, pieces: Sequence[QueueRange]) -> float:
-    """MB/s of all queues at once."""
+    """Return MB/s of all queues read concurrently."""
     readers = [_Reader(address, piece) for piece in pieces]
     begin = time.perf_counter()
     for reader in readers:
@@ -113,7 +116,7 @@ def _once(address: str, pieces: Sequence[QueueRange]) -> float:
 
 
 def rates(saturn: SaturnCluster, topic: str, *, rounds: int) -> float:
-    """Median MB/s over the rounds."""
+    """Return the median MB/s over the rounds."""
     options: SourceOptions = parse_options({"nameserver": saturn.name_servers, "topic": topic}, streaming=False)
     with linked(options):
         pieces = batch_ranges(options)

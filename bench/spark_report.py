@@ -1,4 +1,4 @@
-"""What make bench-spark says: cases, samples, ratios, a table for the eye, Markdown for the docs. No Spark needed."""
+"""Results of make bench-spark: cases, samples, ratios, a terminal table, Markdown for the docs. Does not import Spark."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ COLUMNS = ("case", "SaturnMQ, rows/s", "Kafka, rows/s", "ratio", "bar", "Spark C
 
 @dataclass(frozen=True)
 class Sample:
-    """One run of one side. rows: what it was given to read or write."""
+    """One run of one side. rows: the number of rows it had to read or write."""
 
     rows: int
     seconds: float
     spark_cpu_s: float  # driver, JVM, planners and workers
     broker_cpu_s: float
-    others_cpu_s: float  # everything else on the machine
+    others_cpu_s: float  # all other processes of the machine
 
     @property
     def rate(self) -> float:
@@ -40,53 +40,56 @@ class Sample:
 
 @dataclass
 class Row:
-    """One case. bar: what ours / Kafka must be, None without one. against: the case whose Kafka runs this one is compared with."""
+    """One case.
+
+    bar: the required ratio ours / Kafka, None for none. against: name of the case whose Kafka runs are the reference.
+    """
 
     spec: str
     name: str
     bar: float | None = None
     against: str = ""
     samples: dict[str, list[Sample]] = field(default_factory=dict)
-    results: dict[str, list[int]] = field(default_factory=dict)  # rows that came out, by side
+    results: dict[str, list[int]] = field(default_factory=dict)  # rows of the result, by side
     failures: dict[str, str] = field(default_factory=dict)
 
     def median(self, side: str, value: Callable[[Sample], float]) -> float | None:
-        """Median over the rounds; None when there is none."""
+        """Return the median over the rounds; None when there are none."""
         found = [value(sample) for sample in self.samples.get(side, [])]
         return statistics.median(found) if found else None
 
     def rates(self, side: str) -> list[float]:
-        """Rows per second of each round."""
+        """Return the rows per second of each round."""
         return [sample.rate for sample in self.samples.get(side, [])]
 
 
 @dataclass
 class Results:
-    """Everything measured. facts: what figures are worth nothing without; figures: single ones, by name, with their bar."""
+    """All measurements. facts: needed to interpret the figures; figures: single values by name, with their bar."""
 
     rows: list[Row] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)
     figures: list[tuple[str, str, float, str, float | None]] = field(default_factory=list)
 
     def kafka_row(self, row: Row) -> Row:
-        """The row with the Kafka runs that this one is compared with."""
+        """Return the row with the Kafka runs that this one is compared with."""
         return next((other for other in self.rows if row.against and other.name == row.against), row)
 
     def ratio(self, row: Row) -> float | None:
-        """Median rows/s of ours by those of Kafka; None where one is missing."""
+        """Return the median rows/s of ours divided by Kafka's; None where one is missing."""
         ours = row.median(OURS, lambda s: s.rate)
         theirs = self.kafka_row(row).median(KAFKA, lambda s: s.rate)
         return ours / theirs if ours and theirs else None
 
     def verdict(self, row: Row) -> str:
-        """The bar and whether it is met: `1.20 met`, `1.20 missed`, a dash without one."""
+        """Return the bar and whether it is met: `1.20 met`, `1.20 missed`, a dash without one."""
         if row.bar is None:
             return "-"
         found = self.ratio(row)
         return f"{row.bar:.1f} {'-' if found is None else 'met' if found >= row.bar else 'missed'}"
 
     def unequal(self) -> list[str]:
-        """Cases whose sides gave different numbers of rows, in words."""
+        """Return a line for each case whose sides returned different numbers of rows."""
         said = []
         for row in self.rows:
             counts = {side: set(found) for side, found in row.results.items()}
@@ -95,18 +98,18 @@ class Results:
         return said
 
     def others(self, processors: int) -> float:
-        """The largest share of the machine that neither Spark nor the broker used, over all samples."""
+        """Return the largest CPU share used by neither Spark nor the broker, over all samples."""
         samples = [s for row in self.rows for found in row.samples.values() for s in found]
         return max((s.others_cpu_s / (s.seconds * processors) for s in samples if s.seconds), default=0.0)
 
 
 def thousands(value: float) -> str:
-    """A rate, short."""
+    """Format a rate, in thousands from 1000 on."""
     return f"{value:.0f}" if value < 1000 else f"{value / 1000:.1f}k" if value < 100_000 else f"{value / 1000:.0f}k"
 
 
 def spread(rates: Sequence[float], failure: str = "") -> str:
-    """Median, with the smallest and largest round in brackets."""
+    """Return the median, with the smallest and largest round in brackets."""
     if not rates:
         return "failed" if failure else "-"
     text = thousands(statistics.median(rates))
@@ -118,7 +121,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 def cells(results: Results, row: Row) -> list[str]:
-    """One line of the table."""
+    """Return one line of the table."""
     theirs = results.kafka_row(row)
     pairs = [(row, OURS), (theirs, KAFKA)]
     spark = [found.median(side, lambda s: s.spark_cpu_s_per_million) for found, side in pairs]
@@ -135,7 +138,7 @@ def cells(results: Results, row: Row) -> list[str]:
 
 
 def table(results: Results) -> Table:
-    """The table for a terminal."""
+    """Return the table for a terminal."""
     out = Table(
         title="the same rows through the same Spark: median (smallest-largest round); pairs are SaturnMQ / Kafka"
     )
@@ -147,7 +150,7 @@ def table(results: Results) -> Table:
 
 
 def figure_lines(results: Results) -> list[str]:
-    """Single figures in words."""
+    """Return a line for each single figure."""
     lines = []
     for spec, name, value, unit, bar in results.figures:
         verdict = "" if bar is None else f", bar {bar:g} {unit}: {'met' if value >= bar else 'missed'}"
@@ -156,7 +159,7 @@ def figure_lines(results: Results) -> list[str]:
 
 
 def markdown(results: Results, notes: Iterable[str], processors: int) -> str:
-    """docs/benchmarks-spark.md."""
+    """Return docs/benchmarks-spark.md."""
     lines = [
         "# Benchmarks: Spark, against Kafka",
         "",
@@ -177,5 +180,5 @@ def markdown(results: Results, notes: Iterable[str], processors: int) -> str:
 
 
 def as_dict(results: Results) -> dict[str, object]:
-    """Every sample, for programs."""
+    """Return every sample, for programs."""
     return asdict(results)

@@ -1,4 +1,7 @@
-"""What the Python of both sides does with a batch; imported in Spark's workers. Source: SPP-04."""
+"""Functions that both sides run in Spark's Python workers on each batch.
+
+Requirements: SPP-04.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,17 @@ def _summed(batch: pa.RecordBatch, column: str) -> pa.RecordBatch:
 
 
 def bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows and bytes of one batch of ours; option mapArrow=spark_work:bodies."""
+    """Return row and byte counts of one SaturnMQ batch; option mapArrow=spark_work:bodies."""
     return _summed(batch, "body")
 
 
 def map_bodies(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same through mapInArrow."""
+    """The same as `bodies`, for mapInArrow."""
     for batch in batches:
         yield _summed(batch, "body")
 
 
 def map_values(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same for rows of Kafka."""
+    """The same for Kafka's rows."""
     for batch in batches:
         yield _summed(batch, "value")

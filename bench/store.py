@@ -1,9 +1,9 @@
-"""The store against the original's: what SYNC_FLUSH costs, and how long a broker takes to serve a large log again.
+"""Benchmark of the store against Apache's: the cost of SYNC_FLUSH, and the restart time with a large log.
 
     python bench/store.py [--quick] [--write] [--gib N] [--rounds N]
 
-A log is filled through our broker, which is then killed. Copies of that one store are started by both brokers in turns; the time
-is from the start of the process to its ready line. Source: spec 07, performance rows.
+A log is filled through SaturnMQ's broker, which is then killed. Both brokers are started alternately on copies of that store; the
+time runs from the start of the process to its ready line.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STANDARD = {"storeProfile": "standard"}
 
 @dataclass
 class Starts:
-    """Seconds to the ready line and resident bytes then, by what was started."""
+    """Seconds to the ready line and resident bytes at that time, by what was started."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
     rss_bytes: dict[str, list[int]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Starts:
 
 
 class LargeLog:
-    """Fills one store, kills its broker, and starts copies of it."""
+    """Fills one store, kills its broker, and starts brokers on copies of it."""
 
     def __init__(self, folder: Path, size_bytes: int, console: Console) -> None:
         self.folder = folder

