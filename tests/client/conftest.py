@@ -1,4 +1,4 @@
-"""A scripted cluster: NameServers and brokers that answer what a test says and remember what they were asked."""
+"""A scripted cluster: name servers and brokers that answer as a test prescribes and record every request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STORE_HOST = Host("127.0.0.1", 10911)
 
 
 class Server:
-    """One listener. `script` by request code beats the built-in answers; a list is used up one by one."""
+    """One listener. Answers scripted by request code take precedence over the built-in ones; a list is consumed one by one."""
 
     def __init__(self) -> None:
         self.requests: list[Command] = []
@@ -55,11 +55,11 @@ class Server:
         return command.reply()
 
     def of(self, code: int) -> list[Command]:
-        """Requests of one code so far."""
+        """Requests with this code so far."""
         return [command for command in self.requests if command.code == code]
 
     async def wait_for(self, code: int, count: int = 1, timeout: float = 30.0) -> list[Command]:
-        """Until so many requests of a code have arrived."""
+        """Wait until `count` requests with this code have arrived."""
         async with asyncio.timeout(timeout):
             while len(self.of(code)) < count:
                 self._arrived.clear()
@@ -87,7 +87,7 @@ class FakeNameServer(Server):
 
 
 class FakeBroker(Server):
-    """Stores what is sent in lists by (topic, queue id), answers pulls from them."""
+    """Stores sent messages in lists by (topic, queue id) and answers pulls from them."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -246,7 +246,7 @@ class FakeBroker(Server):
 
 
 class FakeCluster:
-    """NameServers and brokers by name; `name_servers` is what a Client wants."""
+    """Name servers and brokers by name; `name_servers` is the address list for a Client."""
 
     def __init__(self, name_servers: list[FakeNameServer], brokers: list[FakeBroker]) -> None:
         self.ns = name_servers
@@ -291,13 +291,13 @@ async def fake_cluster(brokers: int = 1, name_servers: int = 1) -> AsyncIterator
 
 @pytest.fixture
 def cluster() -> Callable[..., Any]:
-    """The maker of scripted clusters."""
+    """Factory of scripted clusters."""
     return fake_cluster
 
 
 @pytest.fixture
 def run() -> Callable[..., Any]:
-    """Runs a coroutine function to its end, at most 60 s; no task of it may be left."""
+    """Run a coroutine function to completion, at most 60 s."""
 
     def runner(work: Callable[[], Awaitable[Any]]) -> Any:
         async def bounded() -> Any:
