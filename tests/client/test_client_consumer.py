@@ -1,5 +1,5 @@
 # ruff: noqa: SIM117 - the cluster, the client and what is made from it are three steps
-"""The consumer against a scripted cluster: shares, pulls, settling, offsets."""
+"""The consumer against a scripted cluster: rebalance, pulls, settling, offsets, listeners."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def one_queue(c: Any, topic: str = "T") -> None:
 
 
 async def eventually(condition: Callable[[], Any], timeout: float = 30.0) -> None:
-    """Until the condition holds; the loop runs meanwhile."""
+    """Poll until the condition holds; the event loop runs in between."""
     async with asyncio.timeout(timeout):
         while not condition():
             await asyncio.sleep(0.001)  # poll, with the deadline above
@@ -52,7 +52,7 @@ async def eventually(condition: Callable[[], Any], timeout: float = 30.0) -> Non
 
 
 @pytest.mark.spec("API-15", "API-19", "CC-05", "BAT-07")
-def test_messages_arrive_in_queue_order_and_the_settled_head_is_committed(run: Run, cluster: Any) -> None:
+def test_messages_arrive_in_queue_order_and_settled_head_is_committed(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
@@ -77,7 +77,7 @@ def test_messages_arrive_in_queue_order_and_the_settled_head_is_committed(run: R
 
 
 @pytest.mark.spec("API-19")
-def test_settling_twice_alike_does_nothing_and_differently_raises(run: Run, cluster: Any) -> None:
+def test_settling_again_is_a_no_op_and_another_verdict_raises(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
@@ -100,7 +100,7 @@ def test_settling_twice_alike_does_nothing_and_differently_raises(run: Run, clus
 
 
 @pytest.mark.spec("API-07", "API-08")
-def test_message_shows_what_was_sent_and_is_frozen(run: Run, cluster: Any) -> None:
+def test_message_exposes_all_sent_fields_and_is_frozen(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
@@ -145,7 +145,7 @@ class Order:
 
 
 @pytest.mark.spec("API-08")
-def test_dataclasses_travel_as_json_and_what_does_not_fit_is_a_decode_error() -> None:
+def test_json_codec_round_trips_dataclasses_and_rejects_mismatches() -> None:
     codec = json_codec(Order)
     order = Order(1, 9.5, [Line("a", 2)])
     assert codec.decode(codec.encode(order)) == order
@@ -165,11 +165,11 @@ def test_dataclasses_travel_as_json_and_what_does_not_fit_is_a_decode_error() ->
 
 
 @pytest.mark.spec("PL-06", "PRC-05")
-def test_tags_are_compared_as_text_and_filtered_messages_are_passed(run: Run, cluster: Any) -> None:
+def test_tag_filter_compares_text_and_commits_filtered_messages(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
-            for name in ("AaAa", "BBBB", "", "AaAa", "BBBB"):  # AaAa and BBBB have one hash
+            for name in ("AaAa", "BBBB", "", "AaAa", "BBBB"):  # AaAa and BBBB have the same hash
                 c.broker.put("T", 0, name.encode() or b"-", f"TAGS\x01{name}" if name else "")
             async with client.consumer("g", start="first") as inbox:
                 await inbox.subscribe("T", tag("AaAa"))
@@ -183,7 +183,7 @@ def test_tags_are_compared_as_text_and_filtered_messages_are_passed(run: Run, cl
 
 
 @pytest.mark.spec("API-15")
-def test_recv_times_out_batches_gather_and_stop_ends_the_iteration(run: Run, cluster: Any) -> None:
+def test_recv_times_out_batches_collect_and_stop_ends_iteration(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
@@ -211,7 +211,7 @@ def test_recv_times_out_batches_gather_and_stop_ends_the_iteration(run: Run, clu
 
 
 @pytest.mark.spec("RTY-01", "API-21")
-def test_retry_and_reject_send_back_with_a_level(run: Run, cluster: Any) -> None:
+def test_retry_and_reject_send_back_with_a_delay_level(run: Run, cluster: Any) -> None:
     assert [level_for(timedelta(seconds=s)) for s in (0.5, 1, 2, 10, 31, 7200, 9999)] == [1, 1, 2, 3, 5, 18, 18]
 
     async def work() -> None:
@@ -243,7 +243,7 @@ def test_retry_and_reject_send_back_with_a_level(run: Run, cluster: Any) -> None
 
 
 @pytest.mark.spec("RTY-01", "API-21")
-def test_failed_send_back_sends_a_copy_and_a_reason_travels_with_the_dead_letter(run: Run, cluster: Any) -> None:
+def test_failed_send_back_sends_a_copy_that_carries_the_reason(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
@@ -276,7 +276,7 @@ def test_failed_send_back_sends_a_copy_and_a_reason_travels_with_the_dead_letter
 
 
 @pytest.mark.spec("API-19")
-def test_retry_that_fails_settles_nothing_and_can_be_repeated(run: Run, cluster: Any) -> None:
+def test_failed_retry_settles_nothing_and_can_be_repeated(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
@@ -343,7 +343,7 @@ def test_pulling_stops_at_prefetch_and_resumes_at_half(run: Run, cluster: Any) -
 
 
 @pytest.mark.spec("API-23", "PL-01")
-def test_bytes_of_all_queues_are_bounded(run: Run, cluster: Any) -> None:
+def test_prefetch_bytes_bounds_all_queues_together(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             for queue_id in range(4):
@@ -365,7 +365,7 @@ def test_bytes_of_all_queues_are_bounded(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("PL-01")
-def test_stuck_message_stops_its_queue_by_span(run: Run, cluster: Any) -> None:
+def test_stuck_message_stops_its_queue_at_the_span_limit(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
@@ -412,7 +412,7 @@ def test_pull_request_of_a_push_consumer(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("PL-07")
-def test_messages_that_do_not_match_are_committed_without_a_reader(run: Run, cluster: Any) -> None:
+def test_filtered_messages_are_committed_without_a_reader(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
@@ -430,14 +430,16 @@ def test_messages_that_do_not_match_are_committed_without_a_reader(run: Run, clu
 
 
 @pytest.mark.spec("PL-08")
-def test_offset_the_broker_does_not_have_is_corrected(run: Run, cluster: Any) -> None:
+def test_illegal_offset_is_corrected_from_the_broker_answer(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
             c.broker.offsets["g", "T", 0] = 99
             async with client.consumer("g") as inbox:
                 await inbox.subscribe("T")
-                await eventually(lambda: inbox.committed().get(MessageQueue("T", "b0", 0)) == 0)  # it may go back
+                await eventually(
+                    lambda: inbox.committed().get(MessageQueue("T", "b0", 0)) == 0
+                )  # the commit offset may decrease here
                 c.broker.put("T", 0, b"x")
                 assert (await inbox.recv(30)).value == b"x"
 
@@ -445,9 +447,7 @@ def test_offset_the_broker_does_not_have_is_corrected(run: Run, cluster: Any) ->
 
 
 @pytest.mark.spec("PL-09")
-def test_pull_errors_are_waited_out_and_a_lost_subscription_is_told_again(
-    run: Run, cluster: Any, monkeypatch: Any
-) -> None:
+def test_pull_errors_are_retried_and_lost_subscription_is_resent(run: Run, cluster: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("saturnmq.client.consumer.assignment.EXCEPTION_DELAY_S", 0.01)
 
     async def work() -> None:
@@ -469,7 +469,7 @@ def test_pull_errors_are_waited_out_and_a_lost_subscription_is_told_again(
 
 
 @pytest.mark.spec("API-26")
-def test_death_of_a_pull_loop_reaches_the_reader(run: Run, cluster: Any, monkeypatch: Any) -> None:
+def test_pull_loop_failure_raises_consumer_stopped_in_the_reader(run: Run, cluster: Any, monkeypatch: Any) -> None:
     def broken(self: Assignment, generation: Any, result: Any) -> None:
         raise ZeroDivisionError("bug")
 
@@ -491,11 +491,11 @@ def test_death_of_a_pull_loop_reaches_the_reader(run: Run, cluster: Any, monkeyp
     run(work)
 
 
-# shares
+# rebalance
 
 
 @pytest.mark.spec("RB-01", "RB-02", "RB-03", "RB-04", "CA-01")
-def test_members_share_the_queues_and_take_over(run: Run, cluster: Any) -> None:
+def test_members_divide_the_queues_and_take_over(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c:
             async with (
@@ -519,7 +519,7 @@ def test_members_share_the_queues_and_take_over(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("RB-03")
-def test_message_of_a_queue_that_moved_is_neither_handed_out_nor_committed(run: Run, cluster: Any) -> None:
+def test_reassigned_queue_hands_out_and_commits_nothing_more(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers, rebalance_ms=60_000) as client:
             one_queue(c)
@@ -534,7 +534,7 @@ def test_message_of_a_queue_that_moved_is_neither_handed_out_nor_committed(run: 
                 c.broker.script[34] = lambda command: command.reply()
                 inbox.wake_rebalance()
                 await eventually(lambda: not inbox.assigned)
-                await eventually(lambda: c.broker.offsets.get(("g", "T", 0)) == 1)  # stored when it was given up
+                await eventually(lambda: c.broker.offsets.get(("g", "T", 0)) == 1)  # stored on release
                 await second.ack()
                 with pytest.raises(TimeoutError):
                     await inbox.recv(0.05)
@@ -545,7 +545,7 @@ def test_message_of_a_queue_that_moved_is_neither_handed_out_nor_committed(run: 
 
 
 @pytest.mark.spec("RB-02", "RB-04")
-def test_without_members_or_offset_the_assignment_stays_as_it_is(run: Run, cluster: Any) -> None:
+def test_assignment_is_kept_without_member_list_route_or_offset(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers, rebalance_ms=60_000) as client:
             async with client.consumer("g") as inbox:
@@ -583,7 +583,9 @@ def test_without_members_or_offset_the_assignment_stays_as_it_is(run: Run, clust
         (datetime(2024, 1, 1, tzinfo=UTC), None, 1),
     ],
 )
-def test_start_offset(run: Run, cluster: Any, start: Any, stored: int | None, expected: int) -> None:
+def test_start_offset_is_the_stored_one_or_as_configured(
+    run: Run, cluster: Any, start: Any, stored: int | None, expected: int
+) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
@@ -604,7 +606,7 @@ def test_start_offset(run: Run, cluster: Any, start: Any, stored: int | None, ex
 
 
 @pytest.mark.spec("HB-01", "CA-11")
-def test_heartbeat_tells_all_brokers_the_subscriptions_before_the_first_pull(run: Run, cluster: Any) -> None:
+def test_heartbeat_announces_subscriptions_before_the_first_pull(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client:
             route = c.route("b0")
@@ -636,7 +638,7 @@ def test_heartbeat_tells_all_brokers_the_subscriptions_before_the_first_pull(run
 
 
 @pytest.mark.spec("API-15", "RB-03")
-def test_unsubscribe_gives_the_queues_up(run: Run, cluster: Any) -> None:
+def test_unsubscribe_releases_the_queues(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             c.add("U")
@@ -649,7 +651,7 @@ def test_unsubscribe_gives_the_queues_up(run: Run, cluster: Any) -> None:
                 await inbox.subscribe("T")
                 await eventually(lambda: len(inbox.assigned) == 8)
                 both = [inbox.unsubscribe("T"), asyncio.sleep(0)]
-                inbox.wake_rebalance()  # while the round that shares the queues again is under way
+                inbox.wake_rebalance()  # concurrently with a rebalance round
                 await asyncio.gather(*both)
                 await eventually(lambda: {queue.topic for queue in inbox.assigned} == {"U"})
                 topics = [
@@ -662,7 +664,7 @@ def test_unsubscribe_gives_the_queues_up(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("RB-01")
-def test_topic_that_appears_later_is_taken(run: Run, cluster: Any) -> None:
+def test_topic_created_after_subscribe_is_assigned(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             async with client.consumer("g", start="first") as inbox:
@@ -675,7 +677,7 @@ def test_topic_that_appears_later_is_taken(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("OF-03")
-def test_offsets_are_stored_oneway_on_the_timer_and_only_when_changed(run: Run, cluster: Any) -> None:
+def test_offset_timer_sends_oneway_and_only_changed_offsets(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers, persist_offsets_ms=20) as client:
             one_queue(c)
@@ -693,11 +695,11 @@ def test_offsets_are_stored_oneway_on_the_timer_and_only_when_changed(run: Run, 
     run(work)
 
 
-# requests of the broker
+# requests from the broker
 
 
 @pytest.mark.spec("RB-01")
-def test_notification_rebalances_at_once(run: Run, cluster: Any) -> None:
+def test_member_change_notification_rebalances_at_once(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers, rebalance_ms=60_000) as client:
             async with client.consumer("g") as inbox:
@@ -710,8 +712,8 @@ def test_notification_rebalances_at_once(run: Run, cluster: Any) -> None:
     run(work)
 
 
-@pytest.mark.spec("RB-03")  # and the client half of OF-06
-def test_reset_goes_on_at_the_new_offset_and_voids_what_was_pulled(run: Run, cluster: Any) -> None:
+@pytest.mark.spec("RB-03")  # and the client side of OF-06
+def test_offset_reset_continues_there_and_discards_pulled_messages(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
@@ -738,7 +740,7 @@ def test_reset_goes_on_at_the_new_offset_and_voids_what_was_pulled(run: Run, clu
 
 
 @pytest.mark.spec("API-16", "API-19", "API-08")
-def test_listener_settles_by_what_the_handler_returns(run: Run, cluster: Any) -> None:
+def test_listener_settles_by_the_handler_result(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
@@ -782,7 +784,7 @@ def test_listener_settles_by_what_the_handler_returns(run: Run, cluster: Any) ->
 
 
 @pytest.mark.spec("API-19")
-def test_handler_that_settles_its_message_itself_has_the_last_word(
+def test_verdict_given_by_the_handler_itself_overrides_its_result(
     run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
@@ -817,7 +819,7 @@ def test_handler_that_settles_its_message_itself_has_the_last_word(
 
 
 @pytest.mark.spec("API-16", "API-27")
-def test_sigterm_drains_handlers_stores_offsets_and_leaves(run: Run, cluster: Any) -> None:
+def test_sigterm_drains_handlers_stores_offsets_and_leaves_the_group(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
@@ -859,7 +861,7 @@ def test_sigterm_drains_handlers_stores_offsets_and_leaves(run: Run, cluster: An
 
 
 @pytest.mark.spec("API-27", "API-19")
-def test_handler_that_does_not_end_is_cancelled_and_its_message_comes_again(run: Run, cluster: Any) -> None:
+def test_second_signal_cancels_a_stuck_handler_without_settling(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
@@ -883,7 +885,7 @@ def test_handler_that_does_not_end_is_cancelled_and_its_message_comes_again(run:
             for _ in range(5):
                 await asyncio.sleep(0)
             assert not running.done()
-            signal.raise_signal(signal.SIGINT)  # the second one ends at once
+            signal.raise_signal(signal.SIGINT)  # the second signal ends draining at once
             await running
             assert cancelled.is_set() and not c.broker.sent_back and c.broker.offsets["g", "T", 0] == 0
             assert signal.getsignal(signal.SIGINT) is before
@@ -892,7 +894,7 @@ def test_handler_that_does_not_end_is_cancelled_and_its_message_comes_again(run:
 
 
 @pytest.mark.spec("API-27", "API-24")
-def test_run_cancelled_twice_cancels_the_handlers_and_leaves(run: Run, cluster: Any) -> None:
+def test_run_cancelled_twice_cancels_handlers_and_leaves_the_group(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
@@ -922,7 +924,7 @@ def test_run_cancelled_twice_cancels_the_handlers_and_leaves(run: Run, cluster: 
 
 
 @pytest.mark.spec("API-27", "API-19")
-def test_handler_that_outlasts_the_drain_timeout_is_cancelled_and_repeated(run: Run, cluster: Any) -> None:
+def test_drain_timeout_cancels_a_handler_and_its_message_is_redelivered(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
@@ -951,7 +953,7 @@ def test_handler_that_outlasts_the_drain_timeout_is_cancelled_and_repeated(run: 
     run(work)
 
 
-def test_settling_after_the_stop_is_logged(run: Run, cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_settling_after_stop_is_logged_and_ignored(run: Run, cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
@@ -968,7 +970,7 @@ def test_settling_after_the_stop_is_logged(run: Run, cluster: Any, caplog: pytes
 
 
 @pytest.mark.spec("API-04")
-def test_concurrent_starts_of_a_consumer_are_one(run: Run, cluster: Any) -> None:
+def test_concurrent_consumer_starts_and_stops_run_once(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             inbox = client.consumer("g")
@@ -986,7 +988,7 @@ def test_concurrent_starts_of_a_consumer_are_one(run: Run, cluster: Any) -> None
 
 
 @pytest.mark.spec("API-18")
-def test_lag_counts_what_is_behind_the_settled_head(run: Run, cluster: Any) -> None:
+def test_lag_counts_messages_behind_the_settled_head(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
@@ -1005,7 +1007,7 @@ def test_lag_counts_what_is_behind_the_settled_head(run: Run, cluster: Any) -> N
 
 
 @pytest.mark.spec("UX-07", "PL-05")
-def test_consumer_reads_from_the_slave_when_the_master_is_gone_from_the_route(run: Run, cluster: Any) -> None:
+def test_pull_reads_from_the_slave_when_the_route_has_no_master(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             c.add("T", TopicRouteData([QueueData("b0", 1, 1, 6)], [BrokerData("c", "b0", {1: c.broker.address})]))

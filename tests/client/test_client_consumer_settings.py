@@ -1,4 +1,4 @@
-"""Options of a consumer: defaults, allowed ranges, and what is refused before anything is sent."""
+"""Options of a consumer: defaults, allowed ranges, and what is rejected before any request is sent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_consumer_defaults() -> None:
 
 @pytest.mark.spec("CA-06")
 @pytest.mark.parametrize(("name", "least", "most"), LEAST_AND_MOST)
-def test_consumer_option_is_refused_outside_its_range(name: str, least: float, most: float) -> None:
+def test_consumer_option_outside_its_range_is_rejected(name: str, least: float, most: float) -> None:
     for inside in (least, most):
         consumer_settings("g", {name: inside}, None)
     for outside in (least - 1, most + 1, "many", None, True):
@@ -42,7 +42,7 @@ def test_consumer_option_is_refused_outside_its_range(name: str, least: float, m
 
 
 @pytest.mark.spec("CA-06")
-def test_consumer_start_is_last_first_or_an_aware_time() -> None:
+def test_consumer_start_is_last_first_or_an_aware_datetime() -> None:
     for start in ("last", "first", datetime(2024, 1, 1, tzinfo=UTC)):
         consumer_settings("g", {"start": start}, None)
     for start in ("20240101000000", "", None, datetime(2024, 1, 1)):
@@ -52,19 +52,19 @@ def test_consumer_start_is_last_first_or_an_aware_time() -> None:
 
 @pytest.mark.spec("CA-06")
 @pytest.mark.parametrize("group", ["", "  ", "a" * 256, "a b", "gr\u00fcn", "a\n", "DEFAULT_CONSUMER"])
-def test_consumer_group_name_is_checked_before_the_start(group: str) -> None:
+def test_consumer_group_name_is_validated_before_start(group: str) -> None:
     with pytest.raises(ConfigError, match="group"):
         Client(name_servers="h:1").consumer(group)
 
 
 @pytest.mark.spec("CA-06")
-def test_consumer_group_name_may_have_255_of_the_allowed_characters() -> None:
+def test_consumer_group_name_may_have_255_allowed_characters() -> None:
     for group in ("a" * 255, "%RETRY%x|y-Z_9"):
         assert Client(name_servers="h:1").consumer(group).group == group
 
 
 @pytest.mark.spec("CA-06", "CA-07")
-def test_listener_concurrency_is_1_to_1000_and_20_by_default() -> None:
+def test_listener_concurrency_is_1_to_1000_with_default_20() -> None:
     assert inspect.signature(Client.listener).parameters["concurrency"].default == 20
 
     async def handle(message: Any) -> None: ...

@@ -1,4 +1,4 @@
-"""Consumers: how they join, what they are told and asked, where they keep their place, what becomes of what they receive."""
+"""Consumers: joining a group, heartbeats, requests from brokers, manual assignment, flow control, settling, stored offsets."""
 # ruff: noqa: SIM117 - the cluster, the client and what is made from it are three steps
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ async def eventually(check: Callable[[], object], timeout: float = 30.0) -> None
 
 
 async def silence(inbox: Any, seconds: float = 0.1) -> None:
-    """Nothing comes within so many seconds."""
+    """Assert that no message arrives within this time."""
     with pytest.raises(TimeoutError):
         await inbox.recv(seconds)
 
@@ -85,15 +85,15 @@ def one_queue(c: Any, *topics: str) -> None:
 
 
 def holds_all(command: Command) -> Command:
-    """The answer of a broker whose locks nobody else has."""
+    """Grant every lock, as a broker without other lock holders does."""
     return command.reply(body=LockBatchResponse(LockBatchRequest.decode(command.body or b"").mq_set).encode())
 
 
-# joining
+# joining a group
 
 
 @pytest.mark.spec("CA-02", "API-15", "API-18")
-def test_everything_a_push_consumer_offers(run: Run) -> None:
+def test_push_consumer_api_works_end_to_end(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker(settings=BrokerSettings(property_filter_enable=True)) as server:
             async with Client.from_url(server.url) as client, client.producer("p") as out:
@@ -124,7 +124,7 @@ def test_everything_a_push_consumer_offers(run: Run) -> None:
                 await out.send("A", b"while paused", tag="y")
                 await silence(inbox)
                 inbox.resume()
-                readers = [asyncio.ensure_future(inbox.recv(30)) for _ in range(3)]  # as many at once as you like
+                readers = [asyncio.ensure_future(inbox.recv(30)) for _ in range(3)]  # any number of concurrent readers
                 done, others = await asyncio.wait(readers, return_when=asyncio.FIRST_COMPLETED)
                 assert done.pop().result().body == b"while paused"
                 for reader in others:
@@ -145,7 +145,7 @@ def test_everything_a_push_consumer_offers(run: Run) -> None:
 
 
 @pytest.mark.spec("CA-04", "CA-11", "HB-01")
-def test_start_asks_and_tells_in_this_order(run: Run, cluster: Any) -> None:
+def test_start_sends_its_requests_in_the_documented_order(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(brokers=2) as c:
             master, slave = c.brokers["b0"], c.brokers["b1"]
@@ -171,10 +171,10 @@ def test_start_asks_and_tells_in_this_order(run: Run, cluster: Any) -> None:
                 assert seen == [], "nothing is said before the start"
                 assert inbox.state.value == "CREATE_JUST"
                 await inbox.start()
-                await inbox.start()  # again does nothing (API-04)
+                await inbox.start()  # idempotent (API-04)
                 assert inbox.state.value == "RUNNING"
                 await master.wait_for(11, 3)
-                shared = next(step for step in seen if step.endswith(" 38"))  # any broker of the topic may say
+                shared = next(step for step in seen if step.endswith(" 38"))  # any broker of the topic may be asked
                 order = [
                     seen.index(step) for step in ("ns T", "master 46", "master 34 of the group", shared, "master 14")
                 ]
@@ -201,7 +201,7 @@ def test_start_asks_and_tells_in_this_order(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("CA-04", "FIL-03")
-def test_a_failed_start_leaves_nothing_and_can_be_tried_again(run: Run, cluster: Any) -> None:
+def test_failed_start_leaves_nothing_running_and_can_be_repeated(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c, "T", "%RETRY%g")
@@ -219,12 +219,12 @@ def test_a_failed_start_leaves_nothing_and_can_be_tried_again(run: Run, cluster:
 
 
 @pytest.mark.spec("FIL-03")
-def test_broker_too_old_to_check_a_filter_refuses_the_consumer(run: Run, cluster: Any) -> None:
+def test_start_fails_on_a_broker_too_old_to_check_sql_filters(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             c.broker.script[46] = lambda command: command.reply(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED, " request type 46 not supported"
-            )  # what a broker before 4.1.0 answers
+            )  # answer of a broker before 4.1.0
             inbox = client.consumer("g")
             await inbox.subscribe("T", sql("a = 1"))
             with pytest.raises(ResponseError) as refused:
@@ -239,7 +239,7 @@ def test_broker_too_old_to_check_a_filter_refuses_the_consumer(run: Run, cluster
 
 
 @pytest.mark.spec("CA-04", "API-04")
-def test_a_start_that_is_cancelled_takes_back_what_it_told(run: Run, cluster: Any) -> None:
+def test_cancelled_start_unregisters_the_group(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c, "T", "%RETRY%g")
@@ -264,7 +264,7 @@ def test_a_start_that_is_cancelled_takes_back_what_it_told(run: Run, cluster: An
 
 
 @pytest.mark.spec("CA-05", "API-06", "OF-02")
-def test_a_broadcast_consumer_finds_its_file_again_by_its_client_id(run: Run, cluster: Any, tmp_path: Path) -> None:
+def test_broadcast_consumer_reloads_its_offset_file_by_client_id(run: Run, cluster: Any, tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster() as c:
             one_queue(c)
@@ -301,7 +301,7 @@ def test_a_broadcast_consumer_finds_its_file_again_by_its_client_id(run: Run, cl
 
 
 @pytest.mark.spec("CA-03")
-def test_members_that_do_not_want_the_same_are_told(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_members_with_different_subscriptions_are_logged(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     def warned(word: str) -> list[str]:
         return [r.getMessage() for r in caplog.records if "differ" in r.message and word in r.getMessage()]
 
@@ -328,7 +328,7 @@ def test_members_that_do_not_want_the_same_are_told(run: Run, caplog: pytest.Log
             await second.subscribe("Own")
             await eventually(
                 lambda: "Own" in {queue.topic for queue in second.assigned}
-            )  # one of two: the other is lost
+            )  # half of the queues: the other half is assigned to the first member and not consumed
             rounds = second._rounds
             await eventually(lambda: second._rounds > rounds + 5)
             assert warned("topic=Own") == []
@@ -351,13 +351,13 @@ def wish(topic: str, expression: str, version: int, kind: str = "TAG") -> Subscr
         (wish("T", "*", 6), "me other", "newest=TAG *"),
         (wish("T", "a = 1", 6, "SQL92"), "me other", "newest=SQL92 a = 1"),
         (None, "me other", "newest=no such topic"),
-        (wish("T", " a ", 6), "me other", ""),  # the same in other words
-        (wish("T", "b", 5), "me other", ""),  # what we wanted before: ours is on its way
-        (wish("T", "b", 6), "me", ""),  # nobody else
-        (None, "other", ""),  # the broker has not heard of us yet
+        (wish("T", " a ", 6), "me other", ""),  # the same tags, formatted differently
+        (wish("T", "b", 5), "me other", ""),  # an older version: our heartbeat has not arrived yet
+        (wish("T", "b", 6), "me", ""),  # the only member
+        (None, "other", ""),  # not yet registered at the broker
     ],
 )
-def test_what_a_difference_is(
+def test_group_check_reports_only_real_differences(
     run: Run, cluster: Any, caplog: pytest.LogCaptureFixture, newest: Any, members: str, word: str
 ) -> None:
     async def work() -> None:
@@ -373,7 +373,7 @@ def test_what_a_difference_is(
             for _ in range(3):
                 await check.compare(c.broker.address, {"T": wish("T", "a", 5)})
             assert {command.ext["consumerGroup"] for command in c.broker.of(203)} == {"g"}
-            await check.compare("127.0.0.1:1", {"T": wish("T", "a", 5)})  # nobody there: that is all
+            await check.compare("127.0.0.1:1", {"T": wish("T", "a", 5)})  # unreachable broker: skipped
 
     run(work)
     told = [r.getMessage() for r in caplog.records if "differ" in r.getMessage()]
@@ -382,13 +382,13 @@ def test_what_a_difference_is(
 
 
 @pytest.mark.spec("CA-03", "PL-09")
-def test_a_broker_that_forgot_a_topic_is_asked_why_before_it_is_told_again(
+def test_lost_subscription_is_compared_before_it_is_announced_again(
     run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c, "T", "%RETRY%g")
-            c.broker.groups["g"].add("zzz")  # behind us: the only queue is ours
+            c.broker.groups["g"].add("zzz")  # sorts after this client, which gets the only queue
             async with client.consumer("g", start="first") as inbox:
                 await inbox.subscribe("T")
                 await eventually(lambda: len(c.broker._grown[("T", 0)]) == 1)
@@ -408,7 +408,7 @@ def test_a_broker_that_forgot_a_topic_is_asked_why_before_it_is_told_again(
 
 
 @pytest.mark.spec("CA-07", "API-16")
-def test_concurrency_is_what_was_asked_for_and_no_more(run: Run, cluster: Any) -> None:
+def test_listener_concurrency_is_exactly_as_configured(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
@@ -439,7 +439,7 @@ def test_concurrency_is_what_was_asked_for_and_no_more(run: Run, cluster: Any) -
 
 
 @pytest.mark.spec("CA-08", "API-18")
-def test_paused_it_pulls_nothing_and_shares_nothing_until_it_goes_on(run: Run, cluster: Any) -> None:
+def test_paused_consumer_neither_pulls_nor_rebalances_until_resumed(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
@@ -447,15 +447,15 @@ def test_paused_it_pulls_nothing_and_shares_nothing_until_it_goes_on(run: Run, c
             async with client.consumer("g", start="first") as inbox:
                 await inbox.subscribe("T")
                 await (await inbox.recv(30)).ack()
-                await eventually(lambda: len(c.broker._grown[("T", 0)]) == 1)  # the next pull is held
+                await eventually(lambda: len(c.broker._grown[("T", 0)]) == 1)  # the next pull is long-polling
                 inbox.pause()
                 assert inbox.paused == [ZERO]
-                c.broker.put("T", 0, b"pulled before")  # answers the pull that was under way
+                c.broker.put("T", 0, b"pulled before")  # answers the pull in progress
                 c.broker.put("T", 0, b"not pulled")
                 await silence(inbox)
                 pulls = len(c.broker.of(11))
                 for _ in range(2):
-                    asked, rounds = len(c.broker.of(38)), inbox._rounds  # the first time a round may be under way
+                    asked, rounds = len(c.broker.of(38)), inbox._rounds  # at first, a round may be in progress
                     c.broker.connections[-1].invoke_oneway(Command(40, ext={"consumerGroup": "g"}))
                     await eventually(lambda: inbox._rounds > rounds)  # noqa: B023
                 assert len(c.broker.of(38)) == asked, "the queues are not shared again"
@@ -469,7 +469,7 @@ def test_paused_it_pulls_nothing_and_shares_nothing_until_it_goes_on(run: Run, c
 
 
 @pytest.mark.spec("CA-10")
-def test_the_timers_are_the_originals(run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_timers_have_apache_delays_and_periods(run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     timers: dict[str, tuple[int, int]] = {}
     every = Core._every
 
@@ -514,11 +514,11 @@ def test_the_timers_are_the_originals(run: Run, cluster: Any, monkeypatch: pytes
     run(work)
 
 
-# queues of one's own
+# manual assignment
 
 
 @pytest.mark.spec("CA-12", "API-18")
-def test_assigned_queues_are_read_by_whoever_names_them(run: Run, cluster: Any) -> None:
+def test_manual_assignment_reads_queues_outside_of_the_group(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers, persist_offsets_ms=20) as client:
             for n in range(3):
@@ -571,7 +571,7 @@ def test_assigned_queues_are_read_by_whoever_names_them(run: Run, cluster: Any) 
 
 
 @pytest.mark.spec("CA-12")
-def test_who_reads_queues_by_hand_learns_when_a_topic_gets_others(run: Run, cluster: Any) -> None:
+def test_puller_watch_reports_changed_queues(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers, route_poll_ms=20, namespace="n") as client:
             c.add("n%T", c.route(read=1, write=1))
@@ -594,7 +594,7 @@ def test_who_reads_queues_by_hand_learns_when_a_topic_gets_others(run: Run, clus
 
 
 @pytest.mark.spec("CA-12", "API-31")
-def test_queues_are_watched_without_await() -> None:
+def test_sync_puller_watch_yields_queues() -> None:
     with SyncEmbeddedBroker() as server, saturnmq.sync.Client.from_url(server.url) as client:
         client.create_topic("T", queues=2)
         for queues in client.puller().watch("T"):
@@ -602,7 +602,7 @@ def test_queues_are_watched_without_await() -> None:
             break
 
 
-# what brokers ask
+# requests relayed by brokers
 
 
 def direct(body: bytes = b"x") -> Command:
@@ -619,7 +619,7 @@ async def asked_directly(c: Any, body: bytes = b"x") -> ConsumeMessageDirectlyRe
 
 
 @pytest.mark.spec("CA-15")
-def test_a_message_to_be_consumed_here_and_now_is_answered_with_what_became_of_it(run: Run, cluster: Any) -> None:
+def test_direct_consumption_answers_with_the_verdict(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c, "T", "%RETRY%g")
@@ -656,7 +656,7 @@ def test_a_message_to_be_consumed_here_and_now_is_answered_with_what_became_of_i
 
 
 @pytest.mark.spec("CA-15")
-def test_a_message_that_nobody_takes_in_time_is_not_handed_out_later(
+def test_direct_consumption_that_times_out_is_not_handed_out_later(
     run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert running_info.DIRECT_TIMEOUT_S == 9.5, "before the broker gives up after 10 s"
@@ -677,7 +677,7 @@ def test_a_message_that_nobody_takes_in_time_is_not_handed_out_later(
 
 
 @pytest.mark.spec("CA-15", "RT-09")
-def test_an_operator_sees_what_a_member_holds(run: Run, cluster: Any) -> None:
+def test_running_info_shows_the_state_of_a_member(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c, "T", "%RETRY%g")
@@ -723,7 +723,7 @@ def test_an_operator_sees_what_a_member_holds(run: Run, cluster: Any) -> None:
 
 @pytest.mark.spec("OF-06")
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_reset_moves_members_at_once_and_voids_what_they_held(run: Run, cluster: Any, ordered: bool) -> None:
+def test_offset_reset_moves_members_and_discards_open_messages(run: Run, cluster: Any, ordered: bool) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             c.broker.script[41] = holds_all
@@ -741,7 +741,7 @@ def test_a_reset_moves_members_at_once_and_voids_what_they_held(run: Run, cluste
                 table = {ZERO: 1, ONE: 0, MessageQueue("T", "b0", 9): 5}
                 ext = {"topic": "T", "group": "g", "timestamp": "0", "isForce": "true"}
                 c.broker.connections[-1].invoke_oneway(Command(220, ext=ext, body=ResetOffsetBody(table).encode()))
-                await eventually(lambda: c.broker.offsets.get(("g", "T", 0)) == 1)  # back, and stored at once
+                await eventually(lambda: c.broker.offsets.get(("g", "T", 0)) == 1)  # decreased, and stored at once
                 await held.ack()
                 assert inbox.committed()[ZERO] == 1, "what was held is void"
                 again = [await inbox.recv(30)]
@@ -754,7 +754,7 @@ def test_a_reset_moves_members_at_once_and_voids_what_they_held(run: Run, cluste
 
 
 @pytest.mark.spec("OF-06", "CA-15", "RT-09")
-def test_an_operator_moves_a_group_and_asks_its_member_through_the_broker(run: Run) -> None:
+def test_operator_requests_reach_a_member_through_the_broker(run: Run) -> None:
     async def asks(server: EmbeddedBroker, client: Client, code: RequestCode, **ext: str) -> Command:
         command = Command(code, ext={"group": "g", "consumerGroup": "g", "topic": "T", **ext})
         return await client._core.remote.call(server.broker_address, command, 5_000)
@@ -766,7 +766,7 @@ def test_an_operator_moves_a_group_and_asks_its_member_through_the_broker(run: R
             for n in range(4):
                 begun = time.time_ns() // 1_000_000
                 while time.time_ns() // 1_000_000 <= begun + 1:
-                    await asyncio.sleep(0)  # each message in a millisecond of its own
+                    await asyncio.sleep(0)  # one millisecond per message
                 receipts.append(await out.send("T", b"%d" % n))
             times = [(await client.view_message(one.offset_message_id)).stored_at for one in receipts]
             back_to = str(int(times[2].timestamp() * 1000))
@@ -805,7 +805,7 @@ def test_an_operator_moves_a_group_and_asks_its_member_through_the_broker(run: R
 
 
 @pytest.mark.spec("PL-02", "PL-01")
-def test_waiting_is_told_the_first_and_every_thousandth_time(
+def test_flow_control_logs_first_and_every_thousandth_wait(
     run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
@@ -834,7 +834,7 @@ def test_waiting_is_told_the_first_and_every_thousandth_time(
 
 
 @pytest.mark.spec("CC-01", "API-15")
-def test_what_one_pull_brings_is_handed_out_one_by_one_or_in_lists(run: Run, cluster: Any) -> None:
+def test_pulled_messages_are_handed_out_singly_or_in_batches(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
@@ -858,7 +858,7 @@ def test_what_one_pull_brings_is_handed_out_one_by_one_or_in_lists(run: Run, clu
 
 
 class Diary(ConsumeHook):
-    """What a hook was told."""
+    """Records the calls of a hook."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[Any, ...]] = []
@@ -877,7 +877,7 @@ class Broken(ConsumeHook):
 
 
 @pytest.mark.spec("CC-02", "API-19")
-def test_a_listener_sees_the_original_topic_and_hooks_see_how_it_ended(
+def test_listener_sees_original_topic_and_hooks_see_the_outcome(
     run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
@@ -919,7 +919,7 @@ def test_a_listener_sees_the_original_topic_and_hooks_see_how_it_ended(
 
 
 @pytest.mark.spec("CC-02", "RB-03")
-def test_of_a_queue_that_went_away_nothing_is_handed_out_and_nothing_counts(run: Run, cluster: Any) -> None:
+def test_unsubscribed_queue_ignores_messages_and_late_verdicts(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c, "T", "U", "%RETRY%g")
@@ -934,7 +934,7 @@ def test_of_a_queue_that_went_away_nothing_is_handed_out_and_nothing_counts(run:
                 await inbox.unsubscribe("T")
                 await silence(inbox, 0.05)
                 await held.ack()
-                await held.retry()  # whatever is said now, it is the next owner's
+                await held.retry()  # ignored: the message belongs to the next owner
                 c.broker.put("U", 0, b"goes on")
                 assert (await inbox.recv(30)).body == b"goes on"
             assert [line for line in diary.lines if line[0] != "before"] == []
@@ -944,7 +944,7 @@ def test_of_a_queue_that_went_away_nothing_is_handed_out_and_nothing_counts(run:
 
 
 @pytest.mark.spec("CC-03", "CC-05")
-def test_of_a_batch_the_first_may_succeed_and_the_rest_fail(run: Run, cluster: Any) -> None:
+def test_batch_may_be_acked_in_part_and_the_rest_sent_back(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c, "T", "%RETRY%g")
@@ -969,7 +969,7 @@ def test_of_a_batch_the_first_may_succeed_and_the_rest_fail(run: Run, cluster: A
 
 
 @pytest.mark.spec("CC-04")
-def test_a_message_that_cannot_be_sent_back_comes_again_here_as_its_next_attempt(
+def test_failed_send_back_redelivers_locally_as_next_attempt(
     run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert consumer_module.RETRY_LATER_S == 5.0
@@ -1004,7 +1004,7 @@ def test_a_message_that_cannot_be_sent_back_comes_again_here_as_its_next_attempt
 
 
 @pytest.mark.spec("CC-04")
-def test_a_broadcast_message_that_fails_is_dropped_with_a_word(
+def test_failed_broadcast_message_is_dropped_with_a_warning(
     run: Run, cluster: Any, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     async def work() -> None:
@@ -1028,7 +1028,7 @@ def test_a_broadcast_message_that_fails_is_dropped_with_a_word(
 
 
 @pytest.mark.spec("OF-01", "OF-03")
-def test_a_groups_offsets_are_kept_in_memory_and_stored_by_the_broker(
+def test_cluster_offsets_are_cached_and_stored_at_the_broker(
     run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
@@ -1058,7 +1058,7 @@ def test_a_groups_offsets_are_kept_in_memory_and_stored_by_the_broker(
             assert offsets.snapshot() == {ONE: 4}
             offsets.update(MessageQueue("T", "nobody", 0), 1)
             offsets.update(ONE, 5)
-            await offsets.persist_all()  # one that fails does not stop the others
+            await offsets.persist_all()  # one failure does not stop the others
             await c.broker.wait_for(15, 3)
             assert c.broker.offsets["g", "T", 1] == 5
             c.broker.script[14] = [lambda command: command.reply(ResponseCode.SYSTEM_ERROR, "busy")]
@@ -1070,7 +1070,7 @@ def test_a_groups_offsets_are_kept_in_memory_and_stored_by_the_broker(
 
 
 @pytest.mark.spec("OF-02", "OF-01")
-def test_a_broadcast_consumers_offsets_are_a_file_of_the_originals_form(run: Run, tmp_path: Path) -> None:
+def test_local_offsets_file_has_apache_format_and_backup(run: Run, tmp_path: Path) -> None:
     async def work() -> None:
         path = tmp_path / "1.2.3.4@a" / "g" / "offsets.json"
         offsets = LocalOffsets(path)
@@ -1114,7 +1114,7 @@ def test_a_broadcast_consumers_offsets_are_a_file_of_the_originals_form(run: Run
 
 
 @pytest.mark.spec("OF-02")
-def test_a_file_of_the_java_client_is_read(run: Run, tmp_path: Path) -> None:
+def test_local_offsets_file_of_the_java_client_is_read(run: Run, tmp_path: Path) -> None:
     client = Client(name_servers="h:1", instance="one")
     assert client.settings.offsets_dir == "~/.rocketmq_offsets"
     place = client.consumer("g", model="broadcast")._offsets_file()
@@ -1130,13 +1130,13 @@ def test_a_file_of_the_java_client_is_read(run: Run, tmp_path: Path) -> None:
         await offsets.load()
         assert offsets.snapshot() == {ZERO: 17, ONE: 42}
         with pytest.raises(json.JSONDecodeError):
-            json.loads(path.read_text())  # it is none
+            json.loads(path.read_text())  # Java's file is not valid JSON
 
     run(work)
 
 
 @pytest.mark.spec("OF-02")
-def test_where_the_file_cannot_be_written_consuming_goes_on(
+def test_local_offsets_write_failure_is_logged_and_retried(
     run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""Consumers and pullers with SQL filters against our own broker."""
+"""Consumers and pullers with SQL filters, against SaturnMQ's own broker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def received(inbox: Consumer[bytes], count: int) -> list[bytes]:
 
 
 @pytest.mark.spec("FIL-03", "FIL-14", "API-01")
-def test_an_expression_is_checked_before_anything_is_sent() -> None:
+def test_sql_expression_is_validated_before_any_request() -> None:
     assert sql("region = 'EU' AND total > 5") == Filter("region = 'EU' AND total > 5", "SQL92")
     for bad, said in (
         ("total >", "line 1, column 8"),
@@ -51,7 +51,7 @@ def test_an_expression_is_checked_before_anything_is_sent() -> None:
 
 
 @pytest.mark.spec("HB-01", "FIL-04")
-def test_a_heartbeat_says_expression_and_type() -> None:
+def test_heartbeat_carries_sql_expression_and_type() -> None:
     data = subscription_data("T", sql("a > 1"), 7)
     assert (data.sub_string, data.expression_type, data.tags_set, data.code_set, data.sub_version) == (
         "a > 1",
@@ -64,7 +64,7 @@ def test_a_heartbeat_says_expression_and_type() -> None:
 
 
 @pytest.mark.spec("FIL-03", "FIL-04", "FIL-09", "API-15", "PRC-07")
-def test_a_consumer_gets_what_its_expression_selects_and_can_change_it(run: Run) -> None:
+def test_consumer_receives_what_its_sql_filter_selects(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker(settings=ON) as server, Client.from_url(server.url) as client:
             await send(client, 10)
@@ -84,7 +84,7 @@ def test_a_consumer_gets_what_its_expression_selects_and_can_change_it(run: Run)
 
 
 @pytest.mark.spec("FIL-03", "UX-08", "API-30", "PRC-07")
-def test_a_refused_expression_raises_and_leaves_the_subscription_as_it_was(run: Run) -> None:
+def test_rejected_sql_filter_raises_and_keeps_the_subscription(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
             await send(client, 2)
@@ -110,7 +110,7 @@ def test_a_refused_expression_raises_and_leaves_the_subscription_as_it_was(run: 
 
 
 @pytest.mark.spec("BP-01", "PL-05")
-def test_a_broker_that_lost_the_expression_is_told_again(run: Run) -> None:
+def test_filter_lost_by_the_broker_is_announced_again(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker(settings=ON) as server, Client.from_url(server.url) as client:
             await send(client, 3)
@@ -126,7 +126,7 @@ def test_a_broker_that_lost_the_expression_is_told_again(run: Run) -> None:
 
 
 @pytest.mark.spec("FIL-03", "FIL-09", "CA-13")
-def test_a_puller_reads_with_an_expression(run: Run) -> None:
+def test_puller_reads_with_a_sql_filter(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker(settings=ON) as server, Client.from_url(server.url) as client:
             async with client.producer("p") as out:
@@ -146,7 +146,7 @@ def test_a_puller_reads_with_an_expression(run: Run) -> None:
 
 
 @pytest.mark.spec("API-16", "FIL-03")
-def test_a_listener_takes_an_expression(run: Run) -> None:
+def test_listener_accepts_a_sql_filter(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker(settings=ON) as server, Client.from_url(server.url) as client:
             await send(client, 4)
@@ -175,7 +175,7 @@ def test_a_listener_takes_an_expression(run: Run) -> None:
 
 
 @pytest.mark.spec("API-31")
-def test_the_facade_without_asyncio_takes_the_same_filters() -> None:
+def test_sync_consumer_accepts_a_sql_filter() -> None:
     with SyncEmbeddedBroker(settings=ON) as server, saturnmq.sync.Client.from_url(server.url) as client:
         with client.producer("p") as out:
             for n in range(3):
@@ -187,7 +187,7 @@ def test_the_facade_without_asyncio_takes_the_same_filters() -> None:
             message.ack()
 
 
-def test_a_tag_that_no_filter_can_name_is_sent_with_a_warning(
+def test_tag_that_no_filter_can_match_is_sent_with_a_warning(
     saturn_broker: BrokerFixture, saturn_topic: str, saturn_group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:

@@ -1,5 +1,5 @@
 # ruff: noqa: SIM117 - the server, the client and what is made from it are three steps
-"""Consumption in order: one message per queue at a time, under locks, through failures and changes of the owner."""
+"""Ordered consumption: one message per queue at a time, under broker locks, through failures and changes of ownership."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def eventually(check: Callable[[], object], timeout: float = 30.0) -> None
 
 
 async def fill(client: Client, topic: str, count: int, keys: int = 1) -> list[MessageQueue]:
-    """Messages "key:n" with rising n; the queue of each key."""
+    """Send messages "key:n" with rising n; returns the queue of each key."""
     async with client.producer("filler", codec=str_codec()) as out:
         return [
             (await out.send(topic, f"k{n % keys}:{n // keys}", shard_by=n % keys)).queue for n in range(count * keys)
@@ -37,13 +37,13 @@ async def fill(client: Client, topic: str, count: int, keys: int = 1) -> list[Me
 
 
 async def silence(inbox: Any, seconds: float = 0.1) -> None:
-    """Nothing comes within so many seconds."""
+    """Assert that no message arrives within this time."""
     with pytest.raises(TimeoutError):
         await inbox.recv(seconds)
 
 
 @pytest.mark.spec("API-17", "OR-01", "OR-02")
-def test_one_message_of_a_queue_at_a_time_while_other_queues_go_on(run: Run) -> None:
+def test_ordered_queue_hands_out_one_message_while_others_proceed(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
             queues = await fill(client, "Orders", 3, keys=2)
@@ -66,7 +66,7 @@ def test_one_message_of_a_queue_at_a_time_while_other_queues_go_on(run: Run) -> 
 
 
 @pytest.mark.spec("OR-07", "API-17", "API-19", "PL-12")
-def test_failed_message_comes_again_first_and_its_queue_waits_for_it(run: Run) -> None:
+def test_ordered_retry_blocks_its_queue_until_the_message_succeeds(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
             (queue,) = await fill(client, "Orders", 3)
@@ -74,7 +74,7 @@ def test_failed_message_comes_again_first_and_its_queue_waits_for_it(run: Run) -
                 await inbox.subscribe("Orders")
                 first = await inbox.recv(30)
                 await first.retry()
-                await first.retry()  # alike does nothing
+                await first.retry()  # the same verdict again is a no-op
                 with pytest.raises(AlreadySettled):
                     await first.ack()
                 await silence(inbox, 0.1)
@@ -98,7 +98,7 @@ def test_failed_message_comes_again_first_and_its_queue_waits_for_it(run: Run) -
 
 
 @pytest.mark.spec("OR-08")
-def test_message_that_fails_too_often_becomes_a_dead_letter_and_its_queue_goes_on(run: Run) -> None:
+def test_ordered_message_beyond_max_times_becomes_a_dead_letter(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
             (queue,) = await fill(client, "Orders", 3)
@@ -125,7 +125,7 @@ def test_message_that_fails_too_often_becomes_a_dead_letter_and_its_queue_goes_o
 
 
 @pytest.mark.spec("OR-08")
-def test_while_a_dead_letter_cannot_be_sent_the_queue_waits(run: Run, cluster: Any) -> None:
+def test_ordered_queue_waits_while_a_dead_letter_cannot_be_sent(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as fake, Client(name_servers=fake.name_servers, attempts=1) as client:
             fake.add("%RETRY%c")
@@ -153,7 +153,7 @@ def held_all(command: Any) -> Any:
 
 
 @pytest.mark.spec("OR-03", "OR-02", "CA-09")
-def test_a_queue_leaves_only_when_its_message_is_settled_and_goes_on_behind_it(run: Run) -> None:
+def test_ordered_queue_is_released_only_after_its_message_is_settled(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as one, Client.from_url(server.url) as two:
             await fill(one, "Orders", 3, keys=4)
@@ -194,7 +194,7 @@ def test_a_queue_leaves_only_when_its_message_is_settled_and_goes_on_behind_it(r
 
 
 @pytest.mark.spec("OR-03")
-def test_a_queue_that_returns_before_it_left_goes_on_at_once(run: Run) -> None:
+def test_ordered_queue_reassigned_before_its_release_continues(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as one, Client.from_url(server.url) as two:
             await fill(one, "Orders", 2, keys=4)
@@ -214,7 +214,7 @@ def test_a_queue_that_returns_before_it_left_goes_on_at_once(run: Run) -> None:
 
 
 @pytest.mark.spec("OR-04", "OR-05", "OR-06", "PL-13")
-def test_without_its_lock_a_queue_halts_and_goes_on_where_the_group_is_then(
+def test_ordered_queue_halts_without_lock_and_resumes_at_group_offset(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("FIRST_RENEW_S", "RENEW_S", "RELOCK_S"):
@@ -241,7 +241,7 @@ def test_without_its_lock_a_queue_halts_and_goes_on_where_the_group_is_then(
 
 
 @pytest.mark.spec("PL-13", "OR-05", "OR-06")
-def test_a_lock_is_ours_for_thirty_seconds_from_when_it_was_asked_for(run: Run, cluster: Any) -> None:
+def test_queue_lock_is_valid_for_30_s_from_its_request(run: Run, cluster: Any) -> None:
     async def work() -> None:
         now = [1000.0]
         async with cluster() as fake, Client(name_servers=fake.name_servers) as client:
@@ -270,8 +270,8 @@ def test_a_lock_is_ours_for_thirty_seconds_from_when_it_was_asked_for(run: Run, 
 
 
 @pytest.mark.spec("CA-09", "OR-02")
-def test_who_leaves_while_a_lock_is_asked_for_gives_it_up_all_the_same(run: Run, cluster: Any) -> None:
-    """Else the broker keeps the queue for nobody, for a minute."""
+def test_leaving_member_releases_locks_that_are_still_requested(run: Run, cluster: Any) -> None:
+    """Otherwise the broker would keep the queue locked for an absent member for a minute."""
 
     async def work() -> None:
         async with cluster() as fake, Client(name_servers=fake.name_servers) as client:
@@ -301,7 +301,7 @@ def test_who_leaves_while_a_lock_is_asked_for_gives_it_up_all_the_same(run: Run,
 
 
 @pytest.mark.spec("OR-02", "API-18")
-def test_in_broadcast_mode_order_needs_no_lock(run: Run, tmp_path: Any) -> None:
+def test_ordered_broadcast_consumer_needs_no_lock(run: Run, tmp_path: Any) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server:
             async with Client.from_url(server.url, instance="a", offsets_dir=str(tmp_path)) as client:
@@ -320,7 +320,7 @@ def test_in_broadcast_mode_order_needs_no_lock(run: Run, tmp_path: Any) -> None:
 
 
 @pytest.mark.spec("API-17", "API-18")
-def test_after_a_seek_the_message_that_a_reader_holds_is_waited_for(run: Run) -> None:
+def test_ordered_seek_waits_for_the_message_that_a_reader_holds(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
             (queue,) = await fill(client, "Orders", 4)
@@ -337,7 +337,7 @@ def test_after_a_seek_the_message_that_a_reader_holds_is_waited_for(run: Run) ->
 
 
 @pytest.mark.spec("API-20", "API-17")
-def test_a_message_nobody_settles_comes_again_before_the_next_one(run: Run) -> None:
+def test_ordered_message_not_settled_in_time_is_repeated_first(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
             await fill(client, "Orders", 2)
@@ -356,7 +356,7 @@ def test_a_message_nobody_settles_comes_again_before_the_next_one(run: Run) -> N
 
 
 @pytest.mark.spec("OR-03", "OR-05", "API-17", "CA-01")
-def test_members_that_come_and_go_keep_the_order_of_every_key(run: Run) -> None:
+def test_order_per_key_survives_members_joining_and_leaving(run: Run) -> None:
     chance = random.Random(7)
     keys, count = 4, 60
     seen: dict[str, list[int]] = {f"k{key}": [] for key in range(keys)}
@@ -408,7 +408,7 @@ def test_members_that_come_and_go_keep_the_order_of_every_key(run: Run) -> None:
 
 
 @pytest.mark.spec("API-16", "API-17")
-def test_ordered_listener_runs_one_handler_per_queue_and_repeats_a_failed_message(run: Run) -> None:
+def test_ordered_listener_runs_one_handler_per_queue_and_retries(run: Run) -> None:
     async def work() -> None:
         got: list[tuple[str, int]] = []
         async with EmbeddedBroker() as server, Client.from_url(server.url) as client:

@@ -1,4 +1,4 @@
-"""Consumers whose connection ends: the broker is told of the group again before it is pulled from."""
+"""Consumers that reconnect, join or leave: when a group is announced to the broker and removed from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from saturnmq.testing import BrokerFixture
 
 @pytest.mark.spec("HB-01", "API-26")
 @pytest.mark.parametrize("how", ["connection", "broker"])
-def test_a_group_is_known_again_before_the_next_pull(
+def test_reconnect_sends_a_heartbeat_before_the_next_pull(
     saturn_broker: BrokerFixture, saturn_topic: str, saturn_group: str, how: str
 ) -> None:
     async def work() -> None:
@@ -21,7 +21,7 @@ def test_a_group_is_known_again_before_the_next_pull(
             async with client.consumer(saturn_group, start="first") as inbox:
                 await inbox.subscribe(saturn_topic)
                 await (await inbox.recv(timeout=30)).ack()
-                for number in range(2):  # the first heartbeat of a new client may come by itself
+                for number in range(2):  # twice: the first time, the client's initial heartbeat may do it
                     last = saturn_broker.requests[-1].number
                     if how == "connection":
                         assert saturn_broker.drop_connections() == 1
@@ -45,7 +45,7 @@ def test_a_group_is_known_again_before_the_next_pull(
 
 
 @pytest.mark.spec("RB-02", "API-18")
-def test_waiting_for_queues_ends_when_a_round_has_given_all_of_them(
+def test_wait_assigned_returns_after_a_complete_rebalance_round(
     saturn_broker: BrokerFixture, saturn_topic: str, saturn_group: str
 ) -> None:
     saturn_broker.create_topic(f"{saturn_topic}-wide", queues=64)
@@ -54,7 +54,7 @@ def test_waiting_for_queues_ends_when_a_round_has_given_all_of_them(
         async with Client.from_url(saturn_broker.url) as client, client.consumer(saturn_group) as inbox:
             await inbox.subscribe(f"{saturn_topic}-wide")
             async with asyncio.timeout(30):
-                while not inbox.assigned:  # a round gives one queue after the other
+                while not inbox.assigned:  # a round assigns the queues one by one
                     await asyncio.sleep(0)
             assert len(inbox.assigned) < 64
             assert len(await inbox.wait_assigned()) == 64
@@ -64,10 +64,10 @@ def test_waiting_for_queues_ends_when_a_round_has_given_all_of_them(
 
 
 @pytest.mark.spec("HB-05", "RB-07", "CA-03")
-def test_a_member_that_starts_takes_no_topic_from_the_others(
+def test_starting_member_keeps_the_topics_of_the_group(
     saturn_broker: BrokerFixture, saturn_topic: str, saturn_group: str
 ) -> None:
-    """Between its start and its first subscribe a member says nothing of the group: the broker would forget the topic."""
+    """A member without a subscription sends no heartbeat for the group: the broker would remove the other members' topic."""
 
     def subscribed() -> set[str]:
         return saturn_broker.on_loop(
@@ -90,10 +90,10 @@ def test_a_member_that_starts_takes_no_topic_from_the_others(
 
 
 @pytest.mark.spec("API-27", "CA-09", "OF-03")
-def test_the_offsets_of_one_who_leaves_are_stored_before_the_others_are_told(
+def test_leaving_member_stores_offsets_before_it_unregisters(
     saturn_broker: BrokerFixture, saturn_topic: str, saturn_group: str
 ) -> None:
-    """One-way they could be overtaken: a broker of many threads tells the others first, and they get messages again."""
+    """The store is confirmed: a multi-threaded broker could overtake a one-way one, and other members would get messages twice."""
 
     async def work() -> None:
         async with Client.from_url(saturn_broker.url) as client, client.producer("p") as out:
