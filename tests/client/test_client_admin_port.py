@@ -1,4 +1,4 @@
-"""Which port of a broker an administrator's questions go to."""
+"""Which port of a broker topic creation and message queries use."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ Run = Callable[..., Any]
 
 @pytest.mark.spec("PR-31")
 @pytest.mark.parametrize("vip", [True, False])
-def test_topics_are_made_and_messages_found_over_the_fast_port_when_it_is_wished(
-    run: Run, cluster: Any, vip: bool
-) -> None:
+def test_admin_calls_use_the_vip_port_only_when_configured(run: Run, cluster: Any, vip: bool) -> None:
     async def work() -> None:
         async with cluster() as c:
             async with Client(name_servers=c.name_servers) as client, client.producer("g") as out:
@@ -26,7 +24,7 @@ def test_topics_are_made_and_messages_found_over_the_fast_port_when_it_is_wished
             record = c.broker.stored["T", 0][0]
             c.broker.script[12] = c.broker.script[33] = lambda cmd: cmd.reply(body=record)
             host, _, port = c.broker.address.rpartition(":")
-            main_port = int(port) + (2 if vip else 0)  # nobody listens there when it is another
+            main_port = int(port) + (2 if vip else 0)  # with the VIP setting, no server listens on the main port
             place = BrokerData("c", "b0", {0: f"{host}:{main_port}"})
             for topic in ("TBW102", "T", "New"):
                 c.add(topic, TopicRouteData([QueueData("b0", 1, 1, 7)], [place]))

@@ -1,4 +1,4 @@
-"""Every public coroutine is cancelled at every await: the client still works, nothing is left, nothing is lost (API-24)."""
+"""Every public coroutine is cancelled at every await: the client still works, no task is left, no message is lost (API-24)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS_MAX = 60
 
 
 class World:
-    """A scripted cluster and everything a Client makes, fresh for each cancellation."""
+    """A scripted cluster and one object of each kind that a Client creates, new for each cancellation."""
 
     def __init__(self, cluster: Any, client: Client) -> None:
         self.cluster = cluster
@@ -108,7 +108,7 @@ async def settle(world: World, how: str) -> None:
 
 
 async def step_and_cancel(work: Coroutine[Any, Any, Any], steps: int) -> bool:
-    """Let the task run `steps` turns of the loop, then cancel it. True when it was done before."""
+    """Run the task for `steps` event-loop iterations, then cancel it. True if it had finished before."""
     task = asyncio.ensure_future(work)
     for _ in range(steps):
         await asyncio.sleep(0)
@@ -121,7 +121,7 @@ async def step_and_cancel(work: Coroutine[Any, Any, Any], steps: int) -> bool:
 
 
 async def still_works(world: World, name: str) -> None:
-    """Sends, and receives every message that was not settled."""
+    """Send, and receive every message that was not settled."""
     client = world.client
     async with AsyncExitStack() as stack:
         out = world.producer if name != "producer.stop" else await stack.enter_async_context(client.producer("p2"))
@@ -144,7 +144,7 @@ async def still_works(world: World, name: str) -> None:
 
 
 def settled(world: World, inbox: Any) -> set[int]:
-    """Offsets of QUEUE that were handed out for good by the cancelled call itself: those it settled."""
+    """Offsets of QUEUE that the cancelled call itself has finally handed out: those that it settled."""
     done: set[int] = set()
     for assignment in inbox._assigned.values():
         if assignment.user_queue == QUEUE:
@@ -156,7 +156,7 @@ def settled(world: World, inbox: Any) -> set[int]:
 
 @pytest.mark.spec("API-24", "API-25")
 @pytest.mark.parametrize("name", CALLS)
-def test_cancelled_at_every_await(run: Run, cluster: Any, name: str) -> None:
+def test_public_coroutine_survives_cancellation_at_every_await(run: Run, cluster: Any, name: str) -> None:
     async def one(steps: int) -> bool:
         async with cluster() as c:
             for topic in ("U", "TBW102"):
@@ -176,7 +176,7 @@ def test_cancelled_at_every_await(run: Run, cluster: Any, name: str) -> None:
         left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         left = [task for task in left if "bounded" not in repr(task)]
         if left:
-            await asyncio.wait(left, timeout=30)  # the scripted servers' own
+            await asyncio.wait(left, timeout=30)  # tasks of the scripted servers
         assert not [task for task in left if not task.done()]
         assert not problems
         return done
@@ -191,7 +191,7 @@ def test_cancelled_at_every_await(run: Run, cluster: Any, name: str) -> None:
 
 @pytest.mark.spec("API-24")
 @pytest.mark.parametrize("name", ["start", "stop"])
-def test_client_start_and_stop_cancelled_at_every_await(run: Run, cluster: Any, name: str) -> None:
+def test_client_start_and_stop_survive_cancellation_at_every_await(run: Run, cluster: Any, name: str) -> None:
     async def work() -> None:
         for steps in range(20):
             async with cluster() as c:
@@ -210,13 +210,13 @@ def test_client_start_and_stop_cancelled_at_every_await(run: Run, cluster: Any, 
 
 
 @pytest.mark.spec("API-24", "API-15")
-def test_cancelled_reader_leaves_its_message_to_the_others(run: Run) -> None:
+def test_cancelled_reader_leaves_its_message_to_other_readers(run: Run) -> None:
     async def work() -> None:
         inbox: Inbox[int] = Inbox(lambda _: True)
         first, second = asyncio.ensure_future(inbox.get()), asyncio.ensure_future(inbox.get())
         await asyncio.sleep(0)
         inbox.put([1])
-        first.cancel()  # it was woken for this message in the same turn
+        first.cancel()  # woken for this message in the same event-loop iteration
         assert await second == 1
         assert first.cancelled() and len(inbox) == 0
         inbox.put([2, 3])
@@ -227,7 +227,7 @@ def test_cancelled_reader_leaves_its_message_to_the_others(run: Run) -> None:
 
 
 @pytest.mark.spec("API-22", "API-24")
-def test_gate_gives_the_place_of_a_cancelled_waiter_to_the_next(run: Run) -> None:
+def test_in_flight_limit_passes_a_cancelled_slot_to_the_next_waiter(run: Run) -> None:
     async def work() -> None:
         gate = Gate(1, 100)
         assert gate.try_enter(500), "one alone may be larger than the limit"
@@ -235,7 +235,7 @@ def test_gate_gives_the_place_of_a_cancelled_waiter_to_the_next(run: Run) -> Non
         waiters: list[asyncio.Future[Any]] = [asyncio.ensure_future(enter(gate)) for _ in range(3)]
         await asyncio.sleep(0)
         gate.leave(500)
-        waiters[0].cancel()  # let in and cancelled in the same turn
+        waiters[0].cancel()  # admitted and cancelled in the same event-loop iteration
         waiters[1].cancel()
         await asyncio.wait_for(waiters[2], 30)
         assert (gate.count, gate.bytes) == (1, 1)
@@ -248,19 +248,19 @@ def test_gate_gives_the_place_of_a_cancelled_waiter_to_the_next(run: Run) -> Non
     run(work)
 
 
-def test_every_public_coroutine_is_in_the_list() -> None:
-    """So that a new one is not forgotten here."""
+def test_cancellation_list_covers_every_public_coroutine() -> None:
+    """New public coroutines must be added to CALLS."""
     import inspect
 
     from saturnmq import Consumer, Message, Producer, Puller
 
     known = {name.split(" ")[0] for name in CALLS} | {"client.start", "client.stop"}
     known |= {
-        "client.run",  # tests of listeners
-        "client.last_words",  # the facade's own
-        "producer.send_prepared",  # the client's own
-        "producer.answer",  # reply, without the codec
-        "consumer.persist_offsets",  # the client's own
+        "client.run",  # covered by the listener tests
+        "client.last_words",  # called by saturnmq.sync only
+        "producer.send_prepared",  # internal
+        "producer.answer",  # `reply` without the codec
+        "consumer.persist_offsets",  # internal
         "consumer.recv",
     }
     for kind in (Client, Producer, Consumer, Puller, Message):

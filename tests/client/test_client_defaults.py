@@ -1,4 +1,4 @@
-"""Numbers that users of the client rely on: defaults, bounds, pauses."""
+"""Values that users of the client rely on: defaults, limits, back-off times."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def default(function: Any, name: str) -> Any:
 
 
 @pytest.mark.spec("API-16")
-def test_listener_runs_20_at_once_for_15_minutes_at_most() -> None:
+def test_listener_defaults_are_20_workers_and_15_minutes() -> None:
     assert default(AsyncClient.listener, "concurrency") == 20
     assert default(AsyncClient.listener, "time_limit") == 15 * 60.0
 
 
 @pytest.mark.spec("API-20")
-def test_ack_timeout_is_15_minutes_and_a_listeners_is_above_its_time_limit() -> None:
+def test_ack_timeout_is_15_minutes_and_above_a_listeners_time_limit() -> None:
     assert ConsumerSettings().ack_timeout == 15 * 60.0
     client = Client(name_servers="h")
     client.listener("T", group="g")(lambda message: None)
@@ -38,7 +38,7 @@ def test_ack_timeout_is_15_minutes_and_a_listeners_is_above_its_time_limit() -> 
 
 
 @pytest.mark.spec("API-22")
-def test_producer_is_bounded_by_1024_messages_and_64_mib(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_producer_limits_in_flight_to_1024_messages_and_64_mib(monkeypatch: pytest.MonkeyPatch) -> None:
     bounds: list[tuple[int, int]] = []
     monkeypatch.setattr(attempts, "Gate", lambda count, size: bounds.append((count, size)))
     for kind in (AsyncClient, sync.Client):
@@ -48,18 +48,18 @@ def test_producer_is_bounded_by_1024_messages_and_64_mib(monkeypatch: pytest.Mon
 
 
 @pytest.mark.spec("API-23")
-def test_consumer_is_bounded_by_256_messages_per_queue_and_64_mib_in_all() -> None:
+def test_consumer_prefetch_is_256_messages_per_queue_and_64_mib() -> None:
     settings = ConsumerSettings()
     assert (settings.prefetch, settings.prefetch_bytes) == (256, 64 * MIB)
 
 
 @pytest.mark.spec("API-27")
-def test_drain_takes_20_seconds_at_most() -> None:
+def test_drain_timeout_defaults_to_20_seconds() -> None:
     assert default(AsyncClient.run, "drain_timeout") == 20.0
 
 
 @pytest.mark.spec("API-28")
-def test_three_attempts_in_three_seconds_with_jittered_pauses_of_10_to_1000_ms() -> None:
+def test_send_retries_3_times_in_3_s_with_jittered_backoff() -> None:
     settings = ClientSettings(name_servers=("h:1",))
     assert (settings.timeout, settings.attempts) == (3.0, 3)
     assert [backoff_ms(attempt, 1.0) for attempt in (1, 2, 3, 4, 5, 50)] == [10, 40, 160, 640, 1000, 1000]
@@ -67,7 +67,7 @@ def test_three_attempts_in_three_seconds_with_jittered_pauses_of_10_to_1000_ms()
 
 
 @pytest.mark.spec("API-29")
-def test_busy_and_flow_control_are_retried_beside_javas_codes_and_avoidance_ends_after_30_s() -> None:
+def test_retry_codes_add_busy_and_flow_control_to_javas() -> None:
     java = {1, 14, 16, 17, 204, 205}
     assert java | {ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL} == RETRY_CODES
     settings = ClientSettings(name_servers=("h:1",))
@@ -75,5 +75,5 @@ def test_busy_and_flow_control_are_retried_beside_javas_codes_and_avoidance_ends
 
 
 @pytest.mark.spec("API-18")
-def test_consumer_starts_at_the_end_unless_told_otherwise() -> None:
+def test_consumer_starts_at_the_queue_end_by_default() -> None:
     assert ConsumerSettings().start == "last"

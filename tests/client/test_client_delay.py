@@ -1,4 +1,4 @@
-"""Delays that a sender asks for."""
+"""Delayed delivery as requested by a producer or a retry: delay levels, exact delays, delivery times."""
 # ruff: noqa: SIM117 - the cluster, the client and what is made from it are three steps
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LIMIT_MS = 40 * DAY_MS
     ("delay", "level"),
     [(timedelta(seconds=1), 1), (10, 3), (10.0, 3), (timedelta(minutes=30), 16), (timedelta(hours=2), 18)],
 )
-def test_a_delay_of_a_level_is_that_level(delay: Any, level: int) -> None:
+def test_delay_equal_to_a_level_uses_that_level(delay: Any, level: int) -> None:
     assert delay_of(delay, None, 0, NOW) == Delay("DELAY", level)
     assert delay_of(None, None, 7, NOW) == Delay("DELAY", 7)
     assert len(LEVEL_SECONDS) == 18
@@ -47,14 +47,16 @@ def test_a_delay_of_a_level_is_that_level(delay: Any, level: int) -> None:
         (None, NOW + 5000, "TIMER_DELIVER_MS", NOW + 5000, 5000),
     ],
 )
-def test_any_other_time_is_a_timer(delay: Any, at_ms: int | None, name: str, value: int, wait_ms: int) -> None:
+def test_other_delays_and_delivery_times_use_timer_properties(
+    delay: Any, at_ms: int | None, name: str, value: int, wait_ms: int
+) -> None:
     at = None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
     found = delay_of(delay, at, 0, NOW)
     assert found is not None and (found.name, found.value, found.timer_ms) == (name, value, wait_ms)
 
 
 @pytest.mark.spec("API-13")
-def test_no_delay_and_a_time_in_the_past_are_delivered_at_once() -> None:
+def test_zero_delay_and_past_delivery_time_mean_immediate_delivery() -> None:
     assert delay_of(None, None, 0, NOW) is delay_of(0, None, 0, NOW) is None
     assert delay_of(None, datetime.fromtimestamp(NOW / 1000, UTC), 0, NOW) is None
 
@@ -76,13 +78,13 @@ def test_no_delay_and_a_time_in_the_past_are_delivered_at_once() -> None:
         (None, datetime(2030, 1, 1), 0, "time zone"),
     ],
 )
-def test_what_means_nothing_is_refused(delay: Any, at: Any, level: Any, words: str) -> None:
+def test_invalid_delay_is_rejected(delay: Any, at: Any, level: Any, words: str) -> None:
     with pytest.raises(MessageRefused, match=words):
         delay_of(delay, at, level, NOW)
 
 
 def timers(limit: str = str(LIMIT_MS)) -> Callable[[Command], Command]:
-    """Heartbeat answers of a broker that delivers at any time."""
+    """Heartbeat answers of a broker that supports exact delays."""
     return lambda command: command.reply(ext={"timerMaxDelayMs": limit})
 
 
@@ -95,7 +97,7 @@ def properties_of(broker: Any) -> list[dict[str, str]]:
     ("delay", "words"),
     [(2, "the nearest are 1 s and 5 s"), (0.5, "the nearest are 1 s"), (timedelta(days=1), "the nearest are 7200 s")],
 )
-def test_a_broker_with_levels_only_gets_nothing_else(run: Run, cluster: Any, delay: Any, words: str) -> None:
+def test_exact_delay_is_rejected_for_a_broker_with_levels_only(run: Run, cluster: Any, delay: Any, words: str) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             with pytest.raises(Unsupported) as caught:
@@ -118,7 +120,7 @@ def test_a_broker_with_levels_only_gets_nothing_else(run: Run, cluster: Any, del
 
 
 @pytest.mark.spec("API-09", "API-13")
-def test_a_broker_with_timers_is_asked_first_and_gets_the_time(run: Run, cluster: Any) -> None:
+def test_exact_delay_waits_for_the_broker_to_state_timer_support(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -147,7 +149,7 @@ def test_a_broker_with_timers_is_asked_first_and_gets_the_time(run: Run, cluster
 
 
 @pytest.mark.spec("API-13")
-def test_of_two_brokers_only_the_one_with_timers_gets_a_time(run: Run, cluster: Any) -> None:
+def test_exact_delay_goes_only_to_brokers_with_timer_support(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             c.brokers["b1"].script[34] = timers(str(DAY_MS))
@@ -168,7 +170,7 @@ def test_of_two_brokers_only_the_one_with_timers_gets_a_time(run: Run, cluster: 
 
 
 @pytest.mark.spec("API-13", "API-28")
-def test_a_silent_broker_does_not_hold_up_one_with_timers(run: Run, cluster: Any) -> None:
+def test_silent_broker_does_not_delay_sends_to_one_with_timers(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             c.brokers["b0"].script[34] = lambda command: None
@@ -184,7 +186,7 @@ def test_a_silent_broker_does_not_hold_up_one_with_timers(run: Run, cluster: Any
 
 
 @pytest.mark.spec("API-13")
-def test_a_broker_that_comes_back_without_timers_gets_no_time(run: Run, cluster: Any) -> None:
+def test_timer_support_is_checked_again_after_a_broker_restart(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             c.broker.script[34] = timers()
@@ -200,7 +202,7 @@ def test_a_broker_that_comes_back_without_timers_gets_no_time(run: Run, cluster:
 
 
 @pytest.mark.spec("API-13", "API-21", "DLY-04")
-def test_a_delayed_message_arrives_after_its_delay_and_never_early(run: Run) -> None:
+def test_delayed_message_arrives_after_its_delay_never_early(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("g") as out:
             async with client.consumer("readers", start="first") as inbox:
@@ -221,7 +223,7 @@ def test_a_delayed_message_arrives_after_its_delay_and_never_early(run: Run) -> 
 
 
 @pytest.mark.spec("API-13", "API-21")
-def test_a_time_of_day_and_a_retry_after_any_time_are_exact(
+def test_delivery_time_and_retry_delay_are_exact(
     saturn_broker: BrokerFixture, saturn_clock: ClockFixture, saturn_topic: str, saturn_group: str
 ) -> None:
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""A broker that fails, or says that it does not lead, is looked for again at once: a switch is learnt without the poll."""
+"""Route suspicion: a broker that fails or no longer leads triggers a route query at once, without waiting for the next poll."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ QUEUE = MessageQueue("T", "g", 0)
 
 @pytest.fixture(autouse=True)
 def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is asked by the clock, so that what is learnt is learnt from a failure."""
+    """Disable periodic route queries and heartbeats, so that only failures trigger them."""
     monkeypatch.setattr(core, "FIRST_ROUTE_POLL_MS", NEVER_MS)
     monkeypatch.setattr(core, "FIRST_HEARTBEAT_MS", NEVER_MS)
 
 
 def led_by(address: str) -> TopicRouteData:
-    """A group of one name with this master."""
+    """Route of a replication group under one broker name, with this master."""
     return TopicRouteData(queue_datas=[QueueData("g", 1, 1, 6)], broker_datas=[BrokerData("c", "g", {0: address})])
 
 
@@ -57,7 +57,7 @@ def ask_the_master(command: Command) -> Command:
 
 @pytest.mark.spec("PR-11", "DL-B06", "DL-C09")
 @pytest.mark.parametrize("how", ["refuses", "is gone", "asks for the master"])
-def test_a_new_master_is_learnt_from_the_old_ones_answer(run: Run, cluster: Any, how: str) -> None:
+def test_new_master_is_found_after_the_old_one_fails_or_redirects(run: Run, cluster: Any, how: str) -> None:
     async def work() -> None:
         async with (
             cluster(brokers=2) as c,
@@ -68,7 +68,7 @@ def test_a_new_master_is_learnt_from_the_old_ones_answer(run: Run, cluster: Any,
             async with client.producer("p") as producer:
                 await producer.send("T", b"1", queue=QUEUE)
                 await asyncio.gather(*(ns.wait_for(105) for ns in c.ns))
-                c.add("T", led_by(new.address))  # the switch; nothing tells the client of it
+                c.add("T", led_by(new.address))  # the leader changes; the client is not notified
                 assert master_of(client) == old.address
                 if how == "asks for the master":
                     old.script[RequestCode.PULL_MESSAGE] = ask_the_master
@@ -79,7 +79,7 @@ def test_a_new_master_is_learnt_from_the_old_ones_answer(run: Run, cluster: Any,
                         await producer.send("T", b"2", queue=QUEUE)
                 else:
                     await old.stop()
-                    with suppress(SaturnError):  # a heartbeat may have found out before
+                    with suppress(SaturnError):  # a heartbeat may already have detected it
                         await producer.send("T", b"2", queue=QUEUE)
                 await until_learnt(client, new.address)
                 await producer.send("T", b"3", queue=QUEUE)
@@ -89,7 +89,7 @@ def test_a_new_master_is_learnt_from_the_old_ones_answer(run: Run, cluster: Any,
 
 
 @pytest.mark.spec("PR-11", "DL-B06")
-def test_a_master_that_is_known_later_is_learnt_by_the_sends_that_fail_meanwhile(run: Run, cluster: Any) -> None:
+def test_failing_sends_find_a_master_that_is_registered_late(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with (
             cluster(brokers=2) as c,
@@ -110,15 +110,15 @@ def test_a_master_that_is_known_later_is_learnt_by_the_sends_that_fail_meanwhile
                         except SaturnError:
                             await asyncio.sleep(0.01)  # poll
             asked = [request for ns in c.ns for request in ns.of(105) if request.ext["topic"] == "T"]
-            assert tries >= 20 and len(asked) < tries  # not one question for each failure
+            assert tries >= 20 and len(asked) < tries  # fewer route queries than failures
 
     run(work)
 
 
 @pytest.mark.spec("HB-01", "TX-09", "DL-C05")
 @pytest.mark.parametrize("busy", [False, True])
-def test_a_new_master_knows_the_producers_at_once(run: Run, cluster: Any, busy: bool) -> None:
-    """It asks them about transactions; also when the heartbeat before waits for a broker that is silent."""
+def test_new_master_gets_a_heartbeat_at_once(run: Run, cluster: Any, busy: bool) -> None:
+    """The new master needs the producer groups for transaction checks, even if an earlier heartbeat waits for a silent broker."""
 
     async def work() -> None:
         silent = asyncio.Event()
@@ -148,9 +148,7 @@ def test_a_new_master_knows_the_producers_at_once(run: Run, cluster: Any, busy: 
 
 
 @pytest.mark.spec("HB-01", "TX-09")
-def test_a_broker_that_is_back_at_its_address_hears_of_the_groups_again(
-    run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restarted_broker_gets_one_heartbeat_at_once(run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "TELL_AGAIN_SECONDS", 0.01)
 
     async def work() -> None:
@@ -181,8 +179,8 @@ def test_a_broker_that_is_back_at_its_address_hears_of_the_groups_again(
 
 
 @pytest.mark.spec("PR-11", "API-25", "DL-C05")
-def test_a_call_does_not_wait_for_a_broker_that_is_silent_and_has_a_successor(run: Run, cluster: Any) -> None:
-    """A frozen master takes connections and answers nothing: one call finds out, the others are told."""
+def test_pending_call_fails_once_its_silent_broker_has_a_successor(run: Run, cluster: Any) -> None:
+    """A frozen master accepts connections and answers nothing: one timed-out call detects it, other pending calls are failed."""
 
     async def work() -> None:
         async with (
@@ -208,7 +206,7 @@ def test_a_call_does_not_wait_for_a_broker_that_is_silent_and_has_a_successor(ru
 
 
 class Routes:
-    """Takes the place of a RouteCache: what was asked, and when."""
+    """Stand-in for a RouteCache that records which topics were queried, and when."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, float]] = []
@@ -224,7 +222,7 @@ class Routes:
 
 
 @pytest.mark.spec("PR-11")
-def test_many_doubts_are_few_questions_and_the_last_one_is_not_lost(run: Run) -> None:
+def test_route_suspicions_are_coalesced_and_the_last_one_is_kept(run: Run) -> None:
     async def work() -> None:
         routes, tasks, replaced, pause = Routes(), [], [], 0.1
 
@@ -256,7 +254,7 @@ def test_many_doubts_are_few_questions_and_the_last_one_is_not_lost(run: Run) ->
 
 
 @pytest.mark.spec("DL-C09", "BP-06")
-def test_a_pull_whose_filter_matched_nothing_casts_no_doubt() -> None:
+def test_pull_without_matching_message_is_no_route_suspicion() -> None:
     pull = Command(RequestCode.PULL_MESSAGE, ext={"queueOffset": "7"})
     for code, after, expected in ((20, "7", True), (20, "8", False), (19, "7", False), (0, "7", False), (14, "", True)):
         assert casts_doubt(pull, pull.reply(code, ext={"nextBeginOffset": after})) is expected

@@ -1,5 +1,5 @@
 # ruff: noqa: SIM117 - the server, the client and what is made from it are three steps
-"""The client against our own NameServer and broker."""
+"""The client against SaturnMQ's own name server and broker, embedded in the test process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Run = Callable[[Callable[[], Any]], Any]
 
 
 @pytest.mark.spec("PR-01", "PR-13", "PR-23", "PR-29", "BAT-07", "API-10", "SPR-08")
-def test_what_is_sent_in_every_mode_is_received_once_with_everything(run: Run) -> None:
+def test_every_send_mode_delivers_once_with_all_fields(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
             async with client.producer("p", codec=str_codec()) as out:
@@ -77,7 +77,7 @@ class Order:
 
 
 @pytest.mark.spec("API-08", "API-12", "PR-21")
-def test_messages_of_one_key_stay_in_order_in_one_queue(run: Run) -> None:
+def test_sharded_messages_stay_in_order_in_one_queue(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
             async with client.producer("p", codec=json_codec(Order)) as out:
@@ -115,7 +115,7 @@ def test_namespace_separates_topics_and_groups(run: Run) -> None:
 
 
 @pytest.mark.spec("PR-02", "PR-33")
-def test_topics_offsets_and_ranges(run: Run) -> None:
+def test_puller_reads_offsets_and_ranges_of_a_created_topic(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
             assert await client.create_topic("Made", queues=2) == ["broker-a"]
@@ -143,7 +143,7 @@ def test_topics_offsets_and_ranges(run: Run) -> None:
 
 
 @pytest.mark.spec("RTY-01", "API-21")
-def test_failed_message_comes_again_and_rejected_one_is_a_dead_letter(run: Run) -> None:
+def test_retried_message_is_redelivered_and_rejected_one_dead_lettered(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
             async with client.consumer("c", start="first") as inbox:
@@ -173,7 +173,7 @@ def test_failed_message_comes_again_and_rejected_one_is_a_dead_letter(run: Run) 
 
 
 @pytest.mark.spec("API-20", "RB-03", "DG-03")
-def test_unsettled_message_goes_to_the_next_member(run: Run) -> None:
+def test_unsettled_message_is_redelivered_to_the_next_owner(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as one, Client.from_url(server.url) as two:
             async with one.producer("p") as out:
@@ -198,7 +198,7 @@ def test_unsettled_message_goes_to_the_next_member(run: Run) -> None:
 
 
 @pytest.mark.spec("RB-02")
-def test_members_share_and_hand_over_within_a_second(run: Run) -> None:
+def test_members_divide_and_hand_over_queues(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as a, Client.from_url(server.url) as b:
             await a.create_topic("T", queues=8)
@@ -221,7 +221,7 @@ def test_members_share_and_hand_over_within_a_second(run: Run) -> None:
 
 
 @pytest.mark.spec("PL-06", "PRC-05", "API-15")
-def test_tag_filter_of_a_consumer(run: Run) -> None:
+def test_consumer_tag_filter_compares_the_tag_text(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
             async with client.consumer("c", start="first") as inbox:
@@ -237,7 +237,7 @@ def test_tag_filter_of_a_consumer(run: Run) -> None:
 
 
 @pytest.mark.spec("UX-08", "PR-10")
-def test_missing_topic_without_auto_creation_says_how_to_make_it(run: Run) -> None:
+def test_missing_topic_error_names_the_command_that_creates_it(run: Run) -> None:
     async def work() -> None:
         settings = BrokerSettings(auto_create_topic=False)
         async with EmbeddedBroker(settings=settings) as server, Client.from_url(server.url) as client:
@@ -252,7 +252,7 @@ def test_missing_topic_without_auto_creation_says_how_to_make_it(run: Run) -> No
 
 
 @pytest.mark.spec("API-16", "CA-01")
-def test_listener_consumes_what_a_producer_sends(run: Run) -> None:
+def test_listener_consumes_all_messages_of_a_producer(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
             done: list[int] = []

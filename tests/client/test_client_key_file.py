@@ -26,7 +26,7 @@ def key_file(tmp_path: Path) -> Path:
 
 @pytest.mark.spec("ACL-18")
 @pytest.mark.parametrize("how", ["argument", "URL", "environment", "home"])
-def test_a_client_signs_with_the_credentials_of_its_key_file(
+def test_client_signs_with_the_credentials_of_its_key_file(
     run: Run, cluster: Any, key_file: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(key_file.parent))
@@ -54,7 +54,7 @@ def test_a_client_signs_with_the_credentials_of_its_key_file(
 
 
 @pytest.mark.spec("ACL-18")
-def test_credentials_of_the_constructor_override_the_key_file(run: Run, cluster: Any, tmp_path: Path) -> None:
+def test_constructor_credentials_override_the_key_file(run: Run, cluster: Any, tmp_path: Path) -> None:
     async def work() -> None:
         settings: Any = {"access_key": "mine", "secret_key": "s", "key_file": str(tmp_path / "missing")}
         async with cluster() as c, Client(name_servers=c.name_servers, **settings) as client:
@@ -75,7 +75,7 @@ def test_credentials_of_the_constructor_override_the_key_file(run: Run, cluster:
         (b"secretkey=s3cret\n", "missing: AccessKey, SecretKey"),
     ],
 )
-def test_a_key_file_that_holds_no_credentials_fails_the_start(
+def test_key_file_without_credentials_fails_the_start(
     run: Run, tmp_path: Path, content: bytes | None, words: str
 ) -> None:
     path = tmp_path / "key"

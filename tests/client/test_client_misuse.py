@@ -1,4 +1,4 @@
-"""Mistakes in the use of the client: each raises at once, and its text says what to do."""
+"""Misuse of the client API: each mistake raises at once, with a text that says what to do."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def offline() -> Client:
     return Client(name_servers="127.0.0.1:1")
 
 
-def test_use_before_start_and_after_stop_says_what_to_do(run: Run, cluster: Any) -> None:
+def test_use_before_start_or_after_stop_raises_with_a_hint(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             out, inbox = client.producer("p"), client.consumer("g")
@@ -60,12 +60,12 @@ def test_use_before_start_and_after_stop_says_what_to_do(run: Run, cluster: Any)
         ("handler", "must be a function"),
     ],
 )
-def test_listener_that_cannot_be_called_with_a_message_is_refused(handler: Any, problem: str) -> None:
+def test_listener_not_callable_with_a_message_is_rejected(handler: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         offline().listener("T", group="g")(handler)
 
 
-def test_listener_annotated_with_the_value_instead_of_a_message_is_refused() -> None:
+def test_listener_annotated_with_the_value_type_is_rejected() -> None:
     async def handle(order: Order) -> None:
         pass
 
@@ -73,7 +73,7 @@ def test_listener_annotated_with_the_value_instead_of_a_message_is_refused() -> 
         offline().listener("T", group="g")(handle)
 
 
-def test_listener_takes_bound_methods_defaults_and_loose_annotations() -> None:
+def test_listener_accepts_methods_defaults_and_loose_annotations() -> None:
     class Service:
         async def handle(self, message: Message[Order], *, dry: bool = False) -> None:
             pass
@@ -90,7 +90,7 @@ def test_listener_takes_bound_methods_defaults_and_loose_annotations() -> None:
     assert [spec.handler for spec in client._listeners] == [service.handle, service.loose, service.plain, handler]
 
 
-def test_unknown_consumer_option_names_the_nearest_among_all_problems() -> None:
+def test_unknown_consumer_option_error_suggests_the_nearest_name() -> None:
     for make in (
         lambda **options: offline().consumer("a b", **options),
         lambda **options: offline().listener("T", group="a b", **options),
@@ -104,12 +104,12 @@ def test_unknown_consumer_option_names_the_nearest_among_all_problems() -> None:
         assert any("'a b' contains illegal characters" in text for text in problems)
 
 
-def test_check_that_is_no_function_is_refused() -> None:
+def test_transaction_check_that_is_not_callable_is_rejected() -> None:
     with pytest.raises(ConfigError, match="check is str, must be a function"):
         offline().producer("p", check="yes")  # type: ignore[call-overload]
 
 
-def test_two_ways_to_choose_the_queue_are_refused_before_any_io(run: Run, cluster: Any) -> None:
+def test_conflicting_queue_choices_are_rejected_before_any_io(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("p") as out:
             queue = MessageQueue("T", "b0", 0)
@@ -125,7 +125,7 @@ def test_two_ways_to_choose_the_queue_are_refused_before_any_io(run: Run, cluste
     run(work)
 
 
-def test_broker_address_given_as_a_name_server_is_named(run: Run, cluster: Any) -> None:
+def test_broker_address_used_as_name_server_is_named_in_the_error(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c:
             c.ns[0].script[105] = lambda command: command.reply(3, " request type 105 not supported")
@@ -141,7 +141,7 @@ def test_broker_address_given_as_a_name_server_is_named(run: Run, cluster: Any) 
     run(work)
 
 
-def test_reader_of_an_unknown_topic_is_not_told_that_auto_creation_is_off(run: Run) -> None:
+def test_read_of_an_unknown_topic_explains_auto_creation(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
             puller = client.puller()
@@ -159,7 +159,7 @@ def test_reader_of_an_unknown_topic_is_not_told_that_auto_creation_is_off(run: R
     run(work)
 
 
-def test_request_without_an_answer_says_what_must_run(run: Run, cluster: Any) -> None:
+def test_reply_timeout_error_names_the_missing_consumer(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("p") as out:
             with pytest.raises(ReplyTimeout, match=r"A consumer of T must be running") as caught:
@@ -170,19 +170,19 @@ def test_request_without_an_answer_says_what_must_run(run: Run, cluster: Any) ->
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:9876", "http://ak:topsecret@h", "rmq:/h"])
-def test_url_of_another_form_is_refused_with_an_example(url: str) -> None:
+def test_malformed_url_error_shows_an_example(url: str) -> None:
     with pytest.raises(ConfigError, match=r"rmq://127\.0\.0\.1:9876") as caught:
         Client.from_url(url)
     assert "topsecret" not in str(caught.value)
 
 
-def test_message_and_hint_are_two_sentences() -> None:
+def test_error_text_joins_message_and_hint_as_sentences() -> None:
     assert str(ResponseError("no filter", hint="Set it.")) == "no filter. Set it."
     assert str(ResponseError("Really?", hint="Yes.")) == "Really? Yes."
     assert str(ResponseError("no filter")) == "no filter"
 
 
-def test_committed_takes_a_queue_as_position_and_lag_do(run: Run, cluster: Any) -> None:
+def test_committed_accepts_a_queue_topic_or_list(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             c.broker.put("T", 1, b"x")

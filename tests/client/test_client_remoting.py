@@ -1,4 +1,4 @@
-"""The connections of a client: hooks around what it asks, and an end for those that nobody uses."""
+"""Connections of a client: request hooks, and closing of idle connections."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ANSWERED, SILENT, FORBIDDEN = 10, 11, 12
 
 
 class Watch:
-    """Notes why connections ended."""
+    """Records why connections were closed."""
 
     def __init__(self) -> None:
         self.reasons: asyncio.Queue[str] = asyncio.Queue()
@@ -30,7 +30,7 @@ class Watch:
 
 @asynccontextmanager
 async def server(got: list[Command]) -> AsyncIterator[str]:
-    """Answers all but SILENT; its address."""
+    """A server that answers everything but SILENT; yields its address."""
 
     def handle(connection: Connection, request: Command) -> Command | None:
         got.append(request)
@@ -45,7 +45,7 @@ async def server(got: list[Command]) -> AsyncIterator[str]:
 
 
 @pytest.mark.spec("REM-15")
-def test_hooks_of_a_client_run_before_a_request_is_written_and_after_its_answer() -> None:
+def test_client_hooks_run_before_each_request_and_after_its_answer() -> None:
     seen: list[tuple[str, str, int]] = []
     client_of: list[RemotingClient] = []
 
@@ -71,7 +71,7 @@ def test_hooks_of_a_client_run_before_a_request_is_written_and_after_its_answer(
             client_of.append(client)
             for name in ("a", "b"):
                 client.add_hook(Hook(name))
-            for _ in range(2):  # with a new connection, and with one that is there
+            for _ in range(2):  # on a new connection, and on an existing one
                 await client.invoke(address, Command(ANSWERED), 5000)
             both = [
                 ("a", "before", ANSWERED),
@@ -93,7 +93,7 @@ def test_hooks_of_a_client_run_before_a_request_is_written_and_after_its_answer(
 
 
 @pytest.mark.spec("REM-23")
-def test_a_connection_that_a_client_does_not_use_is_closed_by_it() -> None:
+def test_idle_connection_is_closed_by_the_client() -> None:
     async def work() -> None:
         assert NetSettings().client_idle_seconds == 120
         watch = Watch()
