@@ -1,4 +1,4 @@
-"""Brokers of one DLedger group in the running loop, with a NameServer; timers short enough for tests."""
+"""Fixture: the brokers of one DLedger group in the running event loop, with a NameServer and short timers."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class LedgerGroup:
             raise AssertionError(f"{why}: {status}") from None
 
     def serving(self) -> Broker | None:
-        """The broker that takes messages."""
+        """The broker that leads and accepts messages."""
         return next((b for b in self.brokers.values() if ledger(b).serving and ledger(b).leads), None)
 
     async def master(self) -> Broker:
@@ -124,7 +124,7 @@ class LedgerGroup:
         return await self.call(broker, 310, body, **(fields | more))
 
     async def send(self, body: bytes, topic: str = "T", queue: int = 0, **more: object) -> Command:
-        """Send until it is acknowledged."""
+        """Send until acknowledged; bodies sent more than once are noted in `retried`."""
         async with asyncio.timeout(DEADLINE_SECONDS):
             for attempt in itertools.count():
                 if attempt:
@@ -139,7 +139,7 @@ class LedgerGroup:
         raise AssertionError("unreachable")
 
     def bodies(self, broker: Broker, topic: str = "T", queue: int = 0) -> list[bytes]:
-        """What the broker's queue holds, each body that was sent again once."""
+        """Bodies in the broker's queue, without repetitions of those that were retried."""
         found: list[bytes] = []
         for body in (bytes(message.body) for message in self.stored(broker, topic, queue)):
             if not (body in self.retried and body in found):
@@ -147,7 +147,7 @@ class LedgerGroup:
         return found
 
     def stored(self, broker: Broker, topic: str = "T", queue: int = 0) -> list[Message]:
-        """What the broker's queue holds."""
+        """Messages in the broker's queue."""
         found: list[Message] = []
         store = broker.store
         at, end = store.min_offset(topic, queue), store.max_offset(topic, queue)
@@ -160,7 +160,7 @@ class LedgerGroup:
         return found
 
     async def same(self, topic: str, queue: int, bodies: list[bytes]) -> None:
-        """Until every broker's queue holds these bodies."""
+        """Wait until every broker's queue holds these bodies."""
         await self.until(
             lambda: all(self.bodies(broker, topic, queue) == bodies for broker in self.brokers.values()),
             f"queues of {topic} differ",
@@ -168,7 +168,7 @@ class LedgerGroup:
 
 
 async def expire(broker: Broker, done: Callable[[], bool]) -> None:
-    """Let the broker clean its store until this is so: the member deletes in its own time."""
+    """Clean the broker's store until done() holds; a DLedger member deletes files asynchronously."""
     store = ledger(broker)
     async with asyncio.timeout(DEADLINE_SECONDS):
         while True:

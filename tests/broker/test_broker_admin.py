@@ -1,4 +1,4 @@
-"""Administration and registration with NameServers."""
+"""Admin requests and registration with NameServers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from saturnmq.store import StateFile, StoreProfile, StoreSettings
 
 
 @pytest.mark.spec("NS-34")
-def test_a_changed_topic_reaches_the_name_server_at_once() -> None:
+def test_topic_change_reaches_name_server_at_once() -> None:
     async def work() -> None:
         async with wire() as w:
             created = await w.call(
@@ -67,7 +67,7 @@ def test_a_changed_topic_reaches_the_name_server_at_once() -> None:
         ({"perm": 99}, "perm=99 must be in 0..15"),
     ],
 )
-def test_a_wrong_topic_is_refused_with_the_allowed_range(fields: dict[str, Any], words: str) -> None:
+def test_update_topic_rejects_invalid_fields_with_allowed_range(fields: dict[str, Any], words: str) -> None:
     async def work() -> None:
         async with wire() as w:
             good = {
@@ -83,7 +83,7 @@ def test_a_wrong_topic_is_refused_with_the_allowed_range(fields: dict[str, Any],
 
 
 @pytest.mark.spec("BP-10")
-def test_first_pull_of_a_group_creates_it_with_apaches_defaults() -> None:
+def test_first_pull_creates_group_with_apache_defaults() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send()
@@ -129,7 +129,7 @@ def test_groups_are_created_listed_and_deleted() -> None:
 
 
 @pytest.mark.spec("DG-10")
-def test_figures_for_the_administrator() -> None:
+def test_admin_statistics_queries() -> None:
     async def work() -> None:
         async with wire() as w:
             for _ in range(3):
@@ -158,7 +158,7 @@ def test_figures_for_the_administrator() -> None:
 
 
 @pytest.mark.spec("UX-12")
-def test_configuration_over_the_network_is_refused() -> None:
+def test_update_broker_config_is_rejected() -> None:
     async def work() -> None:
         async with wire() as w:
             answer = await w.call(RequestCode.UPDATE_BROKER_CONFIG, b"brokerName=x")
@@ -168,7 +168,7 @@ def test_configuration_over_the_network_is_refused() -> None:
 
 
 @pytest.mark.spec("REM-08", "REM-11")
-def test_every_code_survives_missing_fields_and_junk_bodies() -> None:
+def test_every_code_survives_missing_fields_and_junk_body() -> None:
     async def work() -> None:
         async with wire() as w:
             for route in ROUTES:
@@ -180,7 +180,7 @@ def test_every_code_survives_missing_fields_and_junk_bodies() -> None:
 
 
 @pytest.mark.spec("NS-32", "NS-18", "NS-36")
-def test_all_name_servers_are_told_and_a_dead_one_stops_none(tmp_path: Path) -> None:
+def test_registers_with_all_name_servers_despite_dead_one(tmp_path: Path) -> None:
     async def work() -> None:
         servers, addresses = [], []
         for n in range(2):
@@ -212,7 +212,7 @@ def registrar(tmp_path: Path, address: str, **more: Any) -> tuple[Registrar, Top
 
 
 @pytest.mark.spec("NS-33")
-def test_without_force_only_a_changed_version_is_registered(tmp_path: Path) -> None:
+def test_register_without_force_only_on_changed_version(tmp_path: Path) -> None:
     async def work() -> None:
         codes: list[int] = []
         namesrv = NameServer(NameServerSettings(kv_config_path=str(tmp_path / "kv.json")), NetSettings())
@@ -238,13 +238,13 @@ def test_without_force_only_a_changed_version_is_registered(tmp_path: Path) -> N
 
 
 @pytest.mark.spec("NS-33")
-def test_the_period_is_kept_in_10_to_60_seconds() -> None:
+def test_register_period_is_clamped_to_10_60_seconds() -> None:
     periods = [BrokerSettings(register_period_ms=ms).register_seconds for ms in (1, 30_000, 10**6)]
     assert periods == [10, 30, 60]
 
 
 @pytest.mark.spec("NS-11", "NS-32")
-def test_order_topics_of_the_name_server_are_marked(tmp_path: Path) -> None:
+def test_order_topic_config_of_name_server_is_applied(tmp_path: Path) -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send("T")
@@ -259,13 +259,13 @@ def test_order_topics_of_the_name_server_are_marked(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("UX-05")
-def test_settings_that_this_version_cannot_keep_are_refused() -> None:
+def test_settings_reject_unsupported_features() -> None:
     problems = BrokerSettings(acl_enable=True, broker_role="SLAVE", broker_name="a/b").validate()
     assert len(problems) == 3 and "aclEnable" in problems[0]
 
 
 @pytest.mark.spec("UX-09", "RC-04")
-def test_a_damaged_state_file_stops_the_start_and_leaves_nothing_open(tmp_path: Path) -> None:
+def test_start_with_damaged_state_file_fails_and_closes_all(tmp_path: Path) -> None:
     async def work() -> None:
         store = StoreSettings(store_path_root_dir=str(tmp_path / "store"), profile=StoreProfile.SMALL)
         config = tmp_path / "store" / "config"
@@ -283,7 +283,7 @@ def test_a_damaged_state_file_stops_the_start_and_leaves_nothing_open(tmp_path: 
 
 
 @pytest.mark.spec("UX-03")
-def test_an_advertised_name_that_cannot_be_looked_up_is_an_error(tmp_path: Path) -> None:
+def test_unresolvable_advertised_address_is_config_error(tmp_path: Path) -> None:
     async def work() -> None:
         store = StoreSettings(store_path_root_dir=str(tmp_path / "store"), profile=StoreProfile.SMALL)
         broker = Broker(BrokerSettings(listen_port=0, broker_ip1="no such host"), store, NetSettings())

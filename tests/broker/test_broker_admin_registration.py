@@ -1,4 +1,4 @@
-"""How NameServers hear of topics that are created, changed and deleted, and what an administrator waits for."""
+"""Registration of created, changed and deleted topics with NameServers, and when admin requests are answered."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ CREATE = {
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow machine is no reason to answer an administrator early."""
+    """Wait long enough that a slow machine does not answer admin requests early."""
     monkeypatch.setattr(registrar_module, "CHANGES_WAIT_MS", 20_000)
 
 
 @dataclass
 class Told:
-    """A NameServer that notes registrations: whether whole, and of which topics. Its answers wait until it is open."""
+    """A NameServer that records registrations: full or incremental, and their topics. It answers only while `open` is set."""
 
     folder: Path
     whole: list[set[str]] = field(default_factory=list)
@@ -101,7 +101,7 @@ async def registrar(folder: Path, address: str, **more: Any) -> AsyncIterator[tu
 
 
 @pytest.mark.spec("NS-34")
-def test_an_administrator_is_answered_when_the_name_server_knows_the_topic() -> None:
+def test_create_topic_is_answered_once_name_server_has_it() -> None:
     async def work() -> None:
         async with wire(register_timeout_ms=20_000) as w:
             seen, may_answer = asyncio.Event(), asyncio.Event()
@@ -129,7 +129,7 @@ def test_an_administrator_is_answered_when_the_name_server_knows_the_topic() -> 
 
 
 @pytest.mark.spec("NS-34", "NS-32")
-def test_a_name_server_that_says_nothing_delays_an_administrator_once_and_fails_nothing(tmp_path: Path) -> None:
+def test_silent_name_server_delays_create_topic_once(tmp_path: Path) -> None:
     async def work() -> None:
         async with name_server(tmp_path) as told, registrar(tmp_path, told.address) as (made, topics):
             usual = made._settings
@@ -155,7 +155,7 @@ def test_a_name_server_that_says_nothing_delays_an_administrator_once_and_fails_
 
 
 @pytest.mark.spec("NS-34", "NS-32")
-def test_an_administrator_is_answered_while_a_name_server_is_down(tmp_path: Path) -> None:
+def test_create_topic_is_answered_while_name_server_is_down(tmp_path: Path) -> None:
     async def work() -> None:
         async with wire() as w:
             up = w.broker.registrar.name_servers[0]
@@ -169,7 +169,7 @@ def test_an_administrator_is_answered_while_a_name_server_is_down(tmp_path: Path
 
 
 @pytest.mark.spec("NS-34")
-def test_a_new_topic_is_told_alone_and_what_it_costs_does_not_grow(tmp_path: Path) -> None:
+def test_new_topic_is_registered_incrementally(tmp_path: Path) -> None:
     async def work() -> None:
         async with name_server(tmp_path) as told, registrar(tmp_path, told.address) as (made, topics):
             for n in range(100):
@@ -187,7 +187,7 @@ def test_a_new_topic_is_told_alone_and_what_it_costs_does_not_grow(tmp_path: Pat
 
 
 @pytest.mark.spec("NS-34")
-def test_a_topic_that_is_gone_is_told_with_the_whole(tmp_path: Path) -> None:
+def test_deleted_topic_causes_full_registration(tmp_path: Path) -> None:
     async def work() -> None:
         async with name_server(tmp_path) as told, registrar(tmp_path, told.address) as (made, topics):
             topics.set(TopicConfig("Kept"))
@@ -202,8 +202,8 @@ def test_a_topic_that_is_gone_is_told_with_the_whole(tmp_path: Path) -> None:
 
 @pytest.mark.spec("NS-34")
 @pytest.mark.parametrize("under_way", [False, True])
-def test_a_topic_that_is_gone_is_told_before_one_that_came_after_it(tmp_path: Path, under_way: bool) -> None:
-    """The new one carries the version of both: a NameServer that had it would take no whole of that version."""
+def test_topic_deletion_is_registered_before_later_topic(tmp_path: Path, under_way: bool) -> None:
+    """The incremental registration has the version of both changes; the NameServer would ignore a full one of that version."""
 
     async def work() -> None:
         async with name_server(tmp_path) as told, registrar(tmp_path, told.address) as (made, topics):
@@ -230,7 +230,7 @@ def test_a_topic_that_is_gone_is_told_before_one_that_came_after_it(tmp_path: Pa
 
 
 @pytest.mark.spec("NS-34", "NS-32")
-def test_a_name_server_that_came_back_empty_hears_of_all_topics(tmp_path: Path) -> None:
+def test_restarted_empty_name_server_gets_all_topics(tmp_path: Path) -> None:
     async def work() -> None:
         port = free_port()
         async with name_server(tmp_path, port) as told:
@@ -248,7 +248,7 @@ def test_a_name_server_that_came_back_empty_hears_of_all_topics(tmp_path: Path) 
 
 
 @pytest.mark.spec("NS-34", "NS-11")
-def test_a_new_ordered_topic_is_marked_without_waiting_for_the_period(tmp_path: Path) -> None:
+def test_new_order_topic_is_marked_before_next_period(tmp_path: Path) -> None:
     async def work() -> None:
         async with name_server(tmp_path) as told, registrar(tmp_path, told.address) as (_, topics):
             told.namesrv.kv.put("ORDER_TOPIC_CONFIG", "Ordered", "broker-a:4")
@@ -261,7 +261,7 @@ def test_a_new_ordered_topic_is_marked_without_waiting_for_the_period(tmp_path: 
 
 
 @pytest.mark.spec("DG-10")
-def test_every_result_of_a_registration_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_registration_results_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         dead = f"127.0.0.1:{free_port()}"
         with caplog.at_level(logging.INFO, "saturnmq.broker.services.registrar"):
@@ -277,9 +277,7 @@ def test_every_result_of_a_registration_is_in_the_log(tmp_path: Path, caplog: py
 
 
 @pytest.mark.spec("DG-10")
-def test_how_far_the_queues_are_behind_is_in_the_log(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_dispatch_lag_is_logged_periodically(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     assert (broker_module.LOG_FIRST_SECONDS, broker_module.LOG_SECONDS) == (10, 60)
     monkeypatch.setattr(broker_module, "LOG_FIRST_SECONDS", 0)
     monkeypatch.setattr(broker_module, "LOG_SECONDS", 0.001)
@@ -294,7 +292,7 @@ def test_how_far_the_queues_are_behind_is_in_the_log(
 
 
 @pytest.mark.spec("NS-34")
-def test_one_cancelled_task_ends_the_registrar(tmp_path: Path) -> None:
+def test_cancelling_registrar_task_ends_all_its_tasks(tmp_path: Path) -> None:
     async def work() -> None:
         async with name_server(tmp_path) as told, registrar(tmp_path, told.address) as (made, _):
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Calls of a broker to its clients on behalf of an administrator: how many may be under way."""
+"""Limits on calls that a broker relays to its clients for an administrator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from saturnmq.protocol.frames.command import Command
 @pytest.mark.parametrize(
     "code", [RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS]
 )
-def test_questions_to_consumers_take_the_permits_of_the_server(code: int) -> None:
+def test_relayed_calls_use_server_async_permits(code: int) -> None:
     async def work() -> None:
         async with wire() as w:
             permits = w.broker._server.async_permits = Permits(2, "async")
@@ -27,7 +27,7 @@ def test_questions_to_consumers_take_the_permits_of_the_server(code: int) -> Non
 
             async def held(connection: Connection, request: Command) -> Command:
                 nonlocal asked
-                if request.is_oneway:  # of members that came
+                if request.is_oneway:  # member-change notifications
                     return request.reply(0)
                 asked += 1
                 await may_answer.wait()

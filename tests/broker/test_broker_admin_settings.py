@@ -1,4 +1,4 @@
-"""Keys of the original that this version cannot keep: refused where something would be lost, else spoken of."""
+"""Apache RocketMQ keys that this version does not support: rejected if data would be missing, otherwise warned about."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from saturnmq.store import StoreSettings
 
 
 @pytest.mark.spec("ST-20", "UX-05")
-def test_read_only_folders_of_the_commit_log_are_refused() -> None:
+def test_read_only_commit_log_paths_are_rejected() -> None:
     with pytest.raises(
         ConfigError, match=r"readOnlyCommitLogStorePaths=/old,/older: .* would be missing; move the files"
     ):
@@ -29,7 +29,7 @@ def test_read_only_folders_of_the_commit_log_are_refused() -> None:
         (StoreSettings, "osPageCacheBusyTimeOutMills", "1000", "2000"),
     ],
 )
-def test_a_key_without_effect_is_said_to_have_none(
+def test_key_without_effect_is_warned_about(
     settings: type[Any], name: str, usual: str, other: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     load(settings, ("file", {name: usual}))

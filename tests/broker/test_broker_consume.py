@@ -1,4 +1,4 @@
-"""Pulls, long polling, groups, offsets, locks over the wire."""
+"""Pulls, long polling, consumer groups, offsets and queue locks over the wire."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from saturnmq.store import GetResult, GetStatus, StoreProfile, StoreSettings
 
 
 @pytest.mark.spec("BP-04", "BP-05")
-def test_a_pull_returns_records_and_where_to_go_on() -> None:
+def test_pull_returns_records_and_next_offset() -> None:
     async def work() -> None:
         async with wire() as w:
             for n in range(40):
@@ -45,16 +45,16 @@ def test_a_pull_returns_records_and_where_to_go_on() -> None:
 
 
 @pytest.mark.spec("BP-04", "SPP-11")
-def test_a_reader_of_backlogs_may_ask_for_more_at_once() -> None:
+def test_pull_with_bulk_bytes_returns_more_messages() -> None:
     async def work() -> None:
         async with wire() as w:
             for n in range(100):
                 await w.send(body=b"%d" % n * 1000)
-            assert (await w.pull(maxMsgNums=90)).ext["nextBeginOffset"] == "32"  # what the original gives
+            assert (await w.pull(maxMsgNums=90)).ext["nextBeginOffset"] == "32"  # as Apache RocketMQ
             answer = await w.pull(maxMsgNums=90, bulkBytes=1_000_000)
             assert [m.queue_offset for m in decode_records(answer.body or b"")] == list(range(90))
             assert answer.ext["nextBeginOffset"] == "90"
-            few = await w.pull(maxMsgNums=90, offset=20, bulkBytes=1)  # never less than without it
+            few = await w.pull(maxMsgNums=90, offset=20, bulkBytes=1)  # bulkBytes never lowers the limit
             assert few.ext["nextBeginOffset"] == "100"
             assert (await w.pull(maxMsgNums=90, bulkBytes=-5)).ext["nextBeginOffset"] == "32"
 
@@ -62,7 +62,7 @@ def test_a_reader_of_backlogs_may_ask_for_more_at_once() -> None:
 
 
 @pytest.mark.spec("BP-02", "BP-05")
-def test_offsets_outside_the_queue_have_the_originals_codes() -> None:
+def test_pull_outside_queue_returns_apache_codes() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send()
@@ -97,7 +97,7 @@ def test_offsets_outside_the_queue_have_the_originals_codes() -> None:
         ("NO_MATCHED_LOGIC_QUEUE", 3, 21),
     ],
 )
-def test_status_of_a_read_becomes_code_and_remark(
+def test_pull_maps_get_status_to_code_and_remark(
     monkeypatch: pytest.MonkeyPatch, status: str, offset: int, code: int
 ) -> None:
     async def work() -> None:
@@ -112,7 +112,7 @@ def test_status_of_a_read_becomes_code_and_remark(
 
 
 @pytest.mark.spec("BP-01")
-def test_pulls_that_are_not_allowed_say_why() -> None:
+def test_rejected_pull_states_reason() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send()
@@ -143,7 +143,7 @@ def test_pulls_that_are_not_allowed_say_why() -> None:
 
 
 @pytest.mark.spec("BP-01")
-def test_pull_needs_a_readable_broker_and_a_group_that_may_broadcast() -> None:
+def test_pull_requires_readable_broker_and_broadcast_permission() -> None:
     async def work() -> None:
         async with wire(broker_permission=2) as w:
             await w.send()
@@ -163,7 +163,7 @@ def test_pull_needs_a_readable_broker_and_a_group_that_may_broadcast() -> None:
 
 
 @pytest.mark.spec("BP-03", "CQ-02")
-def test_a_tag_expression_selects_by_hash_and_moves_on() -> None:
+def test_pull_filters_by_tag_hash_and_advances() -> None:
     async def work() -> None:
         async with wire() as w:
             for tag in ("a", "b", "a", "c"):
@@ -177,7 +177,7 @@ def test_a_tag_expression_selects_by_hash_and_moves_on() -> None:
 
 
 @pytest.mark.spec("LP-01", "LP-03", "LP-04")
-def test_a_held_pull_is_answered_by_the_next_matching_message() -> None:
+def test_parked_pull_is_answered_by_next_matching_message() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send(queue=1)
@@ -195,7 +195,7 @@ def test_a_held_pull_is_answered_by_the_next_matching_message() -> None:
 
 
 @pytest.mark.spec("LP-01")
-def test_pull_without_the_suspend_bit_or_a_timeout_is_answered_at_once() -> None:
+def test_pull_without_suspend_flag_or_timeout_returns_at_once() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send()
@@ -209,7 +209,7 @@ def test_pull_without_the_suspend_bit_or_a_timeout_is_answered_at_once() -> None
 
 
 @pytest.mark.spec("BP-07")
-def test_pull_without_the_commit_bit_stores_no_offset() -> None:
+def test_pull_commits_offset_only_with_commit_flag() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send()
@@ -222,7 +222,7 @@ def test_pull_without_the_commit_bit_stores_no_offset() -> None:
 
 
 @pytest.mark.spec("LP-01", "LP-02", "LP-04")
-def test_a_held_pull_ends_with_not_found_when_nothing_comes() -> None:
+def test_parked_pull_times_out_with_not_found() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send(queue=1)
@@ -233,7 +233,7 @@ def test_a_held_pull_ends_with_not_found_when_nothing_comes() -> None:
 
 
 @pytest.mark.spec("RP-04")
-def test_a_slave_looks_at_held_pulls_every_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slave_scans_parked_pulls_every_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hold.SCAN_SECONDS == 5.0
     monkeypatch.setattr(hold, "SCAN_SECONDS", 0.01)
     monkeypatch.setattr(hold, "TICK_SECONDS", 0.01)
@@ -244,7 +244,7 @@ def test_a_slave_looks_at_held_pulls_every_five_seconds(monkeypatch: pytest.Monk
             w.broker.ctx.is_slave, w.broker.store.on_append = (
                 lambda: True,
                 None,
-            )  # as a follower: appends notify no pull
+            )  # as on a follower: appends do not wake pulls
             held = asyncio.create_task(w.pull(offset=1, suspend_ms=20_000))
             while not w.broker.ctx.hold.count:
                 await asyncio.sleep(0)
@@ -257,7 +257,7 @@ def test_a_slave_looks_at_held_pulls_every_five_seconds(monkeypatch: pytest.Monk
 
 
 @pytest.mark.spec("LP-02", "HB-06")
-def test_a_closed_connection_takes_its_held_pulls_along() -> None:
+def test_closed_connection_drops_its_parked_pulls() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send(queue=1)
@@ -274,7 +274,7 @@ def test_a_closed_connection_takes_its_held_pulls_along() -> None:
 
 
 @pytest.mark.spec("REM-28")
-def test_the_fast_port_serves_everything_but_pulls() -> None:
+def test_fast_port_serves_all_codes_except_pull() -> None:
     async def work() -> None:
         async with wire() as w:
             fast = w.broker._fast
@@ -292,7 +292,7 @@ def test_the_fast_port_serves_everything_but_pulls() -> None:
 
 
 @pytest.mark.spec("REM-28")
-def test_the_main_port_is_10911_and_the_fast_one_two_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_main_port_is_10911_and_fast_port_two_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     start = RemotingServer.start
 
@@ -313,7 +313,7 @@ def test_the_main_port_is_10911_and_the_fast_one_two_below(tmp_path: Path, monke
 
 
 @pytest.mark.spec("REM-10", "REM-12")
-def test_an_unknown_code_is_answered_with_code_3() -> None:
+def test_unknown_request_code_is_answered_with_code_3() -> None:
     async def work() -> None:
         async with wire() as w:
             for code in (13, 301, 4711):
@@ -324,7 +324,7 @@ def test_an_unknown_code_is_answered_with_code_3() -> None:
 
 
 @pytest.mark.spec("HB-03", "HB-04", "RB-08")
-def test_a_heartbeat_registers_clients_and_creates_group_and_retry_topic() -> None:
+def test_heartbeat_registers_clients_group_and_retry_topic() -> None:
     async def work() -> None:
         async with wire() as w:
             answer = await w.heartbeat("G", "T")
@@ -344,7 +344,7 @@ def test_a_heartbeat_registers_clients_and_creates_group_and_retry_topic() -> No
 
 @pytest.mark.spec("HB-04", "RB-08")
 @pytest.mark.parametrize("model", ["CLUSTERING", "BROADCASTING"])
-def test_retry_topic_has_the_groups_number_of_queues_in_both_models(model: str) -> None:
+def test_retry_topic_has_retry_queue_nums_in_both_models(model: str) -> None:
     async def work() -> None:
         async with wire() as w:
             w.broker.ctx.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=3))
@@ -356,7 +356,7 @@ def test_retry_topic_has_the_groups_number_of_queues_in_both_models(model: str) 
 
 
 @pytest.mark.spec("HB-04", "HB-07", "RB-07")
-def test_members_are_told_when_one_comes_leaves_or_dies() -> None:
+def test_members_are_notified_of_membership_and_topic_changes() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.heartbeat("G", "T")
@@ -381,7 +381,7 @@ def test_members_are_told_when_one_comes_leaves_or_dies() -> None:
 
 
 @pytest.mark.spec("HB-07")
-def test_a_client_leaves_the_groups_that_it_names_and_no_other() -> None:
+def test_unregister_leaves_only_named_groups() -> None:
     async def work() -> None:
         async with wire() as w:
             clients = w.broker.ctx.clients
@@ -397,7 +397,7 @@ def test_a_client_leaves_the_groups_that_it_names_and_no_other() -> None:
 
 
 @pytest.mark.spec("HB-05", "RB-07")
-def test_a_subscription_is_replaced_only_by_a_newer_one_and_a_missing_topic_is_dropped() -> None:
+def test_subscription_update_rules() -> None:
     clients, changes = Clients(), []
     clients.on_change = lambda group: changes.append(sorted(group.subscriptions))
     connection, info = object(), ClientInfo("c", 0, 407, 0)
@@ -421,7 +421,7 @@ def test_a_subscription_is_replaced_only_by_a_newer_one_and_a_missing_topic_is_d
 
 
 @pytest.mark.spec("HB-06", "RB-07")
-def test_a_silent_client_is_removed_and_its_connection_closed() -> None:
+def test_silent_client_is_removed_and_disconnected() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.heartbeat("G", "T")
@@ -442,7 +442,7 @@ def test_a_silent_client_is_removed_and_its_connection_closed() -> None:
 
 
 @pytest.mark.spec("OF-04", "OF-05", "BP-07")
-def test_offsets_are_kept_and_survive_a_restart(tmp_path: object) -> None:
+def test_consumer_offsets_survive_restart(tmp_path: object) -> None:
     from saturnmq.testing import EmbeddedBroker
 
     async def work() -> None:
@@ -469,7 +469,7 @@ def test_offsets_are_kept_and_survive_a_restart(tmp_path: object) -> None:
 
 
 @pytest.mark.spec("OF-05")
-def test_commit_may_go_back_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_offset_decrease_is_accepted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send()
@@ -487,7 +487,7 @@ def test_commit_may_go_back_and_is_logged(caplog: pytest.LogCaptureFixture) -> N
 
 
 @pytest.mark.spec("OF-04")
-def test_group_without_offset_starts_at_0_only_while_the_first_message_is_in_memory() -> None:
+def test_group_without_offset_starts_at_0_while_first_is_in_memory() -> None:
     async def work() -> None:
         async with wire() as w:
             ask = {"consumerGroup": "G", "topic": "T", "queueId": 0}
@@ -509,7 +509,7 @@ def test_group_without_offset_starts_at_0_only_while_the_first_message_is_in_mem
 
 
 @pytest.mark.spec("CQ-06", "CQ-11", "OF-05")
-def test_queue_offsets_by_bound_and_by_time() -> None:
+def test_queue_offsets_by_bound_and_time() -> None:
     async def work() -> None:
         async with wire() as w:
             times = []
@@ -531,7 +531,7 @@ def test_queue_offsets_by_bound_and_by_time() -> None:
 
 
 @pytest.mark.spec("OR-09")
-def test_a_queue_lock_is_held_renewed_released_and_expires() -> None:
+def test_queue_lock_is_owned_renewed_released_and_expires() -> None:
     assert LOCK_LIVE_MS == 60_000
     locks = QueueLocks()
     queue = MessageQueue("T", "b", 0)
@@ -546,7 +546,7 @@ def test_a_queue_lock_is_held_renewed_released_and_expires() -> None:
 
 
 @pytest.mark.spec("OR-09")
-def test_locks_over_the_wire() -> None:
+def test_queue_locks_over_the_wire() -> None:
     async def work() -> None:
         async with wire() as w:
             queue = MessageQueue("T", "broker-a", 0)
@@ -564,7 +564,7 @@ def test_locks_over_the_wire() -> None:
 
 
 @pytest.mark.spec("RTY-02", "RTY-03", "RTY-04", "RTY-06")
-def test_a_message_sent_back_is_found_in_the_retry_topic_then_among_the_dead_letters() -> None:
+def test_message_sent_back_goes_to_retry_topic_then_dlq() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock) as w:
@@ -597,8 +597,8 @@ def test_a_message_sent_back_is_found_in_the_retry_topic_then_among_the_dead_let
 
 
 @pytest.mark.spec("HB-08", "REM-12")
-def test_a_heartbeat_is_answered_while_sends_wait_and_pulls_are_held() -> None:
-    """Nothing queues before a heartbeat: there is one loop, and no handler on it blocks."""
+def test_heartbeat_is_answered_while_pulls_are_parked() -> None:
+    """Heartbeats never queue: there is one event loop, and no handler blocks it."""
 
     async def work() -> None:
         async with wire() as w:
@@ -615,7 +615,7 @@ def test_a_heartbeat_is_answered_while_sends_wait_and_pulls_are_held() -> None:
 
 
 @pytest.mark.spec("REM-11", "HB-03")
-def test_junk_instead_of_a_heartbeat_is_an_error_answer_and_no_more() -> None:
+def test_junk_heartbeat_is_answered_with_error() -> None:
     async def work() -> None:
         async with wire() as w:
             for body in (b"", b"\xff\x00", b"[]", b'{"clientID":5,"consumerDataSet":7}'):

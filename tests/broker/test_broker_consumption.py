@@ -1,4 +1,4 @@
-"""What an operator does with groups, which broker a pull is sent to, and what is told of pulls that went astray."""
+"""Admin operations on consumer groups, broker suggestion of pulls, offset-moved events, draining and address server lookup."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ QUEUE = MessageQueue("T", "broker-a", 0)
 async def member(
     w: Wire, handler: Callable[[Connection, Command], Any], *, client_id: str = "m1", language: int = Language.JAVA
 ) -> AsyncIterator[RemotingClient]:
-    """A consumer of G and T that answers what the broker asks."""
+    """A consumer of group G and topic T whose handler answers the broker's requests."""
     client = RemotingClient(settings=NetSettings(), handler=handler)
     data = HeartbeatData(client_id, [], [ConsumerData("G", subscription_data_set=[SubscriptionData("T")])])
     beat = Command(RequestCode.HEART_BEAT, body=data.encode(), language=language)
@@ -78,15 +78,15 @@ async def send_at(w: Wire, clock: Clock, *times_ms: int) -> None:
 @pytest.mark.parametrize(
     ("after_first_ms", "force", "committed", "expected"),
     [
-        (2000, False, 4, 2),  # back
+        (2000, False, 4, 2),  # backward
         (3000, False, 1, 1),  # never forward without force
         (3000, True, 1, 3),
-        (-1, True, 1, 4),  # the end
+        (-1, True, 1, 4),  # end of the queue
         (-1, False, 4, 4),
         (0, False, 3, 0),
     ],
 )
-def test_offsets_of_a_time_are_pushed_to_every_member(
+def test_reset_offset_by_time_is_pushed_to_every_member(
     after_first_ms: int, force: bool, committed: int, expected: int
 ) -> None:
     async def work() -> None:
@@ -113,14 +113,14 @@ def test_offsets_of_a_time_are_pushed_to_every_member(
                         pushed[who] = command
                 assert all(c.is_oneway and c.ext["group"] == "G" and c.ext["topic"] == "T" for c in pushed.values())
                 assert ResetOffsetBody.decode(pushed["java"].body).offset_table == {QUEUE: expected}
-                rows = json.loads(pushed["cpp"].body or b"")["offsetTable"]  # what a C++ client reads is plain JSON
+                rows = json.loads(pushed["cpp"].body or b"")["offsetTable"]  # C++ clients read plain JSON
                 assert rows == [{"topic": "T", "brokerName": "broker-a", "queueId": 0, "offset": expected}]
 
     run(work)
 
 
 @pytest.mark.spec("OF-06")
-def test_a_reset_needs_a_topic_a_group_that_consumed_and_a_member() -> None:
+def test_reset_offset_requires_topic_committed_group_and_member() -> None:
     async def work() -> None:
         async with wire() as w:
             ask = {"group": "G", "timestamp": 0, "isForce": True}
@@ -141,7 +141,7 @@ def test_a_reset_needs_a_topic_a_group_that_consumed_and_a_member() -> None:
 
 
 @pytest.mark.spec("OF-07")
-def test_a_group_takes_over_where_another_stands() -> None:
+def test_clone_group_offset_copies_offsets() -> None:
     async def work() -> None:
         async with wire() as w:
             for topic in ("T", "U"):
@@ -153,13 +153,13 @@ def test_a_group_takes_over_where_another_stands() -> None:
             assert (await w.call(RequestCode.CLONE_GROUP_OFFSET, topic="T", offline=True, **ask)).code == 0
             offsets = w.broker.ctx.offsets
             assert (offsets.get("T", "H", 0), offsets.get("U", "H", 0)) == (1, None)
-            await w.heartbeat("G", "T")  # does not subscribe U any more
+            await w.heartbeat("G", "T")  # no longer subscribes U
             assert (await w.call(RequestCode.CLONE_GROUP_OFFSET, offline=False, **ask)).code == 0
             assert offsets.get("U", "H", 0) is None
             assert (await w.call(RequestCode.CLONE_GROUP_OFFSET, offline=True, **ask)).code == 0
             assert offsets.get("U", "H", 0) == 2
             offsets.set("T", "G", 0, 2)
-            assert offsets.get("T", "H", 0) == 1  # a copy, not the same table
+            assert offsets.get("T", "H", 0) == 1  # a copy, not a shared table
             bad = await w.call(RequestCode.CLONE_GROUP_OFFSET, srcGroup="G", destGroup="a/b", offline=True)
             assert bad.code == ResponseCode.SYSTEM_ERROR
 
@@ -167,7 +167,7 @@ def test_a_group_takes_over_where_another_stands() -> None:
 
 
 @pytest.mark.spec("OF-07")
-def test_the_correction_is_the_least_offset_of_the_groups() -> None:
+def test_correction_offset_is_minimum_of_all_groups() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send(d=2)
@@ -185,13 +185,13 @@ def test_the_correction_is_the_least_offset_of_the_groups() -> None:
             assert await asked("A", "C") == {0: 3, 1: 13}
             assert await asked("B", "C") == {0: 3, 1: 13}, "the least one itself is not behind"
             assert await asked("C", "C") == {0: 2**63 - 1, 1: 2**63 - 1}  # C itself is behind the others
-            assert w.broker.ctx.offsets.get("T", "C", 0) == 1  # looking does not delete
+            assert w.broker.ctx.offsets.get("T", "C", 0) == 1  # the query deletes nothing
 
     run(work)
 
 
 @pytest.mark.spec("OF-07")
-def test_the_time_span_says_how_long_the_next_message_waits() -> None:
+def test_consume_time_span_reports_delay_of_next_message() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock) as w:
@@ -221,7 +221,7 @@ def test_the_time_span_says_how_long_the_next_message_waits() -> None:
 
 
 @pytest.mark.spec("OF-07")
-def test_the_progress_of_all_groups_of_a_broker() -> None:
+def test_broker_consume_stats_cover_all_groups() -> None:
     async def work() -> None:
         async with wire() as w:
             for _ in range(3):
@@ -241,7 +241,7 @@ def test_the_progress_of_all_groups_of_a_broker() -> None:
 
 
 @pytest.mark.spec("CQ-01", "OF-07")
-def test_the_units_of_a_queue_and_what_a_group_asks_of_them() -> None:
+def test_query_consume_queue_evaluates_group_tags() -> None:
     async def work() -> None:
         async with wire() as w:
             for tag in ("a", "b", "a"):
@@ -259,7 +259,7 @@ def test_the_units_of_a_queue_and_what_a_group_asks_of_them() -> None:
                 (97, False),
                 (98, False),
                 (97, False),
-            ]  # nobody asks
+            ]  # no group given
             assert found.queue_data[0].physic_offset == 0
             assert found.queue_data[1].physic_offset == found.queue_data[0].physic_size
             _, found = await asked(index=1, count=1, consumerGroup="G")
@@ -275,18 +275,18 @@ def test_the_units_of_a_queue_and_what_a_group_asks_of_them() -> None:
     run(work)
 
 
-# ---- questions to consumers (CA-15)
+# ---- relayed requests (CA-15)
 
 
 @pytest.mark.spec("CA-15")
-def test_a_consumer_is_asked_through_the_broker() -> None:
+def test_relayed_requests_reach_consumer() -> None:
     async def work() -> None:
         async with wire() as w:
             sent = await w.send(body=b"again")
             asked: list[Command] = []
 
             def answer(connection: Connection, request: Command) -> Command | None:
-                if request.code != RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:  # it comes at any time
+                if request.code != RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:  # may arrive at any time
                     asked.append(request)
                 if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
                     return request.reply(body=ConsumerRunningInfo({"PROP_CONSUMER_START_TIMESTAMP": "7"}).encode())
@@ -317,7 +317,7 @@ def test_a_consumer_is_asked_through_the_broker() -> None:
 
 
 @pytest.mark.spec("CA-15")
-def test_a_consumer_that_is_not_there_or_says_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relay_reports_offline_and_silent_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert relay.RELAY_TIMEOUT_MS == 10_000
     monkeypatch.setattr(relay, "RELAY_TIMEOUT_MS", 50)
 
@@ -345,7 +345,7 @@ def test_a_consumer_that_is_not_there_or_says_nothing_is_reported(monkeypatch: p
 
 
 @pytest.mark.spec("CA-03")
-def test_members_that_subscribe_unequally_are_warned_of_once_and_the_newer_version_wins(
+def test_unequal_subscriptions_are_logged_once_and_newest_wins(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def work() -> None:
@@ -359,7 +359,7 @@ def test_members_that_subscribe_unequally_are_warned_of_once_and_the_newer_versi
                     for _ in range(2):
                         await other.heartbeat("G", "T", tags="b", version=4, client_id="c2")
                     live = w.broker.ctx.clients.consumers["G"]
-                    assert live.subscriptions["T"].sub_string == "a"  # the older does not replace it
+                    assert live.subscriptions["T"].sub_string == "a"  # the older version does not replace it
                     await other.heartbeat("G", "T", tags="b", version=6, client_id="c2")
                     assert live.subscriptions["T"].sub_string == "b"
                 assert len(caplog.records) == 1
@@ -375,7 +375,7 @@ def test_members_that_subscribe_unequally_are_warned_of_once_and_the_newer_versi
 
 
 @pytest.mark.spec("BP-06")
-def test_a_group_far_behind_is_sent_to_the_broker_for_slow_groups() -> None:
+def test_lagging_group_is_directed_to_slow_consume_broker() -> None:
     async def work() -> None:
         config = SubscriptionGroupConfig("G", broker_id=2, which_broker_when_consume_slowly=3)
         for enabled in (False, True):
@@ -396,12 +396,12 @@ def test_a_group_far_behind_is_sent_to_the_broker_for_slow_groups() -> None:
 
 
 @pytest.mark.spec("BP-08")
-def test_a_pull_outside_the_queue_leaves_an_event() -> None:
+def test_pull_outside_queue_writes_offset_moved_event() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock) as w:
             await w.send()
-            for _ in range(3):  # of one queue and moment: one event
+            for _ in range(3):  # one event per queue and PAUSE_MS
                 moved = await w.pull(offset=77)
                 assert moved.code == ResponseCode.PULL_OFFSET_MOVED and moved.ext["nextBeginOffset"] == "1"
             clock.ms += 1000
@@ -422,7 +422,7 @@ def test_a_pull_outside_the_queue_leaves_an_event() -> None:
 
 
 @pytest.mark.spec("BP-08", "BP-07")
-def test_a_slave_sends_a_pull_that_went_astray_to_the_groups_broker() -> None:
+def test_slave_directs_pull_outside_queue_to_group_broker() -> None:
     async def work() -> None:
         for checks in (False, True):
             async with wire(offset_check_in_slave=checks, slave_read_enable=True) as w:
@@ -435,7 +435,7 @@ def test_a_slave_sends_a_pull_that_went_astray_to_the_groups_broker() -> None:
                 else:
                     assert astray.code == ResponseCode.PULL_RETRY_IMMEDIATELY and astray.ext["nextBeginOffset"] == "77"
                 assert astray.ext["suggestWhichBrokerId"] == "4"
-                assert w.broker.ctx.offsets.get("T", "G", 0) is None  # nor does it take offsets
+                assert w.broker.ctx.offsets.get("T", "G", 0) is None  # a slave does not store offsets either
                 w.broker.ctx.is_slave = lambda: False
                 assert await w.messages("OFFSET_MOVED_EVENT") == []
                 await w.pull(sysFlag=5, commitOffset=1)
@@ -445,8 +445,8 @@ def test_a_slave_sends_a_pull_that_went_astray_to_the_groups_broker() -> None:
 
 
 @pytest.mark.spec("BP-09")
-def test_no_pull_waits_in_a_queue_of_the_broker() -> None:
-    """The original answers 2 to pulls that waited 5 s for a thread; here each is answered in its turn of the loop."""
+def test_pulls_do_not_queue_in_broker() -> None:
+    """Apache RocketMQ answers 2 to pulls that waited 5 s for a thread; here each is answered within its event-loop iteration."""
 
     async def work() -> None:
         async with wire() as w:
@@ -458,7 +458,7 @@ def test_no_pull_waits_in_a_queue_of_the_broker() -> None:
 
 
 @pytest.mark.spec("BP-09")
-def test_a_group_that_is_too_far_behind_may_be_switched_off() -> None:
+def test_group_lagging_too_far_can_be_disabled() -> None:
     assert CHECK_SECONDS == 180
     assert (BrokerSettings().slow_group_bytes, BrokerSettings().disable_slow_groups) == (16 << 30, False)
 
@@ -477,7 +477,7 @@ def test_a_group_that_is_too_far_behind_may_be_switched_off() -> None:
             assert refused.code == ResponseCode.NO_PERMISSION
             assert (await w.pull(group="Near")).code == 0
             assert disable_slow(ctx.store, ctx.groups, ctx.offsets, 10**9) == []
-        async with wire(slow_group_bytes=1) as w:  # off, as in the original
+        async with wire(slow_group_bytes=1) as w:  # disabled by default, as in Apache RocketMQ
             await w.send()
             w.broker.ctx.groups.find("G")
             w.broker.ctx.offsets.set("T", "G", 0, 0)
@@ -488,7 +488,7 @@ def test_a_group_that_is_too_far_behind_may_be_switched_off() -> None:
 
 
 @pytest.mark.spec("RP-05", "LP-01")
-def test_without_long_polling_a_pull_is_tried_once_more_after_a_short_time() -> None:
+def test_short_polling_retries_pull_once() -> None:
     async def work() -> None:
         async with wire(long_polling=False, short_polling_ms=50) as w:
             await w.send()
@@ -496,7 +496,7 @@ def test_without_long_polling_a_pull_is_tried_once_more_after_a_short_time() -> 
             began = loop.time()
             empty = await w.pull(offset=1, suspend_ms=20_000)
             assert empty.code == ResponseCode.PULL_NOT_FOUND
-            assert 0.05 <= loop.time() - began < 10  # the request's 20 s do not count
+            assert 0.05 <= loop.time() - began < 10  # the request's 20 s are ignored
         async with wire(long_polling=False) as w:
             await w.send()
             began = loop.time()
@@ -519,11 +519,11 @@ def test_without_long_polling_a_pull_is_tried_once_more_after_a_short_time() -> 
     run(work)
 
 
-# ---- what is stored (ST-17, TR-01, TR-04) and draining (RTY-07)
+# ---- stored properties (ST-17, TR-01, TR-04) and draining (RTY-07)
 
 
 @pytest.mark.spec("ST-17")
-def test_wait_is_not_stored_and_the_cluster_is() -> None:
+def test_wait_property_is_dropped_and_cluster_added() -> None:
     async def work() -> None:
         async with wire(cluster_name="shop") as w:
             assert (await w.send(properties={"WAIT": "true", "own": "1"})).code == 0
@@ -536,7 +536,7 @@ def test_wait_is_not_stored_and_the_cluster_is() -> None:
 
 
 @pytest.mark.spec("TR-01", "TR-04")
-def test_the_trace_topic_is_there_when_it_is_asked_for() -> None:
+def test_trace_topic_exists_if_enabled() -> None:
     async def work() -> None:
         async with wire(auto_create_topic=False) as w:
             assert w.broker.ctx.topics.get("RMQ_SYS_TRACE_TOPIC") is None
@@ -556,7 +556,7 @@ def test_the_trace_topic_is_there_when_it_is_asked_for() -> None:
 
 
 @pytest.mark.spec("RTY-07")
-def test_a_broker_is_drained_by_its_permission(tmp_path: Path) -> None:
+def test_broker_is_drained_by_broker_permission(tmp_path: Path) -> None:
     async def work() -> None:
         async def route(w: Wire) -> tuple[int, int]:
             while "T" not in w.server.namesrv.routes.topics:
@@ -578,8 +578,8 @@ def test_a_broker_is_drained_by_its_permission(tmp_path: Path) -> None:
             await commit(w, 1)
             assert await route(w) == (6, 1)
         async with wire(data=tmp_path, broker_permission=4) as w:
-            assert await route(w) == (4, 1)  # no new sends, the queues stay assigned
-            assert (await w.send(d=1)).code == 0  # whoever has the old route is not turned away
+            assert await route(w) == (4, 1)  # no new sends; the queues stay assigned
+            assert (await w.send(d=1)).code == 0  # a client with the old route can still send
             assert [(await w.messages(offset=offset))[0].queue_offset for offset in (1, 2)] == [1, 2]
             assert await lag(w) == 2
             await commit(w, 3)
@@ -603,7 +603,7 @@ def test_a_broker_is_drained_by_its_permission(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("ST-03", "MSG-02")
-def test_a_message_that_fits_no_record_is_refused_by_the_store() -> None:
+def test_store_rejects_message_that_does_not_fit_record() -> None:
     async def work() -> None:
         async with wire() as w:
             host = Host("127.0.0.1", 1)
@@ -619,11 +619,11 @@ def test_a_message_that_fits_no_record_is_refused_by_the_store() -> None:
     run(work)
 
 
-# ---- where the NameServers are (NS-36)
+# ---- NameServer lookup (NS-36)
 
 
 @pytest.mark.spec("NS-36")
-def test_an_address_server_tells_where_the_name_servers_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_address_server_provides_name_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registrar_module, "LOOK_UP_SECONDS", 0.01)
 
     async def work() -> None:
@@ -642,15 +642,15 @@ def test_an_address_server_tells_where_the_name_servers_are(tmp_path: Path, monk
         settings = BrokerSettings(fetch_name_servers=True, name_server_domain=domain, listen_port=0)
         store = StoreSettings(store_path_root_dir=str(tmp_path / "store"), profile=StoreProfile.SMALL)
         broker = Broker(settings, store, NetSettings())
-        await broker.start()  # also without an answer
+        await broker.start()  # starts also without an answer
         try:
             assert asked[0].startswith(b"GET /rocketmq/nsaddr HTTP/1.0\r\n") and broker.registrar.name_servers == []
-            answer = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n{host}:{port}\n".encode()  # asked again
+            answer = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n{host}:{port}\n".encode()  # looked up again
             while broker.advertised_address not in name_server.routes.live:
                 await asyncio.sleep(0)
             answer = b"HTTP/1.1 200 OK\r\n\r\n<html>"
             await broker.registrar.look_up()
-            assert broker.registrar.name_servers == [f"{host}:{port}"]  # nonsense changes nothing
+            assert broker.registrar.name_servers == [f"{host}:{port}"]  # an invalid answer changes nothing
         finally:
             await broker.stop()
             assert name_server.routes.brokers == {}
@@ -676,7 +676,7 @@ def test_an_address_server_tells_where_the_name_servers_are(tmp_path: Path, monk
         (b"HTTP/1.0 200 OK\r\n\r\n\xff:1", None),
     ],
 )
-def test_the_answer_of_an_address_server_is_a_list_or_an_error(answer: bytes, expected: list[str] | None) -> None:
+def test_address_server_answer_is_list_or_error(answer: bytes, expected: list[str] | None) -> None:
     if expected is None:
         with pytest.raises(LookupFailed):
             parse(answer)

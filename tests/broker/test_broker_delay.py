@@ -1,4 +1,4 @@
-"""Delayed messages: put aside under their level, delivered by the clock, progress that repeats and never skips."""
+"""Delayed messages by level: storage, delivery by the clock, and progress that may repeat but never skips."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ MAX = 18
 
 
 def later(w: Wire, clock: Clock, ms: int) -> int:
-    """Move the clock, and have the service look at it."""
+    """Advance the clock and run one delivery round."""
     clock.ms += ms
     return w.broker.ctx.delay.turn()
 
 
-# ---- where a delayed message is stored
+# ---- storage of delayed messages
 
 
 @pytest.mark.spec("DLY-01", "ST-08")
@@ -39,14 +39,14 @@ def later(w: Wire, clock: Clock, ms: int) -> int:
     ("text", "level"),
     [("3", 3), ("18", 18), ("19", 18), ("99999999", 18), ("0", 0), ("-1", 0), ("+2", 2), ("007", 7), (None, 0)],
 )
-def test_a_level_is_clamped_and_nothing_below_one_is_a_delay(text: str | None, level: int) -> None:
+def test_delay_level_is_clamped_to_valid_range(text: str | None, level: int) -> None:
     properties = "" if text is None else f"A\x01b\x02DELAY\x01{text}"
     assert delay.level_of(properties, MAX) == level
 
 
 @pytest.mark.spec("DLY-01")
 @pytest.mark.parametrize("text", ["x", "1.5", "1 ", "٣", "9" * 40, "1s"])
-def test_a_level_that_is_no_number_is_the_senders_error(text: str) -> None:
+def test_non_numeric_delay_level_is_rejected(text: str) -> None:
     with pytest.raises(ResponseError, match="must be the number of a delay level") as caught:
         delay.level_of(f"DELAY\x01{text}", MAX)
     assert caught.value.code == 13
@@ -60,7 +60,7 @@ def test_a_level_that_is_no_number_is_the_senders_error(text: str) -> None:
         st.sampled_from(["KEYS", "TAGS", "REAL_TOPIC", "REAL_QID", "MYDELAY", "x"]), st.text("ab", min_size=1)
     ),
 )
-def test_what_is_put_aside_comes_back_to_its_topic_and_queue(level: int, queue: int, own: dict[str, str]) -> None:
+def test_scheduled_message_is_restored_to_topic_and_queue(level: int, queue: int, own: dict[str, str]) -> None:
     raw = encode_properties(own | {"DELAY": str(level)}).decode()
     topic, queue_id, properties = delay.scheduled("T", queue, raw, MAX)
     assert (topic, queue_id) == (SCHEDULE_TOPIC, min(level, MAX) - 1)
@@ -72,7 +72,7 @@ def test_what_is_put_aside_comes_back_to_its_topic_and_queue(level: int, queue: 
 
 
 @pytest.mark.spec("DLY-01")
-def test_delay_levels_are_apaches_18_and_units_go_up_to_days() -> None:
+def test_delay_levels_default_to_apache_18_levels() -> None:
     minutes = [n * 60_000 for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)]
     expected = (1000, 5000, 10_000, 30_000, *minutes, 3_600_000, 7_200_000)
     assert delay.levels_of(StoreSettings().message_delay_level) == expected and len(expected) == MAX
@@ -80,7 +80,7 @@ def test_delay_levels_are_apaches_18_and_units_go_up_to_days() -> None:
 
 
 @pytest.mark.spec("DLY-03")
-def test_delay_of_an_unknown_level_is_one_second() -> None:
+def test_unknown_level_delays_by_one_second() -> None:
     assert due_ms(2, 7, (1000, 5000)) == 5007
     for unknown in (0, 3, -1):
         assert due_ms(unknown, 7, (1000, 5000)) == 1007
@@ -88,7 +88,7 @@ def test_delay_of_an_unknown_level_is_one_second() -> None:
 
 @pytest.mark.spec("DLY-01")
 @pytest.mark.parametrize(("text", "word"), [("1x", "1x"), ("", "no level"), ("s", "'s'")])
-def test_levels_that_cannot_be_read_are_a_configuration_error(text: str, word: str) -> None:
+def test_invalid_level_list_is_config_error(text: str, word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         delay.levels_of(text)
 
@@ -97,7 +97,7 @@ def test_levels_that_cannot_be_read_are_a_configuration_error(text: str, word: s
 
 
 @pytest.mark.spec("DLY-02", "DLY-03", "DLY-05", "ST-08", "CQ-03")
-def test_a_delayed_message_is_delivered_to_the_millisecond_with_its_properties() -> None:
+def test_delayed_message_is_delivered_on_time_with_properties() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock) as w:
@@ -126,7 +126,7 @@ def test_a_delayed_message_is_delivered_to_the_millisecond_with_its_properties()
 
 
 @pytest.mark.spec("DLY-04")
-def test_a_held_pull_is_answered_by_the_delivery() -> None:
+def test_delivery_wakes_parked_pull() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock) as w:
@@ -143,7 +143,7 @@ def test_a_held_pull_is_answered_by_the_delivery() -> None:
 
 
 @pytest.mark.spec("DLY-04")
-def test_the_task_delivers_by_itself_within_a_tenth_of_a_second_of_one_second() -> None:
+def test_delay_task_delivers_within_100_ms() -> None:
     async def work() -> None:
         async with wire() as w:
             sent = await w.send(properties={"DELAY": "1"})
@@ -163,7 +163,7 @@ def test_the_task_delivers_by_itself_within_a_tenth_of_a_second_of_one_second() 
     ("DELAY\x013", b"", 13), ("", b"DELAY\x011", 13), ("WAIT\x01true", b"K\x01v\x02DELAY\x011", 13),
     ("DELAY\x010", b"MYDELAY\x013", 0),
 ])  # fmt: skip
-def test_a_batch_cannot_be_delayed(common: str, own: bytes, code: int) -> None:
+def test_batch_cannot_be_delayed(common: str, own: bytes, code: int) -> None:
     async def work() -> None:
         async with wire() as w:
             answer = await w.send_batch([BatchItem(b"a"), BatchItem(b"b", own)], common=common)
@@ -174,7 +174,7 @@ def test_a_batch_cannot_be_delayed(common: str, own: bytes, code: int) -> None:
 
 
 @pytest.mark.spec("DLY-02", "ST-08")
-def test_other_properties_are_not_mistaken_for_a_delay_and_bad_ones_are_refused() -> None:
+def test_delay_property_is_matched_by_exact_name() -> None:
     async def work() -> None:
         async with wire() as w:
             for raw in ("MYDELAY\x013", "A\x01DELAY\x013", "DELAY\x01", "DELAY\x010", "DELAY\x01-2"):
@@ -199,7 +199,7 @@ def test_prepared_and_rolled_back_messages_are_not_delayed(flags: int, topic: st
 
 
 @pytest.mark.spec("DLY-02")
-def test_clients_cannot_send_to_the_schedule_topic() -> None:
+def test_send_to_schedule_topic_is_rejected() -> None:
     async def work() -> None:
         async with wire() as w:
             assert (await w.send(SCHEDULE_TOPIC)).code == 16
@@ -208,7 +208,7 @@ def test_clients_cannot_send_to_the_schedule_topic() -> None:
 
 
 @pytest.mark.spec("RTY-05", "SND-09")
-def test_a_message_for_the_dead_letters_is_not_delayed() -> None:
+def test_dead_letter_is_not_delayed() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send("%RETRY%G", properties={"DELAY": "3"}, j=16)
@@ -231,9 +231,7 @@ def test_a_message_for_the_dead_letters_is_not_delayed() -> None:
         (120, 2, 2, "%RETRY%G"),
     ],
 )
-def test_send_to_a_retry_topic_becomes_a_dead_letter_at_the_limit(
-    version: int, failed: int, most: int | None, topic: str
-) -> None:
+def test_send_to_retry_topic_goes_to_dlq_at_limit(version: int, failed: int, most: int | None, topic: str) -> None:
     async def work() -> None:
         async with wire() as w:
             limit = {} if most is None else {"l": most}
@@ -244,13 +242,13 @@ def test_send_to_a_retry_topic_becomes_a_dead_letter_at_the_limit(
 
 
 @pytest.mark.spec("RTY-05")
-def test_send_to_a_retry_topic_needs_its_group() -> None:
+def test_send_to_retry_topic_requires_group() -> None:
     async def work() -> None:
         async with wire(auto_create_group=False) as w:
             for failed in (0, 16):
                 refused = await w.send("%RETRY%G", j=failed)
                 assert (refused.code, "subscription group not exist, G" in (refused.remark or "")) == (26, True)
-            w.broker.topics.ensure("%RETRY%G", 1)  # a topic that outlived its group
+            w.broker.topics.ensure("%RETRY%G", 1)  # a topic whose group was deleted
             assert (await w.send("%RETRY%G", j=16)).code == 26
 
     run(work)
@@ -261,7 +259,7 @@ def test_send_to_a_retry_topic_needs_its_group() -> None:
     ("asked", "failed", "level"),
     [(0, 0, 3), (0, 1, 4), (0, 14, 17), (0, 15, 18), (0, 40, 18), (5, 7, 5), (99, 0, 18)],
 )
-def test_each_failure_makes_the_next_delay_longer(asked: int, failed: int, level: int) -> None:
+def test_retry_delay_level_grows_with_attempts(asked: int, failed: int, level: int) -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send(j=failed, properties={"TAGS": "x"})
@@ -281,7 +279,7 @@ def test_each_failure_makes_the_next_delay_longer(asked: int, failed: int, level
 
 
 @pytest.mark.spec("RTY-03")
-def test_message_sent_back_with_a_negative_level_stays_a_dead_letter() -> None:
+def test_send_back_with_negative_level_goes_to_dlq() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock) as w:
@@ -300,7 +298,7 @@ def test_message_sent_back_with_a_negative_level_stays_a_dead_letter() -> None:
 
 
 @pytest.mark.spec("RTY-04", "RTY-02")
-def test_a_message_that_fails_again_keeps_its_first_id_and_topic() -> None:
+def test_repeated_retry_keeps_origin_id_and_topic() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock) as w:
@@ -326,7 +324,7 @@ def test_a_message_that_fails_again_keeps_its_first_id_and_topic() -> None:
 
 
 @pytest.mark.spec("DLY-07", "DLY-08")
-def test_progress_survives_a_restart_and_is_told(tmp_path: Path) -> None:
+def test_delay_progress_survives_restart_and_is_reported(tmp_path: Path) -> None:
     async def work() -> None:
         clock, folder = Clock(), tmp_path
         async with wire(data=folder, clock_ms=clock) as w:
@@ -384,12 +382,12 @@ class Bench:
 
 
 @pytest.mark.spec("DLY-04", "DLY-06", "DLY-07")
-def test_delay_service_rests_10_s_retries_after_100_ms_and_flushes_for_5_s() -> None:
+def test_delay_service_default_intervals() -> None:
     assert (delay.PAUSE_MS, delay.RETRY_MS, delay.FLUSH_WAIT_MS) == (10_000, 100, 5_000)
 
 
 @pytest.mark.spec("DLY-06")
-def test_a_refused_delivery_is_tried_again_and_the_order_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejected_delivery_is_retried_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with Bench(tmp_path) as b:
             b.add(1, b"a")
@@ -400,7 +398,7 @@ def test_a_refused_delivery_is_tried_again_and_the_order_stays(tmp_path: Path, m
             with monkeypatch.context() as patch:
                 patch.setattr(b.store, "put", lambda message: PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="full"))
                 assert b.service.turn() == delay.RETRY_MS
-                assert b.service.turn() == delay.RETRY_MS  # it rests, nothing is tried
+                assert b.service.turn() == delay.RETRY_MS  # backing off, nothing is tried
                 b.clock.ms += delay.RETRY_MS
                 assert b.service.turn() == 2 * delay.RETRY_MS
             assert b.store.put == put and b.service.offsets()[1] == 0
@@ -415,7 +413,7 @@ def test_a_refused_delivery_is_tried_again_and_the_order_stays(tmp_path: Path, m
 
 
 @pytest.mark.spec("DLY-04")
-def test_an_unexpected_failure_rests_its_level_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_failure_pauses_only_its_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with Bench(tmp_path) as b:
             b.add(1, b"bad")
@@ -444,10 +442,10 @@ def test_an_unexpected_failure_rests_its_level_and_no_other(tmp_path: Path, monk
 
 @pytest.mark.spec("DLY-04", "DLY-08", "DUR-10")
 @pytest.mark.parametrize("properties", [{"REAL_TOPIC": HALF_TOPIC}, {"REAL_TOPIC": SCHEDULE_TOPIC}, {"REAL_QID": "-3"}])
-def test_what_cannot_be_delivered_is_skipped_with_a_word(
+def test_undeliverable_message_is_skipped_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, properties: dict[str, str]
 ) -> None:
-    """DLY-08: a half message is none of those that are delivered; no damage keeps the others from coming."""
+    """DLY-08: half messages are never delivered, and a bad message does not block the others."""
 
     async def work() -> None:
         async with Bench(tmp_path) as b:
@@ -463,7 +461,7 @@ def test_what_cannot_be_delivered_is_skipped_with_a_word(
 
 
 @pytest.mark.spec("DLY-04", "DUR-10")
-def test_a_record_that_is_damaged_or_gone_is_skipped(
+def test_damaged_or_missing_record_is_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
@@ -489,7 +487,7 @@ def test_a_record_that_is_damaged_or_gone_is_skipped(
 
 
 @pytest.mark.spec("DLY-04")
-def test_a_turn_is_bounded_and_many_messages_come_in_order(tmp_path: Path) -> None:
+def test_delivery_round_is_bounded_and_keeps_order(tmp_path: Path) -> None:
     async def work() -> None:
         async with Bench(tmp_path) as b:
             for number in range(300):
@@ -508,7 +506,7 @@ def test_a_turn_is_bounded_and_many_messages_come_in_order(tmp_path: Path) -> No
 
 
 @pytest.mark.spec("DLY-04", "DUR-18")
-def test_a_clock_that_was_set_back_delays_nothing_for_ever_and_a_small_step_delivers_nothing_early(
+def test_clock_set_back_neither_stalls_nor_advances_delivery(
     tmp_path: Path,
 ) -> None:
     async def work() -> None:
@@ -536,7 +534,7 @@ def test_a_clock_that_was_set_back_delays_nothing_for_ever_and_a_small_step_deli
 
 @pytest.mark.spec("DLY-07", "DL-C05")
 @pytest.mark.parametrize("saved", [-5, 2, 99])
-def test_progress_outside_its_queue_is_corrected(tmp_path: Path, saved: int) -> None:
+def test_delay_progress_outside_queue_is_corrected(tmp_path: Path, saved: int) -> None:
     async def work() -> None:
         (tmp_path / "config").mkdir()
         (tmp_path / "config" / "delayOffset.json").write_text(f'{{"offsetTable":{{1:{saved},40:7}}}}')
@@ -551,8 +549,8 @@ def test_progress_outside_its_queue_is_corrected(tmp_path: Path, saved: int) -> 
 
 
 @pytest.mark.spec("DUR-19", "DLY-06", "DLY-07")
-def test_progress_is_written_after_the_delivered_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash may repeat a delivery; progress on disk for a copy that is not would lose one."""
+def test_delay_progress_is_written_after_delivered_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash may repeat a delivery; durable progress for a copy that is not durable would lose one."""
 
     async def work() -> None:
         async with Bench(tmp_path) as b:
@@ -571,7 +569,7 @@ def test_progress_is_written_after_the_delivered_messages(tmp_path: Path, monkey
             await b.service.save()
             assert flushed_then and flushed_then[0] >= end
             await b.service.save()
-            assert len(flushed_then) == 1  # nothing new, nothing written
+            assert len(flushed_then) == 1  # nothing changed, nothing written
             b.add(1, b"b")
             b.clock.ms += 1000
             b.service.turn()
@@ -590,7 +588,7 @@ def test_progress_is_written_after_the_delivered_messages(tmp_path: Path, monkey
 
 
 @pytest.mark.spec("DUR-19")
-def test_without_the_last_progress_messages_repeat_and_none_is_missing(tmp_path: Path) -> None:
+def test_lost_delay_progress_repeats_but_skips_nothing(tmp_path: Path) -> None:
     async def work() -> None:
         async with Bench(tmp_path) as b:
             b.add(1, b"a")
@@ -614,7 +612,7 @@ def test_without_the_last_progress_messages_repeat_and_none_is_missing(tmp_path:
 
 
 @pytest.mark.spec("DLY-01", "ST-08")
-def test_levels_are_configurable(tmp_path: Path) -> None:
+def test_delay_levels_are_configurable(tmp_path: Path) -> None:
     async def work() -> None:
         async with Bench(tmp_path, message_delay_level="2s 1d") as b:
             assert b.service.level_max == 2
@@ -629,13 +627,13 @@ def test_levels_are_configurable(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DLY-03", "CQ-13")
-def test_with_a_queue_extension_the_time_of_delivery_is_read_from_there(tmp_path: Path) -> None:
+def test_due_time_is_read_from_queue_extension(tmp_path: Path) -> None:
     async def work() -> None:
         async with Bench(tmp_path, queue_extension_enable=True) as b:
             b.add(2, b"a")
             b.clock.ms += 4999
             assert b.service.turn() == 1 and b.bodies() == []
-        again = Bench(tmp_path)  # switched off: computed from the record
+        again = Bench(tmp_path)  # extension disabled: computed from the record
         again.clock.ms = b.clock.ms
         async with again:
             assert again.service.turn() == 1 and again.bodies() == []
@@ -647,7 +645,7 @@ def test_with_a_queue_extension_the_time_of_delivery_is_read_from_there(tmp_path
 
 
 @pytest.mark.spec("DLY-06", "FLU-01")
-def test_with_synchronous_flush_a_message_is_delivered_once_it_is_visible(tmp_path: Path) -> None:
+def test_sync_flush_message_is_delivered_once_visible(tmp_path: Path) -> None:
     async def work() -> None:
         async with Bench(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH) as b:
             result = b.add(1, b"a")

@@ -1,4 +1,4 @@
-"""`saturnmq admin` on a group: how it stands, who is to lead it, are its ledgers whole and equal."""
+"""`saturnmq admin` on a DLedger group: status, leadership transfer, verification and comparison of ledgers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ async def admin(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, d
 
 
 @pytest.mark.spec("DL-Q06", "DL-L01", "DL-M09")
-def test_a_group_is_shown_and_its_leadership_goes_where_it_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ledger_status_and_leadership_transfer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def status(group: LedgerGroup) -> tuple[int, dict[str, Any]]:
         code, told = await admin(capsys, "ledgerStatus", "-n", group.name_servers, "-g", "g")
         return code, {row["broker"]: row for row in told["rows"]}
@@ -37,7 +35,7 @@ def test_a_group_is_shown_and_its_leadership_goes_where_it_is_told(
             addresses = {name: broker.advertised_address for name, broker in group.brokers.items()}
             async with asyncio.timeout(40):
                 while len((found := await status(group))[1]) < 3 or found[0]:
-                    await asyncio.sleep(0.05)  # poll: followers register in their own time
+                    await asyncio.sleep(0.05)  # poll: followers register asynchronously
             code, rows = found
             assert code == 0 and rows.keys() == set(addresses.values())
             first = group.name_of(leader)

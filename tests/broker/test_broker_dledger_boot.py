@@ -1,4 +1,4 @@
-"""A member's process: when the name servers first hear of it, by its role, and how it ends when its disk fails."""
+"""The process of a group member: first registration, by its role, and exit on a disk failure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from saturnmq.protocol.frames.command import Command
 
 
 async def registered(group: LedgerGroup) -> dict[str, dict[int, str]]:
-    """What the name server knows: addresses by id, by broker name."""
+    """Addresses by broker id, by broker name, as the NameServer has them."""
     answer = await group.client.invoke(group.name_servers, Command(RequestCode.GET_BROKER_CLUSTER_INFO), 10_000)
     table = ClusterInfo.decode(answer.body).broker_addr_table
     return {name: dict(data.broker_addrs) for name, data in table.items()}
 
 
 async def until_told(group: LedgerGroup) -> None:
-    """Until the name server knows every member, by the role that it has now."""
+    """Wait until the NameServer has every member under its current role."""
     async with asyncio.timeout(45):
         while True:
             found, master = await registered(group), await group.master()
@@ -37,19 +37,19 @@ async def until_told(group: LedgerGroup) -> None:
 
 
 @pytest.mark.spec("NS-37", "DL-X19")
-def test_a_member_is_registered_with_its_role_and_not_at_its_start(tmp_path: Path) -> None:
+def test_member_registers_with_role_and_not_at_start(tmp_path: Path) -> None:
     async def work() -> None:
         async with asyncio.timeout(110), ledger_group(tmp_path, start=False, register_period_ms=60_000) as group:
             plain = Broker(group.settings(broker_name="plain"), group.store("plain"), NetSettings())
             await plain.start()
             try:
-                assert await registered(group) == {"plain": {0: plain.advertised_address}}  # it is there at once
+                assert await registered(group) == {"plain": {0: plain.advertised_address}}  # registered at once
             finally:
                 await plain.stop()
             assert await registered(group) == {}
-            first = await group.start("n0")  # alone: no majority, no role
+            first = await group.start("n0")  # alone: no quorum, no role
             member = group.member("n0")
-            first.topics.ensure("T", 4)  # what else makes a broker register: a topic, and a round that is forced
+            first.topics.ensure("T", 4)  # other triggers of a registration: a new topic, and a forced round
             assert await first.registrar.register(force=True)
             term = member.status().term
             await group.until(lambda: member.status().term > term or member.node.state.now_ms > 0, "no tick")
@@ -83,7 +83,7 @@ async def send(client: RemotingClient, address: str) -> int:
 
 
 @pytest.mark.spec("DUR-06")
-def test_a_member_whose_disk_fails_ends_with_an_error_within_10_s(tmp_path: Path) -> None:
+def test_member_with_failed_disk_exits_with_error_within_10_s(tmp_path: Path) -> None:
     async def work() -> tuple[int | None, str]:
         keys = ["enableDLegerCommitLog=true", "dLegerGroup=g", "dLegerSelfId=n0", "dledger.profile=fast"]
         keys += [f"dLegerPeers=n0-127.0.0.1:{free_ports(1)[0]}", "listenPort=0", "fastPortEnable=false"]

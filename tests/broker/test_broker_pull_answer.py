@@ -1,4 +1,4 @@
-"""Preformatted answers to pulls are the bytes that encoding their fields gives."""
+"""Preformatted pull responses equal the encoding of their fields."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ offsets = st.one_of(st.integers(-2, 1200), st.integers(-(2**63), 2**63 - 1), st.
     st.lists(st.binary(max_size=50), max_size=3),
     st.sampled_from(Serialization),
 )
-def test_answers_equal_the_encoded_fields(
+def test_pull_answers_equal_encoded_fields(
     opaque: int,
     code: int,
     remark: str,

@@ -1,4 +1,4 @@
-"""Preformatted answers to sends are the bytes that encoding their fields gives."""
+"""Preformatted send responses equal the encoding of their fields."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ offsets = st.one_of(st.integers(0, 1200), st.integers(0, 2**63 - 1), st.sampled_
         st.tuples(int32, st.integers(0, 300), offsets, offsets, st.sampled_from(Serialization)), min_size=1, max_size=6
     ),
 )
-def test_answers_equal_the_encoded_fields(
+def test_send_answers_equal_encoded_fields(
     host: Host, region: str, traced: bool, sends: list[tuple[int, int, int, int, Serialization]]
 ) -> None:
     answers = SendAnswers(region, traced, pack_host(host).hex().upper())
@@ -46,14 +46,14 @@ def test_answers_equal_the_encoded_fields(
 
 
 @pytest.mark.spec("BAT-05", "SND-13")
-def test_a_batch_has_all_its_ids() -> None:
+def test_batch_answer_has_all_message_ids() -> None:
     answers = SendAnswers("r", True, "7F00000100002A9F")
     (command,) = FrameDecoder().feed(answers.batch(Serialization.JSON, 1, 2, 3, (16, 255)))
     assert command.ext["msgId"] == "7F00000100002A9F0000000000000010,7F00000100002A9F00000000000000FF"
 
 
 @pytest.mark.spec("SND-13")
-def test_patterns_do_not_pile_up() -> None:
+def test_pattern_cache_is_bounded() -> None:
     answers = SendAnswers("r", True, "7F00000100002A9F")
     for queue_id in range(5000):
         for serialization in Serialization:

@@ -1,4 +1,4 @@
-"""A half message that no majority has yet is not given up (found by seed 482 of the simulated systems)."""
+"""A half message without a quorum yet is not discarded (found by seed 482 of the system simulation)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from saturnmq.testing import EmbeddedBroker
 
 
 @pytest.mark.spec("TX-07", "DUR-19", "SIM-14")
-def test_a_half_message_that_is_not_committed_yet_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is pending from its append on, but cannot be read before it is committed, which may take longer than its immunity."""
+def test_uncommitted_half_message_is_not_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is pending from its append on but unreadable before it is committed, which may take longer than its immunity."""
 
     async def work() -> None:
         settings = BrokerSettings(transaction_timeout_ms=1, transaction_interval_ms=600_000)

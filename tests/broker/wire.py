@@ -1,4 +1,4 @@
-"""A broker with its NameServer, and requests as a client writes them."""
+"""Fixture: a broker with its NameServer, and requests as a client encodes them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(work: Callable[[], Awaitable[Any]]) -> Any:
 
 
 class Clock:
-    """A clock that stands: Unix ms."""
+    """A clock that tests advance: Unix ms."""
 
     def __init__(self) -> None:
         self.ms = 1_700_000_000_000
@@ -125,7 +125,7 @@ async def wire(
     clock_ms: Callable[[], int] = wall_clock_ms,
     **settings: Any,
 ) -> AsyncIterator[Wire]:
-    """A broker with these settings, and a connection to it. data: its folder, which stays."""
+    """A broker with these settings, and a connection to it. data: its folder, which is kept."""
     stored = StoreSettings(**({"profile": StoreProfile.SMALL} | (store or {})))
     async with EmbeddedBroker(data, settings=BrokerSettings(**settings), store=stored, clock_ms=clock_ms) as server:
         w = Wire(server)
