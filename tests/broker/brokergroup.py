@@ -49,7 +49,7 @@ class LedgerGroup:
         self.brokers: dict[str, Broker] = {}
         self.retried: set[bytes] = (
             set()
-        )  # sent again though the first try may be stored: a busy machine may lose a leader
+        )  # resent although the first attempt may be stored: leaders change on a busy machine
         self.namesrv = NameServer(NameServerSettings(kv_config_path=str(folder / "kv.json")), NetSettings())
         self.name_servers = ""
         self.client = RemotingClient(settings=NetSettings())

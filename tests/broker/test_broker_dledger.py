@@ -1,4 +1,4 @@
-"""Brokers of one DLedger group: what a send is worth, where it lies, what is dispatched, what a start does."""
+"""Brokers of one DLedger group: acknowledgement of sends, physical offsets, dispatch, and what a start does."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def message(body: bytes = b"body", topic: str = "T", **more: Any) -> Message:
 
 
 def one_settings(folder: Path, **store: Any) -> tuple[StoreSettings, RaftSettings]:
-    """Of a group of one member."""
+    """Settings of a group of one member."""
     given: dict[str, Any] = {"profile": StoreProfile.SMALL, "commit_log_file_bytes": FILE_BYTES} | store
     raft = RaftSettings(
         enabled=True, group="g", peers_text=f"n0-127.0.0.1:{free_ports(1)[0]}", self_id="n0", index_file_units=4096
@@ -50,7 +50,7 @@ def one_settings(folder: Path, **store: Any) -> tuple[StoreSettings, RaftSetting
 
 
 class Alone:
-    """The store of a group of one, leading and serving."""
+    """The store of a group of one member, leading and serving."""
 
     def __init__(self, folder: Path, **store: Any) -> None:
         settings, raft = one_settings(folder, **store)
@@ -78,7 +78,7 @@ async def put(store: LedgerStore, *bodies: bytes, topic: str = "T") -> None:
     for body in bodies:
         assert await store.wait_confirmed(store.put(message(body, topic))) is PutStatus.PUT_OK
     while store.dispatched < store.log.end:
-        await asyncio.sleep(0)  # the loop dispatches
+        await asyncio.sleep(0)  # the event loop dispatches
 
 
 def bodies_of(store: LedgerStore, topic: str = "T", queue: int = 0) -> list[bytes]:
@@ -94,7 +94,7 @@ def bodies_of(store: LedgerStore, topic: str = "T", queue: int = 0) -> list[byte
 
 
 @pytest.mark.spec("DL-B04", "DL-B10", "DL-B12")
-def test_messages_are_on_every_broker_and_survive_the_leader(tmp_path: Path) -> None:
+def test_messages_are_on_every_broker_and_survive_leader_loss(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
             first = await group.master()
@@ -105,7 +105,7 @@ def test_messages_are_on_every_broker_and_survive_the_leader(tmp_path: Path) -> 
                 entry = ledger(first).log.ledger
                 assert entry is not None
                 view = entry.view(offset - 48)
-                assert view is not None and int.from_bytes(view[24:32], "big") == offset - 48  # of an entry (DL-B04)
+                assert view is not None and int.from_bytes(view[24:32], "big") == offset - 48  # entry (DL-B04)
             await group.same("T", 0, sent)
             await group.stop(group.name_of(first))
             second = await group.master()
@@ -119,7 +119,7 @@ def test_messages_are_on_every_broker_and_survive_the_leader(tmp_path: Path) -> 
 
 
 @pytest.mark.spec("DL-B01", "DL-X19")
-def test_the_ledger_takes_the_commit_logs_place_and_nobody_hears_of_a_broker_without_a_role(tmp_path: Path) -> None:
+def test_ledger_replaces_commit_log_and_no_role_means_no_registration(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, start=False) as group:
             plain = Broker(group.settings(), group.store("plain"), NetSettings(), raft=RaftSettings())
@@ -144,7 +144,7 @@ def test_the_ledger_takes_the_commit_logs_place_and_nobody_hears_of_a_broker_wit
 
 
 @pytest.mark.spec("DL-B07", "DL-A07", "DL-Q08")
-def test_without_a_quorum_a_send_is_not_acknowledged_and_not_seen_until_it_is_committed(tmp_path: Path) -> None:
+def test_send_without_quorum_fails_and_is_invisible_until_committed(tmp_path: Path) -> None:
     async def work() -> None:
         raft = {"append_wait_ms": 1500, "heartbeat_interval_ms": 5000}
         async with ledger_group(tmp_path, raft=raft) as group:
@@ -168,12 +168,12 @@ def test_without_a_quorum_a_send_is_not_acknowledged_and_not_seen_until_it_is_co
     run(work)
 
 
-# ---- what a put says
+# ---- results of a put
 
 
 @pytest.mark.spec("DL-B06")
 @pytest.mark.parametrize("code", [404, 415, 503, 505, 506])
-def test_what_the_ledger_refuses_at_once_is_to_be_tried_again(code: int, tmp_path: Path) -> None:
+def test_ledger_rejection_is_retryable_busy(code: int, tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, 1) as group:
             master = await group.master()
@@ -197,7 +197,7 @@ def test_what_the_ledger_refuses_at_once_is_to_be_tried_again(code: int, tmp_pat
     [(200, "PUT_OK"), (409, "SERVICE_NOT_AVAILABLE"), (404, "SERVICE_NOT_AVAILABLE"), (505, "SERVICE_NOT_AVAILABLE"),
      (415, "SERVICE_NOT_AVAILABLE"), (502, "OS_PAGECACHE_BUSY"), (503, "OS_PAGECACHE_BUSY"), (501, "UNKNOWN_ERROR")],
 )  # fmt: skip
-def test_the_groups_answer_becomes_the_status_of_the_put(code: int, status: str, tmp_path: Path) -> None:
+def test_append_response_code_maps_to_put_status(code: int, status: str, tmp_path: Path) -> None:
     async def work() -> None:
         async with Alone(tmp_path) as store:
             member = store.member
@@ -212,7 +212,7 @@ def test_the_groups_answer_becomes_the_status_of_the_put(code: int, status: str,
 
 
 @pytest.mark.spec("DL-B02", "DL-B03", "DL-B04", "DL-B05")
-def test_queue_offsets_grow_with_the_local_append_but_not_for_half_messages(tmp_path: Path) -> None:
+def test_queue_offsets_advance_on_append_except_for_half_messages(tmp_path: Path) -> None:
     async def work() -> None:
         async with Alone(tmp_path) as store:
             assert [store.put(message()).queue_offset for _ in range(3)] == [0, 1, 2]
@@ -240,7 +240,7 @@ def test_queue_offsets_grow_with_the_local_append_but_not_for_half_messages(tmp_
 
 
 @pytest.mark.spec("DL-B04", "DL-B08", "DL-A03")
-def test_a_batch_is_one_entry_per_message_and_refuses_what_it_may_not_hold(tmp_path: Path) -> None:
+def test_batch_is_one_entry_per_message_and_is_validated(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, 1) as group:
             master = await group.master()
@@ -278,7 +278,7 @@ def test_a_batch_is_one_entry_per_message_and_refuses_what_it_may_not_hold(tmp_p
 
 
 @pytest.mark.spec("DL-A06")
-def test_a_message_longer_than_an_entry_may_be_is_an_error(tmp_path: Path) -> None:
+def test_message_longer_than_entry_limit_is_error(tmp_path: Path) -> None:
     async def work() -> None:
         async with Alone(tmp_path) as store:
             assert store.put(message(b"x" * FILE_BYTES)).status is PutStatus.UNKNOWN_ERROR
@@ -291,7 +291,7 @@ def test_a_message_longer_than_an_entry_may_be_is_an_error(tmp_path: Path) -> No
 
 
 @pytest.mark.spec("DL-B09", "DL-B10", "DL-X17")
-def test_the_log_ends_where_it_is_committed(tmp_path: Path) -> None:
+def test_log_ends_at_committed_position(tmp_path: Path) -> None:
     async def work() -> None:
         async with Alone(tmp_path) as store:
             assert (store.min_physical_offset, store.max_physical_offset) == (0, 0)
@@ -300,7 +300,7 @@ def test_the_log_ends_where_it_is_committed(tmp_path: Path) -> None:
             assert end == store.log.end > 0
             result = store.put(message(b"two"))
             assert store.max_physical_offset == end < store.log.end
-            assert store.read_record(result.physical_offset) is None  # nobody sees it yet
+            assert store.read_record(result.physical_offset) is None  # not readable before it is committed
             assert not store.dispatch_some(9) and store.max_offset("T", 0) == 1
             await store.wait_confirmed(result)
             assert store.max_physical_offset == store.log.end
@@ -310,9 +310,7 @@ def test_the_log_ends_where_it_is_committed(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DL-B13")
-def test_an_entry_without_a_message_is_told_and_those_behind_it_are_dispatched(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_entry_without_message_is_logged_and_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with Alone(tmp_path) as store:
             await put(store, b"before")
@@ -328,7 +326,7 @@ def test_an_entry_without_a_message_is_told_and_those_behind_it_are_dispatched(
 
 
 @pytest.mark.spec("DL-B11", "DL-S02")
-def test_messages_go_on_behind_the_blank_end_of_a_file(tmp_path: Path) -> None:
+def test_dispatch_continues_after_blank_file_end(tmp_path: Path) -> None:
     async def work() -> list[bytes]:
         sent = [b"%d" % number + b"x" * 40_000 for number in range(12)]
         async with Alone(tmp_path) as store:
@@ -344,11 +342,11 @@ def test_messages_go_on_behind_the_blank_end_of_a_file(tmp_path: Path) -> None:
     run(work)
 
 
-# ---- starts
+# ---- start
 
 
 @pytest.mark.spec("DL-B14")
-def test_everything_committed_is_dispatched_before_the_member_takes_part(tmp_path: Path) -> None:
+def test_committed_entries_are_dispatched_before_joining_group(tmp_path: Path) -> None:
     async def work() -> None:
         async with Alone(tmp_path) as store:
             await put(store, b"1", b"2", b"3")
@@ -369,7 +367,7 @@ def test_everything_committed_is_dispatched_before_the_member_takes_part(tmp_pat
 
 
 @pytest.mark.spec("DL-B14", "DL-C05", "DLY-08")
-def test_delays_and_transactions_wait_for_the_role(tmp_path: Path) -> None:
+def test_delay_and_transaction_services_wait_for_role(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, start=False) as group:
             lonely = await group.start("n0")
@@ -394,7 +392,7 @@ def test_delays_and_transactions_wait_for_the_role(tmp_path: Path) -> None:
 
 @pytest.mark.spec("DL-B15", "DL-X02")
 @pytest.mark.parametrize("flush", list(FlushDiskType))
-def test_settings_of_the_plain_log_do_not_change_the_ledgers_bytes(flush: FlushDiskType, tmp_path: Path) -> None:
+def test_plain_log_settings_do_not_change_ledger_bytes(flush: FlushDiskType, tmp_path: Path) -> None:
     async def work() -> None:
         async with Alone(tmp_path, flush_disk_type=flush, transient_pool_enable=True) as store:
             result = store.put(message(b"one"))
@@ -402,13 +400,13 @@ def test_settings_of_the_plain_log_do_not_change_the_ledgers_bytes(flush: FlushD
             assert not store.log.pooled
             assert not store.confirms_at_once
             assert result.physical_offset == 48
-            assert store.earliest_store_ms == result.store_timestamp_ms  # 48 bytes behind the least offset
+            assert store.earliest_store_ms == result.store_timestamp_ms  # 48 bytes behind the lowest offset
 
     run(work)
 
 
 @pytest.mark.spec("DL-B15", "DL-C05")
-def test_the_role_of_the_file_counts_for_nothing_and_the_earliest_time_is_told(tmp_path: Path) -> None:
+def test_configured_role_is_ignored_and_earliest_time_reported(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, 1, broker_role="ASYNC_MASTER") as group:
             master = await group.master()
@@ -428,7 +426,7 @@ def test_the_role_of_the_file_counts_for_nothing_and_the_earliest_time_is_told(t
 
 
 @pytest.mark.spec("DL-S09", "DL-S10")
-def test_retention_of_the_ledger_follows_the_keys_of_the_log(tmp_path: Path) -> None:
+def test_ledger_retention_uses_commit_log_keys(tmp_path: Path) -> None:
     settings, raft = one_settings(tmp_path)
     found = LedgerStore(settings, raft, NetSettings()).retention()
     assert (found.delete_hours, found.reserved_hours, found.force_enabled) == ((4,), 73, True)
@@ -447,14 +445,14 @@ def test_retention_of_the_ledger_follows_the_keys_of_the_log(tmp_path: Path) -> 
 
 @pytest.mark.spec("DL-X02")
 @pytest.mark.parametrize("flush", list(FlushDiskType))
-def test_sync_flush_alone_counts_entries_when_they_are_synced(flush: FlushDiskType, tmp_path: Path) -> None:
+def test_only_sync_flush_acknowledges_after_sync(flush: FlushDiskType, tmp_path: Path) -> None:
     settings, raft = one_settings(tmp_path, flush_disk_type=flush)
     member = LedgerStore(settings, raft, NetSettings()).make_member(0)
     assert member._core.sync_before_ack is (flush is FlushDiskType.SYNC_FLUSH)
 
 
 @pytest.mark.spec("DL-B16")
-def test_queues_that_reach_beyond_the_log_are_cut(tmp_path: Path) -> None:
+def test_queues_beyond_log_end_are_truncated(tmp_path: Path) -> None:
     async def work() -> None:
         async with Alone(tmp_path) as store:
             await put(store, b"1", b"2")
@@ -474,14 +472,14 @@ def test_queues_that_reach_beyond_the_log_are_cut(tmp_path: Path) -> None:
 
 @pytest.mark.spec("DL-B14", "DL-B16", "DUR-13")
 @pytest.mark.parametrize("ledger_first", [True, False])
-def test_a_store_copied_while_it_works_opens_with_what_its_ledger_has(ledger_first: bool, tmp_path: Path) -> None:
+def test_store_copied_while_running_opens_with_ledger_contents(ledger_first: bool, tmp_path: Path) -> None:
     busy: dict[str, Any] = {
         "flush_queue_interval_ms": 1, "flush_queue_thorough_ms": 2, "flush_queue_least_pages": 1, "flush_interval_ms": 1,
         "consume_queue_file_bytes": 400,
     }  # fmt: skip
 
     def copy(to: Path) -> None:
-        """As it is at one moment, but not quite: queues older than the ledger, or newer."""
+        """Copy the folder almost at one moment: queues older than the ledger, or newer."""
         names = ["dledger-n0", "checkpoint", "abort", "queues.json", "consumequeue", "index", "config"]
         to.mkdir()
         for name in names if ledger_first else reversed(names):
@@ -501,7 +499,7 @@ def test_a_store_copied_while_it_works_opens_with_what_its_ledger_has(ledger_fir
                 await store.write_all()
                 known.append(len(sent))
                 copying = asyncio.create_task(asyncio.to_thread(copy, tmp_path / f"copy{number}"))
-                for _ in range(200):  # not for as long as it takes: what is written is copied too
+                for _ in range(200):  # bounded, as what is written meanwhile is copied too
                     if copying.done():
                         break
                     sent.append(b"%d " % len(sent))
@@ -519,7 +517,7 @@ def test_a_store_copied_while_it_works_opens_with_what_its_ledger_has(ledger_fir
 
 
 @pytest.mark.spec("DL-U07")
-def test_a_plain_broker_does_not_start_on_a_ledger(tmp_path: Path) -> None:
+def test_plain_broker_refuses_to_start_on_ledger(tmp_path: Path) -> None:
     async def work() -> None:
         async with Alone(tmp_path) as store:
             await put(store, b"1")
@@ -531,7 +529,7 @@ def test_a_plain_broker_does_not_start_on_a_ledger(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DL-M03", "DL-M04")
-def test_settings_that_do_not_fit_are_refused_before_anything_is_opened(tmp_path: Path) -> None:
+def test_invalid_group_settings_fail_before_files_are_opened(tmp_path: Path) -> None:
     async def work() -> None:
         group = LedgerGroup(tmp_path, 3, {}, {}, {})
         with pytest.raises(ConfigError, match="dLegerSelfId"):

@@ -1,4 +1,4 @@
-"""Puts that are given together, and entries of others that are dispatched together: both as one by one."""
+"""Differential tests: batched puts against single puts, and batched dispatch against dispatch of single entries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Told = list[tuple[bytes, PutStatus, str]]
 
 
 async def given(store: LedgerStore, *messages: Message) -> Told:
-    """What was told of messages that were put in one turn, in the order of the words."""
+    """Statuses of messages put in one event-loop iteration, in the order they were reported."""
     told: Told = []
 
     def tell(one: Message) -> Any:
@@ -42,12 +42,12 @@ async def given(store: LedgerStore, *messages: Message) -> Told:
     for one in messages:
         store.put_soon(one, tell(one))
     assert told == [], "nothing is told before the caller went on"
-    await put(store, b"last")  # what comes another way follows
+    await put(store, b"last")  # a message put another way follows
     return told
 
 
 @pytest.mark.spec("DL-A03", "DL-B05", "DL-B07")
-def test_what_is_given_in_one_turn_is_appended_in_its_order(tmp_path: Path) -> None:
+def test_puts_of_one_iteration_are_appended_in_order(tmp_path: Path) -> None:
     async def work() -> None:
         async with Alone(tmp_path) as store:
             sent = [message(b"%d" % number, "TU"[number % 2]) for number in range(7)]
@@ -63,8 +63,8 @@ def test_what_is_given_in_one_turn_is_appended_in_its_order(tmp_path: Path) -> N
 
 
 @pytest.mark.spec("DL-A06", "DL-B06", "ST-03")
-def test_a_message_that_cannot_be_taken_harms_none_of_the_others(tmp_path: Path) -> None:
-    """One is illegal, one has room in no entry; queue offsets have no hole."""
+def test_rejected_message_does_not_affect_others(tmp_path: Path) -> None:
+    """One message is illegal and one is too long for an entry; the queue offsets have no gap."""
 
     async def work() -> None:
         async with Alone(tmp_path, message_bytes_max=4_194_304) as store:
@@ -82,7 +82,7 @@ def test_a_message_that_cannot_be_taken_harms_none_of_the_others(tmp_path: Path)
 
 
 @pytest.mark.spec("DL-B06", "DL-C03")
-def test_who_is_given_a_message_and_leads_no_more_refuses_it(tmp_path: Path) -> None:
+def test_pending_puts_fail_when_leadership_is_lost(tmp_path: Path) -> None:
     async def work() -> None:
         async with Alone(tmp_path) as store:
             told: Told = []
@@ -107,7 +107,7 @@ def test_who_is_given_a_message_and_leads_no_more_refuses_it(tmp_path: Path) -> 
 
 
 @pytest.mark.spec("DL-B06")
-def test_an_error_on_the_way_is_told_to_whom_it_concerns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoding_error_is_reported_for_its_message_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with Alone(tmp_path) as store:
 
@@ -131,7 +131,7 @@ def test_an_error_on_the_way_is_told_to_whom_it_concerns(tmp_path: Path, monkeyp
 
 
 @pytest.mark.spec("DL-A07")
-def test_one_who_cannot_be_told_keeps_nobody_from_the_answer(tmp_path: Path) -> None:
+def test_failing_callback_does_not_affect_other_callbacks(tmp_path: Path) -> None:
     async def work() -> None:
         async with Alone(tmp_path) as store:
             told: list[PutStatus] = []
@@ -152,8 +152,8 @@ def test_one_who_cannot_be_told_keeps_nobody_from_the_answer(tmp_path: Path) -> 
 
 
 @pytest.mark.spec("DL-A03")
-def test_a_large_turn_is_several_proposals(tmp_path: Path) -> None:
-    """Who came first does not wait for the last."""
+def test_large_iteration_is_split_into_several_proposals(tmp_path: Path) -> None:
+    """So the first messages do not wait for the last."""
 
     async def work() -> None:
         async with Alone(tmp_path) as store:
@@ -174,14 +174,12 @@ def test_a_large_turn_is_several_proposals(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DL-B07", "SND-15")
-def test_a_send_that_is_not_committed_is_no_success_and_waits_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Over the wire, the short way: the leader loses its quorum after it appended."""
+def test_uncommitted_send_fails_and_ends_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the wire, on the fast path: the leader loses its quorum after the append."""
 
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
-            for body in (b"first", b"second"):  # the header's shape is learnt
+            for body in (b"first", b"second"):  # the header template is learnt
                 await group.send(body)
             master = await group.master()
             ctx, store = master.ctx, master.store
@@ -190,7 +188,7 @@ def test_a_send_that_is_not_committed_is_no_success_and_waits_no_more(
                 if name != group.name_of(master):
                     store.member.readdress(name, "127.0.0.1:1")
             before, failed = ctx.stats.put_messages, ctx.stats.put_failed
-            monkeypatch.setattr(send, "send", None)  # the long way
+            monkeypatch.setattr(send, "send", None)  # disables the reference implementation
             answer = await group.send_to(master, b"lost")
             assert answer.code != 0 and "msgId" not in answer.ext
             assert (ctx.stats.put_messages, ctx.stats.put_failed) == (before + 1, failed + 1)
@@ -205,7 +203,7 @@ FILE_MAX = 262_144  # of the ledger's files in these tests
 
 
 def any_message(rng: random.Random, number: int) -> Message:
-    """Mostly plain ones, and one of each kind that is not."""
+    """Mostly ordinary messages, and some of every other kind."""
     properties = {"UNIQ_KEY": f"FD0000000000000000000000000000022DC05FFD2B27{number // 5:08X}{number:04X}"}
     if rng.random() < 0.5:
         properties["TAGS"] = rng.choice(["a", "b", "ü"])
@@ -227,7 +225,7 @@ def any_message(rng: random.Random, number: int) -> Message:
 
 
 def dispatched(folder: Path, step: int) -> tuple[dict[str, bytes], dict[str, bytes], list[Any], set[Any]]:
-    """Files of queues and index, and who was called, when a ledger is dispatched anew, so many entries at once."""
+    """Queue files, index files and callbacks after a ledger is dispatched again, `step` entries at a time."""
     settings, raft = one_settings(folder)
     store = LedgerStore(settings, raft, NetSettings(), clock_ms=lambda: 1_700_000_000_000)
     store.open()
@@ -252,7 +250,7 @@ def dispatched(folder: Path, step: int) -> tuple[dict[str, bytes], dict[str, byt
 
 @pytest.mark.spec("DL-B12", "RP-01", "RP-02", "CQ-02", "IX-02")
 @pytest.mark.parametrize("seed", range(3))
-def test_many_entries_are_dispatched_as_single_ones(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batched_dispatch_equals_single_dispatch(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
 
     async def work() -> None:
@@ -282,7 +280,7 @@ def test_many_entries_are_dispatched_as_single_ones(seed: int, tmp_path: Path, m
 
 
 class Waiting:
-    """An index that is full after some records."""
+    """An index queue that is full after 40 records."""
 
     refusal = "full"
 
@@ -298,7 +296,7 @@ class Waiting:
 
 
 class Bare(LedgerStore):
-    """What dispatch needs of a store; everything it does is noted."""
+    """The parts of a store that dispatch needs; all calls are recorded."""
 
     def __init__(self, folder: Path, log: LedgerLog) -> None:
         assert log.ledger is not None
@@ -338,7 +336,7 @@ class Bare(LedgerStore):
 
 
 def odd_ledger(files: LedgerFiles, rng: random.Random) -> list[Entry]:
-    """Messages whose queue offsets do not always go on, and records of which bytes are changed or missing."""
+    """Messages with gaps in their queue offsets, and records with changed or missing bytes."""
     made: list[Entry] = []
     numbers: dict[tuple[str, int], int] = {}
     host = Host("127.0.0.1", 1)
@@ -370,7 +368,9 @@ def odd_ledger(files: LedgerFiles, rng: random.Random) -> list[Entry]:
 
 @pytest.mark.spec("DL-B12", "DL-B13", "RP-01")
 @pytest.mark.parametrize("first", range(0, 60, 20))
-def test_odd_entries_are_dispatched_as_single_ones(first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batched_dispatch_of_odd_entries_equals_single_dispatch(
+    first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = 0
     for seed in range(first, first + 20):
         rng, folder = random.Random(seed), tmp_path / str(seed)
@@ -396,9 +396,7 @@ def test_odd_entries_are_dispatched_as_single_ones(first: int, tmp_path: Path, m
 
 @pytest.mark.spec("DL-B13", "DUR-10")
 @pytest.mark.parametrize(("size", "body_len"), [(0, -48), (-148, -196), (40, -8), (48, 0)])
-def test_a_damaged_length_ends_the_dispatch_and_does_not_turn_it_round(
-    tmp_path: Path, size: int, body_len: int
-) -> None:
+def test_damaged_length_stops_dispatch_without_looping(tmp_path: Path, size: int, body_len: int) -> None:
     files = LedgerFiles(tmp_path / "ledger", file_bytes=8192, index_file_units=256)
     files.open()
     made = odd_ledger(files, random.Random(1))
@@ -413,8 +411,8 @@ def test_a_damaged_length_ends_the_dispatch_and_does_not_turn_it_round(
 
 
 @pytest.mark.spec("DL-B12", "IX-09")
-def test_who_listens_hears_of_many_entries_too(tmp_path: Path) -> None:
-    """Topics of others, and an index that is full."""
+def test_batched_dispatch_calls_listeners(tmp_path: Path) -> None:
+    """Listeners for unknown topics and for a full index."""
     files = LedgerFiles(tmp_path / "ledger", file_bytes=65_536, index_file_units=256)
     files.open()
     end, made = 0, []

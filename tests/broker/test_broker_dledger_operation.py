@@ -1,4 +1,4 @@
-"""What an operator does with a DLedger group, as docs/replication.md tells it."""
+"""Operation of a DLedger group as described in docs/replication.md."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def begins_after(broker: Broker, offset: int) -> bool:
 
 
 @pytest.mark.spec("DL-L01", "DL-X22")
-def test_a_leader_that_is_stopped_hands_over_and_nobody_waits_for_a_timeout(tmp_path: Path) -> None:
+def test_stopped_leader_hands_over_without_election_timeout(tmp_path: Path) -> None:
     async def work() -> None:
-        raft = {"heartbeat_interval_ms": 10_000}  # a timeout would take half a minute
+        raft = {"heartbeat_interval_ms": 10_000}  # an election timeout would take half a minute
         async with ledger_group(tmp_path, raft=raft) as group:
             await send_all(group, [b"1", b"2"])
             first = await group.master()
@@ -74,7 +74,7 @@ def test_a_leader_that_is_stopped_hands_over_and_nobody_waits_for_a_timeout(tmp_
             second = await group.master()
             assert len(set(asked)) == 2
             await send_all(group, [b"3"])
-            assert clock() - began < 25  # the first timeout of a follower would come after 30 s
+            assert clock() - began < 25  # a follower's first election timeout would come after 30 s
             assert second is not first and group.member(group.name_of(second)).status().term > term
             await group.same("T", 0, [b"1", b"2", b"3"])
             assert group.bodies(second) == [b"1", b"2", b"3"]
@@ -83,7 +83,7 @@ def test_a_leader_that_is_stopped_hands_over_and_nobody_waits_for_a_timeout(tmp_
 
 
 @pytest.mark.spec("DL-C03", "DL-F08", "DL-Q08")
-def test_a_member_whose_disk_was_replaced_is_filled_again(tmp_path: Path) -> None:
+def test_member_with_replaced_disk_is_refilled(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
             bodies = [b"%d" % number for number in range(30)]
@@ -101,9 +101,7 @@ def test_a_member_whose_disk_was_replaced_is_filled_again(tmp_path: Path) -> Non
 
 @pytest.mark.spec("DL-S12", "DL-P13")
 @pytest.mark.parametrize("empty", [True, False])
-def test_a_member_that_missed_what_the_leader_has_deleted_begins_where_the_leader_begins(
-    empty: bool, tmp_path: Path
-) -> None:
+def test_member_behind_leaders_retention_restarts_at_leaders_begin(empty: bool, tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
             await send_all(group, [b"%d" % number for number in range(5)])
@@ -130,7 +128,7 @@ def test_a_member_that_missed_what_the_leader_has_deleted_begins_where_the_leade
 
 
 @pytest.mark.spec("DL-M05", "DL-X01")
-def test_one_member_that_is_left_becomes_a_group_again(tmp_path: Path) -> None:
+def test_group_is_rebuilt_from_one_surviving_member(tmp_path: Path) -> None:
     async def work() -> None:
         bodies = [b"%d" % number for number in range(10)]
         async with ledger_group(tmp_path) as group:
@@ -154,7 +152,7 @@ def test_one_member_that_is_left_becomes_a_group_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DL-X15", "DUR-06")
-def test_a_leader_whose_disk_fails_gives_up_and_another_one_serves(tmp_path: Path) -> None:
+def test_leader_with_failed_disk_steps_down_and_another_serves(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, store={"store_failure_action": StoreFailureAction.EXIT}) as group:
             await send_all(group, [b"1"])
@@ -177,7 +175,7 @@ def test_a_leader_whose_disk_fails_gives_up_and_another_one_serves(tmp_path: Pat
 
 
 @pytest.mark.spec("DL-X04", "DL-C03", "DUR-15")
-def test_a_group_that_starts_on_full_disks_serves_when_there_is_room(
+def test_group_started_on_full_disks_serves_once_space_is_freed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
@@ -187,7 +185,7 @@ def test_a_group_that_starts_on_full_disks_serves_when_there_is_room(
             await group.same("T", 0, [b"1", b"2", b"3"])
             for name in group.names:
                 await group.stop(name)
-            for name in group.names:  # as a kill -9 leaves it: the last commit is not noted yet
+            for name in group.names:  # as after kill -9: the last commit is not in the checkpoint yet
                 note = tmp_path / name / f"dledger-{name}" / "checkpoint"
                 note.write_text(re.sub("committedIndex=.*", "committedIndex=0", note.read_text()))
             full = {"yes": True}
@@ -220,16 +218,14 @@ def test_a_group_that_starts_on_full_disks_serves_when_there_is_room(
 
 @pytest.mark.spec("DL-B14", "DL-B16", "DUR-20")
 @pytest.mark.parametrize("committed", [-1, 0, 1])
-def test_an_index_that_knows_more_than_what_is_noted_as_committed_is_cut_and_filled_again(
-    committed: int, tmp_path: Path
-) -> None:
+def test_index_ahead_of_checkpoint_is_truncated_and_refilled(committed: int, tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, size=1) as group:
             await send_all(group, [b"0", b"1", b"2"])
             await group.same("T", 0, [b"0", b"1", b"2"])
             await group.stop("n0")
             noted = tmp_path / "n0" / "dledger-n0" / "checkpoint"
-            noted.write_text(f"committedIndex={committed}\nendIndex=2\n")  # it is written every 3 s
+            noted.write_text(f"committedIndex={committed}\nendIndex=2\n")  # the checkpoint is written every 3 s
             broker = await group.start("n0")
             await group.send(b"3", i=encode_properties({"KEYS": "key3"}).decode())
             await group.same("T", 0, [b"0", b"1", b"2", b"3"])
@@ -240,7 +236,7 @@ def test_an_index_that_knows_more_than_what_is_noted_as_committed_is_cut_and_fil
 
 
 async def fail_sync(group: LedgerGroup, name: str) -> Any:
-    """Let the member's disk refuse every sync from now on; its status when it has given up."""
+    """Make every sync of the member's disk fail from now on; returns its status after it has failed."""
     member = group.member(name)
     member.files.sync_job = lambda: _raise
     broker = group.brokers[name]
@@ -249,7 +245,7 @@ async def fail_sync(group: LedgerGroup, name: str) -> Any:
 
 
 @pytest.mark.spec("DUR-06", "DUR-07")
-def test_what_a_failed_sync_left_behind_is_cut_at_the_next_start(tmp_path: Path) -> None:
+def test_unsynced_entries_of_failed_sync_are_cut_at_next_start(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, store={"flush_disk_type": FlushDiskType.SYNC_FLUSH}) as group:
             await send_all(group, [b"1", b"2", b"3"])
@@ -257,12 +253,12 @@ def test_what_a_failed_sync_left_behind_is_cut_at_the_next_start(tmp_path: Path)
             name = group.name_of(await group.master())
             member = group.member(name)
             for other in group.names:
-                member.readdress(other, f"127.0.0.1:{free_ports(1)[0]}")  # nobody else gets what is appended now
+                member.readdress(other, f"127.0.0.1:{free_ports(1)[0]}")  # no other member gets what is appended now
             gone = await fail_sync(group, name)
             assert gone.end_index > gone.durable_index >= 2
             log = member.node.state.log
-            member.node.synced(1 << 50, log.epoch, gone.end_index)  # another thread's sync comes to its end
-            assert log.durable == gone.durable_index  # what is noted stays true
+            member.node.synced(1 << 50, log.epoch, gone.end_index)  # a sync in another thread completes late
+            assert log.durable == gone.durable_index  # the recorded value stays true
             await group.stop(name)
             ledger_folder = tmp_path / name / f"dledger-{name}"
             assert (ledger_folder / "sync-failed.json").exists()
@@ -271,7 +267,7 @@ def test_what_a_failed_sync_left_behind_is_cut_at_the_next_start(tmp_path: Path)
             assert store.member is not None and store.member.node is not None
             status = store.member.status()
             assert status.end_index == status.durable_index == gone.durable_index
-            assert not store.member.node.state.lacking  # it never said that it holds more
+            assert not store.member.node.state.lacking  # it never acknowledged more
             assert not list(tmp_path.rglob("*-failed.json"))
             await store.stop()
             await group.start(name)
@@ -282,7 +278,7 @@ def test_what_a_failed_sync_left_behind_is_cut_at_the_next_start(tmp_path: Path)
 
 
 @pytest.mark.spec("DUR-07", "DUR-10")
-def test_a_member_that_acknowledged_what_a_failed_sync_took_is_filled_before_it_votes(tmp_path: Path) -> None:
+def test_member_that_lost_acked_entries_is_refilled_before_voting(tmp_path: Path) -> None:
     async def work() -> None:
         store = {"flush_disk_type": FlushDiskType.ASYNC_FLUSH}
         async with ledger_group(tmp_path, store=store) as group:
@@ -313,7 +309,7 @@ def test_a_member_that_acknowledged_what_a_failed_sync_took_is_filled_before_it_
 
 @pytest.mark.spec("DUR-07")
 @pytest.mark.parametrize("text", [b"", b"[]", b'{"durable_index": null}'])
-def test_a_mark_that_cannot_be_read_leaves_what_the_checkpoint_knows_to_be_synced(text: bytes, tmp_path: Path) -> None:
+def test_unreadable_sync_failed_marker_keeps_checkpointed_entries(text: bytes, tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, size=1) as group:
             await send_all(group, [b"1", b"2", b"3"])
@@ -340,14 +336,14 @@ def another(group: LedgerGroup, first: Broker) -> bool:
 
 
 async def poke(broker: Broker) -> None:
-    """Something to sync."""
+    """Append something to sync."""
     store = ledger(broker)
     if store.member is not None and store.serving:
         await store.member.append([b"x" * 200])
 
 
 @pytest.mark.spec("DL-B02", "DL-S03")
-def test_the_ledgers_of_all_members_are_equal(tmp_path: Path) -> None:
+def test_ledgers_of_all_members_are_equal(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
             bodies = [b"%d" % number + b"y" * 9000 for number in range(60)]

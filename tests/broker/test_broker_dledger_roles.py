@@ -1,4 +1,4 @@
-"""Roles of a broker in a DLedger group: what starts and stops, what a follower refuses and copies, what a switch keeps."""
+"""Roles in a DLedger group: services started and stopped, requests refused and state copied by followers, leader changes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def part(broker: Broker) -> DLedger:
 
 
 async def addresses(group: LedgerGroup, topic: str = "T") -> dict[int, str]:
-    """What clients are told of the group."""
+    """Broker addresses that clients get for the group."""
     ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
     command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=ext)
     answer = await group.client.invoke(group.name_servers, command, 3000)
@@ -60,7 +60,7 @@ async def until_known(group: LedgerGroup, wanted: Callable[[dict[int, str]], boo
 
 
 async def transfer(group: LedgerGroup, to: str) -> Broker:
-    """Hand the leadership to a member, and wait until it serves."""
+    """Transfer leadership to a member and wait until it serves."""
     async with asyncio.timeout(45):
         while (master := await group.master()) is not group.brokers[to]:
             await group.member(group.name_of(master)).transfer(to)
@@ -82,11 +82,11 @@ async def store_offset(group: LedgerGroup, broker: Broker, offset: int) -> Comma
     )
 
 
-# ---- who is who
+# ---- role and registration
 
 
 @pytest.mark.spec("DL-C04", "DL-C06", "DL-C08", "DL-C09", "DL-L01")
-def test_a_transfer_changes_the_ids_that_name_servers_know(tmp_path: Path) -> None:
+def test_leadership_transfer_changes_registered_broker_ids(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, register_period_ms=60_000) as group:  # no periodic registration helps
             await group.send(b"x")
@@ -97,13 +97,13 @@ def test_a_transfer_changes_the_ids_that_name_servers_know(tmp_path: Path) -> No
                     number: group.brokers[name].advertised_address for number, name in others.items()
                 }
                 known = await until_known(group, expected.__eq__)
-                assert sorted(known) == [0, *sorted(others)]  # n0 leads: 0, 2, 3; an address stands there once
+                assert sorted(known) == [0, *sorted(others)]  # n0 leads: 0, 2, 3; each address has one id
 
     run(work)
 
 
 @pytest.mark.spec("DL-C01", "DL-C02")
-def test_events_are_handled_one_by_one_and_a_candidate_that_is_a_slave_already_stays_one(tmp_path: Path) -> None:
+def test_role_changes_are_serialized_and_slave_candidate_stays_slave(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
             await group.master()
@@ -122,12 +122,12 @@ def test_events_are_handled_one_by_one_and_a_candidate_that_is_a_slave_already_s
             dledger._stop_services = stop
             term = group.member(group.name_of(follower)).status().term
             for role in (Role.CANDIDATE, Role.FOLLOWER, Role.CANDIDATE, Role.LEADER, Role.FOLLOWER):
-                dledger._events.put_nowait((role, term - 1))  # the leader of a term that is over does nothing
+                dledger._events.put_nowait((role, term - 1))  # of a past term: its leader event has no effect
             await group.until(lambda: len(seen) == 4, "two changes to slave")
             assert seen == ["begin", "end", "begin", "end"]
             own_id = int(group.name_of(follower)[1:]) + 1
             assert dledger.broker_id == own_id and not ledger(follower).serving
-            for before in (0, -1):  # a candidate that was the master, or had no role yet, becomes a slave
+            for before in (0, -1):  # a candidate that was the master or had no role becomes a slave
                 dledger.broker_id = before
                 seen.clear()
                 dledger._events.put_nowait((Role.CANDIDATE, term - 1))
@@ -138,9 +138,7 @@ def test_events_are_handled_one_by_one_and_a_candidate_that_is_a_slave_already_s
 
 
 @pytest.mark.spec("DL-C03", "DL-X23")
-def test_a_leader_takes_nothing_before_everything_is_dispatched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leader_rejects_sends_until_log_is_dispatched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
             for number in range(5):
@@ -160,7 +158,7 @@ def test_a_leader_takes_nothing_before_everything_is_dispatched(
             )
             assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE and part(leads).broker_id != 0
             queue = leads.store.queues.by_key[("T", 0)]
-            queue.next_offset = 99  # what a former term left behind
+            queue.next_offset = 99  # left over from a former term
             behind["yes"] = False
             await group.until(lambda: ledger(leads).serving, "it does not serve")
             assert (await group.send(b"next")).ext["queueOffset"] == "5"
@@ -170,7 +168,7 @@ def test_a_leader_takes_nothing_before_everything_is_dispatched(
 
 
 @pytest.mark.spec("DL-X19", "DL-C06")
-def test_a_role_is_told_as_soon_as_a_name_server_is_there(tmp_path: Path) -> None:
+def test_role_is_registered_once_name_server_is_up(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, start=False, register_period_ms=60_000) as group:
             host, _, port = group.name_servers.rpartition(":")
@@ -188,11 +186,11 @@ def test_a_role_is_told_as_soon_as_a_name_server_is_there(tmp_path: Path) -> Non
     run(work)
 
 
-# ---- what a follower refuses
+# ---- requests that a follower refuses
 
 
 @pytest.mark.spec("DL-C09", "DL-X08", "DL-B06", "BP-06")
-def test_a_follower_refuses_what_only_the_leader_may_do(tmp_path: Path) -> None:
+def test_follower_refuses_leader_only_requests(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
             await group.send(b"x")
@@ -219,7 +217,7 @@ def test_a_follower_refuses_what_only_the_leader_may_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DL-X08")
-def test_a_leader_whose_lease_has_ended_refuses_what_only_a_leader_may_do(tmp_path: Path) -> None:
+def test_leader_with_expired_lease_refuses_leader_only_requests(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
             await group.send(b"x")
@@ -229,7 +227,7 @@ def test_a_leader_whose_lease_has_ended_refuses_what_only_a_leader_may_do(tmp_pa
             before = dict(heartbeats.acked_ms)
             heartbeats.acked_ms = dict.fromkeys(before, -(10**9))
             answers = [part(master).instead(None, Command(code)) for code in WRITES]  # type: ignore[arg-type]
-            assert member.node.state.is_leader  # all before its next tick
+            assert member.node.state.is_leader  # before its next tick
             heartbeats.acked_ms = before
             assert [isinstance(answer, Command) and answer.code for answer in answers] == [14] * len(WRITES)
             assert [part(master).instead(None, Command(code)) for code in WRITES] == [None] * len(WRITES)  # type: ignore[arg-type]
@@ -238,7 +236,7 @@ def test_a_leader_whose_lease_has_ended_refuses_what_only_a_leader_may_do(tmp_pa
 
 
 @pytest.mark.spec("DL-C09")
-def test_a_follower_that_may_be_read_serves_pulls_and_wakes_nobody(tmp_path: Path) -> None:
+def test_readable_follower_serves_pulls_without_waking_parked(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, slave_read_enable=True) as group:
             await group.send(b"one")
@@ -252,13 +250,13 @@ def test_a_follower_that_may_be_read_serves_pulls_and_wakes_nobody(tmp_path: Pat
             await group.send(b"two")
             await group.same("T", 0, [b"one", b"two"])
             assert follower.ctx.hold.count == 1 and not held.done()
-            assert (await held).code == 0  # when its time is over
+            assert (await held).code == 0  # at its deadline
 
     run(work)
 
 
 @pytest.mark.spec("DL-C04", "DL-C05", "LP-04")
-def test_pulls_that_wait_are_answered_when_the_leadership_goes(tmp_path: Path) -> None:
+def test_parked_pulls_are_answered_when_leadership_is_lost(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
             await group.send(b"one")
@@ -267,7 +265,7 @@ def test_pulls_that_wait_are_answered_when_the_leadership_goes(tmp_path: Path) -
             await group.until(lambda: first.ctx.hold.count == 1, "the pull is not held")
             second = await transfer(group, next(name for name in group.names if group.brokers[name] is not first))
             assert part(second).copy._task is None  # it copied from the leader before
-            async with asyncio.timeout(15):  # of the 20 s that it asked for
+            async with asyncio.timeout(15):  # less than the 20 s requested
                 assert (await held).code == ResponseCode.PULL_NOT_FOUND
             await group.until(lambda: part(first).broker_id > 0, "it does not follow")
             assert first.ctx.delay._turns._task is None and first.ctx.transactions._task is None
@@ -276,7 +274,7 @@ def test_pulls_that_wait_are_answered_when_the_leadership_goes(tmp_path: Path) -
     run(work)
 
 
-# ---- what is copied
+# ---- copied state
 
 
 def copied(follower: Broker, master: Broker) -> bool:
@@ -304,14 +302,14 @@ def test_topics_groups_and_offsets_are_copied_and_merged(tmp_path: Path) -> None
                 progress = tmp_path / group.name_of(follower) / "config" / "delayOffset.json"
                 await group.until(progress.exists, "the progress of delays is not copied")
             count = {name: part(b).copy.count for name, b in group.brokers.items()}
-            assert count[group.name_of(master)] <= 1  # a leader copies from nobody
-            assert not await part(master).copy.copy(master.ctx.address, 1000)  # nor ever from itself
+            assert count[group.name_of(master)] <= 1  # a leader does not copy
+            assert not await part(master).copy.copy(master.ctx.address, 1000)  # and never from itself
 
     run(work)
 
 
 @pytest.mark.spec("DL-X18")
-def test_a_switch_loses_no_consumer_offset(tmp_path: Path) -> None:
+def test_leader_change_loses_no_consumer_offset(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
             for number in range(10):
@@ -320,7 +318,7 @@ def test_a_switch_loses_no_consumer_offset(tmp_path: Path) -> None:
             for round_number in range(3):
                 to = ("n1", "n2", "n0")[round_number]
                 master = await group.master()
-                assert (await store_offset(group, master, round_number + 3)).code == 0  # and at once the switch
+                assert (await store_offset(group, master, round_number + 3)).code == 0  # then change the leader at once
                 successor = await transfer(group, to)
                 assert successor.ctx.offsets.get("T", "G", 0) == round_number + 3
 
@@ -328,7 +326,7 @@ def test_a_switch_loses_no_consumer_offset(tmp_path: Path) -> None:
 
 
 def answers_late(broker: Broker, until: asyncio.Event) -> None:
-    """It says what its offsets are only then."""
+    """Delay the broker's answer with its consumer offsets until the event is set."""
     instead = part(broker).instead
 
     async def late(connection: Connection, request: Command) -> Command:
@@ -344,10 +342,8 @@ def answers_late(broker: Broker, until: asyncio.Event) -> None:
 
 
 @pytest.mark.spec("DL-X18", "DL-C05")
-def test_a_new_leader_waits_for_a_slow_member_and_not_for_a_frozen_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever answers heartbeats will answer with its offsets too; who answers nothing costs no second of service."""
+def test_new_leader_waits_for_slow_but_not_for_frozen_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that answers heartbeats will send its offsets too; a silent member must not delay service."""
     monkeypatch.setattr(dledger_sync, "LAST_TIMEOUT_MS", 3_600_000)
 
     async def work() -> None:
@@ -358,17 +354,17 @@ def test_a_new_leader_waits_for_a_slow_member_and_not_for_a_frozen_one(
             until = asyncio.Event()
             answers_late(slow, until)
             for broker in group.brokers.values():
-                await part(broker).copy.stop()  # nobody copies at another time
+                await part(broker).copy.stop()  # no periodic copies
             assert (await store_offset(group, slow, 4)).code == 0
             await group.until(
                 lambda: group.member("n1").status().end_index == group.member("n0").status().end_index, ""
             )
-            asyncio.get_running_loop().call_later(0.6, until.set)  # more than twice as long as its patience
+            asyncio.get_running_loop().call_later(0.6, until.set)  # more than twice the leader's patience
             second = await transfer(group, "n1")
             assert until.is_set() and second.ctx.offsets.get("T", "G", 0) == 4
             never = asyncio.Event()
             answers_late(second, never)
-            await group.member("n1").stop()  # its broker takes connections, as that of a frozen process does
+            await group.member("n1").stop()  # its broker still accepts connections, as that of a frozen process
             third = await group.until(lambda: serving_but(group, second), "nobody serves")
             assert third.ctx.offsets.get("T", "G", 0) is not None
             never.set()
@@ -381,7 +377,7 @@ def serving_but(group: LedgerGroup, gone: Broker) -> Broker | None:
 
 
 @pytest.mark.spec("DL-X18", "DL-L09")
-def test_a_preferred_leader_that_comes_back_brings_no_old_offsets(tmp_path: Path) -> None:
+def test_returning_preferred_leader_does_not_restore_old_offsets(tmp_path: Path) -> None:
     async def work() -> None:
         raft = {"preferred_leader_id": "n2"}
         async with ledger_group(tmp_path, raft=raft) as group:
@@ -402,18 +398,18 @@ def test_a_preferred_leader_that_comes_back_brings_no_old_offsets(tmp_path: Path
 
 
 @pytest.mark.spec("DL-X18", "DL-C05")
-def test_a_topic_that_was_made_a_moment_before_the_switch_is_there(tmp_path: Path) -> None:
+def test_topic_created_just_before_leader_change_exists(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
             await group.master()
             for broker in group.brokers.values():
-                await part(broker).copy.stop()  # as if the leader died before anybody copied
+                await part(broker).copy.stop()  # as if the leader died before any copy
             await group.send(b"x", topic="Young", queue=2)
             await group.same("Young", 2, [b"x"])
             first = await group.master()
-            first.topics.delete("Young")  # nobody is told of it any more
+            first.topics.delete("Young")  # no member gets it any more
             await group.stop(group.name_of(first))
-            second = await group.master()  # it asks the third, which does not know the topic either
+            second = await group.master()  # it asks the third member, which does not have the topic either
             config = second.topics.get("Young")
             assert config is not None and config.write_queue_nums >= 3
 
@@ -425,7 +421,7 @@ def lacks(broker: Broker, topic: str) -> bool:
 
 
 @pytest.mark.spec("DL-C07", "CQ-12")
-def test_a_topic_that_was_deleted_and_made_anew_begins_at_0_on_every_member(tmp_path: Path) -> None:
+def test_recreated_topic_begins_at_0_on_every_member(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
             for number in range(5):
@@ -445,11 +441,11 @@ def test_a_topic_that_was_deleted_and_made_anew_begins_at_0_on_every_member(tmp_
     run(work)
 
 
-# ---- services over a switch
+# ---- services across a leader change
 
 
 @pytest.mark.spec("DL-C05", "DLY-05", "DLY-08")
-def test_delayed_messages_are_delivered_by_the_next_leader(tmp_path: Path) -> None:
+def test_delayed_messages_are_delivered_by_next_leader(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, store={"message_delay_level": "1s 2s"}) as group:
             await group.send(b"now")
@@ -470,7 +466,7 @@ def test_delayed_messages_are_delivered_by_the_next_leader(tmp_path: Path) -> No
 
 
 @pytest.mark.spec("DL-C05", "TX-04")
-def test_a_half_message_is_known_to_the_next_leader(tmp_path: Path) -> None:
+def test_half_message_is_known_to_next_leader(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path) as group:
             await group.send(b"warm")
@@ -490,29 +486,29 @@ def test_a_half_message_is_known_to_the_next_leader(tmp_path: Path) -> None:
             await group.same("T", 0, [b"warm", b"half"])
             third = await transfer(group, group.name_of(first))
             await group.until(lambda: third.ctx.transactions.ready, "half messages are not read")
-            assert not third.ctx.transactions.table.pending  # decided, and known to be
+            assert not third.ctx.transactions.table.pending  # decided, also on this member
 
     run(work)
 
 
 @pytest.mark.spec("DL-X18")
-def test_a_preferred_leader_that_returns_takes_nothing_over_before_it_has_copied(tmp_path: Path) -> None:
+def test_returning_preferred_leader_copies_before_taking_over(tmp_path: Path) -> None:
     async def work() -> None:
-        raft = {"preferred_leader_id": "n2", "heartbeat_interval_ms": 1000}  # a busy machine elects nobody meanwhile
+        raft = {"preferred_leader_id": "n2", "heartbeat_interval_ms": 1000}  # no election on a busy machine meanwhile
         async with ledger_group(tmp_path, raft=raft, start=False) as group:
             for name in ("n0", "n1"):
                 await group.start(name)
             await group.send(b"x")
             while (await store_offset(group, await group.master(), 9)).code != 0:
                 await asyncio.sleep(0.02)  # poll
-            await group.namesrv.stop()  # nobody says who the leader is
+            await group.namesrv.stop()  # so that no NameServer reports the leader
             back = await group.start("n2")
             core = group.member("n2").node
             await group.until(lambda: core.transfers._told, "nobody asks it to lead")
             assert part(back).copy.count == 0 and not ledger(back).serving
             assert core.state.leader_id is not None and group.member("n2").status().role is Role.FOLLOWER
             await group.until(lambda: part(back)._following, "it does not follow")
-            part(back)._registrar.master_address = (await group.master()).advertised_address  # as the NameServer would
+            part(back)._registrar.master_address = (await group.master()).advertised_address  # from a NameServer
             await group.until(lambda: ledger(back).serving, "it does not take over though it has copied")
             assert back.ctx.offsets.get("T", "G", 0) == 9
 

@@ -1,4 +1,4 @@
-"""From master-slave to a DLedger group: the old commit log is kept, read, and expires; the ledger lies behind it."""
+"""Upgrade from a plain store to a DLedger group: the old commit log stays readable and expires, the ledger follows it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(work: Callable[[], Awaitable[Any]]) -> Any:
 
 
 async def plain(group: LedgerGroup, name: str, bodies: list[bytes]) -> None:
-    """A broker as it was before, alone, stopped after these messages."""
+    """Run a plain broker alone, store these messages, and stop it."""
     broker = Broker(group.settings(), group.store(name), NetSettings())
     await broker.start()
     try:
@@ -54,7 +54,7 @@ def logs(folder: Path) -> list[str]:
 
 
 async def upgraded(group: LedgerGroup, folder: Path) -> None:
-    """The operator's steps: stop, equal old logs and config on every machine, start with the keys of the group."""
+    """The operator's steps: stop, copy the old log and config to every machine, start with the group's keys."""
     await plain(group, "n0", OLD)
     for name in ("n1", "n2"):
         for part in ("commitlog", "config"):
@@ -64,7 +64,7 @@ async def upgraded(group: LedgerGroup, folder: Path) -> None:
 
 
 @pytest.mark.spec("DL-U01", "DL-U04", "DL-U06", "DL-B09", "DL-B10")
-def test_old_messages_stay_and_new_ones_follow_on_every_broker_over_a_switch(tmp_path: Path) -> None:
+def test_old_and_new_messages_survive_upgrade_and_leader_change(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, start=False) as group:
             await upgraded(group, tmp_path)
@@ -90,7 +90,7 @@ def test_old_messages_stay_and_new_ones_follow_on_every_broker_over_a_switch(tmp
 
 
 @pytest.mark.spec("DL-U02", "DL-U04")
-def test_later_starts_find_the_place_where_the_ledger_begins(tmp_path: Path) -> None:
+def test_later_starts_find_ledger_begin(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, start=False) as group:
             await upgraded(group, tmp_path)
@@ -112,7 +112,7 @@ def test_later_starts_find_the_place_where_the_ledger_begins(tmp_path: Path) -> 
 
 
 @pytest.mark.spec("DL-B09", "DL-U01")
-def test_an_upgrade_that_was_cut_off_before_the_first_entry_goes_on(tmp_path: Path) -> None:
+def test_upgrade_interrupted_before_first_entry_continues(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, 1, start=False) as group:
             await plain(group, "n0", OLD[:3])
@@ -133,7 +133,7 @@ def test_an_upgrade_that_was_cut_off_before_the_first_entry_goes_on(tmp_path: Pa
 
 
 @pytest.mark.spec("DL-U03")
-def test_the_ledger_expires_only_when_the_old_log_is_gone(tmp_path: Path) -> None:
+def test_ledger_expires_only_after_old_log(tmp_path: Path) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, 1, start=False, store={"file_reserved_hours": 1}) as group:
             await plain(group, "n0", OLD)
@@ -154,7 +154,7 @@ def test_the_ledger_expires_only_when_the_old_log_is_gone(tmp_path: Path) -> Non
             await store.write_all()
             store.delete_expired_files()
             await store._upkeep.clean()
-            assert logs(folder / "commitlog") == []  # the last one too
+            assert logs(folder / "commitlog") == []  # the last file too
             assert store.min_physical_offset == store.log.divided > 0
             assert store.min_offset("T", 0) == len(OLD)
             assert member.retention.reserved_hours == 2 and member.retention.force_enabled
@@ -169,7 +169,7 @@ def test_the_ledger_expires_only_when_the_old_log_is_gone(tmp_path: Path) -> Non
 
 
 @pytest.mark.spec("DL-U05")
-def test_unequal_old_logs_are_told_and_not_mixed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unequal_old_logs_stop_member_with_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with ledger_group(tmp_path, start=False) as group:
             await plain(group, "n0", OLD[:3])
@@ -191,7 +191,7 @@ def test_unequal_old_logs_are_told_and_not_mixed(tmp_path: Path, caplog: pytest.
 
 @pytest.mark.spec("DL-X20", "DL-U01")
 @pytest.mark.parametrize("left", [0, 3, 7, 8, 100])
-def test_the_end_of_the_old_log_is_filled_as_far_as_it_can_be(left: int, tmp_path: Path) -> None:
+def test_end_of_old_log_is_filled_as_far_as_possible(left: int, tmp_path: Path) -> None:
     log = LedgerLog([tmp_path], 4096, Disk())
     (tmp_path / f"{0:020d}").write_bytes(b"\1" * 4096)
     log.load()

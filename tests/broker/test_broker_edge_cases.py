@@ -27,8 +27,8 @@ from saturnmq.store import StateFile, StoreProfile, StoreSettings
 
 @pytest.mark.spec("MSG-02", "SND-10")
 @pytest.mark.parametrize("flag", [SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6])
-def test_a_sender_cannot_say_that_the_hosts_of_its_record_are_ipv6(flag: SysFlag) -> None:
-    """The bits tell the layout of the record: with them set, nobody could read it, and a recovery would end the log there."""
+def test_sender_cannot_set_ipv6_host_flags(flag: SysFlag) -> None:
+    """The flags describe the record's layout: if set wrongly, the record is unreadable and recovery would end the log there."""
 
     async def work() -> None:
         async with wire() as w:
@@ -45,7 +45,7 @@ def test_a_sender_cannot_say_that_the_hosts_of_its_record_are_ipv6(flag: SysFlag
     ("field", "value"),
     [("e", -(2**31) - 1), ("f", 2**31), ("g", 2**63), ("h", -(2**31) - 1), ("j", 2**31), ("j", "1_0"), ("f", "x")],
 )
-def test_a_number_that_does_not_fit_its_field_is_refused_and_nothing_is_stored(field: str, value: object) -> None:
+def test_send_with_out_of_range_number_is_rejected(field: str, value: object) -> None:
     async def work() -> None:
         async with wire() as w:
             for answer in (
@@ -64,7 +64,7 @@ def test_a_number_that_does_not_fit_its_field_is_refused_and_nothing_is_stored(f
 
 @pytest.mark.spec("BP-07", "OF-05")
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, "x", "1_0"])
-def test_an_impossible_offset_in_a_pull_does_not_end_the_saving_of_offsets(value: object) -> None:
+def test_invalid_commit_offset_in_pull_does_not_break_saving(value: object) -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send()
@@ -83,7 +83,7 @@ def test_an_impossible_offset_in_a_pull_does_not_end_the_saving_of_offsets(value
     ("field", "value"),
     [("queueOffset", 2**63), ("suspendTimeoutMillis", 10**400), ("subVersion", "y"), ("maxMsgNums", 2**31)],
 )
-def test_an_impossible_number_in_a_pull_is_named(field: str, value: object) -> None:
+def test_pull_with_invalid_number_names_field(field: str, value: object) -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send()
@@ -96,7 +96,7 @@ def test_an_impossible_number_in_a_pull_is_named(field: str, value: object) -> N
 
 
 @pytest.mark.spec("REM-06", "LP-01")
-def test_a_oneway_pull_is_neither_held_nor_answered() -> None:
+def test_oneway_pull_is_neither_parked_nor_answered() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send(queue=1)
@@ -121,7 +121,7 @@ def test_a_oneway_pull_is_neither_held_nor_answered() -> None:
 
 
 @pytest.mark.spec("HB-06", "OF-05")
-def test_a_timer_whose_work_fails_once_goes_on_and_the_stop_still_saves() -> None:
+def test_failing_periodic_task_continues_and_stop_saves() -> None:
     async def work() -> None:
         async with wire(client_scan_ms=5) as w:
             clients = w.broker.ctx.clients
@@ -147,7 +147,7 @@ def test_a_timer_whose_work_fails_once_goes_on_and_the_stop_still_saves() -> Non
 
 
 @pytest.mark.spec("OF-05")
-def test_the_stop_does_not_write_offsets_while_an_earlier_write_is_under_way() -> None:
+def test_stop_waits_for_offset_write_in_progress() -> None:
     async def work() -> None:
         async with wire(flush_offsets_ms=5) as w:
             offsets, loop = w.broker.ctx.offsets, asyncio.get_running_loop()
@@ -179,7 +179,7 @@ def test_the_stop_does_not_write_offsets_while_an_earlier_write_is_under_way() -
 
 
 @pytest.mark.spec("NS-08", "NS-32")
-def test_an_answer_that_makes_no_sense_does_not_end_the_registrations() -> None:
+def test_invalid_registration_response_does_not_stop_registration() -> None:
     async def work() -> None:
         rounds: asyncio.Queue[int] = asyncio.Queue()
 
@@ -207,7 +207,7 @@ def test_an_answer_that_makes_no_sense_does_not_end_the_registrations() -> None:
 
 @pytest.mark.spec("SND-09", "RTY-02", "BP-10")
 @pytest.mark.parametrize("group", ["", "a b", "../x", "g" * 256])
-def test_a_name_that_is_no_group_never_reaches_a_table(group: str) -> None:
+def test_invalid_group_name_never_enters_tables(group: str) -> None:
     async def work() -> None:
         async with wire() as w:
             sent = await w.send()
@@ -227,7 +227,7 @@ def test_a_name_that_is_no_group_never_reaches_a_table(group: str) -> None:
 
 
 @pytest.mark.spec("RTY-02", "SND-04")
-def test_a_group_whose_retry_topic_would_be_too_long_gets_none() -> None:
+def test_group_with_too_long_retry_topic_gets_none() -> None:
     async def work() -> None:
         async with wire() as w:
             sent = await w.send()
@@ -240,7 +240,7 @@ def test_a_group_whose_retry_topic_would_be_too_long_gets_none() -> None:
 
 
 @pytest.mark.spec("OF-05")
-def test_a_commit_for_what_is_not_there_is_refused_and_does_not_survive_the_topic() -> None:
+def test_commit_for_missing_queue_or_topic_is_rejected() -> None:
     """A consumer's last commit after its topic was deleted would make a new topic of that name start in the middle."""
 
     async def work() -> None:
@@ -259,7 +259,7 @@ def test_a_commit_for_what_is_not_there_is_refused_and_does_not_survive_the_topi
 
 
 @pytest.mark.spec("OR-09")
-def test_locks_that_nobody_renewed_are_forgotten() -> None:
+def test_expired_queue_locks_are_removed() -> None:
     async def work() -> None:
         now = 1_000_000
         async with wire(client_scan_ms=5) as w:
@@ -275,7 +275,7 @@ def test_locks_that_nobody_renewed_are_forgotten() -> None:
 
 
 @pytest.mark.spec("BAT-02")
-def test_a_batch_that_is_too_long_is_refused_before_it_is_taken_apart() -> None:
+def test_oversized_batch_is_rejected_before_decoding() -> None:
     async def work() -> None:
         async with wire(store={"message_bytes_max": 1000}) as w:
             await w.send()
@@ -290,7 +290,7 @@ def test_a_batch_that_is_too_long_is_refused_before_it_is_taken_apart() -> None:
 
 @pytest.mark.spec("BAT-03", "BAT-04")
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2])
-def test_a_send_whose_header_says_batch_is_one(code: RequestCode) -> None:
+def test_send_with_batch_flag_is_batch(code: RequestCode) -> None:
     async def work() -> None:
         async with wire() as w:
             fields: dict[str, object] = {
@@ -309,7 +309,7 @@ def test_a_send_whose_header_says_batch_is_one(code: RequestCode) -> None:
 
 @pytest.mark.spec("SND-06")
 @pytest.mark.parametrize("width", [0, -3])
-def test_a_topic_made_by_a_send_has_a_queue(width: int) -> None:
+def test_auto_created_topic_has_at_least_one_queue(width: int) -> None:
     async def work() -> None:
         async with wire() as w:
             assert (await w.send("new", d=width)).code == 0
@@ -319,7 +319,7 @@ def test_a_topic_made_by_a_send_has_a_queue(width: int) -> None:
 
 
 @pytest.mark.spec("LP-03", "SND-10")
-def test_a_request_that_comes_while_the_broker_still_starts_is_served() -> None:
+def test_request_during_start_is_served() -> None:
     async def work() -> None:
         with tempfile.TemporaryDirectory() as folder:
             broker = Broker(
@@ -354,7 +354,7 @@ def test_a_request_that_comes_while_the_broker_still_starts_is_served() -> None:
 
 
 @pytest.mark.spec("RTY-04", "RTY-02")
-def test_a_message_sent_back_goes_to_a_queue_that_its_retry_topic_has() -> None:
+def test_message_sent_back_goes_to_existing_retry_queue() -> None:
     async def work() -> None:
         async with wire() as w:
             for _ in range(4):
@@ -379,7 +379,7 @@ def test_a_message_sent_back_goes_to_a_queue_that_its_retry_topic_has() -> None:
 
 @pytest.mark.spec("BP-10", "RB-08")
 @pytest.mark.parametrize("width", [-1, 65_537, 2**31 - 1])
-def test_a_group_cannot_ask_for_more_retry_queues_than_a_topic_may_have(width: int) -> None:
+def test_retry_queue_nums_is_limited(width: int) -> None:
     async def work() -> None:
         async with wire() as w:
             body = SubscriptionGroupConfig("G", retry_queue_nums=width).encode()
@@ -391,7 +391,7 @@ def test_a_group_cannot_ask_for_more_retry_queues_than_a_topic_may_have(width: i
 
 
 @pytest.mark.spec("SND-06", "SND-15")
-def test_a_new_topic_is_on_disk_before_its_send_is_answered_and_nobody_else_waits_for_it() -> None:
+def test_new_topic_is_durable_before_its_send_is_answered() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send()
@@ -423,7 +423,7 @@ def test_a_new_topic_is_on_disk_before_its_send_is_answered_and_nobody_else_wait
 
 
 @pytest.mark.spec("BP-10", "NS-34")
-def test_an_administrator_is_told_that_a_change_is_not_on_disk_and_the_next_one_saves_both(
+def test_failed_state_write_is_reported_and_next_one_saves_all(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def work() -> None:
@@ -459,7 +459,7 @@ def test_an_administrator_is_told_that_a_change_is_not_on_disk_and_the_next_one_
 
 
 class Member:
-    """A connection that counts what it is told."""
+    """A connection that records its notifications."""
 
     def __init__(self, *, congested: bool = False) -> None:
         self.congested = congested
@@ -472,7 +472,7 @@ class Member:
 
 
 @pytest.mark.spec("HB-04", "RB-07", "REM-20")
-def test_members_that_come_together_are_told_once_and_one_that_does_not_read_is_not() -> None:
+def test_joining_members_are_notified_once_and_congested_not() -> None:
     async def work() -> None:
         async with wire() as w:
             clients = w.broker.ctx.clients
@@ -493,7 +493,7 @@ def test_members_that_come_together_are_told_once_and_one_that_does_not_read_is_
 
 
 @pytest.mark.spec("LP-02", "REM-14")
-def test_one_connection_cannot_take_all_places_of_held_pulls() -> None:
+def test_parked_pulls_are_limited_per_connection() -> None:
     async def work() -> None:
         async with wire(pull_queue_max=20) as w:
             await w.send(queue=1)
@@ -523,7 +523,7 @@ def test_one_connection_cannot_take_all_places_of_held_pulls() -> None:
 
 
 @pytest.mark.spec("HB-04")
-def test_a_heartbeat_takes_a_bounded_number_of_groups_with_sound_names() -> None:
+def test_heartbeat_groups_are_limited_and_names_validated() -> None:
     async def work() -> None:
         async with wire() as w:
             for producers in (
@@ -539,7 +539,7 @@ def test_a_heartbeat_takes_a_bounded_number_of_groups_with_sound_names() -> None
 
 
 @pytest.mark.spec("HB-06", "HB-07")
-def test_a_connection_that_goes_takes_only_itself_out_of_its_groups() -> None:
+def test_closed_connection_leaves_only_its_own_memberships() -> None:
     clients = Clients()
     one, two = object(), object()
     info = ClientInfo("c", 0, 407, 0)
@@ -557,7 +557,7 @@ def test_a_connection_that_goes_takes_only_itself_out_of_its_groups() -> None:
 
 
 @pytest.mark.spec("OF-05", "NS-34")
-def test_a_deleted_topic_leaves_no_offset_on_disk_and_the_name_servers_at_once() -> None:
+def test_deleted_topic_leaves_no_offsets_and_is_unregistered() -> None:
     async def work() -> None:
         async with wire(flush_offsets_ms=3_600_000) as w:
             await w.send()
@@ -576,7 +576,7 @@ def test_a_deleted_topic_leaves_no_offset_on_disk_and_the_name_servers_at_once()
 
 
 @pytest.mark.spec("OF-05")
-def test_offsets_that_could_not_be_saved_are_saved_later(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_offset_save_is_retried(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with wire(flush_offsets_ms=5) as w:
             await w.send()
@@ -600,7 +600,7 @@ def test_offsets_that_could_not_be_saved_are_saved_later(caplog: pytest.LogCaptu
 
 
 @pytest.mark.spec("ST-18", "RTY-02")
-def test_bytes_inside_a_record_are_no_message_whatever_they_look_like() -> None:
+def test_offset_inside_record_is_not_message() -> None:
     async def work() -> None:
         async with wire() as w:
             fake = encode_record(Message("T", b"x" * 100))
@@ -608,7 +608,7 @@ def test_bytes_inside_a_record_are_no_message_whatever_they_look_like() -> None:
             offset = int(sent.ext["msgId"][16:], 16)
             assert (await w.call(RequestCode.VIEW_MESSAGE_BY_ID, offset=offset)).code == 0
             (stored,) = await w.messages()
-            inside = offset + 88  # where its body starts
+            inside = offset + 88  # start of its body
             assert stored.body == fake
             for wrong in (inside, offset + 1, -1, 2**62):
                 answer = await w.call(RequestCode.VIEW_MESSAGE_BY_ID, offset=wrong)
@@ -620,7 +620,7 @@ def test_bytes_inside_a_record_are_no_message_whatever_they_look_like() -> None:
 
 
 @pytest.mark.spec("SND-06", "BP-10")
-def test_a_change_in_the_moment_a_write_ends_is_saved_too(tmp_path: Path) -> None:
+def test_change_at_end_of_state_write_is_saved(tmp_path: Path) -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
         table = [1]
@@ -649,7 +649,7 @@ def test_a_change_in_the_moment_a_write_ends_is_saved_too(tmp_path: Path) -> Non
 
 
 @pytest.mark.spec("LP-03", "FIL-05")
-def test_a_filter_that_fails_wakes_its_own_pull_and_disturbs_no_send() -> None:
+def test_failing_filter_wakes_only_its_pull() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send(queue=1)
@@ -669,7 +669,7 @@ def test_a_filter_that_fails_wakes_its_own_pull_and_disturbs_no_send() -> None:
 
 
 @pytest.mark.spec("REM-08", "SND-10")
-def test_an_empty_number_is_refused_the_second_time_as_well() -> None:
+def test_empty_number_is_rejected_on_repeated_header() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send()
@@ -687,8 +687,8 @@ def test_an_empty_number_is_refused_the_second_time_as_well() -> None:
 
 @pytest.mark.spec("SND-10", "NS-08")
 @pytest.mark.parametrize("wildcard", ["0.0.0.0", "::"])
-def test_a_broker_on_all_addresses_advertises_one_that_it_listens_on(wildcard: str) -> None:
-    """An IPv6 listener takes no IPv4 connections; a host's own name often means 127.0.1.1, or nothing."""
+def test_wildcard_bind_advertises_reachable_address(wildcard: str) -> None:
+    """An IPv6 listener accepts no IPv4 connections; a host's own name often resolves to 127.0.1.1 or not at all."""
 
     async def work() -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -706,7 +706,7 @@ def test_a_broker_on_all_addresses_advertises_one_that_it_listens_on(wildcard: s
 
 
 @pytest.mark.spec("RTY-04", "BAT-06")
-def test_a_message_whose_properties_are_no_text_can_be_sent_back_and_keeps_them(
+def test_message_with_invalid_utf8_properties_can_be_sent_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def work() -> None:
@@ -723,7 +723,7 @@ def test_a_message_whose_properties_are_no_text_can_be_sent_back_and_keeps_them(
 
 
 @pytest.mark.spec("DLY-05", "RTY-04")
-def test_a_waiting_message_whose_properties_are_no_text_is_delivered_as_it_is() -> None:
+def test_delayed_message_with_invalid_utf8_is_delivered_unchanged() -> None:
     raw = b"KEYS\x01\xff\xfe\x02REAL_TOPIC\x01other\x02REAL_TOPIC\x01T\x02REAL_QID\x013"
     message = restored(Message("SCHEDULE_TOPIC_XXXX", b"body", raw))
     assert (message.topic, message.queue_id, message.properties_raw) == ("T", 3, raw)

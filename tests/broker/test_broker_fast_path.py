@@ -1,4 +1,4 @@
-"""Fast path and reference implementation of sends: same answers, same records, same counters for any request."""
+"""Differential test of sends: fast path and reference implementation give equal responses, records and counters."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def request_frame(
 
 
 class Twins:
-    """Two brokers in one loop: the first reads repeated headers through templates, the second decodes every header in full."""
+    """Two brokers in one event loop: the first parses repeated headers by template, the second decodes every header in full."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -72,7 +72,7 @@ class Twins:
         return [server.broker for server in self._servers]
 
     def exchange(self, frames: list[bytes], answers: int) -> list[list[Command]]:
-        """What each broker answers to the frames, sent in one write, by opaque."""
+        """Responses of each broker to frames sent in one write, by opaque."""
 
         async def both() -> list[list[Command]]:
             async with asyncio.timeout(30):
@@ -106,7 +106,7 @@ def twins() -> Iterator[Twins]:
 
 
 def facts(answer: Command, broker: Broker) -> dict[str, Any]:
-    """An answer without what two brokers cannot have in common: their address."""
+    """A response without what differs between two brokers: their address."""
     ext = dict(answer.ext)
     ids = ext.pop("msgId", "").split(",")
     assert all(not text or text.startswith(broker.ctx.id_prefix) for text in ids)
@@ -118,7 +118,7 @@ def facts(answer: Command, broker: Broker) -> dict[str, Any]:
 
 
 def records(broker: Broker) -> list[Any]:
-    """All that is stored, by topic and queue."""
+    """All stored messages, by topic and queue."""
     found = []
     for topic, queue_id in sorted(broker.store.topic_queues()):
         for offset in range(broker.store.max_offset(topic, queue_id)):
@@ -172,7 +172,7 @@ sends = st.tuples(
 
 
 @pytest.mark.spec("FUZ-04", "SND-01", "SND-10", "SND-13", "REM-06")
-def test_any_sends_are_answered_and_stored_alike(twins: Twins) -> None:
+def test_arbitrary_sends_equal_reference_implementation(twins: Twins) -> None:
     fast = other_path = 0
 
     @settings(max_examples=250, deadline=None, derandomize=True)
@@ -217,7 +217,7 @@ def test_any_sends_are_answered_and_stored_alike(twins: Twins) -> None:
 
 @pytest.mark.spec("SND-01", "SND-13")
 @pytest.mark.parametrize("serialization", Serialization)
-def test_repeated_sends_take_the_fast_path(twins: Twins, serialization: Serialization) -> None:
+def test_repeated_sends_take_fast_path(twins: Twins, serialization: Serialization) -> None:
     called: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         general = reference.send
@@ -234,7 +234,7 @@ def test_repeated_sends_take_the_fast_path(twins: Twins, serialization: Serializ
             frames.append(request_frame(number, more, serialization=serialization))
         both = twins.exchange(frames, 20)
     assert [answer.code for answers in both for answer in answers] == [0] * 40
-    # the first header of a kind makes the template, and the second broker has none
+    # The first header of a kind makes the template; the second broker has no templates.
     assert sorted(called) == sorted([*range(100, 120), 100])
 
 
@@ -247,7 +247,7 @@ REAL = {
 @pytest.mark.spec("SND-10")
 @pytest.mark.parametrize("serialization", Serialization)
 @pytest.mark.parametrize("code", [V1, V2])
-def test_properties_in_any_order_take_the_fast_path(twins: Twins, code: int, serialization: Serialization) -> None:
+def test_properties_in_any_order_take_fast_path(twins: Twins, code: int, serialization: Serialization) -> None:
     random = Random(code)
     texts = ["", "TAGS\x01paid", "WAIT\x01false\x02TAGS\x01paid"]
     for number in range(60):
@@ -273,13 +273,13 @@ def test_properties_in_any_order_take_the_fast_path(twins: Twins, code: int, ser
     assert [answer.code for answers in both for answer in answers] == [0] * 2 * len(frames)
     assert sorted(called) == sorted(
         [1, *range(1, len(frames) + 1)]
-    )  # 1: both brokers; the others: the one without templates
+    )  # 1 on both brokers; the others only on the broker without templates
     one, other = ([row for row in records(broker) if row[0] == "Real"] for broker in twins.brokers)
     assert one == other and len(one) >= len(frames)
 
 
 @pytest.mark.spec("SND-13")
-def test_put_that_fails_on_the_fast_path_is_answered_alike(twins: Twins) -> None:
+def test_failed_put_on_fast_path_equals_reference(twins: Twins) -> None:
     frames = [request_frame(n, {}, body=bytes(4_194_305)) for n in range(3)]
     one, other = twins.exchange(frames, 3)
     assert [answer.code for answer in one] == [13, 13, 13]
@@ -288,7 +288,7 @@ def test_put_that_fails_on_the_fast_path_is_answered_alike(twins: Twins) -> None
 
 @pytest.mark.spec("SND-02", "REM-14", "ST-04")
 @pytest.mark.parametrize("state", ["later", "many", "busy", "stopped", "narrow", "order"])
-def test_state_that_changes_after_the_template_was_parsed_counts(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_path_checks_state_changed_after_template(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with wire() as w:
             host, port = w.server.broker_address.split(":")

@@ -1,4 +1,4 @@
-"""Filters by expression over the wire: what a pull gets, what it is told, what is remembered of groups."""
+"""Filters by expression over the wire: results and errors of pulls, and the filter data kept of groups."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def numbered(w: Wire, count: int, **more: Any) -> None:
 
 
 @pytest.mark.spec("BP-01", "BP-03", "FIL-03", "FIL-09")
-def test_an_expression_of_a_pull_selects_by_properties_and_moves_on() -> None:
+def test_sql_pull_selects_by_properties_and_advances() -> None:
     async def work() -> None:
         async with wire(property_filter_enable=True) as w:
             await numbered(w, 10)
@@ -63,7 +63,7 @@ def test_an_expression_of_a_pull_selects_by_properties_and_moves_on() -> None:
 
 
 @pytest.mark.spec("BP-03", "FIL-09")
-def test_a_long_run_of_unwanted_messages_is_passed_in_bounded_steps() -> None:
+def test_long_run_of_unmatched_messages_is_scanned_in_steps() -> None:
     async def work() -> None:
         async with wire(property_filter_enable=True) as w:
             await w.send()
@@ -83,7 +83,7 @@ def test_a_long_run_of_unwanted_messages_is_passed_in_bounded_steps() -> None:
 
 
 @pytest.mark.spec("BP-01", "FIL-03")
-def test_the_checks_of_an_expression_come_in_the_originals_order() -> None:
+def test_expression_checks_follow_apache_order() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send()
@@ -101,13 +101,13 @@ def test_the_checks_of_an_expression_come_in_the_originals_order() -> None:
             w.broker.ctx.clients.consumers["G"].subscriptions["T"].sub_version = 3
             late = await w.pull(sysFlag=0, subVersion=3)
             assert (late.code, late.remark) == (28, "the consumer's consumer filter data not latest")
-            assert (await w.pull(sysFlag=0, subVersion=2)).code == 1  # known, but the switch is off
+            assert (await w.pull(sysFlag=0, subVersion=2)).code == 1  # subscribed, but SQL92 is disabled
 
     run(work)
 
 
 @pytest.mark.spec("BP-01", "FIL-04")
-def test_an_online_group_gets_what_its_latest_expression_wants() -> None:
+def test_online_group_uses_its_latest_expression() -> None:
     async def work() -> None:
         async with wire(property_filter_enable=True) as w:
             await numbered(w, 6)
@@ -124,19 +124,19 @@ def test_an_online_group_gets_what_its_latest_expression_wants() -> None:
 
 
 @pytest.mark.spec("FIL-01", "FIL-02", "BP-01")
-def test_tags_are_read_as_the_original_reads_them() -> None:
+def test_tag_expressions_are_parsed_like_apache() -> None:
     async def work() -> None:
         async with wire(property_filter_enable=True) as w:
             await w.send(body=b"null", properties={"TAGS": "null"})
             await w.send(body=b"other", properties={"TAGS": "other"})
             assert bodies(await w.pull(subscription="null")) == [b"null"]
             assert bodies(await w.pull(subscription="", expressionType="")) == [b"null", b"other"]
-            assert (await w.pull(subscription=" || ")).code == 20  # names no tag: nobody's messages
+            assert (await w.pull(subscription=" || ")).code == 20  # no tag: matches nothing
             assert (await w.pull(subscription="||")).code == 23
             assert (await w.pull(subscription="other", expressionType="tag")).code == 23  # no such type
             long = " || ".join(f"t{n}" for n in range(200)) + " ||other"
             assert bodies(await w.pull(subscription=long)) == [b"other"]
-            await subscribe(w, "other", kind="TAG")  # a heartbeat brings its codes, here none
+            await subscribe(w, "other", kind="TAG")  # a heartbeat carries the tag codes, here none
             assert (await w.pull(sysFlag=0)).code == 20
             await subscribe(w, "other", 2, kind="TAG", code_set=[java_hash("other")])
             assert bodies(await w.pull(sysFlag=0)) == [b"other"]
@@ -147,7 +147,7 @@ def test_tags_are_read_as_the_original_reads_them() -> None:
 
 
 @pytest.mark.spec("FIL-02")
-def test_everything_costs_no_question_and_tags_a_look_into_a_set() -> None:
+def test_match_all_needs_no_predicate_and_tags_one_set_lookup() -> None:
     assert wanted_by_tags("*") is wanted_by_tags(None) is wanted_by_tags("")
     assert wanted_by_tags("*") == (None, None, None)
     by_code, by_extension, by_record = wanted_by_tags("a || b")
@@ -157,7 +157,7 @@ def test_everything_costs_no_question_and_tags_a_look_into_a_set() -> None:
 
 
 @pytest.mark.spec("FIL-03", "HB-08")
-def test_a_client_can_have_its_expression_checked() -> None:
+def test_check_client_config_validates_expression() -> None:
     async def work() -> None:
         async def check(w: Wire, text: str, kind: str) -> tuple[int, str | None]:
             data = SubscriptionData("T", text, expression_type=kind)
@@ -169,7 +169,7 @@ def test_a_client_can_have_its_expression_checked() -> None:
                 1,
                 "The broker does not support consumer to filter message by SQL92",
             )
-            assert (await check(w, "||", "TAG"))[0] == 0  # tags are looked at by the pull
+            assert (await check(w, "||", "TAG"))[0] == 0  # tags are checked by the pull
         async with wire(property_filter_enable=True) as w:
             assert (await check(w, "a > 1", "SQL92"))[0] == 0
             code, remark = await check(w, "a > ", "SQL92")
@@ -188,7 +188,7 @@ async def held_pull(w: Wire, **more: Any) -> asyncio.Task[Command]:
 
 
 @pytest.mark.spec("LP-03", "LP-04", "FIL-09")
-def test_a_held_pull_is_woken_by_the_properties_it_waits_for() -> None:
+def test_parked_pull_is_woken_by_matching_properties() -> None:
     async def work() -> None:
         async with wire(property_filter_enable=True) as w:
             await w.send(queue=1)
@@ -210,7 +210,7 @@ def test_a_held_pull_is_woken_by_the_properties_it_waits_for() -> None:
 
 @pytest.mark.spec("LP-03", "LP-04")
 @pytest.mark.parametrize(("kind", "old", "new"), [("SQL92", "a = 1", "a = 2"), ("TAG", "one", "two")])
-def test_a_held_pull_does_not_wait_for_what_its_group_no_longer_wants(kind: str, old: str, new: str) -> None:
+def test_parked_pull_is_answered_when_subscription_changes(kind: str, old: str, new: str) -> None:
     async def work() -> None:
         async with wire(property_filter_enable=True) as w:
             await w.send(body=b"before", properties={"a": "2", "TAGS": "two"})
@@ -218,7 +218,7 @@ def test_a_held_pull_does_not_wait_for_what_its_group_no_longer_wants(kind: str,
             await subscribe(w, "*", 1, kind="TAG", group="H")
             held = await held_pull(w, sysFlag=2, offset=1, subVersion=1)
             other = await held_pull(w, sysFlag=2, offset=1, subVersion=1, group="H")
-            await subscribe(w, old, 2, kind=kind, code_set=[java_hash(old)])  # another version of the same
+            await subscribe(w, old, 2, kind=kind, code_set=[java_hash(old)])  # a newer version of the same expression
             assert w.broker.ctx.hold.count == 2
             await subscribe(w, new, 3, kind=kind, code_set=[java_hash(new)])
             assert (await held).code == 19
@@ -231,7 +231,7 @@ def test_a_held_pull_does_not_wait_for_what_its_group_no_longer_wants(kind: str,
 
 
 @pytest.mark.spec("LP-03")
-def test_properties_are_read_only_where_a_waiting_pull_asks_for_them() -> None:
+def test_properties_are_read_only_if_parked_pull_filters_by_them() -> None:
     async def work() -> None:
         async with wire(property_filter_enable=True) as w:
             asked: list[tuple[str, int, int]] = []
@@ -258,7 +258,7 @@ def test_properties_are_read_only_where_a_waiting_pull_asks_for_them() -> None:
 
 
 @pytest.mark.spec("FIL-05")
-def test_a_retry_topic_is_filtered_by_the_topic_of_the_failure_if_asked_for() -> None:
+def test_retry_topic_filter_uses_failed_topic_if_enabled() -> None:
     async def work(support: bool) -> list[bytes]:
         async with wire(property_filter_enable=True, filter_support_retry=support) as w:
             await w.send()
@@ -277,7 +277,7 @@ def test_a_retry_topic_is_filtered_by_the_topic_of_the_failure_if_asked_for() ->
 
 
 @pytest.mark.spec("FIL-04", "CF-02", "CF-03")
-def test_groups_are_dead_without_members_and_known_after_a_restart(tmp_path: Path) -> None:
+def test_group_filter_data_goes_offline_and_survives_restart(tmp_path: Path) -> None:
     now = [1_000_000]
     path = tmp_path / "store" / "config" / "consumerFilter.json"
 
@@ -315,7 +315,7 @@ def test_groups_are_dead_without_members_and_known_after_a_restart(tmp_path: Pat
 
 
 @pytest.mark.spec("FIL-04", "CF-03")
-def test_the_file_is_written_only_after_a_change_and_forgets_the_long_dead(tmp_path: Path) -> None:
+def test_filter_file_is_written_on_change_and_drops_old_groups(tmp_path: Path) -> None:
     assert SAVE_SECONDS == 10
 
     async def work() -> None:
@@ -329,7 +329,7 @@ def test_the_file_is_written_only_after_a_change_and_forgets_the_long_dead(tmp_p
         filters.save_soon()
         await filters.saver.saved()
         first = path.stat().st_ino
-        filters.subscribe("G", [subscription], now[0])  # the same heartbeat once more
+        filters.subscribe("G", [subscription], now[0])  # the same heartbeat again
         filters.subscribe("H", [SubscriptionData("T", "tag")], now[0])
         await filters.saved()
         assert path.stat().st_ino == first
@@ -345,7 +345,7 @@ def test_the_file_is_written_only_after_a_change_and_forgets_the_long_dead(tmp_p
 
 
 @pytest.mark.spec("CF-02", "FIL-04")
-def test_a_file_that_cannot_be_read_stops_the_start_and_a_backup_saves_it(tmp_path: Path) -> None:
+def test_damaged_filter_file_fails_start_unless_backup_exists(tmp_path: Path) -> None:
     path = tmp_path / "consumerFilter.json"
     path.write_bytes(b"{")
     filters = Filters(BrokerSettings(), StateFile(path), lambda: 1)
@@ -368,8 +368,8 @@ PIECES = st.sampled_from(
 @pytest.mark.spec("FIL-09", "FUZ-06")
 @settings(max_examples=500)
 @given(st.lists(st.lists(PIECES, max_size=12).map(b"".join), max_size=12))
-def test_what_is_remembered_of_an_expression_is_what_it_says(several: list[bytes]) -> None:
-    """One question for all of them, twice, so that an answer remembered for the wrong properties shows."""
+def test_cached_expression_results_equal_evaluation(several: list[bytes]) -> None:
+    """One predicate for all inputs, evaluated twice, so that a result cached under the wrong key is detected."""
     matcher = compile_sql("a >= 3 OR b = 'a' OR aa IS NULL AND b IS NOT NULL")
     ask = wanted_by(matcher).by_record
     assert ask is not None
@@ -379,7 +379,7 @@ def test_what_is_remembered_of_an_expression_is_what_it_says(several: list[bytes
 
 @pytest.mark.spec("FIL-06", "CQ-14")
 @pytest.mark.parametrize("enabled", [True, False])
-def test_bit_maps_spare_reading_messages_that_nobody_wants(monkeypatch: pytest.MonkeyPatch, enabled: bool) -> None:
+def test_bit_maps_avoid_reading_unmatched_messages(monkeypatch: pytest.MonkeyPatch, enabled: bool) -> None:
     read: list[int] = []
     inner = reading._properties_in_place
 
@@ -403,8 +403,8 @@ def test_bit_maps_spare_reading_messages_that_nobody_wants(monkeypatch: pytest.M
             assert read == []
             answer = await w.pull(sysFlag=0, subVersion=1)
             assert (bodies(answer), answer.ext["nextBeginOffset"]) == ([b"8", b"9"], "15")
-            assert len(read) == (7 if enabled else 15)  # those before the subscription have no bits to trust
-            brought = await w.pull(subscription="a >= 9", **SQL)  # its bits are nowhere
+            assert len(read) == (7 if enabled else 15)  # messages from before the subscription have no valid bits
+            brought = await w.pull(subscription="a >= 9", **SQL)  # the pull's own expression has no bits
             assert (bodies(brought), len(read)) == ([b"9"], 22 if enabled else 30)
             await w.client.close()
 
@@ -412,7 +412,7 @@ def test_bit_maps_spare_reading_messages_that_nobody_wants(monkeypatch: pytest.M
 
 
 @pytest.mark.spec("FIL-06", "CQ-13", "DUR-13")
-def test_bits_are_made_again_by_a_start_after_a_kill(tmp_path: Path) -> None:
+def test_bit_maps_are_rebuilt_after_kill(tmp_path: Path) -> None:
     async def work() -> None:
         store = StoreSettings(profile=StoreProfile.SMALL, queue_extension_enable=True)
         settings = BrokerSettings(property_filter_enable=True, calc_filter_bit_map=True)

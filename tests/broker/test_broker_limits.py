@@ -1,4 +1,7 @@
-"""What clients may make grow, in a broker and in a NameServer. Source: spec 07 section 6."""
+"""Limits on what clients may create in a broker and in a NameServer.
+
+Requirements: LIM-05, LIM-09, LIM-10, LIM-13.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +37,13 @@ from saturnmq.protocol.frames.command import Command
 
 
 @pytest.mark.spec("LIM-13")
-def test_sends_make_so_many_topics_per_hour_and_an_administrator_more() -> None:
+def test_auto_created_topics_are_limited_per_hour() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock, topics_per_hour=2) as w:
             assert [(await w.send(topic)).code for topic in ("A", "B")] == [0, 0]
             refused = await w.send("C")
-            assert refused.code == ResponseCode.TOPIC_NOT_EXIST  # a producer tries another broker then
+            assert refused.code == ResponseCode.TOPIC_NOT_EXIST  # makes a producer try another broker
             assert "2 topics within an hour" in (refused.remark or "")
             assert (await w.send("A")).code == 0
             made = await w.call(
@@ -58,14 +61,14 @@ def test_sends_make_so_many_topics_per_hour_and_an_administrator_more() -> None:
 
 
 @pytest.mark.spec("LIM-13")
-def test_there_are_so_many_topics_in_all() -> None:
+def test_topics_are_limited_in_total() -> None:
     async def work() -> None:
         async with wire() as w:
             present = len(w.broker.ctx.topics.table)
         async with wire(topics_max=present + 1) as w:
             assert (await w.send("A")).code == 0
             assert (await w.send("B")).code == ResponseCode.TOPIC_NOT_EXIST
-            assert (await w.heartbeat("G", "A")).code == 0  # it may consume; there is no room for its retries
+            assert (await w.heartbeat("G", "A")).code == 0  # the group may consume, but gets no retry topic
             assert w.broker.ctx.topics.get("%RETRY%G") is None
             back = {
                 "group": "G",
@@ -78,14 +81,14 @@ def test_there_are_so_many_topics_in_all() -> None:
             assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)).code == 1
             assert w.broker.ctx.topics.ensure("%RETRY%of-the-log", 1).write_queue_nums == 1  # by the broker itself
             half = await w.send("A", properties={"TRAN_MSG": "true", "PGROUP": "p"})
-            assert half.code == 0  # what the broker itself needs is no growth
+            assert half.code == 0  # topics that the broker itself needs are not limited
             assert w.broker.ctx.refusals.counts == {"topics": 1, "group_topics": 2}
 
     run(work)
 
 
 @pytest.mark.spec("LIM-13", "BP-10")
-def test_pulls_and_heartbeats_make_so_many_groups_per_hour() -> None:
+def test_auto_created_groups_are_limited_per_hour() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock, groups_per_hour=2) as w:
@@ -105,7 +108,7 @@ def test_pulls_and_heartbeats_make_so_many_groups_per_hour() -> None:
 
 
 @pytest.mark.spec("LIM-13")
-def test_a_clock_that_goes_back_does_not_stop_growth() -> None:
+def test_clock_set_back_does_not_block_creation_quota() -> None:
     now = 10 * HOUR_MS
     growth = Growth("topics", in_all=10, per_hour=1, clock_ms=lambda: now, refusals=Refusals())
     assert growth.add(0, "a") is None and growth.add(1, "b") is not None
@@ -115,7 +118,7 @@ def test_a_clock_that_goes_back_does_not_stop_growth() -> None:
 
 
 @pytest.mark.spec("LIM-13")
-def test_live_groups_are_bounded_in_all_and_by_client() -> None:
+def test_live_groups_are_limited_in_total_and_per_client() -> None:
     async def beat(w: Wire, producers: list[str], consumers: list[str]) -> Command:
         data = HeartbeatData("c", [ProducerData(p) for p in producers], [ConsumerData(c) for c in consumers])
         return await w.call(RequestCode.HEART_BEAT, data.encode())
@@ -136,7 +139,7 @@ def test_live_groups_are_bounded_in_all_and_by_client() -> None:
 
 
 @pytest.mark.spec("LIM-13")
-def test_offsets_are_kept_for_so_many_groups() -> None:
+def test_consumer_offsets_are_limited() -> None:
     async def work() -> None:
         async with wire(offsets_max=2) as w:
             await w.send()
@@ -154,25 +157,25 @@ def test_offsets_are_kept_for_so_many_groups() -> None:
 
 
 @pytest.mark.spec("LIM-13")
-def test_locks_on_queues_are_bounded() -> None:
+def test_queue_locks_are_limited() -> None:
     locks = QueueLocks(3)
     queues = [MessageQueue("T", "b", n) for n in range(5)]
     assert locks.lock("G", "c1", queues, 0) == queues[:3]
     assert locks.lock("H", "c1", queues, 0) == []
-    assert locks.lock("G", "c1", queues[:3], 5) == queues[:3]  # its own are renewed
+    assert locks.lock("G", "c1", queues[:3], 5) == queues[:3]  # own locks are renewed
     locks.forget_expired(LOCK_LIVE_MS + 10)
     assert locks.lock("H", "c1", queues[:1], LOCK_LIVE_MS + 10) == queues[:1]
 
 
 @pytest.mark.spec("LIM-13")
-def test_held_pulls_are_bounded_in_all_and_by_connection() -> None:
+def test_parked_pulls_are_limited_in_total_and_per_connection() -> None:
     async def work() -> None:
         async with wire(pull_queue_max=20) as w:
             await w.send()
             waiting = [asyncio.ensure_future(w.pull(offset=1, suspend_ms=20_000)) for _ in range(2)]
             while w.broker.ctx.hold.count < 2:
                 await asyncio.sleep(0)
-            third = await w.pull(offset=1, suspend_ms=20_000)  # a tenth of the places is one connection's
+            third = await w.pull(offset=1, suspend_ms=20_000)  # one connection may use a tenth of the limit
             assert third.code == ResponseCode.PULL_NOT_FOUND
             assert w.broker.ctx.hold.count == 2
             await w.send()
@@ -182,7 +185,7 @@ def test_held_pulls_are_bounded_in_all_and_by_connection() -> None:
 
 
 @pytest.mark.spec("LIM-09")
-def test_held_pulls_do_not_count_among_the_unanswered_requests_of_a_connection() -> None:
+def test_parked_pulls_do_not_count_as_in_flight_requests() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send()
@@ -196,7 +199,7 @@ def test_held_pulls_do_not_count_among_the_unanswered_requests_of_a_connection()
 
 
 @pytest.mark.spec("LIM-13")
-def test_tables_and_their_growth_are_bounded_unless_set() -> None:
+def test_default_limits() -> None:
     broker, names = BrokerSettings(), NameServerSettings()
     assert (broker.topics_per_hour, broker.groups_per_hour) == (1000, 1000)
     assert (broker.topics_max, broker.groups_max, broker.live_groups_max) == (100_000, 100_000, 100_000)
@@ -205,7 +208,7 @@ def test_tables_and_their_growth_are_bounded_unless_set() -> None:
 
 
 @pytest.mark.spec("LIM-10", "REM-14")
-def test_sends_that_wait_for_the_disk_are_bounded() -> None:
+def test_sends_waiting_for_disk_are_limited() -> None:
     async def work() -> None:
         async with wire(send_queue_max=1) as w:
             w.broker.ctx.waiting_sends = 1
@@ -219,8 +222,8 @@ def test_sends_that_wait_for_the_disk_are_bounded() -> None:
 
 
 @pytest.mark.spec("RR-02", "REM-20")
-def test_more_replies_than_permits_wait_for_their_requesters() -> None:
-    """They shared 64 permits with all other calls to clients, and one connection could have no more than it may have unanswered."""
+def test_waiting_replies_are_not_limited_by_call_permits() -> None:
+    """They used to share 64 permits with all other calls to clients and the in-flight limit of one connection."""
 
     async def work() -> None:
         async with wire() as w:
@@ -242,7 +245,7 @@ def test_more_replies_than_permits_wait_for_their_requesters() -> None:
                 while len(pushed) < 300:
                     await asyncio.sleep(0.005)  # poll
                 assert w.broker.ctx.waiting_replies == 300
-                assert w.broker._server.in_flight_bytes == 300 * len(b"answer")  # they still take memory
+                assert w.broker._server.in_flight_bytes == 300 * len(b"answer")  # they still use memory
                 for connection, request in pushed:
                     connection.send(request.reply())
                 assert {(await reply).code for reply in replies} == {0}
@@ -264,7 +267,7 @@ def registration(topics: list[str], address: str = "127.0.0.1:1", **more: str) -
 
 
 @pytest.mark.spec("LIM-13")
-def test_a_name_server_takes_so_many_brokers_topics_and_entries(tmp_path: object) -> None:
+def test_name_server_limits_brokers_topics_and_kv_entries(tmp_path: object) -> None:
     async def work() -> None:
         settings = NameServerSettings(
             kv_config_path=f"{tmp_path}/kv.json", brokers_max=2, topics_max=3, kv_entries_max=1
@@ -284,7 +287,7 @@ def test_a_name_server_takes_so_many_brokers_topics_and_entries(tmp_path: object
             refused = await ask(registration(["C", "D"], "127.0.0.1:2"))
             assert refused.code == 2 and "topicsMax" in (refused.remark or "")
             assert set(server.routes.topics) == {"A", "B", "C"}
-            assert (await ask(registration(["A", "B"]))).code == 0  # who is known goes on
+            assert (await ask(registration(["A", "B"]))).code == 0  # a registered broker can continue
 
             async def put(key: str) -> int:
                 ext = {"namespace": "n", "key": key, "value": "v"}
@@ -299,7 +302,7 @@ def test_a_name_server_takes_so_many_brokers_topics_and_entries(tmp_path: object
 
 
 @pytest.mark.spec("LIM-05", "NS-13")
-def test_a_registration_unpacks_to_so_many_bytes() -> None:
+def test_registration_decompression_is_limited() -> None:
     async def work() -> None:
         async with wire() as w:
             bomb = zlib.compress(bytes(200 * 1024 * 1024), 1)
@@ -319,8 +322,8 @@ def test_a_registration_unpacks_to_so_many_bytes() -> None:
 
 
 @pytest.mark.spec("LIM-05")
-def test_a_body_unpacks_to_so_many_bytes() -> None:
+def test_body_decompression_is_limited() -> None:
     zeros = zlib.compress(bytes(4 * 1024 * 1024))
-    assert len(decompress(zeros, ZLIB_FLAGS)) == 4 * 1024 * 1024  # a ratio of a thousand is legal
+    assert len(decompress(zeros, ZLIB_FLAGS)) == 4 * 1024 * 1024  # a ratio of 1000 is legal
     with pytest.raises(MessageError):
         decompress(zlib.compress(bytes(16 * 1024 * 1024 + 1)), ZLIB_FLAGS)

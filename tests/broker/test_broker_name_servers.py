@@ -1,4 +1,4 @@
-"""What a broker makes of the answers of several NameServers."""
+"""How a broker combines the responses of several NameServers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from saturnmq.store import StateFile
 
 
 class Scripted:
-    """A NameServer that says what a test wants: which topics are ordered, who the master is, whether a version differs."""
+    """A NameServer with scripted responses: ordered topics, master address, whether the version differs, failures."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -61,7 +61,7 @@ async def registrar(folder: Path, *servers: Scripted, **more: Any) -> AsyncItera
 
 
 @pytest.mark.spec("NS-32")
-def test_the_first_name_server_that_answers_tells_master_and_ordered_topics(tmp_path: Path) -> None:
+def test_first_healthy_name_server_decides_master_and_order_topics(tmp_path: Path) -> None:
     async def work() -> None:
         one, two, three = (Scripted(name) for name in ("one", "two", "three"))
         async with registrar(tmp_path, one, two, three) as (made, topics):
@@ -79,7 +79,7 @@ def test_the_first_name_server_that_answers_tells_master_and_ordered_topics(tmp_
 
 
 @pytest.mark.spec("NS-33")
-def test_without_force_all_are_told_when_one_fails_and_none_when_all_know_the_version(tmp_path: Path) -> None:
+def test_register_without_force_needs_failure_or_version_change(tmp_path: Path) -> None:
     async def work() -> None:
         one, two = Scripted("one"), Scripted("two")
         one.changed = two.changed = "false"
@@ -95,12 +95,12 @@ def test_without_force_all_are_told_when_one_fails_and_none_when_all_know_the_ve
 
 
 @pytest.mark.spec("NS-18", "NS-36")
-def test_periods_and_timeouts_are_the_originals() -> None:
+def test_lookup_period_and_unregister_timeout_match_apache() -> None:
     assert (UNREGISTER_TIMEOUT_MS, LOOK_UP_SECONDS) == (3000, 120)
 
 
 @pytest.mark.spec("NS-32", "NS-33")
-def test_a_broker_registers_with_force_unless_told_otherwise(tmp_path: Path) -> None:
+def test_broker_registers_with_force_by_default(tmp_path: Path) -> None:
     async def work() -> None:
         one = Scripted("one")
         one.changed = "false"

@@ -1,4 +1,4 @@
-"""Replies: brought to the client that asked, stored, and what their sender is told."""
+"""Replies: pushed to the requester, stored, and the response to their sender."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROPERTIES = {
 
 @asynccontextmanager
 async def requester(w: Wire, answer: int | None = 0) -> AsyncIterator[list[Command]]:
-    """A client that waits for replies; answers with this code, None: not at all."""
+    """A client that waits for replies and answers with this code; None: it does not answer."""
     got: list[Command] = []
 
     def pushed(connection: Connection, request: Command) -> Command | None:
@@ -67,7 +67,7 @@ async def reply(
 
 @pytest.mark.spec("RR-02", "RR-03", "RR-04")
 @pytest.mark.parametrize("code", [RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2])
-def test_a_reply_reaches_the_client_that_asked_and_is_stored(code: int) -> None:
+def test_reply_is_pushed_to_requester_and_stored(code: int) -> None:
     async def work() -> None:
         async with wire() as w, requester(w) as got:
             answer = await reply(w, code=code)
@@ -107,7 +107,7 @@ def test_a_reply_reaches_the_client_that_asked_and_is_stored(code: int) -> None:
     ({"CORRELATION_ID": "c-1"}, "reply message properties[REPLY_TO_CLIENT] is null"),
     ({"REPLY_TO_CLIENT": "gone"}, "push reply message fail, channel of <gone> not found."),
 ])  # fmt: skip
-def test_a_reply_that_nobody_waits_for_is_stored_and_its_sender_told(properties: dict[str, str], words: str) -> None:
+def test_reply_without_requester_is_stored_and_reported(properties: dict[str, str], words: str) -> None:
     async def work() -> None:
         async with wire() as w, requester(w) as got:
             answer = await reply(w, properties)
@@ -118,7 +118,7 @@ def test_a_reply_that_nobody_waits_for_is_stored_and_its_sender_told(properties:
 
 
 @pytest.mark.spec("RR-02")
-def test_reply_topic_is_made_at_the_start_with_one_queue() -> None:
+def test_reply_topic_exists_at_start_with_one_queue() -> None:
     async def work() -> None:
         async with wire(auto_create_topic=False) as w:
             config = w.broker.topics.table[TOPIC]
@@ -128,7 +128,7 @@ def test_reply_topic_is_made_at_the_start_with_one_queue() -> None:
 
 
 @pytest.mark.spec("RR-03")
-def test_a_requester_that_refuses_or_is_silent_is_told_to_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusing_or_silent_requester_is_reported_to_sender(monkeypatch: pytest.MonkeyPatch) -> None:
     assert replies.PUSH_TIMEOUT_MS == 10_000
 
     async def work() -> None:
@@ -140,7 +140,7 @@ def test_a_requester_that_refuses_or_is_silent_is_told_to_the_sender(monkeypatch
                     assert answer.code == 1 and words in (answer.remark or "")
                     assert (answer.remark or "").startswith("push reply message to asker fail")
             assert w.broker.ctx.waiting_replies == 0
-            left = await reply(w)  # the client closed its connection
+            left = await reply(w)  # the client has closed its connection
             while "not found" not in (left.remark or ""):
                 left = await reply(w)
             assert left.code == 1
@@ -149,7 +149,7 @@ def test_a_requester_that_refuses_or_is_silent_is_told_to_the_sender(monkeypatch
 
 
 @pytest.mark.spec("RR-04")
-def test_a_reply_that_is_not_stored_is_delivered_all_the_same(
+def test_reply_that_is_not_stored_is_still_delivered(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
@@ -168,7 +168,7 @@ def test_a_reply_that_is_not_stored_is_delivered_all_the_same(
 
 
 @pytest.mark.spec("RR-03", "REM-14")
-def test_a_broken_or_surplus_reply_is_refused() -> None:
+def test_malformed_or_excess_reply_is_rejected() -> None:
     async def work() -> None:
         async with wire(reply_queue_max=1) as w, requester(w, None) as got:
             assert (await w.call(RequestCode.SEND_REPLY_MESSAGE_V2, b"x", a="g")).code == 1
@@ -184,7 +184,7 @@ def test_a_broken_or_surplus_reply_is_refused() -> None:
 
 
 @pytest.mark.spec("RR-03", "HB-06")
-def test_a_client_id_is_known_as_long_as_its_connection_has_a_producer() -> None:
+def test_client_id_is_known_while_its_connection_has_producer() -> None:
     clients = Clients()
     one, two = object(), object()
     for connection, group in ((one, "a"), (one, "b"), (two, "a")):

@@ -1,4 +1,4 @@
-"""Switches and small rules of a broker, each shown by what it changes for a client."""
+"""Configuration switches and smaller rules of a broker, by their effect on clients."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from saturnmq.store import PutResult, PutStatus
 
 
 async def sent_back(w: Wire, *, version: int = 407, **more: object) -> Command:
-    """The answer to the return of the first message of T."""
+    """Send back the first message of T; returns the response."""
     (message,) = await w.messages()
     fields = {"group": "G", "delayLevel": 0, "originTopic": "T", "offset": message.physical_offset} | more
     return await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, version=version, **fields)
 
 
 @pytest.mark.spec("RTY-06")
-def test_a_message_that_is_not_stored_again_was_not_sent_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_send_back_fails_unless_copy_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send()
@@ -46,7 +46,7 @@ def test_a_message_that_is_not_stored_again_was_not_sent_back(monkeypatch: pytes
 
 
 @pytest.mark.spec("RTY-02")
-def test_a_group_without_retry_queues_has_its_messages_dropped() -> None:
+def test_send_back_without_retry_queues_drops_message() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send()
@@ -61,7 +61,7 @@ def test_a_group_without_retry_queues_has_its_messages_dropped() -> None:
 
 @pytest.mark.spec("RTY-02")
 @pytest.mark.parametrize(("version", "topic"), [(120, "SCHEDULE_TOPIC_XXXX"), (121, "%DLQ%G")])
-def test_the_consumers_own_count_of_retries_counts_from_client_3_4_9_on(version: int, topic: str) -> None:
+def test_max_reconsume_times_applies_from_client_3_4_9(version: int, topic: str) -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send()
@@ -72,7 +72,7 @@ def test_the_consumers_own_count_of_retries_counts_from_client_3_4_9_on(version:
 
 
 @pytest.mark.spec("RTY-02")
-def test_a_broker_that_takes_no_messages_takes_none_back() -> None:
+def test_read_only_broker_rejects_send_back() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send()
@@ -86,7 +86,7 @@ def test_a_broker_that_takes_no_messages_takes_none_back() -> None:
 
 
 @pytest.mark.spec("RTY-02", "RTY-04")
-def test_returned_messages_are_spread_over_the_retry_queues() -> None:
+def test_messages_sent_back_are_spread_over_retry_queues() -> None:
     async def work() -> None:
         async with wire() as w:
             w.broker.ctx.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=2))
@@ -105,7 +105,7 @@ def test_returned_messages_are_spread_over_the_retry_queues() -> None:
 
 
 @pytest.mark.spec("LP-04", "BP-07")
-def test_a_pull_that_waited_does_not_set_back_what_was_committed_meanwhile() -> None:
+def test_resumed_pull_does_not_overwrite_newer_commit() -> None:
     async def work() -> None:
         async with wire() as w:
             for _ in range(3):
@@ -127,12 +127,12 @@ def test_a_pull_that_waited_does_not_set_back_what_was_committed_meanwhile() -> 
 
 
 @pytest.mark.spec("RB-07", "HB-04")
-def test_members_of_a_group_that_wants_no_notice_get_none() -> None:
+def test_members_are_not_notified_if_disabled() -> None:
     async def work() -> None:
         async with wire() as w:
             w.broker.ctx.groups.set(SubscriptionGroupConfig("Quiet", notify_consumer_ids_changed_enable=False))
             other = Wire(w.server)
-            for group in ("Quiet", "Loud"):  # told in this order, if at all
+            for group in ("Quiet", "Loud"):  # notified in this order, if at all
                 await w.heartbeat(group, "T")
             assert (await w.pushed.get()).ext == {"consumerGroup": "Loud"}
             for group in ("Quiet", "Loud"):
@@ -148,7 +148,7 @@ def test_members_of_a_group_that_wants_no_notice_get_none() -> None:
 
 
 @pytest.mark.spec("SND-06")
-def test_a_topic_made_by_a_send_has_the_filter_type_of_the_default_one_and_the_unit_flag_of_the_send() -> None:
+def test_auto_created_topic_inherits_filter_type_and_unit_flag() -> None:
     async def work() -> None:
         async with wire() as w:
             table = w.broker.topics.table
@@ -161,7 +161,7 @@ def test_a_topic_made_by_a_send_has_the_filter_type_of_the_default_one_and_the_u
     run(work)
 
 
-# ---- a member of a group that leads nobody
+# ---- a group member that does not lead
 
 
 LEADERS_ONLY = {
@@ -186,7 +186,7 @@ LEADERS_ONLY = {
 
 
 @pytest.mark.spec("DL-X08", "TX-04")
-def test_a_member_that_does_not_lead_refuses_all_that_changes_something(tmp_path: Path) -> None:
+def test_member_that_does_not_lead_refuses_all_changes(tmp_path: Path) -> None:
     async def work() -> None:
         async with asyncio.timeout(30), ledger_group(tmp_path, start=False) as group:
             lonely = await group.start("n0")
@@ -217,7 +217,7 @@ DEFAULTS = """
     "BP-06", "BP-08", "BP-09", "BP-10", "RP-04", "RP-05", "CF-03",
     "TX-07", "TX-08", "RR-04", "FIL-04", "FIL-05", "FIL-06", "FIL-07", "REM-14",
 )  # fmt: skip
-def test_defaults_are_the_originals() -> None:
+def test_broker_defaults_match_apache() -> None:
     properties = to_properties(BrokerSettings())
     expected = dict(word.split("=") for word in DEFAULTS.split())
     assert {name: properties.get(name) for name in expected} == expected

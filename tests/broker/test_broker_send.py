@@ -1,4 +1,4 @@
-"""Sends over the wire: answers, refusals, what is stored."""
+"""Sends over the wire: responses, rejections, and the stored records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def remark(command: Command) -> str:
 
 
 @pytest.mark.spec("SND-01", "SND-10", "SND-13", "MSG-05")
-def test_a_sent_message_is_stored_as_it_was_meant() -> None:
+def test_sent_message_is_stored_completely() -> None:
     async def work() -> None:
         async with wire() as w:
             raw = "KEYS\x01k\x02UNIQ_KEY\x01ABC\x02WAIT\x01true\x02TAGS\x01t"
@@ -62,7 +62,7 @@ def test_a_sent_message_is_stored_as_it_was_meant() -> None:
         ("NOWAIT\x01x\x02A\x01WAIT\x01b", "NOWAIT\x01x\x02A\x01WAIT\x01b\x02CLUSTER\x01C"),
     ],
 )
-def test_wait_is_dropped_and_the_cluster_added(raw: str, stored: str) -> None:
+def test_wait_is_removed_and_cluster_added_to_properties(raw: str, stored: str) -> None:
     async def work() -> None:
         async with wire(cluster_name="C") as w:
             assert (await w.send(raw=raw)).code == 0
@@ -82,7 +82,7 @@ def test_wait_is_dropped_and_the_cluster_added(raw: str, stored: str) -> None:
         ("t" * 128, "is longer than topic max length."),
     ],
 )
-def test_an_illegal_topic_is_refused_and_the_connection_stays(topic: str, words: str) -> None:
+def test_illegal_topic_is_rejected_without_disconnect(topic: str, words: str) -> None:
     async def work() -> None:
         async with wire() as w:
             answer = await w.send(topic)
@@ -100,7 +100,7 @@ FORBIDDEN = ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_O
 
 @pytest.mark.spec("SND-05")
 @pytest.mark.parametrize("topic", sorted({*FORBIDDEN, *FORBIDDEN_SEND_TOPICS}))
-def test_the_systems_topics_take_no_sends(topic: str) -> None:
+def test_send_to_system_topic_is_rejected(topic: str) -> None:
     async def work() -> None:
         async with wire() as w:
             answer = await w.send(topic)
@@ -110,7 +110,7 @@ def test_the_systems_topics_take_no_sends(topic: str) -> None:
 
 
 @pytest.mark.spec("SND-06", "UX-08")
-def test_an_unknown_topic_is_created_like_the_default_one_or_refused() -> None:
+def test_unknown_topic_is_auto_created_or_rejected() -> None:
     async def work() -> None:
         async with wire(default_queues=6) as w:
             assert (await w.send("narrow", d=3)).code == 0
@@ -132,7 +132,7 @@ def test_an_unknown_topic_is_created_like_the_default_one_or_refused() -> None:
 
 
 @pytest.mark.spec("SND-06")
-def test_a_created_topic_is_as_wide_as_the_pattern_writes_and_loses_only_the_inherit_bit() -> None:
+def test_auto_created_topic_copies_write_queues_and_perm() -> None:
     async def work() -> None:
         async with wire() as w:
             topics = w.broker.topics
@@ -151,7 +151,7 @@ def test_a_created_topic_is_as_wide_as_the_pattern_writes_and_loses_only_the_inh
 
 
 @pytest.mark.spec("SND-07")
-def test_read_queues_count_for_the_limit_and_a_negative_queue_id_takes_any_write_queue() -> None:
+def test_queue_id_limit_counts_read_queues() -> None:
     async def work() -> None:
         async with wire() as w:
             w.broker.topics.table["T"] = TopicConfig("T", read_queue_nums=4, write_queue_nums=2)
@@ -163,7 +163,7 @@ def test_read_queues_count_for_the_limit_and_a_negative_queue_id_takes_any_write
 
 
 @pytest.mark.spec("SND-07")
-def test_a_queue_that_does_not_exist_is_named_and_a_negative_one_chosen() -> None:
+def test_invalid_queue_id_is_named_and_negative_one_replaced() -> None:
     async def work() -> None:
         async with wire() as w:
             answer = await w.send(queue=4)
@@ -177,7 +177,7 @@ def test_a_queue_that_does_not_exist_is_named_and_a_negative_one_chosen() -> Non
 
 
 @pytest.mark.spec("SND-03", "SND-08", "NS-35")
-def test_a_draining_broker_refuses_only_order_topics() -> None:
+def test_draining_broker_rejects_only_order_topics() -> None:
     async def work() -> None:
         async with wire(broker_permission=4) as w:
             assert (await w.send("T")).code == 0
@@ -193,7 +193,7 @@ def test_a_draining_broker_refuses_only_order_topics() -> None:
 
 
 @pytest.mark.spec("SND-02")
-def test_sends_before_the_start_time_are_refused() -> None:
+def test_send_before_start_time_is_rejected() -> None:
     async def work() -> None:
         until = int(time.time() * 1000) + 3_600_000
         async with wire(accept_send_from_ms=until) as w:
@@ -204,7 +204,7 @@ def test_sends_before_the_start_time_are_refused() -> None:
 
 
 @pytest.mark.spec("SND-09")
-def test_a_retry_topic_needs_its_group_and_ends_in_the_dead_letters() -> None:
+def test_retry_topic_requires_group_and_ends_in_dlq() -> None:
     async def work() -> None:
         async with wire() as w:
             assert (await w.send("%RETRY%G", j=15)).code == 0
@@ -224,7 +224,7 @@ def test_a_retry_topic_needs_its_group_and_ends_in_the_dead_letters() -> None:
 
 
 @pytest.mark.spec("SND-11")
-def test_a_multi_tag_topic_marks_its_messages() -> None:
+def test_multi_tag_topic_flags_its_messages() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send()
@@ -237,7 +237,7 @@ def test_a_multi_tag_topic_marks_its_messages() -> None:
 
 
 @pytest.mark.spec("SND-12", "TX-03")
-def test_transactional_messages_are_refused_where_they_are_not_allowed() -> None:
+def test_transactional_message_is_rejected_if_disabled() -> None:
     async def work() -> None:
         async with wire() as w:
             assert (await w.send(properties={"TRAN_MSG": "false", "DELAY": "0"})).code == 0
@@ -251,7 +251,7 @@ def test_transactional_messages_are_refused_where_they_are_not_allowed() -> None
 
 
 @pytest.mark.spec("SND-14", "BAT-02", "ST-05", "ST-06")
-def test_what_is_too_long_is_refused_with_its_limit() -> None:
+def test_oversized_send_is_rejected_with_limit() -> None:
     async def work() -> None:
         async with wire(store={"message_bytes_max": 1000, "profile": wire_profile()}) as w:
             assert (await w.send(body=b"x" * 1000)).code == 0
@@ -263,7 +263,7 @@ def test_what_is_too_long_is_refused_with_its_limit() -> None:
             batch = await w.send_batch([BatchItem(b"x" * 600), BatchItem(b"x" * 600)])
             assert batch.code == 13
             assert w.broker.store.max_offset("T", 1) == 0
-            for size, code in ((1000 - 22 - 22 - 500, 0), (1000 - 22 - 22 - 499, 13)):  # 22: what goes around a body
+            for size, code in ((1000 - 22 - 22 - 500, 0), (1000 - 22 - 22 - 499, 13)):  # 22: bytes around a body
                 assert (await w.send_batch([BatchItem(b"x" * 500), BatchItem(b"x" * size)])).code == code
             assert StoreSettings().message_bytes_max == 4_194_304
 
@@ -271,7 +271,7 @@ def test_what_is_too_long_is_refused_with_its_limit() -> None:
 
 
 @pytest.mark.spec("SND-14")
-def test_a_record_may_have_every_part_at_its_limit_and_stays_within_64_kib_more_than_its_body() -> None:
+def test_record_with_all_parts_at_limit_fits_64_kib_overhead() -> None:
     async def work() -> None:
         async with wire(store={"message_bytes_max": 1000, "profile": wire_profile()}) as w:
             longest = "p\x01" + "v" * (32767 - 2 - len("\x02CLUSTER\x01DefaultCluster"))
@@ -289,7 +289,7 @@ def wire_profile() -> Any:
 
 
 @pytest.mark.spec("SND-15", "FLU-01")
-def test_sync_flush_answers_when_it_is_durable_and_does_not_hold_up_others() -> None:
+def test_sync_flush_answers_when_durable_without_blocking_others() -> None:
     async def work() -> None:
         async with wire(store={"flush_disk_type": FlushDiskType.SYNC_FLUSH, "profile": wire_profile()}) as w:
             answers = await asyncio.gather(*(w.send(queue=n % 4) for n in range(64)))
@@ -329,7 +329,7 @@ ILLEGAL = (
         (PutStatus.UNKNOWN_ERROR, 1, "UNKNOWN_ERROR"),
     ],
 )
-def test_a_message_that_is_not_stored_is_refused_with_the_words_of_its_status(
+def test_rejected_put_is_answered_by_status(
     status: PutStatus, code: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
@@ -355,9 +355,7 @@ def test_a_message_that_is_not_stored_is_refused_with_the_words_of_its_status(
         (PutStatus.UNKNOWN_ERROR, 1, False),
     ],
 )
-def test_a_stored_message_has_its_place_in_the_answer_also_without_confirmation(
-    status: PutStatus, code: int, stored: bool
-) -> None:
+def test_stored_but_unconfirmed_message_has_offsets_in_answer(status: PutStatus, code: int, stored: bool) -> None:
     async def work() -> None:
         async with wire(store={"flush_disk_type": FlushDiskType.SYNC_FLUSH, "profile": wire_profile()}) as w:
 
@@ -365,7 +363,7 @@ def test_a_stored_message_has_its_place_in_the_answer_also_without_confirmation(
                 told(status)
 
             w.broker.store.when_confirmed = confirmed  # type: ignore[method-assign]
-            for raw in ("", "WAIT\x01true", "TAGS\x01a"):  # by the long and by the short path
+            for raw in ("", "WAIT\x01true", "TAGS\x01a"):  # both on the reference implementation and on the fast path
                 answer = await w.send(raw=raw)
                 assert answer.code == code
                 assert ("msgId" in answer.ext) is stored
@@ -374,7 +372,7 @@ def test_a_stored_message_has_its_place_in_the_answer_also_without_confirmation(
 
 
 @pytest.mark.spec("REM-13", "REM-14", "SND-16", "ST-04")
-def test_a_busy_store_and_too_many_waiting_sends_are_said_with_the_originals_words(
+def test_busy_store_and_too_many_sends_answer_like_apache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def work() -> None:
@@ -395,7 +393,7 @@ def test_a_busy_store_and_too_many_waiting_sends_are_said_with_the_originals_wor
 
 
 @pytest.mark.spec("REM-08")
-def test_a_missing_field_is_named_and_the_connection_stays() -> None:
+def test_missing_field_is_named_without_disconnect() -> None:
     async def work() -> None:
         async with wire() as w:
             v2 = await w.call(RequestCode.SEND_MESSAGE_V2, b"x", b="T")
@@ -410,7 +408,7 @@ def test_a_missing_field_is_named_and_the_connection_stays() -> None:
 
 
 @pytest.mark.spec("PR-28", "SND-13")
-def test_the_long_header_of_code_10_does_the_same() -> None:
+def test_send_with_v1_header_is_stored() -> None:
     async def work() -> None:
         async with wire() as w:
             answer = await w.call(
@@ -425,7 +423,7 @@ def test_the_long_header_of_code_10_does_the_same() -> None:
 
 
 @pytest.mark.spec("BAT-04", "BAT-05", "BAT-06", "BAT-07", "ST-16", "ST-17")
-def test_a_batch_is_stored_together_with_each_messages_own_parts() -> None:
+def test_batch_is_stored_contiguously_with_own_properties() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send(queue=1)
@@ -449,7 +447,7 @@ def test_a_batch_is_stored_together_with_each_messages_own_parts() -> None:
 
 
 @pytest.mark.spec("BAT-06")
-def test_messages_of_a_batch_have_its_flags_and_take_no_part_in_transactions() -> None:
+def test_batch_messages_get_its_flags_and_no_transaction() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send(queue=1)
@@ -464,7 +462,7 @@ def test_messages_of_a_batch_have_its_flags_and_take_no_part_in_transactions() -
 
 
 @pytest.mark.spec("SND-01")
-def test_region_and_trace_are_those_of_the_broker_in_every_answer() -> None:
+def test_every_answer_has_region_and_trace_flag() -> None:
     async def work() -> None:
         async with wire(region_id="eu", trace_on=False) as w:
             for answer in (await w.send(), await w.send(queue=99), await w.send(queue=0), await w.send("a/b")):
@@ -474,7 +472,7 @@ def test_region_and_trace_are_those_of_the_broker_in_every_answer() -> None:
 
 
 @pytest.mark.spec("SND-10")
-def test_a_record_names_the_address_that_clients_are_told_and_no_retries_if_none_are_named() -> None:
+def test_record_has_advertised_host_and_zero_reconsume_times() -> None:
     async def work() -> None:
         async with wire(broker_ip1="127.0.0.7") as w:
             ext = {"b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
@@ -489,7 +487,7 @@ def test_a_record_names_the_address_that_clients_are_told_and_no_retries_if_none
 
 
 @pytest.mark.spec("BAT-04", "BAT-06")
-def test_a_batch_that_cannot_be_stored_whole_is_not_stored_at_all() -> None:
+def test_invalid_batch_is_not_stored_partially() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send(queue=1)
@@ -506,7 +504,7 @@ def test_a_batch_that_cannot_be_stored_whole_is_not_stored_at_all() -> None:
 
 
 @pytest.mark.spec("MSG-06")
-def test_the_checksum_is_of_the_body_as_it_came() -> None:
+def test_body_crc_is_of_received_body() -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send(body=b"Hello RocketMQ 0")

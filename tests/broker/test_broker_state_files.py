@@ -1,4 +1,4 @@
-"""State files of a broker: which there are, when they are written, what is read of them at a start."""
+"""State files of a broker: which exist, when they are written, and what a start reads from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def subscribe(w: Wire) -> None:
 
 
 @pytest.mark.spec("CF-01", "CF-03")
-def test_every_state_is_in_its_file_after_a_stop(tmp_path: Path) -> None:
+def test_every_state_file_is_written_at_stop(tmp_path: Path) -> None:
     async def work() -> None:
         async with wire(data=tmp_path, property_filter_enable=True, **SLOW) as w:
             root = Path(w.broker.store.settings.root)
@@ -44,7 +44,7 @@ def test_every_state_is_in_its_file_after_a_stop(tmp_path: Path) -> None:
             await w.send(properties={"DELAY": "1"})
             while w.broker.ctx.delay.offsets().get(1) != 1:  # delivered after a second
                 await w.pull(offset=2, suspend_ms=100)
-            assert not (config / "consumerOffset.json").exists()  # by its timer, or at the stop
+            assert not (config / "consumerOffset.json").exists()  # written periodically or at stop only
         assert sorted(path.name for path in config.iterdir() if path.name in FILES) == FILES
         assert json.loads((config / "consumerOffset.json").read_bytes())["offsetTable"] == {"T@G": {"0": 7}}
         assert json.loads((config / "delayOffset.json").read_bytes())["offsetTable"]["1"] == 1
@@ -63,7 +63,7 @@ def test_filters_are_saved_every_ten_seconds() -> None:
 
 
 @pytest.mark.spec("CF-04")
-def test_an_offset_that_goes_back_is_stored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_offset_decrease_is_stored_with_warning(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with wire() as w:
             await w.send()
@@ -95,9 +95,7 @@ GOOD, OLD, BAD, EMPTY = b'{"v":2}', b'{"v":1}', b'{"v":', b""
         (BAD, None, CorruptRecord),
     ],
 )
-def test_a_state_file_is_read_or_its_backup(
-    tmp_path: Path, main: bytes | None, backup: bytes | None, found: Any
-) -> None:
+def test_state_file_or_its_backup_is_read(tmp_path: Path, main: bytes | None, backup: bytes | None, found: Any) -> None:
     file = StateFile(tmp_path / "x.json")
     for path, data in ((file.path, main), (file.backup, backup)):
         if data is not None:
@@ -110,7 +108,7 @@ def test_a_state_file_is_read_or_its_backup(
 
 
 @pytest.mark.spec("CF-02", "DUR-14")
-def test_a_state_file_is_replaced_by_rename_and_kept_as_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_file_is_replaced_by_rename_with_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = StateFile(tmp_path / "x.json")
     file.write(OLD)
     assert not file.backup.exists()

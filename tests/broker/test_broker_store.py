@@ -1,4 +1,4 @@
-"""What a client sees of the store: query by key, cleaning on demand, figures, slow and failing disks, state files."""
+"""The store as clients see it: query by key, cleaning on demand, statistics, slow and failing disks, state files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def query(w: Wire, key: str, **more: object) -> tuple[int, list[bytes], di
 
 
 @pytest.mark.spec("IX-06", "IX-07")
-def test_messages_are_found_by_key_and_by_unique_key() -> None:
+def test_messages_are_found_by_key_and_unique_key() -> None:
     async def work() -> None:
         async with wire(SMALL) as w:
             sent = []
@@ -54,7 +54,7 @@ def test_messages_are_found_by_key_and_by_unique_key() -> None:
 
 
 @pytest.mark.spec("IX-06")
-def test_a_unique_key_brings_32_messages_whatever_number_was_asked_for() -> None:
+def test_unique_key_query_returns_32_newest_messages() -> None:
     async def work() -> None:
         async with wire(SMALL | {"commit_log_file_bytes": 65_536}) as w:
             for n in range(40):
@@ -68,7 +68,7 @@ def test_a_unique_key_brings_32_messages_whatever_number_was_asked_for() -> None
 
 
 @pytest.mark.spec("DEL-10")
-def test_cleaning_spares_queues_of_the_brokers_own(tmp_path: Path) -> None:
+def test_cleaning_keeps_system_queues(tmp_path: Path) -> None:
     async def work() -> None:
         async with wire(SMALL, data=tmp_path) as w:
             own = {SCHEDULE_TOPIC, TIMER_TOPIC, OP_HALF_TOPIC}
@@ -101,7 +101,7 @@ def test_cleaning_on_demand(tmp_path: Path) -> None:
             store.log.drop_first()
             assert (await w.call(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == ResponseCode.SUCCESS
             assert {topic for topic, _ in store.topic_queues()} == {"T"}
-            store.put_batch([])  # nothing, and no harm
+            store.put_batch([])  # an empty batch is harmless
             del w.broker.topics.table["T"]
             assert (await w.call(RequestCode.CLEAN_UNUSED_TOPIC)).code == ResponseCode.SUCCESS
             assert list(store.topic_queues()) == []
@@ -113,7 +113,7 @@ def test_cleaning_on_demand(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DUR-02", "RP-01", "DEL-05")
-def test_figures_of_the_store_are_shown() -> None:
+def test_runtime_info_has_store_statistics() -> None:
     async def work() -> None:
         async with wire(SYNC) as w:
             await w.send()
@@ -127,7 +127,7 @@ def test_figures_of_the_store_are_shown() -> None:
 
 
 @pytest.mark.spec("SW-01", "SW-05", "FLU-04", "FLU-05", "ST-17")
-def test_a_stalled_disk_holds_only_those_who_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stalled_disk_delays_only_sends_that_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with wire(SYNC | {"sync_flush_timeout_ms": 50}) as w:
             first = await w.send(body=b"fine")
@@ -149,9 +149,9 @@ def test_a_stalled_disk_holds_only_those_who_wait_for_it(monkeypatch: pytest.Mon
             assert late.code == ResponseCode.FLUSH_DISK_TIMEOUT
             assert (late.ext["queueId"], late.ext["queueOffset"]) == ("0", "1") and len(
                 late.ext["msgId"]
-            ) == 32  # stored all the same
+            ) == 32  # stored anyway
             assert at_once.code == ResponseCode.SUCCESS and at_once.ext["queueOffset"] == "2"
-            assert [m.body for m in read] == [b"fine"]  # the loop was free, and showed what is on disk
+            assert [m.body for m in read] == [b"fine"]  # the event loop was free and showed only durable messages
             async with asyncio.timeout(10):
                 while len(await w.messages()) < 3:
                     await asyncio.sleep(0)
@@ -161,7 +161,7 @@ def test_a_stalled_disk_holds_only_those_who_wait_for_it(monkeypatch: pytest.Mon
 
 
 @pytest.mark.spec("DUR-06", "SW-02", "SW-05")
-def test_a_failed_disk_is_an_error_for_senders_and_readers_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_disk_fails_sends_while_pulls_continue(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         server = wire(SYNC)
         w = await server.__aenter__()
@@ -190,7 +190,7 @@ def test_a_failed_disk_is_an_error_for_senders_and_readers_go_on(monkeypatch: py
 
 
 @pytest.mark.spec("ST-11")
-def test_a_file_that_cannot_be_created_is_a_system_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uncreatable_log_file_is_system_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(path: Path, size_bytes: int, *, allocate: bool) -> int:
         raise StoreError(f"cannot create {path}: Permission denied")
 
@@ -207,7 +207,7 @@ def test_a_file_that_cannot_be_created_is_a_system_error(monkeypatch: pytest.Mon
 
 
 @pytest.mark.spec("DUR-17")
-def test_a_stop_flushes_log_and_queues_that_no_timer_flushed(tmp_path: Path) -> None:
+def test_stop_flushes_log_and_queues(tmp_path: Path) -> None:
     hour = 3_600_000
     never = {
         "flush_interval_ms": hour,
@@ -236,7 +236,7 @@ def test_a_stop_flushes_log_and_queues_that_no_timer_flushed(tmp_path: Path) -> 
 
 
 @pytest.mark.spec("CF-01", "CF-02", "CF-03", "CF-04", "DUR-19", "DUR-14")
-def test_state_lies_in_config_and_comes_back(tmp_path: Path) -> None:
+def test_state_files_are_in_config_and_survive_damage(tmp_path: Path) -> None:
     async def offset(w: Wire) -> str | None:
         fields = {"consumerGroup": "G", "topic": "T", "queueId": 0}
         return (await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **fields)).ext.get("offset")
@@ -256,7 +256,7 @@ def test_state_lies_in_config_and_comes_back(tmp_path: Path) -> None:
             async with asyncio.timeout(10):
                 while not saved.exists() or b"7" not in saved.read_bytes():
                     await asyncio.sleep(0)
-            await commit(w, 3)  # back is allowed
+            await commit(w, 3)  # a decrease is accepted
             assert await offset(w) == "3"
             nonlocal file
             file = saved
@@ -265,13 +265,13 @@ def test_state_lies_in_config_and_comes_back(tmp_path: Path) -> None:
         assert json.loads(file.read_bytes())["offsetTable"]["T@G"] == {"0": 3}
         file.write_bytes(b"{ torn")
         async with wire(data=tmp_path) as w:
-            assert await offset(w) == "7"  # the copy before it
+            assert await offset(w) == "7"  # the previous version, from the backup
 
     run(work)
 
 
 @pytest.mark.spec("CF-05", "CF-06")
-def test_system_topics_and_groups_are_there_at_the_first_start() -> None:
+def test_system_topics_and_groups_exist_at_first_start() -> None:
     async def work() -> None:
         async with wire(cluster_name="C1", broker_name="b1") as w:
             body = json.loads((await w.call(RequestCode.GET_ALL_TOPIC_CONFIG)).body or b"")["topicConfigTable"]
@@ -297,7 +297,7 @@ def test_system_topics_and_groups_are_there_at_the_first_start() -> None:
 
 
 @pytest.mark.spec("CF-05")
-def test_system_topics_follow_the_switches_of_their_settings() -> None:
+def test_system_topics_follow_their_settings() -> None:
     async def work() -> None:
         off: dict[str, Any] = {"cluster_topic_enable": False, "broker_topic_enable": False, "auto_create_topic": False}
         async with wire(cluster_name="C1", broker_name="b1", trace_topic_enable=True, **off) as w:
@@ -312,7 +312,7 @@ def test_system_topics_follow_the_switches_of_their_settings() -> None:
 
 
 @pytest.mark.spec("CF-05")
-def test_system_topics_in_the_file_override_the_defaults(tmp_path: Path) -> None:
+def test_topics_file_overrides_system_topic_defaults(tmp_path: Path) -> None:
     async def work() -> None:
         async with wire(data=tmp_path) as w:
             file = Path(w.broker.store.settings.root) / "config" / "topics.json"

@@ -1,4 +1,4 @@
-"""Delivery at any time: order, restarts, clocks that jump, messages that wait longer than the log remembers."""
+"""Delivery at an arbitrary time: order, restarts, clock jumps, and delays longer than the log's retention."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOST = Host("127.0.0.1", 1)
 
 
 class Bench:
-    """A timer over a store, without a broker."""
+    """A timer service over a store, without a broker."""
 
     def __init__(self, folder: Path, clock: Clock | None = None, **options: Any) -> None:
         self.clock = clock or Clock()
@@ -50,7 +50,7 @@ class Bench:
         return self.service.put(message, self.clock.ms + in_ms)
 
     def run(self, ms: int = 0) -> int:
-        """Move the clock, and turn until there is nothing to do; for how many ms."""
+        """Advance the clock and run until nothing is due; returns ms until the next run."""
         self.clock.ms += ms
         for _ in range(100_000):
             wait_ms = self.service.turn()
@@ -67,7 +67,7 @@ class Bench:
         return [bytes(message.body) for message in self.messages()]
 
 
-# ---- what is asked for
+# ---- requested time
 
 
 @pytest.mark.spec("API-13")
@@ -87,7 +87,7 @@ class Bench:
         ("", None),
     ],
 )
-def test_properties_of_newer_clients_say_when(raw: str, at: int | None) -> None:
+def test_timer_properties_give_delivery_time(raw: str, at: int | None) -> None:
     assert timer.deliver_ms_of(raw, NOW) == at
 
 
@@ -99,7 +99,7 @@ def test_properties_of_newer_clients_say_when(raw: str, at: int | None) -> None:
         "TIMER_DELIVER_MS\x011e9", "TIMER_DELAY_SEC\x01" + "9" * 16,
     ],
 )  # fmt: skip
-def test_what_is_too_far_away_or_no_number_is_refused(raw: str) -> None:
+def test_invalid_or_too_late_delivery_time_is_rejected(raw: str) -> None:
     with pytest.raises(ResponseError) as caught:
         timer.deliver_ms_of(raw, NOW)
     assert caught.value.code == 13
@@ -109,7 +109,7 @@ def test_what_is_too_far_away_or_no_number_is_refused(raw: str) -> None:
 
 
 @pytest.mark.spec("API-13", "DLY-05")
-def test_a_message_is_delivered_at_its_millisecond() -> None:
+def test_timed_message_is_delivered_at_its_millisecond() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock) as w:
@@ -138,12 +138,12 @@ def test_a_message_is_delivered_at_its_millisecond() -> None:
 
 
 @pytest.mark.spec("API-13", "DLY-02", "TX-11", "BAT-06", "SND-05")
-def test_a_time_and_other_things() -> None:
+def test_timer_combined_with_delay_batch_retry_transaction() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock) as w:
             both = await w.send(properties={"TIMER_DELAY_MS": "5000", "DELAY": "3"})
-            assert both.code == 0 and len(await w.messages(SCHEDULE_TOPIC, 2)) == 1  # the level wins, as in 5.x
+            assert both.code == 0 and len(await w.messages(SCHEDULE_TOPIC, 2)) == 1  # level first, as in 5.x
             assert (await w.send(properties={"TIMER_DELAY_MS": "1", "TRAN_MSG": "true"})).code == 13
             assert (await w.send_batch([BatchItem(b"x", b"TIMER_DELIVER_MS\x015")])).code == 13
             assert (await w.send(properties={"TIMER_DELAY_MS": "later"})).code == 13
@@ -162,7 +162,7 @@ def test_a_time_and_other_things() -> None:
 
 
 @pytest.mark.spec("API-21")
-def test_a_message_sent_back_waits_exactly_as_long_as_asked() -> None:
+def test_message_sent_back_with_exact_delay() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock) as w:
@@ -205,8 +205,8 @@ def test_a_message_sent_back_waits_exactly_as_long_as_asked() -> None:
     st.lists(st.tuples(st.integers(0, 3_000), st.integers(1, 9_000_000)), min_size=1, max_size=30),
     st.lists(st.integers(0, 3_600_000), max_size=8),
 )
-def test_against_a_sorted_list(tmp_path_factory: Any, adds: list[tuple[int, int]], steps: list[int]) -> None:
-    """Every message comes at the first look at the clock that is not before its time, in the order of times, once."""
+def test_timer_equals_sorted_list_model(tmp_path_factory: Any, adds: list[tuple[int, int]], steps: list[int]) -> None:
+    """Every message is delivered once, by the first run at or after its time, in the order of times."""
 
     async def work() -> None:
         async with Bench(tmp_path_factory.mktemp("timer")) as b:
@@ -234,7 +234,7 @@ def test_against_a_sorted_list(tmp_path_factory: Any, adds: list[tuple[int, int]
 
 @pytest.mark.spec("API-13", "DUR-19")
 @pytest.mark.parametrize("flush", list(FlushDiskType))
-def test_what_waits_survives_a_restart_and_what_came_does_not_come_again(tmp_path: Path, flush: FlushDiskType) -> None:
+def test_waiting_messages_survive_restart_without_repetition(tmp_path: Path, flush: FlushDiskType) -> None:
     async def work() -> None:
         async with Bench(tmp_path, flush_disk_type=flush) as b:
             b.run()
@@ -255,7 +255,7 @@ def test_what_waits_survives_a_restart_and_what_came_does_not_come_again(tmp_pat
 
 @pytest.mark.spec("DUR-19", "DUR-18")
 @pytest.mark.parametrize("jump", [-7_200_000, -500, 0, 500])
-def test_a_crash_repeats_and_never_skips_wherever_the_clock_went(tmp_path: Path, jump: int) -> None:
+def test_crash_repeats_but_never_skips_whatever_clock_does(tmp_path: Path, jump: int) -> None:
     async def work() -> None:
         async with Bench(tmp_path) as b:
             b.run()
@@ -267,7 +267,7 @@ def test_a_crash_repeats_and_never_skips_wherever_the_clock_went(tmp_path: Path,
             b.add(300, b"after")
             b.add(100_000, b"late")
             b.run(400)
-        b.file.path.write_bytes(saved)  # the progress of what came since is lost
+        b.file.path.write_bytes(saved)  # progress since then is lost
         async with Bench(tmp_path, b.clock) as b:
             b.run(1000)
             bodies = b.bodies()
@@ -279,7 +279,7 @@ def test_a_crash_repeats_and_never_skips_wherever_the_clock_went(tmp_path: Path,
 
 
 @pytest.mark.spec("DUR-19")
-def test_without_a_progress_file_all_that_waits_is_found(tmp_path: Path) -> None:
+def test_lost_progress_file_skips_no_waiting_message(tmp_path: Path) -> None:
     async def work() -> None:
         async with Bench(tmp_path) as b:
             b.run()
@@ -295,7 +295,7 @@ def test_without_a_progress_file_all_that_waits_is_found(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("API-13")
-def test_what_waits_for_weeks_is_stored_again_before_the_log_forgets_it(tmp_path: Path) -> None:
+def test_long_delay_is_stored_again_before_log_expires(tmp_path: Path) -> None:
     async def work() -> None:
         async with Bench(tmp_path) as b:
             b.run()
@@ -326,7 +326,7 @@ def test_what_waits_for_weeks_is_stored_again_before_the_log_forgets_it(tmp_path
 
 
 @pytest.mark.spec("API-13")
-def test_only_the_hour_at_hand_is_in_memory_and_a_turn_is_bounded(tmp_path: Path) -> None:
+def test_memory_holds_current_hour_and_iterations_are_bounded(tmp_path: Path) -> None:
     async def work() -> None:
         async with Bench(tmp_path) as b:
             b.run()
@@ -348,8 +348,8 @@ def test_only_the_hour_at_hand_is_in_memory_and_a_turn_is_bounded(tmp_path: Path
 
 
 @pytest.mark.spec("API-13")
-def test_a_million_wait_in_little_memory(tmp_path: Path) -> None:
-    """24 bytes each, and that only in their hour; here a tenth of it, put in by hand."""
+def test_waiting_message_uses_24_bytes_of_memory(tmp_path: Path) -> None:
+    """Only in their hour; the test adds 100,000 directly, a tenth of a million."""
 
     async def work() -> None:
         async with Bench(tmp_path) as b:
@@ -364,11 +364,11 @@ def test_a_million_wait_in_little_memory(tmp_path: Path) -> None:
     run(work)
 
 
-# ---- trouble
+# ---- failures
 
 
 @pytest.mark.spec("API-13", "DLY-06")
-def test_a_refused_delivery_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejected_timer_delivery_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with Bench(tmp_path) as b:
             b.run()
@@ -380,7 +380,7 @@ def test_a_refused_delivery_is_tried_again(tmp_path: Path, monkeypatch: pytest.M
                 assert [b.service.turn() for _ in range(2)] == [timer.RETRY_MS, timer.RETRY_MS]
                 b.clock.ms += timer.RETRY_MS
                 assert b.service.turn() == 2 * timer.RETRY_MS
-                b.clock.ms -= 3_600_000  # a clock that was set back does not make it rest for an hour
+                b.clock.ms -= 3_600_000  # a clock set back does not extend the back-off
             assert b.service.turn() <= 1000
             b.clock.ms += 3_600_000 + 2 * timer.RETRY_MS
             b.run()
@@ -390,7 +390,7 @@ def test_a_refused_delivery_is_tried_again(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.spec("API-13", "DUR-10")
-def test_damage_and_junk_are_skipped_with_a_word(
+def test_damaged_or_invalid_timed_message_is_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
@@ -415,7 +415,7 @@ def test_damage_and_junk_are_skipped_with_a_word(
 
 
 @pytest.mark.spec("API-13")
-def test_a_failed_read_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_timer_read_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with Bench(tmp_path) as b:
             b.run()
@@ -435,7 +435,7 @@ def test_a_failed_read_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.spec("CQ-13", "API-13")
-def test_with_a_queue_extension_times_are_found_in_the_records(tmp_path: Path) -> None:
+def test_timer_with_queue_extension_reads_times_from_records(tmp_path: Path) -> None:
     async def work() -> None:
         async with Bench(tmp_path, queue_extension_enable=True) as b:
             b.run()
@@ -449,7 +449,7 @@ def test_with_a_queue_extension_times_are_found_in_the_records(tmp_path: Path) -
 
 
 @pytest.mark.spec("DUR-13", "API-13")
-def test_a_store_made_anew_from_its_log_has_the_same_times(tmp_path: Path) -> None:
+def test_rebuilt_queues_have_same_delivery_times(tmp_path: Path) -> None:
     async def work() -> None:
         async with Bench(tmp_path) as b:
             b.run()
@@ -467,7 +467,7 @@ def test_a_store_made_anew_from_its_log_has_the_same_times(tmp_path: Path) -> No
 
 
 @pytest.mark.spec("API-13")
-def test_the_task_is_precise_by_itself() -> None:
+def test_timer_task_is_precise() -> None:
     async def work() -> None:
         async with wire() as w:
             for in_ms in (40, 250, 333):

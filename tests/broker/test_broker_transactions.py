@@ -1,4 +1,4 @@
-"""Transactions: half messages, their end, questions to the producer, and what a restart makes of all that."""
+"""Transactions: half messages, commit and rollback, checks with the producer, and recovery at a restart."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def service(w: Wire) -> Transactions:
     st.lists(st.tuples(st.integers(0, 50_000), st.sampled_from([0, 6000, 20_000]), st.integers(0, 4)), max_size=8),
     st.integers(-1000, 200_000),
 )
-def test_what_is_due_follows_from_age_immunity_and_count(rows: list[tuple[int, int, int]], now: int) -> None:
+def test_due_action_follows_from_age_immunity_and_count(rows: list[tuple[int, int, int]], now: int) -> None:
     table = HalfTable(LIMITS)
     for offset, (stored, immune, count) in enumerate(rows):
         table.add(Half(offset, offset * 100, stored, immune, 0, count))
@@ -83,8 +83,8 @@ def test_what_is_due_follows_from_age_immunity_and_count(rows: list[tuple[int, i
 
 @pytest.mark.spec("TX-07", "DUR-19")
 @given(st.lists(st.booleans(), min_size=1, max_size=30), st.randoms())
-def test_progress_passes_no_undecided_message_and_no_operation_on_one(keep: list[bool], random: Any) -> None:
-    """Against the definition: a restart that reads from the progress on finds exactly the undecided ones."""
+def test_progress_never_passes_undecided_half_messages(keep: list[bool], random: Any) -> None:
+    """Model: a restart that reads from the progress on finds exactly the undecided messages."""
     table, operations = HalfTable(LIMITS), []
     order = list(range(len(keep)))
     open_ones: list[int] = []
@@ -106,7 +106,7 @@ def test_progress_passes_no_undecided_message_and_no_operation_on_one(keep: list
     ("text", "ms"),
     [(None, 6000), ("-1", 6000), ("x", 6000), ("", 6000), ("1.5", 6000), ("30", 30_000), ("0", 0), ("-7", 0)],
 )
-def test_immunity_is_in_seconds_and_anything_odd_means_the_timeout(text: str | None, ms: int) -> None:
+def test_immunity_is_in_seconds_or_defaults_to_timeout(text: str | None, ms: int) -> None:
     assert immunity_ms(text, 6000) == ms
 
 
@@ -114,11 +114,11 @@ def test_immunity_is_in_seconds_and_anything_odd_means_the_timeout(text: str | N
 
 
 @pytest.mark.spec("TX-03", "TX-04", "TX-05", "TX-06", "SND-12")
-def test_a_committed_message_appears_where_it_was_sent_to() -> None:
+def test_committed_message_appears_in_real_topic_and_queue() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock) as w:
-            await w.send()  # the log's first record lies at 0, as does what is not set
+            await w.send()  # so that the half message is not at offset 0, the default of unset fields
             sent = await half(w, h=0)
             assert (sent.ext["queueId"], sent.ext["queueOffset"]) == ("2", "0")
             (waiting,) = await w.messages(HALF_TOPIC)
@@ -150,7 +150,7 @@ def stored(w: Wire, topic: str) -> list[Message]:
 
 
 @pytest.mark.spec("TX-05", "TX-06")
-def test_a_rolled_back_message_never_appears_and_its_half_stays() -> None:
+def test_rolled_back_message_never_appears() -> None:
     async def work() -> None:
         async with wire() as w:
             first, second = await half(w, "A"), await half(w, "B")
@@ -169,7 +169,7 @@ def test_a_rolled_back_message_never_appears_and_its_half_stays() -> None:
 @pytest.mark.parametrize(("first", "second", "code"), [
     (COMMIT, COMMIT, 0), (ROLLBACK, ROLLBACK, 0), (COMMIT, ROLLBACK, 1), (ROLLBACK, COMMIT, 1),
 ])  # fmt: skip
-def test_a_second_end_changes_nothing(first: int, second: int, code: int) -> None:
+def test_repeated_end_transaction_changes_nothing(first: int, second: int, code: int) -> None:
     async def work() -> None:
         async with wire() as w:
             sent = await half(w)
@@ -184,7 +184,7 @@ def test_a_second_end_changes_nothing(first: int, second: int, code: int) -> Non
 
 
 @pytest.mark.spec("TX-04")
-def test_an_end_that_does_not_fit_is_refused_in_the_originals_words() -> None:
+def test_invalid_end_transaction_is_rejected_like_apache() -> None:
     async def work() -> None:
         async with wire() as w:
             sent = await half(w)
@@ -200,7 +200,7 @@ def test_an_end_that_does_not_fit_is_refused_in_the_originals_words() -> None:
             ):
                 answer = await end(w, sent, **({"how": COMMIT} | more))  # type: ignore[arg-type]
                 assert (answer.code, answer.remark) == (1, words)
-            with pytest.raises(TimeoutError):  # a producer that does not know gets no answer
+            with pytest.raises(TimeoutError):  # an undecided producer gets no response
                 async with asyncio.timeout(0.2):
                     await end(w, sent, UNKNOWN)
             assert list(service(w).table.pending) == [0]
@@ -209,14 +209,15 @@ def test_an_end_that_does_not_fit_is_refused_in_the_originals_words() -> None:
 
 
 @pytest.mark.spec("TX-11", "TX-03")
-def test_a_half_message_with_a_delay_is_refused_and_odd_ones_are_understood() -> None:
+def test_half_message_with_delay_is_rejected() -> None:
     async def work() -> None:
         async with wire() as w:
             refused = await w.send(properties={"TRAN_MSG": "true", "PGROUP": "g", "DELAY": "3"}, f=4)
             assert refused.code == 13 and "do not combine" in (refused.remark or "")
             assert (await w.send(properties={"TRAN_MSG": "TRUE", "DELAY": "0"}, f=4)).code == 0
             (waiting,) = await w.messages(HALF_TOPIC)
-            assert waiting.properties["PGROUP"] == "producers"  # of the request: without it nobody could end it
+            # From the request: without it the transaction could not be ended.
+            assert waiting.properties["PGROUP"] == "producers"
             retry = await w.send("%RETRY%G", properties={"TRAN_MSG": "true", "DELAY": "3", "PGROUP": "g"}, j=1)
             assert retry.code == 0 and len(await w.messages(HALF_TOPIC)) == 1
             copies = await w.messages("SCHEDULE_TOPIC_XXXX", 2)
@@ -226,7 +227,7 @@ def test_a_half_message_with_a_delay_is_refused_and_odd_ones_are_understood() ->
 
 
 @pytest.mark.spec("TX-05")
-def test_a_commit_that_cannot_be_stored_leaves_the_half_message_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_commit_leaves_half_message_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with wire() as w:
             sent = await half(w)
@@ -243,7 +244,7 @@ def test_a_commit_that_cannot_be_stored_leaves_the_half_message_open(monkeypatch
 
 
 @pytest.mark.spec("TX-06")
-def test_an_operation_that_cannot_be_stored_is_stored_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_operation_write_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with wire() as w:
             sent = await half(w)
@@ -263,16 +264,16 @@ def test_an_operation_that_cannot_be_stored_is_stored_later(monkeypatch: pytest.
     run(work)
 
 
-# ---- questions
+# ---- checks
 
 
 @pytest.mark.spec("TX-07", "TX-09")
-def test_a_producer_is_asked_about_the_message_as_it_would_be() -> None:
+def test_check_request_has_message_as_it_would_be_committed() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock) as w:
             await become_producer(w)
-            await end(w, await half(w, "Z"), ROLLBACK)  # so that no place is 0
+            await end(w, await half(w, "Z"), ROLLBACK)  # so that no offset is 0
             await half(w, "A")
             sent = await half(w, "B", CHECK_IMMUNITY_TIME_IN_SECONDS="-1")
             clock.ms += 5999
@@ -300,7 +301,7 @@ def test_a_producer_is_asked_about_the_message_as_it_would_be() -> None:
 
 
 @pytest.mark.spec("TX-10")
-def test_a_message_with_its_own_immunity_is_left_alone_that_long() -> None:
+def test_check_immunity_time_delays_first_check() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock) as w:
@@ -317,7 +318,7 @@ def test_a_message_with_its_own_immunity_is_left_alone_that_long() -> None:
 
 
 @pytest.mark.spec("TX-08")
-def test_after_so_many_questions_it_is_given_up_and_an_operator_can_bring_it_back() -> None:
+def test_half_message_is_discarded_after_check_max_and_resumable() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock, transaction_check_max=2) as w:
@@ -350,13 +351,13 @@ def test_after_so_many_questions_it_is_given_up_and_an_operator_can_bring_it_bac
 
 
 @pytest.mark.spec("TX-08", "TX-09")
-def test_rounds_without_a_producer_count_towards_the_discard(caplog: pytest.LogCaptureFixture) -> None:
+def test_rounds_without_producer_count_as_checks(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock, transaction_check_max=2) as w:
             await half(w)
             await service(w).round()
-            assert service(w).table.pending[0].checks == 0  # not due yet: such a round does not count
+            assert service(w).table.pending[0].checks == 0  # not due yet, so the round does not count
             clock.ms += 10_000
             with caplog.at_level(logging.WARNING):
                 for checks in (1, 2):
@@ -373,7 +374,7 @@ def test_rounds_without_a_producer_count_towards_the_discard(caplog: pytest.LogC
 
 
 @pytest.mark.spec("TX-08")
-def test_half_message_older_than_the_log_is_kept_is_discarded() -> None:
+def test_half_message_older_than_log_retention_is_discarded() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(store={"file_reserved_hours": 1}, clock_ms=clock) as w:
@@ -389,7 +390,7 @@ def test_half_message_older_than_the_log_is_kept_is_discarded() -> None:
 
 
 @pytest.mark.spec("TX-08")
-def test_checks_that_another_broker_counted_in_the_message_go_on(tmp_path: Path) -> None:
+def test_check_count_from_message_property_is_continued(tmp_path: Path) -> None:
     """4.9.7 stores a copy of the half message with the count as a property."""
 
     async def work() -> None:
@@ -407,7 +408,7 @@ def test_checks_that_another_broker_counted_in_the_message_go_on(tmp_path: Path)
 
 
 @pytest.mark.spec("TX-09", "PR-36")
-def test_producers_of_a_group_are_asked_in_turn() -> None:
+def test_producers_are_checked_round_robin() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock) as w:
@@ -426,7 +427,7 @@ def test_producers_of_a_group_are_asked_in_turn() -> None:
 
 
 @pytest.mark.spec("TX-09")
-def test_three_producers_are_tried_for_one_that_takes_a_question() -> None:
+def test_at_most_three_producers_are_tried_per_check() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock) as w:
@@ -438,7 +439,7 @@ def test_three_producers_are_tried_for_one_that_takes_a_question() -> None:
             clock.ms += 10_000
             for number, questions in ((2, 1), (3, 0)):
                 members["producers"] = dict.fromkeys([*deaf[:number], own], members["producers"][own])
-                w.broker.ctx.clients._turn = number  # the next is the first of them
+                w.broker.ctx.clients._turn = number  # the first of them is next
                 assert await service(w).round() == ({0} if questions else set())
             assert (await asked(w)).ext["msgId"] == "ID"
             members["producers"] = {own: members["producers"][own]}
@@ -447,7 +448,7 @@ def test_three_producers_are_tried_for_one_that_takes_a_question() -> None:
 
 
 @pytest.mark.spec("TX-07")
-def test_the_task_asks_by_itself_at_the_interval() -> None:
+def test_check_task_runs_at_interval() -> None:
     async def work() -> None:
         async with wire(transaction_interval_ms=20, transaction_timeout_ms=50) as w:
             await become_producer(w)
@@ -458,12 +459,12 @@ def test_the_task_asks_by_itself_at_the_interval() -> None:
     run(work)
 
 
-# ---- restarts
+# ---- restart
 
 
 @pytest.mark.spec("TX-07", "DUR-19")
 @pytest.mark.parametrize("flush", list(FlushDiskType))
-def test_a_restart_knows_what_is_undecided_and_how_often_it_was_asked(tmp_path: Path, flush: FlushDiskType) -> None:
+def test_restart_restores_undecided_messages_and_check_counts(tmp_path: Path, flush: FlushDiskType) -> None:
     async def work() -> None:
         clock = Clock()
         store = {"flush_disk_type": flush}
@@ -480,7 +481,7 @@ def test_a_restart_knows_what_is_undecided_and_how_often_it_was_asked(tmp_path: 
             while not service(w).ready:
                 await asyncio.sleep(0)
             assert {o: h.checks for o, h in service(w).table.pending.items()} == {1: 1, 2: 1, 4: 1}
-            assert (await end(w, sent[0], COMMIT)).code == 1  # long decided, and not remembered how
+            assert (await end(w, sent[0], COMMIT)).code == 1  # already decided; the decision itself is not remembered
             assert len(await w.messages(queue=2)) == 1
             for number in (1, 2, 4):
                 assert (await end(w, sent[number], COMMIT)).code == 0
@@ -493,9 +494,7 @@ def test_a_restart_knows_what_is_undecided_and_how_often_it_was_asked(tmp_path: 
 
 
 @pytest.mark.spec("TX-05", "DUR-19")
-def test_a_commit_whose_operation_a_crash_cut_off_is_not_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_without_operation_after_crash_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(data=tmp_path, clock_ms=clock) as w:
@@ -517,7 +516,7 @@ def test_a_commit_whose_operation_a_crash_cut_off_is_not_made_again(
 
 
 @pytest.mark.spec("DUR-19")
-def test_progress_is_told_only_when_the_decisions_are_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_published_once_decisions_are_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with wire(flush_offsets_ms=3_600_000, store={"flush_interval_ms": 3_600_000}) as w:
             t = service(w)
@@ -537,7 +536,7 @@ def test_progress_is_told_only_when_the_decisions_are_on_disk(monkeypatch: pytes
 
 
 @pytest.mark.spec("TX-07")
-def test_an_end_during_the_start_is_put_off_not_lost() -> None:
+def test_end_transaction_during_start_is_deferred() -> None:
     async def work() -> None:
         clock = Clock()
         async with wire(clock_ms=clock) as w:
@@ -552,7 +551,7 @@ def test_an_end_during_the_start_is_put_off_not_lost() -> None:
 
 
 @pytest.mark.spec("TX-06", "TX-07")
-def test_operations_of_other_brokers_are_understood_and_damaged_ones_left_out(tmp_path: Path) -> None:
+def test_foreign_operations_are_applied_and_damaged_skipped(tmp_path: Path) -> None:
     """Newer brokers write several offsets into one operation."""
 
     async def work() -> None:
