@@ -1,4 +1,7 @@
-"""One record of a store, all of it, for people and programs. Reads only. Source: spec 02 section 15."""
+"""Dump: finds one record of a store and formats all of it for operators and scripts. Read-only.
+
+Requirements: DUR-08, CQ-01.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ from saturnmq.store.queue.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES
 from saturnmq.store.settings import StoreSettings
 from saturnmq.store.tools.scan import Bad, LogFile, ReadOnlyDisk, file_of, log_files, message_at
 
-TEXT_BYTES_MAX: Final = 1 << 20  # a compressed body is unpacked so far at most
+TEXT_BYTES_MAX: Final = 1 << 20  # limit for decompressing a body
 _HEX_LINE: Final = 16
 _TRANSACTION: Final = {0: "", 4: "prepared", 8: "commit", 12: "rollback"}
 
 
 @dataclass(frozen=True, slots=True)
 class Dumped:
-    """A record and where it lies. at: byte in the file."""
+    """A record and its file. at: byte position in the file."""
 
     message: Message
     path: Path
@@ -32,7 +35,7 @@ class Dumped:
 
 
 def by_offset(settings: StoreSettings, offset: int) -> Dumped:
-    """The record at a commit log offset. Raises CorruptRecord naming file, byte and what is there instead; StoreError."""
+    """The record at a commit log offset. Raises CorruptRecord naming file, byte and what was found instead; StoreError."""
     files = log_files(settings)
     message = message_at(files, offset)
     file = file_of(files, offset)
@@ -41,7 +44,7 @@ def by_offset(settings: StoreSettings, offset: int) -> Dumped:
 
 
 def by_place(settings: StoreSettings, path: Path, at: int) -> Dumped:
-    """The record at a byte of a commit log file, or of a piece that a repair kept. Raises CorruptRecord, StoreError."""
+    """The record at a byte of a commit log file or of a fragment kept by a repair. Raises CorruptRecord, StoreError."""
     if not (path.name.isdigit() and len(path.name) == NAME_DIGITS):
         raise StoreError(f"{path} is not named by an offset of {NAME_DIGITS} digits: it is no commit log file")
     try:
@@ -65,7 +68,7 @@ def by_place(settings: StoreSettings, path: Path, at: int) -> Dumped:
 
 
 def by_queue(settings: StoreSettings, topic: str, queue_id: int, queue_offset: int) -> Dumped:
-    """The record of a queue offset. Raises CorruptRecord, StoreError naming what there is."""
+    """The record of a queue offset. Raises CorruptRecord, StoreError naming what was found instead."""
     folder = settings.consume_queue_dir / topic / str(queue_id)
     paths = numbered_files(folder) if "/" not in topic else []
     if not paths:
@@ -110,7 +113,7 @@ def by_queue(settings: StoreSettings, topic: str, queue_id: int, queue_offset: i
 
 
 def fields(found: Dumped) -> list[tuple[str, object]]:
-    """(name in snake_case, value) of everything in the record but properties and body, in the record's order."""
+    """(name in snake_case, value) of every field except properties and body, in the record's order."""
     message = found.message
     return [
         ("file", str(found.path)),
@@ -137,7 +140,7 @@ def fields(found: Dumped) -> list[tuple[str, object]]:
 
 
 def flag_names(sys_flag: int) -> str:
-    """The set bits of a sysFlag in words."""
+    """The set bits of a sys flag as text."""
     words = [_TRANSACTION[sys_flag & 12]]
     try:
         kind = compression_type(sys_flag)
@@ -151,7 +154,7 @@ def flag_names(sys_flag: int) -> str:
 
 
 def iso(ms: int) -> str:
-    """UTC time of Unix ms, or what is wrong with it."""
+    """UTC time of Unix ms, "no time" if it is out of range."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):
@@ -159,7 +162,7 @@ def iso(ms: int) -> str:
 
 
 def body_text(message: Message) -> str | None:
-    """The body as text, a zlib one unpacked; None when it is not printable UTF-8."""
+    """The body as text, decompressed if it is zlib; None if it is not printable UTF-8."""
     body = bytes(message.body)
     try:
         if compression_type(message.sys_flag) is SysFlag.ZLIB:
@@ -171,7 +174,7 @@ def body_text(message: Message) -> str | None:
 
 
 def body_hex(message: Message) -> list[str]:
-    """The stored body in lines of 16 bytes: position, hex, text."""
+    """The stored body as a hex dump, 16 bytes per line: position, hex, text."""
     body = bytes(message.body)
     lines = []
     for at in range(0, len(body), _HEX_LINE):

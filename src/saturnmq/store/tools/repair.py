@@ -1,8 +1,10 @@
-"""Rebuilding queues and index from the log, and cutting the log where it is damaged. Both under the store's lock.
+"""Rebuilding of queues and index from the log, and truncation of a damaged log. Both hold the store's lock.
 
-A cut destroys nothing: what it takes away is moved to a folder in the store's root. Its order goes one way: first the bytes are
-safe there, then the file ends earlier, then the checkpoint says so, then the store is opened, which makes queues and index
-follow. Cut off anywhere, the same command goes on. Source: DUR-09, DUR-13, DUR-20.
+A cut destroys nothing: the bytes cut off are moved to a folder in the store's root. Its steps are ordered: the bytes are durable
+there, then the file is shortened, then the checkpoint is lowered, then the store is opened, which makes queues and index follow.
+If interrupted anywhere, running the same command again completes it.
+
+Requirements: DUR-09, DUR-13, DUR-20.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ _PROGRESS_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What a rebuild made. log_end: bytes; the others are counts."""
+    """Result of a rebuild. log_end: bytes; the others are counts."""
 
     log_end: int
     queues: int
@@ -42,9 +44,9 @@ class Rebuilt:
 
 
 def rebuild(settings: StoreSettings, progress: Progress = no_progress, *, disk: Disk | None = None) -> Rebuilt:
-    """Make all consume queues and the index anew from the log; the store is left as after a clean stop.
+    """Rebuild all consume queues and the index from the log; the store is left as after a clean stop.
 
-    Raises StoreLocked when it is in use, CorruptRecord when the log is damaged, and nothing was touched then; StoreError.
+    Raises StoreLocked if the store is in use, CorruptRecord if the log is damaged (nothing is changed then), StoreError.
     """
     loss = find_loss(settings)
     if loss is not None:
@@ -73,10 +75,10 @@ def _make_anew(settings: StoreSettings, progress: Progress, disk: Disk) -> Rebui
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Where the log has to be cut, and what goes with it.
+    """Where the log has to be cut, and what is lost by it.
 
-    offset: the log ends here. path, byte, what: the damage. cut_bytes: from there to the last byte in use. records: good ones
-    behind the damage. gone_bytes: below what was on disk once, but not there any more.
+    offset: new end of the log. path, byte, what: the damage. cut_bytes: from offset to the last byte in use. records: valid
+    records after the damage. gone_bytes: bytes that were durable once but are missing from the files.
     """
 
     offset: int
@@ -89,12 +91,12 @@ class Loss:
 
     @property
     def nothing(self) -> bool:
-        """Whether no message is lost: a file has another length only."""
+        """Whether no message is lost: only a file's length is wrong."""
         return not (self.cut_bytes or self.gone_bytes)
 
 
 def find_loss(settings: StoreSettings, progress: Progress = no_progress) -> Loss | None:
-    """Read the log up to its first fault, then count what is behind it; None when it is whole. Raises StoreError."""
+    """Read the log up to its first fault and count what follows it; None if the log is intact. Raises StoreError."""
     files = log_files(settings)
     checkpoint = Checkpoint(settings.checkpoint_path, Disk())
     checkpoint.load()
@@ -110,7 +112,7 @@ def find_loss(settings: StoreSettings, progress: Progress = no_progress) -> Loss
 
 
 def loss_at(settings: StoreSettings, offset: int, progress: Progress = no_progress) -> Loss:
-    """What a cut at an offset takes away, where a good record begins. Raises StoreError naming what is there instead."""
+    """What a cut at an offset would lose; a valid record must begin there. Raises StoreError naming what was found instead."""
     files = log_files(settings)
     checkpoint = Checkpoint(settings.checkpoint_path, Disk())
     checkpoint.load()
@@ -150,10 +152,10 @@ def _loss(files: list[LogFile], file: LogFile, bad: Bad, synced: int) -> Loss:
 
 
 def _first_fault(files: list[LogFile], progress: Progress) -> tuple[LogFile, Bad] | int:
-    """The first place that is not as it must be; or where the log ends when there is none."""
+    """The first fault of the log; the end of the log if there is none."""
     total = sum(file.length for file in files)
     done = 0
-    ended: tuple[LogFile, int] | None = None  # where nothing was written any more
+    ended: tuple[LogFile, int] | None = None  # file and byte where the written part ends
     for number, file in enumerate(files):
         before = files[number - 1] if number else None
         if ended is not None:
@@ -179,7 +181,7 @@ def _first_fault(files: list[LogFile], progress: Progress) -> tuple[LogFile, Bad
 
 
 def _read(file: LogFile, progress: Callable[[int], None]) -> tuple[int, Bad | None]:
-    """Behind the good records from its start, and what is wrong there."""
+    """End of the valid records from the file's start, bytes in the file, and the fault there, if any."""
     at = told = 0
     while at < file.usable:
         found = file.record(at)
@@ -200,9 +202,9 @@ def _read(file: LogFile, progress: Callable[[int], None]) -> tuple[int, Bad | No
 def cut(
     settings: StoreSettings, loss: Loss, progress: Progress = no_progress, *, disk: Disk | None = None
 ) -> tuple[Path | None, Rebuilt]:
-    """Cut the log at loss.offset. Returns the folder that keeps what was cut off (None: nothing was), and what was made.
+    """Cut the log at loss.offset. Returns the folder with the bytes cut off (None if there were none) and the rebuild's result.
 
-    Raises StoreLocked, DiskFull, StoreError; what was cut off is in the folder then too.
+    Raises StoreLocked, DiskFull, StoreError; on an error the bytes cut off so far are in that folder as well.
     """
     disk = disk or Disk()
     lock = LockFile(settings.root / "lock")
@@ -235,7 +237,7 @@ def _move_away(settings: StoreSettings, loss: Loss, disk: Disk) -> Path | None:
 
 
 def _keep(file: LogFile, at: int, target: Path, disk: Disk) -> None:
-    """A whole file is renamed when it can be, else its bytes are copied."""
+    """Move a whole file by rename if possible; otherwise copy its bytes from `at` on."""
     if at == 0 and file.path.stat().st_dev == target.parent.stat().st_dev and file.start > 0:
         disk.replace(file.path, target)
         disk.sync_folder(file.path.parent)
@@ -251,7 +253,7 @@ def _keep(file: LogFile, at: int, target: Path, disk: Disk) -> None:
 
 
 def _shorten(settings: StoreSettings, loss: Loss, disk: Disk) -> None:
-    """Later files go, the file of the cut gets its length, the checkpoint ends there and says that queues are to be made."""
+    """Delete later files, shorten the file of the cut, lower the checkpoint so that queues are rebuilt."""
     files = log_files(settings)
     for file in files:
         if file.start >= loss.offset and file.start > files[0].start:
@@ -276,7 +278,7 @@ def _shorten(settings: StoreSettings, loss: Loss, disk: Disk) -> None:
 
 
 def _end_file(file: LogFile, good: int, disk: Disk) -> None:
-    """Nothing but zeros behind its first `good` bytes, and the length that it must have."""
+    """Zero the file after its first `good` bytes and restore its nominal length."""
     end = min(file.written_end(), file.file_bytes)
     fd = disk.open(file.path)
     try:

@@ -1,6 +1,8 @@
-"""What the operator's tools share: a store read as it lies on disk, without opening it and without changing a byte.
+"""Shared by the operator tools: reads a store as it is on disk, without opening it and without changing a byte.
 
-Files are read, never mapped: a sector that the disk cannot read is an error with a place, not a signal.
+Files are read, never mapped: an unreadable sector then is an error with a position, not a SIGBUS.
+
+Requirements: DUR-08.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ WINDOW_BYTES: Final = 4 << 20
 _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called with bytes done and bytes in all."""
+"""Called with bytes done and total bytes."""
 
 
 def no_progress(done: int, total: int) -> None:
-    """Nobody watches."""
+    """Ignore progress."""
 
 
 class Weight(Enum):
-    """DAMAGE: a start refuses it, or would not notice. PENDING: the next start puts it right. REMARK: worth knowing."""
+    """DAMAGE: a start fails, or would not notice it. PENDING: the next start repairs it. REMARK: for information."""
 
     DAMAGE = "damage"
     PENDING = "pending"
@@ -43,7 +45,7 @@ class Weight(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One finding. at: byte in the file; offset: in the commit log; each -1 where there is none."""
+    """One finding. at: byte position in the file; offset: in the commit log; -1 if not applicable."""
 
     weight: Weight
     path: Path
@@ -54,7 +56,7 @@ class Problem:
 
 
 class ReadOnlyDisk(Disk):
-    """Opens files for reading only."""
+    """A Disk that opens files for reading only."""
 
     def open(self, path: Path) -> int:
         try:
@@ -67,9 +69,9 @@ class ReadOnlyDisk(Disk):
 
 
 def shaped(settings: StoreSettings, given: Set[str]) -> StoreSettings:
-    """The settings with file sizes as the files tell them, but for the keys that the operator gave.
+    """The settings with file sizes detected from the files, except for keys that the operator gave.
 
-    Raises StoreError when the store is not there or a size cannot be told.
+    Raises StoreError if the store does not exist or a size cannot be detected.
     """
     if not settings.root.is_dir():
         raise StoreError(
@@ -87,7 +89,7 @@ def shaped(settings: StoreSettings, given: Set[str]) -> StoreSettings:
 
 
 def _profile(settings: StoreSettings, given: Set[str]) -> StoreProfile:
-    """By the reserve file, which has another length in each profile."""
+    """Detect the profile from the reserve file, whose length differs per profile."""
     reserve = settings.root / "reserve"
     if "storeProfile" not in given and reserve.exists():
         length = reserve.stat().st_size
@@ -98,7 +100,7 @@ def _profile(settings: StoreSettings, given: Set[str]) -> StoreProfile:
 
 
 def _log_bytes(settings: StoreSettings, paths: list[Path]) -> int:
-    """By the distance of two files, or the length of the only one."""
+    """Detect the length from the distance of two files, or from the only one."""
     starts = sorted(int(path.name) for path in paths)
     steps = [after - before for before, after in itertools.pairwise(starts)]
     if steps:
@@ -116,7 +118,7 @@ def _log_bytes(settings: StoreSettings, paths: list[Path]) -> int:
 
 
 def index_shape(settings: StoreSettings, given: Set[str]) -> IndexShape | None:
-    """How the index files are divided; None when their length fits neither the settings nor a profile."""
+    """Slots and entries of the index files; None if their length matches neither the settings nor a profile."""
     folder = settings.index_dir
     paths = [path for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
     lengths = Counter(path.stat().st_size for path in paths)
@@ -136,7 +138,7 @@ def index_shape(settings: StoreSettings, given: Set[str]) -> IndexShape | None:
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """Bytes that are no record. at: byte in the file where one should begin; inside: which of its bytes is wrong."""
+    """Bytes that are not a valid record. at: byte of the file where one should begin; inside: offset of the wrong byte in it."""
 
     at: int
     what: str
@@ -144,12 +146,12 @@ class Bad:
 
     @property
     def byte(self) -> int:
-        """Which byte of the file is wrong."""
+        """Position of the wrong byte in the file."""
         return self.at + self.inside
 
 
 class LogFile:
-    """One commit log file, read through a window. length: bytes there are, which may not be what it should have."""
+    """One commit log file, read through a window. length: actual bytes, which may differ from file_bytes."""
 
     def __init__(self, path: Path, file_bytes: int) -> None:
         self.path = path
@@ -165,11 +167,11 @@ class LogFile:
 
     @property
     def usable(self) -> int:
-        """Bytes that can hold records, however long the file is."""
+        """Bytes that can hold records, whatever the file's length."""
         return min(self.length, self.file_bytes)
 
     def read(self, at: int, size_bytes: int) -> memoryview:
-        """Bytes from byte `at` of the file on; fewer at its end. Raises StoreError naming the place."""
+        """Up to size_bytes from byte `at` on; fewer at the end. Raises StoreError naming the position."""
         skip = at - self._window_at
         if skip < 0 or skip + size_bytes > len(self._window):
             try:
@@ -187,14 +189,14 @@ class LogFile:
         return memoryview(self._window)[skip : skip + size_bytes]
 
     def forget(self) -> None:
-        """Let the window go."""
+        """Release the window."""
         self._window = b""
 
     def record(self, at: int) -> Message | Bad | None:
-        """The record at a byte, or why it is none; None where nothing was written (zeros) and at the file's end.
+        """The record at a byte, or why it is invalid; None where nothing was written (zeros) and at the file's end.
 
-        A filler that is right counts as the end: the next record is in the next file. Checks length, magic, field lengths,
-        CRC of the body and own offset (DUR-08).
+        A valid filler counts as the end: the next record is in the next file. Checks length, magic, field lengths, CRC of the
+        body and own offset (DUR-08).
         """
         left = self.usable - at
         head = self.read(at, min(left, 8))
@@ -223,11 +225,11 @@ class LogFile:
             return Bad(at, error.message.replace("record at 0", "record"))
 
     def is_filled(self, at: int) -> bool:
-        """Whether a filler stands at a byte."""
+        """Whether there is a filler at a byte."""
         return self.read(at, 8)[4:].tobytes() == BLANK_MAGIC.to_bytes(4, "big", signed=True)
 
     def resync(self, at: int) -> int:
-        """Where the next good record begins, from byte `at` on; -1 when none does."""
+        """Position of the next valid record from byte `at` on; -1 if there is none."""
         while at < self.usable:
             chunk = bytes(self.read(at, WINDOW_BYTES))
             found = chunk.find(_MAGIC, 4)
@@ -242,7 +244,7 @@ class LogFile:
         return -1
 
     def written_end(self) -> int:
-        """Byte behind the last one that is not zero; 0 for a file of zeros."""
+        """Position after the last non-zero byte; 0 if the file is all zeros."""
         end = self.length
         while end > 0:
             first = max(end - WINDOW_BYTES, 0)
@@ -253,7 +255,7 @@ class LogFile:
         return 0
 
     def records(self, at: int = 0) -> Iterator[Message | Bad]:
-        """Records from a byte on; where one is bad it is yielded as such, and reading goes on at the next good one."""
+        """Records from a byte on; an invalid one is yielded as Bad, and the scan continues at the next valid one."""
         while at < self.usable:
             found = self.record(at)
             if isinstance(found, Message):
@@ -276,18 +278,18 @@ class LogFile:
 
 
 def log_files(settings: StoreSettings) -> list[LogFile]:
-    """The files of the commit log by their start."""
+    """The files of the commit log, ascending by start offset."""
     paths = [path for folder in settings.commit_log_dirs for path in numbered_files(folder)]
     return [LogFile(path, settings.commit_log_bytes) for path in sorted(paths, key=lambda path: path.name)]
 
 
 def file_of(files: list[LogFile], offset: int) -> LogFile | None:
-    """The file that holds an offset."""
+    """The file that contains an offset, else None."""
     return next((file for file in files if file.start <= offset < file.end), None)
 
 
 def message_at(files: list[LogFile], offset: int) -> Message:
-    """The record at an offset. Raises CorruptRecord naming file, byte and what is there instead."""
+    """The record at an offset. Raises CorruptRecord naming file, byte and what was found instead."""
     file = file_of(files, offset)
     if file is None:
         raise CorruptRecord(

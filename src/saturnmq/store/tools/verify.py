@@ -1,7 +1,8 @@
-"""Verifying a store: every record, every unit of a consume queue, every index entry, checkpoint and state files.
+"""Verification of a store: every record, consume queue unit and index entry, the checkpoint and the state files. Read-only.
 
-Reads only. One pass over the log, with consume queues and index read beside it, so that memory does not grow with the log.
-Source: DUR-08, DUR-13, spec 02 section 15.
+One pass over the log, with consume queues and index read alongside, so that memory does not grow with the log.
+
+Requirements: DUR-08, DUR-13.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _REPAIR: Final = "restore the file from a copy, or cut the log there: saturnmq s
 
 @dataclass(slots=True)
 class FileReport:
-    """A row of the report: what a file holds. first, last: offsets of records in the log, or offsets in the queue; -1: none."""
+    """One file in the report. first, last: log offsets of records, or queue offsets; -1: none."""
 
     kind: str
     path: Path
@@ -59,7 +60,7 @@ class FileReport:
 
 @dataclass(slots=True)
 class Report:
-    """What verifying found. problems_total counts those too that are beyond the first PROBLEMS_MAX."""
+    """Result of a verification. problems_total also counts those beyond the first PROBLEMS_MAX."""
 
     root: Path
     clean_stop: bool = True
@@ -81,14 +82,14 @@ class Report:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is damaged; what the next start puts right by itself does not count."""
+        """Whether nothing is damaged; what the next start repairs by itself does not count."""
         return self.damage_total == 0
 
 
 def verify(settings: StoreSettings, given: Set[str] = frozenset(), progress: Progress = no_progress) -> Report:
-    """Read the whole store and say what is wrong with it. settings: as `tools.shaped` gives them.
+    """Read the whole store and report what is wrong with it. settings: as returned by `scan.shaped`.
 
-    Raises StoreError when something cannot be read at all.
+    Raises StoreError if something cannot be read at all.
     """
     return _Verifier(settings, given, progress).run()
 
@@ -116,7 +117,7 @@ class _Verifier:
         self._store_ms = 0
         self._earlier = 0
         self._bounds: set[int] = set()
-        self._bad: list[tuple[int, int]] = []  # ranges of the log, in order, that hold no good record
+        self._bad: list[tuple[int, int]] = []  # ascending ranges of the log without a valid record
         self._empty_from: tuple[LogFile, int] | None = None
 
     def run(self) -> Report:
@@ -202,7 +203,7 @@ class _Verifier:
             self._problem(path, f"names offset {note.verify_from}, where no record begins", "remove it", at=92)
 
     def _state_files(self) -> None:
-        """Every JSON file that is there must be readable, or its backup."""
+        """Check that every JSON state file can be parsed, or its backup."""
         folder = self.settings.config_dir
         paths = sorted(folder.glob("*.json")) if folder.is_dir() else []
         paths += [path for path in sorted(folder.glob("*.json.bak")) if path.with_suffix("") not in paths]
@@ -257,7 +258,7 @@ class _Verifier:
         return first.store_timestamp_ms if isinstance(first, Message) else -1
 
     def _lines(self, checkpoint: Checkpoint, starts: list[int]) -> tuple[int, int]:
-        """(up to where a bad record is damage, from where queues and index may lag behind the log)."""
+        """(offset up to which a bad record is damage, offset from which queues and index may lag behind the log)."""
         facts = [FileFacts(file.start, ms) for file, ms in zip(self.files, starts, strict=True)]
         clean = self.report.clean_stop
         try:
@@ -292,7 +293,7 @@ class _Verifier:
         self._close_bad(self.report.log_end)
 
     def _read_file(self, file: LogFile, row: FileReport, durable: int, done: int, total: int) -> int:
-        """Behind its last good record, bytes in the file."""
+        """Check one file; returns the end of its last valid record, bytes in the file."""
         at = reported = 0
         bad_at = -1
         for found in file.records():
@@ -347,7 +348,7 @@ class _Verifier:
             self._bounds.add(offset)
         store_ms = message.store_timestamp_ms
         what = ""
-        if not 0 <= store_ms < TIME_END_MS:  # no checksum covers it; recovery takes the time of the record before
+        if not 0 <= store_ms < TIME_END_MS:  # no checksum covers it; recovery uses the previous record's time
             what = f"store time {store_ms} cannot be, must be Unix ms from 0 to {TIME_END_MS - 1}"
             message.store_timestamp_ms = UNKNOWN_MS
         elif store_ms < self._store_ms:

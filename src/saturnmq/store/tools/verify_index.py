@@ -1,4 +1,7 @@
-"""Verifying index files: every key of every record is found, nothing else is in them. See verify.py. Source: IX-01..05."""
+"""Verification of the index: every key of every record has its entry, and there are no others. Used by verify.py.
+
+Requirements: IX-01..IX-05, IX-08.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from saturnmq.store.tools.scan import Problem, ReadOnlyDisk, Weight
 _CHUNK_ENTRIES: Final = 16_384
 _KEPT_MAX: Final = 100
 _SECONDS_MAX: Final = 2**31 - 1
-UNKNOWN_MS: Final = -1  # store time of a record whose own cannot be
+UNKNOWN_MS: Final = -1  # store time of a record whose own is impossible
 _PREFIXES_MAX: Final = 50_000
 _REBUILD: Final = "make the index anew from the log: saturnmq store rebuild"
 _BY_ITSELF: Final = "the next start makes it whole"
@@ -46,7 +49,7 @@ class _Entry(NamedTuple):
 
 
 class IndexCheck:
-    """Entries stand in the order of the log, so both are read side by side."""
+    """Compares the index with the log: entries are in log order, so both are read in parallel."""
 
     def __init__(self, folder: Path, shape: IndexShape, add: Callable[[Problem], None]) -> None:
         self.entries = 0
@@ -61,7 +64,7 @@ class IndexCheck:
         self._next: _Entry | None = next(self._stream, None)
         self._begin = self._next.offset if self._next is not None else -1
         self._prefixes: dict[str, int] = {}
-        self._missing: list[tuple[int, int]] = []  # runs of records without entries: first offset, count
+        self._missing: list[tuple[int, int]] = []  # runs of records without entries: first offset, number of records
         self._strays: list[_Entry] = []
         self._run_open = False
 
@@ -90,7 +93,7 @@ class IndexCheck:
                 self._disk.close(fd)
 
     def _of_file(self, file: IndexFile, fd: int) -> Iterator[_Entry]:
-        """Its entries, while slots and links are checked against what they must be."""
+        """Yield the entries of one file while checking its slots and links."""
         count, at = self._shape.slots, self._shape.entries_at
         slots = array("i", bytes(SLOT_BYTES * count))
         number = used = 0
@@ -126,10 +129,10 @@ class IndexCheck:
         if file.used_slots != used:
             self._problem(file.path, f"the header counts {file.used_slots} slots in use, must be {used}", at=32)
 
-    # ---- beside the log
+    # ---- while the log is read
 
     def record(self, message: Message) -> None:
-        """The next record of the log."""
+        """Check the index entries of the next record of the log."""
         if not is_indexed(message.sys_flag):
             return
         keys = keys_of(message.properties_raw)
@@ -179,14 +182,15 @@ class IndexCheck:
     def _advance(self) -> None:
         self._next = next(self._stream, None)
 
-    # ---- behind the log
+    # ---- after the log was read
 
     def finish(
         self, bad: list[tuple[int, int]], pending_from: int, log_start: int, log_end: int, *, known: bool
     ) -> None:
-        """The log was read. bad: ranges of it that hold no good record. pending_from: from there on entries may be missing.
+        """Report findings after the whole log was read.
 
-        known: the checkpoint says that there was an index.
+        bad: ranges of the log without a valid record. pending_from: from this offset on entries may be missing. known: the
+        checkpoint says that there was an index.
         """
         while self._next is not None:
             self._stray(self._next)

@@ -1,4 +1,7 @@
-"""Verifying consume queues: every record has its unit, every unit its record. See verify.py. Source: CQ-01..03, DUR-13."""
+"""Verification of consume queues: every record has its unit, every unit its record. Used by verify.py.
+
+Requirements: CQ-01..CQ-03, DUR-13.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,12 @@ _BY_ITSELF: Final = "the next start makes it anew from the log"
 
 
 class _Lack:
-    """Records whose unit is missing or is another one: how many, and the first of them."""
+    """Number of records whose unit is missing or belongs to another record, and the first of them."""
 
     def __init__(self) -> None:
         self.count = 0
         self.first: Message | None = None
-        self.following: int | None = None  # number that the next one must have
+        self.following: int | None = None  # expected queue offset of the next one
 
     def add(self, message: Message) -> None:
         self.count += 1
@@ -39,7 +42,7 @@ class _Lack:
 
 
 class _Queue:
-    """One queue on disk."""
+    """State of one queue on disk during the check."""
 
     def __init__(self, folder: Path, file_bytes: int, cache: FileCache) -> None:
         self.folder = folder
@@ -72,7 +75,7 @@ class _Queue:
 
 
 class QueueCheck:
-    """All queues. units: those that mean a record. reach: end of the last record that one points to, -1 without any."""
+    """The check of all queues. units: units that point to a record. reach: end of the last record pointed to, -1 without any."""
 
     def __init__(self, settings: StoreSettings, files: list[LogFile], add: Callable[[Problem], None]) -> None:
         self.settings = settings
@@ -89,10 +92,10 @@ class QueueCheck:
         weight = Weight.PENDING if start_does else Weight.DAMAGE
         self._add(Problem(weight, path, at, offset, what, _BY_ITSELF if start_does else _REBUILD))
 
-    # ---- before the log
+    # ---- before the log is read
 
     def load(self) -> None:
-        """Read every queue file once: lengths, names, one run of units and zeros behind it."""
+        """Read every queue file once: check length, name, and that used units are contiguous and followed by zeros."""
         root = self.settings.consume_queue_dir
         topics = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
         for topic in topics:
@@ -127,7 +130,7 @@ class QueueCheck:
             self.rows.append((path, length, count, first if count else -1, first + count - 1 if count else -1))
 
     def _load_file(self, queue: _Queue, path: Path, counts: bool) -> int:
-        """Units in use at the file's start. counts: no file before it has a hole."""
+        """Number of units in use at the file's start. counts: no earlier file has a hole."""
         used = at = 0
         run = True
         while at < path.stat().st_size:
@@ -160,10 +163,10 @@ class QueueCheck:
             at += whole
         return used
 
-    # ---- beside the log
+    # ---- while the log is read
 
     def record(self, message: Message, code: int) -> None:
-        """The next record of the log that belongs into a queue."""
+        """Check the unit of the next record of the log that belongs to a queue."""
         key = (message.topic, message.queue_id)
         queue = self._queues.get(key)
         if queue is None:
@@ -192,10 +195,10 @@ class QueueCheck:
             queue.missing.add(message)
         elif unit[0] <= message.physical_offset or unit[1] == FILLER_SIZE:
             queue.wrong.add(message)
-        # else the unit is of a later record: its topic was deleted and made anew, which finish() looks at
+        # else the unit is of a later record: the topic was deleted and re-created, which finish() checks
 
     def _begins_anew(self, queue: _Queue, message: Message) -> None:
-        """Number 0: records before it that have no unit are those of a topic that was deleted since."""
+        """Queue offset 0: earlier records without a unit are of a topic that was deleted since."""
         if queue.missing.first is None:
             return
         what = f"queue begins anew here: {queue.missing.count} records before it have no unit, right if the topic was deleted"
@@ -203,11 +206,11 @@ class QueueCheck:
         queue.missing = _Lack()
 
     def _follows(self, lack: _Lack, message: Message, first: int) -> None:
-        """Units that are missing can be made from the log only when its records are numbered one by one."""
+        """Check that missing units can be rebuilt: the records in the log must be numbered consecutively."""
         must = first if lack.following is None else lack.following
         lack.following = must + 1
         if message.queue_offset == 0:
-            lack.following = 1  # the topic was deleted and made anew
+            lack.following = 1  # the topic was deleted and re-created
         elif message.queue_offset != must:
             offset = message.physical_offset
             file = file_of(self._files, offset)
@@ -217,10 +220,10 @@ class QueueCheck:
                 Problem(Weight.DAMAGE, path, at, offset, f"{what}, where {must} must follow", _CUT.format(offset))
             )
 
-    # ---- behind the log
+    # ---- after the log was read
 
     def finish(self, bad: list[tuple[int, int]], pending_from: int, log_end: int) -> None:
-        """The log was read. bad: ranges that hold no good record. pending_from: from there on units may be missing."""
+        """Report findings. bad: ranges without a valid record. pending_from: from this offset on units may be missing."""
         for (topic, queue_id), queue in self._queues.items():
             for lack, what in ((queue.missing, "no unit for"), (queue.wrong, "another unit than that of")):
                 if lack.first is not None:
@@ -267,11 +270,11 @@ class QueueCheck:
             return
 
     def _listed(self, pending_from: int) -> None:
-        """Queues that are not there: deleted ones are right, those of the list are lost."""
+        """Report missing queues: a deleted one is fine, one that is in queues.json is lost."""
         try:
             listed = StateFile(self.settings.root / LIST_NAME, ReadOnlyDisk()).read(parse_list)
         except CorruptRecord:
-            listed = None  # told by the check of state files
+            listed = None  # reported by the check of state files
         reached = {key: value[1] for key, value in listed.queues.items()} if listed is not None else {}
         for key, lack in self._absent.items():
             first = lack.first.physical_offset if lack.first is not None else -1
