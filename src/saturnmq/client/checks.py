@@ -20,9 +20,7 @@ from saturnmq.protocol.codes import (
 )
 from saturnmq.protocol.message import NAME_SEPARATOR, PAIR_SEPARATOR, PROPERTIES_BYTES_MAX
 
-_JAVA_BLANKS: Final = "".join(
-    map(chr, range(33))
-)  # what Java's String.trim removes; other Unicode blanks count as text
+_JAVA_BLANKS: Final = "".join(map(chr, range(33)))  # what Java's String.trim removes; other Unicode blanks are text
 _NAME: Final = re.compile(r"^[%|a-zA-Z0-9_-]+\Z")
 
 

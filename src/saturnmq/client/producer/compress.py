@@ -13,9 +13,7 @@ from saturnmq.protocol.codes import COMPRESSION_MASK, SysFlag
 from saturnmq.protocol.errors import MessageError, SaturnError
 from saturnmq.protocol.message import Buffer, compression_type
 
-PLAIN_BYTES_MAX: Final = (
-    16 * 1024 * 1024
-)  # the size limit of a frame; protects memory against decompression bombs (LIM-05)
+PLAIN_BYTES_MAX: Final = 16 * 1024 * 1024  # the limit of a frame; bounds decompression bombs (LIM-05)
 ZLIB_FLAGS: Final = int(SysFlag.COMPRESSED | SysFlag.ZLIB)  # 0x301
 
 

@@ -195,8 +195,9 @@ class Producer(Attempts, Generic[T]):
         topic is one, Unsupported is raised, whose text lists the levels.
 
         timeout: seconds in total, including retries; default: the client's. Raises MessageRefused and EncodeError before any
-        I/O, RouteNotFound, NoNameServer, the ResponseError of a response that is not retried, and SendFailed after the last
-        attempt. If the call is cancelled or times out, the outcome is unknown; all attempts carry the same message id.
+        I/O, RouteNotFound, NoNameServer, CallTimeout if no route arrives in time, the ResponseError of a response that is not
+        retried, and SendFailed after the last attempt. If the call is cancelled or times out, the outcome is unknown; all
+        attempts carry the same message id.
 
         Example:
             receipt = await out.send("orders", b"hello", tag="paid", keys=["order-1"], properties={"region": "EU"})

@@ -172,8 +172,8 @@ class EndTransaction:
 class TraceStats:
     """Counters of the trace records of one producer or consumer.
 
-    made: created. sent: stored by a broker. failed: the send failed or was cancelled. dropped: the queue was full, or the tracer
-    closed. Records in none of the last three are still queued or in flight.
+    made: created. sent: stored by a broker. failed: the send failed or was cancelled. dropped: the queue was full, or tracing
+    was stopped. Records in none of the last three are still queued or in flight.
 
     Example:
         stats = out.trace_stats
