@@ -1,4 +1,4 @@
-"""Golden frames and records of the original, read once per session."""
+"""Fixtures: frames and records recorded from Apache RocketMQ 4.9.7, read once per session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 class GoldenFrame(NamedTuple):
-    """One recorded frame. where: file and position, for a failure's text. cut: only its first bytes were kept."""
+    """One recorded frame. where: file and position, for failure messages. cut: only the first bytes were recorded."""
 
     where: str
     facts: dict[str, Any]
@@ -27,7 +27,7 @@ class GoldenFrame(NamedTuple):
 
 
 class GoldenRecord(NamedTuple):
-    """One record of a commit log and what the reference's decoder read in it."""
+    """One record of a commit log, and its fields as decoded by Apache RocketMQ."""
 
     where: str
     log: bytes

@@ -1,4 +1,4 @@
-"""JSON bodies: spec 00 sections 3.5, 3.7, 5 and spec 01 section 2.4, and the golden frames' bodies in both directions."""
+"""JSON bodies: formats of docs/spec/00 (sections 3.5, 3.7, 5) and docs/spec/01 section 2.4, and the bodies of recorded frames."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def golden_bodies(frames: list[Any]) -> list[tuple[str, type[Body], bytes]]:
 
 
 def without_times_as_text(value: Any) -> Any:
-    """A parsed body without what Java adds from getters and no reader uses (QueueTimeSpan)."""
+    """A parsed body without the text times that Java adds for getters of QueueTimeSpan and that no client reads."""
     if isinstance(value, dict):
         return {
             name: without_times_as_text(member) for name, member in value.items() if not str(name).endswith("StampStr")
@@ -108,7 +108,7 @@ def without_times_as_text(value: Any) -> Any:
 
 
 @pytest.mark.spec("REM-33")
-def test_golden_bodies_decode_and_encode_to_equal_json(whole_frames: list[Any]) -> None:
+def test_golden_bodies_reencode_to_equal_json(whole_frames: list[Any]) -> None:
     found = golden_bodies(whole_frames)
     for where, cls, raw in found:
         decoded = cls.decode(raw)
@@ -120,7 +120,7 @@ def test_golden_bodies_decode_and_encode_to_equal_json(whole_frames: list[Any]) 
 
 
 @pytest.mark.spec("REM-33")
-def test_most_golden_bodies_encode_to_the_very_bytes_of_the_original(whole_frames: list[Any]) -> None:
+def test_golden_bodies_reencode_to_identical_bytes(whole_frames: list[Any]) -> None:
     for where, cls, raw in golden_bodies(whole_frames):
         if cls in (
             TopicStatsTable,
@@ -134,7 +134,7 @@ def test_most_golden_bodies_encode_to_the_very_bytes_of_the_original(whole_frame
 
 
 @pytest.mark.spec("REM-33")
-def test_running_info_of_a_golden_consumer_is_read_as_far_as_it_was_recorded(golden_frames: list[Any]) -> None:
+def test_golden_consumer_running_info_decodes_when_truncated(golden_frames: list[Any]) -> None:
     raw = next(f.raw for f in golden_frames if f.is_response and f.request_code == 307)
     text = raw[raw.index(b'{"mqTable"') :]
     cut = text[: text.rindex(b"},{") + 1] + b"}}"
@@ -152,7 +152,7 @@ def test_running_info_of_a_golden_consumer_is_read_as_far_as_it_was_recorded(gol
 
 
 @pytest.mark.spec("REM-33")
-def test_golden_tag_codes_are_java_hashes_of_the_tags(whole_frames: list[Any]) -> None:
+def test_golden_tag_codes_are_java_hash_codes(whole_frames: list[Any]) -> None:
     checked = 0
     for _, cls, raw in golden_bodies(whole_frames):
         if cls is HeartbeatData:
@@ -176,26 +176,26 @@ def test_golden_tag_codes_are_java_hashes_of_the_tags(whole_frames: list[Any]) -
         (GetConsumerStatusBody({}, {"c": {QUEUE: 7}}), b'{"consumerTable":{"c":{%b:7}},"messageQueueTable":{}}'),
     ],
 )  # fmt: skip
-def test_maps_keyed_by_a_queue_are_written_with_the_object_as_the_name(body: Body, text: bytes) -> None:
+def test_queue_keyed_maps_write_objects_as_member_names(body: Body, text: bytes) -> None:
     text = text % QUEUE_TEXT
     assert body.encode() == text
     assert type(body).decode(text) == body
 
 
 @pytest.mark.spec("REM-33")
-def test_maps_keyed_by_a_queue_also_read_the_object_as_text() -> None:
+def test_queue_keyed_maps_accept_keys_encoded_as_text() -> None:
     assert ResetOffsetBody.decode(dumps({"offsetTable": {QUEUE_TEXT.decode(): 7}})) == ResetOffsetBody({QUEUE: 7})
 
 
 @pytest.mark.spec("REM-33")
-def test_reset_offsets_for_cpp_clients_are_a_list() -> None:
+def test_reset_offsets_for_cpp_clients_are_encoded_as_array() -> None:
     assert loads(ResetOffsetBody({QUEUE: 7}).encode_list()) == {
         "offsetTable": [{"brokerName": "b", "queueId": 3, "topic": "t", "offset": 7}]
     }
 
 
 @pytest.mark.spec("REM-33")
-def test_numeric_keys_are_written_quoted_and_read_either_way() -> None:
+def test_numeric_keys_are_written_quoted_and_read_quoted_or_bare() -> None:
     data = BrokerData("c", "b", {0: "127.0.0.1:10911", 1: "127.0.0.1:10921"})
     quoted = b'{"brokerAddrs":{"0":"127.0.0.1:10911","1":"127.0.0.1:10921"},"brokerName":"b","cluster":"c"}'
     assert data.encode() == quoted
@@ -218,7 +218,7 @@ def test_missing_null_and_unknown_members_are_tolerated(cls: type[Body]) -> None
 
 @pytest.mark.spec("REM-33")
 @pytest.mark.parametrize("cls", ALL_BODIES, ids=lambda cls: cls.__name__)
-def test_members_of_another_type_are_named(cls: type[Body]) -> None:
+def test_members_of_wrong_type_are_rejected_by_name(cls: type[Body]) -> None:
     for member in cls.MEMBERS:
         refused = 0
         for bad in ([[]], {"x": object}, "neither", 1.5):
@@ -235,7 +235,7 @@ def test_members_of_another_type_are_named(cls: type[Body]) -> None:
 
 
 @pytest.mark.spec("REM-33")
-def test_scalars_may_be_text_as_fastjson_reads_them() -> None:
+def test_scalars_are_accepted_as_text_like_fastjson() -> None:
     text = b"{topicName:T,readQueueNums:'4',writeQueueNums:8.0,perm:\"6\",order:'true',topicSysFlag:1}"
     assert TopicConfig.decode(text) == TopicConfig("T", 4, 8, 6, order=True, topic_sys_flag=1)
     assert bodies.KVTable.decode(b'{"table":{"a":1,"b":true,"c":"x","d":null}}').table == {
@@ -256,7 +256,7 @@ def test_scalars_may_be_text_as_fastjson_reads_them() -> None:
 
 
 @pytest.mark.spec("REM-33")
-def test_back_references_in_a_route_are_followed() -> None:
+def test_route_back_references_are_resolved() -> None:
     text = (
         b'{"brokerDatas":[{"brokerAddrs":{0:"127.0.0.1:1"},"brokerName":"b","cluster":"c"},{"$ref":"$.brokerDatas[0]"}]'
         b',"queueDatas":[]}'
@@ -265,13 +265,13 @@ def test_back_references_in_a_route_are_followed() -> None:
     assert route.broker_datas == [BrokerData("c", "b", {0: "127.0.0.1:1"})] * 2
 
 
-def test_queue_data_reads_the_spelling_of_old_releases() -> None:
+def test_queue_data_accepts_member_name_of_old_releases() -> None:
     assert QueueData.decode(b'{"brokerName":"b","topicSynFlag":3}') == QueueData("b", topic_sys_flag=3)
     assert QueueData("b", topic_sys_flag=3).to_json()["topicSysFlag"] == 3
 
 
 @pytest.mark.spec("REM-33")
-def test_client_id_is_spelled_with_a_capital_d_in_heartbeats_only() -> None:
+def test_client_id_has_capital_d_in_heartbeats_only() -> None:
     assert b'"clientID":"me"' in HeartbeatData("me").encode()
     assert HeartbeatData.decode(b'{"clientId":"me"}').client_id == "me"
     assert b'"clientId":"me"' in bodies.LockBatchRequest("g", "me").encode()
@@ -279,7 +279,7 @@ def test_client_id_is_spelled_with_a_capital_d_in_heartbeats_only() -> None:
 
 
 @pytest.mark.spec("REM-33")
-def test_heartbeat_has_the_members_of_the_spec() -> None:
+def test_heartbeat_body_matches_documented_members() -> None:
     beat = HeartbeatData(
         "192.168.1.3@15140#83728392",
         [bodies.ProducerData("g")],
@@ -312,12 +312,12 @@ def test_heartbeat_has_the_members_of_the_spec() -> None:
     assert HeartbeatData.decode(beat.encode()) == beat
 
 
-def test_group_defaults_are_those_of_the_original(whole_frames: list[Any]) -> None:
+def test_group_config_defaults_match_apache(whole_frames: list[Any]) -> None:
     tables = [cls.decode(raw) for _, cls, raw in golden_bodies(whole_frames) if cls is bodies.SubscriptionGroupTable]
     assert tables[0].subscription_group_table["TOOLS_CONSUMER"] == SubscriptionGroupConfig("TOOLS_CONSUMER")  # type: ignore[attr-defined]
 
 
-def test_message_queue_is_a_key_that_can_be_sorted() -> None:
+def test_message_queue_is_hashable_and_sortable() -> None:
     queues = [
         MessageQueue("b", "x", 1),
         MessageQueue("a", "y", 10),
@@ -328,14 +328,14 @@ def test_message_queue_is_a_key_that_can_be_sorted() -> None:
     assert len({*queues, MessageQueue("b", "x", 1)}) == 4
 
 
-def test_data_version_counts() -> None:
+def test_data_version_next_increments_counter() -> None:
     version = DataVersion(5, 1).next(9)
     assert version == DataVersion(9, 2) == DataVersion.decode(b'{"counter":2,"timestamp":9,"stateVersion":0}')
     assert version != DataVersion(9, 3)
     assert version != DataVersion(8, 2)
 
 
-def test_repr_of_an_account_hides_its_secret() -> None:
+def test_account_repr_hides_secret_key() -> None:
     assert "hunter22" not in repr(bodies.AclConfig([], [bodies.PlainAccessConfig("ak", "hunter22")]))
 
 
@@ -348,7 +348,7 @@ REGISTRATION = RegisterBrokerBody(
 
 
 @pytest.mark.spec("NS-13")
-def test_compressed_registration_has_the_layout_of_the_spec() -> None:
+def test_compressed_registration_matches_documented_layout() -> None:
     chunks = [b'{"counter":1,"timestamp":5}', 2, b"T 4 8 6 SINGLE_TAG", b"%RETRY%g 1 1 7 MULTI_TAG", b'["127.0.0.1:1"]']
     raw = b"".join(struct.pack(">i", c) if isinstance(c, int) else struct.pack(">i", len(c)) + c for c in chunks)
     assert zlib.decompress(REGISTRATION.encode_compressed()) == raw
@@ -357,7 +357,7 @@ def test_compressed_registration_has_the_layout_of_the_spec() -> None:
 
 
 @pytest.mark.spec("NS-13")
-def test_plain_and_compressed_registration_tell_the_same(whole_frames: list[Any]) -> None:
+def test_plain_and_compressed_registrations_decode_equally(whole_frames: list[Any]) -> None:
     seen = 0
     for where, cls, raw in golden_bodies(whole_frames):
         if cls is RegisterBrokerBody:
@@ -368,7 +368,7 @@ def test_plain_and_compressed_registration_tell_the_same(whole_frames: list[Any]
 
 
 @pytest.mark.spec("NS-13")
-def test_every_cut_of_a_compressed_registration_is_an_error() -> None:
+def test_truncated_compressed_registration_is_rejected() -> None:
     packed = REGISTRATION.encode_compressed()
     raw = zlib.decompress(packed)
     for size in range(len(packed)):
@@ -394,14 +394,14 @@ def test_every_cut_of_a_compressed_registration_is_an_error() -> None:
 
 
 @pytest.mark.spec("NS-13")
-def test_decompression_is_bounded() -> None:
+def test_registration_decompression_is_bounded() -> None:
     bomb = zlib.compress(bytes(50_000_000), 9)
     assert len(bomb) < 60_000
     with pytest.raises(BodyError, match="more than 1000000 bytes"):
         RegisterBrokerBody.decode_compressed(bomb, bytes_max=1_000_000)
 
 
-def test_topic_name_with_a_space_cannot_be_registered_compressed() -> None:
+def test_compressed_registration_rejects_topic_name_with_space() -> None:
     bad = RegisterBrokerBody(TopicConfigTable({"a b": TopicConfig("a b")}))
     with pytest.raises(LocalProtocolError):
         bad.encode_compressed()
@@ -423,5 +423,5 @@ any_body = st.one_of(
 
 @pytest.mark.spec("REM-33")
 @given(any_body)
-def test_any_body_survives_a_round_trip(sent: Body) -> None:
+def test_any_body_round_trips(sent: Body) -> None:
     assert b"$ref" in sent.encode() or type(sent).decode(sent.encode()) == sent

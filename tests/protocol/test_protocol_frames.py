@@ -1,4 +1,4 @@
-"""Frames and commands: spec 00 section 3, and the golden frames of the original in both directions."""
+"""Frames and commands: the format of docs/spec/00 section 3, and recorded frames of 4.9.7 decoded and re-encoded."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def binary_header(*, remark: bytes = b"\0\0\0\0", ext: bytes = b"\0\0\0\0") -> b
 
 
 @pytest.mark.spec("REM-01")
-def test_binary_route_request_equals_the_bytes_of_the_spec() -> None:
+def test_binary_route_request_matches_documented_bytes() -> None:
     assert encode_frame(route_request(Serialization.ROCKETMQ)) == ROUTE_BINARY
     assert decode(ROUTE_BINARY) == [route_request(Serialization.ROCKETMQ)]
 
 
 @pytest.mark.spec("REM-01")
-def test_json_route_request_has_the_lengths_of_the_spec() -> None:
+def test_json_route_request_matches_documented_lengths() -> None:
     frame = bytes.fromhex("0000008700000083") + ROUTE_JSON
     assert decode(frame) == [route_request(Serialization.JSON)]
     ours = encode_frame(route_request(Serialization.JSON))
@@ -76,7 +76,7 @@ def test_json_route_request_has_the_lengths_of_the_spec() -> None:
 
 
 @pytest.mark.spec("REM-01")
-def test_first_byte_of_a_frame_is_zero_and_an_absent_body_is_none() -> None:
+def test_frame_starts_with_zero_byte_and_absent_body_is_none() -> None:
     for serialization in Serialization:
         frame = encode_frame(route_request(serialization))
         assert frame[0] == 0
@@ -84,7 +84,7 @@ def test_first_byte_of_a_frame_is_zero_and_an_absent_body_is_none() -> None:
 
 
 @pytest.mark.spec("REM-01")
-def test_head_and_body_written_apart_are_the_frame() -> None:
+def test_head_and_body_encoded_separately_equal_frame() -> None:
     for serialization in Serialization:
         command = route_request(serialization)
         command.body = b"some body"
@@ -92,7 +92,7 @@ def test_head_and_body_written_apart_are_the_frame() -> None:
 
 
 @pytest.mark.spec("REM-01", "REM-04", "REM-31", "REM-32")
-def test_every_golden_frame_decodes_to_what_the_proxy_saw(whole_frames: list[Any]) -> None:
+def test_golden_frames_decode_to_recorded_fields(whole_frames: list[Any]) -> None:
     for frame in whole_frames:
         (command,) = decode(frame.raw)
         facts = frame.facts
@@ -109,7 +109,7 @@ def test_every_golden_frame_decodes_to_what_the_proxy_saw(whole_frames: list[Any
 
 
 @pytest.mark.spec("REM-01", "REM-04")
-def test_every_golden_frame_encodes_again_to_the_same(whole_frames: list[Any]) -> None:
+def test_golden_frames_reencode_equally(whole_frames: list[Any]) -> None:
     binary = 0
     for frame in whole_frames:
         (command,) = decode(frame.raw)
@@ -129,7 +129,7 @@ def test_every_golden_frame_encodes_again_to_the_same(whole_frames: list[Any]) -
 
 
 @pytest.mark.spec("REM-03")
-def test_every_golden_frame_survives_single_bytes_and_trailing_bytes(whole_frames: list[Any]) -> None:
+def test_golden_frames_decode_byte_by_byte_and_with_trailing_bytes(whole_frames: list[Any]) -> None:
     for frame in whole_frames:
         (whole,) = decode(frame.raw)
         if len(frame.raw) < 1200:
@@ -144,7 +144,7 @@ def test_every_golden_frame_survives_single_bytes_and_trailing_bytes(whole_frame
 
 
 @pytest.mark.spec("REM-03")
-def test_cut_golden_frames_wait_for_their_rest(golden_frames: list[Any]) -> None:
+def test_truncated_golden_frames_wait_for_more_data(golden_frames: list[Any]) -> None:
     cut = [frame for frame in golden_frames if frame.cut]
     assert cut
     for frame in cut:
@@ -158,7 +158,7 @@ def test_cut_golden_frames_wait_for_their_rest(golden_frames: list[Any]) -> None
 
 
 @pytest.mark.spec("REM-03")
-def test_pipelined_frames_of_a_whole_recording_come_out_in_order(whole_frames: list[Any]) -> None:
+def test_pipelined_frames_decode_in_order(whole_frames: list[Any]) -> None:
     frames = whole_frames[:300]
     stream = b"".join(frame.raw for frame in frames)
     expected = [frame.facts["opaque"] for frame in frames]
@@ -184,7 +184,7 @@ commands = st.builds(
 
 @pytest.mark.spec("REM-01", "REM-03", "REM-04")
 @given(st.lists(commands, max_size=5), st.lists(st.integers(1, 400), max_size=20))
-def test_any_commands_in_any_chunks_come_back_equal(sent: list[Command], cuts: list[int]) -> None:
+def test_commands_round_trip_in_any_chunking(sent: list[Command], cuts: list[int]) -> None:
     stream = b"".join(encode_frame(command) for command in sent)
     decoder, got, at = FrameDecoder(), [], 0
     for size in (*cuts, len(stream)):
@@ -196,7 +196,7 @@ def test_any_commands_in_any_chunks_come_back_equal(sent: list[Command], cuts: l
 
 @pytest.mark.spec("REM-04", "REM-05")
 @pytest.mark.parametrize("serialization", Serialization)
-def test_reply_has_opaque_bit_and_serialization_of_its_request(serialization: Serialization) -> None:
+def test_reply_keeps_opaque_and_serialization_and_sets_response_bit(serialization: Serialization) -> None:
     request = route_request(serialization)
     request.opaque = -77
     reply = request.reply(17, "no route", {"a": "b"}, b"{}")
@@ -210,20 +210,20 @@ def test_reply_has_opaque_bit_and_serialization_of_its_request(serialization: Se
 
 @pytest.mark.spec("REM-05")
 @pytest.mark.parametrize("serialization", Serialization)
-def test_absent_remark_stays_absent(serialization: Serialization) -> None:
+def test_absent_remark_is_not_encoded(serialization: Serialization) -> None:
     raw = encode_frame(route_request(serialization).reply())
     assert b"remark" not in raw
     assert decode(raw)[0].remark is None
 
 
 @pytest.mark.spec("REM-06")
-def test_flag_bits_tell_request_response_and_oneway() -> None:
+def test_flag_bits_distinguish_request_response_and_oneway() -> None:
     kinds = {flag: (Command(34, flag=flag).is_response, Command(34, flag=flag).is_oneway) for flag in range(4)}
     assert kinds == {0: (False, False), 1: (True, False), 2: (False, True), 3: (True, True)}
 
 
 @pytest.mark.spec("REM-06")
-def test_golden_frames_carry_the_flag_of_their_kind(whole_frames: list[Any]) -> None:
+def test_golden_frames_carry_expected_flags(whole_frames: list[Any]) -> None:
     kinds = {"request": (False, False), "response": (True, False), "oneway": (False, True)}
     seen = set()
     for frame in whole_frames:
@@ -236,7 +236,7 @@ def test_golden_frames_carry_the_flag_of_their_kind(whole_frames: list[Any]) -> 
 @pytest.mark.spec("REM-07")
 @pytest.mark.parametrize("opaque", [0, 1, 2**31 - 1, -(2**31), -1])
 @pytest.mark.parametrize("serialization", Serialization)
-def test_opaque_is_a_signed_32_bit_number_that_is_echoed(opaque: int, serialization: Serialization) -> None:
+def test_opaque_is_signed_32_bit_and_echoed(opaque: int, serialization: Serialization) -> None:
     request = route_request(serialization)
     request.opaque = opaque
     (seen,) = decode(encode_frame(request))
@@ -245,20 +245,20 @@ def test_opaque_is_a_signed_32_bit_number_that_is_echoed(opaque: int, serializat
 
 
 @pytest.mark.spec("REM-31")
-def test_our_commands_carry_the_version_of_4_9_7() -> None:
+def test_own_commands_carry_version_of_4_9_7() -> None:
     request = Command(RequestCode.HEART_BEAT)
     assert request.version == request.reply().version == VERSION == 407
     assert VERSION >= VERSION_STANDARD_JSON
 
 
 @pytest.mark.spec("REM-32")
-def test_our_commands_say_python_in_both_serializations() -> None:
+def test_own_commands_carry_language_python() -> None:
     assert b'"language":"PYTHON"' in encode_frame(Command(34))
     assert encode_frame(Command(34, serialization=Serialization.ROCKETMQ))[10] == Language.PYTHON == 3
 
 
 @pytest.mark.spec("REM-32")
-def test_languages_have_the_numbers_of_the_original() -> None:
+def test_language_numbers_match_apache() -> None:
     names = ["JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST"]
     assert [Language[name] for name in names] == list(range(13))
     for number, name in enumerate(names):
@@ -277,21 +277,21 @@ def test_unknown_languages_are_tolerated() -> None:
 
 
 @pytest.mark.spec("REM-04", "REM-08")
-def test_go_style_json_header_decodes() -> None:
+def test_json_header_of_go_client_decodes() -> None:
     header = b'{"code":105,"language":"GO","version":317,"opaque":5,"flag":0,"remark":"","extFields":{}}'
     (command,) = decode(json_frame(header))
     assert (command.language, command.version, command.remark, command.ext) == (Language.GO, 317, "", {})
 
 
 @pytest.mark.spec("REM-09")
-def test_json_field_values_that_are_numbers_or_booleans_become_text() -> None:
+def test_numeric_and_boolean_ext_fields_become_text() -> None:
     header = b'{"code":11,"extFields":{"a":5,"b":true,"c":false,"d":1.5,"e":null,"f":"x","g":-9223372036854775808}}'
     (command,) = decode(json_frame(header))
     assert command.ext == {"a": "5", "b": "true", "c": "false", "d": "1.5", "f": "x", "g": "-9223372036854775808"}
 
 
 @pytest.mark.spec("REM-04")
-def test_repeated_binary_key_keeps_the_last_value_and_empty_stays_empty() -> None:
+def test_repeated_binary_key_keeps_last_value() -> None:
     entry = lambda k, v: struct.pack(">h", len(k)) + k + struct.pack(">i", len(v)) + v  # noqa: E731
     ext = entry(b"a", b"1") + entry(b"b", b"") + entry(b"a", b"2")
     (command,) = decode(binary_frame(binary_header(ext=struct.pack(">i", len(ext)) + ext)))
@@ -331,7 +331,7 @@ BAD_FRAMES = {
 
 @pytest.mark.spec("REM-02")
 @pytest.mark.parametrize("raw", BAD_FRAMES.values(), ids=BAD_FRAMES.keys())
-def test_impossible_frame_is_a_remote_error_after_the_good_one_before_it(raw: bytes) -> None:
+def test_invalid_frame_raises_after_preceding_valid_frame(raw: bytes) -> None:
     assert FRAME_BYTES_MAX == 16_777_216
     with pytest.raises((FrameError, HeaderError)) as caught:
         decode(ROUTE_BINARY + raw)
@@ -341,7 +341,7 @@ def test_impossible_frame_is_a_remote_error_after_the_good_one_before_it(raw: by
 
 @pytest.mark.spec("REM-02")
 @pytest.mark.parametrize("raw", BAD_FRAMES.values(), ids=BAD_FRAMES.keys())
-def test_impossible_frame_fed_byte_by_byte_is_found_at_its_end_at_the_latest(raw: bytes) -> None:
+def test_invalid_frame_fed_byte_by_byte_is_rejected_by_its_end(raw: bytes) -> None:
     step = 1 if len(raw) < 10_000 else 10_000
     chunks = [raw[at : at + step] for at in range(0, len(raw), step)]
     decoder = FrameDecoder()
@@ -351,7 +351,7 @@ def test_impossible_frame_fed_byte_by_byte_is_found_at_its_end_at_the_latest(raw
 
 
 @pytest.mark.spec("REM-02")
-def test_frame_of_exactly_the_limit_is_taken() -> None:
+def test_frame_of_exactly_the_limit_is_accepted() -> None:
     assert decode(struct.pack(">iI", FRAME_BYTES_MAX - 4, 2) + b"{}") == []
     limits = FrameLimits(frame_bytes_max=64, header_bytes_max=20, ext_fields_max=1)
     frame = json_frame(b"{}", bytes(54))
@@ -364,14 +364,14 @@ def test_frame_of_exactly_the_limit_is_taken() -> None:
 
 @pytest.mark.spec("REM-02")
 @pytest.mark.parametrize("serialization", Serialization)
-def test_answer_to_the_largest_batch_of_the_smallest_messages_is_taken(serialization: Serialization) -> None:
+def test_response_to_largest_batch_fits_header_limit(serialization: Serialization) -> None:
     smallest = len(encode_batch([BatchItem(b"x", b"UNIQ_KEY\x01" + bytes(32))]))
     ids = ",".join([offset_message_id(("2001:db8::1", 10911), 2**40)] * (4 * 1024 * 1024 // smallest))
     answer = Command(0, ext={"msgId": ids, "queueOffset": "0"}, flag=1, serialization=serialization)
     assert decode(encode_frame(answer)) == [answer]
 
 
-def test_commands_that_fit_no_frame_are_a_local_error() -> None:
+def test_unencodable_commands_raise_local_error() -> None:
     with pytest.raises(LocalProtocolError):
         encode_frame(Command(70_000, serialization=Serialization.ROCKETMQ))
     with pytest.raises(LocalProtocolError):
@@ -382,7 +382,7 @@ def test_commands_that_fit_no_frame_are_a_local_error() -> None:
         encode_head(Command(1), 2**31)
 
 
-def test_repr_of_a_command_shows_no_values() -> None:
+def test_command_repr_hides_field_values_and_body() -> None:
     text = repr(Command(50, ext={"secretKey": "hunter22"}, body=b"hunter22"))
     assert "hunter22" not in text
     assert "secretKey" in text

@@ -1,4 +1,4 @@
-"""Headers read through a template give what decoding them in full gives: commands, errors, and the commands before an error."""
+"""Differential test: decoding through header templates yields the same commands and errors as decoding every header in full."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEND = int(RequestCode.SEND_MESSAGE_V2)
 
 
 def send_ext(**more: str) -> dict[str, str]:
-    """The fields of a Java producer, in its order."""
+    """The header fields of a Java producer, in its order."""
     ext = {
         "a": "producers", "b": "Topic", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1795246686100", "h": "0",
         "i": "UNIQ_KEY\x01ABC\x02WAIT\x01true", "j": "0", "k": "false", "m": "false", "n": "broker-a",
@@ -50,7 +50,7 @@ def frame(
 
 
 def java_frame(opaque: int = 7, *, after: str = "", **more: str) -> bytes:
-    """A frame whose header is JSON as fastjson writes it, control characters escaped; after: more members."""
+    """A frame with a JSON header as fastjson writes it, control characters escaped; after: additional members."""
     fields = {"code": SEND, "extFields": send_ext(**more), "flag": 0, "language": "JAVA", "opaque": opaque}
     text = json.dumps(fields | {"serializeTypeCurrentRPC": "JSON", "version": 407}, separators=(",", ":"))
     return json_frame(text[:-1].encode() + after.encode() + b"}")
@@ -61,7 +61,7 @@ def json_frame(header: bytes) -> bytes:
 
 
 def outcome(decoder: FrameDecoder, pieces: list[bytes]) -> tuple[list[Command], str, int]:
-    """Commands, the error's class and text, and what is pending."""
+    """Decoded commands, class and text of the error, and the number of pending bytes."""
     commands: list[Command] = []
     try:
         for piece in pieces:
@@ -72,17 +72,17 @@ def outcome(decoder: FrameDecoder, pieces: list[bytes]) -> tuple[list[Command], 
 
 
 def check_same(pieces: list[bytes]) -> list[Command]:
-    """Both decoders do the same with the same pieces; the commands of the one with templates."""
+    """Decode with and without templates, assert equal outcomes, and return the commands of the decoder with templates."""
     plain, templated = outcome(FrameDecoder(), pieces), outcome(FrameDecoder(templates=HeaderTemplates()), pieces)
     assert templated == plain
     for command, twin in zip(templated[0], plain[0], strict=True):
-        assert list(command.ext.items()) == list(twin.ext.items())  # the order too
+        assert list(command.ext.items()) == list(twin.ext.items())  # in the same order
         assert encode_frame(command) == encode_frame(twin)
     return templated[0]
 
 
 @pytest.mark.spec("REM-01", "FUZ-04")
-def test_second_header_of_a_kind_is_read_through_a_template() -> None:
+def test_second_similar_header_is_decoded_by_template() -> None:
     commands = check_same(
         [frame(1), frame(2, e="3", g="1795246686999", i="UNIQ_KEY\x01XYZ\x02WAIT\x01true") + frame(3)]
     )
@@ -103,24 +103,24 @@ def test_second_header_of_a_kind_is_read_through_a_template() -> None:
         frame(2, b="Other"),  # a shared value of the same length
         frame(2, j="1"),
         frame(2, flag=2),
-        frame(2, e="10", i="UNIQ_KEY\x01AB\x02WAIT\x01true"),  # the same length with other places
-        frame(2, i="UNIQ_KEY\x01\u00e9C\x02WAIT\x01true"[:-1]),  # no ASCII, the same length in bytes
+        frame(2, e="10", i="UNIQ_KEY\x01AB\x02WAIT\x01true"),  # the same length with values at other positions
+        frame(2, i="UNIQ_KEY\x01\u00e9C\x02WAIT\x01true"[:-1]),  # not ASCII, the same length in bytes
         frame(2, body=None),
         frame(2, code=RequestCode.SEND_BATCH_MESSAGE),
-        frame(2).replace(b"UNIQ", b"UN\xff\xfe"),  # no UTF-8
-        frame(2).replace(b"\x00\x01e\x00\x00\x00\x010", b"\x00\x01e\x00\x00\x00\x020"),  # a length that lies
+        frame(2).replace(b"UNIQ", b"UN\xff\xfe"),  # not UTF-8
+        frame(2).replace(b"\x00\x01e\x00\x00\x00\x010", b"\x00\x01e\x00\x00\x00\x020"),  # a wrong length
         frame(2).replace(b"\x00\x01f", b"\x00\x01e"),  # a repeated field
         frame(2)[:17] + b"\0\0\0\1" + frame(2)[21:],  # flag
         frame(2)[:21] + b"\0\0\0\1" + frame(2)[25:],  # remark
         struct.pack(">iI", 17_000_000, (1 << 24) | 100) + frame(2)[8:],
     ],
 )
-def test_headers_of_the_same_length_are_not_confused(other: bytes) -> None:
+def test_binary_headers_of_equal_length_are_not_confused(other: bytes) -> None:
     check_same([frame(1) + frame(2) + other + other + frame(3)])
 
 
 def changed(old: str, new: str, opaque: int = 8) -> bytes:
-    """A Java frame with one text of its header replaced, lengths corrected."""
+    """A Java frame with one text of its header replaced and the lengths corrected."""
     raw = java_frame(opaque)
     (header_bytes,) = struct.unpack_from(">i", raw, 4)
     header = raw[8 : 8 + header_bytes].decode()
@@ -129,7 +129,7 @@ def changed(old: str, new: str, opaque: int = 8) -> bytes:
 
 
 @pytest.mark.spec("REM-04", "FUZ-04")
-def test_json_header_is_read_through_a_template_too() -> None:
+def test_json_header_is_decoded_by_template() -> None:
     others = java_frame(8, e="3") + java_frame(9, i="UNIQ_KEY\x01XYZ\x02WAIT\x01true") + java_frame(9, b="Other")
     commands = check_same([java_frame(7) + others])
     assert [type(command) for command in commands] == [Command, TemplateCommand, TemplateCommand, Command]
@@ -146,11 +146,11 @@ def test_json_header_is_read_through_a_template_too() -> None:
         changed('"e":"0"', '"e":"\\""'[:-2] + '"'),  # a quote that does not end the string
         changed('"e":"0","f":"0"', '"e":"","f":"0" '),
         changed('"i":"UNIQ', '"i":"","x'),  # the value ends early, another field follows
-        changed("UNIQ", "UN\x01Q"),  # a control character that is not escaped
+        changed("UNIQ", "UN\x01Q"),  # an unescaped control character
         changed("UNIQ_KEY", 'UNIQ"KEY'),
         changed("UNIQ_KEY", "UNIQ\\u0O1"),
         changed("\\u0002WAIT", "\\ud800WAIT"),  # half a surrogate pair
-        changed("\\u0002WAIT", "\u00e9\u00e9\u00e9WAIT"),  # no ASCII, the same length in bytes
+        changed("\\u0002WAIT", "\u00e9\u00e9\u00e9WAIT"),  # not ASCII, the same length in bytes
         changed('"opaque":8', '"opaque":-'),
         changed('"opaque":88', '"opaque":08', 88),
         changed('"opaque":8888888888', '"opaque":8888888889', 8888888888),
@@ -162,7 +162,7 @@ def test_json_header_is_read_through_a_template_too() -> None:
         java_frame(8, c="e", d="g"),
     ],
 )
-def test_json_headers_of_the_same_length_are_not_confused(other: bytes) -> None:
+def test_json_headers_of_equal_length_are_not_confused(other: bytes) -> None:
     for number in (8, 88, 888):
         check_same([java_frame(number) + java_frame(number + 1) + other])
         check_same([other + java_frame(number) + java_frame(number + 1)])
@@ -171,7 +171,7 @@ def test_json_headers_of_the_same_length_are_not_confused(other: bytes) -> None:
 
 
 def go_frame(opaque: int, **more: str) -> bytes:
-    """A frame whose header is JSON in the order of the Go client: opaque before the fields, an empty remark."""
+    """A frame with a JSON header in the order of the Go client: opaque before the fields, an empty remark."""
     fields = {"code": SEND, "language": "GO", "version": 317, "opaque": opaque, "flag": 0, "remark": ""}
     text = json.dumps(fields | {"extFields": send_ext(**more)}, separators=(",", ":"))
     return json_frame(text.encode())
@@ -182,7 +182,7 @@ LENGTHS = [0, 1, 2, 9, 10, 30, 255, 256, 4000]
 
 @pytest.mark.spec("REM-01", "REM-04", "FUZ-04")
 @pytest.mark.parametrize("form", ["binary", "java", "go"])
-def test_one_template_serves_properties_of_any_length(form: str) -> None:
+def test_template_matches_properties_of_any_length(form: str) -> None:
     make = {"binary": frame, "java": java_frame, "go": go_frame}[form]
     texts = [f"TAGS\x01{'t' * length}" for length in LENGTHS] + ["", "x", "\u4e2d\u6587\x01\u00e9", 'a"b\\c']
     frames = [make(10**digits - 1, i=text, e=str(digits)) for digits in range(1, 10) for text in texts]
@@ -194,7 +194,7 @@ def test_one_template_serves_properties_of_any_length(form: str) -> None:
 @pytest.mark.spec("REM-01", "FUZ-04")
 @pytest.mark.parametrize("order", ["bicdefghakjm", "mkjihgfedcba", "eagfbcdhjkmi", "iabcdefghjkm", "abcdefghjkm"])
 @pytest.mark.parametrize("serialization", Serialization)
-def test_fields_may_come_in_any_order_or_not_at_all(order: str, serialization: Serialization) -> None:
+def test_template_accepts_any_field_order_and_absent_fields(order: str, serialization: Serialization) -> None:
     stream = b""
     for number in range(6):
         ext = send_ext(e=str(number), g=str(1795246686100 + number), i="TAGS\x01" + "t" * number)
@@ -222,7 +222,7 @@ def test_fields_may_come_in_any_order_or_not_at_all(order: str, serialization: S
         "\ud800".encode("utf-8", "surrogatepass").decode("latin-1"),
     ],
 )
-def test_properties_that_look_like_json_are_text(form: str, text: str) -> None:
+def test_properties_resembling_json_are_decoded_as_text(form: str, text: str) -> None:
     make = {"java": java_frame, "go": go_frame}[form]
     stream = b"".join(make(number, i=text * count) for number, count in ((1, 1), (22, 2), (333, 1), (4, 3)))
     commands = check_same([stream])
@@ -252,7 +252,7 @@ requests = st.builds(
 
 @pytest.mark.spec("FUZ-01", "FUZ-04", "REM-03")
 @given(st.lists(requests, min_size=1, max_size=8), st.lists(st.integers(0, 4000), max_size=6), st.booleans())
-def test_any_frames_in_any_pieces_decode_alike(
+def test_templates_do_not_change_decoding_of_any_frames(
     frames: list[tuple[bytes, list[tuple[int, int]]]], cuts: list[int], twice: bool
 ) -> None:
     stream = b""
@@ -266,14 +266,14 @@ def test_any_frames_in_any_pieces_decode_alike(
 
 
 @pytest.mark.spec("REM-03")
-def test_a_stream_byte_by_byte() -> None:
+def test_templates_do_not_change_decoding_byte_by_byte() -> None:
     stream = b"".join(frame(n, e=str(n % 3)) for n in range(5))
     commands = check_same([stream[at : at + 1] for at in range(len(stream))])
     assert [command.opaque for command in commands] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.spec("FUZ-04")
-def test_templates_of_a_peer_with_ever_new_headers_are_bounded() -> None:
+def test_templates_are_bounded_for_ever_changing_headers() -> None:
     templates = HeaderTemplates()
     decoder = FrameDecoder(templates=templates)
     for number in range(1000):

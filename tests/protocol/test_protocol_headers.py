@@ -1,6 +1,6 @@
-"""Request and response headers: spec 00 section 5, REM-08, REM-09, and the golden frames' fields."""
+"""Request and response headers (docs/spec/00 section 5, REM-08, REM-09), and the headers of recorded frames."""
 
-# No postponed annotations: a header's are read while its class is made.
+# No `from __future__ import annotations`: `header` evaluates the annotations when it creates a class.
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from saturnmq.protocol.headers.fields import camel_case
 from saturnmq.protocol.headers.messaging import REQUEST_HEADERS, RESPONSE_HEADERS, UNUSED_CODES, decode_header
 
 ALL_HEADERS = sorted({*REQUEST_HEADERS.values(), *RESPONSE_HEADERS.values()}, key=lambda cls: cls.__name__)
-# What a client adds to fields of any code: account, signature and the kind of a lite consumer's request.
+# Fields that clients add to requests of any code: account, signature, and the request type of a lite pull consumer.
 EXTRA_FIELDS = {"AccessKey", "Signature", "ReqT"}
 
 SEND_EXT = {
@@ -32,13 +32,13 @@ LETTERS = dict(zip("abcdefghijklmn", [
 
 
 def sample(cls: type[headers.Header]) -> dict[str, str]:
-    """extFields with every field of cls."""
+    """extFields with a value for every field of cls."""
     texts = {"str": "some text", "i32": "-2147483648", "i64": "9223372036854775807", "bool": "true"}
     return {spec.wire: texts[spec.kind] for spec in cls.FIELDS}
 
 
 @pytest.mark.spec("REM-08")
-def test_every_request_code_has_a_header_or_a_reason() -> None:
+def test_every_request_code_has_header_or_documented_reason() -> None:
     assert set(REQUEST_HEADERS) | set(UNUSED_CODES) == set(RequestCode)
     assert not set(REQUEST_HEADERS) & set(UNUSED_CODES)
     assert all(UNUSED_CODES.values())
@@ -46,7 +46,7 @@ def test_every_request_code_has_a_header_or_a_reason() -> None:
 
 @pytest.mark.spec("REM-09")
 @pytest.mark.parametrize("cls", ALL_HEADERS, ids=lambda cls: cls.__name__)
-def test_full_header_survives_a_round_trip(cls: type[headers.Header]) -> None:
+def test_full_header_round_trips(cls: type[headers.Header]) -> None:
     ext = sample(cls)
     decoded = decode_header(cls, ext)
     assert decoded.to_ext() == ext
@@ -56,7 +56,7 @@ def test_full_header_survives_a_round_trip(cls: type[headers.Header]) -> None:
 
 @pytest.mark.spec("REM-08")
 @pytest.mark.parametrize("cls", ALL_HEADERS, ids=lambda cls: cls.__name__)
-def test_missing_required_field_is_named_and_optional_ones_have_defaults(cls: type[headers.Header]) -> None:
+def test_missing_required_field_is_named_and_optional_have_defaults(cls: type[headers.Header]) -> None:
     required = {spec.wire: sample(cls)[spec.wire] for spec in cls.FIELDS if spec.required}
     decoded = decode_header(cls, required)
     for spec in cls.FIELDS:
@@ -79,7 +79,7 @@ def test_unknown_fields_are_ignored(cls: type[headers.Header]) -> None:
 
 @pytest.mark.spec("REM-09")
 @pytest.mark.parametrize("cls", ALL_HEADERS, ids=lambda cls: cls.__name__)
-def test_number_that_is_none_names_field_value_and_range(cls: type[headers.Header]) -> None:
+def test_invalid_number_error_names_field_value_and_range(cls: type[headers.Header]) -> None:
     bad = ["x", "1.5", "1_0", " 1", "0x10", "²", "--1", "+", "9" * 30, "9" * 10_000]
     limits = {"i32": (-(2**31), 2**31 - 1), "i64": (-(2**63), 2**63 - 1)}
     for spec in cls.FIELDS:
@@ -99,7 +99,7 @@ def test_number_that_is_none_names_field_value_and_range(cls: type[headers.Heade
 
 
 @pytest.mark.spec("REM-09")
-def test_json_numbers_and_booleans_are_taken_for_fields() -> None:
+def test_json_numbers_and_booleans_are_accepted_as_fields() -> None:
     ext: dict[str, Any] = {**SEND_EXT, "queueId": 3, "bornTimestamp": 1795224952230, "batch": True, "topic": 77}
     header = decode_header(headers.SendMessage, ext)
     assert (header.queue_id, header.born_timestamp, header.batch, header.topic) == (3, 1795224952230, True, "77")
@@ -112,20 +112,20 @@ def test_json_numbers_and_booleans_are_taken_for_fields() -> None:
 @pytest.mark.parametrize(
     ("text", "value"), [("true", True), ("TRUE", True), ("True", True), ("false", False), ("1", False), ("", False)]
 )
-def test_booleans_read_as_the_original_reads_them(text: str, value: bool) -> None:
+def test_booleans_parse_like_apache(text: str, value: bool) -> None:
     assert decode_header(headers.SendMessage, {**SEND_EXT, "batch": text}).batch is value
     assert decode_header(headers.GetBrokerConsumeStats, {"isOrder": "true"}).to_ext() == {"isOrder": "true"}
 
 
 @pytest.mark.spec("REM-08")
-def test_empty_number_counts_as_absent_because_binary_headers_write_null_so() -> None:
+def test_empty_number_counts_as_absent() -> None:
     assert decode_header(headers.SendMessage, {**SEND_EXT, "maxReconsumeTimes": ""}).max_reconsume_times is None
     with pytest.raises(MissingField, match="the custom field <queueId> is null"):
         decode_header(headers.SendMessage, {**SEND_EXT, "queueId": ""})
 
 
 @pytest.mark.spec("REM-09")
-def test_one_letter_form_is_the_same_send_header() -> None:
+def test_one_letter_fields_decode_to_same_send_header() -> None:
     long_form = decode_header(headers.SendMessage, SEND_EXT)
     letters = {letter: SEND_EXT[name] for letter, name in LETTERS.items()}
     assert headers.SendMessage.from_v2(letters) == long_form
@@ -140,7 +140,7 @@ def test_one_letter_form_is_the_same_send_header() -> None:
 
 
 @pytest.mark.spec("REM-09")
-def test_fields_of_golden_requests_survive_decoding_and_encoding(whole_frames: list[Any]) -> None:
+def test_golden_request_headers_round_trip(whole_frames: list[Any]) -> None:
     seen = set()
     for frame in whole_frames:
         if frame.is_response or frame.request_code not in list(RequestCode):
@@ -156,7 +156,7 @@ def test_fields_of_golden_requests_survive_decoding_and_encoding(whole_frames: l
 
 
 @pytest.mark.spec("REM-09")
-def test_fields_of_golden_answers_survive_decoding_and_encoding(whole_frames: list[Any]) -> None:
+def test_golden_response_headers_round_trip(whole_frames: list[Any]) -> None:
     seen = set()
     for frame in whole_frames:
         code = frame.request_code
@@ -171,7 +171,7 @@ def test_fields_of_golden_answers_survive_decoding_and_encoding(whole_frames: li
 
 
 def defaults(cls: type[headers.Header], present: dict[str, str]) -> dict[str, str]:
-    """What cls writes for optional fields that a sender left out: numbers and booleans that Java has as primitives."""
+    """The optional fields that cls writes even if the sender omitted them: Java primitives, with their default values."""
     texts = {True: "true", False: "false"}
     return {
         spec.wire: texts[spec.default] if spec.kind == "bool" else str(spec.default)
@@ -180,13 +180,13 @@ def defaults(cls: type[headers.Header], present: dict[str, str]) -> dict[str, st
     }
 
 
-def test_wire_names_are_camel_case_unless_the_original_says_otherwise() -> None:
+def test_wire_names_are_camel_case_except_apache_special_cases() -> None:
     assert camel_case("suspend_timeout_millis") == "suspendTimeoutMillis"
     special = {spec.wire for cls in ALL_HEADERS for spec in cls.FIELDS if spec.wire != camel_case(spec.attribute)}
     assert special - set("abcdefghijklmn") == {"bname", "clientID", "MSG_REGION", "TRACE_ON", "_UNIQUE_KEY_QUERY"}
 
 
-def test_functions_are_compiled_once_even_for_who_kept_the_first_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_codec_functions_are_compiled_once_on_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
     for name in ("compile_decoder", "compile_encoder"):
         original = getattr(header_fields, name)
@@ -218,7 +218,7 @@ def test_repr_hides_the_secret_key() -> None:
     st.sampled_from(ALL_HEADERS),
     st.data(),
 )
-def test_any_extfields_decode_or_raise_the_protocol_error(cls: type[headers.Header], data: st.DataObject) -> None:
+def test_any_ext_fields_decode_or_raise_protocol_error(cls: type[headers.Header], data: st.DataObject) -> None:
     values = st.text(max_size=12) | st.integers().map(str) | st.sampled_from(["", "true", "-1", "2147483648"])
     ext = data.draw(st.fixed_dictionaries({}, optional={spec.wire: values for spec in cls.FIELDS}))
     try:

@@ -1,4 +1,4 @@
-"""Offset ids and unique ids: MSG-04, MSG-05, spec 00 section 4.3, and the ids that the reference gave out."""
+"""Offset ids and unique ids (MSG-04, MSG-05, docs/spec/00 section 4.3), and ids assigned by Apache RocketMQ."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from saturnmq.protocol.message import Host, decode_record
 
 
 @pytest.mark.spec("MSG-04")
-def test_offset_id_check_value_of_the_spec() -> None:
+def test_offset_id_matches_documented_value() -> None:
     assert offset_message_id(("192.168.1.3", 10911), 0) == "C0A8010300002A9F0000000000000000"
     assert parse_offset_message_id("C0A8010300002A9F0000000000000000") == (Host("192.168.1.3", 10911), 0)
 
 
 @pytest.mark.spec("MSG-04")
-def test_offset_id_of_an_ipv6_store_has_56_digits() -> None:
+def test_offset_id_of_ipv6_store_has_56_digits() -> None:
     made = offset_message_id(("2001:db8::1", 10911), 255)
     assert made == "20010DB8000000000000000000000001" + "00002A9F" + "00000000000000FF"
     assert len(made) == 56
@@ -31,13 +31,13 @@ def test_offset_id_of_an_ipv6_store_has_56_digits() -> None:
 
 @pytest.mark.spec("MSG-04")
 @given(st.ip_addresses().map(str), st.integers(0, 65535), st.integers(0, 2**63 - 1))
-def test_any_offset_id_survives_a_round_trip(ip: str, port: int, offset: int) -> None:
+def test_any_offset_id_round_trips(ip: str, port: int, offset: int) -> None:
     assert parse_offset_message_id(offset_message_id((ip, port), offset)) == (Host(ip, port), offset)
 
 
 @pytest.mark.spec("MSG-04")
 @pytest.mark.parametrize("text", ["", "C0A8", "x" * 32, "0" * 31, "0" * 33, "0" * 40, "名" * 32, "0" * 10_000])
-def test_text_that_is_no_offset_id_is_an_error(text: str) -> None:
+def test_invalid_offset_id_is_rejected(text: str) -> None:
     with pytest.raises(MessageError):
         parse_offset_message_id(text)
     with pytest.raises(LocalProtocolError):
@@ -45,7 +45,7 @@ def test_text_that_is_no_offset_id_is_an_error(text: str) -> None:
 
 
 @pytest.mark.spec("MSG-04", "MSG-05")
-def test_ids_in_the_senders_notes_are_those_in_the_store(vectors: Path, golden_records: list[Any]) -> None:
+def test_ids_returned_to_senders_match_stored_records(vectors: Path, golden_records: list[Any]) -> None:
     by_place = {
         (where.split("/")[0], facts["physical_offset"]): decode_record(log, facts["at"])
         for where, log, facts in golden_records
@@ -72,7 +72,7 @@ def test_ids_in_the_senders_notes_are_those_in_the_store(vectors: Path, golden_r
 
 
 @pytest.mark.spec("MSG-05")
-def test_unique_id_has_the_layout_of_the_spec() -> None:
+def test_unique_id_matches_documented_layout() -> None:
     ids = UniqueIds("192.168.1.3", 0x15140, 0x0A0B0C0D, month_start_ms=1_000_000)
     made = ids.next(1_000_000 + 0x01020304)
     assert made == "C0A80103" + "5140" + "0A0B0C0D" + "01020304" + made[28:]
@@ -81,14 +81,14 @@ def test_unique_id_has_the_layout_of_the_spec() -> None:
 
 
 @pytest.mark.spec("MSG-05")
-def test_unique_id_of_an_ipv6_client_has_56_digits() -> None:
+def test_unique_id_of_ipv6_client_has_56_digits() -> None:
     made = UniqueIds("2001:db8::1", 1, 2, month_start_ms=0).next(3)
     assert made.startswith("20010DB8000000000000000000000001" + "0001" + "00000002" + "00000003")
     assert len(made) == 56
 
 
 @pytest.mark.spec("MSG-05")
-def test_unique_ids_of_one_millisecond_differ_until_the_counter_wraps() -> None:
+def test_unique_ids_differ_until_counter_wraps() -> None:
     ids = UniqueIds("10.0.0.1", 1, 2, month_start_ms=0)
     made = [ids.next(5) for _ in range(65536)]
     assert len(set(made)) == 65536
@@ -96,7 +96,7 @@ def test_unique_ids_of_one_millisecond_differ_until_the_counter_wraps() -> None:
 
 
 @pytest.mark.spec("MSG-05")
-def test_clock_before_the_months_start_counts_as_its_start() -> None:
+def test_unique_id_clamps_time_before_month_start() -> None:
     ids = UniqueIds("10.0.0.1", 1, 2, month_start_ms=1_000_000)
     assert ids.next(999_000)[20:28] == "00000000"
     ids.set_month_start(999_000)

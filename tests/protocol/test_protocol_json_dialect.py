@@ -1,4 +1,4 @@
-"""The original's JSON dialect: spec 00 section 3.5, REM-33."""
+"""The JSON dialect of Apache RocketMQ (docs/spec/00 section 3.5, REM-33)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DIALECT = {
 
 @pytest.mark.spec("REM-33")
 @pytest.mark.parametrize(("text", "expected"), DIALECT.values(), ids=DIALECT.keys())
-def test_dialect_is_read(text: str, expected: Any) -> None:
+def test_dialect_is_accepted(text: str, expected: Any) -> None:
     assert loads(text) == expected
     assert tolerant_loads(text.encode()) == expected
     assert loads(bytearray(text.encode())) == expected
@@ -51,7 +51,7 @@ def test_dialect_is_read(text: str, expected: Any) -> None:
 
 
 @pytest.mark.spec("REM-33")
-def test_objects_as_keys_are_read_and_written() -> None:
+def test_object_keys_are_read_and_written() -> None:
     text = b'{"offsetTable":{{"brokerName":"a","queueId":0,"topic":"t"}:{"minOffset":1},{queueId:1}:2}}'
     table = loads(text)["offsetTable"]
     assert table == {ObjectKey(QUEUE): {"minOffset": 1}, ObjectKey({"queueId": 1}): 2}
@@ -62,7 +62,7 @@ def test_objects_as_keys_are_read_and_written() -> None:
 
 
 @pytest.mark.spec("REM-33")
-def test_object_keys_are_equal_whatever_the_order_of_their_members() -> None:
+def test_object_keys_compare_equal_in_any_member_order() -> None:
     key, turned = ObjectKey(QUEUE), ObjectKey(dict(reversed(QUEUE.items())))
     assert key == turned
     assert hash(key) == hash(turned)
@@ -101,7 +101,7 @@ REFERENCES = {
 
 @pytest.mark.spec("REM-33")
 @pytest.mark.parametrize(("text", "expected"), REFERENCES.values(), ids=REFERENCES.keys())
-def test_back_references_become_what_they_name(text: str, expected: Any) -> None:
+def test_back_references_are_resolved(text: str, expected: Any) -> None:
     assert loads(text) == expected
     assert loads(text.encode()) == expected
 
@@ -116,13 +116,13 @@ def test_back_references_become_what_they_name(text: str, expected: Any) -> None
         '{{"a":{"$ref":"$"}}:1}',
     ],
 )
-def test_references_that_make_a_cycle_or_a_name_are_refused(text: str) -> None:
+def test_cyclic_references_and_references_in_keys_are_rejected(text: str) -> None:
     with pytest.raises(BodyError):
         loads(text)
 
 
 @pytest.mark.spec("REM-33")
-def test_references_cannot_stand_for_more_values_than_a_reader_should_walk() -> None:
+def test_reference_expansion_is_bounded() -> None:
     levels = ['"l0":["x","x"]'] + [f'"l{n}":[' + ",".join([f'{{"$ref":"$.l{n - 1}"}}'] * 10) + "]" for n in range(1, 9)]
     assert len(loads("{" + ",".join(levels[:4]) + "}")["l3"]) == 10
     with pytest.raises(BodyError, match="more than"):
@@ -163,7 +163,7 @@ BAD = [
 
 @pytest.mark.spec("REM-33")
 @pytest.mark.parametrize("text", BAD)
-def test_what_is_neither_is_a_body_error(text: str | bytes) -> None:
+def test_invalid_json_raises_body_error(text: str | bytes) -> None:
     with pytest.raises(BodyError):
         loads(text)
 
@@ -197,8 +197,8 @@ def test_depth_and_size_are_bounded() -> None:
     ],
     ids=range(9),
 )
-@pytest.mark.timeout(5)  # quadratic readers take minutes
-def test_hostile_text_takes_linear_time(text: str) -> None:
+@pytest.mark.timeout(5)  # a reader with quadratic time takes minutes
+def test_hostile_input_takes_linear_time(text: str) -> None:
     with pytest.raises(BodyError):
         loads(text)
 
@@ -210,7 +210,7 @@ def test_numbers_beyond_64_bits_become_floats() -> None:
 
 
 @pytest.mark.spec("REM-33")
-def test_every_config_file_of_the_reference_is_read(vectors: Path) -> None:
+def test_config_files_of_apache_are_readable(vectors: Path) -> None:
     files = sorted((vectors / "store").glob("*/config/*.json"))
     assert len(files) > 10
     for path in files:
@@ -234,7 +234,7 @@ object_keys = st.builds(ObjectKey, st.dictionaries(text, st.integers(0, 9), max_
 
 @pytest.mark.spec("REM-33")
 @given(json_values)
-def test_tolerant_reader_agrees_with_a_standard_one(value: Any) -> None:
+def test_tolerant_reader_agrees_with_standard_parser(value: Any) -> None:
     assert "$ref" not in json.dumps(value)
     assert tolerant_loads(json.dumps(value)) == value
     assert tolerant_loads(json.dumps(value, ensure_ascii=False, indent=1)) == value
@@ -243,13 +243,13 @@ def test_tolerant_reader_agrees_with_a_standard_one(value: Any) -> None:
 
 @pytest.mark.spec("REM-33")
 @given(st.dictionaries(object_keys, json_values, max_size=3))
-def test_object_keys_survive_a_round_trip(table: dict[ObjectKey, Any]) -> None:
+def test_object_keys_round_trip(table: dict[ObjectKey, Any]) -> None:
     written = dumps({"t": table})
     assert b"$ref" in written or loads(written) == {"t": table}
 
 
 @pytest.mark.spec("REM-33")
-def test_writer_is_standard_but_for_object_keys() -> None:
+def test_writer_emits_standard_json_except_object_keys() -> None:
     assert dumps({"a": [1, 2.5, True, None, "名"]}) == '{"a":[1,2.5,true,null,"名"]}'.encode()
     assert dumps({1: "x", -2: {}}) == b'{"1":"x","-2":{}}'
     mixed = {ObjectKey({"q": 1}): [float("nan"), float("inf"), (), {}, '"', -(2**63)]}
@@ -257,12 +257,12 @@ def test_writer_is_standard_but_for_object_keys() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), {object(): 1}, {True: object()}, [b"x"], {"a": {1, 2}}, ["\ud800"]])
-def test_what_json_cannot_hold_is_a_local_error(value: Any) -> None:
+def test_unserializable_values_raise_local_error(value: Any) -> None:
     with pytest.raises(LocalProtocolError):
         dumps(value)
 
 
-def test_too_deep_a_value_is_a_local_error() -> None:
+def test_too_deeply_nested_value_raises_local_error() -> None:
     value: Any = {ObjectKey({"a": 1}): 1}
     for _ in range(DEPTH_MAX + 1):
         value = [value]
@@ -271,7 +271,7 @@ def test_too_deep_a_value_is_a_local_error() -> None:
 
 
 @pytest.mark.spec("REM-33")
-def test_without_the_fast_parser_everything_reads_and_writes_the_same() -> None:
+def test_fallback_without_fast_parser_passes_same_tests() -> None:
     program = """
 import sys
 sys.modules["orjson"] = None  # as if it were not installed

@@ -1,4 +1,4 @@
-"""Message records, properties, batches, hashes: spec 00 section 4, and the commit logs of the reference."""
+"""Message records, properties, batches and hashes (docs/spec/00 section 4), and commit logs written by Apache RocketMQ."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PLAIN = Message(
 
 
 def same(left: Message, right: Message) -> bool:
-    """Equal but for what only encoding knows."""
+    """Whether two messages are equal in all fields that encode_record does not compute."""
     names = (
         "topic", "body", "properties_raw", "queue_id", "flag", "born_timestamp_ms", "born_host", "store_host",
         "reconsume_times", "prepared_transaction_offset", "queue_offset", "physical_offset", "store_timestamp_ms",
@@ -60,7 +60,7 @@ def same(left: Message, right: Message) -> bool:
 
 
 @pytest.mark.spec("MSG-02")
-def test_record_fields_lie_where_the_spec_says() -> None:
+def test_record_layout_matches_documented_offsets() -> None:
     raw = encode_record(PLAIN)
     assert len(raw) == 91 + 16 + 9 + len(PLAIN.properties_raw) == struct.unpack_from(">i", raw, 0)[0]
     assert raw[4:8] == bytes.fromhex("DAA320A7")
@@ -76,7 +76,7 @@ def test_record_fields_lie_where_the_spec_says() -> None:
 
 
 @pytest.mark.spec("MSG-02")
-def test_named_positions_point_at_their_fields() -> None:
+def test_position_constants_match_record_layout() -> None:
     raw = encode_record(PLAIN)
     read = struct.unpack_from
     assert read(">i", raw, messages.AT_QUEUE_ID) == (3,)
@@ -93,7 +93,7 @@ def test_named_positions_point_at_their_fields() -> None:
 @pytest.mark.spec("MSG-02")
 @pytest.mark.parametrize("born", ["10.0.0.1", "2001:db8::1"])
 @pytest.mark.parametrize("store", ["10.0.0.2", "fe80::2"])
-def test_ipv6_hosts_set_their_bits_and_take_twelve_bytes_more(born: str, store: str) -> None:
+def test_ipv6_hosts_set_sys_flag_bits_and_extend_record(born: str, store: str) -> None:
     sent = Message("T", b"body", born_host=Host(born, 65535), store_host=Host(store, 1), store_timestamp_ms=7)
     raw = encode_record(sent)
     assert len(raw) == 91 + 4 + 1 + 12 * (":" in born) + 12 * (":" in store)
@@ -104,7 +104,7 @@ def test_ipv6_hosts_set_their_bits_and_take_twelve_bytes_more(born: str, store: 
 
 
 @pytest.mark.spec("MSG-02", "MSG-06")
-def test_every_record_of_the_reference_decodes_as_its_own_decoder_read_it(golden_records: list[Any]) -> None:
+def test_golden_records_decode_to_recorded_fields(golden_records: list[Any]) -> None:
     for where, log, facts in golden_records:
         if facts.get("blank"):
             assert struct.unpack_from(">ii", log, facts["at"]) == (facts["size"], messages.BLANK_MAGIC), where
@@ -128,7 +128,7 @@ def test_every_record_of_the_reference_decodes_as_its_own_decoder_read_it(golden
 
 
 @pytest.mark.spec("MSG-01", "MSG-02")
-def test_every_record_of_the_reference_encodes_again_to_its_bytes(golden_records: list[Any]) -> None:
+def test_golden_records_reencode_to_identical_bytes(golden_records: list[Any]) -> None:
     for where, log, facts in golden_records:
         if facts.get("blank"):
             continue
@@ -139,7 +139,7 @@ def test_every_record_of_the_reference_encodes_again_to_its_bytes(golden_records
 
 
 @pytest.mark.spec("MSG-02")
-def test_records_in_golden_pull_and_query_answers_lie_back_to_back(whole_frames: list[Any]) -> None:
+def test_golden_pull_and_query_bodies_reencode_to_identical_bytes(whole_frames: list[Any]) -> None:
     bodies = 0
     for frame in whole_frames:
         is_records = frame.is_response and frame.request_code in (11, 12, 33) and frame.facts["code"] == 0
@@ -155,7 +155,7 @@ def test_records_in_golden_pull_and_query_answers_lie_back_to_back(whole_frames:
 
 
 @pytest.mark.spec("MSG-06")
-def test_crc_check_value_of_the_spec() -> None:
+def test_body_crc_matches_documented_value() -> None:
     assert body_crc(b"Hello RocketMQ 0") == 613185359
     assert body_crc(b"") == 0
     high = next(bytes([n]) for n in range(256) if zlib.crc32(bytes([n])) >= 2**31)
@@ -163,7 +163,7 @@ def test_crc_check_value_of_the_spec() -> None:
 
 
 @pytest.mark.spec("MSG-06")
-def test_crc_covers_the_body_as_stored_and_is_checked_on_request() -> None:
+def test_body_crc_covers_stored_bytes_and_is_checked_on_request() -> None:
     packed = zlib.compress(b"x" * 100)
     raw = bytearray(encode_record(Message("T", packed, sys_flag=SysFlag.COMPRESSED)))
     assert decode_record(raw, check_crc=True).body_crc == zlib.crc32(packed) & 0x7FFFFFFF
@@ -174,7 +174,7 @@ def test_crc_covers_the_body_as_stored_and_is_checked_on_request() -> None:
 
 
 @pytest.mark.spec("MSG-02")
-def test_every_cut_of_a_record_is_an_error() -> None:
+def test_truncated_record_is_rejected() -> None:
     raw = encode_record(PLAIN)
     for size in range(len(raw)):
         with pytest.raises(MessageError):
@@ -201,7 +201,7 @@ def test_every_cut_of_a_record_is_an_error() -> None:
         (84, 15),
     ],
 )
-def test_lying_lengths_of_a_record_are_an_error(at: int, value: int) -> None:
+def test_record_with_wrong_lengths_is_rejected(at: int, value: int) -> None:
     raw = bytearray(encode_record(PLAIN))
     struct.pack_into(">i", raw, at, value)
     with pytest.raises(MessageError):
@@ -211,15 +211,15 @@ def test_lying_lengths_of_a_record_are_an_error(at: int, value: int) -> None:
 
 
 @pytest.mark.spec("MSG-02")
-def test_topic_longer_than_a_signed_byte_tells_is_an_error() -> None:
+def test_record_with_topic_over_127_bytes_is_rejected() -> None:
     raw = bytearray(encode_record(Message("T", b"", bytes(200))))
-    raw[88:93] = bytes([199]) + bytes(4)  # topic length, then what would be the topic
+    raw[88:93] = bytes([199]) + bytes(4)  # topic length, then the first bytes of the topic
     with pytest.raises(MessageError, match="topic of 199 bytes"):
         decode_record(raw)
 
 
 @pytest.mark.spec("MSG-02")
-def test_record_that_would_not_fit_is_a_local_error() -> None:
+def test_unencodable_record_raises_local_error() -> None:
     encode_record(Message("t" * 127, b"", bytes(32767)))
     for bad in (
         Message("t" * 128, b""),
@@ -255,7 +255,7 @@ anything = st.builds(
 
 @pytest.mark.spec("MSG-02")
 @given(st.lists(anything, max_size=4))
-def test_any_messages_survive_a_round_trip(sent: list[Message]) -> None:
+def test_any_messages_round_trip(sent: list[Message]) -> None:
     got = decode_records(b"".join(map(encode_record, sent)), check_crc=True)
     assert len(got) == len(sent)
     for ours, theirs in zip(got, sent, strict=True):
@@ -266,7 +266,7 @@ def test_any_messages_survive_a_round_trip(sent: list[Message]) -> None:
 
 
 @pytest.mark.spec("MSG-01")
-def test_properties_are_written_without_trailing_separator_and_without_nulls() -> None:
+def test_properties_omit_trailing_separator_and_none_values() -> None:
     assert encode_properties({"a": "1", "b": None, "c": "x\x01y"}) == b"a\x011\x02c\x01x\x01y"
     assert encode_properties({}) == b""
 
@@ -285,7 +285,7 @@ def test_properties_are_written_without_trailing_separator_and_without_nulls() -
         ("名\x01值".encode(), {"名": "值"}),
     ],
 )
-def test_properties_read_as_the_original_reads_them(raw: bytes, expected: dict[str, str]) -> None:
+def test_properties_parse_like_apache(raw: bytes, expected: dict[str, str]) -> None:
     assert decode_properties(raw) == expected
     assert decode_properties(memoryview(raw)) == expected
     assert decode_properties(raw.decode()) == expected
@@ -293,14 +293,14 @@ def test_properties_read_as_the_original_reads_them(raw: bytes, expected: dict[s
 
 
 @pytest.mark.spec("MSG-01")
-def test_properties_have_at_most_32767_bytes() -> None:
+def test_properties_are_limited_to_32767_bytes() -> None:
     assert decode_record(encode_record(Message("T", b"", b"a\x01" + b"x" * 32765))).properties["a"] == "x" * 32765
     with pytest.raises(LocalProtocolError, match="at most 32767"):
         encode_record(Message("T", b"", b"a\x01" + b"x" * 32766))
 
 
 @pytest.mark.spec("MSG-01")
-def test_properties_that_are_not_utf8_are_an_error() -> None:
+def test_properties_that_are_not_utf8_are_rejected() -> None:
     with pytest.raises(MessageError):
         decode_properties(b"a\x01\xff")
 
@@ -311,14 +311,14 @@ property_text = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x0
 @pytest.mark.spec("MSG-01")
 @given(st.dictionaries(property_text, property_text, max_size=8))
 @example({"a": " ", " ": "b"})
-def test_any_properties_survive_a_round_trip(properties: dict[str, str]) -> None:
+def test_any_properties_round_trip(properties: dict[str, str]) -> None:
     raw = encode_properties(properties)
     assert decode_properties(raw) == properties
     assert decode_properties(raw + b"\x02") == properties
 
 
 @pytest.mark.spec("MSG-03")
-def test_batch_equals_the_bytes_of_the_spec() -> None:
+def test_batch_matches_documented_bytes() -> None:
     raw = bytes.fromhex(
         "0000001d 00000000 00000000 00000000 00000001 41 0006 544147530154"
         "00000018 00000000 00000000 00000000 00000002 4243 0000"
@@ -336,9 +336,9 @@ def test_batch_decoder_ignores_magic_and_crc_and_keeps_flags() -> None:
 
 
 @pytest.mark.spec("MSG-03")
-def test_whole_entries_of_golden_batches_decode_and_encode_again_to_their_bytes(golden_frames: list[Any]) -> None:
+def test_golden_batch_entries_reencode_to_identical_bytes(golden_frames: list[Any]) -> None:
     entries = 0
-    for frame in golden_frames:  # the recorded batches are cut, their first entries are whole
+    for frame in golden_frames:  # the recorded batches are truncated, but their first entries are complete
         if frame.request_code != 320 or frame.is_response:
             continue
         body = frame.raw[8 + frame.facts["header_len"] :]
@@ -353,7 +353,7 @@ def test_whole_entries_of_golden_batches_decode_and_encode_again_to_their_bytes(
 
 
 @pytest.mark.spec("MSG-03")
-def test_every_cut_and_lying_length_of_a_batch_is_an_error() -> None:
+def test_truncated_batch_or_wrong_length_is_rejected() -> None:
     raw = encode_batch([BatchItem(b"AB", b"k\x01v", 1)])
     for size in range(1, len(raw)):
         with pytest.raises(MessageError):
@@ -374,7 +374,7 @@ def test_every_cut_and_lying_length_of_a_batch_is_an_error() -> None:
 
 @pytest.mark.spec("MSG-03")
 @given(st.lists(st.builds(BatchItem, st.binary(max_size=50), st.binary(max_size=50), i32), max_size=5))
-def test_any_batch_survives_a_round_trip(items: list[BatchItem]) -> None:
+def test_any_batch_round_trips(items: list[BatchItem]) -> None:
     assert decode_batch(encode_batch(items)) == items
 
 
@@ -398,7 +398,7 @@ def test_compression_type_comes_from_bits_8_to_10(sys_flag: int, expected: SysFl
 
 @pytest.mark.spec("MSG-07")
 @pytest.mark.parametrize("sys_flag", [0x401, 0x501, 0x601, 0x701])
-def test_unknown_compression_type_is_an_error(sys_flag: int) -> None:
+def test_unknown_compression_type_is_rejected(sys_flag: int) -> None:
     with pytest.raises(MessageError, match="unknown"):
         compression_type(sys_flag)
 
@@ -419,12 +419,12 @@ def test_compressed_golden_record_is_zlib(golden_records: list[Any]) -> None:
     ("text", "expected"),
     [("", 0), ("A", 65), ("TagA", 2598919), ("Aa", 2112), ("BB", 2112), ("\U0001f600", 1772899)],
 )
-def test_java_hash_is_that_of_java(text: str, expected: int) -> None:
+def test_java_hash_matches_java(text: str, expected: int) -> None:
     assert java_hash(text) == expected
 
 
 @given(st.text(max_size=40))
-def test_java_hash_equals_its_slow_definition(text: str) -> None:
+def test_java_hash_equals_reference_implementation(text: str) -> None:
     value = 0
     raw = text.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(raw), 2):

@@ -1,4 +1,4 @@
-"""The properties of a record without decoding the rest of it."""
+"""`record_properties`: the properties of a record, read without decoding the rest of it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ HOSTS = (Host("10.0.0.9", 5), Host("2001:db8::9", 5))
 @pytest.mark.parametrize(
     ("body", "properties"), [(b"", b""), (b"body" * 100, b"a\x011\x02TAGS\x01x"), (b"b", b"p" * 32767)]
 )
-def test_they_lie_where_the_whole_record_has_them(born: Host, stored: Host, body: bytes, properties: bytes) -> None:
+def test_record_properties_equal_those_of_decoded_record(
+    born: Host, stored: Host, body: bytes, properties: bytes
+) -> None:
     raw = encode_record(Message("Topic", body, properties, born_host=born, store_host=stored))
     assert record_properties(raw) == decode_record(raw).properties_raw == properties
     assert record_properties(memoryview(b"before" + raw + b"behind"), 6) == properties
 
 
 @pytest.mark.spec("MSG-02", "FUZ-04")
-def test_a_record_that_is_cut_or_lies_about_its_lengths_is_refused() -> None:
+def test_record_properties_reject_truncation_and_wrong_lengths() -> None:
     raw = encode_record(Message("Topic", b"body", b"a\x011\x02b\x012", born_host=HOSTS[0], store_host=HOSTS[0]))
     for end in range(len(raw)):
         with pytest.raises(MessageError):
@@ -44,7 +46,7 @@ def test_a_record_that_is_cut_or_lies_about_its_lengths_is_refused() -> None:
 
 @pytest.mark.spec("FUZ-04")
 @given(st.binary(max_size=200), st.integers(0, 60))
-def test_any_bytes_give_properties_or_the_error_of_a_bad_message(raw: bytes, at: int) -> None:
+def test_record_properties_of_any_bytes_return_or_raise_message_error(raw: bytes, at: int) -> None:
     try:
         found = record_properties(raw, at)
     except MessageError:

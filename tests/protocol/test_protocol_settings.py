@@ -1,4 +1,4 @@
-"""Settings: properties files, sizes, durations, times, and every problem at once. CLI-10, CLI-11."""
+"""Settings: properties files, sizes, durations, times, and complete reporting of problems (CLI-10, CLI-11)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Sample:
 
 
 @pytest.mark.spec("CLI-10")
-def test_later_sources_win_and_origins_are_kept() -> None:
+def test_later_sources_override_and_origins_are_kept() -> None:
     loaded = load(
         Sample, ("file a", {"brokerName": "x", "listenPort": "1"}), ("--set", {"listenPort": "2", "enabled": "TRUE"})
     )
@@ -55,7 +55,7 @@ def test_later_sources_win_and_origins_are_kept() -> None:
 
 
 @pytest.mark.spec("CLI-10")
-def test_unknown_keys_are_kept_and_the_nearest_known_is_named() -> None:
+def test_unknown_keys_are_kept_with_closest_known_key() -> None:
     loaded = load(Sample, ("f", {"brokerNam": "x", "zzz": "1"}))
     assert loaded.unknown == {"brokerNam": "x", "zzz": "1"}
     assert loaded.unknown_hints(keys_of(Sample)) == [
@@ -64,7 +64,7 @@ def test_unknown_keys_are_kept_and_the_nearest_known_is_named() -> None:
     ]
 
 
-def test_every_problem_is_reported_at_once_and_secrets_are_masked() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     bad = {
         "listenPort": "65536", "mapedFileSize": "big", "waitTime": "1 fortnight", "ratio": "2", "flushDiskType": "MAYBE",
         "kind": "c", "enabled": "yes",
@@ -79,12 +79,12 @@ def test_every_problem_is_reported_at_once_and_secrets_are_masked() -> None:
         load(Sample, ("conf", {"brokerName": ""}))
 
 
-def test_a_good_later_value_heals_a_bad_earlier_one() -> None:
+def test_valid_later_value_replaces_invalid_earlier_one() -> None:
     assert load(Sample, ("a", {"listenPort": "x"}), ("b", {"listenPort": "7"})).settings.port == 7
 
 
 @pytest.mark.spec("CLI-10")
-def test_secrets_are_masked_when_settings_are_shown() -> None:
+def test_secrets_are_masked_in_properties() -> None:
     settings = Sample(secret="hunter22", mode=Mode.SYNC_FLUSH)
     shown = to_properties(settings)
     assert shown["secretKey"] == MASK
@@ -108,7 +108,7 @@ def test_secrets_are_masked_when_settings_are_shown() -> None:
         ("0", 0),
     ],
 )
-def test_sizes(text: str, expected: int) -> None:
+def test_sizes_accept_units(text: str, expected: int) -> None:
     assert parse_size(text) == expected
 
 
@@ -117,13 +117,13 @@ def test_sizes(text: str, expected: int) -> None:
     ("text", "expected"),
     [("90000", 90000), ("90s", 90000), ("500ms", 500), ("1.5min", 90000), ("2h", 7200000), ("1d", 86400000)],
 )
-def test_durations(text: str, expected: int) -> None:
+def test_durations_accept_units(text: str, expected: int) -> None:
     assert parse_duration_ms(text) == expected
 
 
 @pytest.mark.spec("CLI-11")
 @pytest.mark.parametrize("text", ["", "x", "64 XiB", "1e3", "--1", "1.2.3", "s"])
-def test_what_is_no_size_or_duration_is_refused(text: str) -> None:
+def test_invalid_size_or_duration_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="must be"):
         parse_size(text)
     with pytest.raises(ValueError, match="must be"):
@@ -143,7 +143,7 @@ def test_what_is_no_size_or_duration_is_refused(text: str) -> None:
         ("2020-09-13", 1599955200000),
     ],
 )
-def test_times(text: str, expected: int) -> None:
+def test_times_accept_now_milliseconds_and_iso_8601(text: str, expected: int) -> None:
     assert parse_time_ms(text, 77) == expected
     with pytest.raises(ValueError, match="ISO 8601"):
         parse_time_ms("yesterday", 77)
@@ -166,7 +166,7 @@ path=C:\\data
 unicode=a b"""
 
 
-def test_properties_files_read_as_java_reads_them() -> None:
+def test_properties_files_parse_like_java() -> None:
     assert parse_properties(PROPERTIES) == {
         "brokerName": "broker-a",
         "listenPort": "10912",
@@ -181,17 +181,17 @@ def test_properties_files_read_as_java_reads_them() -> None:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
-def test_properties_end_at_java_line_ends_only(end: str) -> None:
+def test_properties_lines_end_at_java_line_terminators_only(end: str) -> None:
     text = f"a=x\u2028y\x1cz\x85{end}b=2{end}"
     assert parse_properties(text) == {"a": "x\u2028y\x1cz\x85", "b": "2"}
 
 
-def test_properties_text_is_one_line_per_key() -> None:
+def test_properties_are_formatted_one_line_per_key() -> None:
     assert format_properties({"a": True, "b": Mode.SYNC_FLUSH, "c": None, "d": 1}) == "a=true\nb=SYNC_FLUSH\nc=\nd=1\n"
 
 
 @given(st.text(max_size=200))
-def test_any_text_reads_as_properties(text: str) -> None:
+def test_any_text_parses_as_properties(text: str) -> None:
     for name, value in parse_properties(text).items():
         assert "\n" not in name or "\\n" in text
         assert isinstance(value, str)
@@ -201,5 +201,5 @@ plain = st.text(st.characters(codec="utf-8", exclude_characters="\\=:#!\r\n\t\f 
 
 
 @given(st.dictionaries(plain, plain, max_size=5))
-def test_plain_properties_survive_a_round_trip(pairs: dict[str, str]) -> None:
+def test_plain_properties_round_trip(pairs: dict[str, str]) -> None:
     assert parse_properties(format_properties(pairs)) == pairs
