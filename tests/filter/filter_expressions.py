@@ -1,4 +1,4 @@
-"""Generated expressions and properties, the same for the same seed: mostly sound, some with mistakes on purpose."""
+"""Generator of random filter expressions and properties, deterministic per seed: mostly valid, some with deliberate errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from random import Random
 
 NAMES = ("a", "b", "c", "A", "_x", "$y")
-# What a property may hold: numbers in all spellings the original's language knows, and near misses of them.
+# Property values: numbers in all notations that Java accepts, and near misses.
 VALUES = (
     "0", "1", "5", "-5", "+7", "007", "5.0", "5.5", "1e3", "abc", "true", "TRUE", "false", " 5 ", " 5.0\t", "", "null", "'",
     "2147483647", "2147483648", "-2147483648", "-2147483649", "9223372036854775807", "9223372036854775808",
@@ -33,7 +33,7 @@ BETWEEN = (" BETWEEN ", " not between ")
 
 
 def pairs(seed: int, expressions: int, each: int = 3) -> Iterator[tuple[str, dict[str, str]]]:
-    """`expressions` texts, each with `each` sets of properties."""
+    """Yield `expressions` texts, each with `each` sets of properties."""
     random = Random(seed)
     make = _Maker(random)
     for _ in range(expressions):
@@ -58,7 +58,7 @@ class _Maker:
             return self.damaged(self.sound(2))
         return self.damaged(self.any_or(self.pick((0, 1, 1, 2))))
 
-    # ---- sound: the types fit, most of the time
+    # ---- sound: the types match, most of the time
 
     def sound(self, depth: int) -> str:
         kind = self.random.random()
@@ -107,7 +107,7 @@ class _Maker:
     def texts(self) -> str:
         return ",".join(self.pick(GOOD_TEXTS) for _ in range(self.random.randint(1, 7)))
 
-    # ---- any: only the grammar is kept, and not always
+    # ---- any: only the grammar is respected, and not always
 
     def any_or(self, depth: int) -> str:
         return " OR ".join(self.any_and(depth) for _ in range(self.pick((1, 1, 1, 2, 3))))

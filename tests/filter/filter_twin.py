@@ -1,7 +1,7 @@
-"""The slow, obvious twin of the SQL92 filter: reads the text again for every message and decides as the rows FIL-09..15 say.
+"""Reference implementation of the SQL92 filter, slow and simple: parses the text for every message (FIL-09..FIL-15).
 
-Shares no code with the room: own tokens (a loop over characters), own recursive descent, values with their types at run time.
-`verdict(text, properties)` is T, F, N (null), X (evaluation fails) or E (does not compile).
+Shares no code with saturnmq.filter: its own tokenizer (a loop over characters), its own recursive descent parser, and values
+typed at run time. `verdict(text, properties)` is T, F, N (null), X (evaluation fails) or E (does not compile).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Fails(Exception):
 
 @dataclass(frozen=True)
 class Typed:
-    """A value of the original's language: type is Integer, Long, Double, String or Boolean."""
+    """A Java value: type is Integer, Long, Double, String or Boolean."""
 
     type: str
     value: Any
@@ -37,7 +37,7 @@ class Typed:
 
 @dataclass
 class Thing:
-    """A parsed piece. kind: literal, property, condition or minus. ask: its value for given properties."""
+    """A parsed node. kind: literal, property, condition or minus. ask: evaluates it for given properties."""
 
     kind: str
     ask: Callable[[Mapping[str, str]], Typed | None]
@@ -113,7 +113,7 @@ class Reader:
         raise DoesNotCompile(f"no token at {begin}")
 
     def quoted(self) -> tuple[str, str]:
-        """Up to the last quote that closes: inside, quotes come in pairs."""
+        """Read up to the last closing quote; inside the text, quotes are doubled."""
         ends = []
         at = self.at + 1
         while at < len(self.text):
@@ -267,7 +267,7 @@ def truth(thing: Thing, properties: Mapping[str, str]) -> bool | None:
     return None if answer is None else answer.value
 
 
-# ---- meaning
+# ---- evaluation
 
 
 def condition(thing: Thing) -> Thing:
@@ -383,7 +383,7 @@ def outside(value: Thing, low: Thing, high: Thing) -> Thing:
 
 
 def order(first: Typed, second: Typed) -> int:
-    """As compareTo of the original after its conversions; -1 for types that do not go together."""
+    """Java's compareTo after its conversions; -1 for incompatible types."""
     types = (first.type, second.type)
     if first.type == second.type:
         return sign(first, second)
@@ -438,7 +438,7 @@ def number(kind: str, text: str) -> int | float:
 
 
 def scaled(mantissa: int, power: int) -> float:
-    """The nearest double: exact fractions, rounded once."""
+    """The nearest double, from exact fractions with a single rounding."""
     top = mantissa.bit_length() + power
     if mantissa == 0 or top < -1100:
         return 0.0

@@ -1,4 +1,4 @@
-"""Bloom filter: sizes, positions, bit maps; against the original's own files."""
+"""Bloom filter: sizes, positions and bit maps, compared with files written by Apache RocketMQ."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from saturnmq.protocol.errors import ConfigError
         (25, 1000, 2, 2888),
     ],
 )
-def test_size_follows_error_rate_and_consumers(percent: int, consumers: int, hashes: int, bits: int) -> None:
+def test_bloom_size_follows_error_rate_and_consumers(percent: int, consumers: int, hashes: int, bits: int) -> None:
     bloom = BloomFilter(percent, consumers)
     assert (bloom.hashes, bloom.bits, bloom.map_bytes) == (hashes, bits, bits // 8)
 
 
 @pytest.mark.spec("FIL-07", "CQ-14")
-def test_default_is_twenty_percent_of_thirty_two_consumers() -> None:
+def test_bloom_defaults_are_20_percent_and_32_consumers() -> None:
     bloom = BloomFilter()
     assert (bloom.hashes, bloom.bits, bloom.map_bytes) == (3, 112, 14)
     assert 20 + bloom.map_bytes == 34, "bytes of a unit in the extension file"
@@ -44,20 +44,20 @@ def test_default_is_twenty_percent_of_thirty_two_consumers() -> None:
 
 @pytest.mark.spec("FIL-07")
 @pytest.mark.parametrize(("percent", "consumers", "problems"), [(0, 1, 1), (100, 1, 1), (20, 0, 1), (-1, -1, 2)])
-def test_impossible_settings_are_refused_together(percent: int, consumers: int, problems: int) -> None:
+def test_invalid_bloom_settings_are_rejected_together(percent: int, consumers: int, problems: int) -> None:
     with pytest.raises(ConfigError) as refused:
         BloomFilter(percent, consumers)
     assert len(refused.value.problems) == problems
 
 
 @pytest.mark.spec("FIL-07")
-def test_positions_of_the_known_texts() -> None:
+def test_bloom_positions_match_known_values() -> None:
     bloom = BloomFilter()
     assert bloom.positions("GroupA#TopicTest") == [105, 17, 70]
     assert bloom.positions(position_text("vec_sql_group", "VecSql")) == [12, 93, 81]
 
 
-# murmur3_x64_128, seed 0; the first is the empty text, then one byte short of, exactly, and one byte over a block.
+# murmur3_x64_128, seed 0: the empty text, then texts shorter than, longer than, and several times one block of 16 bytes.
 MURMUR = {
     "": "00000000000000000000000000000000",
     "hello": "cbd8a7b341bd9b025b1e906a48ae1d19",
@@ -69,13 +69,13 @@ MURMUR = {
 
 @pytest.mark.spec("FIL-07")
 @pytest.mark.parametrize("text", MURMUR)
-def test_murmur3_of_published_texts(text: str) -> None:
+def test_murmur3_matches_published_values(text: str) -> None:
     assert "{:016x}{:016x}".format(*murmur3_128(text.encode())) == MURMUR[text]
 
 
 @pytest.mark.spec("FIL-07")
 @given(st.text(), st.integers(1, 99), st.integers(1, 500))
-def test_positions_lie_in_the_map(text: str, percent: int, consumers: int) -> None:
+def test_bloom_positions_are_within_map(text: str, percent: int, consumers: int) -> None:
     bloom = BloomFilter(percent, consumers)
     positions = bloom.positions(text)
     assert len(positions) == bloom.hashes
@@ -85,7 +85,7 @@ def test_positions_lie_in_the_map(text: str, percent: int, consumers: int) -> No
 
 
 @pytest.mark.spec("FIL-07", "CQ-14")
-def test_bit_p_is_in_byte_p_over_8_from_the_low_end() -> None:
+def test_bit_map_uses_least_significant_bit_first() -> None:
     bits = bytearray(3)
     set_bits(bits, [0, 9, 23])
     assert bits.hex() == "010280"
@@ -94,17 +94,17 @@ def test_bit_p_is_in_byte_p_over_8_from_the_low_end() -> None:
 
 @pytest.mark.spec("FIL-07")
 @given(st.lists(st.integers(0, 111)), st.lists(st.integers(0, 111)))
-def test_a_map_has_what_was_set_and_nothing_else(mine: list[int], asked: list[int]) -> None:
+def test_bit_map_contains_exactly_the_set_bits(mine: list[int], asked: list[int]) -> None:
     bits = bytearray(14)
     set_bits(bits, mine)
     assert has_bits(bits, asked) is (set(asked) <= set(mine))
 
 
-# ---- the original's consume queue extension
+# ---- consume queue extension files written by Apache RocketMQ
 
 
 def units(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(store time, bit map) of each unit of an extension file."""
+    """Yield (store time, bit map) of each unit of an extension file."""
     data, at = path.read_bytes(), 0
     while at + 20 <= len(data):
         size, _tags_code, store_time, map_bytes = struct.unpack_from(">hqqh", data, at)
@@ -115,7 +115,7 @@ def units(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 @pytest.mark.spec("FIL-06", "FIL-07", "CQ-14")
-def test_golden_bit_maps_are_ours_bit_for_bit(vectors: Path) -> None:
+def test_golden_bit_maps_are_reproduced_exactly(vectors: Path) -> None:
     store = vectors / "store" / "broker-rollover-ext"
     filters = GroupFilters()
     subscription = SubscriptionData("VecSql", sub_string="x > 1", expression_type="SQL92", sub_version=5)
@@ -125,7 +125,7 @@ def test_golden_bit_maps_are_ours_bit_for_bit(vectors: Path) -> None:
     assert len(stored) == len(properties) == 8
     seen = []
     for (_, bit_map), given_properties in zip(stored, properties, strict=True):
-        if bit_map and not len(filters):  # from here on the consumer was there
+        if bit_map and not len(filters):  # the consumer subscribed at this point
             filters.register("vec_sql_group", subscription, now_ms=1)
         assert (filters.bit_map("VecSql", given_properties) or b"") == bit_map
         seen.append(bit_map)
@@ -133,7 +133,7 @@ def test_golden_bit_maps_are_ours_bit_for_bit(vectors: Path) -> None:
 
 
 @pytest.mark.spec("FIL-06")
-def test_golden_extension_spares_what_does_not_match(vectors: Path) -> None:
+def test_golden_extension_rules_out_non_matching_messages(vectors: Path) -> None:
     store = vectors / "store" / "broker-rollover-ext"
     filters = GroupFilters()
     filters.load((store / "config" / "consumerFilter.json").read_bytes(), now_ms=1795223700000)

@@ -1,4 +1,4 @@
-"""Records of groups: heartbeats, death and revival, consumerFilter.json, pulls, retry topics, code 46."""
+"""Group filters: heartbeats, dead and revived records, consumerFilter.json, pulls, retry topics, CHECK_CLIENT_CONFIG (46)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def changes(
 
 
 @pytest.mark.spec("FIL-04")
-def test_a_heartbeat_makes_a_record() -> None:
+def test_heartbeat_creates_record() -> None:
     filters = GroupFilters()
     assert changes(filters, sql("a > 1", version=7)) == [Change.NEW]
     record = filters.get("T", "g")
@@ -57,14 +57,14 @@ def test_a_heartbeat_makes_a_record() -> None:
 @pytest.mark.parametrize("kind", ["TAG", "", "tag"])
 def test_tags_and_empty_expressions_have_no_record(kind: str) -> None:
     filters = GroupFilters()
-    expected = [Change.REFUSED] if kind == "tag" else []  # a type that does not exist
+    expected = [Change.REFUSED] if kind == "tag" else []  # an unknown expression type
     assert changes(filters, sql("a", kind=kind)) == expected
     assert changes(filters, sql("", kind="SQL92")) == []
     assert len(filters) == 0
 
 
 @pytest.mark.spec("FIL-04")
-def test_same_or_older_version_is_ignored_even_with_another_expression() -> None:
+def test_same_or_older_version_is_ignored() -> None:
     filters = GroupFilters()
     changes(filters, sql("a > 1", version=7))
     for version in (6, 7):
@@ -76,7 +76,7 @@ def test_same_or_older_version_is_ignored_even_with_another_expression() -> None
 
 
 @pytest.mark.spec("FIL-04")
-def test_newer_version_of_the_same_expression_keeps_the_record_and_its_birth() -> None:
+def test_newer_version_of_same_expression_keeps_record() -> None:
     filters = GroupFilters()
     changes(filters, sql("a > 1", version=7))
     record = filters.get("T", "g")
@@ -86,7 +86,7 @@ def test_newer_version_of_the_same_expression_keeps_the_record_and_its_birth() -
 
 
 @pytest.mark.spec("FIL-04")
-def test_newer_expression_is_born_again() -> None:
+def test_newer_expression_replaces_record() -> None:
     filters = GroupFilters()
     changes(filters, sql("a > 1", version=7))
     assert changes(filters, sql("a > 2", version=8), now_ms=NOW + 5) == [Change.CHANGED]
@@ -95,7 +95,7 @@ def test_newer_expression_is_born_again() -> None:
 
 
 @pytest.mark.spec("FIL-04")
-def test_a_broken_new_expression_removes_the_record() -> None:
+def test_invalid_new_expression_removes_record() -> None:
     filters = GroupFilters()
     changes(filters, sql("a > 1", version=7))
     facts = filters.subscribe("g", [sql("a > > 2", version=8)], NOW + 5)
@@ -108,7 +108,7 @@ def test_a_broken_new_expression_removes_the_record() -> None:
 
 
 @pytest.mark.spec("FIL-04")
-def test_the_last_member_gone_is_death_and_an_equal_version_revives() -> None:
+def test_record_is_dead_after_last_member_left_and_can_be_revived() -> None:
     filters = GroupFilters()
     changes(filters, sql("a > 1", version=7), sql("b > 1", version=7, topic="U"))
     facts = filters.unsubscribe("g", NOW + 10)
@@ -126,7 +126,7 @@ def test_the_last_member_gone_is_death_and_an_equal_version_revives() -> None:
 
 
 @pytest.mark.spec("FIL-04")
-def test_a_topic_no_longer_subscribed_dies_alone() -> None:
+def test_record_of_unsubscribed_topic_becomes_dead() -> None:
     filters = GroupFilters()
     changes(filters, sql("a > 1"), sql("b > 1", topic="U"))
     changes(filters, sql("c > 1"), group="other")
@@ -135,7 +135,7 @@ def test_a_topic_no_longer_subscribed_dies_alone() -> None:
 
 
 @pytest.mark.spec("FIL-04")
-def test_the_dead_are_removed_after_a_day() -> None:
+def test_dead_records_are_removed_after_a_day() -> None:
     filters = GroupFilters()
     changes(filters, sql("a > 1"), sql("b > 1", topic="U"))
     filters.subscribe("g", [sql("b > 1", topic="U", version=2)], NOW + 10)
@@ -152,7 +152,7 @@ def test_the_dead_are_removed_after_a_day() -> None:
 
 @pytest.mark.spec("FIL-04")
 @pytest.mark.parametrize("store", ["broker", "broker-rollover-ext", "dledger-n0", "dledger-n1"])
-def test_golden_file_is_read_and_written_byte_for_byte(vectors: Path, store: str) -> None:
+def test_golden_filter_file_round_trips_byte_for_byte(vectors: Path, store: str) -> None:
     data = (vectors / "store" / store / "config" / "consumerFilter.json").read_bytes()
     filters = GroupFilters()
     assert [fact.change for fact in filters.load(data, NOW)] == [Change.NEW]
@@ -162,7 +162,7 @@ def test_golden_file_is_read_and_written_byte_for_byte(vectors: Path, store: str
 
 
 @pytest.mark.spec("FIL-04")
-def test_golden_file_of_a_killed_broker_is_dead_after_load(vectors: Path) -> None:
+def test_golden_filter_file_of_killed_broker_loads_as_dead(vectors: Path) -> None:
     data = (vectors / "store" / "broker-killed" / "config" / "consumerFilter.json").read_bytes()
     born = 1795223694402
     filters = GroupFilters()
@@ -175,7 +175,7 @@ def test_golden_file_of_a_killed_broker_is_dead_after_load(vectors: Path) -> Non
 
 
 @pytest.mark.spec("FIL-04")
-def test_a_changed_bloom_filter_drops_everything_saved() -> None:
+def test_changed_bloom_filter_drops_all_saved_records() -> None:
     filters = GroupFilters(BloomFilter(20, 64))
     changes(filters, sql("a > 1"), sql("b > 1", topic="U"))
     saved = filters.encode()
@@ -186,7 +186,7 @@ def test_a_changed_bloom_filter_drops_everything_saved() -> None:
 
 
 @pytest.mark.spec("FIL-04")
-def test_what_does_not_compile_or_lies_in_other_bits_is_dropped_alone() -> None:
+def test_saved_record_with_invalid_expression_or_bits_is_dropped() -> None:
     filters = GroupFilters()
     changes(filters, sql("a > 1"), sql("b > 1", topic="U"), sql("c > 1", topic="V"))
     document = json.loads(filters.encode())
@@ -201,7 +201,7 @@ def test_what_does_not_compile_or_lies_in_other_bits_is_dropped_alone() -> None:
 
 
 @pytest.mark.spec("FIL-04")
-def test_texts_of_any_script_survive_the_file() -> None:
+def test_non_ascii_expressions_survive_filter_file() -> None:
     filters = GroupFilters()
     changes(filters, sql("a = '\"é漢\\\t' OR b IN ('\n')"), group='gé"')
     again = GroupFilters()
@@ -214,7 +214,7 @@ def test_texts_of_any_script_survive_the_file() -> None:
 @given(st.binary() | st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(
     st.sampled_from(["filterDataByTopic", "T", "groupFilterData", "g", "bloomFilterData", "bitPos", "bitNum", "expression",
                      "expressionType", "bornTime"]), inner)).map(lambda value: json.dumps(value).encode()))  # fmt: skip
-def test_any_bytes_load_or_raise_the_one_error(data: bytes) -> None:
+def test_any_filter_file_loads_or_raises_body_error(data: bytes) -> None:
     filters = GroupFilters()
     with suppress(BodyError):
         filters.load(data, NOW)
@@ -225,7 +225,7 @@ def test_any_bytes_load_or_raise_the_one_error(data: bytes) -> None:
 
 
 @pytest.mark.spec("FIL-04", "BP-01")
-def test_a_pull_needs_a_record_as_new_as_its_subscription() -> None:
+def test_pull_requires_record_as_new_as_its_subscription() -> None:
     filters = GroupFilters()
     changes(filters, sql("a > 1", version=7))
     assert filters.for_pull("T", "g", 7) is filters.get("T", "g")
@@ -236,7 +236,7 @@ def test_a_pull_needs_a_record_as_new_as_its_subscription() -> None:
 
 
 @pytest.mark.spec("FIL-06")
-def test_the_bit_map_has_the_bits_of_every_group_whose_expression_is_true() -> None:
+def test_bit_map_contains_bits_of_all_matching_groups() -> None:
     filters = GroupFilters()
     assert filters.bit_map("T", {"a": "2"}) is None
     changes(filters, sql("a > 1"), group="one")
@@ -252,7 +252,7 @@ def test_the_bit_map_has_the_bits_of_every_group_whose_expression_is_true() -> N
 
 
 @pytest.mark.spec("FIL-06")
-def test_missing_bits_skip_and_everything_unsure_is_read() -> None:
+def test_extension_rules_out_only_messages_with_missing_bits() -> None:
     filters = GroupFilters()
     changes(filters, sql("a > 1"))
     record = filters.for_pull("T", "g", 0)
@@ -270,7 +270,7 @@ def test_missing_bits_skip_and_everything_unsure_is_read() -> None:
 
 @pytest.mark.spec("FIL-06")
 @given(st.lists(st.sampled_from("0123x"), min_size=1, max_size=8), st.integers(1, 12))
-def test_the_shortcut_never_loses_a_message(values: list[str], groups: int) -> None:
+def test_bit_map_never_rules_out_matching_message(values: list[str], groups: int) -> None:
     filters = GroupFilters(BloomFilter(50, 4))
     for number in range(groups):
         filters.register(f"g{number}", sql(f"a >= {number % 4}"), NOW)
@@ -282,7 +282,7 @@ def test_the_shortcut_never_loses_a_message(values: list[str], groups: int) -> N
 
 
 @pytest.mark.spec("FIL-05")
-def test_a_retry_topic_is_asked_with_the_expression_of_the_original_topic() -> None:
+def test_retry_topic_uses_filter_of_source_topic() -> None:
     filters = GroupFilters()
     changes(filters, sql("a > 1"))
     matcher = RetryMatcher(filters, "g")
@@ -295,7 +295,7 @@ def test_a_retry_topic_is_asked_with_the_expression_of_the_original_topic() -> N
 
 
 @pytest.mark.spec("FIL-05")
-def test_without_the_switch_a_retry_topic_passes_whole() -> None:
+def test_retry_topic_is_unfiltered_without_filter_support_retry() -> None:
     matcher = matcher_of("*", "TAG")
     assert matcher.by_tags_code(5) and matcher.by_properties({"RETRY_TOPIC": "T", "a": "1"})
 
@@ -319,7 +319,9 @@ def test_without_the_switch_a_retry_topic_passes_whole() -> None:
         (None, None, False, None),
     ],
 )
-def test_check_client_config(text: str | None, kind: str | None, enabled: bool, code: int | None) -> None:
+def test_check_subscription_returns_expected_code(
+    text: str | None, kind: str | None, enabled: bool, code: int | None
+) -> None:
     if code is None:
         check_subscription(text, kind, property_filter_enabled=enabled)
         return
@@ -330,7 +332,7 @@ def test_check_client_config(text: str | None, kind: str | None, enabled: bool, 
 
 
 @pytest.mark.spec("FIL-03", "PRC-07")
-def test_expressions_need_the_switch_and_tags_do_not() -> None:
+def test_expressions_require_property_filter_enabled() -> None:
     require_property_filter("SQL92", enabled=True)
     require_property_filter("TAG", enabled=False)
     require_property_filter(None, enabled=False)
@@ -343,7 +345,7 @@ def test_expressions_need_the_switch_and_tags_do_not() -> None:
 
 
 @pytest.mark.spec("BP-01")
-def test_a_pull_with_a_broken_expression_is_23() -> None:
+def test_pull_with_invalid_expression_fails_with_23() -> None:
     for text, kind in (("a > >", "SQL92"), ("||", "TAG"), ("a", "CLASS")):
         with pytest.raises(FilterError) as refused:
             matcher_of(text, kind)

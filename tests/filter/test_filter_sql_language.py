@@ -1,4 +1,4 @@
-"""The SQL92 language, row by row. What the original says to each pair stands in sql92_corpus.json."""
+"""The SQL92 language, rule by rule. sql92_corpus.json holds the results of Apache RocketMQ for each case."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def wanted(text: str, **properties: str) -> bool:
 
 @pytest.mark.spec("FIL-09", "FIL-10", "FIL-11", "FIL-12", "FIL-13", "FIL-14", "FIL-15", "PRC-07")
 @pytest.mark.parametrize("row", ROWS)
-def test_same_verdict_as_the_original(row: str) -> None:
+def test_corpus_results_match_apache(row: str) -> None:
     cases = [case for case in CORPUS if case[0] == row]
     assert len(cases) >= 10
     wrong = [(text, properties, said) for _, text, properties, said in cases if verdict(text, properties) != said]
@@ -38,7 +38,7 @@ def test_same_verdict_as_the_original(row: str) -> None:
 
 
 @pytest.mark.spec("FUZ-06")
-def test_the_twin_of_the_tests_agrees_with_the_original_too() -> None:
+def test_reference_implementation_matches_apache() -> None:
     assert [case for case in CORPUS if twin_verdict(case[1], case[2]) != case[3]] == []
 
 
@@ -63,7 +63,7 @@ def test_three_valued_logic(left: str, right: str, either: str, both: str) -> No
 
 
 @pytest.mark.spec("FIL-09")
-def test_only_true_delivers() -> None:
+def test_only_true_matches() -> None:
     assert wanted("a = 1", a="1")
     assert not wanted("a = 1", a="2")
     assert not wanted("a = 1"), "unknown"
@@ -72,7 +72,7 @@ def test_only_true_delivers() -> None:
 
 
 @pytest.mark.spec("FIL-09")
-def test_nulls_of_equality_are_not_symmetric() -> None:
+def test_equality_with_null_is_not_symmetric() -> None:
     assert verdict("a = b", {}) == "T"
     assert verdict("a = b", {"b": "1"}) == "N"
     assert verdict("a = b", {"a": "1"}) == "F"
@@ -81,7 +81,7 @@ def test_nulls_of_equality_are_not_symmetric() -> None:
 
 
 @pytest.mark.spec("FIL-10")
-def test_one_bad_property_rejects_the_message_unless_or_was_already_true() -> None:
+def test_invalid_property_rejects_message_unless_or_is_true() -> None:
     assert not wanted("a > 1 OR b = 1", a="x", b="1")
     assert wanted("b = 1 OR a > 1", a="x", b="1")
     assert not wanted("NOT (a > 1)", a="x")
@@ -90,14 +90,14 @@ def test_one_bad_property_rejects_the_message_unless_or_was_already_true() -> No
 
 
 @pytest.mark.spec("FIL-10")
-def test_two_texts_are_ordered_as_doubles_but_equal_as_texts() -> None:
+def test_property_texts_order_as_doubles_and_equal_as_texts() -> None:
     assert wanted("a > b", a="10", b="9")
     assert not wanted("a = b", a="1.0", b="1")
     assert not wanted("a > b", a="b", b="a")
 
 
 @pytest.mark.spec("FIL-10")
-def test_not_a_number_is_above_all_and_minus_zero_below_zero() -> None:
+def test_nan_orders_above_all_and_minus_zero_below_zero() -> None:
     assert wanted("a > 5.5", a="NaN")
     assert wanted("a > b", a="0", b="-0")
     assert not wanted("a > b", a="NaN", b="NaN")
@@ -105,7 +105,7 @@ def test_not_a_number_is_above_all_and_minus_zero_below_zero() -> None:
 
 
 @pytest.mark.spec("FIL-11")
-def test_texts_and_booleans() -> None:
+def test_comparison_of_texts_and_booleans() -> None:
     assert wanted("a = TRUE", a="tRuE")
     assert wanted("a = FALSE", a="anything")
     assert not wanted("TRUE = a", a="true")
@@ -116,7 +116,7 @@ def test_texts_and_booleans() -> None:
 
 
 @pytest.mark.spec("FIL-12")
-def test_not_binds_tighter_than_equality_and_absent_properties_never_match() -> None:
+def test_not_binds_tighter_and_absent_properties_never_match() -> None:
     assert not wanted("NOT a = 1", a="2")
     assert wanted("NOT (a = 1)", a="2")
     for text in ("a <> 1", "a NOT IN ('1')", "a NOT BETWEEN 1 AND 2"):
@@ -154,7 +154,7 @@ def test_not_binds_tighter_than_equality_and_absent_properties_never_match() -> 
         ("a IN (1)", 6, "in the list of IN"),
     ],
 )
-def test_compile_errors_name_the_place(text: str, position: int, reason: str) -> None:
+def test_compile_errors_name_position_and_reason(text: str, position: int, reason: str) -> None:
     with pytest.raises(FilterError) as refused:
         compile_sql(text)
     error = refused.value
@@ -164,7 +164,7 @@ def test_compile_errors_name_the_place(text: str, position: int, reason: str) ->
 
 
 @pytest.mark.spec("FIL-13")
-def test_an_error_says_line_column_and_what_was_expected() -> None:
+def test_compile_error_names_line_column_and_expected_tokens() -> None:
     with pytest.raises(FilterError) as refused:
         compile_sql("a > 1\n  AND b > > 3")
     error = refused.value
@@ -177,7 +177,7 @@ def test_an_error_says_line_column_and_what_was_expected() -> None:
 
 
 @pytest.mark.spec("FIL-13")
-def test_a_long_text_is_cut_in_the_error() -> None:
+def test_compile_error_truncates_long_text() -> None:
     with pytest.raises(FilterError) as refused:
         compile_sql("(a " + "x" * 5000)
     assert len(str(refused.value)) < 300
@@ -195,7 +195,7 @@ def test_a_long_text_is_cut_in_the_error() -> None:
         ("a = 1 -- line end\n", "a = 1", ""),
     ],
 )
-def test_what_follows_the_condition_is_ignored_and_known(text: str, same_as: str, ignored: str) -> None:
+def test_text_after_condition_is_ignored_and_reported(text: str, same_as: str, ignored: str) -> None:
     matcher = compile_sql(text)
     assert matcher.ignored == ignored
     for value in ("0", "1", "7", "x", "x%"):
@@ -203,7 +203,7 @@ def test_what_follows_the_condition_is_ignored_and_known(text: str, same_as: str
 
 
 @pytest.mark.spec("FIL-14")
-def test_strict_refuses_what_follows_the_condition() -> None:
+def test_strict_mode_rejects_text_after_condition() -> None:
     with pytest.raises(FilterError) as refused:
         matcher_of("a LIKE 'x%'", "SQL92", strict=True)
     assert refused.value.position == 2
@@ -213,7 +213,7 @@ def test_strict_refuses_what_follows_the_condition() -> None:
 
 
 @pytest.mark.spec("FIL-15")
-def test_between_is_inclusive_and_unary_minus_is_for_numbers() -> None:
+def test_between_is_inclusive_and_minus_applies_to_numbers() -> None:
     assert [wanted("a BETWEEN 1 AND 3", a=str(n)) for n in range(5)] == [False, True, True, True, False]
     assert [wanted("a NOT BETWEEN 1 AND 3", a=str(n)) for n in range(5)] == [True, False, False, False, True]
     assert wanted("a = -5", a="-5")
@@ -221,7 +221,7 @@ def test_between_is_inclusive_and_unary_minus_is_for_numbers() -> None:
 
 
 @pytest.mark.spec("FIL-15")
-def test_the_last_hundred_texts_are_compiled_once_good_or_bad() -> None:
+def test_last_100_texts_are_cached_valid_or_invalid() -> None:
     from saturnmq.filter.sql import CACHED_MAX, _compiled
 
     assert CACHED_MAX == 100
@@ -243,7 +243,7 @@ def test_the_last_hundred_texts_are_compiled_once_good_or_bad() -> None:
 
 
 @pytest.mark.spec("FIL-09")
-def test_a_matcher_knows_the_properties_it_reads_and_passes_every_tag() -> None:
+def test_sql_matcher_lists_its_properties_and_accepts_any_tag() -> None:
     matcher = compile_sql("a > 1 AND (b IN ('x') OR NOT (-c < d)) AND e IS NULL AND NOT f OR g BETWEEN h AND 9")
     assert isinstance(matcher, SqlMatcher)
     assert matcher.properties == set("abcdefgh")
@@ -252,8 +252,8 @@ def test_a_matcher_knows_the_properties_it_reads_and_passes_every_tag() -> None:
 
 
 @pytest.mark.spec("FIL-09", "FIL-15")
-def test_golden_subscriptions_select_what_the_original_delivered(vectors: Path) -> None:
-    """Every expression that a Java consumer was seen with, over the properties of the messages it was sent and got."""
+def test_golden_subscriptions_match_messages_delivered_by_apache(vectors: Path) -> None:
+    """Apply each expression that a recorded Java consumer used to the properties of all messages it received."""
     for name in ("between_in", "boolean", "compare", "null", "tags"):
         frames = json.loads((vectors / "frames" / f"consume.sql_{name}.json").read_text())["frames"]
         text, delivered = _seen(frames)
@@ -285,7 +285,7 @@ def _seen(frames: list[dict[str, object]]) -> tuple[str, list[dict[str, str]]]:
 
 
 @pytest.mark.spec("FIL-03")
-def test_golden_invalid_subscription_is_refused_at_the_same_place(vectors: Path) -> None:
+def test_golden_invalid_subscription_fails_at_same_position(vectors: Path) -> None:
     frames = json.loads((vectors / "frames" / "consume.sql_invalid.json").read_text())["frames"]
     text, _ = _seen(frames)
     remark = next(f["header"]["remark"] for f in frames if f["request_code"] == 46 and f["type"] == "response")

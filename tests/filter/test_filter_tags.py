@@ -1,4 +1,4 @@
-"""Tag expressions: what is asked for, and which consume queue entries pass."""
+"""Tag expressions: parsing, and which consume queue entries they accept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOPICA_TAG_ALL = -2086443761
 
 @pytest.mark.spec("FIL-01", "PRC-05")
 @pytest.mark.parametrize("text", [None, "", "*"])
-def test_no_expression_and_star_ask_for_everything(text: str | None) -> None:
+def test_absent_expression_and_star_match_everything(text: str | None) -> None:
     expression = parse_tags(text)
     assert expression == ("*", (), frozenset(), True)
     assert tag_matcher(text) is ALL
@@ -42,13 +42,13 @@ def test_no_expression_and_star_ask_for_everything(text: str | None) -> None:
         ("a|||b", ("a", "|b")),
         ("a || a", ("a",)),
         ("* || a", ("*", "a")),
-        ("\u3000a", ("\u3000a",)),  # a wide blank is part of the tag: the original trims up to U+0020 only
+        ("\u3000a", ("\u3000a",)),  # an ideographic space is part of the tag: Java trims up to U+0020 only
         (" || ", ()),
         ("|||", ("|",)),
         ("null", ("null",)),
     ],
 )
-def test_expression_is_split_trimmed_and_empties_are_ignored(text: str, tags: tuple[str, ...]) -> None:
+def test_tag_expression_is_split_and_trimmed(text: str, tags: tuple[str, ...]) -> None:
     expression = parse_tags(text)
     assert expression.tags == tags
     assert expression.codes == frozenset(java_hash(tag) for tag in tags)
@@ -56,20 +56,20 @@ def test_expression_is_split_trimmed_and_empties_are_ignored(text: str, tags: tu
 
 
 @pytest.mark.spec("FIL-01")
-def test_codes_are_java_hashes_signed_in_32_bits() -> None:
+def test_tag_codes_are_signed_java_hash_codes() -> None:
     assert parse_tags("TagA || TOPICA_TAG_ALL").codes == {TAG_A, TOPICA_TAG_ALL}
 
 
 @pytest.mark.spec("FIL-01")
 @pytest.mark.parametrize("text", ["||", "||||", "||||||"])
-def test_separators_alone_are_refused_with_23(text: str) -> None:
+def test_separators_only_are_rejected_with_23(text: str) -> None:
     with pytest.raises(FilterError) as refused:
         tag_matcher(text)
     assert (refused.value.code, refused.value.position, refused.value.kind) == (23, 0, "TAG")
 
 
 @pytest.mark.spec("FIL-02")
-def test_consume_queue_stage_passes_wanted_codes_and_entries_without_one() -> None:
+def test_tag_matcher_accepts_wanted_codes_and_entries_without_code() -> None:
     matcher = matcher_of("TagA || TOPICA_TAG_ALL", "TAG")
     assert matcher.by_tags_code(TAG_A)
     assert matcher.by_tags_code(TOPICA_TAG_ALL), "a negative code is a code like any other"
@@ -80,7 +80,7 @@ def test_consume_queue_stage_passes_wanted_codes_and_entries_without_one() -> No
 
 
 @pytest.mark.spec("FIL-02")
-def test_a_code_beyond_32_bits_counts_by_its_low_half() -> None:
+def test_tag_code_beyond_32_bits_matches_by_low_half() -> None:
     matcher = TagMatcher({TAG_A, TOPICA_TAG_ALL})
     assert matcher.by_tags_code((7 << 32) | TAG_A)
     assert matcher.by_tags_code((7 << 32) | (TOPICA_TAG_ALL & 0xFFFFFFFF))
@@ -88,7 +88,7 @@ def test_a_code_beyond_32_bits_counts_by_its_low_half() -> None:
 
 
 @pytest.mark.spec("FIL-02")
-def test_commit_log_stage_passes_all_and_collisions_stay_for_the_client() -> None:
+def test_tag_collisions_are_left_to_the_consumer() -> None:
     matcher = matcher_of("AaAa", "TAG")
     assert java_hash("AaAa") == java_hash("BBBB")
     assert matcher.by_tags_code(java_hash("BBBB"))
@@ -97,7 +97,7 @@ def test_commit_log_stage_passes_all_and_collisions_stay_for_the_client() -> Non
 
 
 @pytest.mark.spec("FIL-01", "FIL-02")
-def test_subscription_of_a_heartbeat_uses_the_codes_it_brings() -> None:
+def test_heartbeat_subscription_uses_its_own_codes() -> None:
     assert subscribed_tags("*", [TAG_A]) is ALL
     assert subscribed_tags("", []) is ALL
     matcher = subscribed_tags("TagA", [TAG_A])
@@ -108,7 +108,7 @@ def test_subscription_of_a_heartbeat_uses_the_codes_it_brings() -> None:
 
 @pytest.mark.spec("FIL-02")
 @pytest.mark.parametrize(("kind", "tags"), [(None, True), ("", True), ("TAG", True), ("tag", False), ("SQL92", False)])
-def test_which_expression_types_mean_tags(kind: str | None, tags: bool) -> None:
+def test_expression_types_that_mean_tags(kind: str | None, tags: bool) -> None:
     assert is_tag_kind(kind) is tags
 
 
@@ -118,7 +118,7 @@ def test_which_expression_types_mean_tags(kind: str | None, tags: bool) -> None:
         st.text(st.characters(exclude_characters="|", exclude_categories=["Cs", "Cc", "Zs"]), min_size=1), min_size=1
     )
 )
-def test_every_tag_of_an_expression_passes_and_the_order_does_not_matter(tags: list[str]) -> None:
+def test_every_tag_of_expression_matches_in_any_order(tags: list[str]) -> None:
     matcher = tag_matcher(" || ".join([*tags, "x"]))
     assert all(matcher.by_tags_code(java_hash(tag)) for tag in tags)
     assert tag_matcher("||".join(reversed([*tags, "x"]))).codes == matcher.codes
@@ -126,7 +126,7 @@ def test_every_tag_of_an_expression_passes_and_the_order_does_not_matter(tags: l
 
 @pytest.mark.spec("FIL-01")
 @given(st.text("|* ab\t", max_size=12) | st.text())
-def test_any_text_is_an_expression_or_the_one_error(text: str) -> None:
+def test_any_text_parses_or_raises_filter_error(text: str) -> None:
     try:
         matcher = tag_matcher(text)
     except FilterError:
