@@ -1,4 +1,4 @@
-"""The original, Apache RocketMQ 4.9.7, from its Maven jars: a NameServer and a broker on free loopback ports.
+"""Runs Apache RocketMQ 4.9.7 from its Maven jars: a NameServer and a broker on free loopback ports.
 
 By hand: `python tests/interop/apache.py` starts both, prints the addresses and stays up until Ctrl-C.
 """
@@ -17,8 +17,8 @@ import javatools
 from processes import ServerProcess, free_ports
 
 START_TIMEOUT_S = 60.0
-BROKER_PORT_OFFSETS = (-2, 0, 1)  # the fast port, the port, the replication port
-# The original's G1 needs only little; a small store keeps the temporary folder small.
+BROKER_PORT_OFFSETS = (-2, 0, 1)  # the fast port, the port, the HA replication port
+# Small files keep the temporary folder small; the heap is small too, which is enough for Apache's G1 settings.
 SMALL_STORE = {
     "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
     "mappedFileSizeConsumeQueue": str(20 * 20000),
@@ -33,7 +33,7 @@ def _write_properties(path: Path, properties: Mapping[str, str]) -> Path:
 
 
 def start_namesrv(folder: Path, port: int, *, settings: Mapping[str, str] | None = None) -> ServerProcess:
-    """The original's NameServer, serving on port."""
+    """Start Apache's NameServer on a port; returns when it serves."""
     home = javatools.write_home(folder / "namesrv")
     properties = {"listenPort": str(port), "kvConfigPath": str(home / "kvConfig.json"), **(settings or {})}
     conf = _write_properties(home / "namesrv.conf", properties)
@@ -55,7 +55,7 @@ def start_broker(
     heap_mb: int = 768,
     small_store: bool = True,
 ) -> ServerProcess:
-    """The original's broker, serving on port; store in folder/NAME/store; `settings` are its own properties."""
+    """Start Apache's broker on a port; returns when it serves. Store in folder/NAME/store; `settings` are broker properties."""
     home = javatools.write_home(folder / name)
     store = home / "store"
     properties = {
@@ -90,9 +90,9 @@ def _ready(server: ServerProcess, pattern: str) -> None:
 
 
 class ApacheCluster:
-    """One NameServer and one broker of the original; a context manager.
+    """One NameServer and one broker of Apache RocketMQ; a context manager.
 
-    `settings` are broker properties. Without `folder` everything lies in a temporary folder that stop() removes.
+    `settings` are broker properties. Without `folder` everything is in a temporary folder that stop() removes.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class ApacheCluster:
         return [process for process in (self.namesrv, self.broker) if process is not None]
 
     def start(self) -> ApacheCluster:
-        """Start both and wait until they serve; about 4 s. Returns itself."""
+        """Start both and wait until they serve, about 4 s; returns self."""
         try:
             self.namesrv = start_namesrv(self.folder, self.namesrv_port)
             self.start_broker()
@@ -143,7 +143,7 @@ class ApacheCluster:
         return self
 
     def start_broker(self) -> None:
-        """Start the broker (again) on its store."""
+        """Start the broker, also again on its old store."""
         self.broker = start_broker(
             self.folder,
             self.broker_port,
@@ -154,13 +154,13 @@ class ApacheCluster:
         )
 
     def stop_broker(self) -> None:
-        """Stop the broker in good order; its store stays."""
+        """Stop the broker cleanly; its store is kept."""
         if self.broker is not None:
             self.broker.stop()
             self.broker = None
 
     def stop(self) -> None:
-        """Stop both; remove the folder if it was ours."""
+        """Stop both; remove the folder if it is temporary."""
         self.stop_broker()
         if self.namesrv is not None:
             self.namesrv.stop()

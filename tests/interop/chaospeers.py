@@ -1,6 +1,6 @@
-"""Groups with members of the original, for the faults and the checks of tests/chaos, which has to be on the path.
+"""Groups with members of Apache RocketMQ, for the faults and checks of tests/chaos, which must be on the module path.
 
-Source: spec 07 CHA-10, G08, G14.
+Requirements: CHA-10, G08, G14.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from ports import free_port
 
 FILE_BYTES: Final = 16_777_216
 HEAP_MB: Final = 512
-HEARTBEAT_MS: Final = 2000  # the original's; it cannot be set
+HEARTBEAT_MS: Final = 2000  # fixed in 4.9.7
 SIGTERM_CODE: Final = 143
-# What 4.9.7 knows of our settings; it flushes asynchronously, whatever it is told.
+# The subset of our properties that 4.9.7 has; its DLedger store always flushes asynchronously.
 _SHARED: Final = (
     "enableDLegerCommitLog", "dLegerGroup", "brokerName", "enableBatchPush", "transactionTimeOut", "transactionCheckInterval",
 )  # fmt: skip
 
 
 class MixedBrokers(BrokerGroup):
-    """theirs: the members that are brokers of the original; the others are ours, with the original's timers."""
+    """theirs: the members that are Apache brokers; the others are ours, with Apache's timers."""
 
     theirs: tuple[str, ...] = ("n0", "n1")
     settings: Mapping[str, str] = {
         **SETTINGS, "dledger.profile": "standard", "mappedFileSizeCommitLog": str(FILE_BYTES), "dledger.indexFileUnits": "5242880",
     }  # fmt: skip
     ends_with = frozenset({0, SIGTERM_CODE})
-    # A commit and the operation that says so are two entries: when only the first outlives its leader, the original asks again.
+    # A commit and its operation message are two entries: if only the first survives its leader, Apache's broker checks again.
     excused = ("duplicate: 'half-",)
 
     def program(self, name: str) -> list[str]:
@@ -69,10 +69,10 @@ class MixedBrokers(BrokerGroup):
 
 
 class TheirBrokers(MixedBrokers):
-    """Three of the original. What they lose or do twice is their affair: it is told."""
+    """Three Apache brokers. Their losses and duplicates are reported but do not fail the run."""
 
     theirs = ("n0", "n1", "n2")
     excused = ("",)
 
     def check_ledgers(self) -> None:
-        """Not ours."""
+        """Not checked: these ledgers are Apache's."""

@@ -1,5 +1,8 @@
-"""Peers of the interop tests: the original from Maven jars and SaturnMQ as a process. Every scenario runs against both:
-against the original to prove the scenario, against ours to prove us."""
+"""Peers of the interop tests: Apache RocketMQ from Maven jars and SaturnMQ as a process.
+
+Every scenario runs against both: against Apache RocketMQ to validate the scenario, against SaturnMQ to validate our
+implementation.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ from peers import Peer
 HERE = Path(__file__).resolve().parent
 SETTINGS = {"enablePropertyFilter": "true", "transactionCheckInterval": "1000", "transactionTimeOut": "1000"}
 
-# What our broker refuses, in words, because it is not built yet; a row that starts to work fails until it is struck out here.
+# Scenarios that our broker rejects because a feature is missing. The xfail is strict: remove a row once its scenario passes.
 NOT_YET = {}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The first test may fetch jars with Maven; the others have the time of a slow machine."""
+    """The first test may fetch jars with Maven; the others get the time that a slow machine needs."""
     ours = [item for item in items if HERE in item.path.parents]
     for number, item in enumerate(ours):
         item.add_marker(pytest.mark.interop)
@@ -38,7 +41,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def java() -> None:
-    """Skips everything here where Java or Maven is missing; otherwise the jars and our programs are there."""
+    """Skip every test here if Java or Maven is missing; otherwise fetch the jars and compile our programs."""
     reason = javatools.why_not()
     if reason:
         pytest.skip(reason)
@@ -67,6 +70,6 @@ def saturn_peer() -> Iterator[saturn.SaturnCluster]:
 
 @pytest.fixture(params=["apache", "saturn"])
 def peer(request: pytest.FixtureRequest) -> Peer:
-    """The server of a scenario: the original, then ours."""
+    """The server of a scenario: Apache RocketMQ, then SaturnMQ."""
     cluster: Peer = request.getfixturevalue(f"{request.param}_peer")
     return cluster

@@ -1,4 +1,4 @@
-"""The Go side: is there a Go toolchain, the released Go client from the module proxy, our program over it, how to run it."""
+"""The Go side: checks for a toolchain, fetches the released Go client from the module proxy, builds and runs our program."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ PROJECT = Path(__file__).resolve().parent / "go"
 
 
 class GoUnavailable(Exception):
-    """No Go, or the module proxy does not give the modules of go.mod: the reason, as the test run shows it."""
+    """Go is missing, or the module proxy does not serve the modules of go.mod; the message is the skip reason."""
 
 
 def _go(*arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """`go ARGUMENTS` in our project, by the toolchain that is there (a newer one is never fetched)."""
+    """Run `go ARGUMENTS` in our project with the installed toolchain (a newer one is never fetched)."""
     env = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly -buildvcs=false", "CGO_ENABLED": "0"}
     command = ["go", *arguments]
     return subprocess.run(command, cwd=PROJECT, env=env, capture_output=True, text=True, timeout=timeout_s, check=False)
@@ -28,7 +28,7 @@ def _go(*arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
 
 @cache
 def why_not() -> str | None:
-    """Why the Go client cannot run here, or None when our program over it is built."""
+    """Why the Go client cannot run here, or None if our program is built."""
     try:
         binary()
     except GoUnavailable as reason:
@@ -38,9 +38,9 @@ def why_not() -> str | None:
 
 @cache
 def binary() -> Path:
-    """Our program, named after its sources, built where it is not there yet (about 30 s with an empty cache).
+    """Path of our program, named after a hash of its sources; built on first use (about 30 s with an empty cache).
 
-    Raises GoUnavailable where it cannot be had, RuntimeError with the compiler's words where it does not compile.
+    Raises GoUnavailable if Go or its modules are missing, RuntimeError with the compiler's output if the build fails.
     """
     sources = sorted([*PROJECT.glob("*.go"), PROJECT / "go.mod", PROJECT / "go.sum"])
     version = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()[:16]
@@ -64,7 +64,7 @@ def binary() -> Path:
 
 
 def run_go(command: str, *, home: Path, timeout_s: float = 120.0, **options: object) -> Finished:
-    """Run our program's COMMAND key=value...; checks that it ended well. Broadcast offsets lie under home."""
+    """Run `COMMAND key=value...` of our program; fails the test on an error exit. Broadcast offsets are stored under home."""
     env = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
     env.update({"HOME": str(home), "ROCKETMQ_GO_LOG_LEVEL": os.environ.get("ROCKETMQ_GO_LOG_LEVEL", "error")})
     words = [command, *(f"{key}={value}" for key, value in options.items())]

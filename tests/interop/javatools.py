@@ -1,4 +1,4 @@
-"""The Java side: is there a JDK and Maven, the jars of the original 4.9.7 and our small programs, how to run them."""
+"""The Java side: checks for a JDK and Maven, fetches the jars of 4.9.7, compiles and runs our Java programs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).resolve().parent / "java"
-BENCH = PROJECT.parents[2] / "bench" / "java"  # the load generator is compiled with them
+BENCH = PROJECT.parents[2] / "bench" / "java"  # the load generator is compiled together with our programs
 ROCKETMQ_VERSION = "4.9.7"
 JAVA_VERSION_MIN = 17
-# What the original reaches into by reflection; Java 17 closes it otherwise.
+# Packages that 4.9.7 accesses by reflection and that Java 17 closes by default.
 OPENINGS = (
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
     "--add-opens=java.base/java.util=ALL-UNNAMED",
@@ -41,7 +41,7 @@ _LOGBACK = """<configuration>
 
 
 def why_not() -> str | None:
-    """Why the Java peers cannot run on this machine, or None when they can."""
+    """Why the Java peers cannot run on this machine, or None if they can."""
     java = _java()
     if java is None:
         return "skipped: no `java` on the PATH and no JAVA_HOME; make interop needs a JDK 17 or newer and Maven"
@@ -64,7 +64,7 @@ def _java() -> str | None:
 
 @cache
 def java_version_text() -> str:
-    """What `java -version` says on its first line."""
+    """The version line of `java -version`."""
     java = _java()
     if java is None:
         return ""
@@ -73,17 +73,17 @@ def java_version_text() -> str:
 
 
 def java_version() -> int:
-    """Feature version of the Java in use: 17, 21, ...; 0 when unknown."""
+    """Feature version of the Java in use: 17, 21, ...; 0 if unknown."""
     match = re.search(r'version "(?:1\.)?(\d+)', java_version_text())
     return int(match.group(1)) if match else 0
 
 
 @cache
 def classpath() -> str:
-    """Fetch the jars and compile our programs where needed (Maven), once; returns the class path.
+    """Fetch the jars and compile our programs if needed (Maven), once per process; returns the class path.
 
-    The jar is named after its sources, so that a later build does not pull it from under a running program.
-    Raises RuntimeError with Maven's words.
+    The jar is named after a hash of its sources, so that a later build does not replace it under a running program.
+    Raises RuntimeError with Maven's output.
     """
     target = PROJECT / "target"
     sources = sorted([PROJECT / "pom.xml", *PROJECT.glob("src/**/*.java"), *BENCH.glob("**/*.java")])
@@ -103,7 +103,7 @@ def classpath() -> str:
 
 
 def write_home(folder: Path, level: str = "WARN") -> Path:
-    """Make folder a ROCKETMQ_HOME: the logback files the original insists on, writing to folder/logs."""
+    """Prepare folder as ROCKETMQ_HOME: writes the logback files that 4.9.7 requires, logging to folder/logs."""
     conf = folder / "conf"
     conf.mkdir(parents=True, exist_ok=True)
     for part in ("broker", "namesrv", "tools"):
@@ -151,7 +151,7 @@ def java_environment(home: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Finished:
-    """A Java program that ended."""
+    """The result of a program that ended."""
 
     code: int
     stdout: str
@@ -163,7 +163,7 @@ class Finished:
         return [json.loads(line[7:]) for line in self.stdout.splitlines() if line.startswith("RESULT ")]
 
     def check(self) -> Finished:
-        """Itself; raises AssertionError with both outputs when the program failed."""
+        """Return self; raises AssertionError with both outputs if the program failed."""
         assert self.code == 0, f"exit {self.code}\n--- stdout\n{self.stdout[-6000:]}\n--- stderr\n{self.stderr[-6000:]}"
         return self
 
@@ -180,7 +180,7 @@ def run_java(
     done = subprocess.run(
         java_command(main, arguments, home=home, properties=properties),
         env=java_environment(home),
-        cwd=home,  # some commands of mqadmin write files beside them
+        cwd=home,  # some mqadmin commands write files into the working directory
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -194,14 +194,14 @@ def run_java(
 def run_client(
     command: str, *, home: Path, timeout_s: float = 90.0, serialization: str = "JSON", **options: object
 ) -> Finished:
-    """Run `interop.Interop COMMAND key=value...`, our program over the original's client; checks that it ended well."""
+    """Run `interop.Interop COMMAND key=value...`, our program on Apache's client; fails the test on an error exit."""
     arguments = [command, *(f"{key}={value}" for key, value in options.items())]
     properties = {"rocketmq.serialize.type": serialization}
     return run_java("interop.Interop", arguments, home=home, timeout_s=timeout_s, properties=properties).check()
 
 
 def mqadmin(name_servers: str, *arguments: str, home: Path | None = None, timeout_s: float = 60.0) -> str:
-    """What the original's `mqadmin` prints for a command: its output, then the reasons in its stack traces."""
+    """Output of Apache's `mqadmin` for a command, followed by the exception lines of its stack traces."""
     folder = home or Path(tempfile.gettempdir()) / f"saturnmq-mqadmin-{os.getuid()}"
     write_home(folder)
     main = "org.apache.rocketmq.tools.command.MQAdminStartup"

@@ -1,4 +1,4 @@
-"""Who a broker counts as a member of a consumer group, asked as clients ask."""
+"""The members of a consumer group as the broker sees them, queried as clients do."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.frames.command import Command
 
-# Apache's broker handles a heartbeat on another thread than the end of its connection: a member whose last heartbeat comes
-# second stays, with its share of the queues, until the scan that drops members silent for 120 s.
+# Apache's broker handles heartbeats and closed connections on different threads: if a member's last heartbeat is handled after
+# its disconnect, the member keeps its share of the queues until the scan that drops members silent for 120 s.
 LAST_HEARTBEAT_S = 150
 ASK_TIMEOUT_MS = 5000
 
 
 async def no_members(peer: Peer, group: str) -> None:
-    """Wait until the broker knows no member of a group; raises TimeoutError after LAST_HEARTBEAT_S."""
+    """Wait until the broker has no member of a group; raises TimeoutError after LAST_HEARTBEAT_S."""
     client = RemotingClient(settings=NetSettings())
     ask = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext={"consumerGroup": group})
     try:

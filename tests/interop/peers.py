@@ -1,4 +1,4 @@
-"""What a scenario runs against."""
+"""The servers that a scenario runs against."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What two servers print for one `mqadmin` command, made comparable: addresses, times, ids, rates become words."""
+"""Normalizes `mqadmin` output of two servers: addresses, times, ids and rates are replaced by words."""
 
 from __future__ import annotations
 
 import re
 
-# In this order: each rule sees the text that the former ones left.
+# Applied in this order: each rule sees the output of the previous ones.
 _RULES: tuple[tuple[str, str], ...] = (
     (r"\x1b\[[0-9;]*m", ""),
     (r"127\.0\.0\.1:\d+", "HOST:PORT"),
@@ -24,7 +24,7 @@ _RULES: tuple[tuple[str, str], ...] = (
 
 
 def comparable(text: str, *, rows_sorted: bool = False) -> str:
-    """text without what differs between two runs of the same server. `rows_sorted` for tables in no order."""
+    """The text without what differs between two runs of one server. `rows_sorted`: for tables without a defined order."""
     for pattern, replacement in _RULES:
         text = re.sub(pattern, replacement, text)
     lines = [line for line in text.splitlines() if line.strip()]

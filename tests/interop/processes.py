@@ -1,4 +1,4 @@
-"""Server processes under test: start, wait for the line that says ready, measure, stop."""
+"""Server processes under test: start, wait for the ready line, measure, stop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class ServerProcess:
-    """A child process whose output is read by a thread, line by line, so that it never blocks on a full pipe."""
+    """A child process whose output a thread reads line by line, so that it never blocks on a full pipe."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class ServerProcess:
             return "\n".join(self.lines)
 
     def wait_for_line(self, pattern: str, timeout_s: float, *, after: int = 0) -> re.Match[str]:
-        """The first match in a line from number `after` on; RuntimeError at the process's end or the deadline."""
+        """The first match in a line from number `after` on. Raises RuntimeError at the end of the process or at the deadline."""
         compiled = re.compile(pattern)
         deadline = time.monotonic() + timeout_s
         at = after
@@ -76,13 +76,13 @@ class ServerProcess:
                 self._changed.wait(left)
 
     def wait_ready(self, pattern: str, timeout_s: float = 60.0) -> re.Match[str]:
-        """Like wait_for_line; also records how long the start took (`ready_s`, seconds)."""
+        """As wait_for_line; also records how long the start took (`ready_s`, seconds)."""
         match = self.wait_for_line(pattern, timeout_s)
         self.ready_s = time.monotonic() - self.started_s
         return match
 
     def say(self, line: str) -> int:
-        """Write a line to the process's input; returns the number of output lines before its answer."""
+        """Write a line to the process's stdin; returns the number of output lines before its response."""
         assert self.process.stdin is not None
         with self._changed:
             before = len(self.lines)
@@ -100,7 +100,7 @@ class ServerProcess:
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * PAGE_BYTES
 
     def stop(self, timeout_s: float = 20.0) -> int:
-        """SIGTERM, then SIGKILL after timeout_s; returns the exit code."""
+        """Send SIGTERM, then SIGKILL after timeout_s; returns the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -127,9 +127,10 @@ class ServerProcess:
 
 
 def free_ports(offsets: Sequence[int] = (0,)) -> int:
-    """A port P on which every P + offset can be bound now (a broker also takes P - 2 and P + 1).
+    """A port P such that every P + offset can be bound now (a broker also takes P - 2 and P + 1).
 
-    Below the range of outgoing connections: one of those could take it before its server is there, or while it is down.
+    Below the ephemeral range: an outgoing connection could take such a port before its server starts, or while it is
+    down.
     """
     for _ in range(200):
         port = random.randint(15_000, 31_999)

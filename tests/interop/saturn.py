@@ -1,4 +1,4 @@
-"""SaturnMQ as a user runs it: the installed command in its own process, on free loopback ports."""
+"""Runs SaturnMQ as a user does: the installed command in its own process, on free loopback ports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BROKER_PORT_OFFSETS = (-2, 0, 1)
 
 
 def _command(*arguments: str) -> list[str]:
-    """The command line of `saturnmq`, by the interpreter that runs the tests."""
+    """The command line of `saturnmq`, run by the interpreter of the tests."""
     return [sys.executable, "-m", "saturnmq.cli", *arguments, "--quiet"]
 
 
@@ -37,7 +37,7 @@ def _start(name: str, arguments: list[str]) -> ServerProcess:
 
 
 def start_namesrv(port: int) -> ServerProcess:
-    """Our NameServer, serving on port."""
+    """Start our NameServer on a port; returns when it serves."""
     return _start("SaturnMQ NameServer", ["namesrv", "--port", str(port)])
 
 
@@ -50,7 +50,7 @@ def start_broker(
     cluster: str = "DefaultCluster",
     settings: Mapping[str, str] | None = None,
 ) -> ServerProcess:
-    """Our broker, serving on port; its store is folder/NAME/store. `settings` are the original's property names."""
+    """Start our broker on a port; returns when it serves. Its store is folder/NAME/store; `settings` are Java property names."""
     given = {
         "brokerName": name,
         "brokerClusterName": cluster,
@@ -63,7 +63,7 @@ def start_broker(
 
 
 class SaturnCluster:
-    """`saturnmq standalone`: NameServer and broker in one process; the same face as apache.ApacheCluster."""
+    """`saturnmq standalone`: NameServer and broker in one process, with the interface of apache.ApacheCluster."""
 
     def __init__(self, folder: Path | None = None, *, settings: Mapping[str, str] | None = None) -> None:
         self._temporary = folder is None
@@ -91,14 +91,14 @@ class SaturnCluster:
         return [self.broker] if self.broker is not None else []
 
     def start(self) -> SaturnCluster:
-        """Start and wait until it serves. Returns itself."""
+        """Start the process and wait until it serves; returns self."""
         ports = ["--namesrv-port", str(self.namesrv_port), "--port", str(self.broker_port)]
         arguments = ["standalone", "--data", str(self.store), *ports, *_sets(self.settings)]
         self.broker = _start("SaturnMQ standalone", arguments)
         return self
 
     def stop(self) -> int:
-        """Stop it, remove the folder if it was ours; returns the exit code."""
+        """Stop the process, remove the folder if it is temporary; returns the exit code."""
         code = 0
         if self.broker is not None:
             code = self.broker.stop()

@@ -1,6 +1,6 @@
-"""The faults of tests/chaos on plain brokers, on a mixed group and on a group of the original: one script for all of them.
+"""The faults of tests/chaos on plain brokers, on a mixed group and on a group of Apache brokers: one script for all of them.
 
-Short here. CHAOS_SECONDS, CHAOS_FAULT and CHAOS_SEED as for `make chaos`.
+Short runs by default; CHAOS_SECONDS, CHAOS_FAULT and CHAOS_SEED work as for `make chaos`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chaospeers import HEARTBEAT_MS, MixedBrokers, TheirBrokers
 from test_chaos_ledger import ONLY, SECONDS, SHORT_HEARTBEAT_MS, a_run, tell
 
 HEALTHY_SECONDS = 3.0
-FAULTY_SECONDS = max(12.0, SECONDS / 2)  # the original's timers need up to 10 s
+FAULTY_SECONDS = max(12.0, SECONDS / 2)  # Apache's timers need up to 10 s
 KINDS: dict[str, type[BrokerGroup]] = {
     "two of the original and one of ours": MixedBrokers,
     "the original": TheirBrokers,
@@ -26,7 +26,7 @@ KINDS: dict[str, type[BrokerGroup]] = {
 
 @pytest.mark.spec("CHA-10")
 @pytest.mark.parametrize("kind", [PlainBroker, PlainSyncBroker])
-def test_a_plain_broker_that_is_killed_and_frozen_loses_nothing(
+def test_plain_broker_killed_and_frozen_loses_nothing(
     kind: type[BrokerGroup], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ("fixed-kill", "fixed-suspend")
@@ -39,7 +39,7 @@ def test_a_plain_broker_that_is_killed_and_frozen_loses_nothing(
 @pytest.mark.timeout(int(400 + 4 * SECONDS))
 @pytest.mark.spec("CHA-10")
 @pytest.mark.parametrize("kind", KINDS)
-def test_groups_with_members_of_the_original_go_on_when_their_leader_is_killed(
+def test_group_with_apache_members_survives_a_leader_kill(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fault = ONLY or "leader-kill"

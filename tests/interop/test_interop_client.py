@@ -1,4 +1,4 @@
-"""The original's Java client, unmodified, against the original's broker (the control) and against ours."""
+"""Apache's Java client, unmodified, against Apache's broker (the control) and against ours."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def run(peer: Peer, home: Path) -> Run:
-    """Runs a command of our Java program against the peer; returns what it reported."""
+    """Run a command of our Java program against the peer; returns its report."""
 
     def go(command: str, **options: Any) -> Rows:
         return run_client(command, home=home, ns=peer.name_servers, **options).results
@@ -47,7 +47,7 @@ def sent(rows: Rows) -> Rows:
 
 
 def check_whole(messages: Rows, count: int) -> None:
-    """`count` different messages as Sending.java makes them, each once, offsets without holes."""
+    """Check `count` different messages as made by Sending.java, each once, with consecutive offsets."""
     assert Counter(row["properties"]["number"] for row in messages) == {str(n): 1 for n in range(count)}
     offsets: dict[int, list[int]] = {}
     for row in messages:
@@ -65,9 +65,7 @@ def check_whole(messages: Rows, count: int) -> None:
 @pytest.mark.parametrize("serialization", ["JSON", "ROCKETMQ"])
 @pytest.mark.parametrize("mode", ["sync", "async", "selector"])
 @pytest.mark.spec("REM-01", "REM-04", "SND-06", "SND-13")
-def test_send_answers_ids_and_offsets_and_pull_returns_the_same(
-    run: Run, topic: str, mode: str, serialization: str
-) -> None:
+def test_send_returns_ids_and_offsets_that_pull_confirms(run: Run, topic: str, mode: str, serialization: str) -> None:
     rows = sent(run("send", mode=mode, topic=topic, count=12, serialization=serialization))
     assert [row["status"] for row in rows] == ["SEND_OK"] * 12
     assert {row["broker"] for row in rows} == {"broker-a"}
@@ -81,7 +79,7 @@ def test_send_answers_ids_and_offsets_and_pull_returns_the_same(
 
 @pytest.mark.parametrize("serialization", ["JSON", "ROCKETMQ"])
 def test_oneway_messages_arrive(run: Run, topic: str, serialization: str) -> None:
-    run("send", topic=topic, count=1, body="first", serialization=serialization)  # makes the topic
+    run("send", topic=topic, count=1, body="first", serialization=serialization)  # creates the topic
     run("send", mode="oneway", topic=topic, count=10, serialization=serialization)
     rows = received(run("consume", topic=topic, group=f"{topic}-group", count=10, serialization=serialization))
     assert {row["body"] for row in rows} >= {f"message {n}" for n in range(1, 10)}
@@ -89,7 +87,7 @@ def test_oneway_messages_arrive(run: Run, topic: str, serialization: str) -> Non
 
 @pytest.mark.parametrize("serialization", ["JSON", "ROCKETMQ"])
 @pytest.mark.spec("BAT-04", "BAT-05", "BAT-07")
-def test_batch_has_one_id_and_consecutive_offsets_for_each_message(run: Run, topic: str, serialization: str) -> None:
+def test_batch_messages_get_own_ids_and_consecutive_offsets(run: Run, topic: str, serialization: str) -> None:
     (row,) = sent(run("send", mode="batch", topic=topic, count=10, serialization=serialization))
     assert row["status"] == "SEND_OK"
     assert len(set(row["msgId"].split(","))) == 10
@@ -100,20 +98,20 @@ def test_batch_has_one_id_and_consecutive_offsets_for_each_message(run: Run, top
     assert [message["msgId"] for message in messages] == row["msgId"].split(",")
 
 
-def test_ten_thousand_asynchronous_messages_none_lost(run: Run, topic: str) -> None:
+def test_ten_thousand_async_sends_lose_no_message(run: Run, topic: str) -> None:
     rows = sent(run("send", mode="async", topic=topic, count=10_000, serialization="ROCKETMQ", timeoutMs=20_000))
     assert len({row["msgId"] for row in rows}) == 10_000
     messages = received(run("consume", topic=topic, group=f"{topic}-group", count=10_000, batch=32))
     assert {row["msgId"] for row in messages} == {row["msgId"] for row in rows}
 
 
-def test_big_body_is_compressed_by_the_client_and_comes_back_whole(run: Run, topic: str) -> None:
+def test_large_body_compressed_by_the_client_round_trips(run: Run, topic: str) -> None:
     run("send", topic=topic, count=2, bodyBytes=200_000)
     rows = received(run("pull", topic=topic, group="puller"))
     assert [row["bodyBytes"] for row in rows] == [200_000, 200_000]
 
 
-def test_message_is_viewed_by_the_id_of_its_place(run: Run, topic: str) -> None:
+def test_message_is_found_by_its_offset_id(run: Run, topic: str) -> None:
     rows = sent(run("send", topic=topic, count=4))
     (found,) = received(run("query", topic=topic, id=rows[2]["offsetMsgId"]))
     assert (found["body"], found["msgId"]) == ("message 2", rows[2]["msgId"])
@@ -128,7 +126,7 @@ def test_query_by_key_and_by_unique_id(run: Run, topic: str) -> None:
 
 
 @pytest.mark.spec("BP-02", "BP-05", "OF-04")
-def test_pull_bounds_statuses_times_and_committed_offsets(run: Run, topic: str) -> None:
+def test_pull_reports_bounds_statuses_times_and_committed_offsets(run: Run, topic: str) -> None:
     run("send", mode="selector", topic=topic, count=8)
     group = f"{topic}-group"
     rows = {row["queue"]: row for row in run("pull", topic=topic, group=group) if "atEnd" in row}
@@ -168,7 +166,7 @@ def test_two_members_consume_everything_once(run: Run, peer: Peer, topic: str) -
     check = Counter(row["properties"]["number"] for row in rows)
     assert set(check) == {str(n) for n in range(40)}
     asyncio.run(no_members(peer, f"{topic}-group"))
-    # Nothing is left: the offsets were committed at the shutdown, a later member gets only what is new.
+    # Everything is consumed: the offsets were committed at shutdown, a later member gets only new messages.
     run("send", topic=topic, count=1, body="later")
     rows = received(run("consume", topic=topic, group=f"{topic}-group", count=1))
     assert "later 0" in {row["body"] for row in rows}
@@ -176,7 +174,7 @@ def test_two_members_consume_everything_once(run: Run, peer: Peer, topic: str) -
 
 
 @pytest.mark.spec("RB-07", "HB-07")
-def test_members_share_the_queues_and_take_over_when_one_leaves(run: Run, topic: str) -> None:
+def test_group_members_share_queues_and_take_over_when_one_leaves(run: Run, topic: str) -> None:
     run("send", topic=topic, count=4)
     rows = run("rebalance", topic=topic, group=f"{topic}-group")
     alone, shared, left = (next(row for row in rows if key in row) for key in ("alone", "shared", "left"))
@@ -184,12 +182,12 @@ def test_members_share_the_queues_and_take_over_when_one_leaves(run: Run, topic:
     assert sorted(shared["shared"] + shared["second"]) == [0, 1, 2, 3]
     assert len(shared["shared"]) == 2
     assert left["left"] == [0, 1, 2, 3]
-    # A member that is told of the change does not wait for its own 20 s timer.
+    # The broker notifies members of the change, so that they do not wait for their own 20 s timer.
     assert shared["ms"] < 15_000
     assert left["ms"] < 15_000
 
 
-def test_broadcast_gives_every_member_everything(run: Run, topic: str) -> None:
+def test_broadcast_delivers_everything_to_every_member(run: Run, topic: str) -> None:
     run("send", topic=topic, count=8)
     options = {"topic": topic, "group": f"{topic}-group", "count": 8, "model": "BROADCASTING"}
     rows = received(run("consume", **options))
@@ -202,7 +200,7 @@ def test_lite_pull_consumer_polls_everything(run: Run, topic: str) -> None:
 
 
 @pytest.mark.spec("CA-12", "CQ-06")
-def test_lite_pull_consumer_with_own_queues_seeks_to_offsets_ends_and_times(run: Run, topic: str) -> None:
+def test_lite_pull_consumer_seeks_to_offsets_bounds_and_times(run: Run, topic: str) -> None:
     rows = run("seek", topic=topic, group=f"{topic}-group")
     polled = {row["polled"]: row["bodies"] for row in rows if "polled" in row}
     everything = [f"message {n}" for n in range(10)]
@@ -227,7 +225,7 @@ def test_lite_pull_consumer_with_own_queues_seeks_to_offsets_ends_and_times(run:
 
 
 @pytest.mark.spec("TR-02", "TR-03", "TR-04", "TR-05", "TR-09")
-def test_trace_of_a_message_is_found_on_the_trace_topic_by_its_id(run: Run, peer: Peer, topic: str) -> None:
+def test_message_trace_is_found_by_message_id(run: Run, peer: Peer, topic: str) -> None:
     trace = {"trace": 1, "traceTopic": f"{topic}Trace"}
     asyncio.run(make_topic(peer, f"{topic}Trace"))
     (row,) = sent(run("send", topic=topic, count=1, group=f"{topic}-producers", **trace))
@@ -258,17 +256,17 @@ def _order(row: dict[str, Any]) -> tuple[int, int]:
 
 
 @pytest.mark.spec("RTY-02", "RTY-04")
-def test_failed_message_comes_back_from_the_retry_topic(run: Run, topic: str) -> None:
+def test_failed_message_is_redelivered_from_the_retry_topic(run: Run, topic: str) -> None:
     original = {row["msgId"] for row in sent(run("send", topic=topic, count=3))}
     rows = received(run("consume", topic=topic, group=f"{topic}-group", count=3, fail=1))
     assert sorted(row["reconsumeTimes"] for row in rows) == [0, 0, 0, 1, 1, 1]
     again = [row for row in rows if row["reconsumeTimes"] == 1]
     assert {row["msgId"] for row in again} == original
-    assert {row["topic"] for row in again} == {topic}  # the client puts the original topic back
+    assert {row["topic"] for row in again} == {topic}  # the client restores the topic of the first send
 
 
 @pytest.mark.spec("RTY-03")
-def test_failed_message_comes_back_after_its_delay_level(run: Run, topic: str) -> None:
+def test_failed_message_is_redelivered_after_its_delay_level(run: Run, topic: str) -> None:
     run("send", topic=topic, count=3)
     rows = received(run("consume", topic=topic, group=f"{topic}-group", count=3, fail=1))
     first = {row["msgId"]: row["storeTimestamp"] for row in rows if row["reconsumeTimes"] == 0}
@@ -277,7 +275,7 @@ def test_failed_message_comes_back_after_its_delay_level(run: Run, topic: str) -
 
 
 @pytest.mark.spec("DLY-02", "DLY-05")
-def test_delayed_message_comes_after_its_level(run: Run, topic: str) -> None:
+def test_delayed_message_is_delivered_after_its_level(run: Run, topic: str) -> None:
     run("send", topic=topic, count=3, delayLevel=1)
     rows = received(run("consume", topic=topic, group=f"{topic}-group", count=3))
     assert len(rows) == 3
@@ -287,7 +285,7 @@ def test_delayed_message_comes_after_its_level(run: Run, topic: str) -> None:
 
 
 @pytest.mark.spec("TX-03", "TX-05", "TX-09")
-def test_transactions_commit_roll_back_and_are_asked_about(run: Run, topic: str) -> None:
+def test_transactions_commit_roll_back_and_are_checked(run: Run, topic: str) -> None:
     rows = run("transaction", topic=topic, count=6, checks=1, group=f"{topic}-producers")
     assert {row["status"] for row in rows if "transaction" in row} == {"SEND_OK"}
     assert {row["properties"]["number"] for row in received(rows)} == {"2", "5"}

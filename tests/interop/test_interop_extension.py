@@ -1,4 +1,7 @@
-"""The extended consume queue in turns: the original reads and trusts what ours wrote, ours what the original wrote."""
+"""The extended consume queue of one store served alternately by Apache's broker and ours.
+
+Each must read what the other wrote, and trust it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ SETTINGS = {
     "mappedFileSizeConsumeQueueExt": "1024",
     "deleteWhen": "04",
 }
-FIRST = COUNT - 5  # the expression wants the last five of each life
+FIRST = COUNT - 5  # the expression selects the last five messages of each run
 
 
 @pytest.fixture
@@ -32,8 +35,10 @@ def turns(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Turns:
 
 
 def consume(turns: Turns, life: int) -> None:
-    """A group with an expression gets what it wants of a life, and nothing else; of the life before, something may repeat:
-    what the consumer was given last is committed only if it is quick."""
+    """Check that a group with an expression receives the selected messages of a run and no others.
+
+    Messages of the previous run may be redelivered: the consumer's last offsets are committed only if it is quick.
+    """
     rows = turns.client("consume", group="selecting", count=5, sql=f"number >= {FIRST} AND TAGS = 'TagA'")
     found = {row["body"].rstrip("x") for row in rows if "received" in row}
     wanted = {f"life {life} {number}" for number in range(FIRST, COUNT)}
@@ -43,7 +48,7 @@ def consume(turns: Turns, life: int) -> None:
 
 
 def with_bits(folder: Path) -> tuple[int, int]:
-    """(units, those with a bit map) of all queues of a store; every address must lead to content."""
+    """(units, units with a bit map) of all queues of a store; every extension address must lead to an entry."""
     units = bits = 0
     cache = FileCache(Disk())
     for queue in (folder / "consumequeue" / "Extended").iterdir():
@@ -64,13 +69,13 @@ def with_bits(folder: Path) -> tuple[int, int]:
 @pytest.mark.spec("CQ-13", "CQ-14", "FIL-06", "RC-12")
 @pytest.mark.parametrize("how", ["clean", "kill"])
 @pytest.mark.parametrize("first", ["saturn", "apache"])
-def test_a_store_with_the_extension_goes_from_hand_to_hand(turns: Turns, tmp_path: Path, first: str, how: str) -> None:
+def test_store_with_extension_moves_between_brokers(turns: Turns, tmp_path: Path, first: str, how: str) -> None:
     second = "apache" if first == "saturn" else "saturn"
     try:
         turns.start(first)
         turns.send(1)
         consume(turns, 1)
-        turns.send(2)  # the filter is known: these have bits
+        turns.send(2)  # the filter is registered by now: these messages get bit maps
         turns.end(how)
         turns.start(second)
         turns.check()
@@ -86,6 +91,6 @@ def test_a_store_with_the_extension_goes_from_hand_to_hand(turns: Turns, tmp_pat
         turns.end("clean")
         units, bits = with_bits(tmp_path / "broker-a" / "store")
         assert units == 3 * COUNT
-        assert bits >= 5 or how == "kill"  # the filter itself is saved every 10 s only
+        assert bits >= 5 or how == "kill"  # the filter itself is saved only every 10 s
     finally:
         turns.close()

@@ -1,4 +1,4 @@
-"""The filter room against the original's filter jar: the same verdict for every generated pair, the same bits, the same tags."""
+"""Differential tests of the filter package against Apache's filter jar: verdicts, bloom filter bits, tag codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from filter_expressions import pairs  # noqa: E402
 
 
 def ask(lines: list[str]) -> list[str]:
-    """The original's answer to each line; see Verdicts.java."""
+    """The jar's answer to each line; see Verdicts.java."""
     java = javatools._java()
     assert java is not None
     command = [java, "-Xmx512m", "-cp", javatools.classpath(), str(FILTER_TESTS / "java" / "Verdicts.java")]
@@ -52,7 +52,7 @@ def verdict(text: str, properties: dict[str, str]) -> str:
 
 
 @pytest.mark.spec("FUZ-06", "FIL-09", "FIL-10", "FIL-11", "FIL-12", "FIL-13", "FIL-14", "FIL-15")
-def test_a_hundred_thousand_pairs_get_the_same_verdict() -> None:
+def test_sql_verdicts_equal_apache_on_generated_pairs() -> None:
     cases = list(pairs(seed=497, expressions=34_000))
     answers = [answer[0] for answer in ask([sql_line(*case) for case in cases])]
     assert len(answers) >= 100_000
@@ -62,14 +62,14 @@ def test_a_hundred_thousand_pairs_get_the_same_verdict() -> None:
 
 
 @pytest.mark.spec("FIL-09", "FIL-10", "FIL-11", "FIL-12", "FIL-13", "FIL-14", "FIL-15")
-def test_the_corpus_is_what_the_original_says() -> None:
+def test_sql_corpus_equals_apache() -> None:
     corpus = json.loads((FILTER_TESTS / "sql92_corpus.json").read_text(encoding="utf-8"))["cases"]
     answers = ask([sql_line(text, properties) for _, text, properties, _ in corpus])
     assert [answer[0] for answer in answers] == [said for *_, said in corpus]
 
 
 @pytest.mark.spec("FIL-07")
-def test_bloom_positions_are_the_same() -> None:
+def test_bloom_positions_equal_apache() -> None:
     random = Random(7)
     cases = [
         (percent, consumers, "".join(random.choice("abcXYZ#%é漢😀_-") for _ in range(random.randint(0, 70))))
@@ -87,7 +87,7 @@ def test_bloom_positions_are_the_same() -> None:
 
 
 @pytest.mark.spec("FIL-01")
-def test_tag_expressions_have_the_same_codes() -> None:
+def test_tag_codes_equal_apache() -> None:
     random = Random(11)
     texts = ["*", "", " * ", "||", "||||", "|||", " || ", "* || a", "\u3000x || y", "\tq\x00||z", "😀 || TagA"]
     texts += ["".join(random.choice("|||ab \t*é") for _ in range(random.randint(1, 12))) for _ in range(2000)]

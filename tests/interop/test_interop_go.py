@@ -1,4 +1,4 @@
-"""The Go client as released, unmodified, against the original's broker (the control) and against ours."""
+"""The released Go client, unmodified, against Apache's broker (the control) and against ours."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module", autouse=True)
 def go() -> None:
-    """Skips everything here where the Go client cannot be had; otherwise our program over it is built."""
+    """Skip every test here if the Go client is unavailable; otherwise build our program."""
     reason = gotools.why_not()
     if reason:
         pytest.skip(reason)
@@ -35,7 +35,7 @@ def go() -> None:
 
 @pytest.fixture
 def run(peer: Peer, tmp_path: Path) -> Run:
-    """Runs a command of our Go program against the peer; returns what it reported."""
+    """Run a command of our Go program against the peer; returns its report."""
 
     def start(command: str, **options: Any) -> Rows:
         return gotools.run_go(command, home=tmp_path, ns=peer.name_servers, **options).results
@@ -60,7 +60,7 @@ def sent(rows: Rows) -> Rows:
 
 
 def check_whole(messages: Rows, count: int) -> None:
-    """`count` different messages as sending.go makes them, each once."""
+    """Check `count` different messages as made by sending.go, each once."""
     assert Counter(row["properties"]["number"] for row in messages) == {str(n): 1 for n in range(count)}
     for row in messages:
         number = row["properties"]["number"]
@@ -71,7 +71,7 @@ def check_whole(messages: Rows, count: int) -> None:
 
 
 async def stored(peer: Peer, topic: str) -> list[saturnmq.Message[bytes]]:
-    """Everything in a topic, by our own client: an independent look at what the broker holds."""
+    """All messages of a topic, read by our own client as an independent check of the broker's content."""
     async with asyncio.timeout(WAIT_S), saturnmq.Client(name_servers=peer.name_servers) as client:
         puller = client.puller()
         found: list[saturnmq.Message[bytes]] = []
@@ -93,7 +93,7 @@ async def _queue(puller: saturnmq.Puller, queue: MessageQueue) -> list[saturnmq.
 @pytest.mark.interop
 @pytest.mark.parametrize("mode", ["sync", "async", "ordered"])
 @pytest.mark.spec("REM-01", "REM-04", "SND-06", "SND-13", "CA-13")
-def test_go_send_answers_ids_and_offsets_and_pull_returns_the_same(run: Run, topic: str, mode: str) -> None:
+def test_go_send_returns_ids_and_offsets_that_pull_confirms(run: Run, topic: str, mode: str) -> None:
     rows = sent(run("send", mode=mode, topic=topic, count=12))
     queues = Counter(row["queue"] for row in rows)
     assert queues == {0: 6, 1: 6} if mode == "ordered" else set(queues) <= {0, 1, 2, 3}
@@ -105,7 +105,7 @@ def test_go_send_answers_ids_and_offsets_and_pull_returns_the_same(run: Run, top
 
 @pytest.mark.interop
 @pytest.mark.spec("BP-02", "BP-05")
-def test_go_pull_is_told_the_bounds_of_a_queue(run: Run, topic: str) -> None:
+def test_go_pull_reports_the_bounds_of_a_queue(run: Run, topic: str) -> None:
     sent(run("send", mode="ordered", topic=topic, count=8))
     rows = {row["queue"]: row for row in run("pull", topic=topic, group=f"{topic}-group") if "beyond" in row}
     assert sorted(rows) == [0, 1, 2, 3]
@@ -118,7 +118,7 @@ def test_go_pull_is_told_the_bounds_of_a_queue(run: Run, topic: str) -> None:
 @pytest.mark.interop
 @pytest.mark.spec("SND-06")
 def test_go_one_way_messages_arrive(run: Run, topic: str) -> None:
-    sent(run("send", topic=topic, count=1, body="first"))  # makes the topic
+    sent(run("send", topic=topic, count=1, body="first"))  # creates the topic
     run("send", mode="oneway", topic=topic, count=10)
     rows = received(run("consume", topic=topic, group=f"{topic}-group", count=11))
     assert {row["body"] for row in rows} == {"first 0", *(f"message {n}" for n in range(10))}
@@ -126,7 +126,7 @@ def test_go_one_way_messages_arrive(run: Run, topic: str) -> None:
 
 @pytest.mark.interop
 @pytest.mark.spec("BAT-04", "BAT-05", "BAT-07")
-def test_go_batch_lies_in_one_queue_at_consecutive_offsets(run: Run, peer: Peer, topic: str) -> None:
+def test_go_batch_is_stored_in_one_queue_at_consecutive_offsets(run: Run, peer: Peer, topic: str) -> None:
     (row,) = sent(run("send", mode="batch", topic=topic, count=10))
     assert len(set(row["offsetMsgId"].split(","))) == 10
     found = asyncio.run(stored(peer, topic))
@@ -139,7 +139,7 @@ def test_go_batch_lies_in_one_queue_at_consecutive_offsets(run: Run, peer: Peer,
 @pytest.mark.interop
 @pytest.mark.timeout(LAST_HEARTBEAT_S + 180)
 @pytest.mark.spec("OF-05", "CA-01")
-def test_go_members_share_the_messages_and_their_offsets_last(run: Run, peer: Peer, topic: str) -> None:
+def test_go_members_share_messages_and_their_offsets_persist(run: Run, peer: Peer, topic: str) -> None:
     sent(run("send", topic=topic, count=40))
     rows = received(run("consume", topic=topic, group=f"{topic}-group", count=40, members=2))
     assert {row["properties"]["number"] for row in rows} == {str(n) for n in range(40)}
@@ -152,7 +152,7 @@ def test_go_members_share_the_messages_and_their_offsets_last(run: Run, peer: Pe
 
 @pytest.mark.interop
 @pytest.mark.spec("OF-02")
-def test_go_broadcast_gives_every_member_everything(run: Run, topic: str) -> None:
+def test_go_broadcast_delivers_everything_to_every_member(run: Run, topic: str) -> None:
     sent(run("send", topic=topic, count=8))
     rows = received(run("consume", topic=topic, group=f"{topic}-group", count=8, model="broadcast", members=2))
     by_member = {name: {row["body"] for row in rows if row["received"] == name} for name in ("member-0", "member-1")}
@@ -162,14 +162,14 @@ def test_go_broadcast_gives_every_member_everything(run: Run, topic: str) -> Non
 
 @pytest.mark.interop
 @pytest.mark.spec("OR-09")
-def test_go_ordered_consumer_keeps_the_order_of_a_queue_through_failures(run: Run, topic: str) -> None:
+def test_go_ordered_consumer_keeps_queue_order_through_failures(run: Run, topic: str) -> None:
     sent(run("send", mode="ordered", topic=topic, count=20))
     rows = received(run("consume", topic=topic, group=f"{topic}-group", count=20, ordered=1, fail=1))
     for queue in (0, 1):
         offsets = [row["offset"] for row in rows if row["queue"] == queue]
         assert offsets == sorted(offsets)
         assert set(offsets) == set(range(10))
-        assert set(Counter(offsets).values()) == {2}  # failed once, then consumed, before the next
+        assert set(Counter(offsets).values()) == {2}  # failed once, then consumed, before the next message
 
 
 @pytest.mark.interop
@@ -191,7 +191,7 @@ def test_go_sql_expression_selects_messages(run: Run, topic: str) -> None:
 
 @pytest.mark.interop
 @pytest.mark.spec("DLY-02", "DLY-05")
-def test_go_delayed_message_comes_after_its_level(run: Run, topic: str) -> None:
+def test_go_delayed_message_is_delivered_after_its_level(run: Run, topic: str) -> None:
     sent(run("send", topic=topic, count=3, delayLevel=1))
     rows = received(run("consume", topic=topic, group=f"{topic}-group", count=3))
     assert {row["body"] for row in rows} == {f"message {n}" for n in range(3)}
@@ -200,7 +200,7 @@ def test_go_delayed_message_comes_after_its_level(run: Run, topic: str) -> None:
 
 @pytest.mark.interop
 @pytest.mark.spec("RTY-02", "RTY-03", "RTY-04")
-def test_go_message_that_always_fails_ends_as_a_dead_letter(run: Run, topic: str) -> None:
+def test_go_message_that_always_fails_becomes_a_dead_letter(run: Run, topic: str) -> None:
     original = {row["msgId"] for row in sent(run("send", topic=topic, count=2))}
     group = f"{topic}-group"
     rows = received(run("consume", topic=topic, group=group, count=4, dead=1, maxReconsume=1, warm=1))
@@ -216,12 +216,12 @@ def test_go_message_that_always_fails_ends_as_a_dead_letter(run: Run, topic: str
 
 @pytest.mark.interop
 @pytest.mark.spec("TX-03", "TX-05", "TX-09")
-def test_go_transactions_commit_roll_back_and_are_asked_about(run: Run, topic: str) -> None:
+def test_go_transactions_commit_roll_back_and_are_checked(run: Run, topic: str) -> None:
     rows = run("transaction", topic=topic, count=6, group=f"{topic}-producers")
     assert [row["status"] for row in rows if "transaction" in row] == ["SEND_OK"] * 6
     assert {row["properties"]["number"] for row in received(rows)} == {"2", "5"}
     rows = received(run("consume", topic=topic, group=f"{topic}-group", count=3))
-    assert {row["properties"]["number"] for row in rows} == {"0", "2", "3"}  # 5 was rolled back when asked
+    assert {row["properties"]["number"] for row in rows} == {"0", "2", "3"}  # 5 was rolled back by the check
 
 
 @pytest.mark.interop
@@ -234,7 +234,7 @@ def test_go_pull_consumer_polls_everything_and_commits(run: Run, topic: str) -> 
 @pytest.mark.interop
 @pytest.mark.spec("RR-02", "RR-03")
 def test_go_request_is_answered_through_the_broker(run: Run, topic: str) -> None:
-    sent(run("send", topic=topic, count=1, body="first"))  # makes the topic
+    sent(run("send", topic=topic, count=1, body="first"))  # creates the topic
     rows = run("request", topic=topic, group=f"{topic}-group", count=2)
     assert not [row for row in rows if "failed" in row]
     assert [row["answer"] for row in rows if "answer" in row] == ["answer to message 0", "answer to message 1"]
@@ -242,7 +242,7 @@ def test_go_request_is_answered_through_the_broker(run: Run, topic: str) -> None
 
 @pytest.mark.interop
 @pytest.mark.spec("TR-02", "TR-03", "TR-04", "TR-05", "TR-09")
-def test_go_trace_of_a_message_is_found_by_its_id(run: Run, peer: Peer, topic: str) -> None:
+def test_go_message_trace_is_found_by_message_id(run: Run, peer: Peer, topic: str) -> None:
     trace_topic, group = f"{topic}Trace", f"{topic}-group"
     asyncio.run(make_topic(peer, trace_topic))
     rows = sent(run("send", topic=topic, count=2, trace=1, group=f"{topic}-producers", traceTopic=trace_topic))

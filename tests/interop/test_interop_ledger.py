@@ -1,4 +1,7 @@
-"""Groups of our members and members of the original (DLedger 0.3.1.2): each kind leads, dies, comes back empty, is truncated."""
+"""DLedger groups of our members and Java members (DLedger 0.3.1.2).
+
+A member of each kind leads, is killed, restarts with an empty disk, and is truncated.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,7 @@ class OurMember:
 
 
 class MixedGroup:
-    """kinds: "j" or "s" (SaturnMQ) for n0, n1, n2."""
+    """kinds: "j" (Java) or "s" (SaturnMQ) for n0, n1, n2."""
 
     def __init__(self, folder: Path, kinds: str, *, batch_push: bool) -> None:
         self.folder = folder
@@ -134,7 +137,7 @@ class MixedGroup:
             await client.close()
 
     async def until(self, what: str, look: Callable[[], Any]) -> Any:
-        """Wait for a coroutine function to return something, polling, with a deadline."""
+        """Poll until a coroutine function returns a truthy value, with a deadline."""
         try:
             async with asyncio.timeout(DEADLINE_S):
                 while True:
@@ -150,7 +153,7 @@ class MixedGroup:
             raise AssertionError(f"{what}: {stands}") from None
 
     async def leader(self) -> str:
-        """The member that all living ones call leader."""
+        """The member that all running members name as leader."""
 
         async def look() -> str | None:
             said = {
@@ -163,7 +166,7 @@ class MixedGroup:
         return found
 
     async def append(self, count: int, mark: str) -> None:
-        """Append one after the other, each until it is acknowledged."""
+        """Append bodies one after the other, each until it is acknowledged."""
         for number in range(count):
             body = f"{mark}-{number}-".encode() + bytes(number % 200)
 
@@ -178,7 +181,7 @@ class MixedGroup:
             self.acked.append(body)
 
     async def level(self) -> int:
-        """All living members end at the same index, committed; returns it."""
+        """Wait until all running members end at the same committed index; returns it."""
 
         async def look() -> int | None:
             stands = {(await member.status())[2:] for member in self.members.values()}
@@ -188,7 +191,7 @@ class MixedGroup:
         return int(await self.until("members differ", look)) - 1
 
     async def read_all(self, end: int) -> list[bytes]:
-        """Every body, as the leader gives it out."""
+        """Every body, as the leader returns it."""
         leader = await self.leader()
         client = RemotingClient(settings=NetSettings())
         bodies = []
@@ -222,7 +225,7 @@ class MixedGroup:
 
 @pytest.mark.spec("DL-M06", "DL-S06", "DL-L03", "DL-L05", "DL-F08")
 @pytest.mark.parametrize(("kinds", "batch_push"), [("jjs", False), ("jss", False), ("jss", True)])
-def test_a_mixed_group_elects_replicates_transfers_truncates_and_ends_with_equal_files(
+def test_mixed_group_survives_every_kind_of_change_with_equal_files(
     kinds: str, batch_push: bool, tmp_path: Path
 ) -> None:
     async def run() -> None:
@@ -231,18 +234,18 @@ def test_a_mixed_group_elects_replicates_transfers_truncates_and_ends_with_equal
         try:
             await group.start(*names)
             await group.append(30, "first")
-            for to in (kinds.index("j"), kinds.index("s")):  # each kind leads
+            for to in (kinds.index("j"), kinds.index("s")):  # a member of each kind leads
                 await group.transfer(names[to])
                 await group.append(20, f"led-by-{names[to]}")
                 await group.level()
-            for kind in "js":  # each kind dies as the leader and comes back
+            for kind in "js":  # a member of each kind is killed as leader and restarts
                 name = names[kinds.index(kind)]
                 await group.transfer(name)
                 await group.kill(name)
                 await group.append(10, f"without-{name}")
                 await group.start(name)
                 await group.level()
-            for kind in "js":  # each kind comes back empty
+            for kind in "js":  # a member of each kind restarts with an empty disk
                 leader = await group.leader()
                 name = next(n for n in reversed(names) if group.kinds[n] == kind)
                 if name == leader:
@@ -252,7 +255,7 @@ def test_a_mixed_group_elects_replicates_transfers_truncates_and_ends_with_equal
                 await group.start(name)
                 await group.append(3, f"empty-{name}")
                 await group.level()
-            for kind in "js":  # each kind is truncated
+            for kind in "js":  # a member of each kind is truncated
                 name = names[kinds.index(kind)]
                 await group.transfer(name)
                 others = [other for other in names if other != name]
@@ -260,7 +263,7 @@ def test_a_mixed_group_elects_replicates_transfers_truncates_and_ends_with_equal
                     await group.kill(other)
                 lost = [AppendRequest(group="g", remote_id=name, body=b"lost %d" % number) for number in range(3)]
                 answers = await asyncio.gather(*(group.call(name, request) for request in lost), return_exceptions=True)
-                # No quorum: another code, or none at all from the original (DL-X09).
+                # Without a quorum Java answers with another code or not at all (DL-X09).
                 assert not any(getattr(answer, "code", None) == Code.SUCCESS for answer in answers)
                 assert (await group.members[name].status())[2] > (await group.members[name].status())[3]
                 await group.kill(name)

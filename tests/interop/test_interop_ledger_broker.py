@@ -1,4 +1,4 @@
-"""Two brokers of the original and one of ours, a bare member or a broker, in one DLedger group."""
+"""DLedger groups of two Apache brokers and one member of ours (a bare member, then a broker), and of three brokers of ours."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Group:
 
 
 async def send_until_taken(group: Group, bodies: list[bytes]) -> None:
-    """Send each body until it is acknowledged; a master has to be registered first."""
+    """Send each body until it is acknowledged; a master must be registered first."""
     async with Client(name_servers=group.name_servers) as client, client.producer("ledger-p") as out:
         async with asyncio.timeout(90):
             for body in bodies:
@@ -129,7 +129,7 @@ async def send_until_taken(group: Group, bodies: list[bytes]) -> None:
 
 
 @pytest.mark.spec("DL-X04", "DL-B03", "DL-M06")
-def test_the_noop_of_our_leader_is_no_message_for_brokers_of_the_original(tmp_path: Path) -> None:
+def test_apache_brokers_ignore_the_noop_of_our_leader(tmp_path: Path) -> None:
     async def run() -> None:
         group = Group(tmp_path)
         sent = [b"message %d" % number for number in range(20)]
@@ -139,7 +139,8 @@ def test_the_noop_of_our_leader_is_no_message_for_brokers_of_the_original(tmp_pa
             ours = await group.start_ours()
             await send_until_taken(group, sent[:10])
             noops = 0
-            for attempt in range(12):  # until a no-op is needed: the last message is not known to be committed here
+            # Until a no-op is required, because the last message is not known to be committed here.
+            for attempt in range(12):
                 await send_until_taken(group, [b"extra %d" % attempt])
                 sent.append(b"extra %d" % attempt)
                 before = ours.files.end_index
@@ -186,11 +187,11 @@ def test_the_noop_of_our_leader_is_no_message_for_brokers_of_the_original(tmp_pa
     asyncio.run(run())
 
 
-# ---- our broker in a group of theirs
+# ---- our broker in a group of Apache brokers
 
 
 async def route_ids(group: Group) -> dict[int, str]:
-    """Broker ids and addresses of the group, as the NameServer tells clients."""
+    """Broker ids and addresses of the group in the NameServer's route response."""
     ext = {"topic": "TBW102", "acceptStandardJsonOnly": "true"}
     command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=ext)
     answer = await group.client.invoke(group.name_servers, command, 5000)
@@ -200,7 +201,7 @@ async def route_ids(group: Group) -> dict[int, str]:
 
 
 async def until_master(group: Group, wanted: Callable[[str], bool], count: int = 3) -> dict[int, str]:
-    """Until the NameServer names a master of this kind, and as many brokers in all."""
+    """Wait until the NameServer names a matching master and `count` brokers in total."""
     found: dict[int, str] = {}
     try:
         async with asyncio.timeout(60):
@@ -220,7 +221,7 @@ async def run_java_client(home: Path, servers: Group, command: str, **options: A
 
 
 async def java_sends(home: Path, group: Group, count: int) -> list[str]:
-    """Ids of messages that the Java client's producer had acknowledged."""
+    """Send with the Java producer; returns the ids of acknowledged messages."""
     rows = await run_java_client(home, group, "send", topic=TOPIC, count=count)
     return [row["msgId"] for row in rows if row.get("status") == "SEND_OK"]
 
@@ -231,7 +232,7 @@ async def java_pulls(home: Path, group: Group) -> list[str]:
 
 
 @pytest.mark.spec("DL-B04", "DL-C04", "DL-C05", "DL-C07", "DL-C08", "DL-X02")
-def test_our_broker_leads_and_follows_brokers_of_the_original_for_java_clients(tmp_path: Path, home: Path) -> None:
+def test_our_broker_leads_and_follows_apache_brokers(tmp_path: Path, home: Path) -> None:
     async def run() -> None:
         group = Group(tmp_path)
         port = free_ports(saturn.BROKER_PORT_OFFSETS)
@@ -254,7 +255,7 @@ def test_our_broker_leads_and_follows_brokers_of_the_original_for_java_clients(t
             assert len(sent) == 12
             await ours_leads(group)
             ids = await until_master(group, ours_at.__eq__)
-            assert sorted(ids) == [0, 1, 2]  # n0 and n1 follow: digits and 1
+            assert sorted(ids) == [0, 1, 2]  # n0 and n1 follow; a follower's broker id is the digits of its name plus 1
             more = await java_sends(home, group, 12)
             assert len(more) == 12
             assert sorted(await java_pulls(home, group)) == sorted(sent + more)
@@ -263,7 +264,7 @@ def test_our_broker_leads_and_follows_brokers_of_the_original_for_java_clients(t
 
             for number in (1, 2):
                 await until_it_copied(group, ids[number])
-            ours.process.kill()  # and a broker of the original takes over
+            ours.process.kill()  # an Apache broker takes over
             await asyncio.to_thread(ours.stop)
             await until_master(group, lambda address: address != ours_at, count=2)
             assert sorted(await java_pulls(home, group)) == sorted(sent + more)
@@ -289,7 +290,7 @@ def test_our_broker_leads_and_follows_brokers_of_the_original_for_java_clients(t
 
 
 async def until_it_copied(group: Group, address: str) -> None:
-    """Until a broker of the original has taken the topics over from our broker, which its slaves do every 10 s."""
+    """Wait until an Apache slave has copied the topics from our master, which it does every 10 s."""
     async with asyncio.timeout(60):
         while True:
             answer = await group.client.invoke(address, Command(RequestCode.GET_ALL_TOPIC_CONFIG), 5000)
@@ -299,7 +300,7 @@ async def until_it_copied(group: Group, address: str) -> None:
 
 
 async def ours_leads(group: Group) -> None:
-    """Hand the leadership to our broker; one that has just come back is asked until it has caught up."""
+    """Transfer the leadership to our broker; retries until a restarted broker has caught up."""
     async with asyncio.timeout(60):
         while await group.leader() != "n2":
             await group.transfer("n2", await term_of(group))
@@ -307,7 +308,7 @@ async def ours_leads(group: Group) -> None:
 
 
 async def term_of(group: Group) -> int:
-    """The term of the leader now, found by a vote request that nobody grants."""
+    """The leader's current term, taken from its response to an expired heartbeat."""
     name = await group.leader()
     request = HeartBeatRequest(
         group=GROUP, remote_id=name, local_id="n1", leader_id="n1" if name != "n1" else "n0", term=-1
@@ -319,7 +320,7 @@ async def term_of(group: Group) -> int:
 
 
 @pytest.mark.spec("DL-B07", "DL-C05", "DL-C09", "DL-X18")
-def test_java_clients_go_on_when_our_leader_is_killed(tmp_path: Path, home: Path) -> None:
+def test_java_clients_continue_when_our_leader_is_killed(tmp_path: Path, home: Path) -> None:
     async def run() -> None:
         group = Group(tmp_path)
         count = 1500
@@ -336,7 +337,7 @@ def test_java_clients_go_on_when_our_leader_is_killed(tmp_path: Path, home: Path
                     saturn.start_broker, tmp_path / name, port, group.name_servers, name=GROUP, settings=settings
                 )
             ids = await until_master(group, lambda address: True)
-            await java_sends(home, group, 1)  # the topic is there
+            await java_sends(home, group, 1)  # creates the topic
             consuming = asyncio.create_task(
                 run_java_client(
                     home, group, "consume", topic=TOPIC, group="switch", count=count, waitMs=150_000, timeout_s=170.0
@@ -365,6 +366,6 @@ def test_java_clients_go_on_when_our_leader_is_killed(tmp_path: Path, home: Path
 
 
 async def stored_at(group: Group, address: str) -> int:
-    """How many messages the first queue of the topic has."""
+    """Number of messages in the first queue of the topic."""
     command = Command(RequestCode.GET_MAX_OFFSET, ext={"topic": TOPIC, "queueId": "0"})
     return int((await group.client.invoke(address, command, 5000)).ext["offset"])

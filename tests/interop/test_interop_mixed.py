@@ -1,5 +1,6 @@
-"""Our parts mixed with the original's: our NameServer with its broker, its NameServer with ours, our Python client with
-its servers, and one store read by both."""
+"""Combinations of our parts and Apache's: NameServer and broker of different make, our Python client with Apache's servers,
+and one store read by both brokers.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def topic() -> str:
 
 
 def java_round_trip(name_servers: str, home: Path, topic: str) -> None:
-    """A Java client sends, consumes and commits through these servers."""
+    """Let a Java client send, consume and commit through these servers."""
     sent = [
         row for row in run_client("send", home=home, ns=name_servers, topic=topic, count=10).results if "sent" in row
     ]
@@ -66,11 +67,11 @@ def mixed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             process.stop()
 
 
-def test_a_java_client_sends_and_consumes(mixed: Mixed, home: Path, topic: str) -> None:
+def test_java_client_sends_and_consumes_through_mixed_servers(mixed: Mixed, home: Path, topic: str) -> None:
     java_round_trip(mixed.name_servers, home, topic)
 
 
-def test_mqadmin_prints_what_a_pure_pair_of_the_original_prints(
+def test_mqadmin_prints_the_same_for_mixed_and_apache_servers(
     mixed: Mixed, apache_peer: apache.ApacheCluster, home: Path
 ) -> None:
     for servers, broker in (
@@ -92,7 +93,7 @@ def test_mqadmin_prints_what_a_pure_pair_of_the_original_prints(
 
 
 @pytest.mark.spec("NS-18", "NS-19")
-def test_a_broker_that_stops_leaves_the_route(tmp_path: Path, home: Path, topic: str) -> None:
+def test_stopped_broker_leaves_the_route(tmp_path: Path, home: Path, topic: str) -> None:
     port, broker_port = free_ports(), free_ports(apache.BROKER_PORT_OFFSETS)
     namesrv = saturn.start_namesrv(port)
     try:
@@ -105,10 +106,10 @@ def test_a_broker_that_stops_leaves_the_route(tmp_path: Path, home: Path, topic:
 
 
 @pytest.mark.spec("DG-03")
-def test_acknowledged_messages_survive_a_killed_broker_and_the_java_client_goes_on(
+def test_sigkill_keeps_acknowledged_messages_and_java_producer_continues(
     tmp_path: Path, home: Path, topic: str
 ) -> None:
-    """kill -9 in the middle of a Java producer's work: nothing acknowledged is lost, and it finishes after the restart."""
+    """SIGKILL while a Java producer sends: nothing acknowledged is lost, and the producer finishes after the restart."""
     servers = f"127.0.0.1:{free_ports()}"
     broker_port = free_ports(apache.BROKER_PORT_OFFSETS)
     namesrv = saturn.start_namesrv(int(servers.rpartition(":")[2]))
@@ -134,11 +135,11 @@ def test_acknowledged_messages_survive_a_killed_broker_and_the_java_client_goes_
         namesrv.stop()
 
 
-# ---- the Python client ---------------------------------------------------------------------------------------------
+# ---- the Python client
 
 
 def drain(puller: sync.Puller, topic: str) -> list[Any]:
-    """Every message of a topic, by our client."""
+    """Every message of a topic, read by our client."""
     found: list[Any] = []
     for queue in puller.queues(topic):
         at, end = puller.min_offset(queue), puller.max_offset(queue)
@@ -150,7 +151,7 @@ def drain(puller: sync.Puller, topic: str) -> list[Any]:
     return found
 
 
-def test_our_client_sends_what_java_reads(peer: Peer, home: Path, topic: str) -> None:
+def test_java_client_reads_what_our_client_sends(peer: Peer, home: Path, topic: str) -> None:
     with sync.Client(name_servers=peer.name_servers) as client, client.producer("py") as producer:
         receipts = [
             producer.send(
@@ -173,7 +174,7 @@ def test_our_client_sends_what_java_reads(peer: Peer, home: Path, topic: str) ->
     assert {row["properties"]["word"] for row in singles} == {"jäva"}
 
 
-def test_our_client_reads_what_java_sends(peer: Peer, home: Path, topic: str) -> None:
+def test_our_client_reads_what_java_client_sends(peer: Peer, home: Path, topic: str) -> None:
     options: dict[str, Any] = {"home": home, "ns": peer.name_servers, "topic": topic}
     sent = [row for row in run_client("send", count=8, **options).results if "sent" in row]
     run_client("send", mode="batch", count=5, body="batch", **options)
@@ -190,7 +191,7 @@ def test_our_client_reads_what_java_sends(peer: Peer, home: Path, topic: str) ->
     assert max(len(message.body) for message in messages) == 100_000
 
 
-def test_our_client_commits_what_mqadmin_shows(peer: Peer, home: Path, topic: str) -> None:
+def test_mqadmin_shows_offsets_committed_by_our_client(peer: Peer, home: Path, topic: str) -> None:
     run_client("send", home=home, ns=peer.name_servers, topic=topic, count=8)
     run_client("consume", home=home, ns=peer.name_servers, topic=topic, group=f"{topic}-group", count=8)
     with sync.Client(name_servers=peer.name_servers) as client:
@@ -202,16 +203,14 @@ def test_our_client_commits_what_mqadmin_shows(peer: Peer, home: Path, topic: st
     assert "Diff Total: 4" in shown
 
 
-# ---- one store, read by both ---------------------------------------------------------------------------------------
+# ---- one store, read by both
 
 OUR_STORE = {**apache.SMALL_STORE, "storeProfile": "standard"}
 
 
 @pytest.mark.spec("RC-03", "RC-12")
 @pytest.mark.parametrize("first", ["saturn", "apache"])
-def test_a_store_written_by_one_broker_is_served_by_the_other(
-    tmp_path: Path, home: Path, topic: str, first: str
-) -> None:
+def test_store_of_one_broker_is_served_by_the_other(tmp_path: Path, home: Path, topic: str, first: str) -> None:
     port, broker_port = free_ports(), free_ports(apache.BROKER_PORT_OFFSETS)
     servers = f"127.0.0.1:{port}"
     options: dict[str, Any] = {"home": home, "ns": servers, "topic": topic}
@@ -231,7 +230,7 @@ def test_a_store_written_by_one_broker_is_served_by_the_other(
         broker = start("apache" if first == "saturn" else "saturn")
         after = [row for row in run_client("pull", group="puller", **options).results if "received" in row]
         assert sorted(after, key=_place) == sorted(before, key=_place)
-        # Topics, groups and offsets came over too: the group reads on where it stood, new messages follow the old.
+        # Topics, groups and offsets were recovered too: the group continues at its offset, new messages follow the old ones.
         (row,) = [row for row in run_client("send", count=1, body="later", **options).results if "sent" in row]
         assert row["offset"] == 5
         rows = run_client("consume", count=1, group="store-group", **options).results

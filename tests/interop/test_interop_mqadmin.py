@@ -1,4 +1,4 @@
-"""The original's `mqadmin` prints against our servers what it prints against its own."""
+"""Apache's `mqadmin` prints the same for our servers as for Apache's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Both = Callable[[list[str]], tuple[str, str]]
 
 @dataclass(frozen=True)
 class Subject:
-    """A server and the words in commands that stand for something of its own."""
+    """A server, and the placeholder values of its commands."""
 
     peer: Peer
     words: dict[str, str]
@@ -35,16 +35,16 @@ class Subject:
 TOPIC = "Printed"
 GROUP = "printed-group"
 TRACED = "Traced"
-# The original's first look at open transactions makes a topic, in the middle of the tests: they are over before it.
+# The first transaction check of Apache's broker creates a topic; this interval moves it behind the end of the tests.
 SETTINGS = {"traceTopicEnable": "true", "transactionCheckInterval": "3600000"}
-# Consumers of printMsg and of Tracing.java send their first heartbeat after a second, if they live that long, and that
-# makes these topics.
+# The consumers of printMsg and Tracing.java create these retry topics with their first heartbeat after a second, if they
+# live that long; so they are created beforehand.
 SHORT_LIVED_RETRY = ("%RETRY%TOOLS_CONSUMER", "%RETRY%interop-traces")
 HELD = "Held"
 HELD_GROUP = "held-group"
 HELD_COUNT = 4
-# {words} are filled in: the address of the broker and what prepare() found out.
-# The second member: the order of the rows means nothing (hash tables of the original).
+# {placeholders} are filled in: the address of the broker and the results of prepare().
+# The second member: whether the order of the rows is undefined (Java hash tables).
 READING: dict[str, tuple[list[str], bool]] = {
     "clusterList": (["clusterList"], False),
     "topicRoute": (["topicRoute", "-t", TOPIC], False),
@@ -77,9 +77,9 @@ WRITING: dict[str, list[str]] = {
 
 
 def prepare(peer: Peer, home: Path) -> dict[str, str]:
-    """The same content on a peer: a topic of four queues with messages in two, a group that read them all, a trace.
+    """Create the same content on a peer: a topic of four queues with messages in two, a group that consumed them, a trace.
 
-    Returns the words that commands may name: ids of messages.
+    Returns the placeholder values of commands: ids of messages.
     """
     servers = peer.name_servers
     for topic in SHORT_LIVED_RETRY:
@@ -100,7 +100,7 @@ def prepare(peer: Peer, home: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def servers(home: Path) -> Iterator[list[Subject]]:
-    """A fresh pair: the other tests' topics would show in the lists."""
+    """A fresh pair of servers: topics of other tests would appear in the lists."""
     with apache.ApacheCluster(settings=SETTINGS) as theirs, saturn.SaturnCluster(settings=SETTINGS) as ours:
         with ThreadPoolExecutor(2) as pool:
             words = list(pool.map(prepare, (theirs, ours), (home, home)))
@@ -109,7 +109,7 @@ def servers(home: Path) -> Iterator[list[Subject]]:
 
 @pytest.fixture(scope="module")
 def read(both: Both) -> dict[str, tuple[str, str]]:
-    """All reading commands at once: each waits three seconds for its own client to shut down."""
+    """Run all reading commands concurrently: each waits three seconds for its own client to shut down."""
     with ThreadPoolExecutor(4) as pool:
         answers = pool.map(both, [command for command, _ in READING.values()])
         return dict(zip(READING, answers, strict=True))
@@ -117,7 +117,7 @@ def read(both: Both) -> dict[str, tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def both(servers: list[Subject], home: Path) -> Both:
-    """Runs one command against the original and against ours, at the same time."""
+    """Run one command against Apache's server and ours concurrently."""
 
     def go(command: list[str]) -> tuple[str, str]:
         def one(subject: Subject) -> str:
@@ -139,7 +139,7 @@ def test_reading_commands_print_the_same(read: dict[str, tuple[str, str]], name:
     assert comparable(ours, rows_sorted=rows_sorted) == comparable(theirs, rows_sorted=rows_sorted)
 
 
-def test_the_same_topics_are_there_before_anything_is_written(both: Both, read: dict[str, tuple[str, str]]) -> None:
+def test_topic_lists_are_equal_before_any_write(both: Both, read: dict[str, tuple[str, str]]) -> None:
     theirs, ours = both(["topicList"])
     assert comparable(ours, rows_sorted=True) == comparable(theirs, rows_sorted=True)
 
@@ -159,7 +159,7 @@ def test_created_topic_has_the_same_route(both: Both) -> None:
     assert '"perm":4' in ours
 
 
-def test_sent_message_is_found_by_key_with_its_place(both: Both) -> None:
+def test_sent_message_is_found_by_key_with_its_position(both: Both) -> None:
     both(["sendMessage", "-t", TOPIC, "-p", "hello", "-k", "needle", "-b", "broker-a", "-i", "3"])
     theirs, ours = both(["queryMsgByKey", "-t", TOPIC, "-k", "needle"])
     assert comparable(ours) == comparable(theirs)
@@ -173,7 +173,7 @@ def numbers(progress: str) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.spec("OF-07")
-def test_cloned_group_has_the_offsets_of_the_first(servers: list[Subject], both: Both) -> None:
+def test_cloned_group_has_the_offsets_of_its_source(servers: list[Subject], both: Both) -> None:
     theirs, ours = both(["cloneGroupOffset", "-s", GROUP, "-d", "cloned-group", "-t", TOPIC])
     assert comparable(ours) == comparable(theirs)
     assert "clone group offset success" in ours
@@ -184,14 +184,14 @@ def test_cloned_group_has_the_offsets_of_the_first(servers: list[Subject], both:
 
 
 async def committed(peer: Peer, group: str) -> dict[int, int | None]:
-    """Queue id of TOPIC -> what the group has committed, read by our own client."""
+    """Queue id of TOPIC -> committed offset of the group, read by our own client."""
     async with asyncio.timeout(20), saturnmq.Client(name_servers=peer.name_servers) as client:
         puller = client.puller()
         return {queue.queue_id: await puller.committed(group, queue) for queue in await puller.queues(TOPIC)}
 
 
 @pytest.mark.spec("OF-06")
-def test_reset_by_time_of_a_group_that_is_not_there_moves_its_offsets(both: Both) -> None:
+def test_reset_by_time_of_an_offline_group_moves_its_offsets(both: Both) -> None:
     theirs, ours = both(["resetOffsetByTime", "-g", GROUP, "-t", TOPIC, "-s", "1"])
     assert comparable(ours, rows_sorted=True) == comparable(theirs, rows_sorted=True)
     theirs, ours = both(["consumerProgress", "-g", GROUP])
@@ -219,7 +219,7 @@ def holders(servers: list[Subject], home: Path) -> Iterator[list[ServerProcess]]
 
 
 def wait_received(holder: ServerProcess, count: int, timeout_s: float = 40.0) -> None:
-    """Until it has told of `count` more messages than before."""
+    """Wait until the holder has reported `count` messages more."""
     after = getattr(holder, "read_to", 0)
     for _ in range(count):
         holder.wait_for_line(r'"received":"hold"', timeout_s, after=after)
@@ -228,7 +228,7 @@ def wait_received(holder: ServerProcess, count: int, timeout_s: float = 40.0) ->
 
 
 @pytest.mark.spec("CA-15")
-def test_status_of_a_group_with_a_member(holders: list[ServerProcess], both: Both) -> None:
+def test_status_of_an_online_group_is_equal(holders: list[ServerProcess], both: Both) -> None:
     theirs, ours = both(["consumerStatus", "-g", HELD_GROUP])
     assert comparable(ours) == comparable(theirs)
     assert "holder" in ours
@@ -238,7 +238,7 @@ def test_status_of_a_group_with_a_member(holders: list[ServerProcess], both: Bot
 
 
 @pytest.mark.spec("CA-15")
-def test_message_is_consumed_directly_by_a_member(holders: list[ServerProcess], both: Both) -> None:
+def test_message_is_consumed_directly_by_a_group_member(holders: list[ServerProcess], both: Both) -> None:
     theirs, ours = both(["queryMsgById", "-i", "{held_id}", "-g", HELD_GROUP, "-d", "{client}"])
     assert comparable(ours) == comparable(theirs)
     assert "CR_SUCCESS" in ours
@@ -247,8 +247,8 @@ def test_message_is_consumed_directly_by_a_member(holders: list[ServerProcess], 
 
 
 @pytest.mark.spec("OF-06")
-def test_reset_by_time_of_a_group_with_a_member_delivers_again(holders: list[ServerProcess], both: Both) -> None:
+def test_reset_by_time_of_an_online_group_redelivers(holders: list[ServerProcess], both: Both) -> None:
     theirs, ours = both(["resetOffsetByTime", "-g", HELD_GROUP, "-t", HELD, "-s", "1"])
     assert comparable(ours, rows_sorted=True) == comparable(theirs, rows_sorted=True)
-    for holder in holders:  # the client pauses ten seconds first
+    for holder in holders:  # the client pauses for ten seconds first
         wait_received(holder, HELD_COUNT)

@@ -1,6 +1,7 @@
-"""Our Python client, unmodified, against the original's broker and against ours; and beside the original's Java client.
+"""Our Python client, unmodified, against Apache's broker and ours, and together with Apache's Java client.
 
-Topics are made beforehand with four queues: the original's NameServer tells of a topic that was just created only a moment later.
+Topics are created beforehand with four queues: Apache's NameServer returns a new topic only a moment after its
+creation.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def group(topic: str) -> str:
 
 @pytest.fixture
 def client(peer: Peer, tmp_path: Path) -> Callable[..., Client]:
-    """Makes clients of the peer."""
+    """Creates clients of the peer."""
 
     def make(**settings: Any) -> Client:
         options = {**QUICK, "offsets_dir": str(tmp_path), **settings}
@@ -82,7 +83,7 @@ def run(work: Callable[[], Awaitable[Any]], seconds: float = 90) -> Any:
 
 
 async def all_of(client: Client, topic: str, count: int) -> list[Message[bytes]]:
-    """Every message of a topic, by queue and offset, when there are `count`: the original shows them a moment after its answer."""
+    """Wait for `count` messages of a topic; by queue and offset. Apache's broker makes them visible a moment after its response."""
     found: list[Message[bytes]] = []
 
     async def enough() -> bool:
@@ -108,7 +109,7 @@ async def _all_now(client: Client, topic: str) -> list[Message[bytes]]:
 
 
 async def take(inbox: Any, count: int, timeout: float = 30) -> list[Message[Any]]:
-    """So many messages, acked."""
+    """Receive and acknowledge `count` messages."""
     messages = []
     for _ in range(count):
         message = await inbox.recv(timeout=timeout)
@@ -121,7 +122,7 @@ async def take(inbox: Any, count: int, timeout: float = 30) -> list[Message[Any]
 
 
 @pytest.mark.spec("PR-01", "PR-29", "API-07", "API-09", "API-10")
-def test_what_is_sent_is_stored_and_the_receipt_says_where(client: Callable[..., Client], topic: str) -> None:
+def test_sent_message_is_stored_where_the_receipt_says(client: Callable[..., Client], topic: str) -> None:
     async def work() -> None:
         async with client() as one, one.producer("p") as out:
             receipt = await out.send(
@@ -145,7 +146,7 @@ def test_what_is_sent_is_stored_and_the_receipt_says_where(client: Callable[...,
 
 
 async def poll(ask: Callable[[], Awaitable[Any]], seconds: float = 15) -> Any:
-    """The first answer that is not empty; an index follows its messages a moment later."""
+    """The first non-empty result; an index follows its messages a moment later."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -170,7 +171,7 @@ def test_oneway_messages_arrive(client: Callable[..., Client], topic: str) -> No
 
 
 @pytest.mark.spec("BAT-01", "BAT-04", "BAT-05", "BAT-07", "API-11")
-def test_a_batch_lies_together_and_each_message_has_its_receipt(client: Callable[..., Client], topic: str) -> None:
+def test_batch_is_stored_together_with_a_receipt_per_message(client: Callable[..., Client], topic: str) -> None:
     async def work() -> None:
         async with client() as one, one.producer("p") as out:
             wanted = [
@@ -192,7 +193,7 @@ def test_a_batch_lies_together_and_each_message_has_its_receipt(client: Callable
 
 
 @pytest.mark.spec("BAT-02", "API-11")
-def test_a_batch_of_ten_megabytes_is_split(client: Callable[..., Client], topic: str) -> None:
+def test_batch_of_ten_megabytes_is_split(client: Callable[..., Client], topic: str) -> None:
     async def work() -> None:
         async with client() as one, one.producer("p") as out:
             receipts = await out.send_many(topic, [bytes([n]) * 500_000 for n in range(20)])
@@ -203,7 +204,7 @@ def test_a_batch_of_ten_megabytes_is_split(client: Callable[..., Client], topic:
 
 
 @pytest.mark.spec("PR-24")
-def test_a_big_body_travels_compressed_and_comes_back_whole(client: Callable[..., Client], topic: str) -> None:
+def test_large_body_is_compressed_and_round_trips(client: Callable[..., Client], topic: str) -> None:
     body = b"much the same again and again. " * 10_000
 
     async def work() -> None:
@@ -218,7 +219,7 @@ def test_a_big_body_travels_compressed_and_comes_back_whole(client: Callable[...
 
 
 @pytest.mark.spec("PR-09", "PR-03", "API-30")
-def test_a_body_at_the_limit_is_taken_and_one_byte_more_refused(client: Callable[..., Client], topic: str) -> None:
+def test_body_at_the_limit_is_accepted_and_one_byte_more_rejected(client: Callable[..., Client], topic: str) -> None:
     async def work() -> None:
         async with client() as one, one.producer("p") as out:
             await out.send(topic, os.urandom(4_194_304))
@@ -230,7 +231,7 @@ def test_a_body_at_the_limit_is_taken_and_one_byte_more_refused(client: Callable
 
 
 @pytest.mark.spec("PR-21", "OR-01", "API-12")
-def test_one_key_is_one_queue_and_an_explicit_queue_is_kept(client: Callable[..., Client], topic: str) -> None:
+def test_sharding_key_maps_to_one_queue_and_explicit_queue_is_used(client: Callable[..., Client], topic: str) -> None:
     async def work() -> None:
         async with client() as one, one.producer("p") as out:
             for key in ("customer-1", "customer-2", 99):
@@ -246,7 +247,7 @@ def test_one_key_is_one_queue_and_an_explicit_queue_is_kept(client: Callable[...
 
 
 @pytest.mark.spec("API-28", "API-29", "API-22")
-def test_two_thousand_messages_at_once_none_lost(client: Callable[..., Client], topic: str) -> None:
+def test_two_thousand_concurrent_sends_lose_no_message(client: Callable[..., Client], topic: str) -> None:
     async def work() -> None:
         async with client() as one, one.producer("p", max_in_flight=200) as out:
             receipts = await asyncio.gather(*(out.send(topic, b"%d" % n) for n in range(2000)))
@@ -260,7 +261,7 @@ def test_two_thousand_messages_at_once_none_lost(client: Callable[..., Client], 
 
 
 @pytest.mark.spec("CC-05", "OF-05", "API-15", "API-19")
-def test_everything_is_consumed_once_and_the_next_member_goes_on(
+def test_group_consumes_everything_once_and_the_next_member_continues(
     client: Callable[..., Client], topic: str, group: str
 ) -> None:
     async def work() -> None:
@@ -272,7 +273,7 @@ def test_everything_is_consumed_once_and_the_next_member_goes_on(
                 assert Counter(m.body for m in await take(inbox, 200)) == Counter(b"%d" % n for n in range(200))
             puller = one.puller()
             for queue in await puller.queues(topic):
-                async with asyncio.timeout(10):  # offsets travel one-way: a broker may take a moment
+                async with asyncio.timeout(10):  # offsets are sent one-way: the broker may take a moment
                     while await puller.committed(group, queue) != await puller.max_offset(queue):
                         await asyncio.sleep(0.02)  # poll
             async with one.producer("p2") as out:
@@ -285,7 +286,7 @@ def test_everything_is_consumed_once_and_the_next_member_goes_on(
 
 
 @pytest.mark.spec("API-16", "CC-02")
-def test_a_listener_works_on_many_at_once(client: Callable[..., Client], topic: str, group: str) -> None:
+def test_listener_handles_messages_concurrently(client: Callable[..., Client], topic: str, group: str) -> None:
     seen: Counter[bytes] = Counter()
     busy = most = 0
 
@@ -334,7 +335,7 @@ def test_two_members_share_the_queues_and_one_takes_over(client: Callable[..., C
             await until(lambda: len(a.assigned) == 4)
             await asyncio.gather(*(out.send(topic, b"%d" % n) for n in range(40, 48)))
             new = {b"%d" % n for n in range(40, 48)}
-            while new:  # at least once: an offset that travelled one-way may have been overtaken
+            while new:  # at least once: an offset sent one-way may have been overtaken
                 new.discard((await take(a, 1))[0].body)
 
     run(work)
@@ -347,7 +348,7 @@ async def until(what: Callable[[], bool], seconds: float = 30) -> None:
 
 
 @pytest.mark.spec("OR-01", "OR-05", "OR-06", "API-17")
-def test_ordered_consumption_keeps_the_order_through_a_failure(
+def test_ordered_consumer_keeps_the_order_through_a_failure(
     client: Callable[..., Client], topic: str, group: str
 ) -> None:
     async def work() -> None:
@@ -373,7 +374,7 @@ def test_ordered_consumption_keeps_the_order_through_a_failure(
 
 
 @pytest.mark.spec("OF-02", "API-18", "CA-05")
-def test_broadcast_gives_everything_to_each_and_goes_on_after_a_restart(
+def test_broadcast_delivers_to_each_member_and_resumes_after_a_restart(
     client: Callable[..., Client], topic: str, group: str
 ) -> None:
     async def work() -> None:
@@ -392,7 +393,7 @@ def test_broadcast_gives_everything_to_each_and_goes_on_after_a_restart(
 
 
 @pytest.mark.spec("BP-05", "OF-04", "CA-13", "PR-02")
-def test_pulls_bounds_and_committed_offsets(client: Callable[..., Client], topic: str, group: str) -> None:
+def test_pull_bounds_and_committed_offsets(client: Callable[..., Client], topic: str, group: str) -> None:
     async def work() -> None:
         async with client() as one, one.producer("p") as out:
             puller = one.puller()
@@ -434,9 +435,9 @@ def test_seek_by_time_offset_and_bounds(client: Callable[..., Client], topic: st
             queue = (await out.queues(topic))[0]
             for n in range(5):
                 await out.send(topic, b"old %d" % n, queue=queue)
-            await asyncio.sleep(0.05)  # poll for a clock that goes on
+            await asyncio.sleep(0.05)  # poll for a clock that advances
             middle = datetime.now(UTC)
-            await asyncio.sleep(0.05)  # poll for a clock that goes on
+            await asyncio.sleep(0.05)  # poll for a clock that advances
             for n in range(5):
                 await out.send(topic, b"new %d" % n, queue=queue)
             await all_of(one, topic, 10)
@@ -462,9 +463,7 @@ def test_seek_by_time_offset_and_bounds(client: Callable[..., Client], topic: st
 
 
 @pytest.mark.spec("RTY-01", "RTY-02", "RTY-03", "RTY-04", "API-21")
-def test_a_message_is_tried_again_and_ends_among_the_dead_letters(
-    client: Callable[..., Client], topic: str, group: str
-) -> None:
+def test_message_is_retried_and_becomes_a_dead_letter(client: Callable[..., Client], topic: str, group: str) -> None:
     async def work() -> None:
         async with client() as one, one.producer("p") as out:
             receipt = await out.send(topic, b"poison", tag="T", keys=["k"], properties={"a": "b"})
@@ -504,14 +503,15 @@ async def until_dead(client: Client, group: str, count: int) -> None:
 
 
 @pytest.mark.spec("API-20", "PL-14")
-def test_what_nobody_settles_comes_again(client: Callable[..., Client], topic: str, group: str) -> None:
+def test_unsettled_message_is_redelivered(client: Callable[..., Client], topic: str, group: str) -> None:
     async def work() -> None:
         async with client() as one, one.producer("p") as out:
             await out.send(topic, b"forgotten")
             async with one.consumer(group, start="first") as inbox:
                 await inbox.subscribe(topic)
                 assert (await inbox.recv(timeout=30)).attempt == 1
-            async with one.consumer(group, start="first", ack_timeout=1.0) as inbox:  # closed without an answer
+            # The first consumer closed without settling the message.
+            async with one.consumer(group, start="first", ack_timeout=1.0) as inbox:
                 await inbox.subscribe(topic)
                 again = await inbox.recv(timeout=30)
                 assert (again.body, again.attempt) == (b"forgotten", 1)
@@ -523,7 +523,7 @@ def test_what_nobody_settles_comes_again(client: Callable[..., Client], topic: s
 
 
 @pytest.mark.spec("DLY-01", "DLY-02", "API-13")
-def test_a_delayed_message_comes_after_its_level_and_not_before(
+def test_delayed_message_is_delivered_after_its_level_not_before(
     client: Callable[..., Client], topic: str, group: str
 ) -> None:
     async def work() -> None:
@@ -542,11 +542,11 @@ def test_a_delayed_message_comes_after_its_level_and_not_before(
     run(work)
 
 
-# ---- selecting
+# ---- filtering
 
 
 @pytest.mark.spec("FIL-01", "FIL-02")
-def test_tags_select(client: Callable[..., Client], topic: str, group: str) -> None:
+def test_tag_expression_selects_messages(client: Callable[..., Client], topic: str, group: str) -> None:
     async def work() -> None:
         async with client() as one, one.producer("p") as out:
             for name in ("red", "blue", "green"):
@@ -563,7 +563,9 @@ def test_tags_select(client: Callable[..., Client], topic: str, group: str) -> N
 
 
 @pytest.mark.spec("FIL-03", "FIL-09", "FIL-15")
-def test_sql_selects_and_a_bad_expression_is_refused(client: Callable[..., Client], topic: str, group: str) -> None:
+def test_sql_expression_selects_and_a_bad_one_is_rejected(
+    client: Callable[..., Client], topic: str, group: str
+) -> None:
     async def work() -> None:
         async with client() as one, one.producer("p") as out:
             for region, total in [("EU", 12), ("EU", 3), ("US", 40), ("EU", 6)]:
@@ -589,9 +591,7 @@ def test_sql_selects_and_a_bad_expression_is_refused(client: Callable[..., Clien
 
 
 @pytest.mark.spec("TX-01", "TX-02", "TX-05", "TX-09", "API-14")
-def test_transactions_commit_roll_back_and_are_asked_about(
-    client: Callable[..., Client], topic: str, group: str
-) -> None:
+def test_transactions_commit_roll_back_and_are_checked(client: Callable[..., Client], topic: str, group: str) -> None:
     asked: list[str] = []
     open_ids: dict[str, TransactionState] = {}
 
@@ -624,9 +624,7 @@ def test_transactions_commit_roll_back_and_are_asked_about(
 
 
 @pytest.mark.spec("RR-01", "RR-05", "RR-06", "API-11")
-def test_a_request_is_answered_and_one_that_nobody_answers_times_out(
-    client: Callable[..., Client], topic: str, group: str
-) -> None:
+def test_request_is_answered_or_times_out(client: Callable[..., Client], topic: str, group: str) -> None:
     async def work() -> None:
         async with client() as asking, client() as serving, asking.producer(f"{group}-asking") as out:
 
@@ -646,11 +644,11 @@ def test_a_request_is_answered_and_one_that_nobody_answers_times_out(
     run(work)
 
 
-# ---- namespaces, codecs, plain code
+# ---- namespaces, codecs, synchronous client
 
 
 @pytest.mark.spec("PR-32")
-def test_a_namespace_holds_for_topic_group_retry_and_dead_letters(
+def test_namespace_applies_to_topic_group_retry_and_dead_letters(
     client: Callable[..., Client], topic: str, group: str
 ) -> None:
     async def work() -> None:
@@ -673,7 +671,7 @@ def test_a_namespace_holds_for_topic_group_retry_and_dead_letters(
 
 
 @pytest.mark.spec("API-08", "API-31")
-def test_plain_code_sends_and_receives_values(peer: Peer, topic: str, group: str) -> None:
+def test_sync_client_sends_and_receives_values(peer: Peer, topic: str, group: str) -> None:
     codec = json_codec(dict[str, int])
     with saturnmq.sync.Client.from_url(f"rmq://{peer.name_servers}", **QUICK) as client:
         with client.producer("p", codec=codec) as out:
@@ -687,8 +685,8 @@ def test_plain_code_sends_and_receives_values(peer: Peer, topic: str, group: str
 
 @pytest.mark.spec("API-26", "API-28", "API-29", "PR-18")
 @pytest.mark.parametrize("kind", ["apache", "saturn"])
-def test_a_restart_of_the_broker_loses_nothing(kind: str, tmp_path: Path) -> None:
-    """A producer and a consumer go on by themselves; what was acknowledged arrives."""
+def test_broker_restart_loses_nothing(kind: str, tmp_path: Path) -> None:
+    """Producer and consumer recover by themselves; every acknowledged message arrives."""
     cluster: Peer = (apache.ApacheCluster if kind == "apache" else saturn.SaturnCluster)(tmp_path)
 
     def restart() -> None:
@@ -713,7 +711,7 @@ def test_a_restart_of_the_broker_loses_nothing(kind: str, tmp_path: Path) -> Non
                     for n in range(400):
                         await out.send("Restart", b"%d" % n)
                         acknowledged.add(b"%d" % n)
-                        await asyncio.sleep(0.005)  # poll, so that the restart lies between two sends
+                        await asyncio.sleep(0.005)  # poll, so that the restart happens between two sends
 
                 async def receive() -> None:
                     while len(received) < 400:
@@ -732,11 +730,11 @@ def test_a_restart_of_the_broker_loses_nothing(kind: str, tmp_path: Path) -> Non
         run(work, 150)
 
 
-# ---- beside the Java client
+# ---- together with the Java client
 
 
 @pytest.mark.spec("BAT-07", "PR-24")
-def test_the_java_client_reads_what_we_send(
+def test_java_client_reads_what_we_send(
     peer: Peer, home: Path, client: Callable[..., Client], topic: str, group: str
 ) -> None:
     async def work() -> list[Any]:
@@ -784,7 +782,7 @@ def test_we_read_what_the_java_client_sends(
 
 
 @pytest.mark.spec("RB-01", "RB-02", "CA-01")
-def test_a_group_of_a_java_and_a_python_member_shares_the_queues(
+def test_group_of_java_and_python_members_shares_the_queues(
     peer: Peer, home: Path, client: Callable[..., Client], topic: str, group: str
 ) -> None:
     async def work() -> None:
@@ -813,11 +811,11 @@ def test_a_group_of_a_java_and_a_python_member_shares_the_queues(
     run(work)
 
 
-# ---- the testing kit on a real broker
+# ---- the test kit on a real broker
 
 
 @pytest.mark.spec("TST-07", "TST-08")
-def test_the_fixtures_run_the_same_tests_here(peer: Peer) -> None:
+def test_portable_fixture_tests_pass_on_the_peer(peer: Peer) -> None:
     command = [
         sys.executable,
         "-m",
@@ -836,7 +834,7 @@ def test_the_fixtures_run_the_same_tests_here(peer: Peer) -> None:
 
 @pytest.mark.spec("API-34")
 @pytest.mark.timeout(120 + SOAK_MESSAGES // 200)
-def test_nothing_is_lost_and_memory_stays_flat_through_reconnects(peer: Peer, topic: str) -> None:
+def test_client_loses_nothing_and_memory_stays_flat_over_reconnects(peer: Peer, topic: str) -> None:
     command = [
         sys.executable,
         str(TESTING / "soak_client.py"),

@@ -1,4 +1,4 @@
-"""The Spark source, sink and files mode against the original's broker and ours, row for row with the Java client."""
+"""The Spark source, sink and files mode against Apache's broker and ours, compared row by row with the Java client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from saturnmq.sync import Client
 
 COUNT = 200
 _numbers = itertools.count()
-# For tables of a few rows: no code generation, no optimising compiler, one partition after a shuffle.
+# For tables of a few rows: no code generation, no optimizing compiler, one partition after a shuffle.
 SMALL = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": "false",
@@ -39,7 +39,7 @@ def spark(java: None) -> Iterator[Any]:
         warnings.simplefilter("ignore")
         before = dict(os.environ)
         made = session("saturnmq-interop", **SMALL)
-        for name in ("JAVA_HOME", "SATURNMQ_SPARK_PUSHDOWN"):  # the tests' own Java stays theirs
+        for name in ("JAVA_HOME", "SATURNMQ_SPARK_PUSHDOWN"):  # the Java version of the tests is kept
             patch.setitem(os.environ, name, before[name]) if name in before else os.environ.pop(name, None)
         yield made
         made.stop()
@@ -63,7 +63,7 @@ def spark_rows(spark: Any, **options: str) -> list[dict[str, Any]]:
 
 
 def check_equal(ours: list[dict[str, Any]], java: list[dict[str, Any]]) -> None:
-    """Row for row: place, content, properties, times, hosts."""
+    """Compare row by row: position, content, properties, times, hosts."""
     assert [(r["queueId"], r["queueOffset"]) for r in ours] == [(r["queue"], r["offset"]) for r in java]
     for mine, theirs in zip(ours, java, strict=True):
         assert (mine["body"].decode(), mine["tags"], mine["keys"]) == (theirs["body"], theirs["tags"], theirs["keys"])
@@ -77,7 +77,9 @@ def check_equal(ours: list[dict[str, Any]], java: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.spec("SRC-01", "SRC-12", "FMD-08", "FMD-01")
-def test_source_and_files_hold_what_the_java_client_pulls(spark: Any, peer: Peer, home: Path, topic: str) -> None:
+def test_spark_source_and_files_equal_what_the_java_client_pulls(
+    spark: Any, peer: Peer, home: Path, topic: str
+) -> None:
     for mode, serialization in (("sync", "JSON"), ("selector", "ROCKETMQ")):
         run_client(
             "send", home=home, ns=peer.name_servers, mode=mode, topic=topic, count=COUNT, serialization=serialization
@@ -95,7 +97,7 @@ def test_source_and_files_hold_what_the_java_client_pulls(spark: Any, peer: Peer
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "transactional"])
 @pytest.mark.spec("SNK-01", "SNK-05", "SNK-10")
-def test_the_java_client_pulls_what_the_sink_wrote(
+def test_java_client_pulls_what_the_spark_sink_wrote(
     spark: Any, peer: Peer, home: Path, topic: str, delivery: str, tmp_path: Path
 ) -> None:
     with Client(name_servers=peer.name_servers) as client:
@@ -121,7 +123,7 @@ def test_the_java_client_pulls_what_the_sink_wrote(
 
 
 @pytest.mark.spec("STR-12", "STR-13")
-def test_mqadmin_sees_how_far_a_stream_is(spark: Any, peer: Peer, home: Path, topic: str, tmp_path: Path) -> None:
+def test_mqadmin_shows_the_progress_of_a_stream(spark: Any, peer: Peer, home: Path, topic: str, tmp_path: Path) -> None:
     from saturnmq.spark.track import track
 
     run_client("send", home=home, ns=peer.name_servers, topic=topic, count=COUNT)

@@ -1,4 +1,7 @@
-"""make bench-spark, small: every case runs, those with a bar on both sides, and both give the same rows. No time is asserted."""
+"""A small run of make bench-spark: every case runs, those with a target on both sides, and both return the same rows.
+
+No time is asserted.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import pytest
 
 BENCH = Path(__file__).resolve().parents[2] / "bench" / "spark.py"
 ROWS = 2000
-SHOWN = {  # without a bar: cases with their sides
+SHOWN = {  # cases without a target, with their number of sides
     "stream, 5 batches": 2,
     "stream to Parquet": 2,
     "stream, windows of 1 minute": 2,
@@ -28,7 +31,7 @@ BARS = {"SPP-02": 1.0, "SPP-03": 1.2, "SPP-04": 1.5, "SPP-05": 0.9, "SPP-07": 0.
 @pytest.mark.spec(
     "SPP-01", "SPP-02", "SPP-03", "SPP-04", "SPP-05", "SPP-06", "SPP-07", "SPP-08", "SPP-09", "SPP-10", "SPP-11"
 )
-def test_both_sides_read_and_write_the_same_rows(tmp_path: Path) -> None:
+def test_spark_bench_sides_read_and_write_the_same_rows(tmp_path: Path) -> None:
     target = tmp_path / "measured.json"
     words = ["--quick", "--rows", str(ROWS), "--only", "SPP,Apache", "--json", str(target)]
     env = {name: value for name, value in os.environ.items() if name != "NAMESRV_ADDR"}

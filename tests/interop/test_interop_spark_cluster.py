@@ -1,6 +1,6 @@
-"""A Spark cluster as users have one: a master, two workers, executors with nothing but what the job brings.
+"""A Spark cluster as users have it: a master, two workers, executors with only what the job brings.
 
-Both nodes are on this machine under two names of it: Spark runs a task a second time on another host only.
+Both nodes are on this machine under two of its names: Spark runs a speculative task only on another host.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 
 
 def driver_python(folder: Path) -> str:
-    """./env/bin/python for a driver in client mode."""
+    """Write ./env/bin/python for a driver in client mode."""
     launcher = folder / "env" / "bin" / "python"
     launcher.parent.mkdir(parents=True)
     launcher.write_text(packing.launcher_script())
@@ -93,10 +93,10 @@ def driver_python(folder: Path) -> str:
 
 @pytest.mark.timeout(540)
 @pytest.mark.spec("SCL-01", "SCL-03", "SCL-07", "SPK-05")
-def test_a_packed_environment_serves_a_cluster_whose_executors_die(
+def test_packed_environment_serves_a_cluster_whose_executors_die(
     server: SyncEmbeddedBroker, archive: Path, cluster: str, tmp_path: Path
 ) -> None:
-    """Batch, sink and stream; executors killed in the middle; then a task runs twice, and its messages come once."""
+    """Batch, sink and stream; executors are killed meanwhile; then a task runs twice, and its messages appear once."""
     with tarfile.open(archive) as packed:
         assert f"{packing.SITE}/pyarrow/__init__.py" in packed.getnames()
     fill(server.name_servers)
@@ -130,10 +130,8 @@ def test_a_packed_environment_serves_a_cluster_whose_executors_die(
 
 @pytest.mark.timeout(540)
 @pytest.mark.spec("SCL-03")
-def test_a_packed_environment_runs_on_a_cluster_in_the_driver(
-    server: SyncEmbeddedBroker, archive: Path, tmp_path: Path
-) -> None:
-    """local-cluster, as the zip in tests/spark."""
+def test_packed_environment_runs_on_a_local_cluster(server: SyncEmbeddedBroker, archive: Path, tmp_path: Path) -> None:
+    """With local-cluster, as the zip in tests/spark."""
     conf = {
         "spark.master": "local-cluster[2,1,1024]",
         "spark.archives": f"{archive}#env",

@@ -1,4 +1,4 @@
-"""One store in turns: the original opens what ours wrote and ours what the original wrote, after a clean stop and a kill -9."""
+"""One store served alternately by Apache's broker and ours, after a clean stop and after SIGKILL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import saturn
 from javatools import mqadmin, run_client
 from processes import ServerProcess, free_ports
 
-# Small files, so that every kind rolls over within a few hundred messages.
+# Small files, so that every kind rolls within a few hundred messages.
 SMALL = {
     "mappedFileSizeCommitLog": "65536",
     "mappedFileSizeConsumeQueue": "400",
@@ -21,11 +21,11 @@ SMALL = {
     "maxIndexNum": "400",
 }
 OURS = {**SMALL, "storeProfile": "standard"}
-COUNT = 240  # a life; three files of the commit log, three of each queue, two of the index
+COUNT = 240  # messages per run: three files of the commit log, three of each queue, two of the index
 
 
 class Turns:
-    """One NameServer of the original, and one store that two kinds of broker serve in turns."""
+    """An Apache NameServer, and one store that two kinds of broker serve alternately."""
 
     def __init__(self, folder: Path, home: Path, topic: str) -> None:
         self.folder, self.home, self.topic = folder, home, topic
@@ -56,7 +56,7 @@ class Turns:
         self.sent += [row for row in rows if "sent" in row]
 
     def check(self) -> None:
-        """Every message of all lives, in its place, and some of them by key and by id."""
+        """Check that every message of all runs is at its position, and some of them by key and by id."""
         found = [row for row in self.client("pull", group="puller") if "received" in row]
         assert {row["msgId"]: (row["queue"], row["offset"]) for row in found} == {
             row["msgId"]: (row["queue"], row["offset"]) for row in self.sent
@@ -88,8 +88,8 @@ def turns(tmp_path: Path, home: Path) -> Iterator[Turns]:
 @pytest.mark.spec("RC-03", "RC-08", "RC-12", "RC-13", "ST-12", "CQ-01", "IX-01", "DUR-13")
 @pytest.mark.parametrize("how", ["clean", "kill"])
 @pytest.mark.parametrize("first", ["saturn", "apache"])
-def test_a_store_goes_from_hand_to_hand(turns: Turns, tmp_path: Path, first: str, how: str) -> None:
-    """Each of three lives sends, is ended, and the next broker serves everything by queue, by key and by id."""
+def test_store_moves_between_brokers(turns: Turns, tmp_path: Path, first: str, how: str) -> None:
+    """Each of three runs sends and is ended; the next broker serves everything by queue, by key and by id."""
     second = "apache" if first == "saturn" else "saturn"
     turns.start(first)
     turns.send(1)
@@ -110,7 +110,7 @@ def test_a_store_goes_from_hand_to_hand(turns: Turns, tmp_path: Path, first: str
 
 
 @pytest.mark.spec("CQ-04", "ST-14", "IX-02")
-def test_mqadmin_looks_the_same_things_up_in_a_store_of_ours_served_by_the_original(turns: Turns, home: Path) -> None:
+def test_mqadmin_lookups_in_our_store_are_equal_when_apache_serves_it(turns: Turns, home: Path) -> None:
     turns.start("saturn")
     turns.send(1)
     row = turns.sent[100]

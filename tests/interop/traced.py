@@ -1,4 +1,4 @@
-"""What the index of a broker knows of a message's trace, read by our own client."""
+"""Reads the trace of a message from a broker's index, with our own client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WAIT_S = 20
 
 
 async def traces(peer: Peer, topic: str, message_id: str, wanted: int) -> list[TraceRecord]:
-    """The trace records of one message; waits until the trace topic has `wanted`: clients send them in the background."""
+    """The trace records of one message; waits for `wanted` of them, since clients send traces in the background."""
     async with asyncio.timeout(WAIT_S), saturnmq.Client(name_servers=peer.name_servers) as client:
         while True:
             found: list[TraceRecord] = []
@@ -26,6 +26,6 @@ async def traces(peer: Peer, topic: str, message_id: str, wanted: int) -> list[T
 
 
 async def make_topic(peer: Peer, name: str) -> None:
-    """A trace topic: clients do not make it for certain."""
+    """Create a trace topic: clients do not create it reliably."""
     async with asyncio.timeout(WAIT_S), saturnmq.Client(name_servers=peer.name_servers) as client:
         await client.create_topic(name, queues=1)
