@@ -208,11 +208,14 @@ class Client:
         )
 
     def puller(self, group: str = PULLER_GROUP) -> Puller:
-        """A puller, which reads queues by offset. group: the consumer group it pulls as; the default exists on every broker.
+        """A puller, which reads queues by offset and needs no start of its own.
+
+        group: the consumer group as which it pulls; the default exists on every broker.
 
         Example:
-            async with client.puller() as puller:
-                queues = await puller.queues("orders")
+            puller = client.puller()
+            for queue in await puller.queues("orders"):
+                print(queue, await puller.max_offset(queue))
         """
         return Puller(self._core, group)
 
@@ -254,8 +257,8 @@ class Client:
         Returning None or Ack.SUCCESS acknowledges the message. Ack.RETRY, an exception or exceeding time_limit (seconds) sends
         it back for redelivery as `retry` says. Ack.REJECT moves it to the dead-letter queue. Any other value is the reply if the
         message is a request (`Producer.request`), else it is logged and the message is redelivered. A handler may settle the
-        message itself (`await message.retry(...)`); its result then has no effect, so a message that is acknowledged first thing
-        is never redelivered.
+        message itself (`await message.retry(...)`); its result then has no effect, so a handler that begins with
+        `await message.ack()` is never repeated.
 
         filter: tags such as "paid || refunded", or `sql(...)`. concurrency: handlers at a time. codec: by default chosen from
         the annotation Message[T]: bytes, str, or JSON for any other T. options: those of `consumer`, such as ordered=True; they
