@@ -1,4 +1,4 @@
-"""Admin operations on consumer groups, broker suggestion of pulls, offset-moved events, draining and address server lookup."""
+"""Admin operations on consumer groups, suggested broker of pulls, offset-moved events, draining and address server lookup."""
 
 from __future__ import annotations
 

@@ -400,7 +400,7 @@ def test_plain_log_settings_do_not_change_ledger_bytes(flush: FlushDiskType, tmp
             assert not store.log.pooled
             assert not store.confirms_at_once
             assert result.physical_offset == 48
-            assert store.earliest_store_ms == result.store_timestamp_ms  # 48 bytes behind the lowest offset
+            assert store.earliest_store_ms == result.store_timestamp_ms  # record at lowest offset + 48
 
     run(work)
 
@@ -479,7 +479,7 @@ def test_store_copied_while_running_opens_with_ledger_contents(ledger_first: boo
     }  # fmt: skip
 
     def copy(to: Path) -> None:
-        """Copy the folder almost at one moment: queues older than the ledger, or newer."""
+        """Copy the folder file by file while it is written: the queues are older than the ledger, or newer."""
         names = ["dledger-n0", "checkpoint", "abort", "queues.json", "consumequeue", "index", "config"]
         to.mkdir()
         for name in names if ledger_first else reversed(names):

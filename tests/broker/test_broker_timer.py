@@ -349,7 +349,7 @@ def test_memory_holds_current_hour_and_iterations_are_bounded(tmp_path: Path) ->
 
 @pytest.mark.spec("API-13")
 def test_waiting_message_uses_24_bytes_of_memory(tmp_path: Path) -> None:
-    """Only in their hour; the test adds 100,000 directly, a tenth of a million."""
+    """Only messages of the current hour are in memory; the test adds 100,000 entries directly."""
 
     async def work() -> None:
         async with Bench(tmp_path) as b:

@@ -361,7 +361,7 @@ class Broker:
     def _members_changed(self, group: ConsumerGroup) -> None:
         """Schedule a rebalance notification to every member of the group (HB-04).
 
-        Changes within NOTIFY_SECONDS are merged: otherwise a start of many consumers would notify every member for each.
+        Changes within NOTIFY_SECONDS are merged: when many consumers start at once, each would otherwise notify all others.
         """
         config = self.ctx.groups.table.get(group.name)
         if not self.settings.notify_ids_changed or (

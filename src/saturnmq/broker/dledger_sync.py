@@ -100,8 +100,8 @@ class LeaderCopy:
         """Before this member leads: take over newer state from all other reachable members.
 
         The previous leader is among them unless it died; in that case another member may have copied from it later than this one.
-        Frozen or partitioned members are not waited for: after patience_ms, waiting ends once no more copies are outstanding than
-        silent() members, those that did not answer the last heartbeat.
+        Frozen or partitioned members are not waited for: after patience_ms, waiting ends once at most silent() copies are
+        outstanding. silent() counts the members that did not answer the last heartbeat.
         """
         clock = asyncio.get_running_loop().time
         patient_until = clock() + min(patience_ms, LAST_TIMEOUT_MS) / 1000

@@ -1,6 +1,8 @@
 """Broker settings, under Apache RocketMQ's configuration keys.
 
-Requirements: DG-11; each field names its own requirement.
+Each field names its own requirement.
+
+Requirements: DG-11.
 """
 
 from __future__ import annotations

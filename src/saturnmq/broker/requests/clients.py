@@ -69,7 +69,7 @@ def _consumer(
     ctx.filters.subscribe(data.group_name, data.subscription_data_set, now_ms)
     for topic, expression in _expressions(ctx, data.group_name).items():
         if before.get(topic, expression) != expression:
-            ctx.hold.wake(topic, data.group_name)  # these pulls wait by the previous subscription
+            ctx.hold.wake(topic, data.group_name)  # parked with the previous subscription
 
 
 def _expressions(ctx: Context, group: str) -> dict[str, tuple[str, str]]:

@@ -110,7 +110,7 @@ def _ask_elsewhere(ctx: Context, request: Command, group: str, offset: int, resu
 
 
 def _broker_to_ask(ctx: Context, group: str, result: GetResult) -> int:
-    """Broker id for the next pull: the group's, or the one for slow consumption if the messages are on disk only (BP-06)."""
+    """Broker id for the next pull: the group's, or its one for slow consumption if the records left memory (BP-06)."""
     config = ctx.groups.table.get(group)
     if config is None:
         return 0

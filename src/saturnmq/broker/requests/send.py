@@ -312,8 +312,8 @@ def _put_batch(
 def _is_half(ctx: Context, properties: str, reconsume: int) -> bool:
     """Whether a message is a half message of a transaction (TX-03).
 
-    Copies that old clients send to a retry topic still have the property; they are not. Raises ResponseError if transactions
-    are not allowed (SND-12).
+    Copies that old clients send to a retry topic still have the property but are no half messages. Raises ResponseError if
+    transactions are not allowed (SND-12).
     """
     if (find(properties, PropertyKey.TRAN_MSG) or "").lower() != "true":
         return False

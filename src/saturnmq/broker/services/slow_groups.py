@@ -38,7 +38,7 @@ def disable_slow(store: MessageStore, groups: Groups, offsets: Offsets, behind_b
 
 
 def _behind(store: MessageStore, topic: str, queues: dict[int, int]) -> int:
-    """Log bytes after the next message of the slowest of these queues; 0 if all messages are consumed."""
+    """Log bytes from the next message of the slowest of these queues to the end; 0 if all messages are consumed."""
     places = (
         store.physical_offset(topic, queue_id, max(offset, store.min_offset(topic, queue_id)))
         for queue_id, offset in queues.items()

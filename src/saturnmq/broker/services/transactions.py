@@ -98,7 +98,7 @@ class Transactions:
         self._file = file
         self._saved_checks: dict[int, tuple[int, int]] = {}  # loaded at start: offset -> (physical offset, checks)
         self._owed: list[int] = []  # decided, but storing the operation failed
-        self._finished: set[int] = set()  # decided since the start, before the scan
+        self._finished: set[int] = set()  # decided by the recovery of the last commit, before the scan
         self._ends = (0, 0)  # of half and operation queue at the start
         # Log end, half and operation offset; the offsets are published once the log is durable up to that end.
         self._next: tuple[int, int, int] | None = None
