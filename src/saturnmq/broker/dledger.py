@@ -169,7 +169,7 @@ class DLedger:
             self._events.put_nowait((status.role, status.term))
 
     def _set_outdated(self, outdated: bool) -> None:
-        """Set whether the copied state may be outdated; the core does not prefer such a member as leader (DL-X18)."""
+        """Set whether the copied state may be outdated; the core then refuses a transfer by preference (DL-X18)."""
         if self._store.member is not None and self._store.member.node is not None:
             self._store.member.node.state.outdated = outdated
 
