@@ -1,4 +1,4 @@
-"""Typed JSON: what msgspec and pydantic convert, what they refuse, and what works without them."""
+"""Typed JSON codecs: what msgspec and pydantic convert and reject, and what works without them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ RICH = Rich(
         (HoldsModel, HoldsModel([Model(id=ID, count=2)])),
     ],
 )
-def test_typed_values_keep_their_types(kind: Any, value: Any) -> None:
+def test_json_codec_preserves_value_types(kind: Any, value: Any) -> None:
     codec = json_codec(kind)
     body = codec.encode(value)
     json.loads(body)
@@ -118,7 +118,7 @@ def test_typed_values_keep_their_types(kind: Any, value: Any) -> None:
         (list, b"{}", "must be list"),
     ],
 )
-def test_a_body_that_does_not_fit_its_type_is_a_decode_error(kind: Any, body: bytes, words: str) -> None:
+def test_json_body_of_another_type_is_a_decode_error(kind: Any, body: bytes, words: str) -> None:
     with pytest.raises(DecodeError) as caught:
         json_codec(kind).decode(body)
     assert words in str(caught.value) and "secret" not in str(caught.value) and "\n" not in str(caught.value)
@@ -129,13 +129,13 @@ def test_a_body_that_does_not_fit_its_type_is_a_decode_error(kind: Any, body: by
     ("kind", "value"),
     [(Rich, {"colour": "red"}), (Struct, RICH), (Model, HoldsModel([])), (list[Model], [1]), (list[Any], [object()])],
 )
-def test_a_value_of_another_type_is_an_encode_error(kind: Any, value: Any) -> None:
+def test_json_value_of_another_type_is_an_encode_error(kind: Any, value: Any) -> None:
     with pytest.raises(EncodeError):
         json_codec(kind).encode(value)
 
 
 @pytest.mark.spec("API-08")
-def test_json_without_a_type_writes_what_typed_json_writes() -> None:
+def test_untyped_json_writes_the_same_as_typed_json() -> None:
     value = {"d": Decimal("9.50"), "u": ID, "e": Colour.RED, "n": [1, 2.5, None, True], "s": "ä", "r": date(2026, 1, 2)}
     expected = {"d": "9.50", "u": str(ID), "e": "red", "n": [1, 2.5, None, True], "s": "ä", "r": "2026-01-02"}
     for codec in (json_codec(), json_codec(dict), json_codec(dict[str, Any])):
@@ -144,7 +144,7 @@ def test_json_without_a_type_writes_what_typed_json_writes() -> None:
 
 @pytest.mark.spec("API-08", "PKG-05")
 @pytest.mark.parametrize(("package", "kind"), [("msgspec", Rich), ("msgspec", tuple[int, str]), ("pydantic", Model)])
-def test_a_missing_extra_is_named_and_plain_json_works(
+def test_missing_extra_is_named_and_untyped_json_still_works(
     package: str, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("msgspec", "pydantic"):
@@ -160,13 +160,13 @@ def test_a_missing_extra_is_named_and_plain_json_works(
 
 @pytest.mark.spec("API-08")
 @pytest.mark.parametrize("kind", [Rich | Struct, list["Nowhere"]])  # type: ignore[name-defined]  # noqa: F821
-def test_a_type_that_cannot_be_converted_is_refused_at_once(kind: Any) -> None:
+def test_json_codec_rejects_an_unsupported_type_at_once(kind: Any) -> None:
     with pytest.raises(ConfigError, match="is not possible with msgspec"):
         json_codec(kind)
 
 
 @pytest.mark.spec("API-08", "API-16")
-def test_a_listener_takes_the_codec_of_its_annotation() -> None:
+def test_listener_uses_the_codec_of_its_annotation() -> None:
     client = Client(name_servers="127.0.0.1:9876")
 
     @client.listener("T", group="g")
@@ -189,5 +189,5 @@ def test_a_listener_takes_the_codec_of_its_annotation() -> None:
         (Model(id=ID, count=1), b'{"id":"12345678-1234-5678-1234-567812345678","count":1,"price":"1.10"}'),
     ],
 )
-def test_a_reply_is_written_by_its_own_type(value: Any, body: bytes) -> None:
+def test_reply_value_is_encoded_by_its_own_type(value: Any, body: bytes) -> None:
     assert encode_value(value) == body

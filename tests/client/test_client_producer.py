@@ -1,5 +1,5 @@
-"""The producer against a scripted cluster: attempts, answers, errors, what is on the wire."""
-# ruff: noqa: SIM117 - the cluster, the client and what is made from it are three steps
+"""The producer against a scripted cluster: attempts, answers, errors, and the requests on the wire."""
+# ruff: noqa: SIM117 - separate nested blocks for cluster, client and the objects created from it
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def stored_as(code: int) -> Callable[[Command], Command]:
     return answer(code, "", msgId="0" * 32, queueId="0", queueOffset="3")
 
 
-# the request
+# requests on the wire
 
 
 @pytest.mark.spec("PR-01", "PR-03", "PR-23", "PR-28", "PR-29")
-def test_send_writes_310_and_returns_a_receipt(run: Run, cluster: Any) -> None:
+def test_send_writes_code_310_and_returns_a_receipt(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             receipt = await out.send("T", b"body", tag="t", keys=["k1", "k2"], properties={"a": "1"}, flag=7)
@@ -96,7 +96,7 @@ def test_send_writes_310_and_returns_a_receipt(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("PR-28", "PR-01")
-def test_fields_of_the_request_are_those_of_the_java_client(run: Run, cluster: Any, vectors: Path) -> None:
+def test_send_request_has_the_fields_of_the_java_client(run: Run, cluster: Any, vectors: Path) -> None:
     recorded = json.loads((vectors / "frames" / "send.compressed.json").read_text())
     java = next(f["header"] for f in recorded["frames"] if f["request_code"] == 310 and f["type"] == "request")
 
@@ -114,7 +114,7 @@ def test_fields_of_the_request_are_those_of_the_java_client(run: Run, cluster: A
 
 
 @pytest.mark.spec("PR-24")
-def test_bodies_from_4096_bytes_on_are_compressed_and_stay_the_callers(run: Run, cluster: Any) -> None:
+def test_body_of_4096_bytes_is_compressed_without_changing_the_callers(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             small, large = bytearray(b"x" * 4095), bytearray(b"y" * 4096)
@@ -129,8 +129,8 @@ def test_bodies_from_4096_bytes_on_are_compressed_and_stay_the_callers(run: Run,
 
 
 @pytest.mark.spec("PR-24")
-def test_a_body_that_compression_makes_longer_is_sent_as_it_is(run: Run, cluster: Any) -> None:
-    body = random.Random(1).randbytes(4_194_304)  # the limit: packed it is 1.2 KB longer, and brokers refuse that
+def test_incompressible_body_is_sent_uncompressed(run: Run, cluster: Any) -> None:
+    body = random.Random(1).randbytes(4_194_304)  # the size limit: compressed it is 1.2 KB longer, which brokers reject
 
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
@@ -142,7 +142,7 @@ def test_a_body_that_compression_makes_longer_is_sent_as_it_is(run: Run, cluster
 
 
 @pytest.mark.spec("PR-28")
-def test_without_smart_send_code_10_is_used(run: Run, cluster: Any) -> None:
+def test_send_without_smart_send_uses_code_10(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers, smart_send=False) as client:
             async with client.producer("g") as out:
@@ -154,7 +154,7 @@ def test_without_smart_send_code_10_is_used(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("PR-25", "PR-27")
-def test_inner_sends_move_counts_and_set_the_transaction_flag(run: Run, cluster: Any) -> None:
+def test_inner_send_moves_retry_counts_and_sets_transaction_flag(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             c.add("%RETRY%g")
@@ -167,17 +167,17 @@ def test_inner_sends_move_counts_and_set_the_transaction_flag(run: Run, cluster:
     run(work)
 
 
-# names and life
+# names and lifecycle
 
 
 @pytest.mark.spec("PR-04")
-def test_bad_group_is_a_config_error() -> None:
+def test_invalid_producer_group_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match="illegal characters"):
         Client(name_servers="h").producer("a b", max_in_flight=0)
 
 
 @pytest.mark.spec("PR-05", "API-04")
-def test_sends_outside_running_name_the_state(run: Run, cluster: Any) -> None:
+def test_send_outside_the_running_state_names_the_state(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c:
             client = Client(name_servers=c.name_servers)
@@ -187,7 +187,7 @@ def test_sends_outside_running_name_the_state(run: Run, cluster: Any) -> None:
             with pytest.raises(NotStarted, match="CREATE_JUST"):
                 await out.start()
             await asyncio.gather(client.start(), client.start())
-            await asyncio.gather(out.start(), out.start())  # idempotent, unlike the original's second start
+            await asyncio.gather(out.start(), out.start())  # idempotent, unlike a second start in Apache's client
             await out.send("T", b"x")
             await out.stop()
             await out.stop()
@@ -204,7 +204,7 @@ def test_sends_outside_running_name_the_state(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("PR-06", "API-06")
-def test_client_ids_differ_and_carry_ip_instance_and_unit(
+def test_client_ids_are_unique_with_ip_instance_and_unit(
     run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
@@ -226,7 +226,7 @@ def test_client_ids_differ_and_carry_ip_instance_and_unit(
 
 
 @pytest.mark.spec("PR-06")
-def test_same_group_twice_on_one_client_fails(run: Run, cluster: Any) -> None:
+def test_second_producer_of_a_group_on_one_client_fails(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g"):
             with pytest.raises(GroupInUse, match="has been created before"):
@@ -238,11 +238,11 @@ def test_same_group_twice_on_one_client_fails(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("PR-07", "HB-01", "HB-02")
-def test_start_polls_the_default_topic_and_beats_to_masters_only(run: Run, cluster: Any) -> None:
+def test_producer_start_polls_default_topic_and_heartbeats_to_masters(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c:
             both = c.route()
-            both.broker_datas[0].broker_addrs[1] = c.ns[0].address  # somebody who would remember a heartbeat
+            both.broker_datas[0].broker_addrs[1] = c.ns[0].address  # a stand-in slave that records requests
             c.add("TBW102", both)
             async with Client(name_servers=c.name_servers, heartbeat_ms=30) as client, client.producer("g"):
                 await c.broker.wait_for(34, 2)
@@ -256,7 +256,7 @@ def test_start_polls_the_default_topic_and_beats_to_masters_only(run: Run, clust
 
 
 @pytest.mark.spec("HB-01")
-def test_a_producer_that_starts_is_reported_at_once(run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_producer_start_sends_a_heartbeat_at_once(run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_module, "FIRST_HEARTBEAT_MS", 3_600_000)
 
     async def work() -> None:
@@ -287,7 +287,7 @@ def test_client_without_groups_sends_no_heartbeat(run: Run, cluster: Any) -> Non
 
 
 @pytest.mark.spec("PR-34")
-def test_stop_unregisters_from_every_broker(run: Run, cluster: Any) -> None:
+def test_producer_stop_unregisters_from_every_broker(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client:
             out = client.producer("g")
@@ -298,13 +298,13 @@ def test_stop_unregisters_from_every_broker(run: Run, cluster: Any) -> None:
             for broker in c.brokers.values():
                 (command,) = broker.of(35)
                 assert command.ext == {"clientID": client.client_id, "producerGroup": "g"}
-            await client.puller().queues("T")  # the client goes on
+            await client.puller().queues("T")  # the client still works
 
     run(work)
 
 
 @pytest.mark.spec("API-05")
-def test_one_connection_per_address_and_user_code_on_the_loops_thread(run: Run, cluster: Any) -> None:
+def test_one_connection_per_address_and_user_code_runs_on_the_loop(run: Run, cluster: Any) -> None:
     threads: set[int] = set()
 
     class Where(SendHook):
@@ -338,7 +338,7 @@ def test_one_connection_per_address_and_user_code_on_the_loops_thread(run: Run, 
 
 
 @pytest.mark.spec("API-05")
-def test_use_from_another_loop_names_the_facade(cluster: Any) -> None:
+def test_use_from_another_loop_raises_naming_saturnmq_sync(cluster: Any) -> None:
     client = Client(name_servers="127.0.0.1:1")
     out = client.producer("g")
     first = asyncio.new_event_loop()
@@ -356,11 +356,11 @@ def test_use_from_another_loop_names_the_facade(cluster: Any) -> None:
         first.close()
 
 
-# before any I/O
+# validation before any I/O
 
 
 @pytest.mark.spec("PR-09", "API-08", "API-09")
-def test_bad_messages_are_refused_before_any_io(run: Run, cluster: Any) -> None:
+def test_invalid_messages_are_rejected_before_any_io(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers, body_bytes_max=10) as client:
             async with client.producer("g") as out, client.producer("j", codec=json_codec()) as json_out:
@@ -392,7 +392,7 @@ def test_bad_messages_are_refused_before_any_io(run: Run, cluster: Any) -> None:
 
 @pytest.mark.spec("PR-15", "PR-16", "PR-14", "API-29")
 @pytest.mark.parametrize("code", [17, 14, 1, 16, 204, 205, 2, 215])
-def test_retried_codes_go_to_another_broker(run: Run, cluster: Any, code: int) -> None:
+def test_retryable_codes_are_retried_on_another_broker(run: Run, cluster: Any, code: int) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers, latency_fault=False) as client:
             async with client.producer("g") as out:
@@ -405,7 +405,7 @@ def test_retried_codes_go_to_another_broker(run: Run, cluster: Any, code: int) -
 
 
 @pytest.mark.spec("PR-14")
-def test_producers_start_at_any_queue(run: Run, cluster: Any) -> None:
+def test_round_robin_starts_at_a_random_queue(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             first = set()
@@ -419,7 +419,7 @@ def test_producers_start_at_any_queue(run: Run, cluster: Any) -> None:
 
 @pytest.mark.spec("PR-16")
 @pytest.mark.parametrize("code", [13, 3, 26, 99])
-def test_other_codes_are_final(run: Run, cluster: Any, code: int) -> None:
+def test_other_codes_are_not_retried(run: Run, cluster: Any, code: int) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             for broker in c.brokers.values():
@@ -433,7 +433,7 @@ def test_other_codes_are_final(run: Run, cluster: Any, code: int) -> None:
 
 
 @pytest.mark.spec("PR-16")
-def test_set_of_retried_codes_can_be_changed(run: Run, cluster: Any) -> None:
+def test_retry_codes_are_configurable(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             async with client.producer("java", retry_codes={1}) as out:
@@ -446,7 +446,7 @@ def test_set_of_retried_codes_can_be_changed(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("PR-15", "PR-18", "API-30")
-def test_after_three_attempts_the_error_tells_the_story(run: Run, cluster: Any) -> None:
+def test_exhausted_attempts_raise_send_failed_with_details(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             c.broker.script[310] = answer(14, "service not available now")
@@ -470,7 +470,7 @@ def test_after_three_attempts_the_error_tells_the_story(run: Run, cluster: Any) 
 
 
 @pytest.mark.spec("PR-15", "API-28", "API-25")
-def test_one_timeout_is_shared_by_all_attempts(run: Run, cluster: Any) -> None:
+def test_send_timeout_is_shared_by_all_attempts(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             await out.queues("T")
@@ -491,7 +491,7 @@ def test_one_timeout_is_shared_by_all_attempts(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("PR-16", "PR-18", "UX-07")
-def test_refused_connection_goes_to_the_other_broker_or_says_where(run: Run, cluster: Any) -> None:
+def test_refused_connection_fails_over_or_names_the_broker(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             await out.queues("T")
@@ -516,7 +516,7 @@ def test_refused_connection_goes_to_the_other_broker_or_says_where(run: Run, clu
     ("code", "status"),
     [(10, SendStatus.FLUSH_DISK_TIMEOUT), (12, SendStatus.FLUSH_SLAVE_TIMEOUT), (11, SendStatus.SLAVE_NOT_AVAILABLE)],
 )
-def test_stored_but_not_safe_is_a_status(run: Run, cluster: Any, code: int, status: SendStatus) -> None:
+def test_stored_but_not_durable_is_a_send_status(run: Run, cluster: Any, code: int, status: SendStatus) -> None:
     async def work() -> None:
         async with cluster(2) as c:
             for broker in c.brokers.values():
@@ -539,7 +539,7 @@ def test_stored_but_not_safe_is_a_status(run: Run, cluster: Any, code: int, stat
 
 
 @pytest.mark.spec("PR-19", "API-29")
-def test_concurrent_sends_retry_transport_failures_elsewhere(run: Run, cluster: Any) -> None:
+def test_concurrent_sends_fail_over_on_transport_errors(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client:
             async with client.producer("g", max_in_flight=3) as out:
@@ -553,7 +553,7 @@ def test_concurrent_sends_retry_transport_failures_elsewhere(run: Run, cluster: 
 
 
 @pytest.mark.spec("PR-19", "API-22")
-def test_send_waits_for_room_and_a_cancelled_waiter_frees_its_place(run: Run, cluster: Any) -> None:
+def test_in_flight_limit_blocks_sends_and_skips_cancelled_waiters(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers, attempts=1) as client:
             async with client.producer("g", max_in_flight=2) as out:
@@ -591,7 +591,7 @@ def test_send_waits_for_room_and_a_cancelled_waiter_frees_its_place(run: Run, cl
 
 
 @pytest.mark.spec("PR-02", "PR-21", "API-12")
-def test_fixed_queue_selector_and_shard_are_tried_once(run: Run, cluster: Any) -> None:
+def test_send_to_a_chosen_queue_is_tried_once(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             queue = (await out.queues("T"))[5]
@@ -612,7 +612,7 @@ def test_fixed_queue_selector_and_shard_are_tried_once(run: Run, cluster: Any) -
 
 
 @pytest.mark.spec("PR-21")
-def test_wrong_queue_or_selector_is_an_error(run: Run, cluster: Any) -> None:
+def test_invalid_queue_or_selector_is_rejected(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             with pytest.raises(MessageRefused, match="not equal"):
@@ -627,7 +627,7 @@ def test_wrong_queue_or_selector_is_an_error(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("PR-20", "PR-02")
-def test_oneway_is_written_and_nothing_waited_for(run: Run, cluster: Any) -> None:
+def test_oneway_send_waits_for_no_answer(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             c.broker.script[310] = answer(14)
@@ -651,8 +651,8 @@ def test_oneway_is_written_and_nothing_waited_for(run: Run, cluster: Any) -> Non
 
 
 @pytest.mark.spec("PR-22")
-def test_unknown_broker_refreshes_the_route_once(run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core_module, "FIRST_ROUTE_POLL_MS", 3_600_000)  # a poll would be counted, too
+def test_unknown_broker_triggers_one_route_refresh(run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_module, "FIRST_ROUTE_POLL_MS", 3_600_000)  # a poll would also be counted
 
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
@@ -681,7 +681,7 @@ def test_unknown_broker_refreshes_the_route_once(run: Run, cluster: Any, monkeyp
 
 
 @pytest.mark.spec("PR-30", "API-29")
-def test_failed_broker_is_avoided_by_later_messages(run: Run, cluster: Any) -> None:
+def test_failed_broker_is_avoided_by_later_sends(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             c.brokers["b0"].script[310] = answer(14)
@@ -699,7 +699,7 @@ def test_failed_broker_is_avoided_by_later_messages(run: Run, cluster: Any) -> N
 
 
 @pytest.mark.spec("PR-31")
-def test_vip_channel_is_the_port_minus_two(run: Run, cluster: Any) -> None:
+def test_vip_channel_uses_the_port_minus_two(run: Run, cluster: Any) -> None:
     assert vip_address("h:10911") == "h:10909" and vip_address("[::1]:10911") == "[::1]:10909"
 
     async def work() -> None:
@@ -716,7 +716,7 @@ def test_vip_channel_is_the_port_minus_two(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("PR-32")
-def test_namespace_is_on_the_wire_and_not_in_results(run: Run, cluster: Any) -> None:
+def test_namespace_is_added_on_the_wire_and_stripped_in_results(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers, namespace="NS") as client:
             c.add("NS%T")
@@ -740,7 +740,7 @@ def test_namespace_is_on_the_wire_and_not_in_results(run: Run, cluster: Any) -> 
 
 
 @pytest.mark.spec("PR-26")
-def test_hooks_veto_and_see_every_outcome(run: Run, cluster: Any) -> None:
+def test_send_hooks_may_veto_and_see_every_outcome(run: Run, cluster: Any) -> None:
     seen: list[tuple[str, Any]] = []
 
     class Recorder(SendHook):
@@ -781,7 +781,7 @@ def test_hooks_veto_and_see_every_outcome(run: Run, cluster: Any) -> None:
 
 
 class Adding(SendHook):
-    """Sets one property in each phase; the attempts are numbered."""
+    """Sets one property in each phase; attempts are numbered."""
 
     def __init__(self) -> None:
         self.attempts = 0
@@ -800,7 +800,7 @@ class Adding(SendHook):
 
 
 @pytest.mark.spec("PR-26")
-def test_properties_that_hooks_set_are_on_the_wire(run: Run, cluster: Any) -> None:
+def test_hook_properties_are_sent(run: Run, cluster: Any) -> None:
     async def work() -> None:
         hook = Adding()
         async with (
@@ -837,7 +837,7 @@ def test_properties_that_hooks_set_are_on_the_wire(run: Run, cluster: Any) -> No
 @pytest.mark.parametrize(
     ("name", "value"), [("UNIQ_KEY", "x"), ("", "x"), ("a", " "), ("a\x01", "x"), ("a", "b\x02"), ("a", "v" * 40_000)]
 )
-def test_a_property_that_send_would_refuse_is_refused_to_a_hook(
+def test_hook_property_is_validated_like_a_send_property(
     run: Run, cluster: Any, name: str, value: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Wrong(SendHook):
@@ -864,7 +864,7 @@ def test_a_property_that_send_would_refuse_is_refused_to_a_hook(
 
 
 @pytest.mark.spec("PR-26", "BAT-04")
-def test_properties_that_hooks_set_reach_the_consumer(saturn_broker: BrokerFixture, saturn_topic: str) -> None:
+def test_hook_properties_reach_the_consumer(saturn_broker: BrokerFixture, saturn_topic: str) -> None:
     async def work() -> None:
         async with Client.from_url(saturn_broker.url) as client, client.producer("g", hooks=[Adding()]) as out:
             await out.send(saturn_topic, b"1", shard_by=1)
@@ -877,11 +877,11 @@ def test_properties_that_hooks_set_reach_the_consumer(saturn_broker: BrokerFixtu
     assert found == {b"1": "span-1", b"2": "span-2", b"3": "span-2"}
 
 
-# many
+# batches
 
 
 @pytest.mark.spec("BAT-01", "BAT-03", "API-11", "PR-23", "PR-24")
-def test_send_many_is_one_request_with_a_receipt_each(run: Run, cluster: Any) -> None:
+def test_send_many_is_one_request_with_a_receipt_per_message(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             async with client.producer("g", codec=str_codec()) as out:
@@ -903,7 +903,7 @@ def test_send_many_is_one_request_with_a_receipt_each(run: Run, cluster: Any) ->
 
 
 @pytest.mark.spec("BAT-01", "BAT-02", "API-11")
-def test_send_many_splits_by_size_and_topic_and_refuses_nothing_at_all(run: Run, cluster: Any) -> None:
+def test_send_many_splits_by_size_and_topic_and_rejects_an_empty_list(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers, body_bytes_max=1000) as client:
             c.add("U")
@@ -924,7 +924,7 @@ def test_send_many_splits_by_size_and_topic_and_refuses_nothing_at_all(run: Run,
 
 
 @pytest.mark.spec("API-11", "BAT-03")
-def test_partial_failure_tells_both_parts_and_retries_like_a_single_send(run: Run, cluster: Any) -> None:
+def test_send_many_reports_partial_failure_and_retries_batches(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             c.add("U")
@@ -943,7 +943,7 @@ def test_partial_failure_tells_both_parts_and_retries_like_a_single_send(run: Ru
 
 
 @pytest.mark.spec("PR-10", "UX-08")
-def test_unknown_topic_names_code_and_command(run: Run, cluster: Any) -> None:
+def test_unknown_topic_error_has_code_10005_and_a_command(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             with pytest.raises(RouteNotFound, match="No route info of this topic") as caught:
@@ -955,7 +955,7 @@ def test_unknown_topic_names_code_and_command(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("PR-10")
-def test_no_name_server_is_10004(run: Run) -> None:
+def test_unreachable_name_server_is_code_10004(run: Run) -> None:
     async def work() -> None:
         async with Client(name_servers="127.0.0.1:1") as client, client.producer("g") as out:
             with pytest.raises(NoNameServer, match=r"tried 127\.0\.0\.1:1: connection refused") as caught:
@@ -966,7 +966,7 @@ def test_no_name_server_is_10004(run: Run) -> None:
 
 
 @pytest.mark.spec("PR-33", "PR-02")
-def test_create_topic_asks_every_master_five_times_and_needs_one(run: Run, cluster: Any) -> None:
+def test_create_topic_tries_every_master_five_times_and_needs_one(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client:
             c.add("TBW102")
@@ -992,7 +992,7 @@ def test_create_topic_asks_every_master_five_times_and_needs_one(run: Run, clust
 
 
 @pytest.mark.spec("PR-02")
-def test_messages_are_found_by_offset_id_unique_id_and_key(run: Run, cluster: Any) -> None:
+def test_messages_are_queried_by_offset_id_unique_id_and_key(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             receipt = await out.send("T", b"one", keys="k1", queue=MessageQueue("T", "b0", 0))
@@ -1022,7 +1022,7 @@ def test_messages_are_found_by_offset_id_unique_id_and_key(run: Run, cluster: An
 
 
 @pytest.mark.spec("PR-02")
-def test_offsets_are_asked_of_the_master(run: Run, cluster: Any) -> None:
+def test_puller_queries_offsets_of_the_master(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             puller = client.puller()
@@ -1036,7 +1036,7 @@ def test_offsets_are_asked_of_the_master(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("PR-36")
-def test_two_clients_of_a_group_both_report_it(run: Run, cluster: Any) -> None:
+def test_two_clients_of_a_group_both_send_heartbeats(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c:
             c.add("TBW102")
@@ -1052,7 +1052,7 @@ def test_two_clients_of_a_group_both_report_it(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("API-25")
-def test_cancelled_send_may_have_been_stored_and_the_producer_goes_on(run: Run, cluster: Any) -> None:
+def test_cancelled_send_leaves_the_producer_usable(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             await out.queues("T")
@@ -1068,12 +1068,12 @@ def test_cancelled_send_may_have_been_stored_and_the_producer_goes_on(run: Run, 
 
 
 @pytest.mark.spec("API-28")
-def test_call_timeout_is_a_timeout_of_this_call() -> None:
+def test_call_timeout_is_retryable_with_code_10002() -> None:
     assert CallTimeout("x").retryable and CallTimeout("x").code == 10002
 
 
 @pytest.mark.spec("API-26")
-def test_death_of_a_background_task_reaches_the_sender(run: Run, cluster: Any) -> None:
+def test_background_task_failure_raises_producer_stopped(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             await out.send("T", b"x")

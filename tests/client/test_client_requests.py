@@ -1,5 +1,5 @@
-"""Requests that wait for a reply, against a scripted broker and a real one."""
-# ruff: noqa: SIM117 - the cluster, the client and what is made from it are three steps
+"""Request-reply calls, against a scripted broker and a real one."""
+# ruff: noqa: SIM117 - separate nested blocks for cluster, client and the objects created from it
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def push(correlation_id: str, body: bytes = b"answer", sys_flag: int = 0) -> Com
 
 
 @pytest.mark.spec("RR-01", "RR-05", "API-11")
-def test_a_request_says_who_asks_and_gets_the_reply_with_its_id(run: Run, cluster: Any) -> None:
+def test_request_names_the_client_and_matches_the_reply_by_id(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             async with client.producer("g", codec=str_codec()) as out:
@@ -43,7 +43,7 @@ def test_a_request_says_who_asks_and_gets_the_reply_with_its_id(run: Run, cluste
                 (sent,) = await c.broker.wait_for(310)
                 assert c.broker.requests.index(c.broker.of(34)[0]) < c.broker.requests.index(
                     sent
-                )  # known before it asks
+                )  # the heartbeat precedes the request
                 properties = decode_properties(sent.ext["i"])
                 assert properties["REPLY_TO_CLIENT"] == client.client_id and properties["KEYS"] == "k"
                 assert 9000 < int(properties["TTL"]) <= 10_000
@@ -62,7 +62,7 @@ def test_a_request_says_who_asks_and_gets_the_reply_with_its_id(run: Run, cluste
 
 
 @pytest.mark.spec("RR-01")
-def test_request_goes_to_the_queue_named_selected_or_sharded(run: Run, cluster: Any) -> None:
+def test_request_goes_to_a_given_selected_or_round_robin_queue(run: Run, cluster: Any) -> None:
     def select(queues: Sequence[MessageQueue], number: int) -> MessageQueue:
         return queues[number]
 
@@ -88,9 +88,7 @@ def test_request_goes_to_the_queue_named_selected_or_sharded(run: Run, cluster: 
 
 
 @pytest.mark.spec("RR-05")
-def test_reply_without_a_waiting_request_is_logged_and_confirmed(
-    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unexpected_reply_is_logged_and_acknowledged(run: Run, cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             await out.send("T", b"connects")
@@ -103,7 +101,7 @@ def test_reply_without_a_waiting_request_is_logged_and_confirmed(
 
 
 @pytest.mark.spec("RR-06")
-def test_no_reply_in_time_and_no_send_are_told_apart(run: Run, cluster: Any) -> None:
+def test_reply_timeout_and_send_failure_raise_different_errors(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             async with client.producer("g") as out:
@@ -119,7 +117,7 @@ def test_no_reply_in_time_and_no_send_are_told_apart(run: Run, cluster: Any) -> 
 
 
 @pytest.mark.spec("RR-06", "API-04")
-def test_a_client_that_stops_leaves_no_request_waiting(run: Run, cluster: Any) -> None:
+def test_client_stop_fails_pending_requests(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             async with client.producer("g") as out:
@@ -127,7 +125,7 @@ def test_a_client_that_stops_leaves_no_request_waiting(run: Run, cluster: Any) -
                 await c.broker.wait_for(310)
                 while not len(client._core.replies):
                     await asyncio.sleep(0)
-                await c.broker.connections[0].invoke(push("nobody's"), 5000)  # comes after the answer to the send
+                await c.broker.connections[0].invoke(push("nobody's"), 5000)  # handled after the answer to the send
                 await client.stop()
                 with pytest.raises(Closed):
                     await task
@@ -136,7 +134,7 @@ def test_a_client_that_stops_leaves_no_request_waiting(run: Run, cluster: Any) -
 
 
 @pytest.mark.spec("RR-02", "PR-28")
-def test_a_reply_goes_back_through_the_broker_of_the_request(run: Run, cluster: Any) -> None:
+def test_reply_is_sent_through_the_broker_of_the_request(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(brokers=3) as c, Client(name_servers=c.name_servers) as client:
             async with client.producer("g", codec=str_codec()) as out:
@@ -171,7 +169,7 @@ def test_a_reply_goes_back_through_the_broker_of_the_request(run: Run, cluster: 
 
 
 @pytest.mark.spec("RR-01", "RR-03", "API-11", "API-16")
-def test_what_a_listener_returns_to_a_request_is_the_reply(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_listener_return_value_is_sent_as_the_reply(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with (
             EmbeddedBroker() as server,

@@ -1,5 +1,5 @@
 """Transactional producers, against a scripted broker and a real one."""
-# ruff: noqa: SIM117 - the cluster, the client and what is made from it are three steps
+# ruff: noqa: SIM117 - separate nested blocks for cluster, client and the objects created from it
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def ends(c: Any, count: int = 1) -> list[Any]:
 
 
 @pytest.mark.spec("TX-01", "TX-02", "API-14", "PR-25")
-def test_a_block_that_ends_commits_the_message_it_began_with(run: Run, cluster: Any) -> None:
+def test_transaction_block_commits_on_normal_exit(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             async with client.producer("g", codec=str_codec(), check=commit) as out:
@@ -83,7 +83,7 @@ def test_a_block_that_ends_commits_the_message_it_began_with(run: Run, cluster: 
 
 
 @pytest.mark.spec("API-14", "TX-02")
-def test_an_exception_rolls_back_and_goes_on_its_way(run: Run, cluster: Any) -> None:
+def test_transaction_rolls_back_on_an_exception_and_reraises(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             async with client.producer("g", check=commit) as out:
@@ -100,7 +100,7 @@ def test_an_exception_rolls_back_and_goes_on_its_way(run: Run, cluster: Any) -> 
 
 
 @pytest.mark.spec("API-14")
-def test_cancelled_or_left_open_nothing_is_said(run: Run, cluster: Any) -> None:
+def test_cancelled_or_open_transaction_sends_no_decision(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             async with client.producer("g", check=commit) as out:
@@ -128,9 +128,7 @@ def test_cancelled_or_left_open_nothing_is_said(run: Run, cluster: Any) -> None:
 
 @pytest.mark.spec("TX-02")
 @pytest.mark.parametrize("code", [10, 11, 12])
-def test_without_confirmed_durability_the_block_is_not_run_and_the_message_rolled_back(
-    run: Run, cluster: Any, code: int
-) -> None:
+def test_unconfirmed_durability_rolls_back_without_running_the_block(run: Run, cluster: Any, code: int) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             async with client.producer("g", check=commit) as out:
@@ -145,9 +143,7 @@ def test_without_confirmed_durability_the_block_is_not_run_and_the_message_rolle
 
 
 @pytest.mark.spec("TX-01", "TX-02")
-def test_a_message_that_is_not_stored_raises_and_a_producer_without_check_has_no_transactions(
-    run: Run, cluster: Any
-) -> None:
+def test_transaction_needs_a_stored_message_and_a_check(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             async with client.producer("g", check=commit) as out, client.producer("plain") as plain:
@@ -163,9 +159,7 @@ def test_a_message_that_is_not_stored_raises_and_a_producer_without_check_has_no
 
 
 @pytest.mark.spec("TX-02")
-def test_an_end_that_cannot_be_delivered_is_only_logged(
-    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_undeliverable_transaction_end_is_only_logged(run: Run, cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             async with client.producer("g", check=commit) as out:
@@ -182,7 +176,7 @@ def test_an_end_that_cannot_be_delivered_is_only_logged(
     run(work)
 
 
-# questions
+# transaction checks
 
 
 def question(offset: int = 5, key: str = "ID", group: str = "g") -> Command:
@@ -202,7 +196,7 @@ async def ask(c: Any, command: Command) -> None:
 @pytest.mark.spec("TX-09", "API-14")
 @pytest.mark.parametrize("state", list(TransactionState))
 @pytest.mark.parametrize("kind", ["async", "plain"])
-def test_a_question_is_answered_with_what_check_says(
+def test_transaction_check_is_answered_with_the_callbacks_verdict(
     run: Run, cluster: Any, state: TransactionState, kind: str
 ) -> None:
     async def work() -> None:
@@ -231,7 +225,7 @@ def test_a_question_is_answered_with_what_check_says(
 
 
 @pytest.mark.spec("TX-09", "API-14")
-def test_a_check_that_fails_or_makes_no_sense_does_not_know(run: Run, cluster: Any) -> None:
+def test_failing_or_invalid_check_answers_unknown(run: Run, cluster: Any) -> None:
     async def work() -> None:
         outcomes: list[Any] = [ValueError("no database"), "COMMIT", None]
 
@@ -253,7 +247,7 @@ def test_a_check_that_fails_or_makes_no_sense_does_not_know(run: Run, cluster: A
 
 
 @pytest.mark.spec("TX-09", "API-14")
-def test_an_open_block_is_not_decided_by_check_and_foreign_questions_are_not_answered(
+def test_check_ignores_open_transactions_and_foreign_groups(
     run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
@@ -282,11 +276,11 @@ def test_an_open_block_is_not_decided_by_check_and_foreign_questions_are_not_ans
     run(work)
 
 
-# against our broker
+# against SaturnMQ's broker
 
 
 @pytest.mark.spec("TX-01", "TX-09", "API-14")
-def test_commit_rollback_and_a_lost_word_end_to_end(run: Run) -> None:
+def test_commit_rollback_and_check_end_to_end(run: Run) -> None:
     async def work() -> None:
         asked: list[str] = []
 
@@ -320,7 +314,7 @@ def test_commit_rollback_and_a_lost_word_end_to_end(run: Run) -> None:
 
 
 @pytest.mark.spec("API-31", "API-14")
-def test_transactions_and_requests_without_await() -> None:
+def test_sync_transactions_and_requests() -> None:
     with SyncEmbeddedBroker() as server, saturnmq.sync.Client.from_url(server.url) as client:
         with client.producer("g", codec=str_codec(), check=commit) as out:
             with out.transaction("Orders", "yes") as half:
