@@ -1,4 +1,4 @@
-# ruff: noqa: SIM117 - the cluster, the client and what is made from it are three steps
+# ruff: noqa: SIM117 - separate nested blocks for cluster, client and the objects created from it
 """The consumer against a scripted cluster: rebalance, pulls, settling, offsets, listeners."""
 
 from __future__ import annotations

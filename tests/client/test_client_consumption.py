@@ -1,5 +1,5 @@
 """Consumers: joining a group, heartbeats, requests from brokers, manual assignment, flow control, settling, stored offsets."""
-# ruff: noqa: SIM117 - the cluster, the client and what is made from it are three steps
+# ruff: noqa: SIM117 - separate nested blocks for cluster, client and the objects created from it
 
 from __future__ import annotations
 

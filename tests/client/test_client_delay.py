@@ -1,5 +1,5 @@
 """Delayed delivery as requested by a producer or a retry: delay levels, exact delays, delivery times."""
-# ruff: noqa: SIM117 - the cluster, the client and what is made from it are three steps
+# ruff: noqa: SIM117 - separate nested blocks for cluster, client and the objects created from it
 
 from __future__ import annotations
 

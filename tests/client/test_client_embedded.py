@@ -1,4 +1,4 @@
-# ruff: noqa: SIM117 - the server, the client and what is made from it are three steps
+# ruff: noqa: SIM117 - separate nested blocks for server, client and the objects created from it
 """The client against SaturnMQ's own name server and broker, embedded in the test process."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# ruff: noqa: SIM117 - the server, the client and what is made from it are three steps
+# ruff: noqa: SIM117 - separate nested blocks for server, client and the objects created from it
 """Ordered consumption: one message per queue at a time, under broker locks, through failures and changes of ownership."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a consumer begins, which broker it asks, how long it waits after what, and how much it sends back."""
+"""Pulling: start offsets, choice of broker, delays and limits, request flags, send-back of failed messages."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def one_queue(c: Any, topic: str = "T") -> None:
 
 
 def with_slave(c: Any, number: int = 1) -> None:
-    """b1 is a slave of b0 with this id."""
+    """Make b1 a slave of b0 with this broker id."""
     addresses = {0: c.brokers["b0"].address, number: c.brokers["b1"].address}
     c.add("T", TopicRouteData([QueueData("b0", 1, 1, 6)], [BrokerData("c", "b0", addresses)]))
 
 
 def suggesting(broker: Any, broker_id: int) -> Callable[[Command], Any]:
-    """Answers pulls as usual, and says that the next one should go to this broker id."""
+    """Answer pulls as usual, suggesting this broker id for the next one."""
 
     async def answer(command: Command) -> Command:
         reply = broker.on_11(command)
@@ -70,7 +70,7 @@ async def eventually(condition: Callable[[], Any]) -> None:
         ("last", 2, 2),
     ],
 )
-def test_a_retry_topic_is_begun_where_nothing_of_the_group_is_lost(
+def test_retry_topic_start_offset_loses_no_message_of_the_group(
     run: Run, cluster: Any, start: Any, stored: int | None, expected: int
 ) -> None:
     async def work() -> None:
@@ -91,7 +91,7 @@ def test_a_retry_topic_is_begun_where_nothing_of_the_group_is_lost(
 
 
 @pytest.mark.spec("PL-03", "PL-05")
-def test_a_slave_is_asked_for_messages_and_told_no_offset(run: Run, cluster: Any) -> None:
+def test_pull_from_a_slave_commits_no_offset(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client:
             master, slave = c.brokers["b0"], c.brokers["b1"]
@@ -116,7 +116,7 @@ def test_a_slave_is_asked_for_messages_and_told_no_offset(run: Run, cluster: Any
 
 
 @pytest.mark.spec("PL-05")
-def test_a_slave_that_is_gone_is_replaced_by_the_next_id_then_by_any(run: Run, cluster: Any) -> None:
+def test_missing_slave_is_replaced_by_the_next_id_then_by_any(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client:
             with_slave(c, 2)
@@ -129,7 +129,7 @@ def test_a_slave_that_is_gone_is_replaced_by_the_next_id_then_by_any(run: Run, c
 
 
 @pytest.mark.spec("PL-05")
-def test_broker_in_no_route_is_looked_for_once_more(run: Run, cluster: Any) -> None:
+def test_broker_without_route_triggers_one_more_lookup(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers, route_poll_ms=100_000) as client:
             c.add("T", c.route("b0"))
@@ -145,9 +145,7 @@ def test_broker_in_no_route_is_looked_for_once_more(run: Run, cluster: Any) -> N
 
 
 @pytest.mark.spec("PL-05", "PL-09")
-def test_after_an_error_of_a_slave_the_master_is_asked_again(
-    run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slave_error_sends_the_next_pull_to_the_master(run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("saturnmq.client.consumer.assignment.EXCEPTION_DELAY_S", 0.01)
 
     async def work() -> None:
@@ -167,7 +165,7 @@ def test_after_an_error_of_a_slave_the_master_is_asked_again(
 
 
 @pytest.mark.spec("PL-08")
-def test_moved_offset_may_go_back_is_stored_and_voids_what_was_pulled(run: Run, cluster: Any) -> None:
+def test_illegal_offset_answer_resets_stores_and_discards_pulled(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers, persist_offsets_ms=20) as client:
             one_queue(c)
@@ -181,7 +179,7 @@ def test_moved_offset_may_go_back_is_stored_and_voids_what_was_pulled(run: Run, 
                 await eventually(lambda: c.broker.offsets.get(("g", "T", 0)) == 3)
                 moved = {"nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1", "suggestWhichBrokerId": "0"}
                 c.broker.script[11] = [lambda command: command.reply(21, ext=moved)]
-                c.broker.put("T", 0, b"4")  # answers the pull that is held
+                c.broker.put("T", 0, b"4")  # answers the waiting pull
                 await eventually(lambda: c.broker.offsets["g", "T", 0] == 1)
                 await held.ack()
                 assert inbox.committed()[QUEUE] == 1, "what was pulled before belongs to no queue any more"
@@ -191,7 +189,7 @@ def test_moved_offset_may_go_back_is_stored_and_voids_what_was_pulled(run: Run, 
 
 
 @pytest.mark.spec("CA-13")
-def test_puller_sends_its_subscription_and_suspends_only_when_asked(run: Run, cluster: Any) -> None:
+def test_puller_sends_its_filter_and_long_polls_only_when_asked(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             c.broker.put("T", 0, b"x")
@@ -210,7 +208,7 @@ def test_puller_sends_its_subscription_and_suspends_only_when_asked(run: Run, cl
 
 
 @pytest.mark.spec("CA-09")
-def test_consumer_that_stops_is_unregistered_at_every_broker(run: Run, cluster: Any) -> None:
+def test_consumer_stop_unregisters_from_every_broker(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(3) as c, Client(name_servers=c.name_servers) as client, client.producer("p") as out:
             async with client.consumer("g", start="first") as inbox:
@@ -225,7 +223,7 @@ def test_consumer_that_stops_is_unregistered_at_every_broker(run: Run, cluster: 
 
 
 @pytest.mark.spec("PL-10")
-def test_what_a_broker_gives_twice_is_delivered_once(run: Run, cluster: Any) -> None:
+def test_records_returned_twice_are_delivered_once(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
@@ -249,9 +247,7 @@ def test_what_a_broker_gives_twice_is_delivered_once(run: Run, cluster: Any) -> 
 
 
 @pytest.mark.spec("RTY-01", "API-21")
-def test_a_copy_of_a_failed_message_waits_as_long_as_was_asked_and_belongs_to_no_transaction(
-    run: Run, cluster: Any
-) -> None:
+def test_send_back_copy_keeps_the_delay_and_drops_transaction_flags(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             one_queue(c)
@@ -271,7 +267,7 @@ def test_a_copy_of_a_failed_message_waits_as_long_as_was_asked_and_belongs_to_no
 @pytest.mark.parametrize(("code", "constant", "pause_s"), [
     (215, "FLOW_CONTROL_DELAY_S", FLOW_CONTROL_DELAY_S), (2, "EXCEPTION_DELAY_S", 0.05),
 ])  # fmt: skip
-def test_after_flow_control_and_after_other_errors_a_pull_waits_its_own_time(
+def test_pull_delay_depends_on_the_error_code(
     run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch, code: int, constant: str, pause_s: float
 ) -> None:
     for name in ("FLOW_CONTROL_DELAY_S", "EXCEPTION_DELAY_S"):
@@ -298,12 +294,12 @@ def test_after_flow_control_and_after_other_errors_a_pull_waits_its_own_time(
 
 
 @pytest.mark.spec("PL-14")
-def test_message_may_be_unsettled_for_15_minutes() -> None:
+def test_ack_timeout_defaults_to_15_minutes() -> None:
     assert ConsumerSettings().ack_timeout == 15 * 60
 
 
 @pytest.mark.spec("PL-14")
-def test_at_most_16_late_messages_of_a_queue_are_sent_back_at_once() -> None:
+def test_at_most_16_expired_messages_per_queue_are_sent_back_at_once() -> None:
     generation = Generation(None, 0)  # type: ignore[arg-type]
     messages: list[Any] = [SimpleNamespace(offset=n) for n in range(40)]
     for message in messages:
@@ -318,7 +314,7 @@ def test_at_most_16_late_messages_of_a_queue_are_sent_back_at_once() -> None:
     ("setting_s", "after_s", "pause_s"),
     [(1, None, 1), (0, None, 0.01), (60, None, 30), (1, 0, 0.01), (1, 0.5, 0.5), (1, 7200, 30)],
 )
-def test_a_failed_message_holds_its_queue_for_10_ms_to_30_s(
+def test_ordered_retry_blocks_its_queue_for_10_ms_to_30_s(
     monkeypatch: pytest.MonkeyPatch, setting_s: float, after_s: float | None, pause_s: float
 ) -> None:
     slept: list[float] = []
@@ -338,7 +334,7 @@ def test_a_failed_message_holds_its_queue_for_10_ms_to_30_s(
 
 
 @pytest.mark.spec("OR-05", "OR-06")
-def test_locks_are_renewed_every_20_s_and_every_3_s_while_one_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locks_are_renewed_every_20_s_or_3_s_while_one_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     class Queue(OrderedAssignment):
         def __init__(self, ours: list[bool]) -> None:
             self.ours = ours
@@ -357,7 +353,7 @@ def test_locks_are_renewed_every_20_s_and_every_3_s_while_one_is_missing(monkeyp
     async def renew() -> None:
         nonlocal renewed
         renewed += 1
-        ours[0] = renewed != 2  # the second time one is missing
+        ours[0] = renewed != 2  # one lock is missing after the second renewal
 
     monkeypatch.setattr("saturnmq.client.consumer.member.asyncio", SimpleNamespace(sleep=sleep))
     consumer: Any = SimpleNamespace(_renew_locks=renew, _assigned={0: Queue([True]), 1: Queue(ours)})
@@ -367,7 +363,7 @@ def test_locks_are_renewed_every_20_s_and_every_3_s_while_one_is_missing(monkeyp
 
 
 @pytest.mark.spec("PL-03", "CA-12")
-def test_pull_flags_of_broadcast_and_of_assigned_queues(run: Run, cluster: Any, tmp_path: Path) -> None:
+def test_pull_flags_in_broadcast_and_manual_assignment(run: Run, cluster: Any, tmp_path: Path) -> None:
     async def work() -> None:
         settings: Any = {"instance": "one", "offsets_dir": str(tmp_path)}
         async with cluster() as c, Client(name_servers=c.name_servers, **settings) as client:
@@ -408,7 +404,7 @@ def test_pull_flags_of_broadcast_and_of_assigned_queues(run: Run, cluster: Any, 
         (16, None),
     ],
 )
-def test_code_of_a_pull_answer_becomes_a_status(code: int, status: PullStatus | None) -> None:
+def test_pull_answer_code_maps_to_a_status(code: int, status: PullStatus | None) -> None:
     ext = {"nextBeginOffset": "4", "minOffset": "1", "maxOffset": "9", "suggestWhichBrokerId": "1"}
     result = pull_result(Command(11).reply(code, ext=ext, body=b"records"), QUEUE)
     if status is None:
@@ -432,7 +428,7 @@ def test_span_limit_is_2000_offsets() -> None:
 
 
 @pytest.mark.spec("OR-05", "OR-06", "PL-04", "PL-09", "PL-13", "RTY-01", "OF-03")
-def test_limits_of_time_are_the_originals() -> None:
+def test_consumer_timeouts_equal_those_of_apache() -> None:
     assert (send_back._SEND_BACK_TIMEOUT_MS, offsets.PERSIST_TIMEOUT_MS) == (5000, 5000)
     assert (queue_locks.LOCK_TIMEOUT_MS, queue_locks.LIVE_S) == (1000, 30)
     assert (assignment.BROKER_SUSPEND_MS, assignment.PULL_TIMEOUT_MS, assignment.EXCEPTION_DELAY_S) == (

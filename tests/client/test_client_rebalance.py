@@ -1,4 +1,4 @@
-"""Rebalance: what a member announces when its share changes, and which failures end a round."""
+"""Rebalance: announcing a changed assignment, acquiring and releasing queues, and failures of a single topic."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def eventually(condition: Callable[[], Any]) -> None:
 
 
 def announced(broker: Any, topic: str) -> int:
-    """The newest subVersion of a topic that a broker was sent; 0 for none."""
+    """The newest subVersion of a topic in the heartbeats to a broker; 0 if none."""
     versions = [
         subscription.sub_version
         for command in broker.of(34)
@@ -50,7 +50,7 @@ def announced(broker: Any, topic: str) -> int:
 
 
 @pytest.mark.spec("RB-06")
-def test_changed_share_is_announced_to_all_brokers_with_a_new_version(run: Run, cluster: Any) -> None:
+def test_changed_assignment_is_announced_with_a_new_version(run: Run, cluster: Any) -> None:
     async def work() -> None:
         quiet: Any = {"rebalance_ms": 60_000, "heartbeat_ms": 100_000, "route_poll_ms": 100_000}
         async with cluster(2) as c, Client(name_servers=c.name_servers, **quiet) as client:
@@ -72,7 +72,7 @@ def test_changed_share_is_announced_to_all_brokers_with_a_new_version(run: Run, 
                 assert len(inbox.assigned) == 4
                 assert {announced(broker, "T") for broker in brokers} == {mine.sub_version}
                 assert mine.sub_version >= int(begin_ms), "Unix ms of the change"
-                await eventually(lambda: inbox.subscription_version("T") == mine.sub_version)  # then pulls carry it
+                await eventually(lambda: inbox.subscription_version("T") == mine.sub_version)  # from then on in pulls
 
     run(work)
 
@@ -81,7 +81,7 @@ def test_changed_share_is_announced_to_all_brokers_with_a_new_version(run: Run, 
 @pytest.mark.parametrize(
     "error", [LocalProtocolError("no machine room is known"), ZeroDivisionError("a defect of the strategy")]
 )
-def test_topic_that_fails_does_not_keep_the_others_from_their_round(
+def test_failing_topic_does_not_stop_the_rebalance_of_others(
     run: Run, cluster: Any, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     assert ClientSettings(name_servers=("h:1",)).rebalance_ms == 20_000
@@ -106,7 +106,7 @@ def test_topic_that_fails_does_not_keep_the_others_from_their_round(
 
 
 @pytest.mark.spec("RB-03", "RB-04")
-def test_queue_that_returns_starts_at_the_stored_offset_not_the_remembered_one(run: Run, cluster: Any) -> None:
+def test_reassigned_queue_starts_at_the_stored_offset(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers, rebalance_ms=60_000) as client:
             c.add("T", c.route(read=1, write=1))
@@ -122,7 +122,7 @@ def test_queue_that_returns_starts_at_the_stored_offset_not_the_remembered_one(r
                 await eventually(lambda: not inbox.assigned)
                 await eventually(lambda: c.broker.offsets.get(("g", "T", 0)) == 2)
                 assert queue not in inbox.committed(), "dropped from memory"
-                c.broker.offsets["g", "T", 0] = 0  # meanwhile an operator moved the group back
+                c.broker.offsets["g", "T", 0] = 0  # an operator has reset the group
                 c.broker.script.clear()
                 inbox.wake_rebalance()
                 again = await inbox.recv(30)
@@ -134,7 +134,7 @@ def test_queue_that_returns_starts_at_the_stored_offset_not_the_remembered_one(r
 
 
 @pytest.mark.spec("RB-04", "OR-02")
-def test_ordered_queue_is_taken_only_with_its_lock_and_tried_again(
+def test_ordered_queue_is_acquired_only_with_its_lock_and_retried(
     run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(member, "LOCK_DENIED_S", 0.01)
@@ -166,7 +166,7 @@ def test_ordered_queue_is_taken_only_with_its_lock_and_tried_again(
 
 
 @pytest.mark.spec("OR-03", "RB-03")
-def test_ordered_queue_that_leaves_is_unlocked_after_its_offset_is_stored(run: Run, cluster: Any) -> None:
+def test_ordered_queue_is_unlocked_after_its_offset_is_stored(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers, rebalance_ms=60_000) as client:
             c.add("T", c.route(read=1, write=1))
@@ -200,7 +200,7 @@ def test_ordered_queue_that_leaves_is_unlocked_after_its_offset_is_stored(run: R
 
 
 @pytest.mark.spec("OR-05", "OF-03")
-def test_locks_go_to_the_master_and_offsets_to_a_slave_only_without_one(run: Run, cluster: Any) -> None:
+def test_locks_use_the_master_and_offsets_a_slave_only_without_master(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers, persist_offsets_ms=20) as client:
             master, slave = c.brokers["b0"], c.brokers["b1"]
@@ -232,7 +232,7 @@ def test_locks_go_to_the_master_and_offsets_to_a_slave_only_without_one(run: Run
 
 
 @pytest.mark.spec("CC-05", "RB-03")
-def test_retry_that_ends_after_its_queue_left_commits_nothing(run: Run, cluster: Any) -> None:
+def test_retry_finishing_after_queue_release_commits_nothing(run: Run, cluster: Any) -> None:
     async def work() -> None:
         quick: Any = {"rebalance_ms": 60_000, "persist_offsets_ms": 20}
         async with cluster() as c, Client(name_servers=c.name_servers, **quick) as client:
@@ -252,7 +252,7 @@ def test_retry_that_ends_after_its_queue_left_commits_nothing(run: Run, cluster:
                 c.broker.script[38] = lambda command: command.reply(body=ConsumerIdList(["another"]).encode())
                 inbox.wake_rebalance()
                 await eventually(lambda: not inbox.assigned)
-                c.broker.offsets["g", "T", 0] = 0  # of the next owner
+                c.broker.offsets["g", "T", 0] = 0  # stored by the next owner
                 answer_it.set()
                 await retrying
                 assert inbox.committed() == {}
@@ -263,7 +263,7 @@ def test_retry_that_ends_after_its_queue_left_commits_nothing(run: Run, cluster:
 
 
 @pytest.mark.spec("RB-02")
-def test_broadcast_members_own_every_queue_each(run: Run, cluster: Any, tmp_path: Path) -> None:
+def test_each_broadcast_member_owns_every_queue(run: Run, cluster: Any, tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(2) as c, AsyncExitStack() as stack:
             expected = [MessageQueue("T", name, n) for name in ("b0", "b1") for n in range(4)]

@@ -1,5 +1,5 @@
-# ruff: noqa: SIM117 - the cluster, the client and what is made from it are three steps
-"""Routes: who is asked, what is kept, what happens when nobody answers."""
+# ruff: noqa: SIM117 - separate nested blocks for cluster, client and the objects created from it
+"""Routes: choice of the name server, lookup and polling, failures of name servers; and the puller's use of routes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def ask() -> Command:
     return Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": "T"})
 
 
-# choice of the NameServer
+# choice of the name server
 
 
 @pytest.mark.spec("REM-27", "DG-01")
-def test_chosen_name_server_is_kept_while_its_connection_lives(run: Run, cluster: Any) -> None:
+def test_name_server_is_kept_while_its_connection_lives(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(name_servers=3) as c, Client(name_servers=c.name_servers) as client:
             servers = client._core.name_servers
@@ -51,7 +51,7 @@ def test_chosen_name_server_is_kept_while_its_connection_lives(run: Run, cluster
 
 
 @pytest.mark.spec("REM-27")
-def test_round_robin_starts_anywhere_and_the_list_is_shuffled(run: Run, cluster: Any) -> None:
+def test_name_server_list_is_shuffled_with_a_random_start(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(name_servers=3) as c, Client(name_servers=c.name_servers) as client:
             addresses = [ns.address for ns in c.ns]
@@ -67,7 +67,7 @@ def test_round_robin_starts_anywhere_and_the_list_is_shuffled(run: Run, cluster:
 
 
 @pytest.mark.spec("REM-27")
-def test_the_first_name_server_is_the_one_after_a_random_index_below_999(
+def test_first_name_server_follows_a_random_index_below_999(
     run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
@@ -83,7 +83,7 @@ def test_the_first_name_server_is_the_one_after_a_random_index_below_999(
 
 
 @pytest.mark.spec("REM-27")
-def test_another_list_drops_a_chosen_address_that_is_gone(run: Run, cluster: Any) -> None:
+def test_new_name_server_list_drops_a_removed_choice(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(name_servers=2) as c, Client(name_servers=c.name_servers) as client:
             servers = client._core.name_servers
@@ -103,7 +103,7 @@ def test_another_list_drops_a_chosen_address_that_is_gone(run: Run, cluster: Any
 
 
 @pytest.mark.spec("UX-06", "REM-27")
-def test_each_address_is_tried_once_and_named(run: Run, cluster: Any) -> None:
+def test_each_name_server_is_tried_once_and_named_in_the_error(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(name_servers=2) as c:
             for ns in c.ns:
@@ -121,7 +121,7 @@ def test_each_address_is_tried_once_and_named(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("REM-27", "DG-01")
-def test_silent_name_server_costs_its_share_only(run: Run, cluster: Any) -> None:
+def test_silent_name_server_uses_only_its_share_of_the_timeout(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(name_servers=2) as c, Client(name_servers=c.name_servers) as client:
             for quiet in c.ns:
@@ -135,7 +135,7 @@ def test_silent_name_server_costs_its_share_only(run: Run, cluster: Any) -> None
 
 
 @pytest.mark.spec("DG-01", "PR-11")
-def test_all_name_servers_gone_leaves_cached_routes_working(run: Run, cluster: Any) -> None:
+def test_cached_routes_work_while_all_name_servers_are_down(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(name_servers=2) as c, Client(name_servers=c.name_servers, route_poll_ms=10) as client:
             async with client.producer("g") as out:
@@ -154,7 +154,7 @@ def test_all_name_servers_gone_leaves_cached_routes_working(run: Run, cluster: A
 
 
 @pytest.mark.spec("PR-10", "PR-13")
-def test_unknown_topic_takes_the_default_topics_route_until_the_real_one_is_there(run: Run, cluster: Any) -> None:
+def test_unknown_topic_uses_the_default_topics_route_until_created(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             c.add("TBW102", c.route(read=8, write=8, perm=7))
@@ -170,12 +170,14 @@ def test_unknown_topic_takes_the_default_topics_route_until_the_real_one_is_ther
 
 
 @pytest.mark.spec("PR-10")
-def test_cached_route_is_used_without_asking_again(run: Run, cluster: Any) -> None:
+def test_cached_route_is_used_without_a_new_query(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             for _ in range(5):
                 await out.send("T", b"x")
-            assert len([r for r in c.ns[0].of(105) if r.ext["topic"] == "T"]) <= 2  # once, and perhaps the first poll
+            assert (
+                len([r for r in c.ns[0].of(105) if r.ext["topic"] == "T"]) <= 2
+            )  # the lookup, and possibly the first poll
 
     run(work)
 
@@ -194,7 +196,7 @@ def test_known_topic_without_write_queues_does_not_fall_back(run: Run, cluster: 
 
 
 @pytest.mark.spec("PR-10", "API-28")
-def test_many_tasks_share_one_question(run: Run, cluster: Any) -> None:
+def test_concurrent_lookups_share_one_route_query(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers, route_poll_ms=60_000) as client:
             async with client.producer("g") as out:
@@ -209,7 +211,7 @@ def test_many_tasks_share_one_question(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("PR-11")
-def test_poll_asks_for_topics_in_use_and_keeps_the_route_of_a_failed_question(run: Run, cluster: Any) -> None:
+def test_route_poll_keeps_the_route_when_a_query_fails(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers, route_poll_ms=20) as client:
             async with client.producer("g") as out:
@@ -226,7 +228,7 @@ def test_poll_asks_for_topics_in_use_and_keeps_the_route_of_a_failed_question(ru
 
 
 @pytest.mark.spec("PR-11")
-def test_a_topic_whose_question_fails_does_not_keep_the_others_from_being_asked(run: Run, cluster: Any) -> None:
+def test_route_poll_continues_after_a_failed_topic(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers, route_poll_ms=3_600_000) as client:
             routes = client._core.routes
@@ -268,7 +270,7 @@ def test_unchanged_route_causes_no_update(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("PR-35", "HB-02", "HB-03")
-def test_brokers_that_no_route_names_hear_no_more(run: Run, cluster: Any) -> None:
+def test_brokers_in_no_route_get_no_heartbeats(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g"):
             core = client._core
@@ -294,7 +296,7 @@ def test_brokers_that_no_route_names_hear_no_more(run: Run, cluster: Any) -> Non
 
 
 @pytest.mark.spec("PR-10")
-def test_a_question_for_a_route_has_the_timeout_of_the_clients_api(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_route_query_uses_the_client_api_timeout(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     async def noted(self: NameServers, command: Command, timeout_ms: int) -> Command:
@@ -326,7 +328,7 @@ def test_route_request_accepts_standard_json_only(run: Run, cluster: Any) -> Non
 
 
 @pytest.mark.spec("PR-02")
-def test_pull_answers_become_results(run: Run, cluster: Any) -> None:
+def test_pull_answers_are_parsed_into_results(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             puller = client.puller()
@@ -360,7 +362,7 @@ def test_pull_answers_become_results(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("PR-02")
-def test_waiting_pull_returns_when_a_message_arrives(run: Run, cluster: Any) -> None:
+def test_long_poll_returns_when_a_message_arrives(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             puller = client.puller()
@@ -375,7 +377,7 @@ def test_waiting_pull_returns_when_a_message_arrives(run: Run, cluster: Any) -> 
 
 
 @pytest.mark.spec("PR-02")
-def test_waiting_pull_ends_in_time_when_the_brokers_answer_is_late(run: Run, cluster: Any) -> None:
+def test_long_poll_ends_in_time_when_the_broker_answers_late(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             puller = client.puller()
@@ -391,7 +393,7 @@ def test_waiting_pull_ends_in_time_when_the_brokers_answer_is_late(run: Run, clu
 
 
 @pytest.mark.spec("PL-05", "PR-22")
-def test_puller_follows_a_broker_to_its_new_address_and_falls_to_the_slave(run: Run, cluster: Any) -> None:
+def test_puller_falls_back_to_the_slave_and_follows_a_moved_broker(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(2) as c, Client(name_servers=c.name_servers) as client:
             master, other = c.brokers["b0"], c.brokers["b1"]
@@ -417,7 +419,7 @@ def test_puller_follows_a_broker_to_its_new_address_and_falls_to_the_slave(run: 
 
 
 @pytest.mark.spec("PL-05")
-def test_puller_asks_again_when_the_broker_is_busy_and_raises_what_is_final(run: Run, cluster: Any) -> None:
+def test_puller_retries_busy_brokers_and_raises_final_errors(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             puller = client.puller()
@@ -434,7 +436,7 @@ def test_puller_asks_again_when_the_broker_is_busy_and_raises_what_is_final(run:
 
 
 @pytest.mark.spec("UX-07")
-def test_pull_from_an_unreachable_broker_says_where_it_should_be(run: Run, cluster: Any) -> None:
+def test_pull_from_an_unreachable_broker_names_its_address(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             queue = (await client.puller().queues("T"))[0]
@@ -446,7 +448,7 @@ def test_pull_from_an_unreachable_broker_says_where_it_should_be(run: Run, clust
 
 
 @pytest.mark.spec("ACL-19")
-def test_requests_are_signed_with_the_keys_of_the_url(run: Run, cluster: Any) -> None:
+def test_requests_are_signed_with_the_credentials_of_the_url(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c:
             async with Client.from_url(f"rmq://RocketMQ:12345678@{c.name_servers}") as client:
@@ -460,7 +462,7 @@ def test_requests_are_signed_with_the_keys_of_the_url(run: Run, cluster: Any) ->
 
 
 @pytest.mark.spec("PR-07", "PR-11", "HB-01")
-def test_timers_of_a_client_have_the_originals_delays_and_periods(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_route_and_heartbeat_timers_equal_those_of_apache(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     timers: dict[str, tuple[int, int]] = {}
 
     def noted(self: Core, name: str, first_ms: int, period_ms: int, work: Any) -> None:
@@ -484,7 +486,7 @@ def test_timers_of_a_client_have_the_originals_delays_and_periods(run: Run, monk
 
 
 @pytest.mark.spec("PR-08", "API-03")
-def test_named_address_server_gives_the_list_and_only_then(run: Run, cluster: Any) -> None:
+def test_address_server_is_queried_only_when_configured(run: Run, cluster: Any) -> None:
     answers: list[bytes] = []
     asked: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The pure parts: which queue, which broker, which request, which words."""
+"""Pure functions of the client: queue selection, routes, requests, batches, validation, rebalance, error hints."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ B = [MessageQueue("T", "b", n) for n in range(4)]
 QUEUES = [*A, *B]
 
 
-# queue choice
+# queue selection
 
 
 @pytest.mark.spec("PR-14")
-def test_round_robin_visits_every_queue_once_per_turn() -> None:
+def test_round_robin_visits_every_queue_once_per_round() -> None:
     counter = RoundRobin(17)
     assert sorted(counter.pick(QUEUES) for _ in range(8)) == sorted(QUEUES)
 
@@ -76,7 +76,7 @@ def test_retry_skips_the_last_failed_broker_or_takes_any() -> None:
         (2**40 + 5, 261),
     ],
 )
-def test_key_hash_is_javas(key: str | int, value: int) -> None:
+def test_key_hash_equals_javas(key: str | int, value: int) -> None:
     java = 0
     if isinstance(key, str):
         for char in key:
@@ -87,7 +87,7 @@ def test_key_hash_is_javas(key: str | int, value: int) -> None:
 
 @pytest.mark.spec("PR-21", "API-12")
 def test_shard_is_the_absolute_remainder() -> None:
-    assert shard(QUEUES, "polygenelubricants").queue_id == 0  # hash INT_MIN
+    assert shard(QUEUES, "polygenelubricants").queue_id == 0  # its hash is INT_MIN
     assert shard(QUEUES, -3) == QUEUES[3]
     assert shard(QUEUES, "k") == shard(QUEUES, "k")
     for key in (True, 1.5, None, 2**63):
@@ -113,12 +113,12 @@ def test_shard_is_the_absolute_remainder() -> None:
         (15_000, 600_000),
     ],
 )
-def test_avoidance_follows_the_latency_table(latency: int, expected: int) -> None:
+def test_broker_avoidance_follows_the_latency_table(latency: int, expected: int) -> None:
     assert avoid_ms(latency, failed=False) == expected
 
 
 @pytest.mark.spec("PR-30")
-def test_a_failure_avoids_the_broker_for_600_s_or_for_the_cap() -> None:
+def test_failed_broker_is_avoided_for_600_s_or_the_configured_cap() -> None:
     java = FaultTable()
     java.record("a", 1, 1000, failed=True)
     assert not java.available("a", 1000 + 599_999) and java.available("a", 1000 + 600_000)
@@ -129,7 +129,7 @@ def test_a_failure_avoids_the_broker_for_600_s_or_for_the_cap() -> None:
 
 
 @pytest.mark.spec("PR-30")
-def test_available_broker_is_taken_first_whatever_its_name() -> None:
+def test_available_broker_is_preferred() -> None:
     table = FaultTable()
     table.record("a", 1, 0, failed=True)
     counter = RoundRobin(0)
@@ -138,7 +138,7 @@ def test_available_broker_is_taken_first_whatever_its_name() -> None:
 
 
 @pytest.mark.spec("PR-30")
-def test_without_an_available_broker_the_better_half_serves() -> None:
+def test_without_available_broker_the_faster_half_is_used() -> None:
     table = FaultTable()
     table.record("a", 20, 0, failed=True)
     table.record("b", 10, 0, failed=True)
@@ -149,7 +149,7 @@ def test_without_an_available_broker_the_better_half_serves() -> None:
 
 
 @pytest.mark.spec("PR-30")
-def test_best_broker_without_queues_in_this_topic_is_forgotten() -> None:
+def test_best_broker_without_queues_of_the_topic_is_dropped() -> None:
     table = FaultTable()
     table.record("a", 20, 0, failed=True)
     table.record("gone", 1, 0, failed=True)
@@ -186,14 +186,14 @@ def route_data(**options: object) -> TopicRouteData:
 
 
 @pytest.mark.spec("PR-12")
-def test_write_queues_need_permission_broker_and_master_sorted_by_name() -> None:
+def test_write_queues_require_permission_and_master() -> None:
     route = build_route("T", route_data())
     assert list(route.write_queues) == [MessageQueue("T", "b", n) for n in range(4)]
     assert route.master("b") == "b:1" and route.master("s") is None and route.master("x") is None
 
 
 @pytest.mark.spec("PR-12", "RB-02")
-def test_read_queues_need_only_the_read_permission() -> None:
+def test_read_queues_require_only_the_read_permission() -> None:
     route = build_route("T", route_data())
     assert [(queue.broker_name, queue.queue_id) for queue in route.read_queues][:3] == [("a", 0), ("a", 1), ("b", 0)]
     assert len(route.read_queues) == 2 + 8 + 3 + 1
@@ -206,7 +206,7 @@ def test_order_configuration_overrides_the_write_queues() -> None:
 
 
 @pytest.mark.spec("PR-13")
-def test_default_topics_route_is_shrunk_to_the_smaller_count() -> None:
+def test_default_topics_route_is_reduced_to_the_smaller_count() -> None:
     shrunk = substitute_route(TopicRouteData([QueueData("a", 8, 8, 7), QueueData("b", 2, 8, 7)], []), 4)
     assert [(item.read_queue_nums, item.write_queue_nums) for item in shrunk.queue_datas] == [(4, 4), (2, 2)]
     wide = substitute_route(TopicRouteData([QueueData("a", 3, 1, 7)], []), 4)
@@ -217,7 +217,7 @@ def test_default_topics_route_is_shrunk_to_the_smaller_count() -> None:
 
 
 @pytest.mark.spec("PR-01")
-def test_property_string_holds_keys_tag_wait_and_the_users_pairs() -> None:
+def test_property_string_has_keys_tag_wait_and_user_properties() -> None:
     text = encode_property_text("ID", tag="t", keys="k1 k2", properties=(("a", "1"),), wait_stored=True)
     assert decode_properties(text) == {"a": "1", "KEYS": "k1 k2", "UNIQ_KEY": "ID", "WAIT": "true", "TAGS": "t"}
     assert decode_properties(encode_property_text("ID", tag=None, keys="", wait_stored=False))["WAIT"] == "false"
@@ -231,7 +231,7 @@ def test_transaction_property_sets_the_flag() -> None:
 
 
 @pytest.mark.spec("PR-27")
-def test_retry_counts_move_into_the_header_for_retry_topics_only() -> None:
+def test_retry_counts_move_to_the_header_for_retry_topics_only() -> None:
     text = "A\x011\x02RECONSUME_TIME\x013\x02MAX_RECONSUME_TIMES\x0116"
     prepared = Prepared("%RETRY%g", b"x", ("ID",), text)
     move_retry_counts(prepared)
@@ -254,12 +254,12 @@ def test_retry_counts_move_into_the_header_for_retry_topics_only() -> None:
         (Prepared("T", b"x", ("I",), "MSG_TYPE\x01reply"), False, RequestCode.SEND_REPLY_MESSAGE),
     ],
 )
-def test_request_code(prepared: Prepared, smart: bool, code: int) -> None:
+def test_request_code_depends_on_batch_reply_and_smart_send(prepared: Prepared, smart: bool, code: int) -> None:
     assert request_code(prepared, smart=smart) == code
 
 
 @pytest.mark.spec("PR-28")
-def test_code_10_carries_the_long_names() -> None:
+def test_code_10_uses_long_field_names() -> None:
     prepared = Prepared("T", b"x", ("I",), "A\x011")
     short = send_command(prepared, A[1], group="g", default_topic="TBW102", default_queues="4", now_ms=5)
     long = send_command(prepared, A[1], group="g", default_topic="TBW102", default_queues="4", now_ms=5, smart=False)
@@ -274,7 +274,7 @@ def test_code_10_carries_the_long_names() -> None:
 
 
 @pytest.mark.spec("PR-29")
-def test_receipt_has_every_part_of_the_answer() -> None:
+def test_receipt_has_every_field_of_the_answer() -> None:
     ext = {
         "msgId": "OID",
         "queueId": "1",
@@ -320,14 +320,14 @@ def item(topic: str = "T", body: bytes = b"x", **options: object) -> BatchMessag
         [item("%RETRY%g")],
     ],
 )
-def test_illegal_batch_is_refused(messages: list[BatchMessage]) -> None:
+def test_illegal_batch_is_rejected(messages: list[BatchMessage]) -> None:
     with pytest.raises(MessageRefused) as caught:
         prepare_batch(messages, 1000)
     assert caught.value.code == 13
 
 
 @pytest.mark.spec("BAT-02")
-def test_batch_may_have_the_limit_and_not_a_byte_more() -> None:
+def test_batch_size_limit_is_inclusive() -> None:
     size = item().encoded_bytes * 2
     assert len(prepare_batch([item(), item()], size).body) == size
     with pytest.raises(MessageRefused, match="body_bytes_max"):
@@ -335,7 +335,7 @@ def test_batch_may_have_the_limit_and_not_a_byte_more() -> None:
 
 
 @pytest.mark.spec("BAT-03")
-def test_batch_request_is_320_with_m_true_and_only_wait() -> None:
+def test_batch_request_has_code_320_m_true_and_only_wait() -> None:
     prepared = prepare_batch([item(body=b"x" * 5000), item()], 10_000)
     command = send_command(prepared, A[0], group="g", default_topic="TBW102", default_queues="4", now_ms=1)
     assert command.code == 320 and command.ext["m"] == "true" and command.ext["f"] == "0"
@@ -345,14 +345,14 @@ def test_batch_request_is_320_with_m_true_and_only_wait() -> None:
 
 
 @pytest.mark.spec("API-11", "BAT-02")
-def test_messages_are_split_by_topic_wait_and_size_in_order() -> None:
+def test_batches_are_split_by_topic_wait_and_size_in_order() -> None:
     messages = [item(), item("U"), item(), item(), item(wait_stored=False), item("U")]
     assert split_batches(messages, item().encoded_bytes * 2) == [[0, 2], [1, 5], [3], [4]]
 
 
 @pytest.mark.spec("API-11", "BAT-02")
 @given(st.lists(st.tuples(st.sampled_from("TU"), st.integers(0, 60)), max_size=40), st.integers(40, 200))
-def test_split_keeps_every_message_once_in_order_below_the_limit(shapes: list[tuple[str, int]], limit: int) -> None:
+def test_batch_split_keeps_order_and_size_limit(shapes: list[tuple[str, int]], limit: int) -> None:
     messages = [item(topic, b"x" * size) for topic, size in shapes]
     batches = split_batches(messages, limit)
     assert sorted(index for batch in batches for index in batch) == list(range(len(messages)))
@@ -361,17 +361,17 @@ def test_split_keeps_every_message_once_in_order_below_the_limit(shapes: list[tu
         assert len(batch) == 1 or sum(messages[index].encoded_bytes for index in batch) <= limit
 
 
-# checks
+# validation
 
 
 @pytest.mark.spec("PR-04")
 @pytest.mark.parametrize("group", ["", "  ", "a" * 256, "a b", "gr\u00fcn", "a\n", "DEFAULT_PRODUCER"])
-def test_bad_group_is_named(group: str) -> None:
+def test_invalid_group_is_reported(group: str) -> None:
     assert checks.producer_group_problem(group)
 
 
 @pytest.mark.spec("PR-04", "CA-06")
-def test_good_groups_pass() -> None:
+def test_valid_groups_are_accepted() -> None:
     assert checks.producer_group_problem("a" * 255) is None
     assert checks.producer_group_problem("%RETRY%x|y-Z_9") is None
     assert checks.consumer_group_problem("DEFAULT_PRODUCER") is None
@@ -393,14 +393,14 @@ def test_good_groups_pass() -> None:
         "OFFSET_MOVED_EVENT",
     ],
 )
-def test_bad_topic_is_refused_with_13(topic: str) -> None:
+def test_invalid_topic_is_rejected_with_code_13(topic: str) -> None:
     with pytest.raises(MessageRefused) as caught:
         checks.check_topic(topic)
     assert caught.value.code == 13
 
 
 @pytest.mark.spec("PR-09")
-def test_topic_and_body_limits() -> None:
+def test_topic_and_body_length_limits() -> None:
     checks.check_topic("a" * 127)
     checks.check_topic("TBW102")
     checks.check_body(b"x" * 10, 10)
@@ -414,21 +414,21 @@ def test_topic_and_body_limits() -> None:
 @pytest.mark.parametrize(
     "properties", [{"KEYS": "x"}, {"DELAY": "1"}, {"": "x"}, {"a": ""}, {"a": "b\x02c"}, {"a\x01": "b"}]
 )
-def test_reserved_or_broken_properties_are_refused(properties: dict[str, str]) -> None:
+def test_reserved_or_malformed_properties_are_rejected(properties: dict[str, str]) -> None:
     with pytest.raises(MessageRefused):
         checks.check_properties(properties)
 
 
 @pytest.mark.spec("SPR-08")
 @pytest.mark.parametrize("name", sorted(RESERVED_PROPERTIES))
-def test_no_reserved_property_can_be_overwritten(name: str) -> None:
+def test_reserved_property_cannot_be_overwritten(name: str) -> None:
     with pytest.raises(MessageRefused, match="is used by system"):
         checks.check_properties({"mine": "x", name: "x"})
     checks.check_properties({f"rocketmq_{name}": "x"})
 
 
 @pytest.mark.spec("SPR-08")
-def test_blank_is_what_java_trims() -> None:
+def test_blank_property_is_what_java_trims_to_empty() -> None:
     checks.check_properties({"a": "\u3000", "b": "\u00a0", "\u2003": "c", "d": " e "})
     for blank in (" ", "\t\n", "\x1f", "\x00 "):
         for properties in ({"a": blank}, {blank: "a"}):
@@ -457,7 +457,7 @@ def test_keys_are_joined_by_one_space() -> None:
         ("CLIENT_INNER_PRODUCER", "CLIENT_INNER_PRODUCER"),
     ],
 )
-def test_namespace_is_put_on_and_taken_off(name: str, wire: str) -> None:
+def test_namespace_is_added_and_stripped(name: str, wire: str) -> None:
     assert namespaces.wrap("NS", name) == wire
     assert namespaces.strip("NS", wire) == name.replace("NS%", "")
     assert namespaces.wrap(None, name) == name == namespaces.strip(None, name)
@@ -468,7 +468,7 @@ def test_namespace_is_put_on_and_taken_off(name: str, wire: str) -> None:
 
 @pytest.mark.spec("PR-24")
 @pytest.mark.parametrize("flags", [ZLIB_FLAGS, 0x001])
-def test_zlib_both_ways(flags: int) -> None:
+def test_zlib_compression_round_trips(flags: int) -> None:
     packed = compress(b"x" * 5000, 5)
     assert ZLIB_FLAGS == 0x301 and zlib.decompress(packed) == b"x" * 5000
     assert decompress(packed, flags) == b"x" * 5000
@@ -477,13 +477,13 @@ def test_zlib_both_ways(flags: int) -> None:
 
 @pytest.mark.spec("PR-24")
 @pytest.mark.parametrize("body", [b"", b"junk", compress(b"x" * 5000, 5)[:-3]])
-def test_damaged_body_is_a_message_error(body: bytes) -> None:
+def test_damaged_compressed_body_is_a_message_error(body: bytes) -> None:
     with pytest.raises(MessageError):
         decompress(body, ZLIB_FLAGS)
 
 
 @pytest.mark.spec("PR-24")
-def test_a_small_record_cannot_fill_the_memory() -> None:
+def test_decompression_is_bounded() -> None:
     with pytest.raises(MessageError, match="longer than"):
         decompress(compress(b"x" * 100_000, 5), ZLIB_FLAGS, bytes_max=1000)
 
@@ -500,11 +500,11 @@ def test_a_small_record_cannot_fill_the_memory() -> None:
         ({"e": "\u00fc"}, b"\xff", b"ak\xc3\xbc\xff"),
     ],
 )
-def test_a_signature_covers_values_in_the_order_of_their_names_and_the_body(
+def test_signature_covers_values_in_name_order_and_the_body(
     ext: dict[str, str], body: bytes | None, data: bytes
 ) -> None:
     command = Command(10, ext=dict(ext), body=body)
-    for _ in range(2):  # signed again for another attempt
+    for _ in range(2):  # signed again for a retry
         Signer("ak", "s\u00e4cret").sign(command)
         digest = hmac.new("s\u00e4cret".encode(), data, hashlib.sha1).digest()
         assert command.ext["Signature"] == base64.b64encode(digest).decode()
@@ -517,7 +517,7 @@ BROKERS = {"a": {0: "a:1", 1: "a:2"}, "b": {0: "b:1"}}
 
 
 @pytest.mark.spec("HB-02", "CA-11")
-def test_heartbeat_goes_to_masters_to_all_or_to_nobody() -> None:
+def test_heartbeat_targets_depend_on_producers_and_consumers() -> None:
     assert heartbeat_addresses(BROKERS, has_producers=True, has_consumers=False) == ["a:1", "b:1"]
     assert heartbeat_addresses(BROKERS, has_producers=False, has_consumers=True) == ["a:1", "a:2", "b:1"]
     assert heartbeat_addresses(BROKERS, has_producers=True, has_consumers=True) == ["a:1", "a:2", "b:1"]
@@ -525,7 +525,7 @@ def test_heartbeat_goes_to_masters_to_all_or_to_nobody() -> None:
 
 
 @pytest.mark.spec("HB-01")
-def test_heartbeat_body_names_the_inner_producer_too() -> None:
+def test_heartbeat_body_includes_the_inner_producer() -> None:
     decoded = HeartbeatData.decode(heartbeat_body("ip@1", ["g"], []))
     assert decoded.client_id == "ip@1"
     assert [entry.group_name for entry in decoded.producer_data_set] == ["CLIENT_INNER_PRODUCER", "g"]
@@ -549,7 +549,7 @@ EIGHT = [MessageQueue("T", "b", n) for n in range(1, 9)]
 
 
 @pytest.mark.spec("RB-02")
-def test_average_gives_blocks_as_in_the_table() -> None:
+def test_average_allocates_blocks_as_specified() -> None:
     got = [[queue.queue_id for queue in average(EIGHT[::-1], ["c3", "c1", "c2"], me)] for me in ("c1", "c2", "c3")]
     assert got == [[1, 2, 3], [4, 5, 6], [7, 8]]
     circle = [
@@ -561,7 +561,7 @@ def test_average_gives_blocks_as_in_the_table() -> None:
 
 @pytest.mark.spec("CA-01", "RB-02")
 @given(st.integers(0, 30), st.integers(1, 12))
-def test_average_shares_every_queue_exactly_once(queues: int, members: int) -> None:
+def test_average_allocates_every_queue_exactly_once(queues: int, members: int) -> None:
     all_queues = [MessageQueue("T", "b", n) for n in range(queues)]
     ids = [f"c{n:02d}" for n in range(members)]
     shares = [average(all_queues, ids, me) for me in ids]
@@ -584,7 +584,7 @@ def test_commit_never_passes_the_smallest_open_offset() -> None:
 
 
 @pytest.mark.spec("PL-10")
-def test_known_offsets_are_not_counted_again() -> None:
+def test_process_queue_ignores_known_offsets() -> None:
     queue = ProcessQueue(0)
     assert queue.put([(0, 5), (1, 7)]) == 2
     assert queue.put([(0, 5), (1, 7), (2, 1)]) == 1
@@ -592,7 +592,7 @@ def test_known_offsets_are_not_counted_again() -> None:
 
 
 @pytest.mark.spec("PL-07")
-def test_filtered_tail_moves_the_commit_offset_only_when_nothing_is_open() -> None:
+def test_filtered_tail_advances_commit_offset_only_when_empty() -> None:
     queue = ProcessQueue(0)
     queue.put([(3, 1)])
     queue.skip_to(10)
@@ -604,7 +604,7 @@ def test_filtered_tail_moves_the_commit_offset_only_when_nothing_is_open() -> No
 
 @pytest.mark.spec("CC-05")
 @given(st.lists(st.integers(0, 50), unique=True, min_size=1).map(sorted), st.randoms(use_true_random=False))
-def test_process_queue_equals_a_slow_twin(offsets: list[int], chance: object) -> None:
+def test_process_queue_equals_a_reference_implementation(offsets: list[int], chance: object) -> None:
     queue, open_offsets = ProcessQueue(0), set(offsets)
     queue.put([(offset, 1) for offset in offsets])
     order = list(offsets)
@@ -615,11 +615,11 @@ def test_process_queue_equals_a_slow_twin(offsets: list[int], chance: object) ->
         assert len(queue) == queue.body_bytes == len(open_offsets)
 
 
-# words
+# error texts
 
 
 @pytest.mark.spec("UX-06")
-def test_unreachable_name_servers_text() -> None:
+def test_unreachable_name_servers_hint_text() -> None:
     assert hints.unreachable_name_servers([("10.0.0.5:9876", "connection refused")]) == (
         "cannot reach any NameServer (tried 10.0.0.5:9876: connection refused). "
         "Start one: saturnmq standalone --data ./data, or set SATURNMQ_URL."
@@ -627,7 +627,7 @@ def test_unreachable_name_servers_text() -> None:
 
 
 @pytest.mark.spec("UX-07")
-def test_unreachable_broker_text() -> None:
+def test_unreachable_broker_hint_text() -> None:
     assert hints.unreachable_broker("orders", "broker-a", "172.17.0.2:10911") == (
         "topic orders is on broker-a at 172.17.0.2:10911, not reachable from here. "
         "Set brokerIP1 there to a reachable name; saturnmq doctor checks it."
@@ -658,7 +658,7 @@ def test_unreachable_broker_text() -> None:
         (26, "subscription group not exist", ["g1", "updateSubGroup"]),
     ],
 )
-def test_answers_say_what_to_do(code: int, remark: str, words: list[str]) -> None:
+def test_error_answers_get_a_hint(code: int, remark: str, words: list[str]) -> None:
     hint = hints.for_response(code, remark, topic="orders", group="g1", name_servers=["h:9876"])
     assert hint is not None
     assert all(word in hint for word in words), hint

@@ -1,4 +1,4 @@
-"""Settings: URL, environment, arguments."""
+"""Client settings from a URL, the environment and arguments."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from saturnmq.client.connection.url import ClientSettings, from_environment, par
         ),
     ],
 )
-def test_url_is_read(url: str, expected: dict[str, object]) -> None:
+def test_url_is_parsed_into_settings(url: str, expected: dict[str, object]) -> None:
     assert parse_url(url) == expected
 
 
 @pytest.mark.spec("API-02")
-def test_unknown_url_key_names_the_nearest() -> None:
+def test_unknown_url_key_error_suggests_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match="did you mean 'namespace'"):
         Client.from_url("rmq://h?namespaces=x")
 
@@ -56,20 +56,20 @@ def test_unknown_url_key_names_the_nearest() -> None:
     "url",
     ["rmq://ak:topsecret@h:99999", "rmq://ak:topsecret@h?tls=maybe", "http://ak:topsecret@h", "rmq://:topsecret@h"],
 )
-def test_secret_is_in_no_error(url: str) -> None:
+def test_secret_does_not_appear_in_errors(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Client.from_url(url)
     assert "topsecret" not in str(caught.value) and "topsecret" not in repr(caught.value)
 
 
 @pytest.mark.spec("API-02")
-def test_secret_is_in_no_repr() -> None:
+def test_secret_does_not_appear_in_reprs() -> None:
     client = Client.from_url("rmq://ak:topsecret@h")
     assert "topsecret" not in repr(client) + repr(client.settings) + str(client.settings)
 
 
 @pytest.mark.spec("API-02")
-def test_secret_is_in_no_log(
+def test_secret_does_not_appear_in_logs(
     run: Callable[[Callable[[], Any]], Any], cluster: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
@@ -87,7 +87,7 @@ def test_secret_is_in_no_log(
 
 
 @pytest.mark.spec("API-01", "PR-03")
-def test_all_bad_values_are_named_at_once_with_their_range() -> None:
+def test_all_invalid_values_are_reported_at_once_with_their_ranges() -> None:
     with pytest.raises(ConfigError) as caught:
         Client(name_servers="h", timeout=-1, attempts=0, body_bytes_max=0, access_key="x")
     problems = caught.value.problems
@@ -98,7 +98,7 @@ def test_all_bad_values_are_named_at_once_with_their_range() -> None:
 
 
 @pytest.mark.spec("API-01")
-def test_unknown_names_bad_addresses_and_bad_values_are_one_error() -> None:
+def test_unknown_names_and_invalid_values_are_one_error() -> None:
     with pytest.raises(ConfigError) as caught:
         Client(name_servers="h:99999", timout=1, attempts=101)
     assert sorted(caught.value.problems) == [
@@ -133,14 +133,14 @@ def test_constructors_need_no_loop_and_are_keyword_only(monkeypatch: pytest.Monk
     ("options", "count"),
     [({"prefetch": 0, "start": "middle"}, 2), ({"ack_timeout": 0, "pull_batch": 5000, "max_times": -1}, 3)],
 )
-def test_bad_consumer_options_are_named_at_once(options: dict[str, object], count: int) -> None:
+def test_invalid_consumer_options_are_reported_at_once(options: dict[str, object], count: int) -> None:
     with pytest.raises(ConfigError) as caught:
         Client(name_servers="h").consumer("g", **options)  # type: ignore[call-overload]
     assert len(caught.value.problems) == count
 
 
 @pytest.mark.spec("PR-03")
-def test_defaults_are_the_originals() -> None:
+def test_client_defaults_equal_those_of_apache() -> None:
     settings = ClientSettings(name_servers=("h:1",))
     assert settings.create_topic_key == "TBW102"
     assert settings.default_queues == 4
@@ -156,7 +156,7 @@ def test_defaults_are_the_originals() -> None:
 
 
 @pytest.mark.spec("API-03", "PR-08")
-def test_argument_beats_url_beats_environment() -> None:
+def test_argument_overrides_url_overrides_environment() -> None:
     environment = {"SATURNMQ_URL": "rmq://u:1?timeout=2", "SATURNMQ_TIMEOUT": "9", "SATURNMQ_NAMESPACE": "ns"}
     assert from_environment(environment) == {"name_servers": ("u:1",), "timeout": 2.0, "namespace": "ns"}
     assert Client.from_env(environment, timeout=5.0).settings.timeout == 5.0
@@ -164,7 +164,7 @@ def test_argument_beats_url_beats_environment() -> None:
 
 
 @pytest.mark.spec("API-03")
-def test_every_variable_and_a_toml_table_are_settings() -> None:
+def test_settings_are_read_from_environment_and_toml() -> None:
     environment = {"NAMESRV_ADDR": "a:1", "SATURNMQ_ACCESS_KEY": "ak", "SATURNMQ_SECRET_KEY": "sk",
                    "SATURNMQ_NAMESPACE": "shop", "SATURNMQ_TIMEOUT": "1.5"}  # fmt: skip
     table = tomllib.loads(
@@ -185,13 +185,13 @@ def test_every_variable_and_a_toml_table_are_settings() -> None:
 
 
 @pytest.mark.spec("API-03", "PR-08")
-def test_name_server_list_of_the_environment() -> None:
+def test_name_server_list_is_read_from_the_environment() -> None:
     assert Client.from_env({"NAMESRV_ADDR": "a:1;b"}).settings.name_servers == ("a:1", "b:9876")
     assert parse_addresses("a:1; b:2;;a:1") == ("a:1", "b:2")
 
 
 @pytest.mark.spec("API-03")
-def test_nothing_set_names_the_variables() -> None:
+def test_empty_environment_error_names_the_variables() -> None:
     with pytest.raises(ConfigError, match=r"SATURNMQ_URL.*NAMESRV_ADDR"):
         Client.from_env({})
 

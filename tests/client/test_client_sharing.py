@@ -1,4 +1,4 @@
-"""How queues are shared out: every strategy against its definition, written down a second time and slowly."""
+"""Allocation strategies, each compared with a slow reference implementation."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def ids(queues: list[MessageQueue]) -> list[int]:
     ],
     ids=["average", "circle", "hash", "config"],
 )
-def test_strategies_share_as_the_original_does(strategy: Strategy, shares: list[list[int]]) -> None:
+def test_strategies_allocate_as_apache_does(strategy: Strategy, shares: list[list[int]]) -> None:
     assert [ids(strategy(EIGHT, THREE, member)) for member in THREE] == shares
     assert [ids(strategy(EIGHT[::-1], THREE[::-1], member)) for member in THREE] == shares, "any order of the lists"
 
 
 @pytest.mark.spec("RB-02")
-def test_the_ring_is_that_of_the_original() -> None:
+def test_consistent_hash_equals_that_of_apache() -> None:
     assert md5_hash("c1-0") == 3886541579
 
 
@@ -136,7 +136,7 @@ PAIRS: list[tuple[Strategy, Callable[..., list[MessageQueue]]]] = [
 @pytest.mark.spec("RB-02", "CA-01")
 @pytest.mark.parametrize(("fast", "slow"), PAIRS, ids=["average", "circle", "hash", "rooms", "nearby"])
 @given(data=st.data())
-def test_every_queue_has_one_owner_and_the_shares_are_those_of_the_definition(
+def test_strategy_gives_every_queue_one_owner_as_the_reference_does(
     fast: Strategy, slow: Callable[..., list[MessageQueue]], data: Any
 ) -> None:
     queues, members = data.draw(QUEUE_LISTS), data.draw(MEMBER_LISTS)
@@ -151,7 +151,7 @@ def test_every_queue_has_one_owner_and_the_shares_are_those_of_the_definition(
 
 @pytest.mark.spec("RB-02")
 @given(QUEUE_LISTS, MEMBER_LISTS)
-def test_equal_shares_differ_by_one_at_most(queues: list[MessageQueue], members: list[str]) -> None:
+def test_equal_shares_differ_by_at_most_one_queue(queues: list[MessageQueue], members: list[str]) -> None:
     for strategy in (average, average_by_circle, machine_room(ROOMS)):
         sizes = {len(strategy(queues, members, member)) for member in members}
         assert max(sizes) - min(sizes) <= 1
@@ -159,7 +159,7 @@ def test_equal_shares_differ_by_one_at_most(queues: list[MessageQueue], members:
 
 @pytest.mark.spec("RB-02")
 @given(QUEUE_LISTS, MEMBER_LISTS)
-def test_on_the_ring_a_member_that_leaves_moves_only_its_own_queues(
+def test_consistent_hash_moves_only_the_queues_of_a_leaving_member(
     queues: list[MessageQueue], members: list[str]
 ) -> None:
     share = consistent_hash()
@@ -169,7 +169,7 @@ def test_on_the_ring_a_member_that_leaves_moves_only_its_own_queues(
 
 
 @pytest.mark.spec("RB-02")
-def test_only_the_brokers_of_the_rooms_are_shared_and_rooms_must_be_known() -> None:
+def test_machine_room_strategies_check_site_names() -> None:
     queues = [MessageQueue("T", name, 0) for name in ("east@a", "west@a", "plain", "east@a@b")]
     assert machine_room(["east"])(queues, ["c"], "c") == [queues[0]]
     with pytest.raises(LocalProtocolError, match="no machine room"):

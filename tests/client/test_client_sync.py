@@ -1,4 +1,4 @@
-"""saturnmq.sync: the same names, without await."""
+"""saturnmq.sync: the same names as the async API, with blocking calls."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ PAIRS = [
     (puller_module.Puller, sync.Puller),
     (message_module.Message, sync.Message),
 ]
-# What has no place in a facade, and why.
+# Async names that saturnmq.sync does not have, and why.
 LEFT_OUT = {
-    ("Client", "listener"),  # handlers run on a loop: they belong to the asyncio client
+    ("Client", "listener"),  # handlers run on an event loop: asyncio client only
     ("Client", "run"),
-    ("Client", "last_words"),  # the facade's own
-    ("Producer", "send_prepared"),  # the client's own
+    ("Client", "last_words"),  # called by saturnmq.sync itself
+    ("Producer", "send_prepared"),  # internal
     ("Producer", "answer"),
     *(
         (("Consumer", name))
@@ -71,7 +71,7 @@ def public_functions(kind: type) -> dict[str, Any]:
 
 @pytest.mark.spec("API-31")
 @pytest.mark.parametrize(("plain", "facade"), PAIRS, ids=lambda kind: kind.__module__)
-def test_names_and_signatures_are_the_same(plain: type, facade: type) -> None:
+def test_sync_names_and_signatures_equal_the_async_ones(plain: type, facade: type) -> None:
     ours, theirs = public_functions(facade), public_functions(plain)
     expected = {name for name in theirs if (plain.__name__, name) not in LEFT_OUT}
     assert set(ours) == expected
@@ -84,7 +84,7 @@ def test_names_and_signatures_are_the_same(plain: type, facade: type) -> None:
 
 
 @pytest.mark.spec("API-31")
-def test_send_receive_and_pull_without_await(url: str) -> None:
+def test_sync_client_sends_receives_and_pulls(url: str) -> None:
     with sync.Client.from_url(url) as client, client.producer("sp") as out:
         receipt = out.send("SyncTopic", b"one", tag="a", keys="k")
         out.send_many("SyncTopic", [b"two", b"three"])
@@ -114,7 +114,7 @@ def test_send_receive_and_pull_without_await(url: str) -> None:
 
 
 @pytest.mark.spec("API-31", "API-05")
-def test_inside_a_running_loop_it_names_the_async_call(url: str) -> None:
+def test_sync_call_inside_a_running_loop_names_the_async_call(url: str) -> None:
     async def work() -> None:
         client = sync.Client.from_url(url)
         with pytest.raises(saturnmq.WrongLoop, match=r"await Client\.start\(\.\.\.\)"):
@@ -124,7 +124,7 @@ def test_inside_a_running_loop_it_names_the_async_call(url: str) -> None:
 
 
 @pytest.mark.spec("API-31")
-def test_many_threads_share_one_client(url: str) -> None:
+def test_many_threads_share_one_sync_client(url: str) -> None:
     with sync.Client.from_url(url) as client, client.producer("threads") as out:  # noqa: SIM117
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             receipts = list(pool.map(lambda n: out.send("Threads", b"%d" % n), range(200)))
@@ -133,7 +133,7 @@ def test_many_threads_share_one_client(url: str) -> None:
 
 
 @pytest.mark.spec("API-31")
-def test_errors_come_out_as_they_are(url: str) -> None:
+def test_sync_calls_raise_the_errors_of_the_async_client(url: str) -> None:
     with sync.Client.from_url(url) as client:
         out = client.producer("err")
         with pytest.raises(saturnmq.ClientError, match="CREATE_JUST"):
@@ -145,8 +145,8 @@ def test_errors_come_out_as_they_are(url: str) -> None:
 
 
 @pytest.mark.spec("API-31")
-def test_ctrl_c_interrupts_a_waiting_call(url: str, request: pytest.FixtureRequest) -> None:
-    # A shell starts what it runs in the background with the signal ignored.
+def test_ctrl_c_interrupts_a_waiting_sync_call(url: str, request: pytest.FixtureRequest) -> None:
+    # Shells start background processes with SIGINT ignored.
     found = signal.signal(signal.SIGINT, signal.default_int_handler)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, found))
     with sync.Client.from_url(url) as client, client.consumer("ctrlc") as inbox:
@@ -159,7 +159,7 @@ def test_ctrl_c_interrupts_a_waiting_call(url: str, request: pytest.FixtureReque
 
 
 @pytest.mark.spec("API-31")
-def test_a_script_that_forgets_to_stop_still_ends(url: str) -> None:
+def test_script_without_stop_still_exits(url: str) -> None:
     code = f"import saturnmq.sync as s; c = s.Client.from_url({url!r}); c.start(); print(c.topic_exists('TBW102'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert done.returncode == 0 and done.stdout.strip() == "True", done.stderr
@@ -167,7 +167,7 @@ def test_a_script_that_forgets_to_stop_still_ends(url: str) -> None:
 
 @pytest.mark.spec("API-31")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_child_makes_its_own_loop_and_the_parents_goes_on(url: str) -> None:
+def test_forked_child_gets_its_own_loop_and_the_parent_continues(url: str) -> None:
     code = f"""
 import os, saturnmq.sync as s
 url = {url!r}

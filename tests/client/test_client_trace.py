@@ -1,5 +1,5 @@
-"""Message trace: what is told, how it is written, and that nobody who works waits for it or fails by it."""
-# ruff: noqa: SIM117 - the cluster, the client and what is made from it are three steps
+"""Message trace: what is recorded, the record format, and that tracing never blocks or fails the application."""
+# ruff: noqa: SIM117 - separate nested blocks for cluster, client and the objects created from it
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
 Run = Callable[[Callable[[], Any]], Any]
 TRACE = "RMQ_SYS_TRACE_TOPIC"
 QUEUE = MessageQueue("T", "b0", 1)
-MEMBERS = 10  # each waiting for itself would take that many times as long as all together
+MEMBERS = 10  # flushed one after the other, this many would take that many times as long
 
 
 def traces(c: Any, topic: str = TRACE) -> list[Any]:
-    """The trace messages that all brokers got so far, in each broker's order."""
+    """The trace messages that all brokers have received, in each broker's order."""
     return [command for broker in c.brokers.values() for command in broker.of(310) if command.ext["b"] == topic]
 
 
@@ -76,7 +76,7 @@ async def eventually(check: Callable[[], object], timeout: float = 30.0) -> None
             await asyncio.sleep(0.01)  # poll
 
 
-# the text
+# record format
 
 
 TEXTS = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=8)
@@ -98,7 +98,7 @@ RECORDS = st.one_of(
 
 @pytest.mark.spec("TR-03", "TR-05", "TR-06")
 @given(st.lists(RECORDS, max_size=5))
-def test_what_is_written_can_be_read(records: list[TraceRecord]) -> None:
+def test_trace_records_round_trip(records: list[TraceRecord]) -> None:
     text = "".join(record.encode() for record in records)
     again = list(decode_records(text))
     assert "".join(record.encode() for record in again) == text
@@ -110,7 +110,7 @@ def written(words: str) -> str:
 
 
 @pytest.mark.spec("TR-03", "TR-05", "TR-06")
-def test_fields_stand_in_the_order_of_the_table() -> None:
+def test_trace_fields_have_the_specified_order() -> None:
     pub = Pub(1, "R", "g", "T", "id", None, "k", "h:1", 5, 7, MessageType.DELAY, "place", True)
     assert pub.encode() == written("Pub 1 R g T id null k h:1 5 7 3 place true")
     before = SubBefore(2, None, "g", "req", "id", 3, None)
@@ -122,7 +122,7 @@ def test_fields_stand_in_the_order_of_the_table() -> None:
 
 
 @pytest.mark.spec("TR-03", "TR-05")
-def test_records_of_other_versions_are_read_and_torn_ones_are_refused() -> None:
+def test_trace_decoder_accepts_other_versions_and_rejects_torn_records() -> None:
     old = "Pub\x011\x01R\x01g\x01T\x01id\x01A\x01k\x01h\x015\x017\x010"
     assert next(decode_records(old + "\x01true\x02")) == Pub(
         1, "R", "g", "T", "id", "A", "k", "h", 5, 7, MessageType.NORMAL, None, True
@@ -139,7 +139,7 @@ def test_records_of_other_versions_are_read_and_torn_ones_are_refused() -> None:
 
 
 @pytest.mark.spec("TR-03", "TR-08", "TR-09")
-def test_a_send_is_told_as_the_java_client_tells_it(run: Run, cluster: Any, vectors: Path) -> None:
+def test_send_trace_equals_that_of_the_java_client(run: Run, cluster: Any, vectors: Path) -> None:
     recorded = json.loads((vectors / "frames" / "trace.producer_consumer.json").read_text())
     requests = [f for f in recorded["frames"] if f["request_code"] == 310 and f["type"] == "request"]
     java = next(f for f in requests if f["header"]["extFields"]["b"] == TRACE)
@@ -183,7 +183,7 @@ def test_a_send_is_told_as_the_java_client_tells_it(run: Run, cluster: Any, vect
 
 
 @pytest.mark.spec("TR-03")
-def test_every_kind_of_send_is_told_once_and_what_got_no_answer_is_not(run: Run, cluster: Any) -> None:
+def test_every_answered_send_is_traced_once(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c:
             for topic in (TRACE, "shop%T"):
@@ -220,7 +220,7 @@ def test_every_kind_of_send_is_told_once_and_what_got_no_answer_is_not(run: Run,
 
 
 @pytest.mark.spec("TR-04", "TR-03")
-def test_a_broker_that_says_so_is_not_traced_and_its_region_is_told(run: Run, cluster: Any) -> None:
+def test_trace_follows_the_brokers_switch_and_region(run: Run, cluster: Any) -> None:
     def says(**ext: str) -> Callable[[Any], Any]:
         place = {"msgId": "P", "queueId": "0", "queueOffset": "1"}
         return lambda command: command.reply(ext={**place, **ext})
@@ -251,7 +251,7 @@ def test_a_broker_that_says_so_is_not_traced_and_its_region_is_told(run: Run, cl
 
 
 @pytest.mark.spec("TR-05", "TR-02")
-def test_a_delivery_is_told_when_it_begins_and_when_it_ends(run: Run, cluster: Any) -> None:
+def test_delivery_is_traced_at_start_and_end(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c:
             for topic in (TRACE, "%RETRY%c"):
@@ -294,7 +294,7 @@ def test_a_delivery_is_told_when_it_begins_and_when_it_ends(run: Run, cluster: A
 
 
 @pytest.mark.spec("TR-05", "TR-09")
-def test_separators_in_what_others_sent_spoil_no_record(run: Run, cluster: Any) -> None:
+def test_separators_in_received_properties_do_not_corrupt_records(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c:
             for topic in (TRACE, "%RETRY%c"):
@@ -315,7 +315,7 @@ def test_separators_in_what_others_sent_spoil_no_record(run: Run, cluster: Any) 
 
 
 @pytest.mark.spec("TR-05", "TR-02", "API-16")
-def test_a_handler_that_raises_is_told_as_an_exception(run: Run) -> None:
+def test_handler_error_is_traced_as_an_exception(run: Run) -> None:
     async def work() -> None:
         async with EmbeddedBroker(settings=BrokerSettings(trace_topic_enable=True)) as server:
             async with Client.from_url(server.url) as client:
@@ -350,7 +350,7 @@ def test_a_handler_that_raises_is_told_as_an_exception(run: Run) -> None:
 
 
 @pytest.mark.spec("TR-06")
-def test_the_end_of_a_transaction_is_told_however_it_came(run: Run, cluster: Any) -> None:
+def test_transaction_end_is_traced_for_every_outcome(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c:
             for topic in (TRACE, "T"):
@@ -394,7 +394,7 @@ def test_the_end_of_a_transaction_is_told_however_it_came(run: Run, cluster: Any
     run(work)
 
 
-# the way
+# dispatching
 
 
 @pytest.mark.spec("TR-07")
@@ -404,11 +404,11 @@ def test_trace_dispatcher_limits() -> None:
 
 
 @pytest.mark.spec("TR-07")
-def test_records_travel_together_and_the_first_waits_half_a_second(
+def test_trace_records_are_batched_for_at_most_half_a_second(
     run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert trace.AGE_S == 0.5
-    monkeypatch.setattr(trace, "AGE_S", 2.0)  # twenty sends are made within it on a busy machine too
+    monkeypatch.setattr(trace, "AGE_S", 2.0)  # long enough for twenty sends on a busy machine
 
     async def work() -> None:
         async with cluster() as c:
@@ -431,7 +431,7 @@ def pub(number: int, keys: str | None = None) -> Pub:
 
 
 @pytest.mark.spec("TR-07", "TR-09")
-def test_a_trace_message_is_bounded_in_text_and_in_keys() -> None:
+def test_trace_message_is_bounded_in_text_and_keys() -> None:
     def filled(records: Iterator[Pub]) -> trace.Batch:
         batch = trace.Batch()
         while batch.add(next(records)):
@@ -454,7 +454,7 @@ def test_a_trace_message_is_bounded_in_text_and_in_keys() -> None:
 
 
 @pytest.mark.spec("TR-07")
-def test_full_queue_drops_and_counts_and_nobody_waits_or_fails(
+def test_full_trace_queue_drops_and_counts_without_blocking_sends(
     run: Run, cluster: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace, "SENDS_MAX", 1)
@@ -465,7 +465,7 @@ def test_full_queue_drops_and_counts_and_nobody_waits_or_fails(
         async with cluster(brokers=2) as c:
             c.add(TRACE, c.route("b1"))
             c.add("T", c.route("b0"))
-            c.brokers["b1"].script[310] = lambda command: None  # it never answers
+            c.brokers["b1"].script[310] = lambda command: None  # never answers
             async with Client(name_servers=c.name_servers, trace=True) as client:
                 out = client.producer("g")
                 await out.start()
@@ -475,7 +475,9 @@ def test_full_queue_drops_and_counts_and_nobody_waits_or_fails(
                 await out.send("T", b"x")
                 tracer = out._tracer
                 assert tracer is not None
-                await eventually(lambda: not tracer._records)  # the worker holds it and waits for the send under way
+                await eventually(
+                    lambda: not tracer._records
+                )  # taken by the worker, which waits for the send in progress
                 for _ in range(120):
                     await out.send("T", b"x")
                 assert time.monotonic() - begin < 20, "no send waits for the trace"
@@ -494,7 +496,7 @@ def test_full_queue_drops_and_counts_and_nobody_waits_or_fails(
 
 @pytest.mark.spec("TR-07")
 @pytest.mark.parametrize("how", ["no route", "refused", "gone"])
-def test_a_trace_that_cannot_be_sent_is_only_logged(
+def test_unsendable_trace_is_only_logged(
     run: Run, cluster: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr(trace, "AGE_S", 0.0)
@@ -521,9 +523,7 @@ def test_a_trace_that_cannot_be_sent_is_only_logged(
 
 
 @pytest.mark.spec("TR-07")
-def test_what_is_left_is_sent_at_the_end_also_when_only_the_client_is_stopped(
-    run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pending_trace_records_are_sent_on_client_stop(run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace, "AGE_S", 60.0)
 
     async def work() -> None:
@@ -556,12 +556,12 @@ def test_what_is_left_is_sent_at_the_end_also_when_only_the_client_is_stopped(
 
 
 @pytest.mark.spec("TR-07", "API-27")
-def test_a_client_that_stops_waits_half_a_second_for_all_traces_together(run: Run, cluster: Any) -> None:
+def test_client_stop_flushes_all_traces_within_one_deadline(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster(brokers=2) as c:
             c.add(TRACE, c.route("b1"))
             c.add("T", c.route("b0"))
-            c.brokers["b1"].script[310] = lambda command: None  # it never answers
+            c.brokers["b1"].script[310] = lambda command: None  # never answers
             for n in range(MEMBERS):
                 c.add(f"%RETRY%c{n}", c.route("b0"))
             c.brokers["b0"].put("T", 0, b"x", "UNIQ_KEY\x01A")
@@ -585,7 +585,7 @@ def test_a_client_that_stops_waits_half_a_second_for_all_traces_together(run: Ru
 
 
 @pytest.mark.spec("TR-07", "API-24", "API-27")
-def test_stopping_that_is_cancelled_anywhere_leaves_nothing(run: Run, cluster: Any) -> None:
+def test_cancelled_stop_leaves_no_task(run: Run, cluster: Any) -> None:
     async def one(steps: int, what: str) -> bool:
         async with cluster() as c:
             for topic in (TRACE, "%RETRY%c"):
@@ -619,7 +619,7 @@ def test_stopping_that_is_cancelled_anywhere_leaves_nothing(run: Run, cluster: A
 
 
 @pytest.mark.spec("TR-08", "PR-31")
-def test_the_trace_has_its_own_connections_and_goes_round_the_brokers_that_hold_its_topic(
+def test_trace_uses_own_connections_and_all_brokers_of_its_topic(
     run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace, "AGE_S", 0.0)
@@ -657,7 +657,7 @@ def test_the_trace_has_its_own_connections_and_goes_round_the_brokers_that_hold_
 
 
 @pytest.mark.spec("TR-08")
-def test_the_fast_port_is_not_for_the_trace() -> None:
+def test_trace_client_does_not_use_the_vip_port() -> None:
     async def work() -> None:
         client = Client(
             name_servers="127.0.0.1:1;127.0.0.1:2", vip_channel=True, namespace="n", access_key="a", secret_key="s"
@@ -676,11 +676,11 @@ def test_the_fast_port_is_not_for_the_trace() -> None:
     asyncio.run(work())
 
 
-# the switch
+# configuration
 
 
 @pytest.mark.spec("TR-02", "API-02", "API-01")
-def test_the_switch_is_the_clients_unless_one_says_otherwise() -> None:
+def test_trace_setting_of_the_client_can_be_overridden() -> None:
     for wanted, default, topic in [
         (None, False, None), (None, True, TRACE), (None, "Mine", "Mine"),
         (True, False, TRACE), (True, "Mine", "Mine"), ("Own", "Mine", "Own"), (False, "Mine", None), ("Own", False, "Own"),
@@ -702,7 +702,7 @@ def test_the_switch_is_the_clients_unless_one_says_otherwise() -> None:
 
 
 @pytest.mark.spec("TR-02")
-def test_a_topic_of_ones_own_and_a_consumer_of_given_queues(run: Run, cluster: Any) -> None:
+def test_trace_topic_can_be_set_per_client_and_consumer(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c:
             for topic in ("Mine", "Other"):
@@ -723,9 +723,7 @@ def test_a_topic_of_ones_own_and_a_consumer_of_given_queues(run: Run, cluster: A
 
 
 @pytest.mark.spec("TR-10", "TR-07")
-def test_on_the_cloud_channel_every_region_has_its_topic_and_records_of_ends_are_shorter(
-    run: Run, cluster: Any
-) -> None:
+def test_cloud_channel_traces_to_a_topic_per_region(run: Run, cluster: Any) -> None:
     north, nowhere = "rmq_sys_TRACE_DATA_North", "rmq_sys_TRACE_DATA_null"
 
     async def work() -> None:
@@ -767,7 +765,7 @@ def test_on_the_cloud_channel_every_region_has_its_topic_and_records_of_ends_are
 
 @pytest.mark.spec("TR-10")
 @given(st.lists(RECORDS, max_size=5))
-def test_the_clouds_text_is_read_although_records_lack_their_end(records: list[TraceRecord]) -> None:
+def test_cloud_trace_records_without_end_mark_are_decoded(records: list[TraceRecord]) -> None:
     again = list(decode_records("".join(encode_cloud(record) for record in records)))
     assert [type(record) for record in again] == [type(record) for record in records]
     for old, new in zip(records, again, strict=True):
@@ -777,7 +775,7 @@ def test_the_clouds_text_is_read_although_records_lack_their_end(records: list[T
 
 
 @pytest.mark.spec("TR-05", "TR-03")
-def test_reading_and_writing_the_trace_topic_makes_no_trace(run: Run, cluster: Any) -> None:
+def test_trace_topic_itself_is_not_traced(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c:
             for topic in (TRACE, "%RETRY%c"):
@@ -794,7 +792,7 @@ def test_reading_and_writing_the_trace_topic_makes_no_trace(run: Run, cluster: A
 
 
 @pytest.mark.spec("TR-09", "TR-02", "API-31")
-def test_a_trace_is_found_by_any_id_and_key_without_await() -> None:
+def test_sync_query_trace_finds_records_by_any_id_or_key() -> None:
     with SyncEmbeddedBroker(settings=BrokerSettings(trace_topic_enable=True)) as server:
         with saturnmq.sync.Client.from_url(server.url, trace=True) as client:
             with client.producer("p") as out, client.consumer("c", start="first") as inbox:
@@ -812,9 +810,7 @@ def test_a_trace_is_found_by_any_id_and_key_without_await() -> None:
 
 
 @pytest.mark.spec("TR-09", "TR-02")
-def test_a_trace_is_read_where_it_is_told_and_what_is_no_trace_is_passed_over(
-    run: Run, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_query_trace_skips_messages_that_are_no_trace(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with EmbeddedBroker() as server, Client.from_url(server.url, trace="Mine", namespace="shop") as client:
             async with client.producer("p") as out:
@@ -833,7 +829,7 @@ def test_a_trace_is_read_where_it_is_told_and_what_is_no_trace_is_passed_over(
 
 
 @pytest.mark.spec("TR-07", "API-31")
-def test_a_script_that_forgets_to_stop_tells_its_trace_all_the_same() -> None:
+def test_script_without_stop_still_sends_its_trace() -> None:
     with SyncEmbeddedBroker() as server:
         code = f"""
 import saturnmq.sync as s

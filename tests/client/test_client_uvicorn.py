@@ -1,4 +1,4 @@
-"""Listeners inside an ASGI application: the server owns the signals, the lifespan owns the client."""
+"""Listeners inside an ASGI application: the server handles signals, the lifespan owns the client."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def app(scope, receive, send):
 
 @contextmanager
 def uvicorn(folder: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A uvicorn process that serves APPLICATION; killed after a minute, and at the end."""
+    """A uvicorn process that serves APPLICATION; killed after a minute and on exit."""
     (folder / "application.py").write_text(APPLICATION)
     command = [sys.executable, "-m", "uvicorn", "application:app", "--port", "0", "--log-level", "warning"]
     process = subprocess.Popen(
@@ -61,7 +61,7 @@ def uvicorn(folder: Path, **environment: str) -> Iterator[subprocess.Popen[str]]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_uvicorn_application_that_runs_listeners_stops_on_a_signal(
+def test_uvicorn_application_with_listeners_stops_on_a_signal(
     saturn_broker: BrokerFixture, saturn_topic: str, saturn_group: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     with saturnmq.sync.Client.from_url(saturn_broker.url) as client, client.producer("p") as out:

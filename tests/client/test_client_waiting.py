@@ -1,5 +1,5 @@
-"""Readers to whom nothing can come: no subscription, or topics that do not exist. A warning at once, an error in time."""
-# ruff: noqa: SIM117 - the cluster, the client and what is made from it are three steps
+"""Readers that no message can reach, without a subscription or with missing topics: a warning at once, an error after a time."""
+# ruff: noqa: SIM117 - separate nested blocks for cluster, client and the objects created from it
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def gather_batch(inbox: Consumer[bytes]) -> Any:
 
 
 @pytest.mark.parametrize("read", [receive, iterate, gather_batch])
-def test_a_reader_without_a_subscription_gets_an_error(
+def test_recv_without_subscription_warns_then_raises(
     run: Run, cluster: Any, caplog: pytest.LogCaptureFixture, read: Callable[[Consumer[bytes]], Any]
 ) -> None:
     async def work() -> None:
@@ -63,9 +63,7 @@ def test_a_reader_without_a_subscription_gets_an_error(
 
 
 @pytest.mark.spec("UX-08")
-def test_a_reader_of_a_topic_that_does_not_exist_gets_an_error(
-    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_recv_of_a_missing_topic_warns_then_raises(run: Run, cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             async with client.consumer("g", route_timeout=0.05) as inbox:
@@ -83,7 +81,7 @@ def test_a_reader_of_a_topic_that_does_not_exist_gets_an_error(
     run(work)
 
 
-def test_a_subscription_before_the_start_warns_at_the_start(
+def test_missing_topic_subscribed_before_start_warns_at_start(
     run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
@@ -97,7 +95,7 @@ def test_a_subscription_before_the_start_warns_at_the_start(
 
 
 @pytest.mark.spec("API-16")
-def test_a_listener_of_a_topic_that_does_not_exist_ends_run_with_the_error(run: Run, cluster: Any) -> None:
+def test_listener_of_a_missing_topic_ends_run_with_an_error(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
 
@@ -112,7 +110,7 @@ def test_a_listener_of_a_topic_that_does_not_exist_ends_run_with_the_error(run: 
 
 
 @pytest.mark.spec("RB-01")
-def test_a_topic_or_a_subscription_that_comes_in_time_is_read(run: Run, cluster: Any) -> None:
+def test_waiting_reader_gets_messages_of_a_late_topic(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             async with client.consumer("g", start="first") as inbox:
@@ -127,7 +125,7 @@ def test_a_topic_or_a_subscription_that_comes_in_time_is_read(run: Run, cluster:
 
 
 @pytest.mark.spec("RB-01")
-def test_routes_are_asked_for_again_before_a_reader_gets_an_error(run: Run, cluster: Any) -> None:
+def test_routes_are_refreshed_before_recv_raises(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             async with client.consumer("g", start="first", route_timeout=0.05) as inbox:
@@ -135,7 +133,7 @@ def test_routes_are_asked_for_again_before_a_reader_gets_an_error(run: Run, clus
                 async with asyncio.timeout(30):
                     while inbox._rounds < 2 or inbox._rebalance_wanted.is_set() or not inbox._round_done.is_set():
                         await asyncio.sleep(0)
-                c.add("LATER")  # the consumer itself looks for it half a second later
+                c.add("LATER")  # the consumer's own next lookup is half a second later
                 c.broker.put("LATER", 1, b"x")
                 assert (await inbox.recv(30)).body == b"x"
 
@@ -143,7 +141,9 @@ def test_routes_are_asked_for_again_before_a_reader_gets_an_error(run: Run, clus
 
 
 @pytest.mark.parametrize("options", [{"route_timeout": None}, {}])
-def test_a_limit_of_none_and_a_shorter_timeout_are_no_error(run: Run, cluster: Any, options: dict[str, Any]) -> None:
+def test_no_route_timeout_or_a_shorter_recv_timeout_raises_no_error(
+    run: Run, cluster: Any, options: dict[str, Any]
+) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             async with client.consumer("g", **options) as inbox:
@@ -153,7 +153,7 @@ def test_a_limit_of_none_and_a_shorter_timeout_are_no_error(run: Run, cluster: A
     run(work)
 
 
-def test_one_topic_that_exists_is_enough(run: Run, cluster: Any) -> None:
+def test_one_existing_topic_is_enough_to_wait(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             async with client.consumer("g", start="first", route_timeout=0.01) as inbox:
@@ -171,7 +171,7 @@ def test_one_topic_that_exists_is_enough(run: Run, cluster: Any) -> None:
 
 
 @pytest.mark.spec("API-24")
-def test_a_reader_that_is_cancelled_while_nothing_can_come_loses_nothing(run: Run, cluster: Any) -> None:
+def test_cancelled_waiting_reader_loses_no_message(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
             async with client.consumer("g", start="first") as inbox:
@@ -186,20 +186,20 @@ def test_a_reader_that_is_cancelled_while_nothing_can_come_loses_nothing(run: Ru
 
 
 @pytest.mark.parametrize("value", [0, -1, True, "1", 86_401])
-def test_a_limit_out_of_range_is_refused(value: Any) -> None:
+def test_route_timeout_out_of_range_is_rejected(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"route_timeout is .* at most 86400, or None"):
         Client(name_servers="h:1").consumer("g", route_timeout=value)
 
 
 @pytest.mark.spec("API-31")
-def test_plain_code_gets_the_same_error(saturn_broker: BrokerFixture, saturn_group: str) -> None:
+def test_sync_recv_without_subscription_raises(saturn_broker: BrokerFixture, saturn_group: str) -> None:
     with saturnmq.sync.Client.from_url(saturn_broker.url) as client:
         with client.consumer(saturn_group, route_timeout=0.05) as inbox:
             with pytest.raises(ClientError, match="has no subscription"):
                 inbox.recv()
 
 
-def test_an_unknown_topic_is_refused_at_once_on_send(run: Run) -> None:
+def test_send_to_a_missing_topic_raises_at_once(run: Run) -> None:
     async def work() -> None:
         async with (
             EmbeddedBroker(settings=BrokerSettings(auto_create_topic=False)) as server,
