@@ -33,7 +33,7 @@ SEND_SECONDS = 1.5
 DELAY_MS = 995  # delay of the first level, less the loss by rounding to milliseconds
 COMMIT, ROLLBACK = "commit", "rollback"
 SETTLE_SECONDS = 8.0  # time for delayed messages to arrive and for unfinished transactions to be checked
-CONSUMER_SECONDS = 30.0  # lifetime of a subscribed client, which then crashes (CHA-04)
+CONSUMER_SECONDS = 30.0  # lifetime of a subscribed client, which then closes (CHA-04)
 SETTINGS = {
     "enableDLegerCommitLog": "true",
     "dLegerGroup": "g",
@@ -239,7 +239,7 @@ class BrokerGroup(Group):
         return int(result.next_offset)
 
     async def subscribed(self) -> None:
-        """Consume as a member of a group; the member crashes after CONSUMER_SECONDS and another one joins."""
+        """Consume as a member of a group; the member leaves after CONSUMER_SECONDS and another one joins."""
         number = 0
         while self.loading:
             number += 1

@@ -39,7 +39,7 @@ def main(name_servers: str, read: str, write: str, folder: str, group: str, mast
             pass
         spark.stop()
         if how == "once":
-            time.sleep(QUIET_MS / 1000 + 10)  # brokers check half messages with unknown outcome
+            time.sleep(QUIET_MS / 1000 + 10)  # brokers poll the driver about half messages with unknown outcome
 
 
 if __name__ == "__main__":

@@ -217,6 +217,8 @@ class BrokerFixture:
         """Answer the next `times` requests that have one of the request codes `to` with response code `code`, unhandled.
 
         Example:
+            from saturnmq.protocol.codes import ResponseCode
+
             saturn_broker.answer_next(ResponseCode.SYSTEM_BUSY)  # rejects the next send
 
         to: a request code or several; all send requests by default. One-way requests get no response.

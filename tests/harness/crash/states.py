@@ -1,6 +1,6 @@
 """Disk operations, and every state in which a crash may leave the disk.
 
-The model is the weakest that POSIX allows. Data and length of a file are durable after a sync of one of its
+The model assumes no more than POSIX guarantees. Data and length of a file are durable after a sync of one of its
 descriptors, including writes through mappings; a name is durable after a sync of its folder. Of the operations that are
 not durable, any subset survives a power loss, in any order, and a write may survive in part. The end of the process
 alone (kill -9) loses no completed write and may cut the last one.

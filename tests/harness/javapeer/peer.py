@@ -106,7 +106,7 @@ class OriginalPeer:
         host, _, port = self.peers[self.self_id].partition(":")
         await self._server.start(host, int(port))
         while True:
-            await asyncio.sleep(TICK_SECONDS)
+            await asyncio.sleep(TICK_SECONDS)  # as the state loop of DLedger polls (DL-E02)
             self._tick(loop.time())
             if not self.follows and self._raise_at is None and loop.time() >= self._next_vote:
                 await self._ask_for_votes(loop.time())

@@ -234,7 +234,7 @@ class Cluster:
             self.events.after(self.rng.random() * 300, lambda: self._flap(pairs, times - 1))
 
     def damage(self, member: Member) -> None:
-        """Flip a bit of an entry that a majority holds, on a minority of members; half of those members are restarted.
+        """Flip a bit of an entry that a majority holds, if damage stays on a minority; crash the member in half of the cases.
 
         Only of an entry that the checkpoint covers: beyond it, damage looks like a write torn by a crash (DUR-09).
         """

@@ -2,7 +2,7 @@
 
 A state is three members with their disks, and the messages in flight. From each state every possible event is tried: a
 tick, a proposal, an arrival, a loss, the end of a sync, a crash. States are recognized by their canonical form
-(search_form.py), in which times are only "now", "soon" or "late", so that the number of states is finite.
+(search_form.py), in which times are rounded to a few classes, so that the number of states is finite.
 
 Within the scope the search omits only this: a second request of one kind, for one index, in one term, from one member
 to another replaces the first if that is still in flight; and no message is duplicated.

@@ -409,12 +409,12 @@ class Net:
     async def connect(self, factory: Any, host: str, port: int) -> tuple[Stream, Any]:
         process = RUNNING.get()
         assert process is not None, "clients run as a process"
-        await asyncio.sleep(self.delay())
+        await asyncio.sleep(self.delay())  # simulated latency: no real-time poll
         listener = self.listeners.get((host, port))
         while listener is not None and (
             self.is_cut(process, listener.process) or self.is_cut(listener.process, process)
         ):
-            await asyncio.sleep(CONNECT_AGAIN_SECONDS)
+            await asyncio.sleep(CONNECT_AGAIN_SECONDS)  # simulated time: polls until the link heals
             listener = self.listeners.get((host, port))
         if listener is None:
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens at {host}:{port} (simulated)")
@@ -427,5 +427,5 @@ class Net:
         self.loop.call_soon(there.protocol.connection_made, there, context=accepted)
         here.protocol = factory()
         here.protocol.connection_made(here)
-        await asyncio.sleep(self.delay())
+        await asyncio.sleep(self.delay())  # simulated latency: no real-time poll
         return here, here.protocol
