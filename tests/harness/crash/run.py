@@ -278,7 +278,7 @@ class _Run:
         for status in await asyncio.gather(*(self.store.wait_confirmed(result) for result in waiting)):
             assert status is PutStatus.PUT_OK, status
 
-    # ---- the store's own work
+    # ---- maintenance
 
     async def _flush(self) -> None:
         self.store.commit()
@@ -299,7 +299,7 @@ class _Run:
     def _delete_topic(self) -> None:
         topic = self.rng.choice(TOPICS[:3])
         if self.store.behind_bytes:
-            return  # its messages wait to be confirmed
+            return  # it has unconfirmed messages
         self.mark(deleted={**self.promise.deleted, topic: len(self.promise.history)})
         self.store.delete_topic(topic)
 
