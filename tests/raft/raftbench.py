@@ -1,4 +1,4 @@
-"""One raft member on a bench: its actions are executed at once and kept, its messages are ours to answer."""
+"""Test bench for one Raft core: executes its actions at once and records them; the test answers its requests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GROUP = "g"
 
 
 def entries(*terms: int, first: int = 0, pos: int = 0, body: bytes = b"body") -> list[Entry]:
-    """Entries with these terms, one behind the other."""
+    """Consecutive entries with these terms."""
     made = []
     for index, term in enumerate(terms, first):
         made.append(Entry(index, term, pos, body + b"%d.%d" % (index, term)))
@@ -51,7 +51,7 @@ def entries(*terms: int, first: int = 0, pos: int = 0, body: bytes = b"body") ->
 
 
 class Bench:
-    """Member n0 of n0..n(members-1). auto_sync: a sync is done as soon as it is asked for."""
+    """Member n0 of n0..n(members-1). auto_sync: complete every sync as soon as it is requested."""
 
     def __init__(
         self,
@@ -118,14 +118,14 @@ class Bench:
         return self.do(self.node.tick(self.now_ms))
 
     def ask(self, request: Request, **changes: Any) -> Any:
-        """The answer to a request, None when it did not come yet."""
+        """The response to a request; None if there is none yet."""
         self._token += 1
         request = dataclasses.replace(request, **{"group": GROUP, "remote_id": "n0", **changes})
         self.do(self.node.request(self.now_ms, self._token, request))
         return self.reply(self._token)
 
     def propose(self, *bodies: bytes) -> int:
-        """A token; its answer is `reply(token)`."""
+        """Propose bodies. Returns the token; `reply(token)` is the response."""
         self._token += 1
         self.do(self.node.propose(self.now_ms, self._token, bodies))
         return self._token
@@ -148,7 +148,7 @@ class Bench:
     def answer(self, send: Send, response: Response | None) -> list[Action]:
         return self.do(self.node.response(self.now_ms, send.call, response))
 
-    # steps that many tests begin with
+    # common first steps of tests
 
     def vote_answer(self, send: Send, result: VoteResult | None, term: int | None = None) -> None:
         if result is None:
@@ -191,7 +191,7 @@ class Bench:
         return self.ask(request)
 
     def verified(self, *pushed: Entry) -> Bench:
-        """Let the leader n1 find this log equal to its own."""
+        """Have the leader n1 verify this log as equal to its own."""
         for entry in pushed[-1:]:
             assert self.push(PushKind.COMPARE, entry).code == Code.SUCCESS
         return self
@@ -205,7 +205,7 @@ class Bench:
         return self.answer(send, response)
 
     def appending(self, peer: str, upto: int) -> Bench:
-        """Bring a peer of this leader into APPEND with everything up to an index."""
+        """Bring a peer of this leader into the state APPEND, holding everything up to an index."""
         self.tick()
         send = self.sends(peer, PushRequest)[-1]
         self.push_answer(send, Code.SUCCESS, 0, upto)

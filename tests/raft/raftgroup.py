@@ -95,7 +95,7 @@ class Group:
         return found
 
     async def append(self, *bodies: bytes) -> AppendResponse:
-        """Append on whoever leads, again until it is acknowledged."""
+        """Append on the current leader, and retry until it is acknowledged."""
         async with asyncio.timeout(DEADLINE_SECONDS):
             while True:
                 leader = await self.a_leader()
@@ -105,7 +105,7 @@ class Group:
                 await asyncio.sleep(0.01)  # poll
 
     async def equal(self) -> None:
-        """All members have the same entries, all of them committed."""
+        """Whether all members have the same entries, all of them committed."""
         await self.until(
             lambda: len({(m.files.end_index, m.node and m.node.state.committed) for m in self.members.values()}) == 1,
             "members differ",

@@ -1,4 +1,4 @@
-"""One member as a process: arguments folder, peers, own id. Says `ready` and runs until it is told to end."""
+"""One member as a process: arguments folder, peers, own id. Prints `ready` and runs until it is signalled to stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Elections: tables of spec 04 sections 3.1 to 3.3 and rows DL-E."""
+"""Elections: vote rules, vote rounds, terms and roles (docs/spec/04-dledger.md sections 3.1 to 3.3).
+
+Requirements: DL-E01..DL-E22, DL-X05, DL-X15, DUR-10.
+"""
 
 from __future__ import annotations
 
@@ -60,12 +63,12 @@ def request(**changes: object) -> VoteRequest:
         ({"taking_leadership": True, "local": True}, {"leader_id": "n0"}, V.ACCEPT),
     ],
 )
-def test_vote_rules_first_match_answers(known: dict[str, object], asked: dict[str, object], expected: V) -> None:
+def test_vote_rules_first_match_decides(known: dict[str, object], asked: dict[str, object], expected: V) -> None:
     assert judge(voter(**known), request(**asked)) is expected
 
 
 @pytest.mark.spec("DL-E19")
-def test_short_log_with_a_higher_term_is_refused_and_its_term_not_adopted() -> None:
+def test_vote_request_with_short_log_is_refused_and_term_not_adopted() -> None:
     bench = Bench(log=entries(1, 1), term=1).follow("n1")
     assert bench.vote("n2", 9, end_index=0, end_term=1).vote_result is V.REJECT_SMALL_LEDGER_END_INDEX
     assert bench.vote("n2", 9, end_index=5, end_term=0).vote_result is V.REJECT_EXPIRED_LEDGER_TERM
@@ -74,7 +77,7 @@ def test_short_log_with_a_higher_term_is_refused_and_its_term_not_adopted() -> N
 
 
 @pytest.mark.spec("DL-E18", "DL-E05", "DL-E06")
-def test_higher_term_makes_a_candidate_that_takes_the_term_at_the_next_tick_and_then_grants() -> None:
+def test_higher_term_is_adopted_at_next_tick_then_vote_granted() -> None:
     bench = Bench(term=3).follow("n1")
     answer = bench.vote("n2", 7)
     assert (answer.vote_result, answer.term) == (V.REJECT_TERM_NOT_READY, 3)
@@ -82,12 +85,12 @@ def test_higher_term_makes_a_candidate_that_takes_the_term_at_the_next_tick_and_
     bench.forget()
     bench.tick()
     assert bench.of(PersistTerm) == [PersistTerm(7, None)]
-    assert bench.sends() == []  # it takes the term, it does not ask for votes in the same tick
+    assert bench.sends() == []  # it adopts the term, but requests no votes in the same tick
     assert bench.vote("n2", 7).vote_result is V.ACCEPT
 
 
 @pytest.mark.spec("DL-E16", "DL-X01", "DUR-11")
-def test_vote_is_persisted_before_the_answer() -> None:
+def test_vote_is_persisted_before_response() -> None:
     bench = Bench(term=2)
     bench.forget()
     bench.vote("n1", 2)
@@ -96,7 +99,7 @@ def test_vote_is_persisted_before_the_answer() -> None:
 
 
 @pytest.mark.spec("DL-E01", "DL-E03", "DL-E08", "DL-E09")
-def test_a_fresh_member_is_candidate_and_asks_at_once_in_term_0_with_its_own_vote_first() -> None:
+def test_new_member_requests_votes_at_once_in_term_0() -> None:
     bench = Bench(log=[])
     assert (bench.state.role, bench.state.leader_id) == (Role.CANDIDATE, None)
     bench.tick()
@@ -112,7 +115,7 @@ def test_a_fresh_member_is_candidate_and_asks_at_once_in_term_0_with_its_own_vot
 
 
 @pytest.mark.spec("DL-E08")
-def test_vote_request_carries_end_and_term_of_the_log() -> None:
+def test_vote_request_carries_ledger_end_and_term() -> None:
     bench = Bench(log=entries(1, 1, 3), term=4)
     bench.tick()
     about = {"group": "g", "term": 4, "leader_id": "n0", "local_id": "n0", "ledger_end_index": 2, "ledger_end_term": 3}
@@ -121,21 +124,21 @@ def test_vote_request_carries_end_and_term_of_the_log() -> None:
 
 
 @pytest.mark.spec("DL-E08", "DL-E04")
-def test_one_who_voted_for_another_refuses_itself_and_asks_again_in_the_same_term() -> None:
+def test_candidate_that_voted_for_another_revotes_in_same_term() -> None:
     bench = Bench(term=4, voted_for="n2")
     bench.tick()
     assert bench.of(PersistTerm) == []
     first, second = bench.sends()
     bench.vote_answer(first, V.ACCEPT)
     bench.vote_answer(second, None)
-    assert bench.state.role is Role.CANDIDATE  # one of three
+    assert bench.state.role is Role.CANDIDATE  # one vote of three
     assert bench.node.elector.last_result is Parsed.WAIT_TO_VOTE_NEXT
     assert bench.state.term == 4
 
 
 @pytest.mark.spec("DL-E07", "DL-E03")
 @pytest.mark.parametrize(("chance", "expected"), [(0, 300), (699, 999)])
-def test_jitter(chance: int, expected: int) -> None:
+def test_vote_interval_jitter(chance: int, expected: int) -> None:
     bench = Bench(chance=chance)
     bench.tick()
     for send in bench.sends():
@@ -146,11 +149,11 @@ def test_jitter(chance: int, expected: int) -> None:
     assert bench.sends() == []
     bench.tick(1)
     assert len(bench.sends(kind=VoteRequest)) == 2
-    assert bench.state.term == 1  # row 7: nobody had a leader or a bigger log
+    assert bench.state.term == 1  # row 7 of table 3.3: no member has a leader or a longer log
 
 
 @pytest.mark.spec("DL-L08", "DL-E07")
-def test_jitter_while_taking_leadership_is_short() -> None:
+def test_vote_interval_is_short_while_taking_leadership() -> None:
     bench = Bench(term=1, preferred_leaders=("n0",))
     bench.state.term_to_take = 1
     bench.tick()
@@ -160,7 +163,7 @@ def test_jitter_while_taking_leadership_is_short() -> None:
 
 
 @pytest.mark.spec("DL-E10", "DL-E11")
-def test_a_round_ends_at_its_deadline_and_late_answers_do_not_count() -> None:
+def test_vote_round_ends_at_deadline_and_ignores_late_answers() -> None:
     bench = Bench(chance=500)
     bench.tick()
     sends = bench.sends()
@@ -186,8 +189,8 @@ BIG_TERM, BIG_INDEX = (V.REJECT_EXPIRED_LEDGER_TERM, 5), (V.REJECT_SMALL_LEDGER_
 
 
 @pytest.mark.spec("DL-X05", "DL-E13")
-def test_the_term_rises_only_where_a_quorum_knows_neither_a_leader_nor_a_better_log() -> None:
-    """Whatever five members answer in the candidate's own term: this round is what a pre-vote would be."""
+def test_term_rises_only_if_quorum_has_no_leader_or_longer_log() -> None:
+    """For all answers of five members in the candidate's own term: this round takes the place of a pre-vote."""
     kinds = (ACC, VOTED, NOT_READY, LEADER, BIG_INDEX, BIG_TERM, FAILED)
     risen = 0
     for answers in itertools.combinations_with_replacement(kinds, 5):
@@ -218,14 +221,14 @@ def test_the_term_rises_only_where_a_quorum_knows_neither_a_leader_nor_a_better_
         ((ACC, VOTED, FAILED), (Parsed.WAIT_TO_VOTE_NEXT, "jitter")),
     ],
 )
-def test_parse_of_a_round(answers: tuple[tuple[V | None, int], ...], expected: tuple[Parsed, str]) -> None:
+def test_vote_round_parse_table(answers: tuple[tuple[V | None, int], ...], expected: tuple[Parsed, str]) -> None:
     counted = tally({f"n{number}": answer for number, answer in enumerate(answers)})
     assert counted.parse() == expected
     assert counted.decided
 
 
 @pytest.mark.spec("DL-E10", "DL-E11")
-def test_a_member_counts_once_and_a_round_is_decided_early() -> None:
+def test_vote_round_counts_member_once_and_decides_early() -> None:
     counted = tally({"n0": ACC}, members=5)
     counted.add("n0", VoteResponse(vote_result=V.ACCEPT, term=5))
     assert (counted.accepted, counted.decided) == (1, False)
@@ -234,11 +237,11 @@ def test_a_member_counts_once_and_a_round_is_decided_early() -> None:
 
 
 @pytest.mark.spec("DL-E10", "DL-X05", "CHA-07")
-def test_a_round_that_cannot_pass_does_not_wait_for_a_member_that_is_silent() -> None:
+def test_hopeless_vote_round_does_not_wait_for_silent_member() -> None:
     assert tally({"n0": VOTED, "n1": VOTED}).decided
-    assert not tally({"n0": ACC, "n1": VOTED}).decided  # the third vote would do
-    assert not tally({"n0": VOTED, "n1": FAILED}).decided  # no quorum answered: the term must not rise
-    assert not tally({"n0": VOTED, "n1": BIG_INDEX}).decided  # whether that log is too good is not known yet
+    assert not tally({"n0": ACC, "n1": VOTED}).decided  # the third vote could still pass it
+    assert not tally({"n0": VOTED, "n1": FAILED}).decided  # no quorum answered: the term must not be raised
+    assert not tally({"n0": VOTED, "n1": BIG_INDEX}).decided  # the third answer decides: behind, or a higher term
     assert tally({"n0": VOTED, "n1": VOTED, "n2": VOTED}, members=5).decided
     assert not tally({"n0": VOTED, "n1": VOTED, "n2": ACC}, members=5).decided
     bench = Bench(term=2, voted_for="n2").follow("n2", 2)
@@ -254,7 +257,7 @@ def test_a_round_that_cannot_pass_does_not_wait_for_a_member_that_is_silent() ->
 @pytest.mark.parametrize(
     ("answer", "extra_ms"), [(V.REJECT_ALREADY_HAS_LEADER, 6000), (V.REJECT_SMALL_LEDGER_END_INDEX, 1000)]
 )
-def test_waits_of_the_next_round_keep_the_term(answer: V, extra_ms: int) -> None:
+def test_wait_before_next_vote_round_keeps_term(answer: V, extra_ms: int) -> None:
     bench = Bench(term=2)
     bench.tick()
     for send in bench.sends():
@@ -265,7 +268,7 @@ def test_waits_of_the_next_round_keep_the_term(answer: V, extra_ms: int) -> None
 
 
 @pytest.mark.spec("DL-E13")
-def test_a_candidate_without_a_quorum_never_raises_its_term() -> None:
+def test_candidate_without_quorum_never_raises_term() -> None:
     bench = Bench(term=2)
     for _ in range(50):
         bench.tick(4000)
@@ -276,7 +279,7 @@ def test_a_candidate_without_a_quorum_never_raises_its_term() -> None:
 
 
 @pytest.mark.spec("DL-E04", "DL-E18")
-def test_revote_after_not_ready_happens_at_the_next_tick_in_the_same_term() -> None:
+def test_revote_after_not_ready_is_at_next_tick_in_same_term() -> None:
     bench = Bench(term=2)
     bench.tick()
     first, second = bench.sends()
@@ -288,7 +291,7 @@ def test_revote_after_not_ready_happens_at_the_next_tick_in_the_same_term() -> N
 
 
 @pytest.mark.spec("DL-E12", "DL-E05")
-def test_a_higher_term_in_an_answer_is_taken_in_the_next_round() -> None:
+def test_higher_term_in_vote_answer_is_used_in_next_round() -> None:
     bench = Bench(term=2)
     bench.tick()
     for send in bench.sends():
@@ -300,7 +303,7 @@ def test_a_higher_term_in_an_answer_is_taken_in_the_next_round() -> None:
 
 
 @pytest.mark.spec("DL-E15")
-def test_votes_that_pass_after_a_higher_term_was_seen_make_no_leader() -> None:
+def test_votes_after_higher_term_was_seen_elect_no_leader() -> None:
     bench = Bench(term=2)
     bench.tick()
     sends = bench.sends()
@@ -315,7 +318,7 @@ def test_votes_that_pass_after_a_higher_term_was_seen_make_no_leader() -> None:
 
 
 @pytest.mark.spec("DL-E20")
-def test_to_candidate_ignores_an_older_term_and_fires_again_when_already_candidate() -> None:
+def test_become_candidate_ignores_older_term_and_notifies_again() -> None:
     bench = Bench(term=5)
     bench.state.become_candidate(4)
     assert bench.state.out == []
@@ -326,7 +329,7 @@ def test_to_candidate_ignores_an_older_term_and_fires_again_when_already_candida
 
 
 @pytest.mark.spec("DL-E20", "DL-E05")
-def test_leader_that_becomes_candidate_forgets_leader_and_transferee() -> None:
+def test_become_candidate_clears_leader_and_transferee() -> None:
     bench = Bench(term=5).lead()
     bench.state.transferee = "n1"
     with pytest.raises(InvariantBroken, match="only a candidate"):
@@ -338,7 +341,7 @@ def test_leader_that_becomes_candidate_forgets_leader_and_transferee() -> None:
 
 
 @pytest.mark.spec("DL-E21", "DL-H01")
-def test_a_new_leader_sends_heartbeats_at_the_next_tick() -> None:
+def test_new_leader_sends_heartbeats_at_next_tick() -> None:
     bench = Bench()
     bench.node.heartbeats.live = {"n1": True}
     bench.node.heartbeats.sent_ms = bench.now_ms
@@ -352,7 +355,7 @@ def test_a_new_leader_sends_heartbeats_at_the_next_tick() -> None:
 
 
 @pytest.mark.spec("DL-E22")
-def test_to_follower_forgets_a_raise_and_resets_the_clock() -> None:
+def test_become_follower_drops_pending_term_and_resets_timeout() -> None:
     bench = Bench(term=1)
     bench.tick()
     for send in bench.sends():
@@ -366,7 +369,7 @@ def test_to_follower_forgets_a_raise_and_resets_the_clock() -> None:
 
 
 @pytest.mark.spec("DL-E02")
-def test_settings_are_read_at_every_tick_and_a_disabled_elector_does_nothing() -> None:
+def test_settings_are_read_every_tick_and_elector_can_be_disabled() -> None:
     bench = Bench(elector_enabled=False)
     bench.tick(100_000)
     assert bench.actions == []
@@ -380,7 +383,7 @@ def test_settings_are_read_at_every_tick_and_a_disabled_elector_does_nothing() -
 
 
 @pytest.mark.spec("DL-E10", "DL-Q01")
-def test_quorum_and_quorum_index_against_plain_counting() -> None:
+def test_quorum_and_quorum_index_equal_counting() -> None:
     assert [quorum(n) for n in range(1, 8)] == [1, 2, 2, 3, 3, 4, 4]
     for members in (1, 2, 3, 4, 5):
         for marks in itertools.product(range(-1, 3), repeat=members):
@@ -390,7 +393,7 @@ def test_quorum_and_quorum_index_against_plain_counting() -> None:
 
 
 @pytest.mark.spec("DL-M03")
-def test_own_id_must_be_one_of_the_peers() -> None:
+def test_own_id_must_be_among_peers() -> None:
     from harness.raftsim.group import Ledger
     from saturnmq.raft.core.node import Node
     from saturnmq.raft.core.state import HardState
@@ -409,15 +412,15 @@ def test_own_id_must_be_one_of_the_peers() -> None:
 
 
 @pytest.mark.spec("DL-X01")
-def test_term_is_at_least_that_of_the_last_entry_and_that_is_persisted_first() -> None:
+def test_term_is_raised_to_last_entry_term_and_persisted_at_start() -> None:
     bench = Bench(log=entries(1, 4), term=2, voted_for="n1")
     actions = bench.tick()
     assert actions[0] == PersistTerm(4, None)
 
 
 @pytest.mark.spec("DL-X01", "SIM-08")
-def test_a_term_led_before_a_restart_is_not_led_again() -> None:
-    """Entries that were pushed but not synced may be gone: the same term must not get other entries at their indexes."""
+def test_term_led_before_restart_is_not_led_again() -> None:
+    """Entries pushed but not synced may be lost: the same term must not get different entries at their indexes."""
     bench = Bench(log=entries(3), term=3, voted_for="n0")
     bench.tick()
     for send in bench.sends():
@@ -431,7 +434,7 @@ def test_a_term_led_before_a_restart_is_not_led_again() -> None:
 
 
 @pytest.mark.spec("DL-X15")
-def test_a_member_whose_disk_failed_neither_votes_nor_stands() -> None:
+def test_member_with_failed_disk_neither_votes_nor_stands() -> None:
     bench = Bench(term=2).follow("n1")
     bench.do(bench.node.disk_failed(bench.now_ms, "EIO"))
     assert bench.vote("n2", 2).code == Code.DISK_ERROR
@@ -442,7 +445,7 @@ def test_a_member_whose_disk_failed_neither_votes_nor_stands() -> None:
 
 
 @pytest.mark.spec("DUR-10")
-def test_a_log_that_damage_shortened_gives_no_vote_and_asks_for_none_until_it_is_whole_again() -> None:
+def test_damaged_log_neither_votes_nor_stands_until_refilled() -> None:
     from saturnmq.raft.core.messages import PushKind
 
     log = entries(1, 1, 1, 1, 1, 2)
@@ -454,13 +457,13 @@ def test_a_log_that_damage_shortened_gives_no_vote_and_asks_for_none_until_it_is
         assert bench.vote("n2", 1, end_index=9, end_term=1).vote_result is V.UNKNOWN
         assert bench.vote("n2", 2, end_index=9, end_term=1).vote_result is V.REJECT_TERM_NOT_READY
         bench.tick()
-        assert bench.state.term == 2  # it follows a new leader all the same
+        assert bench.state.term == 2  # it still follows a new leader
         bench.follow("n1").verified(*log[:3])
         assert bench.push(PushKind.APPEND, log[3]).code == Code.SUCCESS
         assert bench.state.lacking
         if repaired_by == "length":
             assert bench.push(PushKind.APPEND, log[4]).code == Code.SUCCESS
-        else:  # what this member had beyond was never committed: the leader of term 2 goes on from there
+        else:  # its later entries were never committed: the leader of term 2 continues from there
             mine = entries(2, first=4, pos=log[3].end_pos)
             bench.state.must_hold = 50
             assert bench.push(PushKind.APPEND, *mine).code == Code.SUCCESS

@@ -1,4 +1,7 @@
-"""The follower's side of pushes: rows DL-F, DL-Q02, DL-X02, DL-X10 to X12."""
+"""The follower: APPEND, COMPARE, TRUNCATE and COMMIT pushes.
+
+Requirements: DL-F01..DL-F11, DL-Q02, DL-X02, DL-X10..DL-X12.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ LOG = entries(1, 1, 1, 2, 2, 2, 2)
 
 
 def follower(count: int, term: int = 2, **more: object) -> Bench:
-    """A follower of n1 whose first `count` entries are known to be n1's."""
+    """A follower of n1 whose first `count` entries are verified as equal to n1's."""
     bench = Bench(log=LOG[:count], term=term, **more)  # type: ignore[arg-type]
     bench.follow("n1").verified(*LOG[:count])
     bench.forget()
@@ -24,7 +27,7 @@ def follower(count: int, term: int = 2, **more: object) -> Bench:
 
 
 @pytest.mark.spec("DL-F04", "DL-F01")
-def test_entries_are_taken_in_the_order_of_the_log_whatever_their_arrival() -> None:
+def test_appends_are_applied_in_log_order_whatever_their_arrival() -> None:
     bench = follower(2)
     assert bench.push(APPEND, LOG[4]) is None
     late = bench.last_token
@@ -38,7 +41,7 @@ def test_entries_are_taken_in_the_order_of_the_log_whatever_their_arrival() -> N
 
 @pytest.mark.spec("DL-F01", "DL-F02")
 @pytest.mark.parametrize("kind", [APPEND, COMPARE, TRUNCATE])
-def test_pushes_without_an_entry_or_a_body_are_refused(kind: PushKind) -> None:
+def test_push_without_entry_or_body_is_refused(kind: PushKind) -> None:
     bench = follower(2)
     assert bench.push(kind).code == Code.UNEXPECTED_ARGUMENT
     assert bench.push(kind, dataclasses.replace(LOG[2], body=b"", size=48)).code == Code.UNEXPECTED_ARGUMENT
@@ -47,16 +50,16 @@ def test_pushes_without_an_entry_or_a_body_are_refused(kind: PushKind) -> None:
 
 
 @pytest.mark.spec("DL-F02")
-def test_too_many_waiting_appends_are_refused_without_blocking() -> None:
+def test_waiting_appends_are_bounded_without_blocking() -> None:
     bench = follower(2, push_requests_max=2)
     assert bench.push(APPEND, LOG[4]) is None
     assert bench.push(APPEND, LOG[5]) is None
     assert bench.push(APPEND, LOG[6]).code == Code.PUSH_REQUEST_IS_FULL
-    assert bench.push(COMPARE, LOG[1]).code == Code.SUCCESS  # never behind appends
+    assert bench.push(COMPARE, LOG[1]).code == Code.SUCCESS  # not queued behind waiting appends
 
 
 @pytest.mark.spec("DL-F03")
-def test_only_a_follower_takes_pushes() -> None:
+def test_push_is_refused_unless_follower() -> None:
     for bench in (Bench(term=2), Bench(term=2).lead()):
         for kind in PushKind:
             assert bench.push(kind, LOG[0], term=2).code == Code.NOT_FOLLOWER
@@ -65,7 +68,7 @@ def test_only_a_follower_takes_pushes() -> None:
 @pytest.mark.spec("DL-F05", "DL-X11")
 @pytest.mark.parametrize("kind", list(PushKind))
 @pytest.mark.parametrize(("leader", "term"), [("n2", 2), ("n1", 1), ("n1", 3)])
-def test_term_and_leader_of_every_push_are_checked(kind: PushKind, leader: str, term: int) -> None:
+def test_push_term_and_leader_are_checked(kind: PushKind, leader: str, term: int) -> None:
     bench = follower(3)
     entry = () if kind is COMMIT else (LOG[3] if kind is APPEND else LOG[2],)
     assert bench.push(kind, *entry, leader=leader, term=term, commit=2).code == Code.INCONSISTENT_STATE
@@ -74,7 +77,7 @@ def test_term_and_leader_of_every_push_are_checked(kind: PushKind, leader: str, 
 
 
 @pytest.mark.spec("DL-F05", "DL-S03")
-def test_an_entry_at_another_position_or_of_a_wrong_term_is_refused() -> None:
+def test_append_with_wrong_position_or_term_is_refused() -> None:
     for wrong in (
         dataclasses.replace(LOG[3], pos=LOG[3].pos + 8),
         dataclasses.replace(LOG[3], term=3),
@@ -86,7 +89,7 @@ def test_an_entry_at_another_position_or_of_a_wrong_term_is_refused() -> None:
 
 
 @pytest.mark.spec("DL-F05")
-def test_a_full_disk_answers_406() -> None:
+def test_append_on_full_disk_answers_406() -> None:
     bench = follower(3)
     bench.do(bench.node.disk_full(bench.now_ms, True))
     assert bench.push(APPEND, LOG[3]).code == Code.INCONSISTENT_STATE
@@ -95,12 +98,12 @@ def test_a_full_disk_answers_406() -> None:
 
 
 @pytest.mark.spec("DL-F06", "DL-F09", "DL-Q02")
-def test_the_committed_index_is_adopted_up_to_what_is_known_to_be_the_leaders() -> None:
+def test_committed_index_is_adopted_up_to_verified_entries() -> None:
     bench = follower(3)
     assert bench.push(APPEND, LOG[3], commit=99).code == Code.SUCCESS
     assert bench.commits == [3]
     assert bench.push(COMMIT, commit=1).code == Code.SUCCESS
-    assert bench.commits == [3]  # it never falls
+    assert bench.commits == [3]  # the committed index never decreases
     assert bench.push(COMMIT, commit=-1).code == Code.SUCCESS
     unsure = Bench(log=LOG, term=2).follow("n1")
     assert unsure.push(COMMIT, commit=5).code == Code.INCONSISTENT_STATE  # nothing compared yet
@@ -116,7 +119,7 @@ def test_the_committed_index_is_adopted_up_to_what_is_known_to_be_the_leaders() 
     [({"size": 99}, 411), ({"magic": 2}, 411), ({"term": 1}, 406), ({"pos": 7}, 406), ({"channel": 1}, 406),
      ({"body": b"body5.3"}, 406), ({"index": 3}, 406)],
 )  # fmt: skip
-def test_compare_looks_at_everything_but_the_crcs(changes: dict[str, object], code: int) -> None:
+def test_compare_checks_all_fields_but_crcs(changes: dict[str, object], code: int) -> None:
     bench = Bench(log=LOG, term=2).follow("n1")
     entry = LOG[5]
     assert bench.push(COMPARE, entry).code == Code.SUCCESS
@@ -127,7 +130,7 @@ def test_compare_looks_at_everything_but_the_crcs(changes: dict[str, object], co
 
 
 @pytest.mark.spec("DL-F08")
-def test_truncate_keeps_the_sent_entry_as_the_last() -> None:
+def test_truncate_keeps_sent_entry_as_last() -> None:
     bench = Bench(log=LOG, term=2).follow("n1")
     assert bench.push(TRUNCATE, LOG[3]).code == Code.SUCCESS
     assert bench.ledger.entries == LOG[:4]
@@ -135,7 +138,7 @@ def test_truncate_keeps_the_sent_entry_as_the_last() -> None:
 
 
 @pytest.mark.spec("DL-F08")
-def test_truncate_replaces_an_entry_that_differs() -> None:
+def test_truncate_replaces_differing_entry() -> None:
     bench = Bench(log=LOG, term=3).follow("n1")
     mine = Entry(0, 3, 0, b"other")
     assert bench.push(TRUNCATE, mine).code == Code.SUCCESS
@@ -143,7 +146,7 @@ def test_truncate_replaces_an_entry_that_differs() -> None:
 
 
 @pytest.mark.spec("DL-F08", "DL-P13", "DL-X10")
-def test_truncate_beyond_the_end_starts_the_log_anew_only_when_the_leader_knew_its_end() -> None:
+def test_truncate_beyond_end_restarts_log_only_after_compare() -> None:
     far = Entry(1000, 2, 500_000, b"far")
     bench = Bench(log=LOG[:3], term=2, committed=2).follow("n1")
     assert bench.push(TRUNCATE, far).code == Code.INCONSISTENT_STATE
@@ -152,13 +155,13 @@ def test_truncate_beyond_the_end_starts_the_log_anew_only_when_the_leader_knew_i
     assert (answer.code, answer.begin_index, answer.end_index) == (Code.SUCCESS, 1000, 1000)
     assert bench.of(CutLog) == [CutLog(1000, 500_000, restart=True)]
     assert bench.ledger.entries == [far]
-    assert bench.alarms == []  # without an overlap committed entries go, with all others
+    assert bench.alarms == []  # without overlap, committed entries are dropped with all others
     assert bench.push(COMMIT, commit=1000).code == Code.SUCCESS
     assert bench.commits == [1000]
 
 
 @pytest.mark.spec("DL-X10")
-def test_committed_entries_are_never_cut() -> None:
+def test_truncate_never_removes_committed_entries() -> None:
     bench = follower(7)
     bench.push(COMMIT, commit=5)
     assert bench.commits == [5]
@@ -175,7 +178,7 @@ def test_committed_entries_are_never_cut() -> None:
 
 
 @pytest.mark.spec("DL-X10", "DL-X11")
-def test_a_truncate_from_before_does_not_cut_what_was_appended_since() -> None:
+def test_late_truncate_keeps_entries_appended_since() -> None:
     bench = Bench(log=LOG[:4], term=2).follow("n1")
     assert bench.push(TRUNCATE, LOG[2]).code == Code.SUCCESS
     for entry in LOG[3:]:
@@ -185,7 +188,7 @@ def test_a_truncate_from_before_does_not_cut_what_was_appended_since() -> None:
 
 
 @pytest.mark.spec("DL-X11", "DL-F02")
-def test_compare_and_truncate_clear_waiting_appends_with_an_answer() -> None:
+def test_compare_and_truncate_answer_and_clear_waiting_appends() -> None:
     for kind in (COMPARE, TRUNCATE):
         bench = follower(2)
         assert bench.push(APPEND, LOG[5]) is None
@@ -195,7 +198,7 @@ def test_compare_and_truncate_clear_waiting_appends_with_an_answer() -> None:
 
 
 @pytest.mark.spec("DL-F01", "DL-F10", "DL-X12")
-def test_a_gap_is_answered_after_a_second_and_the_request_is_forgotten() -> None:
+def test_append_after_gap_is_refused_after_timeout_and_dropped() -> None:
     bench = follower(2)
     assert bench.push(APPEND, LOG[3]) is None
     waiting = bench.last_token
@@ -203,12 +206,12 @@ def test_a_gap_is_answered_after_a_second_and_the_request_is_forgotten() -> None
     assert bench.reply(waiting) is None
     bench.tick(1)
     assert bench.reply(waiting).code == Code.INCONSISTENT_STATE
-    assert bench.push(APPEND, LOG[3]) is None  # not REPEATED_PUSH for ever (dl#251)
+    assert bench.push(APPEND, LOG[3]) is None  # not REPEATED_PUSH without end (dl#251)
 
 
 @pytest.mark.spec("DL-F10", "DL-P12")
-def test_a_gap_is_answered_while_a_leader_with_short_timeouts_still_waits() -> None:
-    """Refused a second later, nobody would hear of it, and the leader would push the same entry for ever."""
+def test_append_after_gap_is_refused_before_leader_times_out() -> None:
+    """If it were refused a second later, no caller would receive it, and the leader would push the same entry without end."""
     bench = follower(2, rpc_timeout_ms=1000)
     assert bench.push(APPEND, LOG[3]) is None
     waiting = bench.last_token
@@ -217,7 +220,7 @@ def test_a_gap_is_answered_while_a_leader_with_short_timeouts_still_waits() -> N
 
 
 @pytest.mark.spec("DL-F10")
-def test_what_is_there_already_is_compared_and_answered() -> None:
+def test_append_of_stored_entries_is_compared_and_answered() -> None:
     bench = follower(4)
     assert bench.push(APPEND, LOG[2]).code == Code.SUCCESS
     assert bench.push(APPEND, dataclasses.replace(LOG[2], body=b"body2.9")).code == Code.INCONSISTENT_STATE
@@ -225,7 +228,7 @@ def test_what_is_there_already_is_compared_and_answered() -> None:
 
 
 @pytest.mark.spec("DL-F11", "DL-F04")
-def test_a_batch_is_appended_entry_by_entry_and_its_repetition_converges() -> None:
+def test_batch_is_appended_entry_by_entry_and_retry_converges() -> None:
     bench = follower(2)
     broken = (*LOG[2:4], dataclasses.replace(LOG[4], pos=1))
     assert bench.push(APPEND, *broken).code == Code.INCONSISTENT_STATE
@@ -242,7 +245,7 @@ def test_a_batch_is_appended_entry_by_entry_and_its_repetition_converges() -> No
 
 
 @pytest.mark.spec("DL-X02", "DUR-12")
-def test_success_leaves_only_when_the_entries_are_synced_in_a_group() -> None:
+def test_success_is_sent_only_after_group_sync() -> None:
     bench = follower(2, auto_sync=False)
     tokens = []
     for entry in LOG[2:5]:
@@ -251,14 +254,14 @@ def test_success_leaves_only_when_the_entries_are_synced_in_a_group() -> None:
     first = bench.of(SyncLog)[0]
     bench.do(bench.node.synced(bench.now_ms, first.epoch, 3))
     assert [bench.reply(token) is not None for token in tokens] == [True, True, False]
-    assert bench.push(COMPARE, LOG[4]) is None  # it would count as stored
+    assert bench.push(COMPARE, LOG[4]) is None  # success would count it as stored
     bench.do(bench.node.synced(bench.now_ms, first.epoch, 4))
     assert bench.reply(tokens[2]).code == Code.SUCCESS
     assert bench.reply(bench.last_token).code == Code.SUCCESS
 
 
 @pytest.mark.spec("DL-X02")
-def test_a_sync_from_before_a_cut_does_not_count() -> None:
+def test_sync_started_before_truncation_is_ignored() -> None:
     bench = Bench(log=LOG, term=3, auto_sync=False).follow("n1")
     before = bench.state.log.epoch
     mine = Entry(0, 3, 0, b"other")
@@ -271,7 +274,7 @@ def test_a_sync_from_before_a_cut_does_not_count() -> None:
 
 
 @pytest.mark.spec("DL-A05", "DL-X02")
-def test_without_sync_flush_the_answer_leaves_at_once() -> None:
+def test_async_flush_answers_at_once() -> None:
     bench = follower(2, sync_before_ack=False)
     assert bench.push(APPEND, LOG[2]).code == Code.SUCCESS
     assert [type(action) for action in bench.actions][:2] == [AppendEntries, type(bench.actions[1])]
@@ -279,7 +282,7 @@ def test_without_sync_flush_the_answer_leaves_at_once() -> None:
 
 
 @pytest.mark.spec("DL-F05")
-def test_appends_before_any_compare_are_refused_so_that_a_leader_compares_first() -> None:
+def test_append_before_compare_is_refused() -> None:
     bench = Bench(log=LOG[:3], term=2).follow("n1")
     assert bench.push(APPEND, LOG[3]).code == Code.INCONSISTENT_STATE
     empty = Bench(term=1).follow("n1")
@@ -287,7 +290,7 @@ def test_appends_before_any_compare_are_refused_so_that_a_leader_compares_first(
 
 
 @pytest.mark.spec("DL-X11", "DL-F03")
-def test_waiting_requests_are_answered_when_the_role_changes() -> None:
+def test_waiting_requests_are_answered_on_role_change() -> None:
     bench = follower(2, auto_sync=False)
     bench.push(APPEND, LOG[2])
     unsynced = bench.last_token
@@ -298,7 +301,7 @@ def test_waiting_requests_are_answered_when_the_role_changes() -> None:
 
 
 @pytest.mark.spec("DL-M07")
-def test_remote_id_and_group_of_every_request_are_checked() -> None:
+def test_request_remote_id_and_group_are_checked() -> None:
     bench = follower(2)
     from saturnmq.raft.core.messages import (
         AppendRequest,
@@ -320,29 +323,29 @@ def test_remote_id_and_group_of_every_request_are_checked() -> None:
 
 
 @pytest.mark.spec("DL-X15")
-def test_a_failed_disk_refuses_pushes() -> None:
+def test_push_on_failed_disk_is_refused() -> None:
     bench = follower(2)
     bench.do(bench.node.disk_failed(bench.now_ms, "EIO"))
     assert bench.push(APPEND, LOG[2]).code == Code.DISK_ERROR
 
 
 @pytest.mark.spec("DL-F05", "DL-F08")
-def test_a_full_disk_takes_no_truncate_that_brings_an_entry() -> None:
+def test_truncate_with_new_entry_is_refused_on_full_disk() -> None:
     other = dataclasses.replace(LOG[2], term=2)
     bench = follower(3)
     bench.do(bench.node.disk_full(bench.now_ms, True))
     bench.push(COMPARE, entries(2, 2, first=3, pos=LOG[2].end_pos)[-1])
     assert bench.push(TRUNCATE, other).code == Code.INCONSISTENT_STATE
     assert bench.ledger.entries == LOG[:3] and not bench.of(CutLog)
-    assert bench.push(TRUNCATE, LOG[2]).code == Code.SUCCESS  # brings nothing
+    assert bench.push(TRUNCATE, LOG[2]).code == Code.SUCCESS  # brings no new entry
     bench.do(bench.node.disk_full(bench.now_ms, False))
     assert bench.push(TRUNCATE, other).code == Code.SUCCESS
     assert bench.ledger.entries == [*LOG[:2], other]
 
 
 @pytest.mark.spec("DL-F08")
-def test_a_truncate_behind_a_log_that_was_never_compared_starts_it_anew() -> None:
-    """That the entry's place is the log's end says nothing: what comes before may be another log."""
+def test_truncate_after_uncompared_log_restarts_log() -> None:
+    """That the entry's position is the log's end proves nothing: the entries before it may differ from the leader's."""
     bench = Bench(log=entries(1, 1, 1), term=2).follow("n1")
     entry = entries(2, first=3, pos=LOG[2].end_pos)[0]
     assert entry.pos == bench.state.log.end_pos

@@ -1,4 +1,7 @@
-"""Appends, pushes, quorum: rows DL-A, DL-P, DL-Q, DL-X03, DL-X04, DL-X09, DL-X12 to X14."""
+"""The leader: appends, pushes to peers, commit by quorum.
+
+Requirements: DL-A01..DL-A10, DL-P01..DL-P16, DL-Q01..DL-Q05, DL-X03, DL-X04, DL-X09, DL-X12..DL-X14.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def kinds(bench: Bench, peer: str = "n1") -> list[PushKind | None]:
 
 
 def pushed(bench: Bench, peer: str = "n1") -> list[list[int]]:
-    """Indexes of each APPEND that was sent."""
+    """The indexes of each APPEND sent so far."""
     return [
         [entry.index for entry in send.request.entries]
         for send in bench.sends(peer, PushRequest)
@@ -56,7 +59,7 @@ def leader(**more: object) -> Bench:
 
 
 def acked(bench: Bench, peer: str, code: Code = Code.SUCCESS) -> None:
-    """Answer every append of a peer that has no answer yet."""
+    """Answer every outstanding append to a peer."""
     for send in bench.sends(peer, PushRequest):
         assert isinstance(send.request, PushRequest)
         if send.call in bench.state.calls and send.request.kind is PushKind.APPEND:
@@ -70,7 +73,7 @@ def acked(bench: Bench, peer: str, code: Code = Code.SUCCESS) -> None:
     "DL-H01", "DL-H03", "DL-E07", "DL-A01", "DL-A07", "DL-P07", "DL-P08", "DL-P10", "DL-P14", "DL-P15", "DL-L01", "DL-L04",
     "DL-L09", "DL-F02", "DL-M08",
 )  # fmt: skip
-def test_timers_and_limits_default_to_those_of_dledger() -> None:
+def test_core_settings_default_to_dledger_values() -> None:
     known = CoreSettings()
     assert (known.heartbeat_interval_ms, known.heartbeat_leak_max, known.rpc_timeout_ms) == (2000, 3, 3000)
     assert (known.vote_interval_min_ms, known.vote_interval_max_ms) == (300, 1000)
@@ -90,7 +93,7 @@ def test_timers_and_limits_default_to_those_of_dledger() -> None:
 
 
 @pytest.mark.spec("DL-A04", "DL-A03", "DL-Q03")
-def test_append_writes_then_waits_for_a_quorum() -> None:
+def test_append_writes_then_waits_for_quorum() -> None:
     bench = leader()
     token = bench.propose(b"a", b"bb")
     written = bench.of(AppendEntries)[0].entries
@@ -111,7 +114,7 @@ def test_append_writes_then_waits_for_a_quorum() -> None:
 
 
 @pytest.mark.spec("DL-A01", "DL-A03")
-def test_checks_before_an_append() -> None:
+def test_append_refusal_codes() -> None:
     candidate = Bench(term=2)
     assert candidate.reply(candidate.propose(b"x")).code == Code.NOT_LEADER
     bench = leader()
@@ -127,10 +130,10 @@ def test_checks_before_an_append() -> None:
 
 
 @pytest.mark.spec("DL-A01", "DL-A02")
-def test_uncommitted_entries_are_bounded_and_timed_out_ones_count() -> None:
+def test_uncommitted_entries_are_bounded_including_timed_out_ones() -> None:
     bench = Bench(term=2, pending_requests_max=5, append_wait_ms=100).lead()
     tokens = [bench.propose(b"x") for _ in range(7)]
-    assert [bench.reply(token) for token in tokens[:6]] == [None] * 6  # strictly greater
+    assert [bench.reply(token) for token in tokens[:6]] == [None] * 6  # the check is strictly greater
     assert bench.reply(tokens[6]).code == Code.LEADER_PENDING_FULL
     bench.tick(200)
     assert {bench.reply(token).code for token in tokens[:6]} == {Code.WAIT_QUORUM_ACK_TIMEOUT}
@@ -141,7 +144,7 @@ def test_uncommitted_entries_are_bounded_and_timed_out_ones_count() -> None:
 @pytest.mark.parametrize(("file_bytes", "body_bytes", "fits"), [
     (1 << 30, 4_194_304 - 48, True), (1 << 30, 4_194_305 - 48, False), (1024, 1024 - 8 - 48, True), (1024, 1024 - 7 - 48, False),
 ])  # fmt: skip
-def test_longest_entry(file_bytes: int, body_bytes: int, fits: bool) -> None:
+def test_append_entry_size_limit(file_bytes: int, body_bytes: int, fits: bool) -> None:
     bench = Bench(file_bytes=file_bytes).lead()
     token = bench.propose(bytes([1]) * body_bytes)
     answer = bench.reply(token)
@@ -150,7 +153,7 @@ def test_longest_entry(file_bytes: int, body_bytes: int, fits: bool) -> None:
 
 
 @pytest.mark.spec("DL-A07")
-def test_a_waiting_append_times_out_and_its_entry_may_commit_later() -> None:
+def test_append_times_out_and_entry_may_commit_later() -> None:
     bench = leader()
     token = bench.propose(b"a")
     bench.tick(2499)
@@ -162,7 +165,7 @@ def test_a_waiting_append_times_out_and_its_entry_may_commit_later() -> None:
 
 
 @pytest.mark.spec("DL-A08")
-def test_a_single_member_commits_through_the_same_path() -> None:
+def test_single_member_commits_after_sync() -> None:
     bench = Bench(members=1, auto_sync=False)
     bench.tick()
     token = bench.propose(b"a")
@@ -172,7 +175,7 @@ def test_a_single_member_commits_through_the_same_path() -> None:
 
 
 @pytest.mark.spec("DL-A09", "DL-X09")
-def test_callers_hear_of_a_lost_leadership_at_once() -> None:
+def test_proposals_fail_at_once_when_leadership_is_lost() -> None:
     bench = leader()
     tokens = [bench.propose(b"%d" % number) for number in range(5)]
     bench.vote("n1", 9, end_index=9, end_term=2)
@@ -180,7 +183,7 @@ def test_callers_hear_of_a_lost_leadership_at_once() -> None:
 
 
 @pytest.mark.spec("DL-X09")
-def test_appends_beyond_31_bits_of_index_time_out() -> None:
+def test_append_with_index_beyond_31_bits_times_out() -> None:
     bench = Bench(log=entries(1, first=2**31 + 5), term=2, committed=2**31 + 5).lead()
     tokens = [bench.propose(b"x") for _ in range(3)]
     bench.tick(2500)
@@ -188,7 +191,7 @@ def test_appends_beyond_31_bits_of_index_time_out() -> None:
 
 
 @pytest.mark.spec("DL-A10", "DL-X17")
-def test_get_is_for_committed_entries_on_the_leader() -> None:
+def test_get_returns_only_committed_entries_on_leader() -> None:
     bench = leader()
     bench.propose(b"a")
     assert bench.ask(GetRequest(begin_index=4)).code == Code.INDEX_OUT_OF_RANGE
@@ -204,7 +207,7 @@ def test_get_is_for_committed_entries_on_the_leader() -> None:
 
 
 @pytest.mark.spec("DL-P01", "DL-P03")
-def test_peer_states_are_a_table_and_unknown_events_change_nothing() -> None:
+def test_peer_states_follow_table_and_ignore_unknown_events() -> None:
     assert PEER_TRANSITIONS[PeerState.COMPARE, Event.MATCHED] is PeerState.APPEND
     for state in PeerState:
         for event in Event:
@@ -217,15 +220,15 @@ def test_peer_states_are_a_table_and_unknown_events_change_nothing() -> None:
             if (state, event) in PEER_TRANSITIONS and expected is PeerState.COMPARE:
                 assert progress.pending == {}
             if (state, event) in PEER_TRANSITIONS:
-                assert progress.search is None  # the next COMPARE begins at the end of the log
+                assert progress.search is None  # the next COMPARE starts at the end of the log
     progress = Progress("n1")
     progress.append_from(7)
     progress.append_from(3)
-    assert (progress.watermark, progress.next_index) == (7, 4)  # the watermark never falls
+    assert (progress.watermark, progress.next_index) == (7, 4)  # the watermark never decreases
 
 
 @pytest.mark.spec("DL-P04", "DL-P03", "DL-P11")
-def test_a_leader_compares_its_last_entry_first_and_then_appends() -> None:
+def test_leader_compares_last_entry_first_then_appends() -> None:
     bench = Bench(log=OLD, term=2).lead()
     bench.tick()
     send = bench.sends("n1", PushRequest)[0]
@@ -246,7 +249,7 @@ def test_a_leader_compares_its_last_entry_first_and_then_appends() -> None:
 
 @pytest.mark.spec("DL-P03")
 @pytest.mark.parametrize("kind", [PushKind.COMPARE, PushKind.TRUNCATE])
-def test_entries_that_a_peer_is_found_to_hold_are_committed_at_once(kind: PushKind) -> None:
+def test_compare_or_truncate_success_commits_entries_at_once(kind: PushKind) -> None:
     bench = Bench(log=OLD, term=2).lead()
     bench.propose(b"a", b"b")
     assert kinds(bench) == [PushKind.COMPARE] and bench.commits == []
@@ -259,7 +262,7 @@ def test_entries_that_a_peer_is_found_to_hold_are_committed_at_once(kind: PushKi
 
 
 @pytest.mark.spec("DL-P11")
-def test_every_push_carries_the_committed_index() -> None:
+def test_push_carries_committed_index() -> None:
     bench = Bench(log=OLD, term=2, committed=2).lead()
     bench.tick()
     bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.INCONSISTENT_STATE, -1, -1)
@@ -271,7 +274,7 @@ def test_every_push_carries_the_committed_index() -> None:
 
 
 @pytest.mark.spec("DL-P02")
-def test_a_new_term_starts_with_compare_and_answers_of_the_old_one_do_not_count() -> None:
+def test_new_term_starts_with_compare_and_ignores_old_responses() -> None:
     bench = leader()
     bench.propose(b"a")
     old = bench.sends("n1", PushRequest)[-1]
@@ -302,7 +305,7 @@ def bench_accept():  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.spec("DL-P05")
-def test_an_empty_log_sends_nothing() -> None:
+def test_leader_with_empty_log_sends_nothing() -> None:
     bench = Bench(term=2).lead()
     for _ in range(5):
         bench.tick(500)
@@ -313,7 +316,7 @@ def test_an_empty_log_sends_nothing() -> None:
 
 
 @pytest.mark.spec("DL-P04", "DL-P06", "DL-P01")
-def test_compare_finds_the_common_entry_truncates_there_and_appends() -> None:
+def test_compare_finds_common_entry_then_truncates_and_appends() -> None:
     bench = Bench(log=OLD, term=2).lead()
     bench.tick()
     bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.INCONSISTENT_STATE, 0, 9)
@@ -331,7 +334,7 @@ def test_compare_finds_the_common_entry_truncates_there_and_appends() -> None:
 
 @pytest.mark.spec("DL-P01", "DL-P04")
 @pytest.mark.parametrize("code", [Code.UNKNOWN, Code.NOT_FOLLOWER, Code.PUSH_REQUEST_IS_FULL, None])
-def test_any_other_answer_to_compare_pauses_and_starts_again(code: Code | None) -> None:
+def test_compare_error_pauses_and_restarts_compare(code: Code | None) -> None:
     bench = Bench(log=OLD, term=2).lead()
     bench.tick()
     send = bench.sends("n1", PushRequest)[-1]
@@ -348,7 +351,7 @@ def test_any_other_answer_to_compare_pauses_and_starts_again(code: Code | None) 
 
 @pytest.mark.spec("DL-P01", "DL-P04")
 @pytest.mark.parametrize("code", [Code.INCONSISTENT_STATE, Code.NOT_FOLLOWER, None])
-def test_any_answer_to_truncate_but_success_leads_back_to_compare(code: Code | None) -> None:
+def test_truncate_error_pauses_and_restarts_compare(code: Code | None) -> None:
     bench = Bench(log=OLD, term=2).lead()
     bench.tick()
     bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.INCONSISTENT_STATE, -1, -1)
@@ -363,7 +366,7 @@ def test_any_answer_to_truncate_but_success_leads_back_to_compare(code: Code | N
 
 
 def plain_walk(mine: list[int], theirs: list[int], begin: int) -> int:
-    """The original's linear search: the last common entry, else the leader's begin (section 3.4)."""
+    """DLedger's linear search: the last common entry, else the leader's begin (docs/spec/04-dledger.md section 3.4)."""
     at = len(mine) - 1
     while True:
         if at >= len(theirs):
@@ -381,8 +384,8 @@ def plain_walk(mine: list[int], theirs: list[int], begin: int) -> int:
 @pytest.mark.spec("DL-X13", "DL-P04")
 @settings(max_examples=300, deadline=None)
 @given(st.integers(1, 40), st.integers(0, 40), st.integers(0, 40), st.integers(0, 5))
-def test_the_halving_search_finds_what_the_linear_walk_finds(mine: int, same: int, extra: int, begin: int) -> None:
-    """Logs that agree up to `same` and nowhere behind it, as the log matching property has it."""
+def test_compare_binary_search_equals_linear_search(mine: int, same: int, extra: int, begin: int) -> None:
+    """Logs that agree up to `same` and nowhere after it, as the log matching property guarantees."""
     same, begin = min(same, mine), min(begin, mine - 1)
     ours = list(range(mine))
     theirs = ours[:same] + [-1] * extra
@@ -406,18 +409,18 @@ def test_the_halving_search_finds_what_the_linear_walk_finds(mine: int, same: in
 
 
 @pytest.mark.spec("DL-P07", "DL-P09")
-def test_appends_are_pipelined_up_to_a_bound() -> None:
+def test_pushes_are_pipelined_up_to_limit() -> None:
     bench = leader(push_pending_max=3)
     for _ in range(5):
         bench.propose(b"x")
     assert pushed(bench) == [[4], [5], [6]]
     bench.push_answer(bench.sends("n1", PushRequest)[1], Code.SUCCESS, 0, 5)
-    assert pushed(bench)[3:] == [[7], [8]]  # 4 and 5 are covered by the watermark
+    assert pushed(bench)[3:] == [[7], [8]]  # 4 and 5 are below the watermark
     assert bench.node.leader.peers["n1"].watermark == 5
 
 
 @pytest.mark.spec("DL-P08", "DL-P11")
-def test_an_idle_peer_hears_of_the_committed_index() -> None:
+def test_idle_peer_receives_committed_index() -> None:
     bench = leader()
     bench.propose(b"x")
     acked(bench, "n1")
@@ -433,7 +436,7 @@ def test_an_idle_peer_hears_of_the_committed_index() -> None:
 
 
 @pytest.mark.spec("DL-P08", "DL-P10", "DL-X12")
-def test_only_the_next_needed_push_is_sent_again_after_a_second() -> None:
+def test_only_next_needed_push_is_resent_after_timeout() -> None:
     bench = leader()
     for _ in range(3):
         bench.propose(b"x")
@@ -441,11 +444,11 @@ def test_only_the_next_needed_push_is_sent_again_after_a_second() -> None:
     assert pushed(bench) == [[4], [5], [6]]
     bench.tick(1)
     assert pushed(bench)[3:] == [[4]]
-    assert kinds(bench).count(PushKind.COMMIT) == 1  # beside the push that is sent again
+    assert kinds(bench).count(PushKind.COMMIT) == 1  # in addition to the re-push
 
 
 @pytest.mark.spec("DL-P12")
-def test_answers_to_appends() -> None:
+def test_append_responses_update_progress() -> None:
     bench = leader()
     for _ in range(3):
         bench.propose(b"x")
@@ -461,8 +464,8 @@ def test_answers_to_appends() -> None:
 
 
 @pytest.mark.spec("DL-P10", "DL-P12", "DL-F10")
-def test_a_peer_that_has_a_push_already_and_never_stores_it_is_compared() -> None:
-    """A member of the original came back empty and could not place a push before the answer to it was no longer waited for."""
+def test_peer_repeating_repeated_push_is_compared() -> None:
+    """A Java member restarted empty and could not append a push before the leader stopped waiting for its response."""
     bench = leader()
     bench.propose(b"x")
     progress = bench.node.leader.peers["n1"]
@@ -475,8 +478,8 @@ def test_a_peer_that_has_a_push_already_and_never_stores_it_is_compared() -> Non
 
 
 @pytest.mark.spec("DL-P03", "DL-P10")
-def test_a_peer_that_lost_its_log_gets_again_what_it_had_and_a_push_of_that_is_sent_twice_if_need_be() -> None:
-    """What it held once counts for the quorum; what it needs next does not follow from that."""
+def test_peer_that_lost_its_log_is_refilled_with_retries() -> None:
+    """What the peer held once counts for the quorum, but does not determine which entry it needs next."""
     bench = leader()
     for _ in range(3):
         bench.propose(b"x")
@@ -503,7 +506,7 @@ def test_a_peer_that_lost_its_log_gets_again_what_it_had_and_a_push_of_that_is_s
 
 
 @pytest.mark.spec("DL-P10", "DL-P12")
-def test_a_slow_peer_that_moves_on_is_not_compared() -> None:
+def test_slow_peer_making_progress_is_not_compared() -> None:
     bench = leader()
     progress = bench.node.leader.peers["n1"]
     for index in (4, 5):
@@ -518,7 +521,7 @@ def test_a_slow_peer_that_moves_on_is_not_compared() -> None:
 
 
 @pytest.mark.spec("DL-P13")
-def test_an_entry_deleted_here_sends_the_peer_through_compare() -> None:
+def test_push_of_deleted_entry_returns_to_compare() -> None:
     bench = Bench(log=OLD, term=2).lead()
     bench.tick()
     bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.INCONSISTENT_STATE, 0, 0)
@@ -538,7 +541,7 @@ def test_an_entry_deleted_here_sends_the_peer_through_compare() -> None:
 
 
 @pytest.mark.spec("DL-P14", "DL-X14")
-def test_a_peer_far_behind_gets_its_bytes_per_second_and_no_more() -> None:
+def test_lagging_peer_is_throttled_to_byte_quota() -> None:
     for batch in (False, True):
         bench = Bench(
             log=entries(*[0] * 60, body=b"x" * 100), term=1, now_ms=5_000_000, push_throttle_bytes=1000,
@@ -556,7 +559,7 @@ def test_a_peer_far_behind_gets_its_bytes_per_second_and_no_more() -> None:
 
 
 @pytest.mark.spec("DL-P15", "DL-P16")
-def test_batches_by_bytes_and_their_answers() -> None:
+def test_batch_push_is_bounded_by_bytes() -> None:
     bench = leader(batch_push=True, batch_push_bytes=100, push_pending_max=1)
     for _ in range(5):
         bench.propose(b"x" * 2)
@@ -566,7 +569,7 @@ def test_batches_by_bytes_and_their_answers() -> None:
     assert pushed(bench)[-1] == [5, 6]  # 50 bytes each: two reach 100
     send = bench.sends("n1", PushRequest)[-1]
     bench.tick(1001)
-    assert pushed(bench)[-1] == [5, 6]  # the same range again
+    assert pushed(bench)[-1] == [5, 6]  # re-push of the same range
     bench.push_answer(send, Code.SUCCESS, 0, 6, count=2)
     assert bench.node.leader.peers["n1"].watermark == 6
     send = bench.sends("n1", PushRequest)[-1]
@@ -576,7 +579,7 @@ def test_batches_by_bytes_and_their_answers() -> None:
 
 
 @pytest.mark.spec("DL-X14", "DL-P15")
-def test_batches_go_to_peers_that_count_and_to_no_others() -> None:
+def test_auto_batch_push_only_to_peers_that_report_count() -> None:
     bench = Bench(log=OLD, term=2, batch_push_auto=True, batch_push_auto_bytes=100, push_pending_max=1).lead()
     bench.tick()
     for peer, count in (("n1", 1), ("n2", 0)):  # n2 is older than 0.2.6
@@ -593,7 +596,7 @@ def test_batches_go_to_peers_that_count_and_to_no_others() -> None:
 
 
 @pytest.mark.spec("DL-P08", "DL-P12")
-def test_a_quiet_peer_that_lost_its_log_is_found_by_its_answer_to_commit() -> None:
+def test_idle_peer_that_lost_its_log_is_detected_by_commit_response() -> None:
     bench = leader()
     bench.tick(1001)
     send = bench.sends("n1", PushRequest)[-1]
@@ -606,17 +609,17 @@ def test_a_quiet_peer_that_lost_its_log_is_found_by_its_answer_to_commit() -> No
 
 
 @pytest.mark.spec("DL-X03", "DL-Q01")
-def test_entries_of_an_older_term_are_not_committed_by_counting() -> None:
+def test_entries_of_older_term_are_not_committed_by_counting() -> None:
     bench = Bench(log=OLD, term=2).lead()
     bench.appending("n1", 3).appending("n2", 3)
-    assert bench.commits == []  # on all three, but of term 1
+    assert bench.commits == []  # on all three members, but of term 1
     bench.propose(b"a")
     acked(bench, "n2")
     assert bench.commits == [4]
 
 
 @pytest.mark.spec("DL-X04")
-def test_a_new_leader_appends_a_noop_only_when_something_is_not_known_to_be_committed() -> None:
+def test_new_leader_appends_noop_only_with_uncommitted_entries() -> None:
     bench = Bench(log=OLD, term=2, noop=b"noop").lead()
     assert [entry.body for entry in bench.of(AppendEntries)[0].entries] == [b"noop"]
     assert bench.ledger.entries[-1].term == 2
@@ -626,7 +629,7 @@ def test_a_new_leader_appends_a_noop_only_when_something_is_not_known_to_be_comm
 
 
 @pytest.mark.spec("DL-X04", "DL-S10", "DUR-15")
-def test_a_leader_elected_on_a_full_disk_appends_its_noop_when_there_is_room() -> None:
+def test_leader_elected_on_full_disk_appends_noop_when_space_returns() -> None:
     def noops(bench: Bench) -> list[bytes]:
         return [entry.body for written in bench.of(AppendEntries) for entry in written.entries]
 
@@ -644,7 +647,7 @@ def test_a_leader_elected_on_a_full_disk_appends_its_noop_when_there_is_room() -
     bench.propose(b"under way")
     for full in (True, False):
         told(bench, full)
-    assert noops(bench) == [b"noop", b"under way"]  # an entry of this term commits what is before it
+    assert noops(bench) == [b"noop", b"under way"]  # an entry of this term commits those before it, so no second no-op
     for other in (Bench(log=OLD, term=2, noop=b"noop").follow("n1"), Bench(log=OLD, term=2).lead()):
         for full in (True, False):
             told(other, full)
@@ -656,7 +659,7 @@ def test_a_leader_elected_on_a_full_disk_appends_its_noop_when_there_is_room() -
 
 
 @pytest.mark.spec("DL-Q01", "DL-Q05", "DL-X02")
-def test_the_own_watermark_is_what_is_synced_here() -> None:
+def test_own_watermark_is_the_synced_index() -> None:
     bench = leader(auto_sync=False)
     token = bench.propose(b"a")
     assert bench.node.leader.watermarks() == {"n0": 3, "n1": 3, "n2": 3}
@@ -670,7 +673,7 @@ def test_the_own_watermark_is_what_is_synced_here() -> None:
 
 
 @pytest.mark.spec("DL-Q02")
-def test_commit_is_clamped_and_never_falls() -> None:
+def test_committed_index_is_clamped_and_never_decreases() -> None:
     bench = Bench(log=OLD, term=2, committed=2)
     state = bench.state
     for index, expected in ((-1, 2), (1, 2), (2, 2), (3, 3), (99, 3)):
@@ -681,8 +684,8 @@ def test_commit_is_clamped_and_never_falls() -> None:
 
 
 @pytest.mark.spec("DL-Q03", "DL-Q04")
-def test_every_caller_is_answered_once_and_in_order() -> None:
-    """Whatever order answers come in, nobody is forgotten, so that no sweep is needed."""
+def test_every_proposal_completes_once_and_in_order() -> None:
+    """In whatever order responses arrive, every proposal completes, so no sweep of leaked ones is needed."""
     for seed in range(30):
         rng = random.Random(seed)
         bench = leader()
@@ -699,8 +702,8 @@ def test_every_caller_is_answered_once_and_in_order() -> None:
 
 
 @pytest.mark.spec("DL-P10", "DL-F10", "DL-X12")
-def test_every_third_push_may_get_lost_and_all_commit() -> None:
-    """Row 20 of section 7."""
+def test_all_entries_commit_with_every_third_push_lost() -> None:
+    """docs/spec/04-dledger.md section 7, row 20."""
     cluster = Cluster(1)
     cluster.start()
     cluster.events.run_until(15_000)
@@ -711,13 +714,16 @@ def test_every_third_push_may_get_lost_and_all_commit() -> None:
             cluster.propose(leading)
         cluster.events.run_until(cluster.events.now_ms + 1000)
     cluster.events.run_until(cluster.events.now_ms + 10_000)
-    assert cluster.seen["append 200"] + cluster.seen["append 502"] == 30  # a caller may have waited too long
+    assert cluster.seen["append 200"] + cluster.seen["append 502"] == 30  # a proposal may have timed out
     assert [member.committed for member in cluster.members.values()] == [29, 29, 29]
 
 
 @pytest.mark.spec("DL-X03", "DL-X04")
-def test_figure_8_an_old_entry_on_a_majority_is_not_committed_before_a_new_one() -> None:
-    """Row 21 of section 7: n0 leads term 4 with an entry of term 2 on a majority; a rival of term 3 may still replace it."""
+def test_raft_figure_8_old_term_entry_commits_only_with_new_one() -> None:
+    """docs/spec/04-dledger.md section 7, row 21.
+
+    n0 leads term 4 with an entry of term 2 on a majority; a rival of term 3 may still replace that entry.
+    """
     bench = Bench(log=entries(1, 2), term=4, members=5, noop=b"noop").lead()
     bench.tick()
     for peer in ("n1", "n2"):
@@ -733,14 +739,14 @@ def test_figure_8_an_old_entry_on_a_majority_is_not_committed_before_a_new_one()
 
 
 @pytest.mark.spec("DL-A04")
-def test_an_entry_never_splits_a_file() -> None:
+def test_entry_never_spans_two_files() -> None:
     bench = Bench(file_bytes=1024, log=[Entry(0, 0, 0, b"x" * 800)], term=1).lead()
     bench.propose(b"y" * 200)
     assert bench.ledger.entries[-1].pos == 1024
 
 
 @pytest.mark.spec("DL-P12", "DL-P01")
-def test_a_peer_that_refuses_again_and_again_is_asked_with_pauses() -> None:
+def test_peer_that_keeps_refusing_is_compared_with_pauses() -> None:
     bench = leader()
     bench.propose(b"x")
 
@@ -749,7 +755,7 @@ def test_a_peer_that_refuses_again_and_again_is_asked_with_pauses() -> None:
         bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.SUCCESS, 0, 3)
 
     acked(bench, "n1", Code.INCONSISTENT_STATE)
-    assert kinds(bench)[-1] is PushKind.COMPARE  # the first time at once
+    assert kinds(bench)[-1] is PushKind.COMPARE  # the first COMPARE is sent at once
     compare()
     assert pushed(bench)[-1] == [4]
     acked(bench, "n1", Code.INCONSISTENT_STATE)
@@ -763,7 +769,7 @@ def test_a_peer_that_refuses_again_and_again_is_asked_with_pauses() -> None:
 
 
 @pytest.mark.spec("DL-P07")
-def test_bytes_under_way_to_a_peer_are_bounded() -> None:
+def test_in_flight_bytes_to_peer_are_bounded() -> None:
     bench = leader()
     for _ in range(20):
         bench.propose(b"x" * 4_000_000)
@@ -773,7 +779,7 @@ def test_bytes_under_way_to_a_peer_are_bounded() -> None:
 
 
 @pytest.mark.spec("DL-X08")
-def test_a_process_that_was_stopped_takes_no_append_before_its_first_tick() -> None:
+def test_paused_leader_refuses_append_before_first_tick() -> None:
     bench = leader()
     bench.now_ms += 60_000
     assert bench.reply(bench.propose(b"x")).code == Code.NOT_LEADER
@@ -789,14 +795,14 @@ def leader_is_silent(bench: Bench) -> bool:
 @pytest.mark.spec("DL-P04", "DL-P13")
 @pytest.mark.parametrize(
     ("begin", "end"),
-    [(0, 3), (-1, -1), (0, 4), (11, 20), (30, 40)],  # ends before this log begins; begins behind its end
+    [(0, 3), (-1, -1), (0, 4), (11, 20), (30, 40)],  # ends before this log begins; begins after its end
 )
-def test_logs_without_a_common_index_are_truncated_to_the_leaders_begin_at_once(begin: int, end: int) -> None:
+def test_logs_without_overlap_are_truncated_to_leader_begin(begin: int, end: int) -> None:
     search = Search(-1, 10, 10)
     answer = PushResponse(code=Code.INCONSISTENT_STATE, begin_index=begin, end_index=end)
     assert search.missed(answer, 5) == 5
-    touching = Search(-1, 10, 10)  # one index in common: it is asked for
+    touching = Search(-1, 10, 10)  # one index in common: compare it
     assert touching.missed(PushResponse(code=Code.INCONSISTENT_STATE, begin_index=0, end_index=5), 5) is None
     assert touching.at == 5
-    moved = Search(8, 10, 9)  # what matched was deleted there since
+    moved = Search(8, 10, 9)  # the matched entry was deleted on the peer since
     assert moved.missed(PushResponse(code=Code.INCONSISTENT_STATE, begin_index=10, end_index=20), 5) == 5

@@ -1,4 +1,7 @@
-"""Heartbeats, lease, stepping down: rows DL-H and DL-X05 to X09."""
+"""Heartbeats, lease, stepping down.
+
+Requirements: DL-H01..DL-H09, DL-X05..DL-X09.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def beaten(bench: Bench, code: Code, term: int = -1, peers: tuple[str, ...] = ("
 
 
 @pytest.mark.spec("DL-H01")
-def test_heartbeats_leave_when_more_than_an_interval_passed() -> None:
+def test_heartbeats_are_sent_after_more_than_an_interval() -> None:
     bench = Bench(term=2).lead()
     bench.tick(1)
     assert [send.request for send in bench.sends(kind=BEAT)] == [
@@ -42,7 +45,7 @@ def test_heartbeats_leave_when_more_than_an_interval_passed() -> None:
 
 
 @pytest.mark.spec("DL-H02", "DL-H03")
-def test_not_ready_peers_get_the_next_heartbeat_at_the_next_tick() -> None:
+def test_not_ready_peers_get_heartbeat_at_next_tick() -> None:
     bench = Bench(members=5).lead()
     bench.tick(1)
     beaten(bench, Code.SUCCESS, peers=("n1",))
@@ -53,7 +56,7 @@ def test_not_ready_peers_get_the_next_heartbeat_at_the_next_tick() -> None:
 
 
 @pytest.mark.spec("DL-H03", "DL-X08")
-def test_a_leader_without_a_quorum_steps_down_when_its_lease_ends_before_followers_elect() -> None:
+def test_leader_without_quorum_steps_down_before_followers_elect() -> None:
     bench = Bench(term=3).lead()
     assert bench.node.settings.lease_timeout_ms < bench.node.settings.election_timeout_ms
     bench.tick(1)
@@ -65,7 +68,7 @@ def test_a_leader_without_a_quorum_steps_down_when_its_lease_ends_before_followe
 
 
 @pytest.mark.spec("DL-X07")
-def test_the_lease_of_a_new_leader_starts_with_its_election_and_one_failed_round_does_not_end_it() -> None:
+def test_lease_starts_at_election_and_survives_one_failed_round() -> None:
     bench = Bench(now_ms=10**9).lead()
     bench.tick(1)
     for send in bench.sends(kind=BEAT):
@@ -75,7 +78,7 @@ def test_the_lease_of_a_new_leader_starts_with_its_election_and_one_failed_round
 
 
 @pytest.mark.spec("DL-X08")
-def test_the_lease_counts_from_when_a_heartbeat_was_sent() -> None:
+def test_lease_is_counted_from_heartbeat_send_time() -> None:
     bench = Bench().lead()
     bench.tick(1)
     send = bench.sends("n1", BEAT)[-1]
@@ -87,7 +90,7 @@ def test_the_lease_counts_from_when_a_heartbeat_was_sent() -> None:
 
 @pytest.mark.spec("DL-X08")
 @pytest.mark.parametrize(("members", "needed"), [(2, 1), (3, 1), (4, 2), (5, 2)])
-def test_a_lease_needs_a_quorum_with_the_leader(members: int, needed: int) -> None:
+def test_lease_needs_quorum_including_leader(members: int, needed: int) -> None:
     bench = Bench(members=members).lead()
     lease = bench.node.heartbeats
     began = bench.now_ms
@@ -98,7 +101,7 @@ def test_a_lease_needs_a_quorum_with_the_leader(members: int, needed: int) -> No
 
 
 @pytest.mark.spec("DL-X06", "DL-H03")
-def test_a_higher_term_of_a_minority_is_respected_at_once_and_rate_limited() -> None:
+def test_higher_term_of_minority_makes_leader_step_down_rate_limited() -> None:
     bench = Bench(members=5, term=3).lead()
     bench.tick(1)
     for peer in ("n1", "n2", "n3"):
@@ -118,7 +121,7 @@ def test_a_higher_term_of_a_minority_is_respected_at_once_and_rate_limited() -> 
 
 
 @pytest.mark.spec("DL-H03")
-def test_an_inconsistent_leader_makes_a_candidate_of_the_same_term() -> None:
+def test_inconsistent_leader_becomes_candidate_in_same_term() -> None:
     bench = Bench(term=3).lead()
     bench.tick(1)
     beaten(bench, Code.INCONSISTENT_LEADER)
@@ -126,7 +129,7 @@ def test_an_inconsistent_leader_makes_a_candidate_of_the_same_term() -> None:
 
 
 @pytest.mark.spec("DL-H04")
-def test_live_table() -> None:
+def test_live_peers_are_those_that_answered() -> None:
     bench = Bench().lead()
     bench.tick(1)
     beaten(bench, Code.EXPIRED_TERM, peers=("n1",))
@@ -152,7 +155,7 @@ def test_live_table() -> None:
         ("n2", 6, Code.TERM_NOT_READY),
     ],
 )
-def test_a_follower_answers_heartbeats_in_this_order(leader: str, term: int, expected: Code) -> None:
+def test_heartbeat_checks_in_order(leader: str, term: int, expected: Code) -> None:
     bench = Bench(term=5).follow("n1")
     bench.tick(10)
     answer = bench.heartbeat(leader, term)
@@ -168,14 +171,14 @@ def test_a_follower_answers_heartbeats_in_this_order(leader: str, term: int, exp
 
 
 @pytest.mark.spec("DL-H06")
-def test_a_candidate_follows_the_first_leader_of_its_term() -> None:
+def test_candidate_follows_first_leader_of_its_term() -> None:
     bench = Bench(term=5)
     assert bench.heartbeat("n2", 5).code == Code.SUCCESS
     assert (bench.state.role, bench.state.leader_id) == (Role.FOLLOWER, "n2")
 
 
 @pytest.mark.spec("DL-H07", "DL-H08")
-def test_a_follower_waits_three_intervals_for_a_heartbeat_and_pushes_do_not_count() -> None:
+def test_election_timeout_is_three_intervals_and_ignores_pushes() -> None:
     from saturnmq.raft.core.messages import PushKind
 
     bench = Bench(term=5, log=entries(5)).follow("n1")
@@ -188,7 +191,7 @@ def test_a_follower_waits_three_intervals_for_a_heartbeat_and_pushes_do_not_coun
 
 
 @pytest.mark.spec("DL-H09", "DL-E13")
-def test_restarting_a_follower_leaves_leader_and_term_alone_and_losing_all_makes_a_candidate() -> None:
+def test_follower_restart_keeps_leader_and_term() -> None:
     cluster = Cluster(3)
     cluster.start()
     cluster.events.run_until(15_000)
@@ -211,8 +214,8 @@ def test_restarting_a_follower_leaves_leader_and_term_alone_and_losing_all_makes
 
 
 @pytest.mark.spec("DL-E13", "DL-X05")
-def test_an_isolated_follower_comes_back_without_unseating_the_leader() -> None:
-    """Row 18 of section 7: ten minutes of isolation, leader and term unchanged."""
+def test_isolated_follower_returns_without_deposing_leader() -> None:
+    """Ten minutes of isolation, leader and term unchanged (docs/spec/04-dledger.md section 7, row 18)."""
     cluster = Cluster(4)
     cluster.start()
     cluster.events.run_until(15_000)
@@ -231,7 +234,7 @@ def test_an_isolated_follower_comes_back_without_unseating_the_leader() -> None:
 
 
 @pytest.mark.spec("DL-E24")
-def test_two_members_work_but_one_alone_elects_nobody() -> None:
+def test_two_of_three_members_elect_but_one_alone_does_not() -> None:
     cluster = Cluster(5, members=2)
     cluster.start()
     cluster.events.run_until(20_000)
@@ -246,8 +249,8 @@ def test_two_members_work_but_one_alone_elects_nobody() -> None:
 
 
 @pytest.mark.spec("DL-E23")
-def test_the_case_of_the_book_entries_of_a_minority_vanish_and_all_others_survive() -> None:
-    """Five members at 121, 101, 121, 91, 91 entries; the leader n0 and n2 are gone: n1 wins."""
+def test_minority_entries_are_removed_and_majority_entries_survive() -> None:
+    """Five members with 121, 101, 121, 91, 91 entries; the leader n0 and n2 are down: n1 wins."""
     cluster = Cluster(6, members=5, settings=CoreSettings(file_bytes=65536))
     long = entries(*([0] * 121))
     from saturnmq.raft.core.actions import AppendEntries
@@ -274,7 +277,7 @@ def test_the_case_of_the_book_entries_of_a_minority_vanish_and_all_others_surviv
 
 
 @pytest.mark.spec("DL-X05")
-def test_a_candidate_that_hears_of_a_leader_keeps_its_term() -> None:
+def test_candidate_that_learns_of_a_leader_keeps_its_term() -> None:
     bench = Bench(term=5, voted_for="n2")
     bench.tick()
     first, second = bench.sends()
@@ -285,8 +288,8 @@ def test_a_candidate_that_hears_of_a_leader_keeps_its_term() -> None:
 
 
 @pytest.mark.spec("DUR-10")
-def test_what_a_damaged_member_must_hold_again_outlives_its_next_restarts(tmp_path: Path) -> None:
-    """Its checkpoint says so, and was written again with what is left of the log: after a second start the member voted."""
+def test_must_hold_index_of_damaged_member_survives_restarts(tmp_path: Path) -> None:
+    """Regression: the checkpoint was rewritten with the shortened log's end, so that the member voted after a second restart."""
 
     async def work() -> None:
         made = Group(tmp_path, 3)

@@ -1,4 +1,4 @@
-"""When the core is ticked: a member without load sleeps until its next timer, and nothing waits for a tick that is not due."""
+"""Ticker: an idle member sleeps until its next timer, and no timer fires late because a tick was skipped."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.settings import RaftSettings
 from saturnmq.raft.ticker import AFTER_INPUT_MS, SLEEP_MS_MAX, TICK_MS, Ticker
 
-TICKS_PER_SECOND_MAX = 12  # heartbeats 0.5, committed index 1, a check of the preferred leader 1, each with its answers
+TICKS_PER_SECOND_MAX = 12  # heartbeats 0.5, committed index 1, preferred-leader check 1, each with responses
 
 
 @pytest.mark.spec("DL-E02")
 @pytest.mark.parametrize("batches", [False, True])
-def test_idle_member_is_ticked_only_when_a_timer_is_due(monkeypatch: pytest.MonkeyPatch, batches: bool) -> None:
+def test_idle_member_ticks_only_when_timer_is_due(monkeypatch: pytest.MonkeyPatch, batches: bool) -> None:
     counted: Counter[str] = Counter()
     tick = Node.tick
 
@@ -54,8 +54,8 @@ def test_idle_member_is_ticked_only_when_a_timer_is_due(monkeypatch: pytest.Monk
 
 @pytest.mark.spec("DL-E02")
 @pytest.mark.parametrize("seed", range(1, 7))
-def test_tick_that_is_not_due_has_no_effect(seed: int) -> None:
-    """Runs that tick always, and only when `next_due_ms` says so, do the same at the same times."""
+def test_tick_before_due_time_has_no_effect(seed: int) -> None:
+    """Runs that always tick, and runs that tick only when `next_due_ms` is reached, do the same at the same times."""
     digests = set()
     for always in (False, True):
         settings = CoreSettings(
@@ -73,14 +73,14 @@ def test_tick_that_is_not_due_has_no_effect(seed: int) -> None:
 
 
 async def passed(loop: SimLoop, seconds: float) -> None:
-    """Virtual time has passed."""
+    """Advance virtual time."""
     event = asyncio.Event()
     loop.call_later(seconds, event.set)
     await event.wait()
 
 
 class Core:
-    """Notes when it is ticked; due_ms is when it next has to be."""
+    """Records the times of its ticks; due_ms is when the next one is due."""
 
     def __init__(self, loop: SimLoop) -> None:
         self.loop = loop
@@ -97,21 +97,21 @@ class Core:
         self.ticked_ms.append(self.now_ms)
 
     async def until(self, ms: int) -> list[int]:
-        """Times of the ticks from now on until then."""
+        """The times of the ticks between now and then."""
         self.ticked_ms.clear()
         await passed(self.loop, ms / 1000 - (self.loop.time() - self.began))
         return list(self.ticked_ms)
 
 
 @pytest.mark.spec("DL-E02")
-def test_ticker_follows_the_core_and_ticks_behind_every_input() -> None:
+def test_ticker_follows_core_timers_and_ticks_after_every_input() -> None:
     loop = SimLoop(random.Random(1))
 
     async def work() -> None:
         core = Core(loop)
         core.ticker.start()
         assert core.ticked_ms == [0]
-        assert await core.until(45) == [10, 20, 30, 40]  # something is due all the time
+        assert await core.until(45) == [10, 20, 30, 40]  # work is due all the time
         core.due_ms = 445
         assert await core.until(400) == [50]
         assert await core.until(446) == [445]
@@ -119,7 +119,7 @@ def test_ticker_follows_the_core_and_ticks_behind_every_input() -> None:
         assert await core.until(1450) == [455]
         assert await core.until(1460) == [455 + SLEEP_MS_MAX]
         core.due_ms = 1700
-        assert await core.until(1550) == []  # it does not know of the new timer
+        assert await core.until(1550) == []  # the ticker has not seen the new timer
         core.ticker.wake()
         assert await core.until(1555) == [1550 + AFTER_INPUT_MS]
         assert await core.until(1705) == [1700]
@@ -138,7 +138,7 @@ def test_ticker_follows_the_core_and_ticks_behind_every_input() -> None:
 
 
 @pytest.mark.spec("DL-E02", "DL-S04")
-def test_idle_member_wakes_seldom_and_syncs_what_is_appended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_member_wakes_rarely_and_syncs_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = SimLoop(random.Random(1))
     rounds: Counter[str] = Counter()
     prepare, tick = LedgerFiles.prepare, Node.tick
@@ -180,7 +180,7 @@ def test_idle_member_wakes_seldom_and_syncs_what_is_appended(tmp_path: Path, mon
     loop.close()
 
 
-def test_ticker_goes_on_after_a_tick_that_raises_and_ends_in_one() -> None:
+def test_ticker_continues_after_failed_tick_and_can_stop_in_a_tick() -> None:
     loop = SimLoop(random.Random(1))
     raised: list[BaseException] = []
     loop.set_exception_handler(lambda _, context: raised.append(context["exception"]))

@@ -1,4 +1,7 @@
-"""Leadership transfer and preferred leader: rows DL-L and DL-X22."""
+"""Leadership transfer and the preferred leader.
+
+Requirements: DL-L01..DL-L09, DL-X18, DL-X22.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +38,13 @@ def give(bench: Bench, to: str | None = "n1", term: int = 2, by: str = "n0") -> 
 
 
 @pytest.mark.spec("DL-L01", "DL-L07")
-def test_checks_of_a_transfer_in_order() -> None:
+def test_transfer_checks_in_order() -> None:
     bench = leader(transfer_lag_max=2)
     assert give(bench, "n9").code == Code.UNKNOWN_MEMBER
     assert give(bench, "n9", term=1).code == Code.UNKNOWN_MEMBER
     assert give(bench, None).code == Code.UNKNOWN_MEMBER
     assert give(bench, term=1).code == Code.INCONSISTENT_TERM
-    assert give(bench, "n2").code == Code.FALL_BEHIND_TOO_MUCH  # nothing is known of n2
+    assert give(bench, "n2").code == Code.FALL_BEHIND_TOO_MUCH  # the progress of n2 is unknown
     assert give(bench, "n1", by="n2").code == Code.UNEXPECTED_ARGUMENT
     follower = Bench(log=LOG, term=2).follow("n1")
     assert give(follower, "n1", term=1).code == Code.INCONSISTENT_TERM
@@ -55,12 +58,12 @@ def test_checks_of_a_transfer_in_order() -> None:
 
 
 @pytest.mark.spec("DL-L02", "DL-L03", "DL-L06", "DL-X22")
-def test_appends_stop_and_the_command_goes_to_a_transferee_that_has_everything() -> None:
+def test_transfer_stops_appends_and_waits_for_transferee_to_catch_up() -> None:
     bench = leader()
     first = bench.propose(b"a")
     assert give(bench) is None
     token = bench.last_token
-    assert bench.sends("n1", TransferRequest) == []  # one entry is missing there
+    assert bench.sends("n1", TransferRequest) == []  # n1 is missing one entry
     assert bench.reply(bench.propose(b"b")).code == Code.LEADER_TRANSFERRING
     assert give(bench).code == Code.LEADER_TRANSFERRING
     push = [send for send in bench.sends("n1", PushRequest) if send.request.entries][-1]  # type: ignore[union-attr]
@@ -74,11 +77,11 @@ def test_appends_stop_and_the_command_goes_to_a_transferee_that_has_everything()
     )  # fmt: skip
     bench.answer(command, TransferResponse(code=Code.SUCCESS))
     assert bench.reply(token).code == Code.SUCCESS
-    assert bench.state.transferee is None  # its term did not change
+    assert bench.state.transferee is None  # the term did not change
 
 
 @pytest.mark.spec("DL-L06", "DL-X22")
-def test_a_refused_or_unanswered_transfer_restores_the_service() -> None:
+def test_refused_or_unanswered_transfer_accepts_appends_again() -> None:
     for answer, expected in ((TransferResponse(code=418), 418), (None, Code.NETWORK_ERROR)):
         bench = leader()
         give(bench)
@@ -96,7 +99,7 @@ def test_a_refused_or_unanswered_transfer_restores_the_service() -> None:
 
 
 @pytest.mark.spec("DL-L06")
-def test_a_lost_leadership_ends_the_transfer() -> None:
+def test_transfer_ends_when_leadership_is_lost() -> None:
     bench = leader()
     bench.propose(b"a")
     give(bench)
@@ -112,7 +115,7 @@ def take(bench: Bench, index: int = 2, term: int = 2, leader_id: str = "n1") -> 
 
 
 @pytest.mark.spec("DL-L04", "DL-L05")
-def test_a_transferee_stands_in_the_next_term_and_answers_when_it_leads() -> None:
+def test_transferee_wins_next_term_and_then_answers() -> None:
     bench = Bench(log=LOG, term=2).follow("n1")
     assert take(bench) is None
     token = bench.last_token
@@ -127,7 +130,7 @@ def test_a_transferee_stands_in_the_next_term_and_answers_when_it_leads() -> Non
 
 
 @pytest.mark.spec("DL-L04")
-def test_a_transferee_refuses_another_leader_and_gives_up_when_entries_do_not_come() -> None:
+def test_transferee_refuses_other_leader_and_times_out_without_entries() -> None:
     bench = Bench(log=LOG, term=2).follow("n1").verified(*LOG)
     assert take(bench, leader_id="n2").code == Code.INCONSISTENT_LEADER
     assert take(bench, index=3) is None
@@ -144,7 +147,7 @@ def test_a_transferee_refuses_another_leader_and_gives_up_when_entries_do_not_co
 
 
 @pytest.mark.spec("DL-L05")
-def test_outcomes_other_than_leadership() -> None:
+def test_transferee_failure_outcomes() -> None:
     wrong_term = Bench(log=LOG, term=2).follow("n1")
     assert take(wrong_term, term=1).code == Code.INCONSISTENT_TERM
     for term, expected in ((3, Code.TAKE_LEADERSHIP_FAILED), (2, Code.TAKE_LEADERSHIP_FAILED)):
@@ -166,14 +169,14 @@ def test_outcomes_other_than_leadership() -> None:
 
 
 @pytest.mark.spec("DL-L08")
-def test_while_taking_leadership_a_log_that_is_not_longer_gets_no_vote() -> None:
+def test_taking_leadership_refuses_vote_unless_log_is_longer() -> None:
     bench = Bench(log=LOG, term=2, preferred_leaders=("n0",)).follow("n1")
     take(bench)
     bench.tick()
     assert bench.vote("n2", 3, end_index=2, end_term=2).vote_result is VoteResult.REJECT_TAKING_LEADERSHIP
     assert bench.node.elector.next_vote_ms == bench.now_ms + 30
     assert bench.vote("n2", 3, end_index=3, end_term=2).vote_result is VoteResult.ACCEPT
-    asked = Bench(log=LOG, term=2).follow("n1")  # not a preferred leader: as any candidate
+    asked = Bench(log=LOG, term=2).follow("n1")  # not a preferred leader: votes like any member
     take(asked)
     asked.tick()
     assert asked.node.elector.next_vote_ms == asked.now_ms + 300
@@ -181,11 +184,11 @@ def test_while_taking_leadership_a_log_that_is_not_longer_gets_no_vote() -> None
 
 
 @pytest.mark.spec("DL-L09")
-def test_a_leader_gives_way_to_the_nearest_live_preferred_member() -> None:
+def test_leader_transfers_to_nearest_live_preferred_member() -> None:
     bench = leader(preferred_leaders=("n9", "n2", "n1"))
     bench.node.leader.peers["n2"].watermark = 1
     bench.tick(1000)
-    assert bench.sends(kind=TransferRequest) == []  # nobody is known to be live
+    assert bench.sends(kind=TransferRequest) == []  # no peer is known to be live
     for peer in ("n1", "n2"):
         bench.tick(1001)
         beat = bench.sends(peer, HeartBeatRequest)
@@ -197,7 +200,7 @@ def test_a_leader_gives_way_to_the_nearest_live_preferred_member() -> None:
 
 
 @pytest.mark.spec("DL-L09")
-def test_no_preferred_transfer_for_a_preferred_leader_or_a_far_peer() -> None:
+def test_no_transfer_from_preferred_leader_or_to_lagging_peer() -> None:
     for bench in (
         leader(preferred_leaders=("n0", "n1")),
         leader(preferred_leaders=("n2",), transfer_lag_max=2),
@@ -210,7 +213,7 @@ def test_no_preferred_transfer_for_a_preferred_leader_or_a_far_peer() -> None:
 
 
 @pytest.mark.spec("DL-X18", "DL-L04")
-def test_preference_makes_nobody_leader_who_has_not_copied_what_is_not_in_the_log() -> None:
+def test_preferred_member_with_outdated_state_refuses_transfer() -> None:
     bench = Bench(log=LOG, term=2, preferred_leaders=("n0", "n2")).follow("n1")
     bench.state.outdated = True
     for _ in range(2):
@@ -218,14 +221,14 @@ def test_preference_makes_nobody_leader_who_has_not_copied_what_is_not_in_the_lo
     assert (bench.state.role, bench.state.term, len(bench.alarms)) == (Role.FOLLOWER, 2, 1)
     bench.state.outdated = False
     assert take(bench) is None and bench.state.role is Role.CANDIDATE
-    for wanted, leader_id in (((), "n1"), (("n1",), "n1"), (("n0", "n2"), "n2")):  # somebody asked for these
+    for wanted, leader_id in (((), "n1"), (("n1",), "n1"), (("n0", "n2"), "n2")):  # not by preference
         other = Bench(log=LOG, term=2, preferred_leaders=wanted).follow(leader_id)
         other.state.outdated = True
         assert take(other, leader_id=leader_id) is None and other.state.role is Role.CANDIDATE
 
 
 @pytest.mark.spec("DL-X18", "DL-L09")
-def test_a_preferred_member_that_refuses_is_asked_less_and_less_often() -> None:
+def test_transfer_to_refusing_preferred_member_backs_off() -> None:
     bench = leader(preferred_leaders=("n1",), lease_ms=1_000_000, heartbeat_interval_ms=900_000)
     bench.node.heartbeats.live = {"n1": True}
 
@@ -236,29 +239,29 @@ def test_a_preferred_member_that_refuses_is_asked_less_and_less_often() -> None:
             for send in bench.sends("n1", TransferRequest):
                 if send.call in bench.state.calls:
                     bench.answer(send, TransferResponse(code=Code.TAKE_LEADERSHIP_FAILED))
-            assert bench.reply(bench.propose(b"x")) is None  # the service goes on
+            assert bench.reply(bench.propose(b"x")) is None  # appends are accepted
             bench.node.leader.peers["n1"].watermark = bench.state.log.end
         return len(bench.sends("n1", TransferRequest))
 
     assert asked(1 + 2 + 4 + 8 + 16) == 5
     assert asked(64) == 4
-    give(bench)  # who asks for it is not kept waiting
+    give(bench)  # an explicit request is not delayed by the back-off
     assert len(bench.sends("n1", TransferRequest)) == 5
 
 
 @pytest.mark.spec("DL-E22", "DL-L06")
-def test_a_leader_that_lost_its_role_during_a_transfer_takes_appends_when_it_leads_again() -> None:
+def test_leader_reelected_after_transfer_accepts_appends() -> None:
     bench = leader()
     give(bench)
     assert len(bench.sends("n1", TransferRequest)) == 1 and bench.state.transferee == "n1"
     bench.vote("n2", 8, end_index=9, end_term=2)
     assert (bench.state.role, bench.state.transferee) == (Role.CANDIDATE, None)
     lead_again(bench)
-    assert bench.reply(bench.propose(b"x")) is None  # taken, though the transfer was never answered
+    assert bench.reply(bench.propose(b"x")) is None  # accepted, although the transfer never got a response
 
 
 @pytest.mark.spec("DL-L06", "DL-L09")
-def test_an_answer_to_a_transfer_of_an_older_term_changes_nothing_in_this_one() -> None:
+def test_transfer_response_of_older_term_is_ignored() -> None:
     bench = leader(preferred_leaders=("n1",), lease_ms=1_000_000, heartbeat_interval_ms=900_000)
     bench.node.heartbeats.live = {"n1": True}
     bench.tick(1000)
@@ -275,18 +278,18 @@ def test_an_answer_to_a_transfer_of_an_older_term_changes_nothing_in_this_one() 
     bench.forget()
     bench.node.heartbeats.live = {"n1": True}
     bench.tick(1000)
-    assert len(bench.sends("n1", TransferRequest)) == 1  # and is not kept waiting for what was refused then
+    assert len(bench.sends("n1", TransferRequest)) == 1  # not delayed by the earlier refusal
 
 
 def lead_again(bench: Bench) -> None:
-    """Win the election of a term that was heard of."""
+    """Win the election for a term seen in a request."""
     bench.tick()
     bench.tick(1000)
     bench.lead()
 
 
 @pytest.mark.spec("DL-L04", "DL-X15", "DUR-10")
-def test_a_transferee_takes_one_command_at_a_time_and_none_that_it_cannot_follow() -> None:
+def test_transferee_accepts_one_valid_request_at_a_time() -> None:
     bench = Bench(log=LOG, term=2).follow("n1").verified(*LOG)
     assert take(bench, index=3) is None
     assert take(bench, index=3).code == Code.REPEATED_REQUEST
