@@ -1,4 +1,4 @@
-"""A certificate for the tests of TLS."""
+"""Fixtures for the TLS tests."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from certificates import write_certificate
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> tuple[Path, Path]:
-    """Self-signed, for 127.0.0.1; certificate and key."""
+    """Certificate and key files, self-signed for 127.0.0.1."""
     return write_certificate(tmp_path, "server")

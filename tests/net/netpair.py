@@ -1,4 +1,4 @@
-"""Servers and raw sockets for the tests of connections."""
+"""Helpers for the transport tests: connected server and client, raw sockets, and a runner with a deadline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEADLINE_SECONDS = 20
 
 
 def run(work: Callable[[], Awaitable[Any]]) -> Any:
-    """Run a coroutine function to its end, with a deadline; an exception that nobody took fails the test."""
+    """Run a coroutine function with a deadline. An exception that reaches the event loop's handler fails the test."""
     problems: list[dict[str, Any]] = []
 
     async def bounded() -> Any:
@@ -32,7 +32,7 @@ def echo(connection: Connection, request: Command) -> Command:
 
 
 class Pair:
-    """A server, its address, and a client."""
+    """A running server, its address, and a client."""
 
     def __init__(self, server: RemotingServer, client: RemotingClient, host: str, port: int) -> None:
         self.server, self.client, self.host, self.port = server, client, host, port

@@ -1,4 +1,4 @@
-"""Client connections: sharing, timeouts, permits, cancellation, the peer's end."""
+"""Client connections: sharing, timeouts, permits, cancellation, and peers that close."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def silent(connection: Connection, request: Command) -> None:
 
 
 @pytest.mark.spec("REM-26")
-def test_concurrent_callers_share_one_connection_and_one_attempt() -> None:
+def test_concurrent_callers_share_one_connection_attempt() -> None:
     async def work() -> None:
         async with pair() as p:
             answers = await asyncio.gather(*(p.call(Command(10, ext={"n": str(n)})) for n in range(50)))
@@ -42,7 +42,7 @@ def test_concurrent_callers_share_one_connection_and_one_attempt() -> None:
 
 
 @pytest.mark.spec("REM-26")
-def test_a_cancelled_caller_does_not_cancel_the_attempt_of_the_others() -> None:
+def test_cancelled_caller_does_not_cancel_shared_connect() -> None:
     async def work() -> None:
         async with pair() as p:
             first = asyncio.create_task(p.call(Command(10)))
@@ -56,7 +56,7 @@ def test_a_cancelled_caller_does_not_cancel_the_attempt_of_the_others() -> None:
 
 
 @pytest.mark.spec("REM-16", "REM-21")
-def test_an_unanswered_call_times_out_and_the_socket_is_closed() -> None:
+def test_call_timeout_closes_connection() -> None:
     async def work() -> None:
         async with pair(silent) as p:
             with pytest.raises(CallTimeout, match=r"did not answer within \d+ ms"):
@@ -67,7 +67,7 @@ def test_an_unanswered_call_times_out_and_the_socket_is_closed() -> None:
 
 
 @pytest.mark.spec("REM-16")
-def test_the_socket_stays_open_after_a_timeout_when_told_so() -> None:
+def test_call_timeout_keeps_connection_if_configured() -> None:
     async def work() -> None:
         async with pair(silent, NetSettings(close_on_timeout=False)) as p:
             with pytest.raises(CallTimeout):
@@ -78,10 +78,10 @@ def test_the_socket_stays_open_after_a_timeout_when_told_so() -> None:
 
 
 @pytest.mark.spec("REM-16", "REM-22")
-def test_a_call_without_a_task_is_answered_late_or_fails_like_any_other() -> None:
+def test_ask_completes_times_out_and_fails_like_invoke() -> None:
     async def work() -> None:
         async with pair() as p:
-            assert p.client.ask(p.address, Command(10), 5000) is None  # no connection yet
+            assert p.client.ask(p.address, Command(10), 5000) is None  # not connected yet
             await p.call(Command(10))
             asked = [p.client.ask(p.address, Command(10, ext={"n": str(n)}), 5000) for n in range(5)]
             assert [(await one).ext["n"] for one in asked if one is not None] == list("01234")
@@ -106,7 +106,7 @@ def test_a_call_without_a_task_is_answered_late_or_fails_like_any_other() -> Non
 
 
 @pytest.mark.spec("REM-22")
-def test_a_close_fails_pending_calls_before_a_peer_that_does_not_read_has_read() -> None:
+def test_close_fails_pending_calls_before_output_drains() -> None:
     async def work() -> None:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -133,7 +133,7 @@ def test_a_close_fails_pending_calls_before_a_peer_that_does_not_read_has_read()
 
 
 def first_only() -> Callable[[Connection, Command], Command | None]:
-    """A handler that answers its first request."""
+    """A handler that answers only its first request."""
     left = [True]
 
     def handler(connection: Connection, request: Command) -> Command | None:
@@ -143,7 +143,7 @@ def first_only() -> Callable[[Connection, Command], Command | None]:
 
 
 @pytest.mark.spec("REM-16", "UX-05")
-def test_no_listener_is_a_connect_error_that_names_the_address() -> None:
+def test_refused_connect_names_the_address() -> None:
     async def work() -> None:
         client = RemotingClient(settings=NetSettings())
         address = f"127.0.0.1:{free_port()}"
@@ -155,7 +155,7 @@ def test_no_listener_is_a_connect_error_that_names_the_address() -> None:
 
 
 @pytest.mark.spec("REM-22")
-def test_all_pending_calls_fail_at_once_when_the_peer_closes() -> None:
+def test_pending_calls_fail_at_once_when_peer_closes() -> None:
     async def work() -> None:
         async with pair(silent) as p:
             calls = [asyncio.create_task(p.call(Command(10), timeout_ms=60_000)) for _ in range(10)]
@@ -172,7 +172,7 @@ def test_all_pending_calls_fail_at_once_when_the_peer_closes() -> None:
 
 
 @pytest.mark.spec("REM-17")
-def test_a_cancelled_call_leaves_nothing_pending_and_the_connection_usable() -> None:
+def test_cancelled_call_releases_permit_and_keeps_connection() -> None:
     async def work() -> None:
         def handler(connection: Connection, request: Command) -> Command | None:
             return None if request.code == 1 else request.reply()
@@ -194,8 +194,8 @@ def test_a_cancelled_call_leaves_nothing_pending_and_the_connection_usable() -> 
 
 
 @pytest.mark.spec("REM-07")
-def test_a_response_matches_only_calls_of_its_own_connection() -> None:
-    """A peer that answers with somebody else's opaque changes nothing for them."""
+def test_response_matches_only_calls_of_its_own_connection() -> None:
+    """A response with the opaque of another connection's call must not complete that call."""
 
     async def work() -> None:
         seen: asyncio.Queue[tuple[Connection, Command]] = asyncio.Queue()
@@ -221,14 +221,14 @@ def test_a_response_matches_only_calls_of_its_own_connection() -> None:
 
 
 @pytest.mark.spec("REM-07")
-def test_opaques_of_a_process_start_at_zero() -> None:
+def test_opaque_starts_at_zero_in_each_process() -> None:
     script = "from saturnmq.net.connection import next_opaque; print([next_opaque() for _ in range(3)])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[0, 1, 2]\n"
 
 
 @pytest.mark.spec("REM-07")
-def test_opaques_are_unique_in_the_process_and_wrap_to_negative() -> None:
+def test_opaque_is_unique_and_wraps_to_negative() -> None:
     first = next_opaque()
     assert next_opaque() == first + 1
     import saturnmq.net.connection as module
@@ -242,7 +242,7 @@ def test_opaques_are_unique_in_the_process_and_wrap_to_negative() -> None:
 
 
 @pytest.mark.spec("REM-17", "REM-18", "REM-19", "REM-20")
-def test_permits_bound_calls_and_say_why_none_was_given() -> None:
+def test_permits_bound_calls_and_explain_rejection() -> None:
     async def work() -> None:
         permits = Permits(1, "async")
         await permits.acquire(10, "a:1")
@@ -265,7 +265,7 @@ def test_permits_bound_calls_and_say_why_none_was_given() -> None:
 
 
 @pytest.mark.spec("REM-16", "REM-17", "REM-19")
-def test_the_wait_for_a_permit_is_part_of_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permit_wait_counts_against_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[int] = []
     ask = Connection.ask
 
@@ -289,7 +289,7 @@ def test_the_wait_for_a_permit_is_part_of_the_timeout(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.spec("REM-16")
-def test_the_time_of_the_connect_is_taken_off_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connect_time_is_deducted_from_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[int] = []
     ask = Connection.ask
 
@@ -317,7 +317,7 @@ def test_the_time_of_the_connect_is_taken_off_the_timeout(monkeypatch: pytest.Mo
 
 
 @pytest.mark.spec("REM-26")
-def test_a_connect_that_does_not_end_is_given_up_after_its_own_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connect_is_abandoned_after_connect_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     assert NetSettings().connect_timeout_ms == 3000
 
     async def never(*args: object, **more: object) -> None:
@@ -335,7 +335,7 @@ def test_a_connect_that_does_not_end_is_given_up_after_its_own_timeout(monkeypat
 
 
 @pytest.mark.spec("REM-20", "REM-17")
-def test_server_and_client_have_their_own_permits() -> None:
+def test_server_and_client_have_separate_permits() -> None:
     async def work() -> None:
         async with pair(settings=NetSettings(server_async_permits=3, client_async_permits=5)) as p:
             assert (p.server.async_permits.free, p.client.async_permits.free) == (3, 5)
@@ -347,7 +347,7 @@ def test_server_and_client_have_their_own_permits() -> None:
 
 
 @pytest.mark.spec("REM-18")
-def test_oneway_sets_bit_1_and_returns_its_permit() -> None:
+def test_oneway_call_sets_flag_and_returns_permit() -> None:
     async def work() -> None:
         got: asyncio.Queue[Command] = asyncio.Queue()
 
@@ -364,7 +364,7 @@ def test_oneway_sets_bit_1_and_returns_its_permit() -> None:
 
 
 @pytest.mark.spec("REM-18", "REM-19")
-def test_a_oneway_call_waits_for_its_permit_at_most_its_timeout() -> None:
+def test_oneway_call_waits_for_permit_at_most_its_timeout() -> None:
     async def work() -> None:
         async with pair(settings=NetSettings(client_oneway_permits=1)) as p:
             await p.client.oneway_permits.acquire(1, "a:1")
@@ -378,7 +378,7 @@ def test_a_oneway_call_waits_for_its_permit_at_most_its_timeout() -> None:
 
 
 @pytest.mark.spec("REM-20")
-def test_the_server_calls_the_client_on_the_clients_own_connection() -> None:
+def test_server_calls_client_over_client_connection() -> None:
     async def work() -> None:
         reached: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
 
@@ -399,7 +399,7 @@ def test_the_server_calls_the_client_on_the_clients_own_connection() -> None:
 
 
 @pytest.mark.spec("REM-16")
-def test_connect_time_counts_against_the_timeout() -> None:
+def test_call_times_out_while_connecting() -> None:
     async def work() -> None:
         client = RemotingClient(settings=NetSettings())
 

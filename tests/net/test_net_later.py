@@ -1,4 +1,4 @@
-"""Answers that come later without a task of their own."""
+"""Deferred responses (`Later`): handlers that respond later without a task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from saturnmq.protocol.frames.command import Command, encode_frame
 
 
 class Held:
-    """A handler that answers when it is told to."""
+    """A handler that defers every response until the test provides it."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Later, Command]] = []
@@ -38,7 +38,7 @@ async def slowly(request: Command) -> Command:
 
 
 @pytest.mark.spec("REM-12", "SND-15")
-def test_answers_leave_when_they_are_known_in_any_order_and_form() -> None:
+def test_deferred_responses_are_sent_in_any_order_and_form() -> None:
     async def work() -> None:
         held = Held()
         async with pair(held) as p:
@@ -60,7 +60,7 @@ def test_answers_leave_when_they_are_known_in_any_order_and_form() -> None:
 
 
 @pytest.mark.spec("REM-12")
-def test_an_answer_before_the_handler_returns_and_one_to_a_one_way_request() -> None:
+def test_deferred_response_before_handler_return_and_to_oneway() -> None:
     def at_once(connection: Connection, request: Command) -> Later:
         later = Later()
         later.answer(request.reply(5))
@@ -79,7 +79,7 @@ def test_an_answer_before_the_handler_returns_and_one_to_a_one_way_request() -> 
 
 
 @pytest.mark.spec("REM-12")
-def test_reading_pauses_at_the_limit_and_goes_on_with_the_answers() -> None:
+def test_deferred_requests_pause_reading_at_in_flight_limit() -> None:
     async def work() -> None:
         held = Held()
         async with pair(held, NetSettings(in_flight_max=2)) as p:
@@ -95,7 +95,7 @@ def test_reading_pauses_at_the_limit_and_goes_on_with_the_answers() -> None:
 
 
 @pytest.mark.spec("REM-12")
-def test_a_stop_waits_for_answers_under_way_and_a_lost_connection_costs_nothing() -> None:
+def test_server_stop_waits_for_deferred_responses() -> None:
     async def work() -> None:
         held = Held()
         async with pair(held) as p:

@@ -1,4 +1,4 @@
-"""What a peer may ask of a listener, and that nobody else suffers from one who asks for more. Source: spec 07 section 6."""
+"""Limits of a listener: requests over a limit are rejected, other clients are unaffected (docs/spec/07 section 6)."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def json_header(**more: object) -> bytes:
 
 
 async def closed_after(p: Pair, *parts: bytes) -> None:
-    """These bytes cost the peer its connection, and another one is served all the time."""
+    """Assert that these bytes get their connection closed while another connection is still served."""
     reader, writer = await p.socket()
     for part in parts:
         writer.write(part)
-    with contextlib.suppress(ConnectionResetError):  # what was still under way found nobody
+    with contextlib.suppress(ConnectionResetError):  # data in transit was reset
         assert await reader.read() == b""
     writer.close()
     assert (await p.call(Command(10))).code == 0
@@ -59,17 +59,17 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.spec("LIM-01")
 @pytest.mark.parametrize(("limit", "length"), [(16_777_216, 16_777_213), (4096, 4093), (16_777_216, 2**31 - 1)])
-def test_a_frame_that_is_too_long_is_refused_at_its_length(limit: int, length: int) -> None:
+def test_oversized_frame_is_rejected_by_its_length_field(limit: int, length: int) -> None:
     async def work() -> None:
         async with pair(settings=NetSettings(frame_bytes_max=limit)) as p:
-            await closed_after(p, struct.pack(">iI", length, 100))  # none of its content was waited for
+            await closed_after(p, struct.pack(">iI", length, 100))  # rejected without waiting for content
             assert p.server.refusals.counts == {"bad_frame": 1}
 
     run(work)
 
 
 @pytest.mark.spec("LIM-01")
-def test_a_frame_of_the_allowed_length_is_taken() -> None:
+def test_frame_of_exactly_the_limit_is_accepted() -> None:
     async def work() -> None:
         async with pair(settings=NetSettings(frame_bytes_max=4096)) as p:
             header = json_header()
@@ -87,7 +87,7 @@ def test_a_frame_of_the_allowed_length_is_taken() -> None:
         struct.pack(">iI", 0, 0),
         struct.pack(">iI", 3, 0),
         struct.pack(">iI", 10, 100),  # a header longer than the frame
-        struct.pack(">iI", 100, 2 << 24 | 50),  # no such serialization
+        struct.pack(">iI", 100, 2 << 24 | 50),  # unknown serialization
         struct.pack(">iI", 100, 0xFF << 24 | 50),
         header_frame(struct.pack(">hbhiii", 10, 0, 407, 1, 0, -5), 1),  # a remark of -5 bytes
         header_frame(struct.pack(">hbhiiii", 10, 0, 407, 1, 0, 0, 2**30), 1),
@@ -96,7 +96,7 @@ def test_a_frame_of_the_allowed_length_is_taken() -> None:
         header_frame(b"{"),
     ],
 )
-def test_lengths_that_lie_cost_one_connection(data: bytes) -> None:
+def test_frame_with_wrong_lengths_closes_only_its_connection(data: bytes) -> None:
     async def work() -> None:
         async with pair() as p:
             await closed_after(p, data)
@@ -119,7 +119,7 @@ def test_lengths_that_lie_cost_one_connection(data: bytes) -> None:
         ({"i": "v" * 262_144}, False),
     ],
 )
-def test_the_header_of_a_request_is_bounded(serialization: Serialization, ext: dict[str, str], allowed: bool) -> None:
+def test_request_header_size_is_limited(serialization: Serialization, ext: dict[str, str], allowed: bool) -> None:
     async def work() -> None:
         async with pair() as p:
             frame = encode_frame(Command(10, ext=ext, serialization=serialization))
@@ -154,16 +154,16 @@ DEFAULTS = {
 
 
 @pytest.mark.spec("LIM-01", "LIM-03", "LIM-04", "LIM-06", "LIM-07", "LIM-08", "LIM-09", "LIM-10", "LIM-11")
-def test_limits_are_those_of_the_specification_unless_set() -> None:
+def test_limits_default_to_specified_values() -> None:
     properties = to_properties(NetSettings())
     assert {name: properties[name] for name in DEFAULTS} == {name: str(value) for name, value in DEFAULTS.items()}
 
 
 @pytest.mark.spec("LIM-03")
-def test_a_header_may_be_nested_16_deep_and_no_deeper() -> None:
+def test_header_nesting_is_limited_to_16_levels() -> None:
     async def work() -> None:
         async with pair() as p:
-            for depth, taken in ((16, True), (17, False)):  # the header itself is one level
+            for depth, taken in ((16, True), (17, False)):  # the header object counts as one level
                 inner = "[" * (depth - 1) + "]" * (depth - 1)
                 frame = header_frame(f'{{"code":10,"opaque":1,"other":{inner}}}'.encode())
                 if taken:
@@ -175,7 +175,7 @@ def test_a_header_may_be_nested_16_deep_and_no_deeper() -> None:
 
 
 @pytest.mark.spec("LIM-03")
-def test_a_header_is_not_nested_deeply() -> None:
+def test_deeply_nested_header_is_rejected() -> None:
     async def work() -> None:
         async with pair() as p:
             for opening, closing in (("[", "]"), ('{"a":', "}")):
@@ -189,7 +189,7 @@ def test_a_header_is_not_nested_deeply() -> None:
 
 
 @pytest.mark.spec("LIM-04")
-def test_frames_that_are_not_complete_share_one_budget_and_the_slowest_loses() -> None:
+def test_incomplete_frames_share_budget_and_oldest_is_closed() -> None:
     async def work() -> None:
         async with pair(settings=NetSettings(unsigned_bytes_max=100_000)) as p:
             frame = encode_frame(Command(10, body=b"x" * 60_000))
@@ -201,7 +201,7 @@ def test_frames_that_are_not_complete_share_one_budget_and_the_slowest_loses() -
             await until(lambda: p.server.partial_bytes == 90_000)
             late_reader, late = await p.socket()
             late.write(frame[:30_000])
-            assert await slow_reader.read() == b""  # began first, and not the largest
+            assert await slow_reader.read() == b""  # the frame started first is closed, not the largest
             assert p.server.refusals.counts == {"partial_frames": 1}
             assert p.server.partial_bytes == 80_000
             for writer, sent in ((fast, 50_000), (late, 30_000)):
@@ -217,7 +217,7 @@ def test_frames_that_are_not_complete_share_one_budget_and_the_slowest_loses() -
 
 
 @pytest.mark.spec("LIM-04")
-def test_a_connection_that_leaves_gives_its_share_back() -> None:
+def test_closed_connection_releases_incomplete_frame_bytes() -> None:
     async def work() -> None:
         async with pair() as p:
             _, writer = await p.socket()
@@ -231,7 +231,7 @@ def test_a_connection_that_leaves_gives_its_share_back() -> None:
 
 
 @pytest.mark.spec("LIM-06")
-def test_a_frame_has_a_fixed_time_and_more_for_its_length() -> None:
+def test_frame_deadline_grows_with_frame_length() -> None:
     async def work() -> None:
         settings = NetSettings(slow_frame_ms=100, slow_frame_bytes_per_second=100_000, frame_bytes_max=200_000_000)
         async with pair(settings=settings) as p:
@@ -254,10 +254,10 @@ def test_a_frame_has_a_fixed_time_and_more_for_its_length() -> None:
 
 
 @pytest.mark.spec("LIM-07")
-def test_who_says_nothing_leaves_soon_when_many_are_connected() -> None:
+def test_silent_connections_are_closed_when_many_are_open() -> None:
     async def work() -> None:
         async with pair(settings=NetSettings(connections_max=4, first_frame_ms=50)) as p:
-            assert (await p.call(Command(10))).code == 0  # has said something
+            assert (await p.call(Command(10))).code == 0  # has sent a complete frame
             readers = [await p.socket() for _ in range(2)]
             for reader, writer in readers:
                 assert await reader.read() == b""
@@ -268,7 +268,7 @@ def test_who_says_nothing_leaves_soon_when_many_are_connected() -> None:
             quiet, quiet_writer = await p.socket()
             slow, slow_writer = await p.socket()
             slow_writer.write(b"\0")
-            assert await slow.read() == b""  # several looks later
+            assert await slow.read() == b""  # after several scans
             assert p.server.refusals.counts == {"slow_frame": 1} and not quiet.at_eof()
             quiet_writer.close()
             slow_writer.close()
@@ -277,7 +277,7 @@ def test_who_says_nothing_leaves_soon_when_many_are_connected() -> None:
 
 
 @pytest.mark.spec("LIM-07")
-def test_a_silent_connection_is_closed_after_its_time() -> None:
+def test_silent_connection_is_closed_after_idle_timeout() -> None:
     async def work() -> None:
         assert NetSettings().server_idle_seconds == 120
         async with pair(settings=NetSettings(server_idle_seconds=1)) as p:
@@ -289,11 +289,11 @@ def test_a_silent_connection_is_closed_after_its_time() -> None:
 
 
 @pytest.mark.spec("LIM-08")
-def test_connections_are_bounded_in_all_and_by_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_are_limited_in_total_and_per_address(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with pair(settings=NetSettings(connections_max=3, connections_per_address=1)) as p:
             assert (await p.call(Command(10))).code == 0
-            one, two = await p.socket(), await p.socket()  # the machine itself is not counted by address
+            one, two = await p.socket(), await p.socket()  # loopback is exempt from the limit per address
             await until(lambda: len(p.server.connections) == 3)
             await closed_after(p)
             assert p.server.refusals.counts == {"connections": 1}
@@ -307,7 +307,7 @@ def test_connections_are_bounded_in_all_and_by_address(monkeypatch: pytest.Monke
             assert p.server.refusals.counts == {"connections": 1, "address": 1}
             other[1].close()
             await until(lambda: len(p.server.connections) == 1)
-            reader, writer = await p.socket()  # its place is free again
+            reader, writer = await p.socket()  # the closed connection no longer counts
             writer.write(encode_frame(Command(10)))
             assert await reader.readexactly(8)
             writer.close()
@@ -316,7 +316,7 @@ def test_connections_are_bounded_in_all_and_by_address(monkeypatch: pytest.Monke
 
 
 @pytest.mark.spec("LIM-08")
-def test_descriptors_are_left_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_limit_reserves_file_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module.resource, "getrlimit", lambda which: (1024, 4096))
     assert descriptors_left(256) == 768
     assert descriptors_left(2000) == 512
@@ -340,7 +340,7 @@ def waiting_handler(release: asyncio.Event, seen: list[Command]) -> Callable[[Co
 
 
 @pytest.mark.spec("LIM-09")
-def test_a_connection_with_much_unanswered_is_not_read() -> None:
+def test_connection_at_in_flight_limit_is_not_read() -> None:
     async def work() -> None:
         assert (NetSettings().in_flight_max, NetSettings().in_flight_bytes_max) == (256, 32 * 1024 * 1024)
         for settings, most in (
@@ -359,7 +359,7 @@ def test_a_connection_with_much_unanswered_is_not_read() -> None:
                 decoder, answers = FrameDecoder(), list[Command]()
                 while len(answers) < 10:
                     answers += decoder.feed(await reader.read(65536))
-                assert {a.code for a in answers} == {0}  # none of them was told to come back
+                assert {a.code for a in answers} == {0}  # none was rejected
                 assert (connection.in_flight, connection.in_flight_bytes, p.server.in_flight_bytes) == (0, 0, 0)
                 assert not connection.read_paused
                 writer.close()
@@ -368,7 +368,7 @@ def test_a_connection_with_much_unanswered_is_not_read() -> None:
 
 
 @pytest.mark.spec("LIM-10")
-def test_when_requests_take_all_memory_large_ones_are_refused() -> None:
+def test_large_requests_are_rejected_at_memory_limit() -> None:
     async def work() -> None:
         release, seen = asyncio.Event(), list[Command]()
         async with pair(waiting_handler(release, seen), NetSettings(request_bytes_max=10_000)) as p:
@@ -387,7 +387,7 @@ def test_when_requests_take_all_memory_large_ones_are_refused() -> None:
 
 
 def deaf_socket(p: Pair) -> socket.socket:
-    """A peer that sends, and whose small receive buffer nobody empties."""
+    """A peer with a small receive buffer that never reads."""
     peer = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     peer.connect((p.host, p.port))
@@ -395,7 +395,7 @@ def deaf_socket(p: Pair) -> socket.socket:
 
 
 @pytest.mark.spec("LIM-11")
-def test_who_does_not_read_loses_the_connection_by_time() -> None:
+def test_peer_that_does_not_read_is_closed_after_timeout() -> None:
     async def work() -> None:
         settings = NetSettings(write_buffer_high_bytes=100_000, unread_ms=100, server_sndbuf_bytes=8192)
         body = b"x" * 1_000_000
@@ -415,7 +415,7 @@ def test_who_does_not_read_loses_the_connection_by_time() -> None:
 
 
 @pytest.mark.spec("LIM-11")
-def test_who_is_pushed_more_than_it_reads_loses_the_connection_by_bytes() -> None:
+def test_peer_that_does_not_read_is_closed_at_byte_limit() -> None:
     async def work() -> None:
         settings = NetSettings(write_buffer_high_bytes=10_000, unread_bytes_max=3_000_000, server_sndbuf_bytes=8192)
         async with pair(settings=settings) as p:
@@ -444,7 +444,7 @@ def test_who_is_pushed_more_than_it_reads_loses_the_connection_by_bytes() -> Non
         b"\x16\x03\x01\x00\xf8\x01",
     ],
 )
-def test_http_and_tls_on_a_plain_port_are_recognised(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_http_and_tls_on_plain_port_are_rejected(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with pair() as p:
             with caplog.at_level(logging.WARNING, "saturnmq.net.refusals"):
@@ -457,7 +457,7 @@ def test_http_and_tls_on_a_plain_port_are_recognised(data: bytes, caplog: pytest
 
 
 @pytest.mark.spec("LIM-14")
-def test_a_tls_client_learns_at_once_that_a_port_is_plain() -> None:
+def test_tls_client_fails_at_once_on_plain_port() -> None:
     async def work() -> None:
         async with pair() as p:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -471,7 +471,7 @@ def test_a_tls_client_learns_at_once_that_a_port_is_plain() -> None:
 
 
 @pytest.mark.spec("LIM-02", "LIM-08")
-def test_refusals_are_counted_all_and_told_once_a_second_and_address(caplog: pytest.LogCaptureFixture) -> None:
+def test_refusals_are_all_counted_but_logged_once_per_second(caplog: pytest.LogCaptureFixture) -> None:
     now = 100.0
     refusals = Refusals(lambda: now)
     with caplog.at_level(logging.WARNING, "saturnmq.net.refusals"):

@@ -1,4 +1,4 @@
-"""What a peer had sent before it left without waiting for its answers is handled. Real sockets on loopback."""
+"""Requests that a peer sent before it closed without waiting for responses are handled. Uses real sockets on loopback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 
 @pytest.mark.spec("REM-05", "REM-22")
-def test_requests_that_came_before_a_reset_are_handled_though_the_answer_finds_nobody() -> None:
+def test_requests_received_before_reset_are_handled() -> None:
     handled: list[int] = []
 
     async def work() -> None:
@@ -24,7 +24,7 @@ def test_requests_that_came_before_a_reset_are_handled_though_the_answer_finds_n
 
         def handle(_: Connection, command: Command) -> Command:
             handled.append(command.opaque)
-            if command.opaque == 0:  # while this one is handled the others arrive, and then the peer is gone
+            if command.opaque == 0:  # while this one is handled, the others arrive and the peer resets
                 peer.sendall(encode_frame(Command(10, opaque=1)) + encode_frame(Command(10, opaque=2)))
                 peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
                 peer.close()

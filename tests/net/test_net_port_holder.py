@@ -1,4 +1,4 @@
-"""Which process holds a port, from a /proc that is written here and from the real one."""
+"""Lookup of the process that listens on a port, in a fake and in the real /proc."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrn
 
 
 def fake_proc(folder: Path, sockets: dict[str, list[tuple[int, str, int]]], owners: dict[int, tuple[str, int]]) -> Path:
-    """sockets: (port, state, inode) by table. owners: (program, inode) by process id."""
+    """Create a /proc tree. sockets: (port, state, inode) by table. owners: (program, inode) by process id."""
     (folder / "net").mkdir(parents=True)
     for table, rows in sockets.items():
         lines = [
@@ -31,7 +31,7 @@ def fake_proc(folder: Path, sockets: dict[str, list[tuple[int, str, int]]], owne
 
 
 @pytest.mark.spec("UX-09")
-def test_the_listener_is_found_and_no_mere_connection(tmp_path: Path) -> None:
+def test_port_holder_finds_listener_not_connections(tmp_path: Path) -> None:
     sockets = {"tcp": [(9876, "01", 5), (9876, "0A", 6), (9877, "0A", 7)], "tcp6": [(9878, "0A", 8)]}
     proc = fake_proc(tmp_path / "proc", sockets, {40: ("client", 5), 41: ("java", 6), 42: ("nginx", 7), 43: ("six", 8)})
     assert port_holder(9876, proc) == "process 41 (java)"
@@ -39,19 +39,19 @@ def test_the_listener_is_found_and_no_mere_connection(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("UX-09")
-def test_processes_that_share_a_listener_are_named_up_to_three(tmp_path: Path) -> None:
+def test_port_holder_names_up_to_three_processes(tmp_path: Path) -> None:
     proc = fake_proc(tmp_path / "proc", {"tcp": [(80, "0A", 6)]}, dict.fromkeys((9, 10, 11, 12), ("worker", 6)))
     assert port_holder(80, proc) == "process 9 (worker), process 10 (worker), process 11 (worker)"
 
 
 @pytest.mark.spec("UX-09")
-def test_a_holder_that_cannot_be_seen_is_another_process(tmp_path: Path) -> None:
+def test_port_holder_of_invisible_process_is_generic(tmp_path: Path) -> None:
     assert port_holder(80, fake_proc(tmp_path / "hidden", {"tcp": [(80, "0A", 6)]}, {})) == "another process"
     assert port_holder(80, tmp_path / "absent") == "another process"
 
 
 @pytest.mark.spec("UX-09")
-def test_the_real_proc_knows_this_process() -> None:
+def test_port_holder_finds_this_process_in_real_proc() -> None:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()

@@ -1,4 +1,4 @@
-"""Handlers that answer with the bytes of a frame, beside those that answer with a command."""
+"""Handlers that return encoded frames, mixed with handlers that return commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEND = int(RequestCode.SEND_MESSAGE_V2)
 
 
 def ready(connection: Connection, request: Command) -> Command | bytes:
-    """Every other answer as bytes; nothing to those who ask for nothing."""
+    """Return every other response as an encoded frame; for one-way requests, empty bytes or a frame to be discarded."""
     reply = request.reply(0, None, dict(request.ext), request.body)
     if request.flag & CommandFlag.ONEWAY:
         return b"" if request.opaque % 2 else encode_frame(reply)
@@ -49,7 +49,7 @@ async def talk(p: Any, requests: list[Command], answers: int) -> list[Command]:
 
 
 @pytest.mark.spec("REM-03", "REM-05")
-def test_ready_answers_and_commands_leave_in_the_order_of_the_requests() -> None:
+def test_encoded_and_command_responses_keep_request_order() -> None:
     async def work() -> None:
         async with pair(ready) as p:
             got = await talk(p, frames(40), 40)
@@ -60,7 +60,7 @@ def test_ready_answers_and_commands_leave_in_the_order_of_the_requests() -> None
 
 
 @pytest.mark.spec("REM-06")
-def test_a_one_way_request_is_not_answered_whatever_the_handler_returns() -> None:
+def test_oneway_request_gets_no_response_from_any_handler() -> None:
     async def work() -> None:
         async with pair(ready) as p:
             (only,) = await talk(p, [*frames(4, CommandFlag.ONEWAY), Command(1, opaque=7)], 1)
@@ -70,7 +70,7 @@ def test_a_one_way_request_is_not_answered_whatever_the_handler_returns() -> Non
 
 
 @pytest.mark.spec("REM-15")
-def test_hooks_see_a_ready_answer_as_a_command_and_may_change_it() -> None:
+def test_hooks_receive_encoded_response_as_command() -> None:
     class Hook:
         def __init__(self) -> None:
             self.seen: list[Any] = []
@@ -97,7 +97,7 @@ def test_hooks_see_a_ready_answer_as_a_command_and_may_change_it() -> None:
 
 
 @pytest.mark.spec("REM-22")
-def test_a_handler_that_closes_the_connection_sends_nothing_more() -> None:
+def test_handler_that_closes_connection_sends_nothing_more() -> None:
     async def work() -> None:
         handled: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Server connections: framing, limits, order, errors. Real sockets on loopback."""
+"""Server connections: framing, limits, ordering, errors. Uses real sockets on loopback."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def read_commands(reader: asyncio.StreamReader, count: int) -> list[Comman
 
 
 @pytest.mark.spec("REM-03", "REM-05")
-def test_a_frame_sent_byte_by_byte_is_answered_with_its_opaque() -> None:
+def test_frame_sent_byte_by_byte_is_answered_with_its_opaque() -> None:
     async def work() -> None:
         async with pair() as p:
             reader, writer = await p.socket()
@@ -47,7 +47,7 @@ def test_a_frame_sent_byte_by_byte_is_answered_with_its_opaque() -> None:
 
 
 @pytest.mark.spec("REM-03", "REM-04")
-def test_pipelined_requests_are_answered_in_order_each_in_its_serialization() -> None:
+def test_pipelined_requests_are_answered_in_order() -> None:
     async def work() -> None:
         async with pair() as p:
             reader, writer = await p.socket()
@@ -74,7 +74,7 @@ BAD_FRAMES = [
 
 @pytest.mark.spec("FUZ-01", "REM-02")
 @pytest.mark.parametrize("bad", BAD_FRAMES)
-def test_a_bad_frame_closes_its_connection_and_no_other(bad: bytes) -> None:
+def test_invalid_frame_closes_only_its_connection(bad: bytes) -> None:
     async def work() -> None:
         async with pair() as p:
             good_reader, good_writer = await p.socket()
@@ -92,7 +92,7 @@ def test_a_bad_frame_closes_its_connection_and_no_other(bad: bytes) -> None:
 
 
 @pytest.mark.spec("REM-02")
-def test_a_frame_over_the_configured_limit_is_refused_before_its_body_arrives() -> None:
+def test_oversized_frame_is_rejected_before_its_body_arrives() -> None:
     async def work() -> None:
         async with pair(settings=NetSettings(frame_bytes_max=2048)) as p:
             reader, writer = await p.socket()
@@ -113,7 +113,7 @@ def test_a_frame_over_the_configured_limit_is_refused_before_its_body_arrives() 
     ],
 )
 @pytest.mark.parametrize("later", [False, True])
-def test_a_failing_handler_answers_and_keeps_the_connection(
+def test_failing_handler_sends_error_and_keeps_connection(
     error: Exception, code: int, remark: str, later: bool
 ) -> None:
     def now(connection: Connection, request: Command) -> Command:
@@ -133,7 +133,7 @@ def test_a_failing_handler_answers_and_keeps_the_connection(
 
 
 @pytest.mark.spec("REM-06", "REM-18")
-def test_a_oneway_request_is_never_answered_not_even_its_error() -> None:
+def test_oneway_request_is_not_answered_even_on_error() -> None:
     def handler(connection: Connection, request: Command) -> Command:
         if request.code == 666:
             raise RuntimeError("bad")
@@ -152,7 +152,7 @@ def test_a_oneway_request_is_never_answered_not_even_its_error() -> None:
 
 
 @pytest.mark.spec("REM-15")
-def test_hooks_run_around_the_handler_in_order_and_may_refuse() -> None:
+def test_hooks_run_in_order_and_may_reject() -> None:
     seen: list[tuple[str, str, int]] = []
 
     class Hook:
@@ -182,7 +182,7 @@ def test_hooks_run_around_the_handler_in_order_and_may_refuse() -> None:
 
 
 @pytest.mark.spec("REM-23", "REM-24")
-def test_an_idle_connection_is_closed_and_an_active_one_is_not() -> None:
+def test_idle_connection_is_closed_and_active_one_kept() -> None:
     closed: list[str] = []
     gone = asyncio.Event()
 
@@ -209,7 +209,7 @@ def test_an_idle_connection_is_closed_and_an_active_one_is_not() -> None:
 
 
 @pytest.mark.spec("REM-03", "REM-02")
-def test_a_frame_that_never_completes_is_not_waited_for() -> None:
+def test_incomplete_frame_closes_connection_after_timeout() -> None:
     async def work() -> None:
         async with pair(settings=NetSettings(slow_frame_ms=200)) as p:
             reader, writer = await p.socket()
@@ -245,7 +245,7 @@ def test_connection_events_arrive_in_order() -> None:
 
 
 @pytest.mark.spec("REM-12")
-def test_a_peer_that_does_not_read_its_answers_is_not_read_any_more() -> None:
+def test_reading_pauses_for_peer_that_does_not_read_responses() -> None:
     body = b"x" * 100_000
     handled = 0
 
@@ -269,7 +269,7 @@ def test_a_peer_that_does_not_read_its_answers_is_not_read_any_more() -> None:
 
 
 @pytest.mark.spec("REM-12")
-def test_too_many_requests_in_flight_on_one_connection_wait_their_turn() -> None:
+def test_requests_over_in_flight_limit_are_delayed() -> None:
     running = most = 0
     release = asyncio.Event()
 
@@ -295,7 +295,7 @@ def test_too_many_requests_in_flight_on_one_connection_wait_their_turn() -> None
 
 
 @pytest.mark.spec("REM-02")
-def test_more_connections_than_allowed_are_closed_at_once() -> None:
+def test_connections_over_the_limit_are_closed_at_once() -> None:
     async def work() -> None:
         async with pair(settings=NetSettings(connections_max=1)) as p:
             assert (await p.call(Command(10))).code == 0
@@ -308,7 +308,7 @@ def test_more_connections_than_allowed_are_closed_at_once() -> None:
 
 
 @pytest.mark.spec("REM-25")
-def test_socket_options_of_an_accepted_connection() -> None:
+def test_accepted_socket_has_nodelay_and_no_keepalive() -> None:
     options: dict[str, int] = {}
 
     def handler(connection: Connection, request: Command) -> Command:
@@ -328,7 +328,7 @@ def test_socket_options_of_an_accepted_connection() -> None:
 
 
 @pytest.mark.spec("UX-09")
-def test_a_port_in_use_is_named_with_what_to_do() -> None:
+def test_port_in_use_error_names_port_and_remedy() -> None:
     async def work() -> None:
         async with pair() as p:
             second = RemotingServer(echo, settings=NetSettings())
@@ -341,7 +341,7 @@ def test_a_port_in_use_is_named_with_what_to_do() -> None:
 
 
 @pytest.mark.spec("NS-06")
-def test_stop_lets_answers_under_way_leave() -> None:
+def test_stop_completes_requests_in_flight() -> None:
     async def slow(connection: Connection, request: Command) -> Command:
         await started_stop.wait()
         return request.reply(body=b"late")
@@ -365,7 +365,7 @@ def test_stop_lets_answers_under_way_leave() -> None:
 
 
 @pytest.mark.spec("REM-25")
-def test_buffers_of_sockets_have_the_size_that_is_set_and_else_the_systems() -> None:
+def test_socket_buffer_sizes_follow_settings_or_system_default() -> None:
     def sizes(connection: Connection) -> tuple[int, int]:
         assert connection.transport is not None
         sock = connection.transport.get_extra_info("socket")
@@ -374,7 +374,7 @@ def test_buffers_of_sockets_have_the_size_that_is_set_and_else_the_systems() -> 
         return tuple(sock.getsockopt(socket.SOL_SOCKET, option) for option in (socket.SO_SNDBUF, socket.SO_RCVBUF))
 
     def as_told(size: int) -> set[int]:
-        return {size, 2 * size}  # Linux doubles it, for what it writes down beside the data
+        return {size, 2 * size}  # Linux doubles the value to account for bookkeeping
 
     async def work() -> None:
         usual = NetSettings()
@@ -398,7 +398,7 @@ def test_buffers_of_sockets_have_the_size_that_is_set_and_else_the_systems() -> 
 
 
 @pytest.mark.spec("REM-23")
-def test_a_connection_with_bytes_in_one_direction_only_is_not_idle() -> None:
+def test_connection_active_in_one_direction_is_not_idle() -> None:
     closed: list[str] = []
 
     def handler(connection: Connection, request: Command) -> None:
@@ -427,7 +427,7 @@ def test_a_connection_with_bytes_in_one_direction_only_is_not_idle() -> None:
 
 
 @pytest.mark.spec("REM-24")
-def test_a_connection_error_is_reported_as_the_reason_of_the_close() -> None:
+def test_connection_error_is_reported_as_close_reason() -> None:
     reasons: asyncio.Queue[str] = asyncio.Queue()
 
     class Watch(Listener):
@@ -448,7 +448,7 @@ def test_a_connection_error_is_reported_as_the_reason_of_the_close() -> None:
 
 
 @pytest.mark.spec("REM-25")
-def test_a_listener_has_its_backlog_and_takes_its_address_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listener_sets_backlog_and_reuses_address(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
         create, asked = loop.create_server, list[dict[str, Any]]()
@@ -469,7 +469,7 @@ def test_a_listener_has_its_backlog_and_takes_its_address_again(monkeypatch: pyt
 
 @pytest.mark.spec("REM-04")
 @pytest.mark.parametrize("name", [None, "", "JSON", "ROCKETMQ"])
-def test_own_requests_have_the_serialization_of_the_process(name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_requests_use_serialization_of_process(name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SERIALIZE_TYPE_ENV, raising=False)
     if name is not None:
         monkeypatch.setenv(SERIALIZE_TYPE_ENV, name)
@@ -503,7 +503,7 @@ def test_own_requests_have_the_serialization_of_the_process(name: str | None, mo
 
 
 @pytest.mark.spec("REM-04")
-def test_an_unknown_serialization_of_the_process_refuses_to_start() -> None:
+def test_unknown_process_serialization_is_rejected() -> None:
     for name in ("json", "PROTOBUF"):
         with pytest.raises(ConfigError, match=f"{SERIALIZE_TYPE_ENV}='{name}' must be JSON or ROCKETMQ"):
             own_serialization({SERIALIZE_TYPE_ENV: name})

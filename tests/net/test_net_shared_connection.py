@@ -1,4 +1,4 @@
-"""Calls that share one connection, and what happens to them when it stalls, closes or the server stops."""
+"""Concurrent calls on a shared connection, and their outcome when it stalls, closes, or the server stops."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from saturnmq.net import (
 )
 from saturnmq.protocol.frames.command import Command, FrameDecoder, encode_frame
 
-NEVER, QUICK = 1, 10  # request codes of the handler below
+NEVER, QUICK = 1, 10  # request codes of `handler`
 
 
 def handler(connection: Connection, request: Command) -> Command | None:
@@ -31,7 +31,7 @@ def handler(connection: Connection, request: Command) -> Command | None:
 
 
 @pytest.mark.spec("REM-16", "REM-17", "REM-19")
-def test_a_call_that_got_no_permit_leaves_the_shared_connection_alone() -> None:
+def test_call_without_permit_keeps_shared_connection_open() -> None:
     async def work() -> None:
         async with pair(handler, NetSettings(client_async_permits=1)) as p:
             await p.call(Command(QUICK))
@@ -49,7 +49,7 @@ def test_a_call_that_got_no_permit_leaves_the_shared_connection_alone() -> None:
 
 
 @pytest.mark.spec("REM-16")
-def test_a_call_that_timed_out_does_not_end_the_calls_of_others_while_the_peer_answers() -> None:
+def test_timed_out_call_keeps_connection_while_peer_responds() -> None:
     async def work() -> None:
         async with pair(handler) as p:
             waiting = asyncio.create_task(p.call(Command(NEVER), timeout_ms=60_000))
@@ -68,7 +68,7 @@ def test_a_call_that_timed_out_does_not_end_the_calls_of_others_while_the_peer_a
 
 
 @pytest.mark.spec("REM-18", "REM-19")
-def test_a_oneway_call_to_a_peer_that_does_not_read_ends_at_its_timeout() -> None:
+def test_oneway_call_to_stalled_peer_times_out() -> None:
     async def work() -> None:
         accepted: list[asyncio.StreamWriter] = []
 
@@ -92,7 +92,7 @@ def test_a_oneway_call_to_a_peer_that_does_not_read_ends_at_its_timeout() -> Non
 
 
 @pytest.mark.spec("REM-26")
-def test_an_attempt_that_fails_after_its_callers_left_is_not_reported_as_lost() -> None:
+def test_failed_connect_without_callers_is_not_logged_as_unhandled() -> None:
     async def work() -> None:
         client = RemotingClient(settings=NetSettings())
         fail = asyncio.Event()
@@ -117,8 +117,8 @@ def test_an_attempt_that_fails_after_its_callers_left_is_not_reported_as_lost() 
 
 
 @pytest.mark.spec("REM-16", "REM-26")
-def test_a_caller_that_waits_for_a_connection_is_told_when_the_client_closes() -> None:
-    """Not with CancelledError: nobody cancelled the caller."""
+def test_client_close_fails_callers_waiting_for_connect() -> None:
+    """The caller gets ConnectFailed, not CancelledError: the caller itself was not cancelled."""
 
     async def work() -> None:
         client = RemotingClient(settings=NetSettings())
@@ -139,7 +139,7 @@ def test_a_caller_that_waits_for_a_connection_is_told_when_the_client_closes() -
 
 
 class Gone(Listener):
-    """Remembers why connections went."""
+    """Records the reasons of closed connections."""
 
     def __init__(self) -> None:
         self.reasons: asyncio.Queue[str] = asyncio.Queue()
@@ -149,7 +149,7 @@ class Gone(Listener):
 
 
 @pytest.mark.spec("REM-23", "REM-24")
-def test_a_peer_that_stopped_reading_does_not_keep_its_closed_connection_for_ever() -> None:
+def test_closed_connection_to_stalled_peer_is_aborted() -> None:
     async def work() -> None:
         def much(connection: Connection, request: Command) -> Command:
             return request.reply(body=bytes(8_000_000))
@@ -168,7 +168,7 @@ def test_a_peer_that_stopped_reading_does_not_keep_its_closed_connection_for_eve
 
 
 @pytest.mark.spec("REM-03", "REM-12")
-def test_a_frame_that_this_side_does_not_read_on_is_not_a_slow_one() -> None:
+def test_frame_is_not_slow_while_reading_is_paused() -> None:
     async def work() -> None:
         go_on = asyncio.Event()
 
@@ -209,9 +209,7 @@ def test_a_frame_that_this_side_does_not_read_on_is_not_a_slow_one() -> None:
 
 @pytest.mark.spec("REM-11", "REM-15")
 @pytest.mark.parametrize("later", [False, True])
-def test_an_answer_that_cannot_be_written_is_an_error_and_the_connection_stays(
-    later: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unencodable_response_becomes_error_and_keeps_connection(later: bool, caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         def bad(connection: Connection, request: Command) -> Any:
             answer = request.reply(ext={"a": object()} if request.code == NEVER else None)  # type: ignore[dict-item]
@@ -231,7 +229,7 @@ def test_an_answer_that_cannot_be_written_is_an_error_and_the_connection_stays(
 
 
 @pytest.mark.spec("REM-15")
-def test_a_hook_that_fails_behind_the_handler_becomes_the_answer(caplog: pytest.LogCaptureFixture) -> None:
+def test_hook_failure_after_handler_becomes_error_response(caplog: pytest.LogCaptureFixture) -> None:
     class Hook:
         def before(self, remote_address: str, request: Command) -> None:
             pass
@@ -250,7 +248,7 @@ def test_a_hook_that_fails_behind_the_handler_becomes_the_answer(caplog: pytest.
 
 
 @pytest.mark.spec("NS-06")
-def test_a_stopping_server_answers_what_is_under_way_and_starts_nothing_new() -> None:
+def test_stopping_server_completes_requests_and_rejects_new_ones() -> None:
     async def work() -> None:
         go_on, begun = asyncio.Event(), []
 
@@ -275,7 +273,7 @@ def test_a_stopping_server_answers_what_is_under_way_and_starts_nothing_new() ->
 
 
 @pytest.mark.spec("NS-06")
-def test_a_connection_that_was_being_accepted_at_the_stop_does_not_stay() -> None:
+def test_connection_accepted_during_stop_is_aborted() -> None:
     async def work() -> None:
         async with pair() as p:
             ours, theirs = socket.socketpair()
@@ -292,7 +290,7 @@ def test_a_connection_that_was_being_accepted_at_the_stop_does_not_stay() -> Non
 
 
 @pytest.mark.spec("NS-06")
-def test_a_stop_takes_its_timeout_once_not_for_each_of_its_steps() -> None:
+def test_stop_timeout_applies_once_to_all_steps() -> None:
     async def work() -> None:
         async def never(connection: Connection, request: Command) -> Command:
             connection.send(request.reply(body=bytes(32_000_000)))
@@ -315,7 +313,7 @@ def test_a_stop_takes_its_timeout_once_not_for_each_of_its_steps() -> None:
 
 
 @pytest.mark.spec("REM-29", "REM-02")
-def test_a_broken_tls_stream_with_answers_still_queued_only_closes_its_connection(
+def test_broken_tls_stream_closes_only_its_connection(
     certificate: tuple[Path, Path],
 ) -> None:
     async def work() -> None:
@@ -335,8 +333,8 @@ def test_a_broken_tls_stream_with_answers_still_queued_only_closes_its_connectio
 
 
 @pytest.mark.spec("REM-02")
-def test_a_request_may_have_a_smaller_header_than_the_answer_to_a_large_batch() -> None:
-    """The longest answers have 4 MiB of message ids; requests are remembered by their headers, so theirs must be bounded."""
+def test_request_header_limit_is_below_response_header_limit() -> None:
+    """The longest responses carry 4 MiB of message ids; header templates keep request headers, so those need a lower limit."""
 
     async def work() -> None:
         def ids(connection: Connection, request: Command) -> Command:

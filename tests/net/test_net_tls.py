@@ -1,4 +1,4 @@
-"""TLS by first byte, and the renewal of its files."""
+"""TLS detection by the first byte, and reloading of certificate files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ CLIENT = TlsSettings(enable=True)
     ("mode", "plain", "encrypted"),
     [("disabled", True, False), ("permissive", True, True), ("enforcing", False, True), ("whatever", True, True)],
 )
-def test_each_mode_takes_what_its_table_says(certificate: Pair, mode: str, plain: bool, encrypted: bool) -> None:
+def test_tls_mode_decides_which_connections_are_accepted(
+    certificate: Pair, mode: str, plain: bool, encrypted: bool
+) -> None:
     async def work() -> None:
         for client_tls, works in ((None, plain), (CLIENT, encrypted)):
             async with pair(echo, tls=server_tls(mode, certificate), client_tls=client_tls) as p:
@@ -48,7 +50,7 @@ def test_each_mode_takes_what_its_table_says(certificate: Pair, mode: str, plain
 
 
 @pytest.mark.spec("REM-29")
-def test_tls_without_a_certificate_is_closed_and_plain_still_works() -> None:
+def test_tls_connection_without_certificate_is_closed() -> None:
     async def work() -> None:
         async with pair(echo, client_tls=CLIENT) as p:
             with pytest.raises(SendFailed):
@@ -60,7 +62,7 @@ def test_tls_without_a_certificate_is_closed_and_plain_still_works() -> None:
 
 
 @pytest.mark.spec("REM-29", "REM-03")
-def test_a_handshake_cut_into_single_bytes_works(certificate: Pair) -> None:
+def test_tls_handshake_works_byte_by_byte(certificate: Pair) -> None:
     async def work() -> None:
         async with pair(echo, tls=server_tls("permissive", certificate)) as p:
             reader, writer = await p.socket()
@@ -81,13 +83,13 @@ def test_a_handshake_cut_into_single_bytes_works(certificate: Pair) -> None:
 
 
 @pytest.mark.spec("REM-29")
-def test_an_unknown_mode_counts_as_permissive() -> None:
+def test_unknown_tls_mode_is_permissive() -> None:
     assert TlsSettings(mode="nonsense").server_mode is TlsMode.PERMISSIVE
     assert TlsSettings().server_mode is TlsMode.PERMISSIVE
 
 
 @pytest.mark.spec("REM-29")
-def test_the_server_can_demand_a_client_certificate(certificate: Pair, tmp_path: Path) -> None:
+def test_server_can_require_client_certificate(certificate: Pair, tmp_path: Path) -> None:
     cert, key = write_certificate(tmp_path, "client")
     server = TlsSettings(
         server_cert_path=str(certificate[0]),
@@ -119,7 +121,7 @@ def test_the_server_can_demand_a_client_certificate(certificate: Pair, tmp_path:
         ("require", True, ssl.CERT_REQUIRED),
     ],
 )
-def test_whether_a_client_needs_a_certificate_says_one_key_alone(
+def test_client_auth_is_decided_by_need_client_auth_alone(
     certificate: Pair, need: str, auth: bool, mode: ssl.VerifyMode
 ) -> None:
     settings = dataclasses.replace(
@@ -131,7 +133,7 @@ def test_whether_a_client_needs_a_certificate_says_one_key_alone(
 
 
 @pytest.mark.spec("REM-29", "UX-05")
-def test_tls_keys_that_this_version_cannot_keep_are_refused_or_spoken_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_unsupported_tls_keys_are_rejected_or_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ConfigError, match=r"tls\.test\.mode\.enable=true: .*tls\.server\.certPath"):
         load(TlsSettings, ("file", {"tls.test.mode.enable": "true"}))
     with pytest.raises(ConfigError, match=r"tls\.config\.file=/etc/x: .* into this one"):
@@ -144,7 +146,7 @@ def test_tls_keys_that_this_version_cannot_keep_are_refused_or_spoken_of(caplog:
 
 
 @pytest.mark.spec("REM-30", "NS-31")
-def test_certificate_and_key_are_renewed_only_after_both_changed(certificate: Pair, tmp_path: Path) -> None:
+def test_certificate_and_key_reload_only_after_both_changed(certificate: Pair, tmp_path: Path) -> None:
     holder = ContextHolder(server_tls("permissive", certificate))
     first = holder.context
     (tmp_path / "new").mkdir()
@@ -159,7 +161,7 @@ def test_certificate_and_key_are_renewed_only_after_both_changed(certificate: Pa
 
 
 @pytest.mark.spec("REM-30")
-def test_files_that_do_not_fit_are_spoken_of_once_per_change(
+def test_unusable_tls_files_are_logged_once_per_change(
     certificate: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def errors() -> int:
@@ -181,9 +183,7 @@ def test_files_that_do_not_fit_are_spoken_of_once_per_change(
 
 
 @pytest.mark.spec("REM-30")
-def test_a_changed_trust_file_is_taken_at_once_and_a_broken_one_keeps_the_old(
-    certificate: Pair, tmp_path: Path
-) -> None:
+def test_changed_trust_file_reloads_at_once(certificate: Pair, tmp_path: Path) -> None:
     trust = tmp_path / "trust.pem"
     trust.write_bytes(certificate[0].read_bytes())
     settings = TlsSettings(
@@ -202,7 +202,7 @@ def test_a_changed_trust_file_is_taken_at_once_and_a_broken_one_keeps_the_old(
 
 
 @pytest.mark.spec("REM-30")
-def test_a_file_that_came_after_the_start_is_not_watched(certificate: Pair, tmp_path: Path) -> None:
+def test_tls_file_created_after_start_is_not_watched(certificate: Pair, tmp_path: Path) -> None:
     trust = tmp_path / "trust.pem"
     settings = dataclasses.replace(server_tls("permissive", certificate), server_trust_path=str(trust))
     holder = ContextHolder(settings)
@@ -211,7 +211,7 @@ def test_a_file_that_came_after_the_start_is_not_watched(certificate: Pair, tmp_
 
 
 @pytest.mark.spec("REM-30")
-def test_files_are_looked_at_twice_a_second(certificate: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_files_are_checked_twice_per_second(certificate: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         waits: asyncio.Queue[float] = asyncio.Queue()
 
@@ -230,7 +230,7 @@ def test_files_are_looked_at_twice_a_second(certificate: Pair, monkeypatch: pyte
 
 
 @pytest.mark.spec("REM-30", "NS-31")
-def test_a_running_server_serves_the_renewed_certificate(certificate: Pair, tmp_path: Path) -> None:
+def test_running_server_serves_reloaded_certificate(certificate: Pair, tmp_path: Path) -> None:
     async def fingerprint(host: str, port: int) -> bytes:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -254,6 +254,6 @@ def test_a_running_server_serves_the_renewed_certificate(certificate: Pair, tmp_
 
 
 @pytest.mark.spec("REM-29", "UX-05")
-def test_a_certificate_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_certificate_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tls.server.certPath=.*missing.pem"):
         ContextHolder(TlsSettings(server_cert_path=str(tmp_path / "missing.pem")))
