@@ -1,4 +1,4 @@
-"""KV configuration: what a change does to the file and to routes that were asked for before."""
+"""KV configuration: persistence of changes, and their effect on cached routes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ORDER = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"}
 
 
 def name_server(folder: Path) -> NameServer:
-    """One that knows broker-a with topic T, and has read its file."""
+    """A NameServer that has loaded its KV file, with broker-a and topic T registered."""
     settings = NameServerSettings(kv_config_path=str(folder / "kv.json"), order_message_enable=True)
     made = NameServer(settings, NetSettings())
     made.kv.load()
@@ -38,7 +38,7 @@ def order(server: NameServer) -> str | None:
 
 
 @pytest.mark.spec("NS-21", "NS-24")
-def test_a_route_follows_each_change_of_the_order_configuration(tmp_path: Path) -> None:
+def test_route_reflects_each_change_of_order_configuration(tmp_path: Path) -> None:
     server = name_server(tmp_path)
     assert order(server) is None
     for value in ("broker-a:4", "broker-a:8"):
@@ -49,7 +49,7 @@ def test_a_route_follows_each_change_of_the_order_configuration(tmp_path: Path) 
 
 
 @pytest.mark.spec("NS-24")
-def test_each_change_is_in_the_file_when_it_is_answered(tmp_path: Path) -> None:
+def test_kv_change_is_persisted_before_response(tmp_path: Path) -> None:
     server = name_server(tmp_path)
     for key in ("T", "kept"):
         assert call(server, RequestCode.PUT_KV_CONFIG, value="broker-a:4", **(ORDER | {"key": key})).code == 0

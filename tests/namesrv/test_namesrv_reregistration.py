@@ -17,7 +17,7 @@ def registration(
 
 
 @pytest.mark.spec("NS-17", "NS-18")
-def test_the_goodbye_of_an_old_instance_does_not_remove_the_one_that_took_its_place() -> None:
+def test_unregister_of_old_instance_keeps_its_successor() -> None:
     table = RouteTable()
     table.register(registration(), "old", 0)
     table.register(registration(address=SECOND), "new", 1)
@@ -30,7 +30,7 @@ def test_the_goodbye_of_an_old_instance_does_not_remove_the_one_that_took_its_pl
 
 
 @pytest.mark.spec("NS-10", "NS-19")
-def test_a_broker_that_comes_back_under_another_name_leaves_no_ghost() -> None:
+def test_renamed_broker_is_removed_from_old_name() -> None:
     table = RouteTable()
     table.register(registration("broker-a"), "old", 0)
     table.register(registration("broker-b"), "new", 1)
@@ -40,7 +40,7 @@ def test_a_broker_that_comes_back_under_another_name_leaves_no_ghost() -> None:
 
 
 @pytest.mark.spec("NS-07", "NS-19")
-def test_a_broker_that_comes_back_in_another_cluster_leaves_the_old_one() -> None:
+def test_broker_moved_to_another_cluster_leaves_old_cluster() -> None:
     table = RouteTable()
     table.register(registration(cluster="old"), 1, 0)
     before = table.changes
@@ -52,7 +52,7 @@ def test_a_broker_that_comes_back_in_another_cluster_leaves_the_old_one() -> Non
 
 
 @pytest.mark.spec("NS-16")
-def test_all_brokers_that_registered_over_a_connection_go_with_it() -> None:
+def test_closed_connection_removes_all_its_brokers() -> None:
     table = RouteTable()
     table.register(registration("broker-a"), "shared", 0)
     table.register(registration("broker-b", address=SECOND), "shared", 0)
@@ -61,8 +61,8 @@ def test_all_brokers_that_registered_over_a_connection_go_with_it() -> None:
 
 
 @pytest.mark.spec("NS-17", "NS-25")
-def test_a_broker_that_asked_on_its_new_connection_outlives_the_old_one() -> None:
-    """With forceRegister=false a broker that is known as it is does not register again; its question shows its connection."""
+def test_version_query_binds_broker_to_new_connection() -> None:
+    """With forceRegister=false an unchanged broker does not register again; its version query binds it to the new connection."""
     table = RouteTable()
     table.register(registration(), "old", 0)
     assert table.version_changed(FIRST, DataVersion(1, 1), 1, "new") == (False, DataVersion(1, 1))
@@ -73,7 +73,7 @@ def test_a_broker_that_asked_on_its_new_connection_outlives_the_old_one() -> Non
 
 
 @pytest.mark.spec("NS-07", "NS-20")
-def test_a_changed_list_of_filter_servers_is_a_change_of_the_route() -> None:
+def test_changed_filter_servers_change_the_route() -> None:
     table = RouteTable()
     table.register(registration(), 1, 0)
     for filters in (["f:1"], []):

@@ -1,4 +1,4 @@
-"""The tables of a NameServer: pure rules, and a model that does the obvious thing slowly."""
+"""The route table: rules of registration and removal, and a model-based property test."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def registration(
 
 
 @pytest.mark.spec("NS-07", "NS-08")
-def test_a_registration_fills_the_tables() -> None:
+def test_registration_fills_all_tables() -> None:
     table = RouteTable()
     conn = object()
     table.register(registration(filter_servers=["f:1"]), conn, 7)
@@ -46,7 +46,7 @@ def test_a_registration_fills_the_tables() -> None:
 
 
 @pytest.mark.spec("NS-09")
-def test_only_a_master_with_another_version_changes_topics() -> None:
+def test_topics_change_only_by_master_with_new_version() -> None:
     table = RouteTable()
     table.register(registration(), 1, 0)
     table.register(registration(of=topics("T", queues=9)), 1, 1)
@@ -58,7 +58,7 @@ def test_only_a_master_with_another_version_changes_topics() -> None:
 
 
 @pytest.mark.spec("NS-09")
-def test_the_first_registration_of_an_id_sets_topics_of_a_known_version_too() -> None:
+def test_first_registration_of_id_sets_topics_of_known_version() -> None:
     table = RouteTable()
     table.register(registration(number=1), 1, 0)
     assert table.topics == {}
@@ -67,7 +67,7 @@ def test_the_first_registration_of_an_id_sets_topics_of_a_known_version_too() ->
 
 
 @pytest.mark.spec("NS-09")
-def test_a_partial_registration_of_a_java_broker_keeps_other_topics_a_complete_one_of_ours_drops_them() -> None:
+def test_only_complete_registration_drops_missing_topics() -> None:
     table = RouteTable()
     table.register(registration(of=topics("T", "U")), 1, 0)
     table.register(registration(version=2, of=topics("T")), 1, 1)
@@ -77,7 +77,7 @@ def test_a_partial_registration_of_a_java_broker_keeps_other_topics_a_complete_o
 
 
 @pytest.mark.spec("NS-10")
-def test_a_promoted_slave_leaves_one_record() -> None:
+def test_promoted_slave_has_one_address() -> None:
     table = RouteTable()
     table.register(registration(number=1), 1, 0)
     table.register(registration(number=0), 1, 1)
@@ -85,7 +85,7 @@ def test_a_promoted_slave_leaves_one_record() -> None:
 
 
 @pytest.mark.spec("NS-11")
-def test_a_slave_learns_its_master_while_that_is_alive() -> None:
+def test_slave_registration_returns_live_master() -> None:
     table = RouteTable()
     slave = registration(number=1, address="10.0.0.2:10911")
     assert table.register(slave, 2, 0).master_address == ""
@@ -97,7 +97,7 @@ def test_a_slave_learns_its_master_while_that_is_alive() -> None:
 
 
 @pytest.mark.spec("NS-15")
-def test_a_broker_expires_one_ms_after_the_limit() -> None:
+def test_broker_expires_one_ms_after_the_limit() -> None:
     table = RouteTable()
     conn = object()
     table.register(registration(), conn, 1000)
@@ -107,7 +107,7 @@ def test_a_broker_expires_one_ms_after_the_limit() -> None:
 
 
 @pytest.mark.spec("NS-16", "NS-17")
-def test_the_end_of_an_old_connection_does_not_remove_a_broker_that_registered_anew() -> None:
+def test_close_of_old_connection_keeps_reregistered_broker() -> None:
     table = RouteTable()
     old, new = object(), object()
     table.register(registration(), old, 0)
@@ -119,7 +119,7 @@ def test_the_end_of_an_old_connection_does_not_remove_a_broker_that_registered_a
 
 
 @pytest.mark.spec("NS-18", "NS-19")
-def test_the_last_address_of_a_name_takes_cluster_and_topics_with_it() -> None:
+def test_last_address_of_name_removes_cluster_and_topics() -> None:
     table = RouteTable()
     table.register(registration(), 1, 0)
     table.register(registration(number=1, address="10.0.0.2:10911"), 2, 0)
@@ -131,7 +131,7 @@ def test_the_last_address_of_a_name_takes_cluster_and_topics_with_it() -> None:
 
 
 @pytest.mark.spec("NS-25")
-def test_an_equal_version_refreshes_the_life_of_a_broker() -> None:
+def test_equal_version_query_refreshes_broker_liveness() -> None:
     table = RouteTable()
     assert table.version_changed("10.0.0.1:10911", DataVersion(1, 1), 0) == (True, None)
     table.register(registration(), 1, 0)
@@ -141,7 +141,7 @@ def test_an_equal_version_refreshes_the_life_of_a_broker() -> None:
 
 
 @pytest.mark.spec("NS-26")
-def test_write_permission_is_wiped_and_set_to_exactly_read_and_write() -> None:
+def test_write_permission_is_wiped_and_restored_as_read_write() -> None:
     table = RouteTable()
     table.register(registration(of=topics("T", perm=7) | topics("U")), 1, 0)
     table.register(registration("broker-b", address="10.0.0.3:10911"), 2, 0)
@@ -156,7 +156,7 @@ def test_write_permission_is_wiped_and_set_to_exactly_read_and_write() -> None:
 
 
 @pytest.mark.spec("NS-27")
-def test_a_topic_is_deleted_everywhere_or_in_one_cluster() -> None:
+def test_topic_is_deleted_everywhere_or_in_one_cluster() -> None:
     table = RouteTable()
     table.register(registration(of=topics("T", "U")), 1, 0)
     table.register(registration("broker-b", address="b:1", cluster="d", of=topics("T", "U")), 2, 0)
@@ -168,7 +168,7 @@ def test_a_topic_is_deleted_everywhere_or_in_one_cluster() -> None:
 
 
 @pytest.mark.spec("NS-28")
-def test_lists_of_topics_and_clusters() -> None:
+def test_route_table_lists_topics_and_clusters() -> None:
     table = RouteTable()
     table.register(registration(of=topics("T") | topics("U", flag=1) | topics("V", flag=2) | topics("W", flag=3)), 1, 0)
     assert sorted(table.topics_of_cluster("c")) == ["T", "U", "V", "W"]
@@ -181,7 +181,7 @@ def test_lists_of_topics_and_clusters() -> None:
 
 
 @pytest.mark.spec("NS-20")
-def test_a_route_needs_a_queue_and_a_broker() -> None:
+def test_route_requires_a_queue_and_a_broker() -> None:
     table = RouteTable()
     assert table.route("T") is None
     table.register(registration(of={}), 1, 0)
@@ -201,8 +201,8 @@ STEP = st.tuples(
 @pytest.mark.spec("NS-14", "NS-19")
 @settings(max_examples=150, deadline=None)
 @given(st.lists(STEP, max_size=40))
-def test_the_tables_never_hold_what_no_live_broker_says(steps: list[tuple[str, int, int, int]]) -> None:
-    """Model: the set of live (name, id) pairs with their topics; every table must follow from it."""
+def test_route_tables_contain_only_data_of_live_brokers(steps: list[tuple[str, int, int, int]]) -> None:
+    """Model: the set of live (name, id) pairs with their topics; every table must be derivable from it."""
     table = RouteTable()
     alive: dict[tuple[str, int], str] = {}
     connections: dict[str, object] = {f"b{n}-{i}:1": object() for n in range(3) for i in range(2)}

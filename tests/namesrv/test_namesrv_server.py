@@ -1,4 +1,4 @@
-"""A NameServer over real connections."""
+"""A NameServer tested over real connections."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def served(tmp_path: Path, **more: Any) -> AsyncIterator[Served]:
 
 
 @pytest.mark.spec("NS-23")
-def test_a_changed_route_is_not_pushed_to_those_who_asked_for_it(tmp_path: Path) -> None:
+def test_changed_route_is_not_pushed_to_clients(tmp_path: Path) -> None:
     async def work() -> None:
         pushed: list[Command] = []
         async with served(tmp_path) as s:
@@ -103,7 +103,7 @@ def test_a_changed_route_is_not_pushed_to_those_who_asked_for_it(tmp_path: Path)
 
 
 @pytest.mark.spec("NS-08", "NS-11")
-def test_a_slave_is_answered_with_its_master_and_a_master_with_nothing(tmp_path: Path) -> None:
+def test_registration_response_carries_master_for_slaves_only(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as s:
             answer = await s.register()
@@ -121,7 +121,7 @@ def test_a_slave_is_answered_with_its_master_and_a_master_with_nothing(tmp_path:
 
 
 @pytest.mark.spec("NS-08", "NS-20", "NS-22")
-def test_a_registered_topic_has_a_route_in_standard_json(tmp_path: Path) -> None:
+def test_route_response_is_standard_json(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as s:
             assert (await s.register()).code == 0
@@ -142,7 +142,7 @@ def test_a_registered_topic_has_a_route_in_standard_json(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("NS-12")
-def test_a_wrong_checksum_changes_nothing(tmp_path: Path) -> None:
+def test_registration_with_wrong_checksum_is_rejected(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as s:
             answer = await s.register(ext={"bodyCrc32": "12345"})
@@ -157,7 +157,7 @@ def test_a_wrong_checksum_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("NS-13")
-def test_compressed_old_and_missing_bodies_are_taken(tmp_path: Path) -> None:
+def test_registration_accepts_compressed_old_and_missing_bodies(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as s:
             table = TopicConfigTable({"Z": TopicConfig("Z", 3, 3)}, DataVersion(5, 1))
@@ -179,7 +179,7 @@ def test_compressed_old_and_missing_bodies_are_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("NS-16", "NS-17")
-def test_a_closed_connection_removes_its_broker_at_once(tmp_path: Path) -> None:
+def test_closed_connection_removes_its_broker_at_once(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as s:
             first, second = (RemotingClient(settings=NetSettings()) for _ in range(2))
@@ -196,7 +196,7 @@ def test_a_closed_connection_removes_its_broker_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("NS-15", "NS-05")
-def test_a_silent_broker_is_removed_and_disconnected(tmp_path: Path) -> None:
+def test_expired_broker_is_removed_and_disconnected(tmp_path: Path) -> None:
     now = [1_000_000]
 
     async def work() -> None:
@@ -224,7 +224,7 @@ def test_a_silent_broker_is_removed_and_disconnected(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("NS-05")
-def test_timers_wait_their_first_time_and_then_their_period(tmp_path: Path) -> None:
+def test_timers_use_first_delay_and_then_period(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as s:
             loop, timers = asyncio.get_running_loop(), s.server._timers
@@ -240,7 +240,7 @@ def test_timers_wait_their_first_time_and_then_their_period(tmp_path: Path) -> N
 
 
 @pytest.mark.spec("NS-05")
-def test_the_scan_runs_by_itself(tmp_path: Path) -> None:
+def test_expiry_scan_runs_periodically(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path, scan_first_ms=10, scan_interval_ms=10, broker_expiry_ms=1) as s:
             broker = RemotingClient(settings=NetSettings())
@@ -254,7 +254,7 @@ def test_the_scan_runs_by_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("NS-05")
-def test_the_kv_configuration_is_logged_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_kv_configuration_is_logged_periodically(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with served(tmp_path, kv_log_first_ms=10, kv_log_interval_ms=10) as s:
             s.server.kv.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
@@ -268,7 +268,7 @@ def test_the_kv_configuration_is_logged_by_itself(tmp_path: Path, caplog: pytest
 
 
 @pytest.mark.spec("NS-24", "NS-11", "NS-21")
-def test_kv_configuration_survives_a_restart_and_reaches_brokers_and_routes(tmp_path: Path) -> None:
+def test_kv_configuration_survives_restart(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path, order_message_enable=True) as s:
             put = await s.call(RequestCode.PUT_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="T", value="broker-a:4")
@@ -300,7 +300,7 @@ def test_kv_configuration_survives_a_restart_and_reaches_brokers_and_routes(tmp_
 
 
 @pytest.mark.spec("NS-24")
-def test_the_backup_of_the_kv_file_is_used_when_the_file_is_damaged(tmp_path: Path) -> None:
+def test_damaged_kv_file_falls_back_to_backup(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as s:
             for value in ("1", "2"):
@@ -313,7 +313,7 @@ def test_the_backup_of_the_kv_file_is_used_when_the_file_is_damaged(tmp_path: Pa
 
 
 @pytest.mark.spec("NS-18", "NS-19", "NS-25", "NS-26", "NS-27", "NS-28")
-def test_the_other_requests_over_the_wire(tmp_path: Path) -> None:
+def test_administration_requests_work_over_the_wire(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as s:
             await s.register()
@@ -353,7 +353,7 @@ def test_the_other_requests_over_the_wire(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("NS-28")
-def test_lists_of_unit_topics_go_by_the_flags_of_the_topics(tmp_path: Path) -> None:
+def test_unit_topic_lists_follow_topic_sys_flags(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as s:
             topics = {name: TopicConfig(name, topic_sys_flag=flag) for flag, name in enumerate(("T", "U", "S", "US"))}
@@ -365,7 +365,7 @@ def test_lists_of_unit_topics_go_by_the_flags_of_the_topics(tmp_path: Path) -> N
 
 
 @pytest.mark.spec("REM-10")
-def test_every_unknown_code_is_answered(tmp_path: Path) -> None:
+def test_unknown_request_codes_are_answered(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as s:
             for code in (10, 999, -1):
@@ -376,7 +376,7 @@ def test_every_unknown_code_is_answered(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("REM-08", "REM-10")
-def test_every_code_with_missing_or_foreign_fields_is_answered_and_harms_nothing(tmp_path: Path) -> None:
+def test_invalid_requests_of_every_code_are_answered(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as s:
             await s.register()
@@ -389,7 +389,7 @@ def test_every_code_with_missing_or_foreign_fields_is_answered_and_harms_nothing
 
 
 @pytest.mark.spec("NS-29")
-def test_configuration_over_the_network_is_off_unless_allowed(tmp_path: Path) -> None:
+def test_remote_configuration_is_disabled_by_default(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as s:
             refused = await s.call(RequestCode.UPDATE_NAMESRV_CONFIG, b"orderMessageEnable=true")
@@ -411,7 +411,7 @@ def test_configuration_over_the_network_is_off_unless_allowed(tmp_path: Path) ->
 
 
 @pytest.mark.spec("NS-29")
-def test_a_key_that_cannot_change_is_refused_by_name(tmp_path: Path) -> None:
+def test_update_config_rejects_fixed_keys_by_name(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path, remote_config_enable=True, unknown_keys={"myKey": "mine"}) as s:
             before = (await s.call(RequestCode.GET_NAMESRV_CONFIG)).body or b""
@@ -440,7 +440,7 @@ def test_a_key_that_cannot_change_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("NS-29", "REM-29")
-def test_a_change_of_the_configuration_leaves_tls_as_it_was(tmp_path: Path) -> None:
+def test_update_config_keeps_tls_settings(tmp_path: Path) -> None:
     async def work() -> None:
         tls = TlsSettings(mode="enforcing", server_key_password="hush")
         async with served(tmp_path, remote_config_enable=True, tls=tls) as s:
@@ -455,7 +455,7 @@ def test_a_change_of_the_configuration_leaves_tls_as_it_was(tmp_path: Path) -> N
 
 
 @pytest.mark.spec("NS-05", "NS-29")
-def test_a_changed_period_counts_from_the_next_run_on(tmp_path: Path) -> None:
+def test_changed_timer_period_applies_from_next_run(tmp_path: Path) -> None:
     async def work() -> None:
         long = {"scan_first_ms": 20, "scan_interval_ms": 20, "broker_expiry_ms": 1}
         async with served(tmp_path, remote_config_enable=True, **long) as s:
@@ -470,7 +470,7 @@ def test_a_changed_period_counts_from_the_next_run_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("NS-02")
-def test_unknown_keys_are_remembered_and_shown_beside_both_groups(tmp_path: Path) -> None:
+def test_get_config_includes_unknown_keys(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path, unknown_keys={"myKey": "mine"}, product_env_name="dev") as s:
             text = ((await s.call(RequestCode.GET_NAMESRV_CONFIG)).body or b"").decode()
@@ -490,7 +490,7 @@ DEFAULTS = """
 
 
 @pytest.mark.spec("NS-03", "NS-04")
-def test_defaults_are_the_originals() -> None:
+def test_name_server_defaults_match_apache() -> None:
     settings = NameServerSettings()
     assert settings.kv_config_path == str(Path.home() / "namesrv" / "kvConfig.json")
     assert settings.config_store_path == str(Path.home() / "namesrv" / "namesrv.properties")
@@ -500,7 +500,7 @@ def test_defaults_are_the_originals() -> None:
 
 
 @pytest.mark.spec("NS-06")
-def test_stop_closes_the_listener_and_every_connection(tmp_path: Path) -> None:
+def test_stop_closes_listener_and_all_connections(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as s:
             await s.register()
@@ -514,7 +514,7 @@ def test_stop_closes_the_listener_and_every_connection(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("NS-14")
-def test_a_route_read_between_two_registrations_is_never_half_of_one(tmp_path: Path) -> None:
+def test_routes_never_show_half_applied_registrations(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as s:
 
@@ -529,7 +529,7 @@ def test_a_route_read_between_two_registrations_is_never_half_of_one(tmp_path: P
                 await broker.close()
 
             async def counts() -> set[int]:
-                """Of all five topics, asked in one write: the server answers them in one turn."""
+                """Queue counts of all topics; the requests arrive in one write and are answered in one event-loop iteration."""
                 routes = await asyncio.gather(*(s.route(f"T{i}") for i in range(5)))
                 return {0 if route is None else route.queue_datas[0].write_queue_nums for route in routes}
 
@@ -545,7 +545,7 @@ def test_a_route_read_between_two_registrations_is_never_half_of_one(tmp_path: P
 
 
 @pytest.mark.spec("REM-31")
-def test_answers_carry_a_version_that_reads_standard_json(tmp_path: Path) -> None:
+def test_response_version_announces_standard_json(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as s:
             assert (await s.call(RequestCode.GET_BROKER_CLUSTER_INFO)).version >= 401
