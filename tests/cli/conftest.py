@@ -1,4 +1,4 @@
-"""Real processes of the command line."""
+"""Fixtures that run the command line as real processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READY_SECONDS_MAX = 30
 
 
 class Server:
-    """A `saturnmq` server process that is ready; `facts` are the words of its ready line."""
+    """A `saturnmq` server process that has printed its ready line; `facts` holds the key=value pairs of that line."""
 
     def __init__(self, *args: str, env: dict[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
@@ -61,7 +61,7 @@ class Server:
                 return facts
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Exit code after the signal. Fails when it takes longer than the promise of 10 s."""
+        """Send a signal and return the exit code. Fails when the process takes more than 12 s (10 s are promised)."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:
@@ -79,7 +79,7 @@ class Server:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Server]]:
-    """Starts servers; whatever still runs at the end is stopped."""
+    """Starts servers; those still running at the end are stopped."""
     servers: list[Server] = []
 
     def start(*args: str, env: dict[str, str] | None = None) -> Server:
@@ -103,7 +103,7 @@ def standalone(serve: Callable[..., Server], tmp_path: Path) -> Callable[..., Se
 
 
 def run_cli(*args: str, env: dict[str, str] | None = None, seconds_max: float = 60) -> subprocess.CompletedProcess[str]:
-    """One short command, to its end."""
+    """Run one command to completion."""
     return subprocess.run(
         [sys.executable, "-m", "saturnmq.cli", *args],
         capture_output=True,

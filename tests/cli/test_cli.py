@@ -1,4 +1,4 @@
-"""The command line, as real processes."""
+"""The command line, run as real processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Start = Callable[..., Any]
 
 
 @pytest.mark.spec("CLI-09", "DG-09", "DUR-02")
-def test_standalone_says_ready_with_addresses_and_stops_with_0_on_sigterm(standalone: Start) -> None:
+def test_standalone_prints_ready_line_and_exits_0_on_sigterm(standalone: Start) -> None:
     server = standalone()
     facts = server.facts
     assert {"namesrv", "broker", "advertised", "store", "durability", "twin", "loop"} <= set(facts)
@@ -39,7 +39,7 @@ def test_standalone_says_ready_with_addresses_and_stops_with_0_on_sigterm(standa
 
 
 @pytest.mark.spec("CLI-09", "DG-09", "NS-06")
-def test_namesrv_says_ready_and_stops_with_0(serve: Start) -> None:
+def test_namesrv_prints_ready_line_and_exits_0(serve: Start) -> None:
     server = serve("namesrv", "--port", "0")
     assert "The Name Server boot success. serializeType=JSON" in server.out
     assert server.facts["namesrv"].startswith("127.0.0.1:")
@@ -47,7 +47,7 @@ def test_namesrv_says_ready_and_stops_with_0(serve: Start) -> None:
 
 
 @pytest.mark.spec("REM-04", "DG-09")
-def test_namesrv_names_its_serialization_and_refuses_an_unknown_one(serve: Start, cli: Cli) -> None:
+def test_namesrv_prints_serialization_and_rejects_unknown_one(serve: Start, cli: Cli) -> None:
     refused = cli("namesrv", "--port", "0", env={"ROCKETMQ_SERIALIZE_TYPE": "XML"})
     assert refused.returncode == 2
     assert "ROCKETMQ_SERIALIZE_TYPE='XML' must be JSON or ROCKETMQ" in refused.stderr
@@ -58,7 +58,7 @@ def test_namesrv_names_its_serialization_and_refuses_an_unknown_one(serve: Start
 
 
 @pytest.mark.spec("CLI-02", "CLI-03")
-def test_json_gives_one_document_on_stdout_and_nothing_else(standalone: Start) -> None:
+def test_json_output_is_one_document_on_stdout(standalone: Start) -> None:
     server = standalone("--json")
     assert server.stop() == 0
     assert len(server.out) == 1
@@ -68,7 +68,7 @@ def test_json_gives_one_document_on_stdout_and_nothing_else(standalone: Start) -
 
 
 @pytest.mark.spec("CLI-09", "UX-09", "UX-05")
-def test_port_in_use_names_the_port_and_what_to_do(cli: Cli) -> None:
+def test_port_in_use_error_names_port_and_next_step(cli: Cli) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -82,7 +82,7 @@ def test_port_in_use_names_the_port_and_what_to_do(cli: Cli) -> None:
 
 
 @pytest.mark.spec("UX-09")
-def test_store_in_use_names_the_folder_and_the_process(standalone: Start, cli: Cli, tmp_path: Path) -> None:
+def test_store_in_use_error_names_folder_and_process(standalone: Start, cli: Cli, tmp_path: Path) -> None:
     server = standalone()
     done = cli("standalone", "--data", str(tmp_path / "data"), "--namesrv-port", "0", "--port", "0")
     assert done.returncode == 1
@@ -92,7 +92,7 @@ def test_store_in_use_names_the_folder_and_the_process(standalone: Start, cli: C
 
 
 @pytest.mark.spec("UX-09")
-def test_store_folder_that_cannot_be_made_is_named(cli: Cli, tmp_path: Path) -> None:
+def test_uncreatable_store_folder_is_named(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     done = cli("standalone", "--data", str(tmp_path / "file" / "data"), "--namesrv-port", "0", "--port", "0")
     assert done.returncode == 1
@@ -101,7 +101,7 @@ def test_store_folder_that_cannot_be_made_is_named(cli: Cli, tmp_path: Path) -> 
 
 
 @pytest.mark.spec("CLI-10", "NS-02", "DG-11")
-def test_config_file_is_read_and_an_unknown_key_warns_with_the_nearest(cli: Cli, tmp_path: Path) -> None:
+def test_config_file_with_unknown_key_warns_with_closest_key(cli: Cli, tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerName=broker-x\nbrokerClusterNam=c\nfileReservedTime=48\n")
     done = cli("broker", "-c", str(conf), "--print-config")
@@ -114,7 +114,7 @@ def test_config_file_is_read_and_an_unknown_key_warns_with_the_nearest(cli: Cli,
 
 
 @pytest.mark.spec("DG-11")
-def test_every_key_of_a_usual_broker_conf_has_its_effect(serve: Start, cli: Cli, tmp_path: Path) -> None:
+def test_usual_broker_conf_keys_take_effect(serve: Start, cli: Cli, tmp_path: Path) -> None:
     keys = {
         "brokerClusterName": "C", "brokerName": "broker-x", "brokerId": "0", "namesrvAddr": "127.0.0.1:1;127.0.0.1:2",
         "deleteWhen": "05", "fileReservedTime": "48", "brokerRole": "ASYNC_MASTER", "flushDiskType": "SYNC_FLUSH",
@@ -150,7 +150,7 @@ def test_every_key_of_a_usual_broker_conf_has_its_effect(serve: Start, cli: Cli,
 
 
 @pytest.mark.spec("CLI-10", "CLI-02")
-def test_print_config_as_json_shows_value_and_origin(cli: Cli) -> None:
+def test_print_config_json_shows_value_and_origin(cli: Cli) -> None:
     done = cli("broker", "--print-config", "--json", "--set", "brokerName=b9")
     rows = {row["key"]: row for row in json.loads(done.stdout)["rows"]}
     assert rows["brokerName"] == {"key": "brokerName", "value": "b9", "origin": "--set"}
@@ -171,9 +171,7 @@ def test_print_config_as_json_shows_value_and_origin(cli: Cli) -> None:
         (["enableDLegerCommitLog=true", "flushDiskType=ASYNC_FLUSH"], "ASYNC_FLUSH", "--set"),
     ],
 )
-def test_a_member_of_a_group_syncs_before_it_answers_unless_told_otherwise(
-    cli: Cli, said: list[str], value: str, origin: str
-) -> None:
+def test_dledger_member_defaults_to_sync_flush(cli: Cli, said: list[str], value: str, origin: str) -> None:
     member = ["dLegerGroup=g", "dLegerPeers=n0-127.0.0.1:40911", "dLegerSelfId=n0"]
     done = cli("broker", "--print-config", "--json", *(word for key in (*member, *said) for word in ("--set", key)))
     rows = {row["key"]: row for row in json.loads(done.stdout)["rows"]}
@@ -189,9 +187,7 @@ def test_a_member_of_a_group_syncs_before_it_answers_unless_told_otherwise(
         (["enableDLegerCommitLog=true", "storeFailureAction=readonly"], "READONLY", "--set"),
     ],
 )
-def test_a_member_of_a_group_ends_when_its_disk_fails_unless_told_otherwise(
-    cli: Cli, said: list[str], value: str, origin: str
-) -> None:
+def test_dledger_member_defaults_to_exit_on_disk_failure(cli: Cli, said: list[str], value: str, origin: str) -> None:
     member = ["dLegerGroup=g", "dLegerPeers=n0-127.0.0.1:40911", "dLegerSelfId=n0"]
     done = cli("broker", "--print-config", "--json", *(word for key in (*member, *said) for word in ("--set", key)))
     rows = {row["key"]: row for row in json.loads(done.stdout)["rows"]}
@@ -199,7 +195,7 @@ def test_a_member_of_a_group_ends_when_its_disk_fails_unless_told_otherwise(
 
 
 @pytest.mark.spec("CLI-03", "CLI-04", "UX-05")
-def test_wrong_values_are_all_reported_at_once_with_the_allowed_range(cli: Cli) -> None:
+def test_invalid_values_are_all_reported_with_allowed_range(cli: Cli) -> None:
     done = cli("broker", "--set", "listenPort=99999", "--set", "flushDiskType=SOMETIMES")
     assert done.returncode == 2
     assert "listenPort" in done.stderr and "65535" in done.stderr
@@ -208,7 +204,7 @@ def test_wrong_values_are_all_reported_at_once_with_the_allowed_range(cli: Cli) 
 
 
 @pytest.mark.spec("CLI-03")
-def test_error_with_json_is_one_object_with_message_and_hint(cli: Cli) -> None:
+def test_json_error_has_code_message_and_hint(cli: Cli) -> None:
     done = cli("broker", "--json", "--set", "listenPort=99999")
     assert done.returncode == 2
     error = json.loads(done.stderr.splitlines()[-1])
@@ -219,14 +215,14 @@ def test_error_with_json_is_one_object_with_message_and_hint(cli: Cli) -> None:
 
 @pytest.mark.spec("CLI-04")
 @pytest.mark.parametrize("args", [(), ("nonsense",), ("standalone",), ("broker", "--set", "novalue")])
-def test_wrong_options_exit_with_2(cli: Cli, args: tuple[str, ...]) -> None:
+def test_invalid_options_exit_with_2(cli: Cli, args: tuple[str, ...]) -> None:
     done = cli(*args)
     assert done.returncode == 2
     assert done.stdout == ""
 
 
 @pytest.mark.spec("CLI-04")
-def test_output_into_a_closed_pipe_ends_quietly() -> None:
+def test_closed_output_pipe_ends_quietly() -> None:
     command = [sys.executable, "-m", "saturnmq.cli", "broker", "--print-config"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stderr is not None
@@ -238,7 +234,7 @@ def test_output_into_a_closed_pipe_ends_quietly() -> None:
 
 
 @pytest.mark.spec("CLI-11", "PKG-02")
-def test_version_names_commit_python_twin_loop_and_protocol(cli: Cli) -> None:
+def test_version_line_lists_build_and_runtime(cli: Cli) -> None:
     line = cli("--version").stdout
     words = dict(word.split("=", 1) for word in line.split()[2:])
     assert words["protocol"] == "407"
@@ -250,7 +246,7 @@ def test_version_names_commit_python_twin_loop_and_protocol(cli: Cli) -> None:
 
 
 @pytest.mark.spec("PKG-02")
-def test_pure_0_demands_a_compiled_path_that_is_not_there(cli: Cli, tmp_path: Path) -> None:
+def test_pure_0_without_compiled_implementation_fails(cli: Cli, tmp_path: Path) -> None:
     args = ("standalone", "--data", str(tmp_path), "--namesrv-port", "0", "--port", "0")
     done = cli(*args, env={"SATURNMQ_PURE": "0"})
     assert done.returncode == 2
@@ -258,7 +254,7 @@ def test_pure_0_demands_a_compiled_path_that_is_not_there(cli: Cli, tmp_path: Pa
 
 
 @pytest.mark.spec("UX-12")
-def test_a_public_address_is_warned_of_and_the_default_is_loopback(serve: Start) -> None:
+def test_namesrv_warns_on_public_address_and_defaults_to_loopback(serve: Start) -> None:
     public = serve("namesrv", "--host", "0.0.0.0", "--port", "0")
     assert public.stop() == 0
     assert any("without access control" in line for line in public.err)
@@ -270,7 +266,7 @@ def test_a_public_address_is_warned_of_and_the_default_is_loopback(serve: Start)
 
 
 @pytest.mark.spec("UX-12")
-def test_a_standalone_listens_on_loopback_only_and_a_public_one_warns(standalone: Start, serve: Start) -> None:
+def test_standalone_listens_on_loopback_and_warns_when_public(standalone: Start, serve: Start) -> None:
     server = standalone()
     listening = [c.laddr.ip for c in psutil.Process(server.process.pid).net_connections() if c.status == "LISTEN"]
     assert len(listening) >= 2 and set(listening) == {"127.0.0.1"}
@@ -282,8 +278,8 @@ def test_a_standalone_listens_on_loopback_only_and_a_public_one_warns(standalone
 
 
 @pytest.mark.spec("UX-12")
-def test_no_module_starts_a_shell_or_reports_to_a_server() -> None:
-    """The one program that is started is `java -version`, the one URL that is fetched that of an address server."""
+def test_no_module_starts_a_shell_or_reports_usage() -> None:
+    """The only program started is `java -version`; the only URL fetched is that of an address server."""
     package = Path(saturnmq.__file__).parent
     starts, fetches = set(), set()
     for path in package.rglob("*.py"):
@@ -298,9 +294,9 @@ def test_no_module_starts_a_shell_or_reports_to_a_server() -> None:
 
 
 @pytest.mark.spec("UX-02")
-def test_idle_standalone_is_small_and_ready_at_once(standalone: Start, tmp_path: Path) -> None:
+def test_idle_standalone_starts_fast_with_small_footprint(standalone: Start, tmp_path: Path) -> None:
     starts, memory = [], []
-    while len(starts) < 3 or (min(starts) >= 1000 and len(starts) < 10):  # one that nothing disturbs
+    while len(starts) < 3 or (min(starts) >= 1000 and len(starts) < 10):  # at least one start undisturbed by other load
         server = standalone()
         starts.append(int(server.facts["start_ms"]))
         memory.append(psutil.Process(server.process.pid).memory_info().rss)
@@ -312,7 +308,7 @@ def test_idle_standalone_is_small_and_ready_at_once(standalone: Start, tmp_path:
 
 
 @pytest.mark.spec("NS-01", "NS-02")
-def test_a_name_server_prints_its_configuration_and_needs_no_home(cli: Cli, tmp_path: Path) -> None:
+def test_namesrv_prints_configuration_without_rocketmq_home(cli: Cli, tmp_path: Path) -> None:
     conf = tmp_path / "namesrv.conf"
     conf.write_text("listenPort=9999\nserverChannelMaxIdleTimeSeconds=7\nconfigStorePath=/elsewhere\n")
     done = cli("namesrv", "-c", str(conf), "-n", "127.0.0.1:1", "-p", env={"ROCKETMQ_HOME": ""})

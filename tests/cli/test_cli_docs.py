@@ -1,4 +1,4 @@
-"""The guide and the README, followed from top to bottom on one default `saturnmq standalone`, as a user would."""
+"""The guide and the README, executed from top to bottom against one default `saturnmq standalone`, as a user would."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Start = Callable[..., Any]
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
-    """(language and kind, code) of every fenced block, in order."""
+    """Language with kind, and code, of every fenced block, in order."""
     return re.findall(r"^```(\w[^\n]*)\n(.*?)^```$", (REPOSITORY / page).read_text(encoding="utf-8"), re.S | re.M)
 
 
 def pasted(code: str) -> str:
-    """Code for the prompt: no blank line inside an indented block, where a prompt would take it for the block's end."""
+    """Code for the interactive prompt, without blank lines inside indented blocks, where the prompt would end the block."""
     return re.sub(r"\n+(?=\n[ \t])", "", code) + "\n"
 
 
 class Prompt:
-    """`python -m asyncio`: blocks are pasted one after the other and share their names."""
+    """A `python -m asyncio` prompt into which blocks are pasted one after the other; they share their names."""
 
     def __init__(self, folder: Path) -> None:
         self.process = subprocess.Popen(
@@ -51,7 +51,7 @@ class Prompt:
             reader.start()
 
     def paste(self, code: str) -> list[str]:
-        """The lines that a block prints. Fails when it raises, or takes more than BLOCK_SECONDS_MAX."""
+        """Return the lines that a block prints. Fails when it raises or takes more than BLOCK_SECONDS_MAX."""
         assert self.process.stdin is not None
         before = len(self._errors)
         self.process.stdin.write(pasted(code) + '\nprint("-- end of block")\n')
@@ -70,7 +70,7 @@ class Prompt:
         return printed
 
     def close(self) -> None:
-        """End it, and wait for it."""
+        """Close stdin and wait for the process to end."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         try:
@@ -93,7 +93,7 @@ def prompt(tmp_path: Path) -> Iterator[Prompt]:
 
 
 def run(*command: str, folder: Path, seconds_max: float = BLOCK_SECONDS_MAX) -> str:
-    """stdout of a short program. Fails when it fails."""
+    """Run a short Python program and return its stdout. Fails when its exit code is not 0."""
     done = subprocess.run(
         [sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=seconds_max, check=False
     )
@@ -103,12 +103,10 @@ def run(*command: str, folder: Path, seconds_max: float = BLOCK_SECONDS_MAX) -> 
 
 @pytest.mark.timeout(300)
 @pytest.mark.spec("TST-08", "UX-01")
-def test_the_guide_runs_from_top_to_bottom_on_one_default_standalone(
-    serve: Start, prompt: Prompt, tmp_path: Path
-) -> None:
+def test_guide_runs_top_to_bottom_on_default_standalone(serve: Start, prompt: Prompt, tmp_path: Path) -> None:
     first, *others = blocks("docs/guide.md")
     assert first == ("shell", "saturnmq standalone --data ./data\n")
-    ports = ("--namesrv-port", "0", "--port", "0")  # the only difference: the machine may be busy
+    ports = ("--namesrv-port", "0", "--port", "0")  # free ports are the only difference from the guide
     address = serve("standalone", "--data", str(tmp_path / "data"), *ports).facts["namesrv"]
     kinds = [kind for kind, _ in others]
     assert kinds.count("python") >= 11 and set(kinds) <= {"python", "python sync", "python test", "shell"}
@@ -131,7 +129,7 @@ def test_the_guide_runs_from_top_to_bottom_on_one_default_standalone(
 @pytest.mark.timeout(300)
 @pytest.mark.spark
 @pytest.mark.spec("UX-01")
-def test_the_readme_runs_from_top_to_bottom_on_one_default_standalone(serve: Start, tmp_path: Path) -> None:
+def test_readme_runs_top_to_bottom_on_default_standalone(serve: Start, tmp_path: Path) -> None:
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     assert "    .venv/bin/saturnmq standalone --data ./data\n" in text
     ports = ("--namesrv-port", "0", "--port", "0")

@@ -1,4 +1,4 @@
-"""Errors of the command line that newcomers cause: what, where, what next, as text and as JSON."""
+"""Command line errors that newcomers cause: problem, location and next step, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLASS_NAME = re.compile(r"\b(\w+(Error|Exception)|int|str|list|dict|NoneType|[A-
 
 @pytest.fixture
 def busy_port() -> Iterator[int]:
-    """A port on which this process listens; 2 below it is free."""
+    """A port on which this process listens; the port 2 below it is free."""
     port = free_port((0, -2))
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", port))
@@ -29,7 +29,7 @@ def busy_port() -> Iterator[int]:
 
 
 def holder() -> str:
-    """How an error names this process."""
+    """This process, as an error message names it."""
     return f"process {os.getpid()} ({Path('/proc/self/comm').read_text().strip()})"
 
 
@@ -52,7 +52,7 @@ def holder() -> str:
         ),
     ],
 )  # fmt: skip
-def test_a_busy_port_names_its_holder_and_the_option_of_that_command(
+def test_busy_port_error_names_holder_and_option(
     cli: Cli, tmp_path: Path, busy_port: int, command: tuple[str, ...], option: str
 ) -> None:
     values = {"port": busy_port, "above": busy_port + 2, "data": tmp_path / "data"}
@@ -77,7 +77,7 @@ def test_a_busy_port_names_its_holder_and_the_option_of_that_command(
         (("nonsense",), 2),
     ],
 )
-def test_an_error_as_json_has_a_message_a_hint_and_no_class_name(
+def test_json_error_has_message_and_hint_but_no_class_name(
     cli: Cli, tmp_path: Path, command: tuple[str, ...], code: int
 ) -> None:
     command = tuple(word.format(data=tmp_path / "data") for word in command)
@@ -95,7 +95,7 @@ def test_an_error_as_json_has_a_message_a_hint_and_no_class_name(
 
 @pytest.mark.spec("UX-09", "CLI-03")
 @pytest.mark.parametrize("content", ["[]", "{", '{"topicConfigTable": []}', '{"topicConfigTable": {"x": 3}}', "\x00"])
-def test_a_damaged_state_file_is_named_in_the_words_of_json(cli: Cli, tmp_path: Path, content: str) -> None:
+def test_damaged_state_file_error_names_file_in_json_terms(cli: Cli, tmp_path: Path, content: str) -> None:
     file = tmp_path / "config" / "topics.json"
     file.parent.mkdir()
     file.write_text(content)
@@ -109,14 +109,14 @@ def test_a_damaged_state_file_is_named_in_the_words_of_json(cli: Cli, tmp_path: 
 
 @pytest.mark.spec("UX-05")
 @pytest.mark.parametrize("verb", ["broker", "namesrv"])
-def test_a_port_after_p_is_explained(cli: Cli, verb: str) -> None:
+def test_port_given_after_p_is_explained(cli: Cli, verb: str) -> None:
     done = cli(verb, "-p", "10911")
     assert done.returncode == 2
     assert "the port is --port 10911" in done.stderr
     assert "-p prints the configuration" in done.stderr
 
 
-def test_a_broker_takes_address_port_and_folder_as_options(cli: Cli, tmp_path: Path) -> None:
+def test_broker_accepts_address_port_and_folder_options(cli: Cli, tmp_path: Path) -> None:
     options = ("--host", "127.0.0.2", "--port", "12345", "--data", str(tmp_path))
     done = cli("broker", *options, "-p", "--json")
     assert done.returncode == 0
@@ -128,7 +128,7 @@ def test_a_broker_takes_address_port_and_folder_as_options(cli: Cli, tmp_path: P
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-def test_spark_check_says_what_runs(cli: Cli) -> None:
+def test_spark_check_reports_versions_and_worker(cli: Cli) -> None:
     done = cli("spark", "--check", "--json", seconds_max=280)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["rows"]

@@ -1,4 +1,4 @@
-"""`--help` of every command: long options, an example, and at once."""
+"""`--help` of every command: long options, an example, and start-up time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import pytest
 
 from saturnmq.cli import VERBS, build_parser
 
-# 200 and 150 ms of a machine on which an interpreter starts in 20 ms; a slower one takes longer for both.
+# Multiples of an interpreter start. On a machine with 20 ms per start these are 200 and 150 ms.
 HELP_STARTS_MAX = 10.0
 IMPORT_STARTS_MAX = 7.5
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """The parser of every command that runs something."""
+    """The parsers of all commands that run something."""
     inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for action in inner:
         for each in action.choices.values():
@@ -31,13 +31,13 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 
 
 def child_seconds() -> float:
-    """Processor time of the children so far: unlike elapsed time it says little of other programs on the machine."""
+    """Processor time of all children so far; unlike elapsed time it depends little on other load."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 @pytest.mark.spec("CLI-01")
-def test_every_command_comes_from_the_table_with_an_example_and_long_options() -> None:
+def test_every_command_has_example_and_long_options() -> None:
     found = {parser.prog: parser for parser in parsers(build_parser())}
     assert {prog.split()[1] for prog in found} == {verb.name for verb in VERBS}
     for prog, parser in found.items():
@@ -50,9 +50,9 @@ def test_every_command_comes_from_the_table_with_an_example_and_long_options() -
 
 
 def seconds_of(folder: Path, *args: str) -> tuple[float, str]:
-    """Least processor time of three runs after the first, with byte code in the folder, and what the last one printed."""
+    """Minimum processor time of three runs after a first one that writes byte code to the folder, and the last output."""
     env = os.environ | {"PYTHONPYCACHEPREFIX": str(folder)}
-    env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its byte code
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has compiled byte code
     took = []
     for _ in range(4):
         began = child_seconds()
@@ -62,7 +62,7 @@ def seconds_of(folder: Path, *args: str) -> tuple[float, str]:
 
 
 @pytest.mark.spec("CLI-01")
-def test_help_takes_less_than_ten_starts_of_python(tmp_path: Path) -> None:
+def test_help_takes_less_than_ten_interpreter_starts(tmp_path: Path) -> None:
     python, _ = seconds_of(tmp_path, "-c", "pass")
     seconds, printed = seconds_of(tmp_path, "-m", "saturnmq.cli", "--help")
     assert all(verb.name in printed for verb in VERBS)
@@ -70,7 +70,7 @@ def test_help_takes_less_than_ten_starts_of_python(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("PKG-04")
-def test_import_takes_less_than_eight_starts_of_python(tmp_path: Path) -> None:
+def test_import_takes_less_than_eight_interpreter_starts(tmp_path: Path) -> None:
     python, _ = seconds_of(tmp_path, "-c", "pass")
     seconds, _ = seconds_of(tmp_path, "-c", "import saturnmq")
     assert seconds - python < IMPORT_STARTS_MAX * python

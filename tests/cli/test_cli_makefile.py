@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# A Debian python3 without python3-venv: venv makes half an environment before it notices that ensurepip is missing.
+# A Debian python3 without python3-venv: venv creates half an environment before it notices that ensurepip is missing.
 NO_ENSUREPIP = f"""#!/bin/sh
 case "$*" in
   "-m venv"*) mkdir -p .venv/bin; echo "no ensurepip" >&2; exit 1;;
@@ -25,7 +25,7 @@ exit 1
 
 
 def make(folder: Path, python: str, goal: str) -> subprocess.CompletedProcess[str]:
-    """`make GOAL` in a copy of the Makefile, with that python3."""
+    """Run `make GOAL` in a copy of the Makefile, with a fake python3."""
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(REPOSITORY / name, folder / name)
     fake = folder / "bin" / "python3"
@@ -40,7 +40,7 @@ def make(folder: Path, python: str, goal: str) -> subprocess.CompletedProcess[st
 
 @pytest.mark.spec("UX-05")
 @pytest.mark.parametrize("goal", ["demo", "setup", "test"])
-def test_make_without_ensurepip_names_the_package_and_leaves_nothing(tmp_path: Path, goal: str) -> None:
+def test_make_without_ensurepip_names_missing_package(tmp_path: Path, goal: str) -> None:
     done = make(tmp_path, NO_ENSUREPIP, goal)
     assert done.returncode == 2
     said, stopped = done.stderr.splitlines()
@@ -52,7 +52,7 @@ def test_make_without_ensurepip_names_the_package_and_leaves_nothing(tmp_path: P
 
 
 @pytest.mark.spec("UX-05")
-def test_make_with_an_old_python_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+def test_make_with_old_python_fails_with_message(tmp_path: Path) -> None:
     done = make(tmp_path, OLD_PYTHON, "setup")
     assert done.returncode == 2
     assert "older than 3.11" in done.stderr.splitlines()[0]

@@ -1,4 +1,4 @@
-"""What the package promises: bounds, extras, light imports."""
+"""Packaging: version bounds of dependencies, extras, import cost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.spec("PKG-06")
-def test_every_dependency_has_a_lower_bound_and_an_upper_one_only_with_a_reason() -> None:
+def test_dependencies_have_lower_bounds_and_justified_upper_bounds() -> None:
     lines = (REPOSITORY / "pyproject.toml").read_text().splitlines()
     groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
     for requirement in (item for group in groups for item in group):
@@ -41,21 +41,21 @@ def test_every_dependency_has_a_lower_bound_and_an_upper_one_only_with_a_reason(
 
 
 @pytest.mark.spec("PKG-03")
-def test_python_3_11_is_enough() -> None:
+def test_sources_parse_with_python_3_11() -> None:
     assert PROJECT["requires-python"] == ">=3.11"
     for path in sorted((REPOSITORY / "src").rglob("*.py")):
         ast.parse(path.read_text(encoding="utf-8"), filename=str(path), feature_version=(3, 11))
 
 
 @pytest.mark.spec("PKG-04")
-def test_import_loads_neither_extras_nor_rich() -> None:
+def test_import_loads_no_extras() -> None:
     heavy = "{'rich', 'pyspark', 'pyarrow', 'numpy', 'pandas', 'yaml', 'cryptography'}"
     done = run_python(f"import sys, saturnmq; saturnmq.Client; print(sorted({heavy} & set(sys.modules)))")
     assert done.stdout.strip() == "[]", done.stderr
 
 
 @pytest.mark.spec("PKG-04")
-def test_orjson_and_uvloop_are_never_required(tmp_path: Path) -> None:
+def test_library_works_without_orjson_and_uvloop(tmp_path: Path) -> None:
     code = (
         BLOCK.format(names={"orjson", "uvloop"})
         + """
@@ -76,7 +76,7 @@ asyncio.run(main())
 
 
 @pytest.mark.spec("PKG-05")
-def test_a_missing_extra_is_named_with_its_install_line() -> None:
+def test_missing_extra_error_names_install_command() -> None:
     code = (
         BLOCK.format(names={"pyspark", "pyarrow"})
         + "from saturnmq.cli import main; sys.exit(main(['spark', 'export', '--topic', 't', '--out', 'o']))"

@@ -1,4 +1,4 @@
-"""Server commands: addresses, TLS keys and certificates from the file, and a stop during registration."""
+"""Server commands: addresses, TLS keys and certificates from the configuration file, and a stop during registration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.mark.spec("CLI-10", "NS-04", "DG-11")
 @pytest.mark.parametrize("verb", ["namesrv", "standalone"])
-def test_address_and_port_of_the_file_hold_where_no_option_is_given(serve: Start, tmp_path: Path, verb: str) -> None:
+def test_file_address_and_port_apply_without_options(serve: Start, tmp_path: Path, verb: str) -> None:
     file = tmp_path / "x.conf"
     file.write_text("bindAddress=127.0.0.2\nlistenPort=0\n")
     more = ("--data", str(tmp_path / "data"), "--namesrv-port", "0") if verb == "standalone" else ()
@@ -37,7 +37,7 @@ def test_address_and_port_of_the_file_hold_where_no_option_is_given(serve: Start
 
 
 @pytest.mark.spec("REM-29", "NS-31")
-def test_tls_keys_of_the_file_hold_for_all_servers_and_between_them(standalone: Start, tmp_path: Path) -> None:
+def test_file_tls_keys_apply_to_all_servers_and_their_clients(standalone: Start, tmp_path: Path) -> None:
     certificate, key = write_certificate(tmp_path, "server")
     file = tmp_path / "x.conf"
     file.write_text(f"tls.server.mode=enforcing\ntls.server.certPath={certificate}\ntls.server.keyPath={key}\n")
@@ -61,7 +61,7 @@ def test_tls_keys_of_the_file_hold_for_all_servers_and_between_them(standalone: 
 
 
 @pytest.mark.spec("CLI-10", "REM-29")
-def test_a_certificate_that_cannot_be_read_is_named_and_nothing_is_served(cli: Cli, tmp_path: Path) -> None:
+def test_unreadable_certificate_prevents_start(cli: Cli, tmp_path: Path) -> None:
     keys = ("--set", f"tls.server.certPath={tmp_path}/none.pem", "--set", f"tls.server.keyPath={tmp_path}/none.key")
     done = cli("standalone", "--data", str(tmp_path / "data"), "--namesrv-port", "0", "--port", "0", *keys)
     assert done.returncode == 2 and "none.pem" in done.stderr
@@ -71,7 +71,7 @@ def test_a_certificate_that_cannot_be_read_is_named_and_nothing_is_served(cli: C
 
 
 @pytest.mark.spec("CLI-09")
-def test_sigterm_while_a_broker_still_registers_ends_it_at_once(tmp_path: Path) -> None:
+def test_sigterm_during_registration_ends_broker(tmp_path: Path) -> None:
     with socket.socket() as dead, socket.socket() as probe:
         dead.bind(("127.0.0.1", 0))
         dead.listen()
@@ -96,7 +96,7 @@ def test_sigterm_while_a_broker_still_registers_ends_it_at_once(tmp_path: Path) 
         )
         try:
             dead.settimeout(20)
-            asked, _ = dead.accept()  # it listens, and waits for this name server's answer now
+            asked, _ = dead.accept()  # the broker listens and now waits for the response of this name server
             began = time.monotonic()
             process.send_signal(signal.SIGTERM)
             assert process.wait(40) == 0

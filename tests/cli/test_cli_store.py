@@ -1,4 +1,7 @@
-"""`saturnmq store`, as real processes: results on stdout, words on stderr, exit codes. Source: CLI-01..04, CLI-07, CLI-08."""
+"""`saturnmq store`, run as real processes: results on stdout, messages on stderr, exit codes.
+
+Requirements: CLI-01..CLI-04, CLI-07, CLI-08.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def opened(path: Path) -> MessageStore:
 
 @pytest.fixture
 def offsets(tmp_path: Path) -> list[int]:
-    """A store with 40 messages in tmp_path/data; their physical offsets."""
+    """Physical offsets of 40 messages in a store under tmp_path/data."""
     store = opened(tmp_path / "data")
     found = []
     for number in range(40):
@@ -44,7 +47,7 @@ def offsets(tmp_path: Path) -> list[int]:
 
 
 def harmed(path: Path, offset: int) -> Path:
-    """One byte of a record's body is another one; its file."""
+    """Flip a bit in the body of the record at offset; return the file."""
     file = path / "commitlog" / f"{offset // LOG_BYTES * LOG_BYTES:020d}"
     raw = bytearray(file.read_bytes())
     raw[offset % LOG_BYTES + 100] ^= 1
@@ -53,7 +56,7 @@ def harmed(path: Path, offset: int) -> Path:
 
 
 @pytest.mark.spec("CLI-02", "CLI-03", "CLI-04", "DUR-08")
-def test_verify_gives_a_table_or_json_and_exits_with_3_for_damage(cli: Cli, tmp_path: Path, offsets: list[int]) -> None:
+def test_store_verify_reports_damage_and_exits_3(cli: Cli, tmp_path: Path, offsets: list[int]) -> None:
     data = str(tmp_path / "data")
     sound = cli("store", "verify", "--data", data)
     assert sound.returncode == 0, sound.stderr
@@ -78,7 +81,7 @@ def test_verify_gives_a_table_or_json_and_exits_with_3_for_damage(cli: Cli, tmp_
 
 
 @pytest.mark.spec("UX-09", "CLI-03", "DUR-16")
-def test_a_store_in_use_is_refused_and_forced_only_to_be_read(cli: Cli, tmp_path: Path, offsets: list[int]) -> None:
+def test_store_in_use_is_rejected_unless_verify_is_forced(cli: Cli, tmp_path: Path, offsets: list[int]) -> None:
     store = opened(tmp_path / "data")
     try:
         for action in ("verify", "rebuild", "repair"):
@@ -94,8 +97,8 @@ def test_a_store_in_use_is_refused_and_forced_only_to_be_read(cli: Cli, tmp_path
 
 
 @pytest.mark.spec("DL-U07", "CLI-03", "DUR-09")
-def test_the_store_of_a_group_is_not_taken_for_a_plain_one(cli: Cli, tmp_path: Path, offsets: list[int]) -> None:
-    """Rebuilding it from the old log alone would take every message of the ledger out of the queues."""
+def test_store_commands_reject_dledger_store(cli: Cli, tmp_path: Path, offsets: list[int]) -> None:
+    """Rebuilding it from the old commit log alone would remove all messages of the ledger from the consume queues."""
     data = tmp_path / "data"
     ledger = data / "dledger-n0" / "data" / f"{LOG_BYTES * 3:020d}"
     ledger.parent.mkdir(parents=True)
@@ -114,7 +117,7 @@ def test_the_store_of_a_group_is_not_taken_for_a_plain_one(cli: Cli, tmp_path: P
 
 
 @pytest.mark.spec("CLI-08", "CLI-04", "DUR-09")
-def test_repair_shows_the_loss_and_needs_a_yes(cli: Cli, tmp_path: Path, offsets: list[int]) -> None:
+def test_store_repair_shows_loss_and_requires_confirmation(cli: Cli, tmp_path: Path, offsets: list[int]) -> None:
     data = tmp_path / "data"
     whole = cli("store", "repair", "--data", str(data))
     assert whole.returncode == 0 and "the commit log is whole" in whole.stdout
@@ -136,7 +139,7 @@ def test_repair_shows_the_loss_and_needs_a_yes(cli: Cli, tmp_path: Path, offsets
 
 
 @pytest.mark.spec("CLI-02", "CLI-04")
-def test_rebuild_makes_lost_queues_again(cli: Cli, tmp_path: Path, offsets: list[int]) -> None:
+def test_store_rebuild_recreates_lost_queues(cli: Cli, tmp_path: Path, offsets: list[int]) -> None:
     data = tmp_path / "data"
     for path in (data / "consumequeue" / "T" / "0").iterdir():
         path.write_bytes(bytes(200))
@@ -153,7 +156,7 @@ def test_rebuild_makes_lost_queues_again(cli: Cli, tmp_path: Path, offsets: list
 
 
 @pytest.mark.spec("CLI-02", "CLI-03", "CLI-04", "UX-09")
-def test_dump_shows_fields_properties_and_body(cli: Cli, tmp_path: Path, offsets: list[int]) -> None:
+def test_store_dump_shows_fields_properties_and_body(cli: Cli, tmp_path: Path, offsets: list[int]) -> None:
     data = str(tmp_path / "data")
     shown = cli("store", "dump", str(offsets[3]), "--data", data)
     assert shown.returncode == 0 and "Köln" in shown.stdout and "hello 003" in shown.stdout
@@ -177,7 +180,7 @@ def test_dump_shows_fields_properties_and_body(cli: Cli, tmp_path: Path, offsets
 
 
 @pytest.mark.spec("CLI-03", "CLI-04", "UX-05")
-def test_a_missing_store_is_named(cli: Cli, tmp_path: Path) -> None:
+def test_missing_store_error_names_folder(cli: Cli, tmp_path: Path) -> None:
     done = cli("store", "verify", "--data", str(tmp_path / "none"))
     assert done.returncode == 1 and str(tmp_path / "none") in done.stderr and "next: " in done.stderr
     assert not (tmp_path / "none").exists()

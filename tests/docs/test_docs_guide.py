@@ -1,4 +1,4 @@
-"""The examples of the guide run, each by itself, against an embedded broker."""
+"""The examples of docs/guide.md, each run separately against an embedded broker."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ SHARED = BLOCKS[0][1]
 @pytest.mark.spec("UX-01", "TST-08")
 @pytest.mark.saturn_settings(broker=SETTINGS)
 @pytest.mark.parametrize("code", [body for kind, body in BLOCKS if not kind])
-def test_an_example_of_the_guide_runs(
-    code: str, capsys: pytest.CaptureFixture[str], saturn_broker: BrokerFixture
-) -> None:
+def test_guide_example_runs(code: str, capsys: pytest.CaptureFixture[str], saturn_broker: BrokerFixture) -> None:
     async def work() -> None:
         async with asyncio.timeout(60):
             names: dict[str, Any] = {"__name__": __name__}
-            exec(SHARED, names)  # a name that the page does not import is missing here too
+            exec(SHARED, names)  # names that the guide does not import are undefined here too
             names["URL"] = saturn_broker.url
             exec("async def example():\n" + textwrap.indent(code, "    "), names)
             await names["example"]()
@@ -40,12 +38,12 @@ def test_an_example_of_the_guide_runs(
 
 @pytest.mark.spec("API-31", "TST-08")
 @pytest.mark.parametrize("code", [body for kind, body in BLOCKS if kind])
-def test_an_example_without_asyncio_runs(
+def test_guide_example_without_asyncio_runs(
     code: str, capsys: pytest.CaptureFixture[str], saturn_broker: BrokerFixture
 ) -> None:
     exec(code, {"Client": saturnmq.sync.Client, "URL": saturn_broker.url})
     assert capsys.readouterr().out.strip() == "0"
 
 
-def test_there_are_examples() -> None:
+def test_guide_contains_examples() -> None:
     assert len(BLOCKS) >= 6
