@@ -1,6 +1,8 @@
-"""Invariant: any bytes either parse or raise RemoteProtocolError, and nothing else happens.
+"""Fuzz tests of the protocol parsers. Invariant: any bytes either parse or raise RemoteProtocolError, nothing else.
 
-Seeds: golden frames with bytes changed, cut out, doubled or lengths replaced reach the deep paths that noise alone does not.
+Random bytes alone do not reach deep code, so golden frames are mutated too: bytes changed, removed, duplicated, lengths replaced.
+
+Requirements: FUZ-01, FUZ-09.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ PARSERS: dict[str, Callable[[bytes], Any]] = {
 
 
 def parses_or_refuses(parse: Callable[[bytes], Any], raw: bytes) -> bool:
-    """True when raw parsed, False when it was refused with the one error."""
+    """True if raw was parsed, False if it was rejected with RemoteProtocolError."""
     try:
         parse(raw)
     except RemoteProtocolError as error:
@@ -66,7 +68,7 @@ def parses_or_refuses(parse: Callable[[bytes], Any], raw: bytes) -> bool:
 @pytest.mark.parametrize("name", PARSERS)
 @given(raw=st.binary(max_size=300))
 @example(raw=b"")
-def test_noise_parses_or_is_refused(name: str, raw: bytes) -> None:
+def test_random_bytes_parse_or_are_rejected(name: str, raw: bytes) -> None:
     assert parses_or_refuses(PARSERS[name], raw) in (True, False)
 
 
@@ -76,7 +78,7 @@ JSON_PIECES = ["{", "}", "[", "]", ":", ",", '"', "'", "\\", "0", "-1", "1e9", "
 
 @pytest.mark.spec("FUZ-09", "REM-33")
 @given(st.lists(st.sampled_from(JSON_PIECES), max_size=40), st.sampled_from(BODIES))
-def test_json_like_noise_parses_or_is_refused(pieces: list[str], cls: type[bodies.Body]) -> None:
+def test_json_like_input_parses_or_is_rejected(pieces: list[str], cls: type[bodies.Body]) -> None:
     raw = "".join(pieces).encode("utf-8", "surrogatepass")
     parsed = parses_or_refuses(tolerant_loads, raw)
     assert parses_or_refuses(loads, raw) >= parsed
@@ -85,14 +87,14 @@ def test_json_like_noise_parses_or_is_refused(pieces: list[str], cls: type[bodie
 
 @pytest.mark.spec("FUZ-01", "REM-02")
 @given(st.integers(0, 255), st.binary(max_size=200), st.binary(max_size=40))
-def test_framed_noise_parses_or_is_refused(serialization: int, header: bytes, body: bytes) -> None:
+def test_framed_random_bytes_parse_or_are_rejected(serialization: int, header: bytes, body: bytes) -> None:
     raw = struct.pack(">iI", 4 + len(header) + len(body), serialization << 24 | len(header)) + header + body
     parsed = parses_or_refuses(PARSERS["frames"], raw)
     assert not (parsed and serialization > 1)
 
 
 def mutations(raw: bytes, count: int, seed: int) -> list[bytes]:
-    """Versions of raw with bytes flipped, cut out, doubled, or a 32-bit number replaced by a nasty one."""
+    """Mutations of raw: bits flipped, bytes removed or duplicated, or a 32-bit number replaced by a boundary value."""
     chance = random.Random(seed)
     nasty = [0, 1, -1, 127, 128, 255, 32767, 65535, 2**24, 2**31 - 1, -(2**31)]
     made = []
@@ -116,7 +118,7 @@ def mutations(raw: bytes, count: int, seed: int) -> list[bytes]:
 
 
 def deep_parse(raw: bytes) -> None:
-    """Everything a server would parse of a frame, each part by itself."""
+    """Parse everything that a server would parse of a frame, each part separately."""
     for command in FrameDecoder().feed(raw):
         assert isinstance(command, Command)
         cls = headers.REQUEST_HEADERS.get(command.code)  # type: ignore[call-overload]
@@ -130,7 +132,7 @@ def deep_parse(raw: bytes) -> None:
 
 
 @pytest.mark.spec("FUZ-01", "REM-02", "REM-08", "REM-33", "MSG-02")
-def test_mutated_golden_frames_parse_or_are_refused(vectors: Path) -> None:
+def test_mutated_golden_frames_parse_or_are_rejected(vectors: Path) -> None:
     refused = total = 0
     for path in sorted((vectors / "frames").glob("*.json")):
         by_kind = {
@@ -147,7 +149,7 @@ def test_mutated_golden_frames_parse_or_are_refused(vectors: Path) -> None:
 
 
 @pytest.mark.spec("MSG-02")
-def test_mutated_golden_records_parse_or_are_refused(vectors: Path) -> None:
+def test_mutated_golden_records_parse_or_are_rejected(vectors: Path) -> None:
     log = (vectors / "store" / "broker" / "commitlog" / "00000000000000000000").read_bytes()[:2000]
     size = struct.unpack_from(">i", log)[0]
     refused = 0
@@ -158,7 +160,7 @@ def test_mutated_golden_records_parse_or_are_refused(vectors: Path) -> None:
 
 @pytest.mark.spec("REM-01", "REM-02")
 @given(raw=st.binary(max_size=400))
-def test_frames_that_parse_encode_again_to_something_equal(raw: bytes) -> None:
+def test_parsed_frames_round_trip(raw: bytes) -> None:
     try:
         commands = FrameDecoder().feed(raw)
     except RemoteProtocolError as error:
@@ -168,7 +170,7 @@ def test_frames_that_parse_encode_again_to_something_equal(raw: bytes) -> None:
 
 
 @pytest.mark.spec("MSG-02", "MSG-03")
-def test_mutated_messages_that_parse_encode_again_to_something_equal() -> None:
+def test_parsed_mutated_messages_round_trip() -> None:
     record = encode_record(Message("topic", b"the body", b"a\x01b", born_host=Host("::1", 5)))
     batch = encode_batch([BatchItem(b"one", b"a\x01b", 1), BatchItem(b"two")])
     parsed = 0

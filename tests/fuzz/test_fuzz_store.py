@@ -1,8 +1,12 @@
-"""Invariant: whatever bytes of a store's files are changed, it opens and everything acknowledged is there or its loss is told with
-an offset, and nothing else is served; or it refuses with a StoreError that names the file. Source: FUZ-07, DUR-09, DUR-10.
+"""Fuzz tests of the store's files.
 
-Runs over small real stores: cleanly stopped and killed, with the checkpoint's note and without, our own and the original's.
-More examples: `pytest tests/fuzz/test_fuzz_store.py --hypothesis-profile=deep --timeout=0` (see conftest.py).
+Invariant: whatever bytes are changed, the store either opens, serves every acknowledged message or reports its loss with an
+offset, and serves nothing else; or it fails with a StoreError that names the file.
+
+Runs over small real stores: cleanly stopped and killed, with and without the checkpoint's note, SaturnMQ's own and those of
+Apache RocketMQ. More examples: `pytest tests/fuzz/test_fuzz_store.py --hypothesis-profile=deep --timeout=0` (see conftest.py).
+
+Requirements: FUZ-07, DUR-09, DUR-10.
 """
 
 from __future__ import annotations
@@ -36,13 +40,13 @@ from saturnmq.store.tools.verify import verify
 LOG_BYTES = 2048
 QUEUE_BYTES = 200
 SECONDS_MAX = 20
-EXAMPLES = settings().max_examples * 2 // 5  # of the profile in use, for each of the eight cases
+EXAMPLES = settings().max_examples * 2 // 5  # share of the profile's examples for each of the eight cases
 HOST = Host("127.0.0.1", 10911)
 NOTE_AT = 24
 
 
 class QuickDisk(Disk):
-    """Nothing here loses power: syncs cost time and prove nothing."""
+    """A disk without syncs: no test here simulates power loss, so they would only cost time."""
 
     def sync(self, fd: int) -> None:
         pass
@@ -56,7 +60,7 @@ class QuickDisk(Disk):
 
 @dataclass(frozen=True)
 class Sent:
-    """A message that was acknowledged."""
+    """An acknowledged message."""
 
     topic: str
     queue: int
@@ -74,7 +78,7 @@ class Sent:
 
 @dataclass(repr=False)
 class Base:
-    """A store as it lay on disk, and what was acknowledged. intact_note: the checkpoint says what was on disk."""
+    """The files of a store, and the acknowledged messages. noted: the checkpoint has SaturnMQ's note."""
 
     files: dict[str, bytes]
     sent: list[Sent]
@@ -93,7 +97,7 @@ class Base:
             path.write_bytes(data)
 
     def store(self, folder: Path, harmed: set[str]) -> MessageStore:
-        """A store whose start does not read all of the log checks what it reads later."""
+        """The store on a folder. If its start does not read all of the log, it checks the CRC at every read."""
         foreign = not self.noted or {name.split(".")[0] for name in harmed} >= {"checkpoint", "queues"}
         settings = StoreSettings(store_path_root_dir=str(folder), check_crc_on_read=foreign, **self.settings)
         return MessageStore(settings, disk=QuickDisk())
@@ -112,7 +116,7 @@ def message(number: int) -> Message:
 
 
 def own(folder: Path, *, clean: bool, noted: bool) -> Base:
-    """60 messages in about 6 files; queues and index of the first half are on disk for sure."""
+    """A SaturnMQ store of 60 messages in about 6 files; queues and index of the first half are durable."""
     sizes = {
         "profile": StoreProfile.SMALL,
         "commit_log_file_bytes": LOG_BYTES,
@@ -160,7 +164,7 @@ def sent_record(one: Message) -> Sent:
 
 
 def original(source: Path, folder: Path, log_bytes: int, *, clean: bool) -> Base:
-    """A store of Apache 4.9.7, its files as long as they were."""
+    """A store of Apache RocketMQ 4.9.7, its files padded to their original length."""
     for path in source.rglob("*"):
         if path.is_file() and path.suffix != ".jsonl" and "config" not in path.parts:
             target = folder / path.relative_to(source)
@@ -205,7 +209,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Base]:
 
 @dataclass(frozen=True)
 class Harm:
-    """One change of one file. at, to: positions before they are fitted into the file; near: counted from its start."""
+    """One change of one file. at, to: positions, reduced modulo the file's length; near: modulo its used part instead."""
 
     kind: str
     file: int
@@ -216,7 +220,7 @@ class Harm:
     value: int
 
     def apply(self, files: dict[str, bytes]) -> str:
-        """Change files in place; the name of the one that was changed."""
+        """Change files in place; returns the name of the changed file."""
         name = sorted(files)[self.file % len(files)]
         data = bytearray(files[name])
         length = len(data)
@@ -265,7 +269,7 @@ harms = st.builds(
 
 
 class Heard(logging.Handler):
-    """What the store logs."""
+    """Collects the store's warnings."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -283,9 +287,9 @@ class Heard(logging.Handler):
 
 
 def blurred(base: Base, files: dict[str, bytes]) -> set[int]:
-    """Physical offsets of records of which bytes changed that no checksum covers: all but the body.
+    """Physical offsets of records with changed bytes that no checksum covers: everything except the body.
 
-    The format cannot tell what these said before; their body still must not change.
+    The format cannot reveal what these fields were before; the body must still be unchanged.
     """
     log_bytes = base.settings["commit_log_file_bytes"]
     found = set()
@@ -299,7 +303,7 @@ def blurred(base: Base, files: dict[str, bytes]) -> set[int]:
 
 
 def read_all(store: MessageStore) -> Iterator[tuple[tuple[str, int, int], Message | None]]:
-    """Every place of every queue with its message; None where reading says that it is damaged."""
+    """Every position of every queue with its message; None where the read reports damage."""
     for topic, queue in store.topic_queues():
         offset, end = store.min_offset(topic, queue), store.max_offset(topic, queue)
         while offset < end:
@@ -318,7 +322,7 @@ def read_all(store: MessageStore) -> Iterator[tuple[tuple[str, int, int], Messag
 
 
 def check(base: Base, store: MessageStore, heard: Heard, files: dict[str, bytes], harmed: set[str]) -> None:
-    """An open store serves all that was acknowledged, but what it said is lost."""
+    """Check that an open store serves every acknowledged message except those that it reported as lost."""
     cuts = [int(found) for line in heard.lines for found in re.findall(r"the log ends at offset (\d+)", line)]
     end = store.max_physical_offset
     touched = blurred(base, files)
@@ -346,7 +350,7 @@ def check(base: Base, store: MessageStore, heard: Heard, files: dict[str, bytes]
 
 
 def is_told(sent: Sent, heard: Heard) -> bool:
-    """Whether the store said, with an offset, that it does not serve a message before the log's end."""
+    """Whether the store reported, with an offset, that it does not serve a message before the log's end."""
     for line in heard.lines:
         absent = re.match(r"topic '(.*)' has no consume queue, but \d+ records from offset (\d+) on", line)
         if absent and absent[1] == sent.topic and int(absent[2]) <= sent.physical:
@@ -375,7 +379,7 @@ def check_keys(base: Base, store: MessageStore, heard: Heard, harmed: set[str], 
 
 
 def opened(base: Base, folder: Path, files: dict[str, bytes], harmed: set[str]) -> bool:
-    """Open, read, write, close, open again. False when it was refused, in the right way."""
+    """Open, read, write, close and open again. False if the store was rejected with an error that names its folder."""
     store = base.store(folder, harmed)
     with Heard() as heard:
         try:
@@ -415,7 +419,7 @@ def check_start(base: Base, changes: list[Harm], folder: Path) -> bool:
 
 @pytest.mark.spec("FUZ-07", "DUR-09", "DUR-10")
 @pytest.mark.parametrize("name", OWN)
-def test_an_unharmed_store_opens_with_all_in_it(name: str, bases: dict[str, Base], tmp_path: Path) -> None:
+def test_undamaged_store_opens_with_all_messages(name: str, bases: dict[str, Base], tmp_path: Path) -> None:
     assert check_start(bases[name], [], tmp_path / "store")
 
 
@@ -423,7 +427,7 @@ def test_an_unharmed_store_opens_with_all_in_it(name: str, bases: dict[str, Base
 @pytest.mark.parametrize("name", OWN)
 @given(changes=st.lists(harms, min_size=1, max_size=2))
 @settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
-def test_own_store_with_changed_files_is_repaired_or_refused(
+def test_damaged_saturnmq_store_is_repaired_or_rejected(
     name: str, bases: dict[str, Base], tmp_path_factory: pytest.TempPathFactory, changes: list[Harm]
 ) -> None:
     check_start(bases[name], changes, tmp_path_factory.mktemp("fuzz") / "store")
@@ -433,14 +437,17 @@ def test_own_store_with_changed_files_is_repaired_or_refused(
 @pytest.mark.parametrize("name", ORIGINALS)
 @given(changes=st.lists(harms, min_size=1, max_size=2))
 @settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
-def test_the_originals_store_with_changed_files_is_repaired_or_refused(
+def test_damaged_rocketmq_store_is_repaired_or_rejected(
     name: str, bases: dict[str, Base], tmp_path_factory: pytest.TempPathFactory, changes: list[Harm]
 ) -> None:
     check_start(bases[name], changes, tmp_path_factory.mktemp("fuzz") / "store")
 
 
 def check_tools(base: Base, changes: list[Harm], folder: Path) -> bool:
-    """The tools on a changed store: verify agrees with the start, repair makes it one that opens. Whether it needed that."""
+    """Run the tools on a changed store: verify must agree with the start, repair must make it openable.
+
+    Returns whether a repair was needed.
+    """
     files = dict(base.files)
     for change in changes:
         change.apply(files)
@@ -493,7 +500,7 @@ def check_tools(base: Base, changes: list[Harm], folder: Path) -> bool:
 @pytest.mark.parametrize("name", OWN)
 @given(changes=st.lists(harms, min_size=1, max_size=2))
 @settings(deadline=None, max_examples=EXAMPLES // 2, suppress_health_check=[HealthCheck.too_slow])
-def test_the_tools_find_what_a_start_refuses_and_mend_it(
+def test_tools_find_and_repair_what_start_rejects(
     name: str, bases: dict[str, Base], tmp_path_factory: pytest.TempPathFactory, changes: list[Harm]
 ) -> None:
     check_tools(bases[name], changes, tmp_path_factory.mktemp("fuzz") / "store")
@@ -502,7 +509,7 @@ def test_the_tools_find_what_a_start_refuses_and_mend_it(
 @pytest.mark.spec("FUZ-07", "DUR-14")
 @given(changes=st.lists(harms, min_size=1, max_size=2))
 @settings(deadline=None, max_examples=EXAMPLES)
-def test_a_changed_state_file_is_read_from_its_backup_or_refused(
+def test_damaged_state_file_falls_back_to_backup_or_is_rejected(
     tmp_path_factory: pytest.TempPathFactory, changes: list[Harm]
 ) -> None:
     folder = tmp_path_factory.mktemp("state")
