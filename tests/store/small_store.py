@@ -1,4 +1,4 @@
-"""A store with small files for tests: messages, reading a queue, waiting for what the timers do."""
+"""Helpers for store tests: a store with small files, messages, reading a queue, waiting for background work."""
 
 from __future__ import annotations
 

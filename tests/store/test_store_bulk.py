@@ -1,4 +1,4 @@
-"""Many at once gives what one by one gives: entries of a batch, and records on their way into the index."""
+"""Bulk paths equal the one-by-one reference: entries of a batch, and records added to the index."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def opened(root: Path, **more: Any) -> MessageStore:
     return store
 
 
-IPV4, IPV6 = "7F0000010ABC18B4AAC2", "FD0000000000000000000000000000022DC05FFD2B27"  # how keys of a client begin
+IPV4, IPV6 = "7F0000010ABC18B4AAC2", "FD0000000000000000000000000000022DC05FFD2B27"  # prefixes of client-generated keys
 unique = st.text(HEX, min_size=1, max_size=90) | st.text(min_size=1, max_size=40).filter(
     lambda text: not set(text) & {"\x01", "\x02", "\0"}
 )
@@ -57,7 +57,7 @@ records = st.lists(st.tuples(st.sampled_from(["T", "Über"]), properties | st.ju
 @pytest.mark.spec("IX-02", "IX-03", "IX-04", "IX-05", "IX-08")
 @settings(max_examples=150, deadline=None)
 @given(records, st.integers(2, 30))
-def test_many_records_leave_the_index_that_single_ones_leave(
+def test_put_many_writes_same_index_as_single_puts(
     tmp_path_factory: pytest.TempPathFactory, drawn: list[tuple[str, bytes]], entries_max: int
 ) -> None:
     root = tmp_path_factory.mktemp("bulk")
@@ -70,7 +70,7 @@ def test_many_records_leave_the_index_that_single_ones_leave(
         single.put(topic, keys_of(raw), offset, store_ms)
     cut = len(given_records) // 2
     many.put_many(given_records[:cut])
-    many.put_many(given_records[: cut + 1])  # again: what is there already is not written twice
+    many.put_many(given_records[: cut + 1])  # again: existing entries are not written twice
     many.put_many(given_records[cut:])
     assert [p.name for p in single.paths] == [p.name for p in many.paths]
     single.close()
@@ -81,7 +81,7 @@ def test_many_records_leave_the_index_that_single_ones_leave(
 
 @pytest.mark.spec("IX-02", "IX-03")
 @pytest.mark.parametrize("ip", [IPV4, IPV6])
-def test_keys_of_clients_are_not_hashed_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ip: str) -> None:
+def test_put_many_hashes_client_key_prefix_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ip: str) -> None:
     made = MessageIndex(tmp_path, 7, 100, Disk(), lambda: 10**12)
     hashed: list[str] = []
     monkeypatch.setattr(message_index, "raw_hash", lambda prefix, key: hashed.append(key) or raw_hash(prefix, key))
@@ -94,7 +94,7 @@ def test_keys_of_clients_are_not_hashed_one_by_one(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.spec("IX-03")
 @given(st.text(max_size=80), st.text(max_size=80))
-def test_a_text_is_hashed_in_parts_as_it_is_whole(first: str, second: str) -> None:
+def test_raw_hash_of_parts_equals_hash_of_whole(first: str, second: str) -> None:
     prefix = topic_hash("T")
     assert absolute(raw_hash(raw_hash(prefix, first), second)) == key_hash(prefix, first + second)
 
@@ -108,7 +108,7 @@ bodies_of_batch = st.lists(
 @pytest.mark.spec("ST-15", "ST-16", "BAT-04", "BAT-05", "CQ-02")
 @settings(max_examples=60, deadline=None)
 @given(st.lists(bodies_of_batch, min_size=1, max_size=6), st.booleans())
-def test_entries_are_stored_as_messages_of_a_batch_are(
+def test_put_entries_writes_same_bytes_as_put_batch(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[tuple[bytes, bytes, int]]], six: bool
 ) -> None:
     root = tmp_path_factory.mktemp("entries")
@@ -134,7 +134,7 @@ def test_entries_are_stored_as_messages_of_a_batch_are(
 
 
 @pytest.mark.spec("ST-03", "ST-05", "ST-06", "BAT-04")
-def test_entries_that_cannot_be_stored_are_refused_as_messages_are(tmp_path: Path) -> None:
+def test_put_entries_rejects_invalid_entries(tmp_path: Path) -> None:
     store = opened(tmp_path, message_bytes_max=3000)
     common = Message("T", b"", b"", 0, 0, 0, 0, LOOPBACK, LOOPBACK)
     for entries, words in (
@@ -155,9 +155,7 @@ def test_entries_that_cannot_be_stored_are_refused_as_messages_are(tmp_path: Pat
 
 
 @pytest.mark.spec("IX-09", "DUR-13", "RC-02")
-def test_what_the_index_could_not_take_waits_and_is_not_noted_as_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_index_writes_wait_and_are_not_checkpointed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(tmp_path, commit_log_file_bytes=1 << 20)
     full, real = [True], MessageIndex.put_many
 

@@ -1,4 +1,4 @@
-"""The commit log: finding a byte's file, reading slices, host and checksum fields, what a flush covers."""
+"""The commit log: offset lookup, slices, host and checksum fields, what a flush covers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from saturnmq.store.files.disk import Disk
 
 
 class GatedDisk(Disk):
-    """A disk whose syncs wait for `gate`; counts them."""
+    """A disk whose syncs block until `gate` is set; counts them."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -31,7 +31,7 @@ class GatedDisk(Disk):
 
 
 @pytest.mark.spec("ST-02", "ST-18", "ST-19")
-def test_offsets_find_their_file_when_the_log_begins_later(tmp_path: Path) -> None:
+def test_offset_lookup_after_first_file_is_deleted(tmp_path: Path) -> None:
     store = opened(tmp_path)
     assert (store.min_physical_offset, store.max_physical_offset) == (-1, 0)
     results = [store.put(message(b"%d" % n * 900)) for n in range(9)]
@@ -46,13 +46,13 @@ def test_offsets_find_their_file_when_the_log_begins_later(tmp_path: Path) -> No
     for outside in (-1, 0, results[3].physical_offset, CL - 1, end, end + CL, 99 * CL):
         assert store.read_record(outside) is None and store.log.view(outside, 1) is None, outside
     assert store.log.view(end - 1, 1) is not None and store.log.view(end - 1, 2) is None
-    assert store.log.view(2 * CL - 1, 2) is None  # a slice lies in one file
+    assert store.log.view(2 * CL - 1, 2) is None  # a slice never spans two files
     assert [store.log.next_file_start(offset) for offset in (CL, CL + 1, 2 * CL - 1, 2 * CL)] == [2 * CL] * 3 + [3 * CL]
     asyncio.run(store.stop())
 
 
 @pytest.mark.spec("ST-07")
-def test_checksum_is_that_of_the_body_without_its_sign(tmp_path: Path) -> None:
+def test_body_crc_has_its_sign_bit_cleared(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for body, crc in ((b"Hello RocketMQ 2", 3397523043 & 0x7FFFFFFF), (b"", 0)):
         record = store.read_record(store.put(message(body)).physical_offset) or b""
@@ -61,7 +61,7 @@ def test_checksum_is_that_of_the_body_without_its_sign(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("ST-09")
-def test_each_ipv6_host_has_its_flag_and_twelve_bytes_more(tmp_path: Path) -> None:
+def test_ipv6_host_sets_flag_and_adds_twelve_bytes(tmp_path: Path) -> None:
     store = opened(tmp_path)
     v6 = Host("2001:db8::2", 7)
     plain = store.put(message()).size
@@ -74,7 +74,7 @@ def test_each_ipv6_host_has_its_flag_and_twelve_bytes_more(tmp_path: Path) -> No
 
 
 @pytest.mark.spec("ST-14")
-def test_message_ids_hold_the_store_host_and_the_physical_offset() -> None:
+def test_message_id_encodes_store_host_and_physical_offset() -> None:
     host, offset = Host("192.168.0.1", 10911), 1_073_741_824
     assert offset_message_id(host, offset) == "C0A8000100002A9F0000000040000000"
     assert parse_offset_message_id("C0A8000100002A9F0000000040000000") == (host, offset)
@@ -85,7 +85,7 @@ def test_message_ids_hold_the_store_host_and_the_physical_offset() -> None:
 
 
 @pytest.mark.spec("ST-11")
-def test_a_file_that_cannot_be_created_fails_the_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_put_fails_if_file_cannot_be_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(tmp_path)
 
     def denied(path: Path, size_bytes: int, *, allocate: bool) -> int:
@@ -102,7 +102,7 @@ def test_a_file_that_cannot_be_created_fails_the_put(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.spec("ST-15")
-def test_a_put_tells_place_size_time_and_queue_offset(tmp_path: Path) -> None:
+def test_put_result_has_position_size_time_and_queue_offset(tmp_path: Path) -> None:
     store = opened(tmp_path, clock=lambda: 1_700_000_000_123)
     first = store.put(message(b"12345"))
     assert (first.status, first.physical_offset, first.size) == (PutStatus.PUT_OK, 0, 91 + 5 + 1)
@@ -116,7 +116,7 @@ def test_a_put_tells_place_size_time_and_queue_offset(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DUR-04")
-def test_mapped_files_have_their_blocks_from_the_start(tmp_path: Path) -> None:
+def test_mapped_file_is_fully_allocated_at_creation(tmp_path: Path) -> None:
     store = opened(tmp_path, commit_log_file_bytes=1 << 20)
     store.put(message())
     facts = store.log.files[0].path.stat()
@@ -126,7 +126,7 @@ def test_mapped_files_have_their_blocks_from_the_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("MF-05")
-def test_a_flush_covers_what_was_readable_when_it_began(tmp_path: Path) -> None:
+def test_flush_covers_bytes_readable_at_its_start(tmp_path: Path) -> None:
     async def work() -> None:
         disk = GatedDisk()
         store = opened(tmp_path, disk=disk)
@@ -150,7 +150,7 @@ def test_a_flush_covers_what_was_readable_when_it_began(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("FLU-03", "FLU-07")
-def test_a_request_for_uncommitted_bytes_waits_for_their_commit(tmp_path: Path) -> None:
+def test_flush_of_uncommitted_bytes_waits_for_commit(tmp_path: Path) -> None:
     async def work() -> None:
         disk = GatedDisk()
         store = opened(tmp_path, disk=disk, transient_pool_enable=True, transient_pool_size=2)
@@ -170,7 +170,7 @@ def test_a_request_for_uncommitted_bytes_waits_for_their_commit(tmp_path: Path) 
 
 
 @pytest.mark.spec("MF-06", "MF-07")
-def test_a_slice_outlives_its_deleted_file(tmp_path: Path) -> None:
+def test_slice_outlives_deleted_file(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for n in range(6):
         store.put(message(b"%d" % n * 900))
@@ -187,7 +187,7 @@ def test_a_slice_outlives_its_deleted_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("MF-06")
-def test_a_slice_ends_where_committed_bytes_end(tmp_path: Path) -> None:
+def test_slice_ends_at_committed_offset(tmp_path: Path) -> None:
     store = opened(tmp_path, transient_pool_enable=True, transient_pool_size=2)
     first = store.put(message(b"committed"))
     store.commit()

@@ -1,4 +1,4 @@
-"""Consume queues: units, their offsets and times, what a start reads of them."""
+"""Consume queues: units, offset lookup by time, loading, truncation and deletion."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILLER = UNIT.pack(0, 0x7FFFFFFF, 0)
 
 
 def queue_of(folder: Path, units: int) -> tuple[ConsumeQueue, FileCache]:
-    """A queue with this many units on disk, of records of 100 bytes each."""
+    """A queue with this many units on disk, each of a 100-byte record."""
     disk = Disk()
     cache = FileCache(disk)
     queue = ConsumeQueue(folder, CQ, cache)
@@ -41,7 +41,7 @@ def overwrite(folder: Path, queue_offset: int, unit: bytes) -> None:
 
 
 @pytest.mark.spec("CQ-02")
-def test_tags_codes_are_signed_hashes_in_64_bits(tmp_path: Path) -> None:
+def test_tags_code_is_sign_extended_to_64_bits(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for raw in (b"TAGS\x01TagA", b"TAGS\x01shipment", b"KEYS\x01k"):
         store.put(message(properties=raw))
@@ -53,7 +53,7 @@ def test_tags_codes_are_signed_hashes_in_64_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("CQ-04", "CQ-08")
-def test_a_queue_that_begins_later_is_filled_and_has_no_unit_before(tmp_path: Path) -> None:
+def test_queue_starting_at_nonzero_offset_is_padded_with_fillers(tmp_path: Path) -> None:
     disk = Disk()
     cache = FileCache(disk)
     queue = ConsumeQueue(tmp_path / "q", CQ, cache)
@@ -67,7 +67,7 @@ def test_a_queue_that_begins_later_is_filled_and_has_no_unit_before(tmp_path: Pa
 
 
 @pytest.mark.spec("CQ-07")
-def test_a_unit_that_is_there_is_kept_and_a_gap_is_refused(tmp_path: Path) -> None:
+def test_append_is_idempotent_and_rejects_gaps(tmp_path: Path) -> None:
     queue, cache = queue_of(tmp_path / "q", 3)
     assert queue.append(1, 999, 1, 1) and queue.append(2, 200, 100, 2)
     assert [queue.unit(n) for n in range(4)] == [(0, 100, 0), (100, 100, 1), (200, 100, 2), None]
@@ -77,7 +77,7 @@ def test_a_unit_that_is_there_is_kept_and_a_gap_is_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.spec("CQ-06")
-def test_offset_by_time_is_0_where_a_record_cannot_be_read(tmp_path: Path) -> None:
+def test_offset_by_time_is_0_if_a_record_is_unreadable(tmp_path: Path) -> None:
     now = [NOW_MS]
     store = opened(tmp_path, clock=lambda: now[0])
     results = []
@@ -91,7 +91,7 @@ def test_offset_by_time_is_0_where_a_record_cannot_be_read(tmp_path: Path) -> No
 
 
 @pytest.mark.spec("CQ-06", "CQ-11")
-def test_expired_units_are_neither_found_by_time_nor_the_first(tmp_path: Path) -> None:
+def test_expired_units_are_excluded_from_min_offset_and_time_search(tmp_path: Path) -> None:
     now = [NOW_MS]
     store = opened(tmp_path, clock=lambda: now[0])
     for n in range(12):
@@ -104,7 +104,7 @@ def test_expired_units_are_neither_found_by_time_nor_the_first(tmp_path: Path) -
     queue.correct_min_offset(store.log.start)
     first = store.min_offset("T", 0)
     assert first == 4 and store.physical_offset("T", 0, first) == CL == store.min_physical_offset
-    assert store.offset_by_time("T", 0, NOW_MS) == first  # nothing older is left
+    assert store.offset_by_time("T", 0, NOW_MS) == first  # older records have expired
     assert store.offset_by_time("T", 0, NOW_MS + 4500) == 4 and store.offset_by_time("T", 0, NOW_MS + 4501) == 5
     assert store.offset_by_time("T", 0, NOW_MS + 3_600_000) == 11
     early = store.get("T", 0, first - 1, 32)
@@ -118,7 +118,7 @@ def test_expired_units_are_neither_found_by_time_nor_the_first(tmp_path: Path) -
 
 
 @pytest.mark.spec("CQ-06")
-def test_offset_by_time_is_0_in_a_queue_without_units(tmp_path: Path) -> None:
+def test_offset_by_time_is_0_in_an_empty_queue(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.put(message())
     assert store.offset_by_time("T", 1, 5) == 0 and store.offset_by_time("none", 0, 5) == 0
@@ -126,7 +126,7 @@ def test_offset_by_time_is_0_in_a_queue_without_units(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("CQ-12")
-def test_a_deleted_queue_begins_at_0_without_files(tmp_path: Path) -> None:
+def test_deleted_queue_restarts_at_0_without_files(tmp_path: Path) -> None:
     queue, cache = queue_of(tmp_path / "q", 25)
     assert len(list((tmp_path / "q").iterdir())) == 3 and queue.max_physical == 2500
     queue.delete()
@@ -139,16 +139,16 @@ def test_a_deleted_queue_begins_at_0_without_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("hole", "unit", "end"),
     [
-        (25, bytes(20), 25),  # nothing there
-        (25, UNIT.pack(2500, 0, 25), 25),  # no size
+        (25, bytes(20), 25),  # empty unit
+        (25, UNIT.pack(2500, 0, 25), 25),  # no record length
         (25, UNIT.pack(2500, -1, 25), 25),
-        (25, UNIT.pack(-1, 100, 25), 25),  # a negative offset
-        (25, UNIT.pack(0, 100, 25), 47),  # offset 0 is one
-        (20, bytes(20), 20),  # the third last file is read
-        (19, bytes(20), 47),  # the one before it is not
+        (25, UNIT.pack(-1, 100, 25), 25),  # negative physical offset
+        (25, UNIT.pack(0, 100, 25), 47),  # offset 0 is valid
+        (20, bytes(20), 20),  # the third last file is scanned
+        (19, bytes(20), 47),  # the file before it is not
     ],
 )
-def test_a_start_reads_the_last_three_files_of_a_queue(tmp_path: Path, hole: int, unit: bytes, end: int) -> None:
+def test_linear_load_scans_last_three_files(tmp_path: Path, hole: int, unit: bytes, end: int) -> None:
     _, cache = queue_of(tmp_path / "q", 47)
     overwrite(tmp_path / "q", hole, unit)
     queue = ConsumeQueue(tmp_path / "q", CQ, cache)
@@ -159,9 +159,9 @@ def test_a_start_reads_the_last_three_files_of_a_queue(tmp_path: Path, hole: int
 
 
 @pytest.mark.spec("RC-06", "RC-10")
-def test_units_behind_the_end_of_the_log_go_with_their_files(tmp_path: Path) -> None:
+def test_truncate_drops_units_and_files_past_log_end(tmp_path: Path) -> None:
     queue, cache = queue_of(tmp_path / "q", 47)
-    assert queue.truncate(1250) == 47 - 12  # of the record that ends at 1300 only a part is left
+    assert queue.truncate(1250) == 47 - 12  # the record that ends at 1300 is cut
     assert (queue.max_offset, queue.next_offset, queue.max_physical) == (12, 12, 1200)
     assert sorted(path.name for path in (tmp_path / "q").iterdir()) == [file_name(0), file_name(CQ)]
     assert (tmp_path / "q" / file_name(CQ)).read_bytes()[40:] == bytes(CQ - 40)
@@ -170,7 +170,7 @@ def test_units_behind_the_end_of_the_log_go_with_their_files(tmp_path: Path) -> 
 
 
 @pytest.mark.spec("RC-04")
-def test_queue_files_of_another_length_are_named(tmp_path: Path) -> None:
+def test_load_rejects_file_of_wrong_length(tmp_path: Path) -> None:
     _, cache = queue_of(tmp_path / "q", 25)
     path = tmp_path / "q" / file_name(CQ)
     path.write_bytes(path.read_bytes()[:-20])
@@ -180,7 +180,7 @@ def test_queue_files_of_another_length_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DEL-09")
-def test_leading_queue_files_go_when_their_last_unit_expired(tmp_path: Path) -> None:
+def test_leading_files_are_deleted_when_last_unit_expired(tmp_path: Path) -> None:
     queue, cache = queue_of(tmp_path / "q", 25)
     names = [file_name(n * CQ) for n in range(3)]
 
@@ -195,7 +195,7 @@ def test_leading_queue_files_go_when_their_last_unit_expired(tmp_path: Path) -> 
 
 
 @pytest.mark.spec("DEL-09")
-def test_the_last_queue_file_stays_though_all_its_units_expired(tmp_path: Path) -> None:
+def test_last_file_is_kept_when_all_units_expired(tmp_path: Path) -> None:
     queue, cache = queue_of(tmp_path / "q", 20)
     assert queue.delete_before(99_999) == 1 and queue.max_offset == 20
     assert [path.name for path in (tmp_path / "q").iterdir()] == [file_name(CQ)]
@@ -203,7 +203,7 @@ def test_the_last_queue_file_stays_though_all_its_units_expired(tmp_path: Path) 
 
 
 @pytest.mark.spec("RP-02", "RP-03", "RP-04")
-def test_who_waits_is_notified_when_queue_and_index_have_the_message(tmp_path: Path) -> None:
+def test_on_append_runs_after_queue_and_index_are_updated(tmp_path: Path) -> None:
     store = opened(tmp_path, clock=lambda: NOW_MS)
     seen: list[tuple[object, ...]] = []
 

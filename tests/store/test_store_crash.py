@@ -1,4 +1,4 @@
-"""A sample of the crash matrix, and that it finds defects which are planted. All of it: `make crash`."""
+"""A sample of the crash matrix, and a check that it detects planted defects. The full matrix: `make crash`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def quiet() -> Iterator[None]:
 
 
 def outcome_of(seed: int, number: int, states: int, *, first_only: bool = False) -> crash.Outcome:
-    """A share of about so many states of a life, checked."""
+    """Check a random share, about `states` in number, of the crash states of one recorded run."""
     with crash.scratch_folder() as top:
         (top / "lives").mkdir()
         life = crash.life_of(seed, number, top / "lives")
@@ -40,7 +40,7 @@ def outcome_of(seed: int, number: int, states: int, *, first_only: bool = False)
 @pytest.mark.spec("DUR-01", "DUR-03", "DUR-04", "DUR-08", "DUR-09", "DUR-13", "DUR-14", "DUR-18", "DUR-20")
 @pytest.mark.spec("FLU-01", "RC-02", "RC-10", "RC-13", "IX-08", "CQ-07", "DEL-09")
 @pytest.mark.parametrize(("seed", "number"), LIVES)
-def test_a_store_keeps_its_promises_after_any_crash(seed: int, number: int) -> None:
+def test_store_is_consistent_after_any_crash(seed: int, number: int) -> None:
     outcome = outcome_of(seed, number, STATES_OF_LIFE)
     assert outcome.checked > STATES_OF_LIFE // 3
     if outcome.failures:
@@ -144,7 +144,7 @@ PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], list[tuple[int, int]]]
 
 @pytest.mark.spec("DUR-13", "SIM-11")
 @pytest.mark.parametrize(("plant", "places"), PLANTED, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_planted_defect_is_found(
+def test_crash_check_detects_planted_defect(
     plant: Callable[[pytest.MonkeyPatch], None], places: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
@@ -152,6 +152,6 @@ def test_a_planted_defect_is_found(
         try:
             if outcome_of(seed, number, 2000, first_only=True).failures:
                 return
-        except AssertionError:  # already the recorded life does not begin with a good store
+        except AssertionError:  # the defect already breaks the recorded run, before any crash
             return
     pytest.fail("no state shows it")

@@ -1,4 +1,4 @@
-"""Defects that the crash matrix found, each by its smallest case."""
+"""Regression tests for defects found by the crash matrix, each reduced to its smallest case."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BROKER = Host("127.0.0.1", 10911)
 
 
 class Told(Disk):
-    """Writes down what becomes durable, and which names change."""
+    """Records what becomes durable and which names change."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
@@ -85,20 +85,20 @@ def bodies(store: MessageStore, topic: str = "T") -> list[bytes]:
 
 
 @pytest.mark.spec("DUR-04")
-def test_the_entry_of_every_folder_is_on_disk_before_it_is_used(tmp_path: Path) -> None:
+def test_folder_entry_is_synced_before_use(tmp_path: Path) -> None:
     disk = Told()
     killed(opened(tmp_path / "deep" / "store", disk))
     for name, parent in (("deep", tmp_path.name), ("store", "deep")):
         at = disk.calls.index(("folder", name))
         assert disk.calls[at + 1] == ("sync folder", parent)
-    again = Told()  # the process before may have been killed between the two
+    again = Told()  # the previous process may have been killed in between
     killed(opened(tmp_path / "deep" / "store", again))
     assert ("sync folder", "deep") in again.calls
 
 
 @pytest.mark.spec("DUR-08", "RC-07")
 @pytest.mark.parametrize("lost", ["the last byte", "the last sector", "a sector in the middle"])
-def test_a_record_whose_properties_are_torn_is_not_taken_for_one(tmp_path: Path, lost: str) -> None:
+def test_record_with_torn_properties_is_dropped(tmp_path: Path, lost: str) -> None:
     store = opened(tmp_path)
     store.put(message(b"good"))
     torn = store.put(message(b"torn", properties=b"name\x01" + b"v" * 1300))
@@ -117,7 +117,7 @@ def test_a_record_whose_properties_are_torn_is_not_taken_for_one(tmp_path: Path,
 
 @pytest.mark.spec("DUR-08")
 @pytest.mark.parametrize("properties", [b"name\x01ends\0", b"name\x01" + bytes(512) + b"x"])
-def test_properties_that_look_torn_are_refused(tmp_path: Path, properties: bytes) -> None:
+def test_put_rejects_properties_that_look_torn(tmp_path: Path, properties: bytes) -> None:
     store = opened(tmp_path)
     assert store.put(message(b"", properties=properties)).status is PutStatus.MESSAGE_ILLEGAL
     assert store.put_batch([message(b"", properties=properties)]).status is PutStatus.MESSAGE_ILLEGAL
@@ -130,7 +130,7 @@ def test_properties_that_look_torn_are_refused(tmp_path: Path, properties: bytes
 
 
 @pytest.mark.spec("DUR-13", "RC-06")
-def test_a_queue_file_that_a_crash_left_without_length_is_made_again(tmp_path: Path) -> None:
+def test_empty_queue_file_after_crash_is_recreated(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.put(message(b"one"))
     killed(store)
@@ -144,7 +144,7 @@ def test_a_queue_file_that_a_crash_left_without_length_is_made_again(tmp_path: P
 
 
 @pytest.mark.spec("DEL-03", "DUR-09", "RC-10")
-def test_a_commit_log_file_is_gone_for_good_before_the_next_one_goes(tmp_path: Path) -> None:
+def test_log_file_deletion_is_synced_before_the_next(tmp_path: Path) -> None:
     disk = Told()
     store = opened(tmp_path, disk, hours=0)
     for _ in range(6):
@@ -162,7 +162,7 @@ def test_a_commit_log_file_is_gone_for_good_before_the_next_one_goes(tmp_path: P
 
 
 @pytest.mark.spec("DUR-04", "ST-01")
-def test_a_commit_log_file_is_on_disk_with_its_name_before_its_first_record(tmp_path: Path) -> None:
+def test_log_file_is_synced_before_its_first_record(tmp_path: Path) -> None:
     disk = Told()
     store = opened(tmp_path, disk)
     store.put(message(b"x"))
@@ -172,8 +172,8 @@ def test_a_commit_log_file_is_on_disk_with_its_name_before_its_first_record(tmp_
 
 
 @pytest.mark.spec("DUR-04", "RC-01")
-def test_names_that_a_killed_process_left_unsynced_are_on_disk_before_the_next_one_writes(tmp_path: Path) -> None:
-    """Else the power goes, and with a name go records that were flushed and answered for, or the word that a life is on."""
+def test_start_syncs_folders_left_unsynced_by_killed_process(tmp_path: Path) -> None:
+    """Otherwise a power loss could drop a file with acknowledged records, or the `abort` file that marks an unclean stop."""
     store = opened(tmp_path)
     store.put(message(b"x"))
     killed(store)
@@ -186,9 +186,11 @@ def test_names_that_a_killed_process_left_unsynced_are_on_disk_before_the_next_o
 
 
 @pytest.mark.spec("DUR-08", "DUR-20")
-def test_old_bytes_that_a_start_zeroed_are_zeros_on_disk_before_the_first_record(tmp_path: Path) -> None:
-    """Else the power goes, and sectors of a former life's record stand in the middle of a new one; here nothing of the log
-    is left, so that it ends where its file begins."""
+def test_start_syncs_zeroed_bytes_before_first_record(tmp_path: Path) -> None:
+    """Otherwise a power loss could leave sectors of an old record inside a new one.
+
+    Here no record is left, so the log ends at the start of its file.
+    """
     store = opened(tmp_path)
     store.put(message(b"x", properties=b"name\x01" + b"v" * 900))
     killed(store)
@@ -213,7 +215,7 @@ def test_old_bytes_that_a_start_zeroed_are_zeros_on_disk_before_the_first_record
 
 
 @pytest.mark.spec("DUR-20")
-def test_the_list_of_queues_does_not_depend_on_the_order_of_their_making(tmp_path: Path) -> None:
+def test_queue_list_is_sorted(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for topic in ("b", "a"):
         store.put(message(b"", topic))
@@ -224,7 +226,7 @@ def test_the_list_of_queues_does_not_depend_on_the_order_of_their_making(tmp_pat
 
 @pytest.mark.spec("DUR-13", "RC-10")
 @pytest.mark.parametrize("hole", [[(0, 0, 0)], [(0, 0, 0), (10, 100, 0)], [(300, 0, 0)]])
-def test_units_behind_a_hole_are_dropped_with_it(tmp_path: Path, hole: list[tuple[int, int, int]]) -> None:
+def test_truncate_drops_units_after_a_hole(tmp_path: Path, hole: list[tuple[int, int, int]]) -> None:
     folder, disk = tmp_path / "T" / "0", Disk()
     cache = FileCache(disk)
     queue = ConsumeQueue(folder, CQ, cache)
@@ -244,7 +246,7 @@ def test_units_behind_a_hole_are_dropped_with_it(tmp_path: Path, hole: list[tupl
 
 
 @pytest.mark.spec("DEL-09", "DUR-13", "CQ-07")
-def test_a_commit_log_file_stays_until_its_queues_are_on_disk(tmp_path: Path) -> None:
+def test_log_file_is_kept_until_its_queues_are_durable(tmp_path: Path) -> None:
     store = opened(tmp_path, hours=0)
     store.put(message(b"first of a quiet queue", "quiet"))
     for _ in range(6):
@@ -259,7 +261,7 @@ def test_a_commit_log_file_stays_until_its_queues_are_on_disk(tmp_path: Path) ->
 
 
 def quiet_queue(path: Path) -> None:
-    """A store whose queue `quiet` has two messages, none of them in the log any more, and is on disk."""
+    """A durable store whose queue `quiet` has two messages, both expired from the log."""
     store = opened(path, hours=0)
     for _ in range(2):
         store.put(message(b"", "quiet"))
@@ -273,11 +275,11 @@ def quiet_queue(path: Path) -> None:
 
 
 @pytest.mark.spec("DUR-13", "CQ-07", "CQ-08")
-def test_queues_made_anew_go_on_where_they_ended_though_their_records_are_gone(tmp_path: Path) -> None:
+def test_rebuilt_queue_keeps_next_offset_of_expired_records(tmp_path: Path) -> None:
     quiet_queue(tmp_path)
     for path in (tmp_path / "consumequeue").rglob("0" * 20):
         path.unlink()
-    for _ in range(2):  # the second start finds what the first one wrote
+    for _ in range(2):  # the second start reads what the first one wrote
         store = opened(tmp_path)
         assert (store.min_offset("quiet", 0), store.max_offset("quiet", 0)) == (2, 2)
         killed(store)
@@ -290,9 +292,7 @@ def test_queues_made_anew_go_on_where_they_ended_though_their_records_are_gone(t
 
 
 @pytest.mark.spec("DUR-13", "CQ-12")
-def test_a_topic_that_was_deleted_in_part_harms_no_other_queue(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_partly_deleted_topic_does_not_affect_other_queues(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     quiet_queue(tmp_path)
     store = opened(tmp_path)
     for queue in range(2):
@@ -312,9 +312,7 @@ def test_a_topic_that_was_deleted_in_part_harms_no_other_queue(
 
 
 @pytest.mark.spec("DUR-20", "DUR-13", "CQ-12")
-def test_a_deleted_topic_that_was_dispatched_again_in_part_is_no_damage(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_partly_redispatched_deleted_topic_is_not_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = opened(tmp_path)
     for queue in (0, 1, 0):
         store.put(message(b"", "gone", queue))
@@ -331,7 +329,7 @@ def test_a_deleted_topic_that_was_dispatched_again_in_part_is_no_damage(
 
 
 @pytest.mark.spec("DUR-20", "DUR-13", "CQ-12")
-def test_a_topic_that_was_deleted_and_made_anew_is_the_same_at_every_start(
+def test_recreated_topic_is_recovered_identically_at_every_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = opened(tmp_path)
@@ -351,7 +349,7 @@ def test_a_topic_that_was_deleted_and_made_anew_is_the_same_at_every_start(
 
 
 @pytest.mark.spec("DUR-13")
-def test_the_list_of_queues_says_nothing_that_is_not_on_disk_when_a_topic_is_deleted(tmp_path: Path) -> None:
+def test_topic_deletion_lists_only_durable_offsets(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for topic in ("kept", "gone"):
         store.put(message(b"", topic))
@@ -363,7 +361,7 @@ def test_the_list_of_queues_says_nothing_that_is_not_on_disk_when_a_topic_is_del
 
 
 @pytest.mark.spec("DUR-13", "CQ-12")
-def test_a_topic_that_is_deleted_while_queues_are_written_stays_deleted(tmp_path: Path) -> None:
+def test_topic_deleted_during_queue_write_stays_deleted(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for topic in ("kept", "gone"):
         store.put(message(b"", topic))
@@ -377,7 +375,7 @@ def test_a_topic_that_is_deleted_while_queues_are_written_stays_deleted(tmp_path
 
 
 @pytest.mark.spec("DUR-20")
-def test_a_queue_that_reached_the_disk_before_its_records_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_queue_without_records_after_crash_is_deleted(tmp_path: Path) -> None:
     killed(opened(tmp_path))
     folder = tmp_path / "consumequeue" / "T" / "0"
     folder.mkdir(parents=True)
@@ -389,10 +387,10 @@ def test_a_queue_that_reached_the_disk_before_its_records_leaves_nothing_behind(
 
 
 @pytest.mark.spec("DUR-20", "DUR-13")
-def test_a_start_that_is_cut_off_behind_a_truncation_misses_no_queue(
+def test_start_interrupted_after_truncation_loses_no_queue(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list was written, the note was not; the next start dropped the units behind the note, and was killed."""
+    """The list was written, the note was not; the next start dropped the units after the note and was killed."""
     store = opened(tmp_path)
     store.put(message(b"0"))
     asyncio.run(store.write_all())

@@ -1,4 +1,7 @@
-"""Damage that fuzzing found: each test is the smallest case. Source: FUZ-07, FUZ-10, DUR-09, DUR-10, DUR-13."""
+"""Regression tests for damage found by fuzzing, each reduced to its smallest case.
+
+Requirements: FUZ-07, FUZ-10, DUR-09, DUR-10, DUR-13.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def message(number: int, topic: str = "T") -> Message:
 
 
 def filled(path: Path, count: int = 40, topics: str = "TU", *, clean: bool = True, foreign: bool = False) -> list[int]:
-    """A store with messages; their physical offsets. foreign: without what only we leave, as the original writes it."""
+    """Fill a store; returns physical offsets. foreign: without the files of SaturnMQ, as Apache RocketMQ leaves a store."""
     store = opened(path)
     offsets = [store.put(message(number, topics[number % len(topics)])).physical_offset for number in range(count)]
     asyncio.run(store.write_all())
@@ -80,7 +83,7 @@ def bodies(store: MessageStore, topic: str) -> list[bytes]:
 
 
 @pytest.mark.spec("FUZ-07", "DUR-10")
-def test_a_unit_of_a_negative_offset_is_damage_and_not_an_expired_one(tmp_path: Path) -> None:
+def test_unit_with_negative_offset_is_damage_not_expiry(tmp_path: Path) -> None:
     filled(tmp_path)
     store = opened(tmp_path)
     unit = tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}"
@@ -91,14 +94,14 @@ def test_a_unit_of_a_negative_offset_is_damage_and_not_an_expired_one(tmp_path: 
 
 
 @pytest.mark.spec("FUZ-07", "DUR-10", "IX-07")
-def test_a_damaged_record_is_not_found_by_key_nor_by_offset(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_record_is_not_served_by_key_or_offset(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     offsets = filled(tmp_path)
     store = opened(tmp_path)
     changed(log_file(tmp_path, offsets[4]), offsets[4] % LOG_BYTES + 100, b"?")
     assert store.query("T", "u4", 10, 0, 1 << 60).records == []
     assert f"the record at offset {offsets[4]} is damaged" in caplog.text
     assert len(store.query("T", "u6", 10, 0, 1 << 60).records) == 1
-    changed(log_file(tmp_path, offsets[6]), offsets[6] % LOG_BYTES + 30, b"?")  # says that it lies elsewhere
+    changed(log_file(tmp_path, offsets[6]), offsets[6] % LOG_BYTES + 30, b"?")  # the record claims another offset
     assert store.read_record(offsets[6]) is None
     assert store.read_record(offsets[8] + 1) is None
     assert store.read_record(offsets[8]) is not None
@@ -106,11 +109,11 @@ def test_a_damaged_record_is_not_found_by_key_nor_by_offset(tmp_path: Path, capl
 
 
 @pytest.mark.spec("FUZ-07", "DUR-09")
-def test_a_record_that_does_not_fit_its_queue_is_refused_with_file_byte_and_offset(tmp_path: Path) -> None:
+def test_record_not_fitting_its_queue_is_rejected_with_position(tmp_path: Path) -> None:
     offsets = filled(tmp_path)
     at = offsets[20]
     file = log_file(tmp_path, at)
-    changed(file, at % LOG_BYTES + 20, struct.pack(">q", 500))  # says it is number 500 of its queue
+    changed(file, at % LOG_BYTES + 20, struct.pack(">q", 500))  # claims to be number 500 of its queue
     with pytest.raises(
         CorruptRecord, match=rf"{file} at byte {at % LOG_BYTES} .offset {at}.: .*number 500.*repair --at {at}"
     ):
@@ -118,7 +121,7 @@ def test_a_record_that_does_not_fit_its_queue_is_refused_with_file_byte_and_offs
 
 
 @pytest.mark.spec("FUZ-07", "DUR-09")
-def test_a_topic_that_cannot_be_a_folder_is_refused_with_its_place(tmp_path: Path) -> None:
+def test_topic_invalid_as_folder_name_is_rejected_with_position(tmp_path: Path) -> None:
     filled(tmp_path, 20, clean=False)
     store = opened(tmp_path)
     at = store.put(message(100)).physical_offset
@@ -130,8 +133,8 @@ def test_a_topic_that_cannot_be_a_folder_is_refused_with_its_place(tmp_path: Pat
 
 
 @pytest.mark.spec("FUZ-07", "DUR-13")
-def test_a_number_that_went_back_does_not_take_the_queue_with_it(tmp_path: Path) -> None:
-    """A changed number of a record behind the last note was taken for a topic that was deleted and made anew."""
+def test_lowered_queue_offset_does_not_delete_the_queue(tmp_path: Path) -> None:
+    """A changed queue offset in a record after the last note was taken for a topic that was deleted and re-created."""
     offsets = filled(tmp_path, 20, clean=False)
     store = opened(tmp_path)
     last = store.put(message(100)).physical_offset
@@ -143,7 +146,7 @@ def test_a_number_that_went_back_does_not_take_the_queue_with_it(tmp_path: Path)
 
 
 @pytest.mark.spec("FUZ-07", "DUR-13")
-def test_a_topic_made_anew_is_told_with_its_offset(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_recreated_topic_is_logged_with_its_offset(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     filled(tmp_path, 10)
     store = opened(tmp_path)
     store.delete_topic("T")
@@ -159,8 +162,8 @@ def test_a_topic_made_anew_is_told_with_its_offset(tmp_path: Path, caplog: pytes
 
 @pytest.mark.spec("FUZ-07", "DUR-13")
 @pytest.mark.parametrize("harm", ["lost", "first unit zero", "idle"])
-def test_after_a_kill_of_another_broker_a_queue_that_is_behind_is_made_anew(tmp_path: Path, harm: str) -> None:
-    """Recovery begins at the last file there: what a queue had before it must be on disk, or all is read."""
+def test_lagging_queue_of_killed_foreign_broker_is_rebuilt(tmp_path: Path, harm: str) -> None:
+    """Recovery begins at the last file: earlier units of a queue must be on disk, otherwise the whole log is read."""
     filled(
         tmp_path, 40, "TTTTTTTTTTTTTTTTTTTTTTTTTTUUUUUUUUUUUUUU" if harm == "idle" else "TU", clean=False, foreign=True
     )
@@ -179,10 +182,10 @@ def test_after_a_kill_of_another_broker_a_queue_that_is_behind_is_made_anew(tmp_
 
 @pytest.mark.spec("FUZ-07", "DUR-09")
 @pytest.mark.parametrize("harm", ["last file", "all files", "zeros"])
-def test_messages_that_another_broker_had_are_not_lost_in_silence(
+def test_lost_messages_of_foreign_broker_are_logged(
     tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A clean stop, but the log ends before the queues do."""
+    """After a clean stop, the log ends before the queues do."""
     offsets = filled(tmp_path, foreign=True)
     last = log_file(tmp_path, offsets[-1])
     if harm == "zeros":
@@ -201,7 +204,7 @@ def test_messages_that_another_broker_had_are_not_lost_in_silence(
 
 
 @pytest.mark.spec("FUZ-07", "DUR-13")
-def test_a_lost_topic_of_another_broker_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_lost_topic_of_foreign_broker_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     offsets = filled(tmp_path, foreign=True)
     shutil.rmtree(tmp_path / "consumequeue" / "T")
     store = opened(tmp_path)
@@ -213,7 +216,7 @@ def test_a_lost_topic_of_another_broker_is_told(tmp_path: Path, caplog: pytest.L
 
 
 @pytest.mark.spec("FUZ-07", "DUR-13")
-def test_a_lost_note_does_not_hide_a_lost_queue(tmp_path: Path) -> None:
+def test_lost_note_does_not_hide_a_lost_queue(tmp_path: Path) -> None:
     filled(tmp_path)
     checkpoint = tmp_path / "checkpoint"
     checkpoint.write_bytes(checkpoint.read_bytes()[:24].ljust(4096, b"\0"))
@@ -224,7 +227,7 @@ def test_a_lost_note_does_not_hide_a_lost_queue(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("FUZ-07", "IX-08", "DUR-13")
-def test_a_lost_index_is_made_anew_after_a_clean_stop(tmp_path: Path) -> None:
+def test_lost_index_is_rebuilt_after_clean_stop(tmp_path: Path) -> None:
     filled(tmp_path)
     for path in (tmp_path / "index").iterdir():
         path.unlink()
@@ -234,7 +237,7 @@ def test_a_lost_index_is_made_anew_after_a_clean_stop(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("FUZ-07", "DUR-09")
-def test_missing_log_files_are_told_with_their_folder(tmp_path: Path) -> None:
+def test_missing_log_files_are_reported_with_their_folder(tmp_path: Path) -> None:
     offsets = filled(tmp_path)
     log_file(tmp_path, offsets[-1]).unlink()
     with pytest.raises(CorruptRecord, match=rf"{tmp_path}/commitlog: the commit log ends at offset"):
@@ -243,7 +246,7 @@ def test_missing_log_files_are_told_with_their_folder(tmp_path: Path) -> None:
 
 @pytest.mark.spec("FUZ-07", "DUR-13", "DUR-10")
 @pytest.mark.parametrize("harm", ["shifted", "zeroed", "removed"])
-def test_a_lost_note_means_reading_all_of_the_log(tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_lost_note_causes_full_log_scan(tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture) -> None:
     offsets = filled(tmp_path)
     checkpoint = tmp_path / "checkpoint"
     raw = checkpoint.read_bytes()
@@ -260,13 +263,11 @@ def test_a_lost_note_means_reading_all_of_the_log(tmp_path: Path, harm: str, cap
 
 
 @pytest.mark.spec("FUZ-07", "DUR-13", "DUR-18")
-def test_a_checkpoint_of_another_length_or_with_impossible_times_is_written_anew(tmp_path: Path) -> None:
+def test_invalid_checkpoint_is_rewritten(tmp_path: Path) -> None:
     filled(tmp_path)
     checkpoint = tmp_path / "checkpoint"
     raw = checkpoint.read_bytes()
-    checkpoint.write_bytes(
-        raw[:16] + b"\x7f" * 8 + raw[24:] + bytes(100)
-    )  # the index time ends in the year 292277026596
+    checkpoint.write_bytes(raw[:16] + b"\x7f" * 8 + raw[24:] + bytes(100))  # index time in the year 292277026596
     store = opened(tmp_path)
     assert len(bodies(store, "T")) == 20
     asyncio.run(store.stop())
@@ -275,8 +276,8 @@ def test_a_checkpoint_of_another_length_or_with_impossible_times_is_written_anew
 
 
 @pytest.mark.spec("FUZ-07", "DUR-08")
-def test_verify_sees_a_number_that_does_not_follow_behind_the_last_note(tmp_path: Path) -> None:
-    """What the start refuses, verify must not take for work that the start does."""
+def test_verify_reports_queue_offset_gap_after_last_note(tmp_path: Path) -> None:
+    """Damage that the start rejects must not be reported by verify as pending work of the start."""
     filled(tmp_path, 20, clean=False)
     store = opened(tmp_path)
     last = store.put(message(100)).physical_offset
@@ -290,9 +291,7 @@ def test_verify_sees_a_number_that_does_not_follow_behind_the_last_note(tmp_path
 
 @pytest.mark.spec("DUR-13", "RC-08")
 @pytest.mark.parametrize("foreign", [True, False])
-def test_recovery_writes_queues_on_the_way_so_that_memory_does_not_grow_with_the_log(
-    tmp_path: Path, foreign: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recovery_writes_queues_incrementally(tmp_path: Path, foreign: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(tmp_path, 60, clean=False, foreign=foreign)
     shutil.rmtree(tmp_path / "consumequeue")
     most = 0
@@ -314,8 +313,8 @@ def test_recovery_writes_queues_on_the_way_so_that_memory_does_not_grow_with_the
 
 
 @pytest.mark.spec("DUR-20", "DUR-13")
-def test_taking_over_another_brokers_store_can_be_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One queue is written, the other is not yet, and no list tells: the next start must not believe them."""
+def test_interrupted_takeover_of_foreign_store_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One queue is written, the other is not, and there is no list: the next start must not trust either."""
     filled(tmp_path, 60, "U" * 5 + "T" * 55, clean=False, foreign=True)
     changed(
         tmp_path / "checkpoint", 0, struct.pack(">qq", 1 << 42, 1 << 42)
@@ -341,8 +340,8 @@ def test_taking_over_another_brokers_store_can_be_cut_off(tmp_path: Path, monkey
 
 @pytest.mark.spec("FUZ-07", "DUR-09", "DUR-13")
 @pytest.mark.parametrize(("number", "says"), [(0, 1 << 62), (2, 1 << 62), (6, 0), (8, 0)])
-def test_a_changed_number_does_not_hide_its_queue(tmp_path: Path, number: int, says: int) -> None:
-    """The first record of a queue with a number far ahead hid all behind it; one with 0 hid all before it."""
+def test_changed_queue_offset_does_not_hide_its_queue(tmp_path: Path, number: int, says: int) -> None:
+    """A first record with a far too high queue offset hid all records after it; one with 0 hid all before it."""
     offsets = filled(tmp_path, 40)
     at = offsets[number]
     changed(log_file(tmp_path, at), at % LOG_BYTES + 20, struct.pack(">q", says))
@@ -354,7 +353,7 @@ def test_a_changed_number_does_not_hide_its_queue(tmp_path: Path, number: int, s
 
 
 @pytest.mark.spec("FUZ-07", "ST-10", "IX-06")
-def test_an_impossible_store_time_spoils_no_other_message(tmp_path: Path) -> None:
+def test_impossible_store_time_affects_no_other_message(tmp_path: Path) -> None:
     offsets = filled(tmp_path, 10, clean=False)
     changed(log_file(tmp_path, 0), 56, struct.pack(">q", -(1 << 60)))
     changed(log_file(tmp_path, offsets[9]), offsets[9] % LOG_BYTES + 56, struct.pack(">q", 1 << 60))

@@ -1,4 +1,4 @@
-"""Pulls by properties: what is read of a record, and where the reader goes on."""
+"""Pulls with a property filter: which properties are read, and the offset of the next pull."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bodies(result: GetResult) -> list[bytes]:
 
 
 @pytest.mark.spec("BP-03", "FIL-02")
-def test_properties_are_asked_behind_the_tags_and_refused_messages_are_passed(tmp_path: Path) -> None:
+def test_property_filter_runs_after_tags_filter_and_skips_rejected(tmp_path: Path) -> None:
     store = opened(tmp_path)
     asked: list[bytes] = []
 
@@ -55,9 +55,7 @@ def test_properties_are_asked_behind_the_tags_and_refused_messages_are_passed(tm
 
 
 @pytest.mark.spec("BP-03", "LIM-12")
-def test_a_slow_filter_ends_its_pull_early_and_goes_on_in_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_filter_ends_pull_early_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(reading, "thread_time", lambda: now[0])
     store = opened(tmp_path)
@@ -84,7 +82,7 @@ def test_a_slow_filter_ends_its_pull_early_and_goes_on_in_the_next(
 
 
 @pytest.mark.spec("DUR-10")
-def test_a_record_whose_properties_cannot_be_found_is_not_hidden(tmp_path: Path) -> None:
+def test_record_with_unreadable_properties_passes_the_filter(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.put(message(b"body", b"a\x011"))
     store.log.files[0].map[84:88] = b"\x00\xff\xff\xff"  # a body longer than the record

@@ -1,4 +1,4 @@
-"""Index files: the original's bytes and answers, and the same index again after any crash."""
+"""Index files: the bytes and answers of Apache RocketMQ, and an identical index after any crash."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SLOTS, ENTRIES = 7, 60  # 59 entries in 1268 bytes: three sectors
 FOREVER = 2**62
 NOW = 1_700_000_000_123
 SECTOR = 512
-NAMES = map(str, itertools.count())  # hypothesis keeps tmp_path from example to example
+NAMES = map(str, itertools.count())  # unique folder names: hypothesis reuses tmp_path for all examples
 
 
 def index(
@@ -70,7 +70,7 @@ def reopened(made: MessageIndex, **more: Any) -> MessageIndex:
 
 
 @pytest.mark.spec("IX-02")
-def test_keys_of_a_record_are_its_unique_key_and_the_words_of_keys() -> None:
+def test_keys_are_unique_key_and_words_of_keys_property() -> None:
     def keys(**properties: str) -> list[str]:
         return keys_of(encode_properties(properties))
 
@@ -86,7 +86,7 @@ def test_keys_of_a_record_are_its_unique_key_and_the_words_of_keys() -> None:
 @given(
     st.lists(st.tuples(st.sampled_from(["KEYS", "UNIQ_KEY", "XKEYS", "A"]), st.text("ab K", max_size=6)), max_size=6)
 )
-def test_keys_of_agrees_with_the_decoded_properties(pairs: list[tuple[str, str]]) -> None:
+def test_keys_of_matches_decoded_properties(pairs: list[tuple[str, str]]) -> None:
     raw = "\x02".join(f"{name}\x01{value}" for name, value in pairs).encode()
     decoded = decode_properties(raw)
     unique = [decoded["UNIQ_KEY"]] if "UNIQ_KEY" in decoded else []
@@ -95,7 +95,7 @@ def test_keys_of_agrees_with_the_decoded_properties(pairs: list[tuple[str, str]]
 
 @pytest.mark.spec("IX-03")
 @given(st.text(max_size=8), st.one_of(st.text(max_size=90), st.text("0123456789ABCDEF", min_size=28, max_size=70)))
-def test_key_hash_is_the_absolute_java_hash(topic: str, key: str) -> None:
+def test_key_hash_is_absolute_java_hash(topic: str, key: str) -> None:
     value = java_hash(f"{topic}#{key}")
     assert key_hash(topic_hash(topic), key) == (0 if value == -(2**31) else abs(value))
 
@@ -116,7 +116,7 @@ def test_key_hash_of_known_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("IX-01")
-def test_file_has_the_originals_length_and_is_named_by_local_time(tmp_path: Path) -> None:
+def test_file_has_rocketmq_length_and_local_time_name(tmp_path: Path) -> None:
     made = index(tmp_path / "a" / "index", slots=5_000_000, entries=20_000_000, allocate=False)
     made.put("T", ["k"], 0, NOW)
     (path,) = made.paths
@@ -128,8 +128,8 @@ def test_file_has_the_originals_length_and_is_named_by_local_time(tmp_path: Path
 
 @pytest.mark.spec("IX-01", "DUR-18")
 @pytest.mark.parametrize("step_ms", [0, 1, -3_600_000])
-def test_names_ascend_when_the_clock_stands_still_or_goes_back(tmp_path: Path, step_ms: int) -> None:
-    now = [NOW - NOW % 60_000 - 2]  # the third name is in the next minute
+def test_file_names_ascend_if_clock_stalls_or_goes_back(tmp_path: Path, step_ms: int) -> None:
+    now = [NOW - NOW % 60_000 - 2]  # the third name falls into the next minute
 
     def clock() -> int:
         now[0] += step_ms
@@ -165,9 +165,9 @@ def test_put_writes_entry_slot_and_header(tmp_path: Path, allocate: bool) -> Non
         + ENTRY.pack(two, 300, 1, 1)
         + ENTRY.pack(one, 300, 1, 2)
     )
-    made.put("T", ["k1", "k2"], 400, 5_003_998)  # entry 0 is not used, so 3 of 4 fill the file
+    made.put("T", ["k1", "k2"], 400, 5_003_998)  # entry 0 is unused, so a file of 4 holds 3
     assert len(made.paths) == 2
-    assert entries(made.paths[1], 1) == [(one, 400, 1, 0), (two, 400, 0, 1)]  # first since the end of the file before
+    assert entries(made.paths[1], 1) == [(one, 400, 1, 0), (two, 400, 0, 1)]  # seconds since the previous file's end
     assert header(made.paths[1]) == (5_003_998, 5_003_998, 400, 400, 1, 3)
     made.close()
 
@@ -188,7 +188,7 @@ def test_seconds_are_clamped(tmp_path: Path) -> None:
 
 @pytest.mark.spec("IX-04", "IX-05")
 @pytest.mark.parametrize("slot", [-1, -(2**31), 3, 2**31 - 1])
-def test_slot_that_points_nowhere_counts_as_empty(tmp_path: Path, slot: int) -> None:
+def test_invalid_slot_counts_as_empty(tmp_path: Path, slot: int) -> None:
     made = index(tmp_path, slots=1)
     made.put("T", ["k"], 1, NOW)
     made.put("T", ["k"], 2, NOW)
@@ -205,11 +205,11 @@ def test_slot_that_points_nowhere_counts_as_empty(tmp_path: Path, slot: int) -> 
     made.close()
 
 
-# ---- the original's files
+# ---- files of Apache RocketMQ
 
 
 def records(folder: Path) -> Iterator[tuple[str, list[str], int, int, int]]:
-    """Topic, keys, offset, time and sysFlag of every record of an original commit log."""
+    """Topic, keys, offset, time and sys flag of every record of a commit log of Apache RocketMQ."""
     for facts in sorted(folder.joinpath("commitlog").glob("*.jsonl")):
         data = facts.with_suffix("").read_bytes()
         for line in facts.read_text().splitlines():
@@ -232,10 +232,10 @@ GOLDEN = ["broker", "broker-killed", "broker-rollover-ext"]
 @pytest.mark.spec("IX-01", "IX-02", "IX-03", "IX-04", "IX-05", "IX-08")
 @pytest.mark.parametrize("name", GOLDEN)
 @pytest.mark.parametrize("allocate", [True, False])
-def test_same_records_give_the_originals_bytes(vectors: Path, tmp_path: Path, name: str, allocate: bool) -> None:
+def test_same_records_produce_rocketmq_bytes(vectors: Path, tmp_path: Path, name: str, allocate: bool) -> None:
     made = index(tmp_path, slots=100, entries=400, allocate=allocate)
     for topic, keys, offset, ms, sys_flag in records(vectors / "store" / name):
-        assert is_indexed(sys_flag)  # half messages are; the original's broker writes no record for a rollback
+        assert is_indexed(sys_flag)  # half messages are; Apache's broker writes no record for a rollback
         made.put(topic, keys, offset, ms)
     (golden,) = (path for path in (vectors / "store" / name / "index").iterdir() if path.suffix == "")
     assert made.paths[0].read_bytes() == golden.read_bytes()
@@ -244,7 +244,7 @@ def test_same_records_give_the_originals_bytes(vectors: Path, tmp_path: Path, na
 
 @pytest.mark.spec("IX-06", "IX-07", "IX-03")
 @pytest.mark.parametrize("name", GOLDEN)
-def test_originals_files_are_read_and_continued(vectors: Path, tmp_path: Path, name: str) -> None:
+def test_rocketmq_files_are_read_and_appended_to(vectors: Path, tmp_path: Path, name: str) -> None:
     source = vectors / "store" / name
     (golden,) = (path for path in (source / "index").iterdir() if path.suffix == "")
     shutil.copyfile(golden, tmp_path / golden.name)
@@ -271,8 +271,8 @@ def test_originals_files_are_read_and_continued(vectors: Path, tmp_path: Path, n
 
 
 @pytest.mark.spec("IX-06", "IX-07")
-def test_query_keeps_to_the_time_asked_for(tmp_path: Path) -> None:
-    made = index(tmp_path, entries=4)  # three entries a file
+def test_query_respects_time_range(tmp_path: Path) -> None:
+    made = index(tmp_path, entries=4)  # three entries per file
     for number in range(9):
         made.put("T", ["k"], number, 10_000_000 + number * 10_000)
 
@@ -291,9 +291,9 @@ def test_query_keeps_to_the_time_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.spec("IX-06")
 @pytest.mark.parametrize("size", [2, 60], ids=["one entry a file", "one file"])
-def test_query_ends_at_the_first_entry_or_file_before_its_begin(tmp_path: Path, size: int) -> None:
+def test_query_stops_at_first_entry_or_file_before_begin(tmp_path: Path, size: int) -> None:
     made = index(tmp_path, entries=size)
-    for offset, ms in enumerate((NOW, NOW + 50_000, NOW, NOW + 100_000)):  # as if the clock had been set back
+    for offset, ms in enumerate((NOW, NOW + 50_000, NOW, NOW + 100_000)):  # as if the clock had gone back
         made.put("T", ["k"], offset, ms)
     assert made.query("T", "k", 64, NOW + 1, FOREVER) == [3]
     assert made.query("T", "k", 64, 0, FOREVER) == [0, 1, 2, 3]
@@ -301,7 +301,7 @@ def test_query_ends_at_the_first_entry_or_file_before_its_begin(tmp_path: Path, 
 
 
 @pytest.mark.spec("IX-06")
-def test_query_takes_the_newest_and_at_most_64(tmp_path: Path) -> None:
+def test_query_returns_newest_64_at_most(tmp_path: Path) -> None:
     made = index(tmp_path)
     for offset in range(150):
         made.put("T", ["k", "k"], offset, NOW)
@@ -316,7 +316,7 @@ def test_query_takes_the_newest_and_at_most_64(tmp_path: Path) -> None:
 @given(
     st.lists(st.lists(st.sampled_from("abcdefghij"), max_size=4), max_size=60), st.integers(1, 5), st.integers(2, 40)
 )
-def test_query_finds_what_a_plain_list_finds(tmp_path: Path, log: list[list[str]], slots: int, size: int) -> None:
+def test_query_matches_linear_search(tmp_path: Path, log: list[list[str]], slots: int, size: int) -> None:
     made = index(tmp_path / next(NAMES), slots=slots, entries=size, allocate=False)
     for offset, keys in enumerate(log):
         made.put("T", keys, offset, NOW + offset)
@@ -330,7 +330,7 @@ def test_query_finds_what_a_plain_list_finds(tmp_path: Path, log: list[list[str]
 @pytest.mark.parametrize(
     "previous", [1, 2, 3, 4, 2**31 - 1, -1, -(2**31)], ids=["older", "self", "newer", "next", "far", "-1", "min"]
 )
-def test_chain_that_leads_nowhere_ends(tmp_path: Path, previous: int) -> None:
+def test_search_ends_on_invalid_chain(tmp_path: Path, previous: int) -> None:
     made = index(tmp_path, slots=1)
     for offset in range(3):
         made.put("T", ["k"], offset, NOW)
@@ -346,7 +346,7 @@ def test_chain_that_leads_nowhere_ends(tmp_path: Path, previous: int) -> None:
 
 
 @pytest.mark.spec("IX-06", "FUZ-07")
-def test_search_ends_at_negative_seconds_and_never_returns_a_negative_offset(tmp_path: Path) -> None:
+def test_search_ends_at_negative_seconds_and_skips_negative_offsets(tmp_path: Path) -> None:
     made = index(tmp_path, slots=1)
     for offset in range(5):
         made.put("T", ["k"], offset, NOW)
@@ -364,7 +364,7 @@ def test_search_ends_at_negative_seconds_and_never_returns_a_negative_offset(tmp
 
 
 @pytest.mark.spec("IX-06")
-def test_long_search_lets_others_run_and_survives_what_they_do(tmp_path: Path) -> None:
+def test_long_search_yields_and_tolerates_concurrent_changes(tmp_path: Path) -> None:
     def long_one() -> MessageIndex:
         made = index(tmp_path / next(NAMES), slots=1, entries=3 * STEPS_PER_TURN)
         made.put("T", ["wanted"], 1, NOW)
@@ -399,7 +399,7 @@ def test_long_search_lets_others_run_and_survives_what_they_do(tmp_path: Path) -
 
 
 @pytest.mark.spec("IX-08")
-def test_records_before_the_end_are_duplicates(tmp_path: Path) -> None:
+def test_records_up_to_end_offset_are_ignored_as_duplicates(tmp_path: Path) -> None:
     made = index(tmp_path)
     made.put("T", ["a", "b"], 10, NOW)
     made.put("T", ["a"], 20, NOW)
@@ -418,7 +418,7 @@ def test_records_before_the_end_are_duplicates(tmp_path: Path) -> None:
 @pytest.mark.spec("IX-08", "IX-02")
 @pytest.mark.parametrize("have", range(1, 9))
 @pytest.mark.parametrize("size", [3, 5, 60])
-def test_record_indexed_in_part_gets_its_other_keys(tmp_path: Path, have: int, size: int) -> None:
+def test_partly_indexed_record_gets_missing_keys(tmp_path: Path, have: int, size: int) -> None:
     keys = [f"k{number % 5}" for number in range(8)]
     made, whole = (index(tmp_path / name, entries=size) for name in ("part", "whole"))
     for target in (made, whole):
@@ -433,7 +433,7 @@ def test_record_indexed_in_part_gets_its_other_keys(tmp_path: Path, have: int, s
 
 
 class FailingDisk(Disk):
-    """Every write or allocation from the n-th on meets a full disk, until it is told that there is room again."""
+    """Fails every write or allocation after the first `good` ones with a full disk, until `good` is raised again."""
 
     def __init__(self, good: int = 10**9) -> None:
         self.good = good
@@ -454,7 +454,7 @@ class FailingDisk(Disk):
 
 
 @pytest.mark.spec("IX-09", "DUR-15")
-def test_file_that_cannot_be_made_is_an_error_and_the_next_try_works(tmp_path: Path) -> None:
+def test_failed_file_creation_can_be_retried(tmp_path: Path) -> None:
     disk = FailingDisk()
     made = index(tmp_path, disk, entries=3)
     made.put("T", ["a", "b"], 10, NOW)
@@ -471,7 +471,7 @@ def test_file_that_cannot_be_made_is_an_error_and_the_next_try_works(tmp_path: P
 
 @pytest.mark.spec("DUR-04", "DUR-15", "IX-09")
 @pytest.mark.parametrize("good", range(22))
-def test_sparse_file_on_a_full_disk_loses_no_key(tmp_path: Path, good: int) -> None:
+def test_sparse_file_on_full_disk_loses_no_key(tmp_path: Path, good: int) -> None:
     keys = ["a", "b", "a", "c", "d"]
     whole = index(tmp_path / "whole", entries=4, slots=2)
     disk = FailingDisk()
@@ -510,7 +510,7 @@ def test_sparse_file_on_a_full_disk_loses_no_key(tmp_path: Path, good: int) -> N
     ],
     ids=["cut", "grown", "empty", "ends-before-begin", "overfull", "overlaps", "end", "begin", "time", "zeros"],
 )
-def test_damaged_file_is_named_and_dropped_with_all_behind(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+def test_damaged_file_is_dropped_with_all_later_files(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     made = index(tmp_path, entries=3)
     for offset in range(8):
         made.put("T", ["k"], offset, NOW)
@@ -532,7 +532,7 @@ def test_damaged_file_is_named_and_dropped_with_all_behind(tmp_path: Path, damag
 
 @pytest.mark.spec("FUZ-07", "IX-01")
 @pytest.mark.parametrize("name", ["20991331000000000", "99991231235959999", "00000000000000000", "18991231235959999"])
-def test_file_named_by_no_time_is_dropped(tmp_path: Path, name: str) -> None:
+def test_file_with_invalid_time_name_is_dropped(tmp_path: Path, name: str) -> None:
     made = index(tmp_path)
     made.put("T", ["k"], 0, NOW)
     made.paths[0].rename(tmp_path / name)
@@ -549,7 +549,9 @@ def test_file_named_by_no_time_is_dropped(tmp_path: Path, name: str) -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 1267), st.binary(min_size=1, max_size=12)), min_size=1, max_size=4), st.booleans()
 )
-def test_any_bytes_changed_harm_nobody(tmp_path: Path, changes: list[tuple[int, bytes]], unclean: bool) -> None:
+def test_arbitrary_corruption_does_not_break_the_index(
+    tmp_path: Path, changes: list[tuple[int, bytes]], unclean: bool
+) -> None:
     folder = tmp_path / next(NAMES)
     made = index(folder)
     for offset in range(100):
@@ -583,7 +585,7 @@ def test_any_bytes_changed_harm_nobody(tmp_path: Path, changes: list[tuple[int, 
 
 
 class LoggingDisk(Disk):
-    """Says what is synced, and which descriptors were closed."""
+    """Records which files are synced and which descriptors are closed."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -602,16 +604,16 @@ class LoggingDisk(Disk):
 
 
 @pytest.mark.spec("IX-10", "DUR-05")
-def test_full_file_is_synced_through_the_descriptor_that_wrote_it(tmp_path: Path) -> None:
+def test_full_file_is_synced_through_writing_descriptor(tmp_path: Path) -> None:
     disk = LoggingDisk()
     made = index(tmp_path / "index", disk, entries=3)
     made.put("T", ["a"], 10, NOW + 1)
     assert not made.flush_due
-    disk.log.clear()  # the folder was made
+    disk.log.clear()  # the folder was created
     flush(made)
     assert made.sealed_ms == 0 and made.synced == (int(made.paths[0].name), 1, NOW + 1, 10)
     made.put("T", ["b"], 20, NOW + 2)  # fills the file
-    made.put("T", ["c"], 30, NOW + 2)  # begins the next
+    made.put("T", ["c"], 30, NOW + 2)  # starts the next file
     disk.log[2:] = []
     one, two = (path.name for path in made.paths)
     assert made.flush_due and made.sealed_ms == 0
@@ -635,7 +637,7 @@ def test_full_file_is_synced_through_the_descriptor_that_wrote_it(tmp_path: Path
 
 
 @pytest.mark.spec("DUR-06")
-def test_nothing_is_flushed_again_after_a_failed_flush(tmp_path: Path) -> None:
+def test_no_flush_after_a_failed_flush(tmp_path: Path) -> None:
     class Broken(Disk):
         def sync(self, fd: int) -> None:
             raise OSError(errno.EIO, "Input/output error")
@@ -653,12 +655,12 @@ def test_nothing_is_flushed_again_after_a_failed_flush(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DEL-09")
-def test_files_that_end_before_the_log_begins_go_but_never_the_last(tmp_path: Path) -> None:
+def test_delete_before_keeps_the_last_file(tmp_path: Path) -> None:
     made = index(tmp_path, entries=3)
     for offset in range(10):
         made.put("T", ["k"], offset, NOW)
     paths = made.paths
-    begun = made.begin_flush()  # deletion while a sync is under way
+    begun = made.begin_flush()  # deletion during a sync
     assert begun is not None
     assert made.delete_before(1) == []
     assert made.delete_before(2) == paths[:1]
@@ -685,7 +687,7 @@ def _descriptors(folder: Path) -> list[str]:
 
 
 @pytest.mark.spec("IX-10")
-def test_idle_files_are_closed_and_opened_again_when_asked(tmp_path: Path) -> None:
+def test_idle_files_are_closed_and_reopened_on_use(tmp_path: Path) -> None:
     made = index(tmp_path, entries=3)
     for offset in range(8):
         made.put("T", ["k"], offset, NOW)
@@ -694,7 +696,7 @@ def test_idle_files_are_closed_and_opened_again_when_asked(tmp_path: Path) -> No
     assert len(_descriptors(tmp_path)) >= 4
     flush(made)
     one = len(_descriptors(tmp_path))
-    assert one <= 2  # the descriptor and that of its mapping
+    assert one <= 2  # the descriptor and the mapping's duplicate of it
     assert made.query("T", "k", 64, 0, FOREVER) == list(range(8))
     assert len(_descriptors(tmp_path)) > one
     made.trim()
@@ -706,7 +708,7 @@ def test_idle_files_are_closed_and_opened_again_when_asked(tmp_path: Path) -> No
 
 
 @pytest.mark.spec("FUZ-07")
-def test_file_gone_or_cut_while_closed_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_file_missing_or_cut_while_closed_raises_named_error(tmp_path: Path) -> None:
     made = index(tmp_path, entries=3)
     for offset in range(4):
         made.put("T", ["k"], offset, NOW)
@@ -725,11 +727,11 @@ def test_file_gone_or_cut_while_closed_is_an_error_that_names_it(tmp_path: Path)
 
 
 class Died(BaseException):
-    """The process or machine stopped."""
+    """The process or machine stopped at this operation."""
 
 
 class RecordedMap(mmap.mmap):
-    """A mapping that tells its disk what is written."""
+    """A mapping that reports every write to its disk."""
 
     disk: CrashDisk
     path: Path
@@ -742,7 +744,7 @@ class RecordedMap(mmap.mmap):
 
 @dataclass
 class OnDisk:
-    """What of a file is certain: its bytes at the last sync, the writes since, whether its name is in the folder."""
+    """Durable state of a file: its bytes at the last sync, the writes since, whether its directory entry is synced."""
 
     synced: bytes
     writes: list[tuple[int, bytes]] = field(default_factory=list)
@@ -751,7 +753,7 @@ class OnDisk:
 
 
 class CrashDisk(Disk):
-    """Real files, with a memory of what was synced; `crash` leaves each unsynced sector in any version it ever had."""
+    """Real files plus a record of what was synced; `crash` leaves each unsynced sector in any version that it ever had."""
 
     def __init__(self) -> None:
         self.files: dict[Path, OnDisk] = {}
@@ -808,7 +810,7 @@ class CrashDisk(Disk):
         self.files[path].gone = True
 
     def crash(self, chance: random.Random) -> None:
-        """Power loss. With chance 0 for all: only the process died, and nothing of it is lost."""
+        """Power loss; in a fifth of the cases only the process died, and no written byte is lost."""
         lossy = chance.random() < 0.8
         for path, file in list(self.files.items()):
             if (file.gone and not (lossy and chance.random() < 0.5)) or (
@@ -850,7 +852,7 @@ class Record:
 
 
 class World:
-    """A log, its index, and the note that the store keeps of what is synced; all of it may crash."""
+    """A log, its index, and the note that the store keeps about what is synced; any operation may crash."""
 
     def __init__(self, folder: Path, chance: random.Random, size: int, allocate: bool) -> None:
         self.folder, self.chance, self.size, self.allocate = folder, chance, size, allocate
@@ -886,7 +888,7 @@ class World:
             self.note = self.index.synced
 
     def live(self) -> None:
-        """Up to the end, or until it dies in the middle of something."""
+        """Run to the end, or crash at a random operation."""
         with contextlib.suppress(Died):
             self.live_on(self.chance.choice([10**9, self.chance.randint(1, 500)]))
 
@@ -906,7 +908,7 @@ class World:
 
     def crash(self) -> None:
         self.crash_keeping_the_log()
-        if self.chance.random() < 0.4 and self.log:  # the log loses its tail
+        if self.chance.random() < 0.4 and self.log:  # the log is truncated
             del self.log[self.chance.randrange(len(self.log)) :]
             self.end = self.log[-1].offset + 1 if self.log else 0
 
@@ -920,7 +922,7 @@ class World:
                 self.index.put("T", record.keys, record.offset, record.ms)
 
     def recover_at_last(self) -> None:
-        """Recovery is cut at some operation, again and again."""
+        """Recover, with recovery interrupted at random operations until it completes."""
         while True:
             self.disk.steps_left = self.chance.choice([1, 5, 20, 80, 10**9])
             try:
@@ -933,7 +935,7 @@ class World:
                 return
 
     def check(self) -> None:
-        """Same answers and same bytes as an index written in one go."""
+        """Compare answers and bytes with an index written without interruption."""
         other = self.made(self.folder.with_name("whole" + self.folder.name), Disk())
         for record in self.log:
             other.put("T", record.keys, record.offset, record.ms)
@@ -952,9 +954,7 @@ class World:
 @pytest.mark.spec("DUR-13", "DUR-20", "IX-10")
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 2**32), st.sampled_from([3, 12, 60, 200]), st.booleans())
-def test_index_after_any_crash_equals_one_written_in_one_go(
-    tmp_path: Path, seed: int, size: int, allocate: bool
-) -> None:
+def test_index_after_crash_equals_uninterrupted_index(tmp_path: Path, seed: int, size: int, allocate: bool) -> None:
     world = World(tmp_path / next(NAMES), random.Random(seed), size, allocate)
     for _ in range(world.chance.randint(1, 4)):
         world.live()
@@ -969,7 +969,7 @@ def test_index_after_any_crash_equals_one_written_in_one_go(
 
 
 @pytest.mark.spec("RC-05", "DUR-13")
-def test_files_of_another_broker_that_are_not_on_disk_for_sure_are_dropped(tmp_path: Path) -> None:
+def test_foreign_files_not_known_durable_are_dropped(tmp_path: Path) -> None:
     def written(name: str) -> MessageIndex:
         made = index(tmp_path / name, entries=4)
         for number in range(11):
@@ -989,7 +989,7 @@ def test_files_of_another_broker_that_are_not_on_disk_for_sure_are_dropped(tmp_p
     made = written("none")
     assert made.repair(None, 0) == 0 and made.paths == []
     dispatch(made, 0)
-    made = written("some")  # files end at numbers 1, 2, 4, 5, 7, 8, 10; two and a half records each
+    made = written("some")  # files end at records 1, 2, 4, 5, 7, 8, 10; two and a half records each
     paths = made.paths
     assert made.repair(None, NOW + 4999) == 400
     assert made.paths == paths[:3]
@@ -997,16 +997,16 @@ def test_files_of_another_broker_that_are_not_on_disk_for_sure_are_dropped(tmp_p
     made = written("first")
     made.delete_before(150)
     first = made.paths
-    assert made.repair(None, 0) == 100  # where the earliest dropped one begins
+    assert made.repair(None, 0) == 100  # begin of the earliest file deleted
     assert made.paths == [] and not any(path.exists() for path in first)
     made.close()
     made = written("all")
-    assert made.repair(None, NOW + 10**9) == 1000 and len(made.paths) == 7  # the last is not full: it was not forced
+    assert made.repair(None, NOW + 10**9) == 1000 and len(made.paths) == 7  # the last is not full: it was not synced
     dispatch(made, 800)
 
 
 @pytest.mark.spec("RC-05")
-def test_originals_killed_broker_leaves_an_index_to_be_built_anew(vectors: Path, tmp_path: Path) -> None:
+def test_index_of_killed_rocketmq_broker_is_rebuilt(vectors: Path, tmp_path: Path) -> None:
     source = vectors / "store" / "broker-killed"
     (golden,) = (path for path in (source / "index").iterdir() if path.suffix == "")
     shutil.copyfile(golden, tmp_path / golden.name)
@@ -1021,7 +1021,7 @@ def test_originals_killed_broker_leaves_an_index_to_be_built_anew(vectors: Path,
 
 
 @pytest.mark.spec("DUR-13")
-def test_truncate_drops_what_points_behind_the_end_of_the_log(tmp_path: Path) -> None:
+def test_truncate_drops_entries_past_log_end(tmp_path: Path) -> None:
     for end in range(0, 1200, 50):
         made = index(tmp_path / str(end), entries=6)
         for number in range(11):
@@ -1043,7 +1043,7 @@ def test_truncate_drops_what_points_behind_the_end_of_the_log(tmp_path: Path) ->
 
 
 @pytest.mark.spec("DUR-13")
-def test_what_was_noted_is_not_done_again(tmp_path: Path) -> None:
+def test_noted_entries_are_not_indexed_again(tmp_path: Path) -> None:
     made = index(tmp_path, entries=12)
     for number in range(27):
         made.put("T", ["k"], number, NOW + number)
@@ -1051,7 +1051,7 @@ def test_what_was_noted_is_not_done_again(tmp_path: Path) -> None:
     noted, path = made.synced, made.paths[-1]
     for number in range(27, 45):
         made.put("T", ["k"], number, NOW + number)
-    made.close()  # killed: nothing is lost, but nobody knows
+    made.close()  # killed: nothing is lost, but that is not known
     made = index(tmp_path, entries=12)
     assert made.load(unclean=True) == []
     assert made.repair(noted) == 27 and made.synced == noted
@@ -1063,7 +1063,7 @@ def test_what_was_noted_is_not_done_again(tmp_path: Path) -> None:
 
 @pytest.mark.spec("DUR-20")
 @pytest.mark.parametrize("allocate", [True, False])
-def test_truncation_may_be_cut_at_any_operation(tmp_path: Path, allocate: bool) -> None:
+def test_truncate_survives_crash_at_any_operation(tmp_path: Path, allocate: bool) -> None:
     records = [Record(number * 10, [f"k{number % 5}", "k5", f"k{number % 7}"], NOW + number) for number in range(25)]
     operations = 0
     for stop in itertools.count():
@@ -1072,7 +1072,7 @@ def test_truncation_may_be_cut_at_any_operation(tmp_path: Path, allocate: bool) 
             world.index.put("T", record.keys, record.offset, record.ms)
         flush(world.index, 250)
         world.note = world.index.synced
-        world.log, world.end = records[:11], 110  # ends in the second of four files
+        world.log, world.end = records[:11], 110  # ends within the second of four files
         world.disk.steps_left = stop
         try:
             world.index.truncate(110)
@@ -1088,7 +1088,7 @@ def test_truncation_may_be_cut_at_any_operation(tmp_path: Path, allocate: bool) 
 
 
 @pytest.mark.spec("DUR-13")
-def test_what_was_dropped_is_gone_on_disk_before_anything_is_written(tmp_path: Path) -> None:
+def test_dropped_files_are_deleted_durably_before_writes(tmp_path: Path) -> None:
     disk = LoggingDisk()
     made = index(tmp_path, disk, entries=3)
     for offset in range(8):
@@ -1096,7 +1096,7 @@ def test_what_was_dropped_is_gone_on_disk_before_anything_is_written(tmp_path: P
     flush(made)
     noted, paths = made.synced, made.paths
     disk.log.clear()
-    made.truncate(3)  # leaves one of two entries in the second file
+    made.truncate(3)  # keeps one of two entries in the second file
     assert disk.log[: disk.log.index("folder")] == [f"close {paths[3].name}"]
     assert disk.log.count(f"sync {paths[1].name}") == 2
     assert noted is not None and made.synced == Synced(int(paths[1].name), 1, NOW, 2)
@@ -1110,7 +1110,7 @@ def test_what_was_dropped_is_gone_on_disk_before_anything_is_written(tmp_path: P
 
 @pytest.mark.spec("DUR-13")
 @pytest.mark.parametrize("change", ["file", "gone", "entries", "header"])
-def test_note_that_does_not_fit_the_files_costs_work_but_no_record(tmp_path: Path, change: str) -> None:
+def test_mismatched_note_loses_no_record(tmp_path: Path, change: str) -> None:
     made = index(tmp_path, entries=12)
     for number in range(40):
         made.put("T", ["k"], number, NOW + number)
@@ -1138,7 +1138,7 @@ def test_note_that_does_not_fit_the_files_costs_work_but_no_record(tmp_path: Pat
 
 
 @pytest.mark.spec("DUR-13", "IX-06")
-def test_repair_makes_slots_and_links_again(tmp_path: Path) -> None:
+def test_repair_rebuilds_slots_and_links(tmp_path: Path) -> None:
     made = index(tmp_path)
     for number in range(50):
         made.put("T", [f"k{number % 10}"], number, NOW)

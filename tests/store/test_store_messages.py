@@ -1,4 +1,4 @@
-"""The store: put, get, bounds, restart, recovery, and the original's own files."""
+"""The store: put, get, offset bounds, restart, recovery, and stores written by Apache RocketMQ."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from saturnmq.store.recovery.checkpoint import Note
 from saturnmq.store.recovery.recover import Facts, FileFacts, Plan, plan
 
 CL = 4096
-CQ = 200  # ten units a file
+CQ = 200  # ten units per file
 BROKER = Host("127.0.0.1", 10911)
 
 
@@ -52,7 +52,7 @@ def closed(store: MessageStore) -> None:
 
 
 def killed(store: MessageStore) -> None:
-    """The process is gone: nothing is flushed or said, the files stay as the page cache has them."""
+    """Simulate a killed process: nothing is flushed, files keep what is in the page cache."""
     store.close_files()
 
 
@@ -68,7 +68,7 @@ def bodies(store: MessageStore, topic: str = "T", queue: int = 0) -> list[bytes]
 
 
 @pytest.mark.spec("DG-02", "ST-01", "ST-13", "ST-14")
-def test_all_topics_share_one_log_and_each_queue_counts_for_itself(tmp_path: Path) -> None:
+def test_topics_share_one_log_with_per_queue_offsets(tmp_path: Path) -> None:
     store = opened(tmp_path)
     first = store.put(message(b"a"))
     second = store.put(message(b"b", "U", 3))
@@ -85,7 +85,7 @@ def test_all_topics_share_one_log_and_each_queue_counts_for_itself(tmp_path: Pat
 
 
 @pytest.mark.spec("ST-01", "ST-12")
-def test_a_record_that_does_not_fit_moves_whole_to_the_next_file(tmp_path: Path) -> None:
+def test_record_without_space_moves_to_next_file(tmp_path: Path) -> None:
     store = opened(tmp_path)
     size = store.put(message(b"x" * 1000)).size
     store.put(message(b"y" * 1000))
@@ -107,9 +107,7 @@ def test_a_record_that_does_not_fit_moves_whole_to_the_next_file(tmp_path: Path)
 @pytest.mark.spec("ST-12")
 @settings(max_examples=40, deadline=None)
 @given(sizes=st.lists(st.integers(0, 3900), min_size=1, max_size=12))
-def test_every_file_ends_with_room_for_a_filler_whatever_the_sizes(
-    tmp_path_factory: pytest.TempPathFactory, sizes: list[int]
-) -> None:
+def test_every_file_keeps_space_for_a_filler(tmp_path_factory: pytest.TempPathFactory, sizes: list[int]) -> None:
     folder = tmp_path_factory.mktemp("fill")
     store = opened(folder)
     for size in sizes:
@@ -125,7 +123,7 @@ def test_every_file_ends_with_room_for_a_filler_whatever_the_sizes(
 
 
 @pytest.mark.spec("ST-05", "ST-06", "SND-14")
-def test_lengths_beyond_the_limits_are_refused(tmp_path: Path) -> None:
+def test_put_rejects_oversized_fields(tmp_path: Path) -> None:
     store = opened(tmp_path, message_bytes_max=100)
     assert store.put(message(b"x" * 100)).status is PutStatus.PUT_OK
     assert store.put(message(b"x" * 101)).status is PutStatus.MESSAGE_ILLEGAL
@@ -137,7 +135,7 @@ def test_lengths_beyond_the_limits_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("ST-03")
-def test_a_topic_cannot_leave_its_folder(tmp_path: Path) -> None:
+def test_topic_cannot_escape_store_folder(tmp_path: Path) -> None:
     store = opened(tmp_path)
     assert store.put(message(topic="../x")).status is not PutStatus.PUT_OK
     assert store.put(message()).queue_offset == 0
@@ -146,7 +144,7 @@ def test_a_topic_cannot_leave_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("ST-07", "ST-09")
-def test_records_carry_the_checksum_and_ipv6_hosts(tmp_path: Path) -> None:
+def test_record_has_body_crc_and_ipv6_hosts(tmp_path: Path) -> None:
     store = opened(tmp_path)
     plain = store.put(message(b"Hello RocketMQ 0"))
     record = decode_record(store.read_record(plain.physical_offset) or b"", check_crc=True)
@@ -162,7 +160,7 @@ def test_records_carry_the_checksum_and_ipv6_hosts(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("ST-10")
-def test_store_times_never_go_back(tmp_path: Path) -> None:
+def test_store_time_never_decreases(tmp_path: Path) -> None:
     times = iter([1000, 990, 1010])
     store = opened(tmp_path, clock=lambda: next(times))
     stamps = [store.put(message()).store_timestamp_ms for _ in range(3)]
@@ -171,7 +169,7 @@ def test_store_times_never_go_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("ST-13")
-def test_prepared_and_rolled_back_messages_take_no_place_in_the_queue(tmp_path: Path) -> None:
+def test_prepared_and_rollback_messages_take_no_queue_offset(tmp_path: Path) -> None:
     store = opened(tmp_path)
     assert store.put(message(b"half", sys_flag=4)).queue_offset == 0
     assert store.put(message(b"rollback", sys_flag=12)).queue_offset == 0
@@ -187,7 +185,7 @@ def test_prepared_and_rolled_back_messages_take_no_place_in_the_queue(tmp_path: 
 
 
 @pytest.mark.spec("ST-15", "ST-16", "BAT-04")
-def test_a_batch_is_contiguous_in_one_file_or_not_there(tmp_path: Path) -> None:
+def test_batch_is_contiguous_in_one_file_or_rejected(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.put(message(b"x" * 3000))
     result = store.put_batch([message(b"%d" % n * 300) for n in range(3)])
@@ -203,12 +201,12 @@ def test_a_batch_is_contiguous_in_one_file_or_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("CQ-01", "CQ-02", "CQ-04", "CQ-05")
-def test_consume_queue_files_hold_20_byte_units(tmp_path: Path) -> None:
+def test_consume_queue_files_contain_20_byte_units(tmp_path: Path) -> None:
     store = opened(tmp_path)
     results = [store.put(message(properties=b"TAGS\x01TagA")) for _ in range(13)]
     folder = tmp_path / "consumequeue" / "T" / "0"
     assert len(bodies(store)) == 13
-    assert store.get("T", 0, 8, 32).count == 2  # a pull ends with its file
+    assert store.get("T", 0, 8, 32).count == 2  # a pull ends at the end of a queue file
     queue = store.queues.by_key[("T", 0)]
     assert queue.next_file_offset(3) == 10
     assert queue.unit(13) is None and queue.unit(-1) is None
@@ -236,12 +234,12 @@ def test_consume_queue_files_hold_20_byte_units(tmp_path: Path) -> None:
         (b"MYTAGS\x01z", ""),
     ],
 )
-def test_the_tags_code_is_the_hash_of_the_tags_property(raw: bytes, tag: str) -> None:
+def test_tags_code_is_hash_of_tags_property(raw: bytes, tag: str) -> None:
     assert tags_code(raw) == (java_hash(tag) if tag else 0)
 
 
 @pytest.mark.spec("CQ-07", "CQ-08")
-def test_units_are_written_once_and_leading_ones_filled(tmp_path: Path) -> None:
+def test_queue_append_is_idempotent_and_pads_leading_units(tmp_path: Path) -> None:
     disk = Disk()
     cache = FileCache(disk)
     queue = ConsumeQueue(tmp_path / "q", CQ, cache)
@@ -262,7 +260,7 @@ def test_units_are_written_once_and_leading_ones_filled(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("BP-02", "BP-03", "BP-04", "CQ-11")
-def test_the_cases_of_an_offset_and_the_limits_of_a_pull(tmp_path: Path) -> None:
+def test_get_status_by_offset_and_pull_limits(tmp_path: Path) -> None:
     store = opened(
         tmp_path, consume_queue_file_bytes=20_000, commit_log_file_bytes=2**20, transfer_bytes_in_memory=1000
     )
@@ -282,7 +280,7 @@ def test_the_cases_of_an_offset_and_the_limits_of_a_pull(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("CQ-06")
-def test_offset_by_time_takes_the_nearer_neighbour_and_the_left_of_two(tmp_path: Path) -> None:
+def test_offset_by_time_picks_nearer_neighbour_and_left_on_tie(tmp_path: Path) -> None:
     now = [0]
     store = opened(tmp_path, clock=lambda: now[0])
     assert store.offset_by_time("T", 0, 5) == 0
@@ -295,7 +293,7 @@ def test_offset_by_time_takes_the_nearer_neighbour_and_the_left_of_two(tmp_path:
 
 
 @pytest.mark.spec("RC-01", "RC-02", "RC-03", "RC-07", "RC-12", "FLU-08")
-def test_a_clean_stop_removes_abort_and_everything_is_there_again(tmp_path: Path) -> None:
+def test_clean_stop_removes_abort_and_keeps_all_messages(tmp_path: Path) -> None:
     store = opened(tmp_path)
     sent = [b"%d" % n * 50 for n in range(40)]
     for n, body in enumerate(sent):
@@ -311,7 +309,7 @@ def test_a_clean_stop_removes_abort_and_everything_is_there_again(tmp_path: Path
 
 
 @pytest.mark.spec("RC-08", "RC-10", "RC-13", "DUR-01")
-def test_after_a_kill_every_acknowledged_message_is_there(tmp_path: Path) -> None:
+def test_acknowledged_messages_survive_a_kill(tmp_path: Path) -> None:
     store = opened(tmp_path)
     sent = [b"%d" % n * 50 for n in range(40)]
     for body in sent:
@@ -325,7 +323,7 @@ def test_after_a_kill_every_acknowledged_message_is_there(tmp_path: Path) -> Non
 
 
 def written(store: MessageStore) -> None:
-    """All queues on disk, and the note that says so; the store stays open."""
+    """Make all queues and the note durable; the store stays open."""
     asyncio.run(store.write_all())
 
 
@@ -334,7 +332,7 @@ def written(store: MessageStore) -> None:
 @pytest.mark.parametrize(
     "harm", ["queues lost", "queue lost", "file lost", "first file lost", "behind", "length", "unit", "list"]
 )
-def test_harmed_consume_queues_are_made_anew_from_the_log(tmp_path: Path, harm: str, clean: bool) -> None:
+def test_damaged_consume_queues_are_rebuilt_from_log(tmp_path: Path, harm: str, clean: bool) -> None:
     store = opened(tmp_path)
     sent = [b"%03d" % n * 50 for n in range(30)]
     for body in sent:
@@ -373,7 +371,7 @@ def test_harmed_consume_queues_are_made_anew_from_the_log(tmp_path: Path, harm: 
 @pytest.mark.spec("RC-10", "RC-13", "DUR-08", "DUR-09")
 @pytest.mark.parametrize("noted", [True, False])
 @pytest.mark.parametrize("harm", ["cut", "bit flip", "magic", "size", "own offset"])
-def test_a_bad_record_is_cut_off_above_the_durable_line_and_refused_below(
+def test_bad_record_is_cut_above_durable_offset_rejected_below(
     tmp_path: Path, harm: str, noted: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = opened(tmp_path)
@@ -404,13 +402,13 @@ def test_a_bad_record_is_cut_off_above_the_durable_line_and_refused_below(
     assert store.put(message(b"next")).queue_offset == 25
     assert bodies(store)[-1] == b"next"
     killed(store)
-    store = opened(tmp_path)  # what lay behind the bad record does not come back
+    store = opened(tmp_path)  # records after the bad one do not come back
     assert bodies(store) == [*sent[:25], b"next"]
     closed(store)
 
 
 @pytest.mark.spec("RC-07", "RC-08", "DUR-07", "DUR-09", "DUR-18")
-def test_the_recovery_plan() -> None:
+def test_recovery_plan() -> None:
     files = [FileFacts(n * 100, 1000 + n) for n in range(5)]
 
     def planned(
@@ -426,7 +424,7 @@ def test_the_recovery_plan() -> None:
     assert planned(files, clean=False, ms=5) == Plan(0, 400, 0)
     assert planned([FileFacts(0, -1)], clean=False, ms=10**6) == Plan(0, 0, 0)
     note = Note(450, 440, 420, 0, 0, 410)
-    assert planned(files, clean=False, ms=10**9, note=note) == Plan(410, 450, 420)  # offsets win over times
+    assert planned(files, clean=False, ms=10**9, note=note) == Plan(410, 450, 420)  # offsets take precedence over times
     assert planned(files, clean=False, note=note, failed_at=300) == Plan(300, 300, 300)
     assert planned(files[3:], clean=False, note=Note(450, 440, 420, 0, 0, 10)) == Plan(300, 450, 420)
     with pytest.raises(CorruptRecord, match="ends at offset 400, but it was on disk up to 450"):
@@ -436,7 +434,7 @@ def test_the_recovery_plan() -> None:
 
 
 @pytest.mark.spec("RC-04")
-def test_a_file_of_another_length_is_named_and_not_touched(tmp_path: Path) -> None:
+def test_file_of_wrong_length_is_reported_and_unchanged(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.put(message())
     closed(store)
@@ -448,7 +446,7 @@ def test_a_file_of_another_length_is_named_and_not_touched(tmp_path: Path) -> No
 
 
 @pytest.mark.spec("MF-14", "RC-04")
-def test_a_missing_file_in_the_middle_is_named(tmp_path: Path) -> None:
+def test_missing_middle_file_is_reported(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for _ in range(10):
         store.put(message(b"x" * 1500))
@@ -459,7 +457,7 @@ def test_a_missing_file_in_the_middle_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("RC-14", "UX-09")
-def test_a_second_store_on_the_same_folder_is_refused(tmp_path: Path) -> None:
+def test_second_store_on_same_folder_is_rejected(tmp_path: Path) -> None:
     store = opened(tmp_path)
     assert (tmp_path / "lock").read_bytes() == b"lock"
     with pytest.raises(StoreLocked, match=f"Lock failed,MQ already started.*{tmp_path}.*process {os.getpid()}"):
@@ -469,7 +467,7 @@ def test_a_second_store_on_the_same_folder_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DUR-15", "UX-09")
-def test_a_full_disk_is_refused_before_it_can_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_fails_at_allocation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(tmp_path)
     for _ in range(3):
         assert store.put(message(b"x" * 1000)).status is PutStatus.PUT_OK
@@ -490,7 +488,7 @@ def test_a_full_disk_is_refused_before_it_can_fault(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.spec("FLU-01", "FLU-02", "FLU-03")
-def test_sync_flush_confirms_many_senders_with_few_flushes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_flush_shares_flushes_between_senders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushes = 0
     real = MappedFile.flush
 
@@ -515,7 +513,7 @@ def test_sync_flush_confirms_many_senders_with_few_flushes(tmp_path: Path, monke
 
 
 @pytest.mark.spec("DUR-06")
-def test_a_failed_flush_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_flush_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
         good = store.put(message(b"good"))
@@ -540,7 +538,7 @@ def test_a_failed_flush_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.spec("FLU-04")
-def test_a_slow_flush_is_a_timeout_and_the_message_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_flush_times_out_and_keeps_the_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
     release = threading.Event()
@@ -557,7 +555,7 @@ def test_a_slow_flush_is_a_timeout_and_the_message_stays(tmp_path: Path, monkeyp
         monkeypatch.setattr(MappedFile, "flush", slow)
         result = store.put(message(b"late"))
         assert await store.wait_confirmed(result) is PutStatus.FLUSH_DISK_TIMEOUT
-        assert bodies(store) == [b"makes the file"]  # the late one is not on disk, not shown (DUR-03)
+        assert bodies(store) == [b"makes the file"]  # the late message is not durable, so not visible (DUR-03)
         release.set()
         assert await store.wait_confirmed(result) is PutStatus.PUT_OK
         assert bodies(store) == [b"makes the file", b"late"]
@@ -567,7 +565,7 @@ def test_a_slow_flush_is_a_timeout_and_the_message_stays(tmp_path: Path, monkeyp
 
 
 @pytest.mark.spec("FLU-06", "FLU-09", "FLU-10")
-def test_async_flush_happens_by_itself(tmp_path: Path) -> None:
+def test_async_flush_runs_in_background(tmp_path: Path) -> None:
     async def work() -> None:
         more = {"flush_interval_ms": 5, "flush_least_pages": 1, "flush_queue_interval_ms": 5, "flush_thorough_ms": 5}
         store = opened(tmp_path, commit_log_file_bytes=2**20, **more)
@@ -583,7 +581,7 @@ def test_async_flush_happens_by_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DUR-14", "CF-02")
-def test_a_state_file_is_replaced_whole_and_its_backup_is_used(tmp_path: Path) -> None:
+def test_state_file_is_replaced_atomically_with_backup(tmp_path: Path) -> None:
     file = StateFile(tmp_path / "config" / "x.json")
     assert file.read(json.loads) is None
     file.write(b'{"v":1}')
@@ -600,7 +598,7 @@ def test_a_state_file_is_replaced_whole_and_its_backup_is_used(tmp_path: Path) -
 
 
 @pytest.mark.spec("CQ-12")
-def test_deleting_a_topic_removes_its_queues_only(tmp_path: Path) -> None:
+def test_delete_topic_removes_only_its_queues(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.put(message())
     store.put(message(b"other", "U"))
@@ -614,7 +612,7 @@ def test_deleting_a_topic_removes_its_queues_only(tmp_path: Path) -> None:
 
 
 def golden(vectors: Path, tmp_path: Path, name: str, log_bytes: int) -> MessageStore:
-    """The original's store, its files padded to the length they had; decoders' notes beside them left out."""
+    """A store of Apache RocketMQ, its files padded to their original length; the recorder's .jsonl files are left out."""
     folder = tmp_path / name
     for path in (vectors / "store" / name).rglob("*"):
         target = folder / path.relative_to(vectors / "store" / name)
@@ -631,9 +629,7 @@ def golden(vectors: Path, tmp_path: Path, name: str, log_bytes: int) -> MessageS
 @pytest.mark.parametrize(
     ("name", "log_bytes"), [("broker", 262_144), ("broker-killed", 262_144), ("broker-rollover-ext", 16_384)]
 )
-def test_the_originals_store_opens_and_every_sent_message_is_found(
-    vectors: Path, tmp_path: Path, name: str, log_bytes: int
-) -> None:
+def test_rocketmq_store_opens_with_every_sent_message(vectors: Path, tmp_path: Path, name: str, log_bytes: int) -> None:
     store = golden(vectors, tmp_path, name, log_bytes)
     sent = [json.loads(line) for line in (vectors / "store" / name / "sent.jsonl").read_text().splitlines()]
     read = 0
@@ -651,7 +647,7 @@ def test_the_originals_store_opens_and_every_sent_message_is_found(
 
 
 @pytest.mark.spec("CQ-04", "BP-02")
-def test_one_read_gives_what_is_written_and_what_waits_to_be(tmp_path: Path) -> None:
+def test_read_spans_written_and_unwritten_units(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.put(message(b"on disk"))
     asyncio.run(store.write_all())

@@ -1,4 +1,4 @@
-"""The consume queue's extension: the original's bytes both ways, crashes, settings that change, files that are gone."""
+"""The consume queue's extension: byte compatibility with Apache RocketMQ, crashes, changed settings, missing files."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def closed(store: MessageStore) -> None:
 
 
 def flushed(store: MessageStore) -> None:
-    """The queues are written, the note is not: what a kill leaves some time after a round."""
+    """Write the queues but not the note, as a kill some time after a round leaves them."""
     todo = store.queues.round(1)
     todo.write(store.disk, store.queues.list_file)
     todo.done()
 
 
 def golden(tmp_path: Path) -> Path:
-    """The original's store, its files padded to the length they had."""
+    """A store of Apache RocketMQ, its files padded to their original length."""
     folder = tmp_path / "golden"
     for path in GOLDEN.rglob("*"):
         target = folder / path.relative_to(GOLDEN)
@@ -84,7 +84,7 @@ def original(path: Path, **more: Any) -> MessageStore:
 
 
 def contents(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[Content | None]:
-    """What the extension holds for each unit of a queue; None for a unit without content."""
+    """The extension's content for each unit of a queue; None for a unit without content."""
     queue = store.queues.by_key[(topic, queue_id)]
     assert queue.extension is not None
     found = []
@@ -95,17 +95,17 @@ def contents(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[C
 
 
 def sub_filters() -> GroupFilters:
-    """The filter that the golden store's broker knew from the fifth message of its topic on, with the original's birth."""
+    """The filter that the recorded broker had from the fifth message of the topic on, with its original creation time."""
     filters = GroupFilters()
     filters.load((GOLDEN / "config" / "consumerFilter.json").read_bytes(), 0)
     return filters
 
 
-# ---- the original's files
+# ---- files of Apache RocketMQ
 
 
 @pytest.mark.spec("CQ-13", "CQ-14", "FIL-06")
-def test_the_originals_extension_is_read_and_spares_what_its_bits_exclude(tmp_path: Path) -> None:
+def test_rocketmq_extension_bits_exclude_messages(tmp_path: Path) -> None:
     store = original(golden(tmp_path))
     found = contents(store, "VecSql")
     assert all(content is not None and content.tags_code == 83 for content in found)
@@ -121,7 +121,7 @@ def test_the_originals_extension_is_read_and_spares_what_its_bits_exclude(tmp_pa
 
     result = store.get("VecSql", 0, 0, 32, accept_record=accept_record, accept_extension=record.by_extension)
     assert (result.count, result.next_offset) == (5, 8)
-    assert len(read) == 7  # the first four are older than the filter, of the others one has no bit
+    assert len(read) == 7  # the first four are older than the filter; one of the others misses the bit
     tagged = store.get("VecTags", 0, 0, 32, accept=frozenset((2112,)).__contains__)
     assert (tagged.count, tagged.next_offset) == (2, 4)
     assert [content and content.tags_code for content in contents(store, "VecPlain", 1)] == [63956762] * 3 + [0]
@@ -131,7 +131,7 @@ def test_the_originals_extension_is_read_and_spares_what_its_bits_exclude(tmp_pa
 
 
 @pytest.mark.spec("CQ-13", "CQ-14", "FIL-06", "FIL-07")
-def test_the_same_messages_give_the_same_bytes(tmp_path: Path) -> None:
+def test_same_messages_produce_rocketmq_bytes(tmp_path: Path) -> None:
     records: list[Message] = []
     for path in sorted((GOLDEN / "commitlog").glob("0*0*")):
         raw, at = (path.read_bytes(), 0) if path.suffix == "" else (b"", 0)
@@ -168,12 +168,12 @@ def test_the_same_messages_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("CQ-13")
-def test_a_unit_that_does_not_fit_goes_to_the_next_file_behind_a_mark(tmp_path: Path) -> None:
+def test_unit_without_space_rolls_to_next_file(tmp_path: Path) -> None:
     cache = FileCache(Disk())
     extension = QueueExtension(tmp_path, 100, cache)
     addresses = [extension.append(n, 1000 + n, bytes([n]) * 10) for n in range(4)]
     assert [address - ZERO for address in addresses] == [0, 30, 60, 100]  # 90 + 30 does not fit, 4 bytes stay spare
-    assert extension.append(9, 1, bytes(77)) == 9  # too long for a file: the plain code
+    assert extension.append(9, 1, bytes(77)) == 9  # too long for a file: the plain tags code
     assert extension.append(9, 1, bytes(76)) - ZERO == 200
     (first_at, first), (second_at, second), (third_at, third) = extension.begin_flush()
     assert (first_at, second_at, third_at) == (0, 100, 200)
@@ -192,7 +192,7 @@ def test_a_unit_that_does_not_fit_goes_to_the_next_file_behind_a_mark(tmp_path: 
     st.lists(st.tuples(st.integers(-(2**31), 2**31 - 1), st.integers(0, 2**40), st.binary(max_size=70)), max_size=30),
     st.lists(st.integers(0, 29), max_size=4),
 )
-def test_every_content_is_found_from_memory_from_files_and_after_a_load(
+def test_content_is_read_from_memory_from_files_and_after_load(
     tmp_path_factory: pytest.TempPathFactory, units: list[tuple[int, int, bytes]], flushes: list[int]
 ) -> None:
     folder = tmp_path_factory.mktemp("ext") / "T" / "0"
@@ -230,7 +230,7 @@ def test_every_content_is_found_from_memory_from_files_and_after_a_load(
 
 
 @pytest.mark.spec("CQ-13", "RC-01", "RC-12")
-def test_contents_are_there_again_after_a_stop_and_go_on(tmp_path: Path) -> None:
+def test_contents_survive_restart_and_continue(tmp_path: Path) -> None:
     seen: list[tuple[str, bytes]] = []
 
     def bit_map(topic: str, properties: bytes) -> bytes | None:
@@ -254,7 +254,7 @@ def test_contents_are_there_again_after_a_stop_and_go_on(tmp_path: Path) -> None
 
 
 def pulled(store: MessageStore, **more: Any) -> list[bytes]:
-    """Properties of all that is given out, however many pulls it takes."""
+    """Properties of all messages returned, in as many pulls as needed."""
     found, offset = [], store.min_offset("T", 0)
     while (result := store.get("T", 0, offset, 200, **more)).next_offset > offset:
         found += [m.properties_raw for m in decode_records(b"".join(result.buffers))]
@@ -265,7 +265,7 @@ def pulled(store: MessageStore, **more: Any) -> list[bytes]:
 
 @pytest.mark.spec("CQ-13", "RC-08", "RC-10", "DUR-13")
 @pytest.mark.parametrize("lost", ["nothing", "queue tail", "extension file", "extension bytes", "extension folder"])
-def test_after_a_crash_contents_are_made_again_from_the_log(tmp_path: Path, lost: str) -> None:
+def test_contents_are_rebuilt_from_log_after_crash(tmp_path: Path, lost: str) -> None:
     def bit_map(topic: str, properties: bytes) -> bytes:
         return properties[-1:] * 14
 
@@ -275,12 +275,12 @@ def test_after_a_crash_contents_are_made_again_from_the_log(tmp_path: Path, lost
         if n in (50, 120):
             flushed(store)
         if n == 90:
-            asyncio.run(store.write_all())  # the note says so
+            asyncio.run(store.write_all())  # the note covers these
     before = contents(store)
     store.close_files()  # killed
     folder = tmp_path / "consumequeue_ext" / "T" / "0"
     last = folder / file_name(FILE)
-    if lost == "queue tail":  # the extension's bytes were written, those of the queue were not
+    if lost == "queue tail":  # the extension was written, the queue was not
         with (tmp_path / "consumequeue" / "T" / "0" / file_name(0)).open("r+b") as file:
             file.seek(100 * 20)
             file.write(bytes(2000))
@@ -317,7 +317,7 @@ def contents_of_new(path: Path) -> Content | None:
 
 
 @pytest.mark.spec("CQ-13")
-def test_what_a_crash_left_behind_the_end_is_zeros_again(tmp_path: Path) -> None:
+def test_stale_bytes_after_end_are_zeroed_after_crash(tmp_path: Path) -> None:
     store = opened(tmp_path, bit_map=lambda topic, properties: BITS)
     for _ in range(10):
         store.put(message())
@@ -336,14 +336,14 @@ def test_what_a_crash_left_behind_the_end_is_zeros_again(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("CQ-13", "FIL-02")
-def test_an_address_that_leads_nowhere_lets_its_message_pass(tmp_path: Path) -> None:
+def test_unresolvable_address_lets_message_pass(tmp_path: Path) -> None:
     store = opened(tmp_path, bit_map=lambda topic, properties: BITS)
     for tag in ("a", "b"):
         store.put(message(tag))
     closed(store)
     only_a = {"accept": frozenset((97,)).__contains__}
     store = opened(tmp_path, queue_extension_enable=False)
-    assert len(pulled(store, **only_a)) == 2  # off: the client decides
+    assert len(pulled(store, **only_a)) == 2  # off: the client filters
     store.put(message("b"))
     assert len(pulled(store, **only_a)) == 2
     assert len(pulled(store, accept_extension=lambda store_ms, bits: False)) == 3
@@ -360,7 +360,7 @@ def test_an_address_that_leads_nowhere_lets_its_message_pass(tmp_path: Path) -> 
 
 
 @pytest.mark.spec("CQ-13")
-def test_no_address_is_used_twice_when_it_was_off_for_a_while(tmp_path: Path) -> None:
+def test_addresses_stay_unique_after_extension_was_off(tmp_path: Path) -> None:
     for n in range(6):
         store = opened(tmp_path, queue_extension_enable=n % 2 == 0, bit_map=lambda topic, properties: BITS)
         for _ in range(30):
@@ -376,7 +376,7 @@ def test_no_address_is_used_twice_when_it_was_off_for_a_while(tmp_path: Path) ->
 
 
 @pytest.mark.spec("CQ-12", "DEL-09")
-def test_the_extension_goes_with_its_queue(tmp_path: Path) -> None:
+def test_extension_is_deleted_with_its_queue(tmp_path: Path) -> None:
     store = opened(tmp_path, bit_map=lambda topic, properties: BITS, commit_log_file_bytes=4096)
     for _ in range(500):
         store.put(message())
@@ -400,7 +400,7 @@ def test_the_extension_goes_with_its_queue(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("CQ-13", "RC-04")
-def test_files_of_another_length_are_a_setting_to_be_corrected(tmp_path: Path) -> None:
+def test_files_of_wrong_length_name_the_setting(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.put(message())
     closed(store)
@@ -412,7 +412,7 @@ def test_files_of_another_length_are_a_setting_to_be_corrected(tmp_path: Path) -
 
 
 @pytest.mark.spec("CQ-13", "CQ-02", "BP-03")
-def test_with_the_extension_tags_select_as_without_it(tmp_path: Path) -> None:
+def test_tags_filter_works_with_extension(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for tag in ("a", "b", "a", "c"):
         store.put(message(tag))
@@ -421,14 +421,14 @@ def test_with_the_extension_tags_select_as_without_it(tmp_path: Path) -> None:
     none = store.get("T", 0, 0, 32, accept=frozenset((1,)).__contains__)
     assert (none.status, none.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 4)
     queue = store.queues.by_key[("T", 0)]
-    assert [unit[2] for _, unit in queue.units(0, 4)] == [97, 98, 97, 99]  # readers of the queue see codes
+    assert [unit[2] for _, unit in queue.units(0, 4)] == [97, 98, 97, 99]  # readers of the queue see tags codes
     unit = queue.unit(1)
     assert unit is not None and unit[2] == 98
     closed(store)
 
 
 @pytest.mark.spec("CQ-14")
-def test_a_subscription_after_the_message_does_not_trust_its_bits() -> None:
+def test_new_subscription_ignores_bits_of_older_messages() -> None:
     filters = GroupFilters()
     filters.subscribe("G", [SubscriptionData("T", "a = 1", sub_version=1, expression_type="SQL92")], 1000)
     record = filters.get("T", "G")
@@ -442,8 +442,8 @@ def test_a_subscription_after_the_message_does_not_trust_its_bits() -> None:
 
 @pytest.mark.spec("CQ-13", "CQ-14", "DUR-13", "DUR-20")
 @pytest.mark.parametrize(("seed", "number"), [(0, 1), (1, 2), (2, 0), (5, 1)])
-def test_contents_are_right_after_any_crash(seed: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The crash matrix with extensions: readers of a queue see the tags codes through them, so a wrong one is a wrong unit."""
+def test_contents_are_consistent_after_any_crash(seed: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Crash matrix with extensions: queue readers resolve tags codes through them, so a wrong code is a wrong unit."""
     plain, opening = crash_run.settings_of, MessageStore.open
 
     def settings_of(seed: int, top: Path) -> StoreSettings:

@@ -1,4 +1,4 @@
-"""Reads of a consume queue: how much index one pull looks at, and units or records that are not there."""
+"""Reads of a consume queue: how many units one pull examines, and missing units or records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNITS_PER_FILE = 1000
 
 
 def opened(path: Path, count: int) -> MessageStore:
-    """A store with so many small messages in queue 0 of topic T."""
+    """A store with this many small messages in queue 0 of topic T."""
     store = MessageStore(
         StoreSettings(
             store_path_root_dir=str(path), profile=StoreProfile.SMALL, consume_queue_file_bytes=UNITS_PER_FILE * 20
@@ -30,7 +30,7 @@ def opened(path: Path, count: int) -> MessageStore:
 
 
 @pytest.mark.spec("BP-03")
-def test_read_scans_16000_bytes_of_index_or_20_per_message_asked_for(tmp_path: Path) -> None:
+def test_get_scans_16000_bytes_or_20_per_requested_message(tmp_path: Path) -> None:
     store = opened(tmp_path, 1200)
     for max_count, scanned in ((1, 800), (800, 800), (801, 801), (1000, 1000)):
         none = store.get("T", 0, 0, max_count, accept=lambda code: False)
@@ -39,7 +39,7 @@ def test_read_scans_16000_bytes_of_index_or_20_per_message_asked_for(tmp_path: P
 
 
 @pytest.mark.spec("BP-03")
-def test_read_of_deleted_records_goes_on_behind_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_get_skips_expired_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(tmp_path, 3)
     places = [store.physical_offset("T", 0, offset) for offset in range(3)]
     end = store.log.end
@@ -55,7 +55,7 @@ def test_read_of_deleted_records_goes_on_behind_them(tmp_path: Path, monkeypatch
 
 @pytest.mark.spec("BP-02")
 @pytest.mark.parametrize(("offset", "following"), [(0, 1000), (999, 1000), (1000, 2000)])
-def test_unreadable_index_file_is_passed_at_its_boundary(
+def test_unreadable_queue_file_is_skipped_at_its_boundary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int, following: int
 ) -> None:
     assert StoreSettings().consume_queue_bytes // 20 == 300_000, "units of one file unless a test asks for fewer"
@@ -67,7 +67,7 @@ def test_unreadable_index_file_is_passed_at_its_boundary(
 
 
 @pytest.mark.spec("BP-04")
-def test_memory_counted_on_is_40_percent_of_the_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_memory_limit_is_40_percent_of_ram(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "_memory_bytes", lambda: 1_000_000)
     for percent, expected in ((40, 400_000), (25, 250_000)):
         settings = StoreSettings(store_path_root_dir=str(tmp_path), memory_percent_max=percent)

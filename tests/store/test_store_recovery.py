@@ -1,4 +1,4 @@
-"""Markers and positions that decide what a start reads, keeps and refuses."""
+"""Recovery: the markers and offsets that decide what a start reads, keeps and rejects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from saturnmq.store.recovery.recover import Facts, FileFacts, Plan, plan
 
 
 class BrokenDisk(Disk):
-    """Every sync fails once `broken` is set."""
+    """A disk on which every sync fails once `broken` is set."""
 
     broken = False
 
@@ -32,7 +32,7 @@ class BrokenDisk(Disk):
 
 
 @pytest.mark.spec("RC-01", "RC-02")
-def test_abort_stays_where_not_everything_reached_the_disk(tmp_path: Path) -> None:
+def test_abort_is_kept_if_final_flush_fails(tmp_path: Path) -> None:
     async def work() -> None:
         disk = BrokenDisk()
         store = opened(tmp_path, disk=disk)
@@ -51,9 +51,7 @@ def test_abort_stays_where_not_everything_reached_the_disk(tmp_path: Path) -> No
 
 
 @pytest.mark.spec("RC-01")
-def test_abort_at_the_start_means_that_the_log_may_end_anywhere(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_abort_file_triggers_crash_recovery(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = opened(tmp_path)
     store.put(message())
     asyncio.run(store.stop())
@@ -67,7 +65,7 @@ def test_abort_at_the_start_means_that_the_log_may_end_anywhere(
 
 @pytest.mark.spec("RC-07")
 @pytest.mark.parametrize(("checked", "left"), [(True, 4), (False, 6)])
-def test_body_checksums_are_checked_at_a_start_unless_switched_off(tmp_path: Path, checked: bool, left: int) -> None:
+def test_recovery_checks_body_crc_unless_disabled(tmp_path: Path, checked: bool, left: int) -> None:
     store = opened(tmp_path)
     results = [store.put(message(b"%d" % n * 100)) for n in range(6)]
     store.close_files()
@@ -81,7 +79,7 @@ def test_body_checksums_are_checked_at_a_start_unless_switched_off(tmp_path: Pat
 
 
 @pytest.mark.spec("RC-07", "RC-08")
-def test_a_start_crosses_fillers_from_file_to_file(tmp_path: Path) -> None:
+def test_recovery_follows_fillers_across_files(tmp_path: Path) -> None:
     store = opened(tmp_path)
     sent = [b"%02d" % n * 500 for n in range(14)]
     for body in sent:
@@ -96,22 +94,22 @@ def test_a_start_crosses_fillers_from_file_to_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("RC-08", "RC-09")
-def test_a_start_after_a_crash_begins_at_the_newest_file_before_the_checkpoint() -> None:
+def test_crash_recovery_begins_at_newest_file_before_checkpoint() -> None:
     def begin(stored: list[int], checkpoint_ms: int) -> int:
         files = [FileFacts(n * 100, ms) for n, ms in enumerate(stored)]
         found = plan(Facts(files, 100, False, checkpoint_ms, None, 500, queues_low=500))
         assert found is not None
         return found.verify_from
 
-    assert begin([10, 20, 30, 40], 30) == 200  # not later than the checkpoint
+    assert begin([10, 20, 30, 40], 30) == 200  # at or before the checkpoint's time
     assert begin([10, 20, 30, 40], 29) == 100
     assert begin([10, 20, 30, 40], 99) == 300
-    assert begin([10, 20, -1, 0], 99) == 100  # no record, or one without a time
-    assert begin([10, 20, 30, 40], 9) == 0  # none: the first file
+    assert begin([10, 20, -1, 0], 99) == 100  # no record, or one without a store time
+    assert begin([10, 20, 30, 40], 9) == 0  # no such file: the first one
 
 
 @pytest.mark.spec("RC-11")
-def test_without_a_commit_log_nothing_points_into_it(tmp_path: Path) -> None:
+def test_missing_commit_log_clears_queues_and_index(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for _ in range(3):
         store.put(message(properties=b"KEYS\x01k"))
@@ -128,7 +126,7 @@ def test_without_a_commit_log_nothing_points_into_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("RC-12")
-def test_queue_offsets_go_on_behind_the_last_record_of_each_queue(tmp_path: Path) -> None:
+def test_queue_offsets_continue_after_last_record(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for n in range(12):
         store.put(message(b"%d" % n, queue=n % 3 % 2))
@@ -139,7 +137,7 @@ def test_queue_offsets_go_on_behind_the_last_record_of_each_queue(tmp_path: Path
 
 
 @pytest.mark.spec("RC-10", "RC-13")
-def test_files_behind_a_torn_record_are_deleted(tmp_path: Path) -> None:
+def test_files_after_torn_record_are_deleted(tmp_path: Path) -> None:
     store = opened(tmp_path)
     results = [store.put(message(b"%02d" % n * 500)) for n in range(12)]
     assert len(store.log.files) == 4
@@ -158,7 +156,7 @@ def test_files_behind_a_torn_record_are_deleted(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("RC-14", "DUR-16")
-def test_the_lock_is_a_record_lock_on_the_first_byte(tmp_path: Path) -> None:
+def test_lock_is_record_lock_on_first_byte(tmp_path: Path) -> None:
     ask = (
         "import fcntl, sys\n"
         "file = open(sys.argv[1], 'r+b')\n"
@@ -178,13 +176,13 @@ def test_the_lock_is_a_record_lock_on_the_first_byte(tmp_path: Path) -> None:
     assert state() == ["taken", "free"]
 
     def contents() -> dict[Path, bytes]:
-        """Without `lock`: to read it here would close a descriptor of it, and drop the lock."""
+        """All files except `lock`: reading it here would close a descriptor of it and release the lock."""
         return {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and p.name != "lock"}
 
     before = contents()
     with pytest.raises(StoreLocked):
         opened(tmp_path)
-    assert state() == ["taken", "free"]  # no descriptor was opened, whose closing would drop the lock
+    assert state() == ["taken", "free"]  # no descriptor was opened, which would release the lock when closed
     assert contents() == before
     store.close_files()
     assert state() == ["free", "free"]
@@ -206,7 +204,7 @@ def test_the_lock_is_a_record_lock_on_the_first_byte(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("FLU-08")
-def test_a_stop_flushes_and_commits_what_is_left(tmp_path: Path) -> None:
+def test_stop_commits_and_flushes_remaining_bytes(tmp_path: Path) -> None:
     async def work(**more: object) -> None:
         synced: list[int] = []
         store = opened(tmp_path / str(len(more)), flush_thorough_ms=3_600_000, flush_interval_ms=3_600_000, **more)
@@ -222,13 +220,13 @@ def test_a_stop_flushes_and_commits_what_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("FLU-09", "FLU-10")
-def test_the_thorough_round_writes_every_queue_and_the_checkpoint(tmp_path: Path) -> None:
+def test_thorough_round_writes_all_queues_and_checkpoint(tmp_path: Path) -> None:
     async def work() -> None:
         now = [1_700_000_000_000]
         more = {"flush_interval_ms": 1, "flush_queue_least_pages": 1000, "flush_queue_interval_ms": 1}
         store = opened(tmp_path, clock=lambda: now[0], flush_queue_thorough_ms=30, **more)
         await store.start()
-        end = store.put(message()).end_offset  # one unit: far less than the pages of the other rounds
+        end = store.put(message()).end_offset  # one unit, far below least_pages of the other rounds
         await until(lambda: store.checkpoint.note is not None and store.checkpoint.note.dispatched == end)
         assert (tmp_path / "consumequeue" / "T" / "0" / ("0" * 20)).read_bytes()[:20].strip(b"\0")
         times = (tmp_path / "checkpoint").read_bytes()[:16]
@@ -239,7 +237,7 @@ def test_the_thorough_round_writes_every_queue_and_the_checkpoint(tmp_path: Path
 
 
 @pytest.mark.spec("IX-10", "RC-09")
-def test_the_index_time_of_the_checkpoint_follows_full_files(tmp_path: Path) -> None:
+def test_checkpoint_index_time_advances_with_full_files(tmp_path: Path) -> None:
     now = [1_700_000_000_000]
     store = opened(tmp_path, clock=lambda: now[0], index_slots_max=5, index_entries_max=4)
 
@@ -248,7 +246,7 @@ def test_the_index_time_of_the_checkpoint_follows_full_files(tmp_path: Path) -> 
         return int.from_bytes((tmp_path / "checkpoint").read_bytes()[16:24], "big")
 
     times = []
-    for _ in range(4):  # three entries a file
+    for _ in range(4):  # three entries per file
         now[0] += 1000
         store.put(message(properties=b"KEYS\x01k"))
         times.append(index_ms())
@@ -259,14 +257,14 @@ def test_the_index_time_of_the_checkpoint_follows_full_files(tmp_path: Path) -> 
 
 
 @pytest.mark.spec("FLU-03", "FLU-04")
-def test_a_request_is_done_once_what_is_flushed_covers_it(tmp_path: Path) -> None:
+def test_flush_request_completes_once_covered(tmp_path: Path) -> None:
     async def work() -> None:
         store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout_ms=30)
         first = store.put(message())
         assert await store.wait_confirmed(first) is PutStatus.PUT_OK
         count = store.flusher.count
         assert await store.wait_confirmed(first) is PutStatus.PUT_OK and store.flusher.count == count
-        beyond = first.end_offset + 1  # nothing will ever cover it
+        beyond = first.end_offset + 1  # no flush will ever cover it
         assert not await store.flusher.wait(beyond, 30)
         await store.stop()
 
@@ -274,12 +272,12 @@ def test_a_request_is_done_once_what_is_flushed_covers_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.spec("MF-03", "FLU-06")
-def test_when_a_background_flush_is_due(tmp_path: Path) -> None:
+def test_background_flush_due_conditions(tmp_path: Path) -> None:
     store = opened(tmp_path)
     flusher = store.flusher
     assert not flusher.due(0)
     store.put(message())
-    assert flusher.due(0) and not flusher.due(1)  # a byte; no page is begun
+    assert flusher.due(0) and not flusher.due(1)  # one byte is pending, but no full page
     for _ in range(3):
         store.put(message(b"x" * 1100))
     assert not flusher.due(5)
@@ -291,16 +289,16 @@ def test_when_a_background_flush_is_due(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("RP-06", "RP-07")
-def test_dispatch_begins_no_earlier_than_the_log() -> None:
+def test_dispatch_begins_no_earlier_than_log_start() -> None:
     files = [FileFacts(n * 100, 1000 + n) for n in range(3, 6)]
-    expired = Note(450, 50, 20, 0, 0, 10)  # dispatched up to 50, where the log began then
+    expired = Note(450, 50, 20, 0, 0, 10)  # dispatched up to 50, where the log began at that time
     assert plan(Facts(files, 100, False, 0, expired, 450)) == Plan(300, 450, 300)
     assert plan(Facts(files, 100, True, 0, None, -1)) == Plan(300, 500, 300)
-    assert plan(Facts(files, 100, True, 0, None, 430)) == Plan(300, 500, 430)  # where the queues end
+    assert plan(Facts(files, 100, True, 0, None, 430)) == Plan(300, 500, 430)  # the end of the queues
 
 
 @pytest.mark.spec("DUR-13")
-def test_the_plan_starts_where_the_queue_that_lags_most_ends() -> None:
+def test_plan_starts_at_end_of_most_lagging_queue() -> None:
     files = [FileFacts(n * 100, 1000 + n) for n in range(5)]
     assert plan(Facts(files, 100, False, 1003, None, 450, queues_low=120)) == Plan(120, 400, 120)
     note = Note(450, 440, 420, 0, 0, 410)

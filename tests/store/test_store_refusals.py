@@ -1,4 +1,4 @@
-"""Puts that the store refuses: because nothing can be written, or because the message does not fit."""
+"""Rejected puts: the store is not writable, or the message is invalid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REFUSED = PutStatus.SERVICE_NOT_AVAILABLE
 
 
 @pytest.mark.spec("ST-03")
-def test_a_store_that_is_not_writable_refuses_with_the_reason(tmp_path: Path) -> None:
+def test_unwritable_store_rejects_puts_with_reason(tmp_path: Path) -> None:
     store = opened(tmp_path / "full")
     store.recheck(Usage(91, 20, 20))
     refused = store.put(message())
@@ -40,7 +40,7 @@ def test_a_store_that_is_not_writable_refuses_with_the_reason(tmp_path: Path) ->
 
 
 @pytest.mark.spec("ST-03")
-def test_one_refusal_in_fifty_thousand_is_logged(
+def test_one_rejection_in_50000_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert store_module._REFUSALS_PER_LOG_LINE == 50_000
@@ -56,12 +56,12 @@ def test_one_refusal_in_fifty_thousand_is_logged(
 
 
 @pytest.mark.spec("ST-05")
-def test_names_and_properties_of_the_greatest_length_are_taken(tmp_path: Path) -> None:
+def test_put_accepts_maximum_topic_and_properties_length(tmp_path: Path) -> None:
     store = opened(tmp_path, commit_log_file_bytes=1 << 20)
     longest = b"k\x01" + b"v" * 32_765
     assert store.put(message(properties=longest)).status is PutStatus.PUT_OK
     assert store.put(message(properties=longest + b"v")).status is PutStatus.PROPERTIES_SIZE_EXCEEDED
-    wide = "k\x01" + "\N{EURO SIGN}" * 10_922  # few characters, too many bytes
+    wide = "k\x01" + "\N{EURO SIGN}" * 10_922  # within the limit in characters, over it in bytes
     assert len(wide) < 32_767 < len(wide.encode())
     assert store.put(message(properties=wide.encode())).status is PutStatus.PROPERTIES_SIZE_EXCEEDED
     assert store.put(message(topic="t" * 127)).status is PutStatus.PUT_OK
@@ -71,7 +71,7 @@ def test_names_and_properties_of_the_greatest_length_are_taken(tmp_path: Path) -
 
 
 @pytest.mark.spec("ST-06")
-def test_the_limit_counts_bytes_of_the_body_only(tmp_path: Path) -> None:
+def test_message_size_limit_counts_body_only(tmp_path: Path) -> None:
     store = opened(tmp_path, message_bytes_max=100, commit_log_file_bytes=1 << 20)
     longest = message(b"x" * 100, "t" * 127, properties=b"k\x01" + b"v" * 32_765)
     assert store.put(longest).status is PutStatus.PUT_OK
@@ -80,7 +80,7 @@ def test_the_limit_counts_bytes_of_the_body_only(tmp_path: Path) -> None:
 
 
 class BrokenDisk(Disk):
-    """Every write fails once `error` is set, and every new file while `full` is."""
+    """A disk on which every write fails once `error` is set, and every new file while `full` is."""
 
     error = 0
     full = False
@@ -97,7 +97,7 @@ class BrokenDisk(Disk):
 
 
 @pytest.mark.spec("CQ-09", "DUR-06", "RC-02")
-def test_consume_queues_that_cannot_be_written_stop_the_puts(tmp_path: Path) -> None:
+def test_failed_queue_writes_stop_puts(tmp_path: Path) -> None:
     async def work() -> None:
         disk = BrokenDisk()
         store = opened(tmp_path, disk=disk, flush_interval_ms=1, flush_queue_interval_ms=1, flush_queue_thorough_ms=5)
@@ -116,7 +116,7 @@ def test_consume_queues_that_cannot_be_written_stop_the_puts(tmp_path: Path) -> 
 
 
 @pytest.mark.spec("RC-02", "IX-09")
-def test_abort_stays_where_the_index_is_behind(tmp_path: Path) -> None:
+def test_abort_is_kept_if_index_is_incomplete(tmp_path: Path) -> None:
     disk = BrokenDisk()
     store = opened(tmp_path, disk=disk)
     store.put(message(b"makes the file"))
@@ -133,9 +133,7 @@ def test_abort_stays_where_the_index_is_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DEL-06")
-def test_a_disk_that_is_full_at_the_start_is_seen_after_a_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_at_start_is_detected_after_one_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert upkeep._RECHECK_S == 1.0
     monkeypatch.setattr(upkeep, "_RECHECK_S", 0.01)
 

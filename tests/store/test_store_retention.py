@@ -1,4 +1,4 @@
-"""When expired files go: the hour, the manual trigger, the first run, what follows the log."""
+"""Retention: the deletion hour, the manual trigger, the first run, and what is deleted along with the log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUICK: dict[str, Any] = {"delete_pause_ms": 0, "delete_queue_pause_ms": 0}
 
 
 async def filled(path: Path, **more: Any) -> MessageStore:
-    """A store with five files, all of them of this hour but the first two, which are three days old and more."""
+    """A store with five files: the first two were last modified more than 72 hours ago, the others slightly less."""
     store = opened(path, clock=lambda: NOW, **QUICK, **more)
     store.disk_usage = lambda: USAGE_FINE  # type: ignore[method-assign]
     for n in range(10):
@@ -36,7 +36,7 @@ async def filled(path: Path, **more: Any) -> MessageStore:
 
 @pytest.mark.spec("DEL-02", "DEL-03")
 @pytest.mark.parametrize(("hours", "left"), [(f"{HOUR:02d}", 3), (f"{(HOUR + 1) % 24:02d}", 5)])
-def test_expired_files_go_in_the_local_hour_of_delete_when(tmp_path: Path, hours: str, left: int) -> None:
+def test_expired_files_are_deleted_in_hour_of_delete_when(tmp_path: Path, hours: str, left: int) -> None:
     async def work() -> None:
         store = await filled(tmp_path, delete_when=hours)
         await store._upkeep.clean()
@@ -47,7 +47,7 @@ def test_expired_files_go_in_the_local_hour_of_delete_when(tmp_path: Path, hours
 
 
 @pytest.mark.spec("DEL-08")
-def test_a_manual_trigger_lasts_for_twenty_runs(tmp_path: Path) -> None:
+def test_manual_trigger_lasts_twenty_runs(tmp_path: Path) -> None:
     assert MANUAL_RUNS == 20
 
     async def work() -> None:
@@ -56,7 +56,7 @@ def test_a_manual_trigger_lasts_for_twenty_runs(tmp_path: Path) -> None:
             os.utime(file.path, (NOW / 1000, NOW / 1000))
         store.delete_expired_files()
         for run in range(21):
-            if run == 20:  # expired just behind the last of them
+            if run == 20:  # expires just after the last armed run
                 os.utime(store.log.files[0].path, (0, 0))
             await store._upkeep.clean()
         assert len(store.log.files) == 5
@@ -73,7 +73,7 @@ def test_a_manual_trigger_lasts_for_twenty_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DEL-01")
-def test_the_log_is_cleaned_first_and_queues_and_index_behind_it(tmp_path: Path) -> None:
+def test_log_is_cleaned_before_queues_and_index(tmp_path: Path) -> None:
     async def work() -> None:
         store = await filled(tmp_path, delete_when="")
         order: list[str] = []
@@ -100,7 +100,7 @@ def test_the_log_is_cleaned_first_and_queues_and_index_behind_it(tmp_path: Path)
 
 @pytest.mark.spec("DEL-01")
 @pytest.mark.parametrize(("interval_ms", "first_s"), [(3_600_000, 60.0), (10_000, 10.0)])
-def test_the_first_run_comes_after_a_minute_at_the_latest(
+def test_first_run_is_after_one_minute_at_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval_ms: int, first_s: float
 ) -> None:
     async def work() -> None:
@@ -140,7 +140,7 @@ def test_the_first_run_comes_after_a_minute_at_the_latest(
         (Usage(86, 10, 10), False, 3),
     ],
 )
-def test_a_short_disk_deletes_at_any_hour(tmp_path: Path, usage: Usage, forcible: bool, left: int) -> None:
+def test_low_disk_space_deletes_at_any_hour(tmp_path: Path, usage: Usage, forcible: bool, left: int) -> None:
     async def work() -> None:
         store = await filled(tmp_path, delete_when="", clean_forcibly=forcible)
         store.disk_usage = lambda: usage  # type: ignore[method-assign]
@@ -156,7 +156,7 @@ def test_a_short_disk_deletes_at_any_hour(tmp_path: Path, usage: Usage, forcible
     ("usage", "writable"),
     [(Usage(90, 90, 99), True), (Usage(91, 10, 10), False), (Usage(10, 91, 10), False)],
 )
-def test_puts_are_refused_above_ninety_percent(tmp_path: Path, usage: Usage, writable: bool) -> None:
+def test_puts_are_rejected_above_90_percent(tmp_path: Path, usage: Usage, writable: bool) -> None:
     store = opened(tmp_path)
     store.recheck(usage)
     assert store.writable is writable
@@ -168,7 +168,7 @@ def test_puts_are_refused_above_ninety_percent(tmp_path: Path, usage: Usage, wri
 
 
 @pytest.mark.spec("DEL-07", "MF-07")
-def test_a_file_that_is_read_goes_at_once_and_the_reader_ends_unharmed(tmp_path: Path) -> None:
+def test_file_in_use_is_deleted_and_reader_keeps_its_slice(tmp_path: Path) -> None:
     async def work() -> None:
         store = await filled(tmp_path, delete_when="")
         first = store.log.files[0].path
@@ -184,7 +184,7 @@ def test_a_file_that_is_read_goes_at_once_and_the_reader_ends_unharmed(tmp_path:
 
 
 @pytest.mark.spec("DEL-09")
-def test_queue_files_and_index_follow_the_log_with_a_pause(tmp_path: Path) -> None:
+def test_queue_and_index_deletion_follows_log_with_pauses(tmp_path: Path) -> None:
     async def work() -> None:
         more: dict[str, Any] = {"index_slots_max": 5, "index_entries_max": 4, "consume_queue_file_bytes": 40}
         store = opened(tmp_path, clock=lambda: NOW, delete_pause_ms=0, delete_queue_pause_ms=30, delete_when="", **more)

@@ -1,4 +1,4 @@
-"""Bounds and settings of the store, each shown by what it changes: answers, retention, flush, checkpoint, folders, queries."""
+"""Limits and settings of the store, each shown by its effect: pulls, retention, flush, checkpoint, folders, queries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def used(monkeypatch: pytest.MonkeyPatch, shares: dict[str, int]) -> None:
-    """Folders of these names lie on disks that are so full, percent; all others on an empty one."""
+    """Set the disk usage in percent of the folders with these names; all others are on an empty disk."""
 
     def facts(folder: Path) -> SimpleNamespace:
         share = shares.get(Path(folder).name, 0)
@@ -66,9 +66,9 @@ def two_folders(path: Path) -> str:
         (30_000, 8, 2),
         (150_000, 1, 1),
         (300_000, 1, 1),
-    ],  # by their number, by their bytes, the first always
+    ],  # limited by count; limited by bytes; the first is always returned
 )
-def test_an_answer_from_disk_is_smaller_than_one_from_memory(
+def test_pull_limits_are_lower_for_records_on_disk(
     tmp_path: Path, body_bytes: int, from_memory: int, from_disk: int
 ) -> None:
     store = opened(tmp_path, commit_log_file_bytes=16 << 20)
@@ -82,7 +82,7 @@ def test_an_answer_from_disk_is_smaller_than_one_from_memory(
 
 @pytest.mark.spec("DEL-03", "DEL-04")
 @pytest.mark.parametrize(("forcible", "left"), [(True, 1), (False, 4)])
-def test_unexpired_files_go_only_where_that_is_allowed(tmp_path: Path, forcible: bool, left: int) -> None:
+def test_unexpired_files_are_deleted_only_if_forcible(tmp_path: Path, forcible: bool, left: int) -> None:
     async def work() -> None:
         store = opened(tmp_path, clean_forcibly=forcible, delete_when="", delete_pause_ms=20, delete_queue_pause_ms=0)
         store.disk_usage = lambda: Usage(88, 20, 20)  # type: ignore[method-assign]
@@ -100,7 +100,7 @@ def test_unexpired_files_go_only_where_that_is_allowed(tmp_path: Path, forcible:
 
 
 @pytest.mark.spec("DEL-05")
-def test_of_several_commit_log_folders_the_emptiest_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_usage_takes_emptiest_commit_log_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(tmp_path, store_path_commit_log=two_folders(tmp_path))
     store.put(message())
     asyncio.run(store.write_all())
@@ -113,7 +113,7 @@ def test_of_several_commit_log_folders_the_emptiest_counts(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("one", "two", "in_one", "in_two"), [(85, 85, 2, 2), (86, 85, 0, 4), (0, 86, 4, 0), (99, 86, 2, 2)]
 )
-def test_a_folder_that_is_nearly_full_gets_no_file_while_another_is_not(
+def test_nearly_full_folder_gets_no_new_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: int, two: int, in_one: int, in_two: int
 ) -> None:
     used(monkeypatch, {"one": one, "two": two})
@@ -126,7 +126,7 @@ def test_a_folder_that_is_nearly_full_gets_no_file_while_another_is_not(
 
 
 @pytest.mark.spec("FLU-06")
-def test_a_few_dirty_pages_are_flushed_in_the_end(tmp_path: Path) -> None:
+def test_few_dirty_pages_are_flushed_by_thorough_flush(tmp_path: Path) -> None:
     async def work() -> None:
         store = opened(tmp_path, flush_interval_ms=1, flush_least_pages=1000, flush_thorough_ms=20)
         await store.start()
@@ -139,7 +139,7 @@ def test_a_few_dirty_pages_are_flushed_in_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("FLU-10")
-def test_a_queue_with_enough_new_units_is_written_before_the_thorough_round(tmp_path: Path) -> None:
+def test_queue_with_enough_units_is_written_before_thorough_round(tmp_path: Path) -> None:
     async def work() -> None:
         more = {"flush_queue_interval_ms": 1, "flush_queue_least_pages": 1, "flush_queue_thorough_ms": 3_600_000}
         store = opened(tmp_path, flush_interval_ms=1, commit_log_file_bytes=1 << 20, **more)
@@ -155,7 +155,7 @@ def test_a_queue_with_enough_new_units_is_written_before_the_thorough_round(tmp_
 
 
 @pytest.mark.spec("FLU-09", "RC-09")
-def test_the_checkpoint_says_when_the_last_record_on_disk_was_stored(tmp_path: Path) -> None:
+def test_checkpoint_has_store_time_of_last_durable_record(tmp_path: Path) -> None:
     now = [START_MS]
     store = opened(tmp_path, clock=lambda: now[0])
 
@@ -178,9 +178,7 @@ def test_the_checkpoint_says_when_the_last_record_on_disk_was_stored(tmp_path: P
 
 @pytest.mark.spec("RC-09")
 @pytest.mark.parametrize(("log_ms", "queue_ms", "safe_ms"), [(9000, 8000, 5000), (8000, 9000, 5000), (2000, 9000, 0)])
-def test_three_seconds_before_the_older_time_of_the_checkpoint_all_is_safe(
-    tmp_path: Path, log_ms: int, queue_ms: int, safe_ms: int
-) -> None:
+def test_safe_time_is_3s_before_older_checkpoint_time(tmp_path: Path, log_ms: int, queue_ms: int, safe_ms: int) -> None:
     (tmp_path / "checkpoint").write_bytes(struct.pack(">qqq", log_ms, queue_ms, 1).ljust(4096, b"\0"))
     checkpoint = Checkpoint(tmp_path / "checkpoint", Disk())
     checkpoint.load()
@@ -188,7 +186,7 @@ def test_three_seconds_before_the_older_time_of_the_checkpoint_all_is_safe(
 
 
 @pytest.mark.spec("IX-06")
-def test_a_query_gives_the_newest_64_at_most(tmp_path: Path) -> None:
+def test_query_returns_newest_64_at_most(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for _ in range(70):
         store.put(message(properties=b"KEYS\x01k"))
@@ -199,9 +197,7 @@ def test_a_query_gives_the_newest_64_at_most(tmp_path: Path) -> None:
 
 @pytest.mark.spec("IX-07")
 @pytest.mark.parametrize(("damaged", "found"), [(0, [4, 5]), (2, [3]), (3, [2]), (4, [])])
-def test_a_query_goes_back_in_time_three_times_until_something_is_readable(
-    tmp_path: Path, damaged: int, found: list[int]
-) -> None:
+def test_query_tries_three_times_to_find_readable_records(tmp_path: Path, damaged: int, found: list[int]) -> None:
     now = [START_MS]
     store = opened(tmp_path, clock=lambda: now[0])
     results: list[PutResult] = []
@@ -215,7 +211,7 @@ def test_a_query_goes_back_in_time_three_times_until_something_is_readable(
 
 
 @pytest.mark.spec("IX-06", "IX-07")
-def test_a_damaged_time_never_makes_a_query_look_beyond_its_end(tmp_path: Path) -> None:
+def test_damaged_store_time_never_extends_query_range(tmp_path: Path) -> None:
     now = [START_MS]
     store = opened(tmp_path, clock=lambda: now[0])
     for _ in range(4):
@@ -223,7 +219,7 @@ def test_a_damaged_time_never_makes_a_query_look_beyond_its_end(tmp_path: Path) 
         now[0] += 10_000
     assert len(store.query("T", "k", 2, 0, START_MS + 5000).records) == 1
     file = store.log.files[0]
-    file.map[56:57], file.map[88:89] = b"\x01", b"\xff"  # of the first: when it was stored, and its body
+    file.map[56:57], file.map[88:89] = b"\x01", b"\xff"  # store time and body of the first record
     assert store.log.store_time(0) > now[0]
     assert store.query("T", "k", 2, 0, START_MS + 5000).records == []
     store.close_files()
@@ -245,7 +241,7 @@ DEFAULTS = """
     "FLU-01", "FLU-04", "FLU-06", "FLU-07", "FLU-10", "MF-11", "DEL-01", "DEL-02", "DEL-03", "DEL-04", "DEL-09", "ST-06",
     "RC-07", "IX-09", "CQ-13", "BP-04",
 )  # fmt: skip
-def test_defaults_are_the_originals() -> None:
+def test_defaults_match_rocketmq() -> None:
     properties = to_properties(StoreSettings())
     expected = dict(word.split("=") for word in DEFAULTS.split())
     assert {name: properties.get(name) for name in expected} == expected
@@ -254,7 +250,7 @@ def test_defaults_are_the_originals() -> None:
 
 
 @pytest.mark.spec("ST-01", "CQ-01", "CQ-13", "IX-01")
-def test_files_have_the_originals_sizes_unless_a_laptop_asks_for_less() -> None:
+def test_standard_profile_has_rocketmq_file_sizes() -> None:
     assert file_name(0) == "0" * 20 and file_name(1 << 30) == "00000000001073741824"
     s = StoreSettings(queue_extension_enable=True)
     assert (s.commit_log_bytes, s.consume_queue_bytes) == (1 << 30, 300_000 * 20)

@@ -1,4 +1,7 @@
-"""The operator's tools: verify, rebuild, dump, repair. Source: DUR-08, DUR-09, DUR-13, FUZ-07, UX-09."""
+"""The operator tools: verify, rebuild, dump, repair.
+
+Requirements: DUR-08, DUR-09, DUR-13, FUZ-07, UX-09.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ def message(number: int) -> Message:
 
 
 def filled(path: Path, count: int = 60, *, clean: bool = True) -> list[int]:
-    """A store with messages, half of them noted as on disk; their physical offsets."""
+    """Fill a store, half of it covered by the note; returns physical offsets."""
     store = opened(path)
     offsets = []
     for number in range(count):
@@ -117,7 +120,7 @@ def test_verify_reads_everything_and_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DUR-13")
-def test_verify_of_a_killed_store_tells_what_the_next_start_does(tmp_path: Path) -> None:
+def test_verify_of_killed_store_reports_pending_recovery(tmp_path: Path) -> None:
     filled(tmp_path, clean=False)
     report = verify(settings_of(tmp_path), GIVEN)
     assert report.sound and not report.clean_stop
@@ -172,7 +175,7 @@ HARMS: list[tuple[str, Callable[[Path, list[int]], None], str, str]] = [
 
 @pytest.mark.spec("DUR-08", "DUR-13", "FUZ-07")
 @pytest.mark.parametrize(("name", "harm", "kind", "what"), HARMS, ids=[row[0] for row in HARMS])
-def test_verify_names_file_byte_and_offset(
+def test_verify_reports_file_byte_and_offset(
     tmp_path: Path, name: str, harm: Callable[[Path, list[int]], None], kind: str, what: str
 ) -> None:
     offsets = filled(tmp_path)
@@ -195,7 +198,7 @@ def test_verify_names_file_byte_and_offset(
 
 
 @pytest.mark.spec("DUR-08", "RC-04")
-def test_verify_names_files_of_wrong_length_and_gaps(tmp_path: Path) -> None:
+def test_verify_reports_wrong_lengths_and_gaps(tmp_path: Path) -> None:
     offsets = filled(tmp_path)
     os.truncate(log_file(tmp_path, offsets[-1]), LOG_BYTES - 10)
     log_file(tmp_path, LOG_BYTES).unlink()
@@ -207,7 +210,7 @@ def test_verify_names_files_of_wrong_length_and_gaps(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DUR-08", "ST-10")
-def test_verify_remarks_that_the_clock_went_back(tmp_path: Path) -> None:
+def test_verify_remarks_on_decreasing_store_time(tmp_path: Path) -> None:
     offsets = filled(tmp_path)
     changed(log_file(tmp_path, offsets[30]), offsets[30] % LOG_BYTES + 56, struct.pack(">q", 1_600_000_000_000))
     report = verify(settings_of(tmp_path), GIVEN)
@@ -218,14 +221,14 @@ def test_verify_remarks_that_the_clock_went_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DUR-13", "DUR-14")
-def test_verify_reads_state_files_and_the_checkpoint(tmp_path: Path) -> None:
+def test_verify_checks_state_files_and_checkpoint(tmp_path: Path) -> None:
     filled(tmp_path)
     config = tmp_path / "config"
     config.mkdir()
     (config / "topics.json").write_bytes(b"{")
     (config / "offsets.json").write_bytes(b"{")
     (config / "offsets.json.bak").write_bytes(b'{"offsetTable":{}}')
-    (config / "delayOffset.json").write_bytes(b'{"offsetTable":{1:0,3:22}}')  # the original's bare keys
+    (config / "delayOffset.json").write_bytes(b'{"offsetTable":{1:0,3:22}}')  # bare keys, as written by Apache RocketMQ
     (tmp_path / "checkpoint").write_bytes(b"\xff" * 100)
     report = verify(settings_of(tmp_path), GIVEN)
     found = {(problem.path.name, problem.weight) for problem in report.problems}
@@ -235,7 +238,7 @@ def test_verify_reads_state_files_and_the_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DUR-13")
-def test_verify_finds_a_lost_queue_and_a_lost_index(tmp_path: Path) -> None:
+def test_verify_reports_lost_queue_and_index(tmp_path: Path) -> None:
     filled(tmp_path)
     shutil.rmtree(tmp_path / "consumequeue" / "T" / "1")
     shutil.rmtree(tmp_path / "consumequeue" / "U")
@@ -250,7 +253,7 @@ GOLDEN = [("broker", 262_144), ("broker-killed", 262_144), ("broker-rollover-ext
 
 
 def golden(vectors: Path, tmp_path: Path, name: str, log_bytes: int) -> Path:
-    """A store of the original, with files as long as they were."""
+    """A store of Apache RocketMQ, its files padded to their original length."""
     folder = tmp_path / name
     for path in (vectors / "store" / name).rglob("*"):
         target = folder / path.relative_to(vectors / "store" / name)
@@ -264,9 +267,7 @@ def golden(vectors: Path, tmp_path: Path, name: str, log_bytes: int) -> Path:
 
 @pytest.mark.spec("DUR-08", "DUR-13")
 @pytest.mark.parametrize(("name", "log_bytes"), GOLDEN)
-def test_the_originals_store_is_sound_and_its_sizes_are_told_by_its_files(
-    vectors: Path, tmp_path: Path, name: str, log_bytes: int
-) -> None:
+def test_rocketmq_store_verifies_with_detected_sizes(vectors: Path, tmp_path: Path, name: str, log_bytes: int) -> None:
     folder = golden(vectors, tmp_path, name, log_bytes)
     given = frozenset({"maxHashSlotNum", "maxIndexNum"})
     own = StoreSettings(store_path_root_dir=str(folder), index_slots_max=100, index_entries_max=400)
@@ -280,7 +281,7 @@ def test_the_originals_store_is_sound_and_its_sizes_are_told_by_its_files(
 
 @pytest.mark.spec("DUR-13", "IX-04", "CQ-02")
 @pytest.mark.parametrize(("name", "log_bytes"), GOLDEN[:2])
-def test_a_rebuild_gives_the_originals_bytes(vectors: Path, tmp_path: Path, name: str, log_bytes: int) -> None:
+def test_rebuild_produces_rocketmq_bytes(vectors: Path, tmp_path: Path, name: str, log_bytes: int) -> None:
     folder = golden(vectors, tmp_path, name, log_bytes)
     before = snapshot(folder)
     more = {"commit_log_file_bytes": log_bytes, "consume_queue_file_bytes": 4000}
@@ -298,7 +299,7 @@ def test_a_rebuild_gives_the_originals_bytes(vectors: Path, tmp_path: Path, name
 
 @pytest.mark.spec("DUR-13")
 @pytest.mark.parametrize("harm", ["nothing", "queues", "index", "units", "killed"])
-def test_a_rebuild_gives_the_bytes_that_the_live_broker_wrote(tmp_path: Path, harm: str) -> None:
+def test_rebuild_produces_bytes_of_live_broker(tmp_path: Path, harm: str) -> None:
     filled(tmp_path / "store")
     expected = {n: d for n, d in snapshot(tmp_path / "store").items() if n.startswith(("consumequeue/", "index/"))}
     shutil.rmtree(tmp_path / "store")
@@ -321,7 +322,7 @@ def test_a_rebuild_gives_the_bytes_that_the_live_broker_wrote(tmp_path: Path, ha
 
 
 @pytest.mark.spec("DUR-13", "DUR-16")
-def test_a_rebuild_needs_the_lock_and_a_sound_log(tmp_path: Path) -> None:
+def test_rebuild_requires_lock_and_intact_log(tmp_path: Path) -> None:
     offsets = filled(tmp_path)
     store = opened(tmp_path)
     with pytest.raises(StoreLocked, match=f"in use by process {os.getpid()}"):
@@ -337,7 +338,7 @@ def test_a_rebuild_needs_the_lock_and_a_sound_log(tmp_path: Path) -> None:
 
 
 class StopsAfter(Disk):
-    """Dies at its n-th change."""
+    """Raises KeyboardInterrupt at its n-th change."""
 
     left = 0
 
@@ -370,7 +371,7 @@ class StopsAfter(Disk):
 
 
 @pytest.mark.spec("DUR-20", "DUR-13")
-def test_a_rebuild_cut_off_anywhere_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_rebuild_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(tmp_path / "base", 24)
     expected = {message(number).body for number in range(24)}
     for steps in range(0, 2000, 23):
@@ -398,7 +399,7 @@ def test_a_rebuild_cut_off_anywhere_loses_nothing(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.spec("DUR-09")
-def test_repair_tells_the_loss_cuts_there_and_keeps_what_it_cuts_off(tmp_path: Path) -> None:
+def test_repair_reports_loss_and_keeps_cut_bytes(tmp_path: Path) -> None:
     offsets = filled(tmp_path)
     at = offsets[30]
     whole = b"".join(log_file(tmp_path, n).read_bytes() for n in range(0, offsets[-1], LOG_BYTES))
@@ -435,7 +436,7 @@ def test_repair_tells_the_loss_cuts_there_and_keeps_what_it_cuts_off(tmp_path: P
 @pytest.mark.spec("DUR-09", "RC-04")
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("harm", ["gap", "short", "long", "short within", "last gone", "all gone", "first", "hole"])
-def test_repair_makes_any_damage_of_the_log_a_shorter_log(tmp_path: Path, harm: str, clean: bool) -> None:
+def test_repair_turns_any_log_damage_into_shorter_log(tmp_path: Path, harm: str, clean: bool) -> None:
     offsets = filled(tmp_path, clean=clean)
     last = log_file(tmp_path, offsets[-1])
     if harm == "gap":
@@ -456,7 +457,7 @@ def test_repair_makes_any_damage_of_the_log_a_shorter_log(tmp_path: Path, harm: 
         changed(log_file(tmp_path, LOG_BYTES), 0, bytes(LOG_BYTES))
     settings = settings_of(tmp_path)
     loss = repair.find_loss(settings)
-    if loss is None:  # what was not on disk yet may be gone without a trace
+    if loss is None:  # a file that was not durable yet may be missing without being noticed
         assert harm == "last gone" and not clean
         return
     repair.cut(settings, loss)
@@ -471,7 +472,7 @@ def test_repair_makes_any_damage_of_the_log_a_shorter_log(tmp_path: Path, harm: 
 
 
 @pytest.mark.spec("DUR-09")
-def test_repair_at_an_offset_cuts_where_a_record_begins(tmp_path: Path) -> None:
+def test_repair_at_offset_cuts_at_record_start(tmp_path: Path) -> None:
     offsets = filled(tmp_path)
     settings = settings_of(tmp_path)
     with pytest.raises(
@@ -492,7 +493,7 @@ def test_repair_at_an_offset_cuts_where_a_record_begins(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DUR-07", "DUR-09")
-def test_repair_forgets_a_failed_flush_and_lowers_the_note(tmp_path: Path) -> None:
+def test_repair_clears_failure_marker_and_lowers_note(tmp_path: Path) -> None:
     offsets = filled(tmp_path)
     (tmp_path / "flush-failed.json").write_text('{"offset": 100000}')
     changed(log_file(tmp_path, offsets[40]), offsets[40] % LOG_BYTES + 5, b"?")
@@ -509,7 +510,7 @@ def test_repair_forgets_a_failed_flush_and_lowers_the_note(tmp_path: Path) -> No
 
 
 @pytest.mark.spec("UX-09", "ST-09")
-def test_dump_shows_a_record_by_offset_queue_and_place(tmp_path: Path) -> None:
+def test_dump_finds_record_by_offset_queue_and_file_position(tmp_path: Path) -> None:
     offsets = filled(tmp_path)
     settings = settings_of(tmp_path)
     found = dump.by_offset(settings, offsets[6])
@@ -530,7 +531,7 @@ def test_dump_shows_a_record_by_offset_queue_and_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("UX-09")
-def test_dump_names_what_is_there_instead(tmp_path: Path) -> None:
+def test_dump_errors_name_what_was_found(tmp_path: Path) -> None:
     offsets = filled(tmp_path)
     settings = settings_of(tmp_path)
     cases: list[tuple[Callable[[], object], str]] = [
@@ -551,7 +552,7 @@ def test_dump_names_what_is_there_instead(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("UX-09")
-def test_dump_of_a_unit_that_points_elsewhere_says_so(tmp_path: Path) -> None:
+def test_dump_reports_unit_of_another_record(tmp_path: Path) -> None:
     offsets = filled(tmp_path)
     changed(tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}", 20, struct.pack(">q", offsets[1]))
     with pytest.raises(CorruptRecord, match=rf"points to offset {offsets[1]}, where queue offset 0 of U/1 lies"):
@@ -562,7 +563,7 @@ def test_dump_of_a_unit_that_points_elsewhere_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DUR-16", "RC-14")
-def test_asking_for_the_lock_neither_takes_nor_drops_it(tmp_path: Path) -> None:
+def test_lock_query_neither_takes_nor_releases_the_lock(tmp_path: Path) -> None:
     lock = LockFile(tmp_path / "lock")
     assert LockFile(tmp_path / "lock").held() is None and not (tmp_path / "lock").exists()
     lock.acquire()
@@ -575,7 +576,7 @@ def test_asking_for_the_lock_neither_takes_nor_drops_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("UX-09")
-def test_sizes_come_from_the_files_and_a_doubtful_one_is_asked_for(tmp_path: Path) -> None:
+def test_sizes_are_detected_and_ambiguous_ones_rejected(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no store folder"):
         shaped(StoreSettings(store_path_root_dir=str(tmp_path / "none")), frozenset())
     filled(tmp_path)

@@ -1,4 +1,4 @@
-"""What the store does by the clock and on a failing or full disk: flush, pool, retention, markers, reserve, many queues."""
+"""Background work and disk failures: flush, transient pool, retention, markers, reserve, many queues."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HOUR_MS = 3_600_000
 
 
 class BadDisk(Disk):
-    """A disk whose syncs, writes or allocations fail from the moment that says so."""
+    """A disk whose syncs, writes or allocations fail once the matching error is set."""
 
     def __init__(self) -> None:
         self.sync_error = self.write_error = self.create_error = 0
@@ -97,7 +97,7 @@ def opened(path: Path, clock: Callable[[], int] | None = None, disk: Disk | None
 
 
 @pytest.mark.spec("DUR-01", "DUR-03", "FLU-02", "SW-01", "RP-01")
-def test_with_sync_flush_nobody_sees_what_is_not_on_disk_and_one_sync_serves_all(tmp_path: Path) -> None:
+def test_sync_flush_hides_unsynced_messages_and_shares_syncs(tmp_path: Path) -> None:
     async def work() -> None:
         disk = BadDisk()
         store = opened(tmp_path, disk=disk, flush_disk_type=FlushDiskType.SYNC_FLUSH, commit_log_file_bytes=2**20)
@@ -119,7 +119,7 @@ def test_with_sync_flush_nobody_sees_what_is_not_on_disk_and_one_sync_serves_all
         assert store.max_offset("T", 0) == 0 and bodies(store) == [] and seen == [] and store.behind_bytes > 0
         disk.gate.set()
         assert set(await asyncio.gather(*waits)) == {PutStatus.PUT_OK}
-        assert disk.syncs <= before + 2  # all 49 share the next one
+        assert disk.syncs <= before + 2  # all 49 share the next sync
         assert seen == list(range(1, 51)) and len(bodies(store)) == 50 and store.behind_bytes == 0
         await store.stop()
 
@@ -127,7 +127,7 @@ def test_with_sync_flush_nobody_sees_what_is_not_on_disk_and_one_sync_serves_all
 
 
 @pytest.mark.spec("FLU-05", "DUR-01")
-def test_a_send_that_does_not_wait_still_reaches_the_disk_soon(tmp_path: Path) -> None:
+def test_put_without_wait_is_flushed_soon(tmp_path: Path) -> None:
     async def work() -> None:
         store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH, flush_interval_ms=3_600_000)
         await store.start()
@@ -140,7 +140,7 @@ def test_a_send_that_does_not_wait_still_reaches_the_disk_soon(tmp_path: Path) -
 
 
 @pytest.mark.spec("MF-03", "FLU-06")
-def test_a_flush_is_due_after_so_many_pages_or_when_it_is_thorough(tmp_path: Path) -> None:
+def test_background_flush_waits_for_least_pages(tmp_path: Path) -> None:
     async def work() -> None:
         settings: dict[str, Any] = {
             "commit_log_file_bytes": 2**20,
@@ -152,7 +152,7 @@ def test_a_flush_is_due_after_so_many_pages_or_when_it_is_thorough(tmp_path: Pat
         assert store.flusher.dirty_pages() == 2
         await store.start()
         for _ in range(20):
-            await asyncio.sleep(0.001)  # poll: time for a flush that must not come
+            await asyncio.sleep(0.001)  # poll: time for a flush that must not happen
         assert store.flushed_offset == 0
         store.put(message(b"x" * 8_000))
         await until(lambda: store.flushed_offset == store.log.end)
@@ -162,7 +162,7 @@ def test_a_flush_is_due_after_so_many_pages_or_when_it_is_thorough(tmp_path: Pat
 
 
 @pytest.mark.spec("MF-02", "MF-04", "MF-11", "MF-12", "MF-13", "FLU-07")
-def test_the_transient_pool_shows_what_is_committed_and_a_crash_loses_the_rest(tmp_path: Path) -> None:
+def test_transient_pool_exposes_committed_and_loses_uncommitted(tmp_path: Path) -> None:
     async def work() -> None:
         pool: dict[str, Any] = {"transient_pool_enable": True, "transient_pool_size": 2}
         store = opened(tmp_path, **pool)
@@ -192,7 +192,7 @@ def test_the_transient_pool_shows_what_is_committed_and_a_crash_loses_the_rest(t
 
 
 @pytest.mark.spec("MF-01", "MF-02", "ST-19", "FLU-08")
-def test_what_is_flushed_was_committed_and_what_is_committed_was_written(tmp_path: Path) -> None:
+def test_flushed_committed_and_written_offsets_are_ordered(tmp_path: Path) -> None:
     async def work() -> None:
         store = opened(tmp_path, transient_pool_enable=True, transient_pool_size=2)
 
@@ -214,7 +214,7 @@ def test_what_is_flushed_was_committed_and_what_is_committed_was_written(tmp_pat
 
 
 @pytest.mark.spec("MF-09", "RC-10")
-def test_the_next_file_is_made_ahead_and_an_unused_one_goes_at_a_clean_stop(tmp_path: Path) -> None:
+def test_next_file_is_preallocated_and_dropped_at_clean_stop(tmp_path: Path) -> None:
     async def work() -> None:
         store = opened(tmp_path, flush_interval_ms=1)
         await store.start()
@@ -237,7 +237,7 @@ def test_the_next_file_is_made_ahead_and_an_unused_one_goes_at_a_clean_stop(tmp_
 
 @pytest.mark.spec("DUR-06", "DUR-07", "DUR-05", "SW-02")
 @pytest.mark.parametrize("action", list(StoreFailureAction))
-def test_after_a_failed_sync_nothing_is_acknowledged_and_the_next_start_checks(
+def test_failed_sync_stops_acknowledgements_and_marks_store(
     tmp_path: Path, action: StoreFailureAction, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> int:
@@ -247,7 +247,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_and_the_next_start_checks(
         store.on_failure = lambda error: failures.append(error.message)
         assert await store.wait_confirmed(store.put(message(b"good"))) is PutStatus.PUT_OK
         durable = store.flushed_offset
-        disk.sync_error = errno.ENOSPC  # a full disk in a sync is as final as any error
+        disk.sync_error = errno.ENOSPC  # ENOSPC in a sync is as final as any other error
         bad = store.put(message(b"bad"))
         assert await store.wait_confirmed(bad) is PutStatus.UNKNOWN_ERROR
         disk.sync_error = 0
@@ -255,11 +255,11 @@ def test_after_a_failed_sync_nothing_is_acknowledged_and_the_next_start_checks(
         refused = store.put(message(b"refused"))
         assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
         assert f"{tmp_path / 'commitlog'}" in refused.reason and "errno 28" in refused.reason
-        assert bodies(store) == [b"good"]  # readers go on, with what is confirmed
+        assert bodies(store) == [b"good"]  # reads continue, with confirmed messages
         assert len(failures) == 1 and disk.syncs == syncs
         with pytest.raises(StoreError):
             await store.stop()
-        assert disk.syncs == syncs  # no second try
+        assert disk.syncs == syncs  # no second attempt
         return durable
 
     durable = asyncio.run(work())
@@ -273,7 +273,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_and_the_next_start_checks(
 
 
 @pytest.mark.spec("DUR-07", "DUR-09")
-def test_after_a_failed_sync_a_hole_below_the_last_good_one_is_refused(tmp_path: Path) -> None:
+def test_hole_below_failed_flush_offset_is_rejected(tmp_path: Path) -> None:
     store = opened(tmp_path)
     results = [store.put(message(b"%d" % n * 100)) for n in range(5)]
     store.flusher.flushed = results[3].physical_offset
@@ -288,7 +288,7 @@ def test_after_a_failed_sync_a_hole_below_the_last_good_one_is_refused(tmp_path:
 
 
 @pytest.mark.spec("CQ-09", "CQ-10", "FLU-10", "DUR-15")
-def test_a_full_disk_refuses_messages_and_loses_none_until_there_is_room_again(tmp_path: Path) -> None:
+def test_full_disk_rejects_puts_and_loses_no_message(tmp_path: Path) -> None:
     async def work() -> None:
         disk = BadDisk()
         fast: dict[str, Any] = {"flush_interval_ms": 1, "flush_queue_interval_ms": 1, "flush_queue_thorough_ms": 5}
@@ -298,7 +298,7 @@ def test_a_full_disk_refuses_messages_and_loses_none_until_there_is_room_again(t
         disk.write_error = errno.ENOSPC
         for body in sent:
             assert store.put(message(body)).status is PutStatus.PUT_OK
-        assert bodies(store) == sent  # queues are never written by a put
+        assert bodies(store) == sent  # a put never writes queues
         await store.start()
         await until(lambda: bool(store.refusal))
         refused = store.put(message())
@@ -316,7 +316,7 @@ def test_a_full_disk_refuses_messages_and_loses_none_until_there_is_room_again(t
 
 
 @pytest.mark.spec("IX-09")
-def test_an_index_that_cannot_grow_refuses_messages_and_indexes_all_later(tmp_path: Path) -> None:
+def test_blocked_index_rejects_puts_and_catches_up_later(tmp_path: Path) -> None:
     async def work() -> None:
         disk = BadDisk()
         store = opened(tmp_path, disk=disk, commit_log_file_bytes=2**20)
@@ -344,7 +344,7 @@ def test_an_index_that_cannot_grow_refuses_messages_and_indexes_all_later(tmp_pa
 
 
 @pytest.mark.spec("DUR-15", "CF-02", "DUR-14")
-def test_the_reserve_yields_to_a_state_file_on_a_full_disk(tmp_path: Path) -> None:
+def test_reserve_is_given_up_for_state_file_on_full_disk(tmp_path: Path) -> None:
     store = opened(tmp_path)
     reserve = tmp_path / "reserve"
     assert StoreSettings().reserve_bytes == 16 << 20  # the small profile's is smaller
@@ -365,7 +365,7 @@ def test_the_reserve_yields_to_a_state_file_on_a_full_disk(tmp_path: Path) -> No
 
 
 @pytest.mark.spec("DUR-06")
-def test_upkeep_that_fails_unforeseen_stops_the_store_and_says_why(tmp_path: Path) -> None:
+def test_unexpected_maintenance_failure_stops_store_with_reason(tmp_path: Path) -> None:
     async def work() -> None:
         store = opened(tmp_path, flush_interval_ms=1, clean_interval_ms=10)
 
@@ -387,7 +387,7 @@ def test_upkeep_that_fails_unforeseen_stops_the_store_and_says_why(tmp_path: Pat
 
 @pytest.mark.spec("DUR-18", "ST-10")
 @pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS])
-def test_a_jump_of_the_clock_loses_and_resurrects_nothing(tmp_path: Path, jump_ms: int) -> None:
+def test_clock_jump_neither_loses_nor_resurrects_messages(tmp_path: Path, jump_ms: int) -> None:
     now = [1_700_000_000_000]
     sent: list[bytes] = []
     for life in range(4):
@@ -408,7 +408,7 @@ def test_a_jump_of_the_clock_loses_and_resurrects_nothing(tmp_path: Path, jump_m
 
 
 @pytest.mark.spec("RC-02", "RC-03", "RC-12", "RP-06", "DUR-16")
-def test_abort_is_there_before_the_first_message_and_goes_with_everything_on_disk(tmp_path: Path) -> None:
+def test_abort_exists_before_first_put_and_is_removed_by_stop(tmp_path: Path) -> None:
     store = opened(tmp_path)
     assert (tmp_path / "abort").stat().st_size == 0
     for n in range(25):
@@ -423,11 +423,11 @@ def test_abort_is_there_before_the_first_message_and_goes_with_everything_on_dis
     again.close_files()
     for path, data in before.items():
         if "consumequeue" in path.parts:
-            assert path.read_bytes() == data  # a start after a clean stop writes no queue again
+            assert path.read_bytes() == data  # a start after a clean stop does not rewrite queues
 
 
 @pytest.mark.spec("RC-07", "RC-12")
-def test_what_is_read_at_a_start_does_not_grow_with_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_scan_does_not_grow_with_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("saturnmq.store.maintenance.maintenance.VERIFY_BYTES", 6000)
     monkeypatch.setattr("saturnmq.store.maintenance.maintenance.BOUNDARY_BYTES", 1000)
     monkeypatch.setattr("saturnmq.store.recovery.opening.BOUNDARY_BYTES", 1000)
@@ -446,7 +446,7 @@ def test_what_is_read_at_a_start_does_not_grow_with_the_log(tmp_path: Path, monk
     lives(6)
     assert max(read[2:]) <= 6000 + 2 * 1000 + 10 * 800
     lives(1)
-    again = opened(tmp_path)  # a life that writes nothing moves the line on
+    again = opened(tmp_path)  # a run without writes advances verify_from too
     asyncio.run(again.stop())
     again = opened(tmp_path)
     assert again.checkpoint.note is not None and again.log.end - again.checkpoint.note.verify_from <= 8000
@@ -454,7 +454,7 @@ def test_what_is_read_at_a_start_does_not_grow_with_the_log(tmp_path: Path, monk
 
 
 @pytest.mark.spec("RC-06")
-def test_a_log_whose_first_files_expired_is_dispatched_from_where_it_begins(tmp_path: Path) -> None:
+def test_log_with_expired_files_is_dispatched_from_its_start(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for n in range(20):
         store.put(message(b"%02d" % n * 300))
@@ -474,7 +474,7 @@ def test_a_log_whose_first_files_expired_is_dispatched_from_where_it_begins(tmp_
 
 
 @pytest.mark.spec("ST-20")
-def test_several_commit_log_folders_take_turns(tmp_path: Path) -> None:
+def test_commit_log_folders_are_used_round_robin(tmp_path: Path) -> None:
     folders = ",".join(str(tmp_path / name) for name in "abc")
     store = opened(tmp_path, store_path_commit_log=folders)
     sent = [b"%02d" % n * 600 for n in range(16)]
@@ -488,7 +488,7 @@ def test_several_commit_log_folders_take_turns(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("RC-06", "CQ-01")
-def test_thousands_of_queues_need_no_open_file_each(tmp_path: Path) -> None:
+def test_thousands_of_queues_share_few_descriptors(tmp_path: Path) -> None:
     store = opened(tmp_path, commit_log_file_bytes=2**22)
     open_before = len(os.listdir("/proc/self/fd"))
     for n in range(2000):
@@ -501,7 +501,7 @@ def test_thousands_of_queues_need_no_open_file_each(tmp_path: Path) -> None:
     asyncio.run(store.stop())
 
 
-def test_the_file_cache_closes_the_least_recently_used(tmp_path: Path) -> None:
+def test_file_cache_closes_least_recently_used(tmp_path: Path) -> None:
     cache = FileCache(Disk(), limit=2)
     for name in "abc":
         (tmp_path / name).write_bytes(name.encode())
@@ -527,7 +527,7 @@ OLD, YOUNG = NOW - 100 * HOUR_MS, NOW - HOUR_MS
         (FINE, 4, False, [OLD, OLD], 2, False),
         (FINE, 4, False, [OLD, YOUNG, OLD], 1, False),  # stops at the first unexpired one
         (FINE, 3, True, [OLD, YOUNG], 1, False),
-        (FINE, 4, False, [OLD] * 15, 10, False),  # ten a run
+        (FINE, 4, False, [OLD] * 15, 10, False),  # ten per run
         (Usage(75, 10, 0), 3, False, [OLD], 0, False),
         (Usage(76, 10, 0), 3, False, [OLD, YOUNG], 1, False),
         (Usage(10, 76, 0), 3, False, [OLD, YOUNG], 1, False),
@@ -539,7 +539,9 @@ OLD, YOUNG = NOW - 100 * HOUR_MS, NOW - HOUR_MS
         (Usage(-1, 10, 0), 3, False, [OLD, YOUNG], 1, False),
     ],
 )
-def test_when_files_go(usage: Usage, hour: int, manual: bool, modified: list[int], deleted: int, full: bool) -> None:
+def test_retention_decision(
+    usage: Usage, hour: int, manual: bool, modified: list[int], deleted: int, full: bool
+) -> None:
     decision = decide(POLICY, usage, hour=hour, manual=manual, modified_ms=modified, now_ms=NOW, written_files=99)
     assert (decision.delete, decision.disk_full) == (deleted, full)
     assert bool(decision.reason) == bool(deleted) or not deleted
@@ -547,7 +549,7 @@ def test_when_files_go(usage: Usage, hour: int, manual: bool, modified: list[int
 
 @pytest.mark.spec("DEL-03")
 @given(st.lists(st.integers(0, NOW), max_size=30), st.integers(0, 30), st.integers(-1, 100))
-def test_a_file_that_is_being_written_never_goes(modified: list[int], written: int, used: int) -> None:
+def test_file_being_written_is_never_deleted(modified: list[int], written: int, used: int) -> None:
     decision = decide(
         POLICY, Usage(used, 0, 0), hour=4, manual=True, modified_ms=modified, now_ms=NOW, written_files=written
     )
@@ -555,7 +557,7 @@ def test_a_file_that_is_being_written_never_goes(modified: list[int], written: i
 
 
 @pytest.mark.spec("DEL-02", "DEL-04")
-def test_hours_and_percentages() -> None:
+def test_delete_hours_and_percent_rounding() -> None:
     assert delete_hours("04") == {4} and delete_hours("02;14;") == {2, 14}
     with pytest.raises(ValueError, match="'24' is not an hour"):
         delete_hours("24")
@@ -564,7 +566,7 @@ def test_hours_and_percentages() -> None:
 
 
 @pytest.mark.spec("DEL-01", "DEL-07", "DEL-08", "DEL-09", "MF-06")
-def test_expired_files_go_with_their_queues_and_a_reader_keeps_its_slice(tmp_path: Path) -> None:
+def test_expired_files_are_deleted_with_their_queue_units(tmp_path: Path) -> None:
     async def work() -> None:
         never = {"delete_when": "99"[:0], "delete_pause_ms": 0, "delete_queue_pause_ms": 0, "clean_interval_ms": 10}
         store = opened(tmp_path, file_reserved_hours=1, flush_interval_ms=5, **never)
@@ -579,7 +581,7 @@ def test_expired_files_go_with_their_queues_and_a_reader_keeps_its_slice(tmp_pat
         kept = bytes(view)
         await store.start()
         for _ in range(10):
-            await asyncio.sleep(0.005)  # poll: no hour, no pressure, so nothing may go
+            await asyncio.sleep(0.005)  # poll: wrong hour and enough space, so nothing may be deleted
         assert all(path.exists() for path in old)
         store.delete_expired_files()
         await until(lambda: not any(path.exists() for path in old))
@@ -603,7 +605,7 @@ def test_expired_files_go_with_their_queues_and_a_reader_keeps_its_slice(tmp_pat
 
 
 @pytest.mark.spec("DEL-04", "DEL-06", "ST-03")
-def test_a_disk_that_is_too_full_refuses_and_resumes(tmp_path: Path) -> None:
+def test_disk_over_limit_rejects_puts_and_resumes(tmp_path: Path) -> None:
     async def work() -> None:
         store = opened(tmp_path, flush_interval_ms=1, clean_interval_ms=10)
         used = [91]
@@ -622,7 +624,7 @@ def test_a_disk_that_is_too_full_refuses_and_resumes(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DEL-10")
-def test_queues_without_records_are_removed_on_demand(tmp_path: Path) -> None:
+def test_expired_queues_are_removed_on_demand(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.put(message(b"old", "Gone"))
     store.put(message(b"old", "Kept"))
@@ -642,7 +644,7 @@ def test_queues_without_records_are_removed_on_demand(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DUR-10", "DUR-08")
-def test_damage_is_never_served(tmp_path: Path) -> None:
+def test_damaged_record_is_never_served(tmp_path: Path) -> None:
     store = opened(tmp_path, check_crc_on_read=True)
     results = [store.put(message(b"%d" % n * 100)) for n in range(5)]
     file = store.log.files[0]
@@ -656,7 +658,7 @@ def test_damage_is_never_served(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("IX-07", "IX-02", "IX-03")
-def test_query_by_key_reads_records_in_order_and_skips_what_is_gone(tmp_path: Path) -> None:
+def test_query_by_key_is_ordered_and_skips_expired(tmp_path: Path) -> None:
     now = [1_700_000_000_000]
     store = opened(tmp_path, clock=lambda: now[0])
     for n in range(12):
@@ -679,7 +681,7 @@ def test_query_by_key_reads_records_in_order_and_skips_what_is_gone(tmp_path: Pa
 
 
 @pytest.mark.spec("CQ-03")
-def test_a_delayed_message_has_its_delivery_time_in_the_queue(tmp_path: Path) -> None:
+def test_delayed_message_has_delivery_time_in_unit(tmp_path: Path) -> None:
     store = opened(tmp_path, clock=lambda: 1_700_000_000_000)
     for level in (3, 99):
         store.put(message(b"d", "SCHEDULE_TOPIC_XXXX", 2, b"DELAY\x01%d" % level))
@@ -697,7 +699,7 @@ def test_a_delayed_message_has_its_delivery_time_in_the_queue(tmp_path: Path) ->
 
 
 @pytest.mark.spec("RP-02", "RP-03", "RP-04", "ST-13", "IX-08")
-def test_half_and_rollback_records_are_not_for_consumers(tmp_path: Path) -> None:
+def test_half_and_rollback_records_are_not_queued(tmp_path: Path) -> None:
     store = opened(tmp_path)
     seen: list[tuple[str, int, int, int]] = []
     store.on_append = lambda *args: seen.append(args)
@@ -710,7 +712,7 @@ def test_half_and_rollback_records_are_not_for_consumers(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("DUR-13")
-def test_a_topic_made_anew_begins_at_0_again_after_a_rebuild_too(tmp_path: Path) -> None:
+def test_recreated_topic_starts_at_0_after_rebuild(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for n in range(5):
         store.put(message(b"old%d" % n))
@@ -729,7 +731,7 @@ def test_a_topic_made_anew_begins_at_0_again_after_a_rebuild_too(tmp_path: Path)
     asyncio.run(store.stop())
 
 
-def test_a_store_that_is_closed_is_collected(tmp_path: Path) -> None:
+def test_closed_store_is_garbage_collected(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.put(message())
     store.close_files()
