@@ -1,4 +1,4 @@
-"""One Spark session per run, and one broker in a thread."""
+"""Fixtures of the Spark tests: one Spark session per run, and one broker in a thread per module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
 
-# For tables of a few rows: no code generation, no optimising compiler, one partition after a shuffle.
+# Suited to tables of a few rows: no code generation, no optimising compiler, one partition after a shuffle.
 SMALL = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": "false",
@@ -24,7 +24,7 @@ SMALL = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A session takes 10 s to start, and minutes on a machine that is busy with other tests."""
+    """Raise the timeout of tests with a session: it takes 10 s to start, and minutes on a busy machine."""
     for item in items:
         if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(400))
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @functools.cache
 def why_not() -> str | None:
-    """Why no Spark session can be had here; None if one can (SPK-15)."""
+    """Return why no Spark session can be started here; None if one can (SPK-15)."""
     from saturnmq.protocol.errors import ConfigError
     from saturnmq.spark.java_home import java_home
 
@@ -44,7 +44,7 @@ def why_not() -> str | None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Tests marked spark are skipped without Java, by name; before any fixture of theirs."""
+    """Skip tests marked spark without Java, with the reason, before any of their fixtures runs."""
     if item.get_closest_marker("spark") and (reason := why_not()):
         pytest.skip(reason)
 
@@ -91,7 +91,7 @@ def send(server: SyncEmbeddedBroker) -> Sender:
 
 @pytest.fixture(scope="session", autouse=True)
 def closed_connections() -> Iterator[None]:
-    """The clients of this process, closed at the end: an open socket is a warning, and a warning an error."""
+    """Close the clients of this process at the end: an open socket is a warning, and a warning an error."""
     yield
     from saturnmq.spark.connect import close_all
 

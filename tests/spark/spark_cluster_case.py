@@ -1,4 +1,4 @@
-"""A broker in this process, a driver in another, executors below a third: what the tests on clusters share."""
+"""Harness of the cluster tests: a broker in this process, a driver in another, executors in processes of their own."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ CONF = {
 
 
 def body(queue: int, n: int) -> bytes:
-    """A body that says where it was, of 1 KB: buffers of 64 KB between worker and JVM do not hold a batch."""
+    """Return a body that names its position, of 1 KB: a batch then exceeds the 64 KB buffers between worker and JVM."""
     return b"%d %d " % (queue, n) + b"x" * 1000
 
 
 def fill(name_servers: str) -> None:
-    """Topic In: ROWS messages in each queue. Topic Long: LONG in queue 0, ten in queue 1."""
+    """Fill topic In with ROWS messages per queue, and topic Long with LONG messages in queue 0 and ten in queue 1."""
     with Client(name_servers=name_servers) as client, client.producer("cluster-tests") as out:
         for topic, queues in TOPICS.items():
             client.create_topic(topic, queues=queues)
@@ -65,7 +65,7 @@ def fill(name_servers: str) -> None:
 
 
 def bodies(name_servers: str, topic: str) -> Counter[str]:
-    """The bodies of a topic's messages without their filling."""
+    """Count the bodies of a topic's messages, without their padding."""
     source = RocketMQDataSource({"nameServer": name_servers, "topic": topic})
     reader = source.reader(source.schema())
     found: Counter[str] = Counter()
@@ -76,21 +76,21 @@ def bodies(name_servers: str, topic: str) -> Counter[str]:
 
 
 def stored(name_servers: str, topic: str, queues: int) -> int:
-    """How many messages were ever stored in a topic."""
+    """Return how many messages were ever stored in a topic."""
     with linked(SourceOptions(name_server=name_servers)) as link:
         return sum(link.run(link.puller.max_offset(MessageQueue(topic, "broker-a", n))) for n in range(queues))
 
 
 def halves_stored(name_servers: str) -> int:
-    """How many half messages were ever stored, checked ones included."""
+    """Return how many half messages were ever stored, including those that check-backs stored again."""
     try:
         return stored(name_servers, HALF_TOPIC, 1)
     except Exception:
-        return 0  # the topic comes with the first one
+        return 0  # the topic is created with the first half message
 
 
 def spark_home(folder: Path) -> Path:
-    """Spark with a work folder of its own: a cluster in the driver's JVM writes logs and files below its home."""
+    """Return a Spark home with its own work folder: a cluster in the driver's JVM writes logs and files below its home."""
     home = folder / "spark"
     home.mkdir()
     for entry in Path(pyspark.__file__).parent.iterdir():
@@ -99,13 +99,13 @@ def spark_home(folder: Path) -> Path:
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """For processes of Spark: Java for the launch, loopback, nothing of this process's Python."""
+    """Return the environment of Spark's processes: Java, loopback, and none of this process's Python settings."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_", "PYTHON", "SATURNMQ_"))}
     return kept | {"SPARK_HOME": str(home), "JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": "127.0.0.1"} | more
 
 
 class Driver:
-    """The job in its process."""
+    """The job in a process of its own."""
 
     def __init__(self, server: SyncEmbeddedBroker, folder: Path, steps: list[str], conf: dict[str, str],
                  env: dict[str, str]) -> None:  # fmt: skip
@@ -133,7 +133,7 @@ class Driver:
         self._said.close()
 
     def wait(self, what: str, done: Callable[[], Any]) -> Any:
-        """The first result that is true. Fails with what the driver said when it ends, or after WAIT_S."""
+        """Return the first true result of `done`. Fails with the driver's output when it ends, or after WAIT_S."""
         until = time.monotonic() + WAIT_S
         while not (found := done()):
             ended = self.process.poll()
@@ -144,41 +144,41 @@ class Driver:
         return found
 
     def result(self, step: str) -> Any:
-        """What a step returned."""
+        """Return the result of a step."""
         path = self.folder / f"{step}.done"
         self.wait(f"result of {step}", path.exists)
         return json.loads(path.read_text())
 
     def ended(self) -> int:
-        """The driver's exit code."""
+        """Wait for the driver's end; return its exit code."""
         self.wait("end of the driver", lambda: self.process.poll() is not None or None)
         return self.process.wait(1)
 
     def workers(self, step: str, *, waiting: bool = False) -> list[dict[str, Any]]:
-        """What workers said in a step; waiting: those that stand still."""
+        """Return what workers reported in a step; waiting: only those that are paused."""
         found = [json.loads(path.read_text()) for path in self.folder.glob(f"{step}-*.json")]
         return [facts for facts in found if facts["waits"] or not waiting]
 
     def kill_executor(self, worker_pid: int) -> None:
-        """SIGKILL to the executor's JVM above a worker."""
+        """Send SIGKILL to the executor's JVM that owns a worker."""
         above = psutil.Process(worker_pid).parents()
         executor = next(p for p in above if any("CoarseGrainedExecutorBackend" in word for word in p.cmdline()))
         executor.kill()
 
     def go(self, step: str) -> None:
-        """Workers that stand still go on."""
+        """Resume paused workers."""
         (self.folder / f"go-{step}").touch()
 
-    # ---- what tests do to a running job
+    # ---- faults injected into a running job
 
     def kill_while_reading(self) -> None:
-        """One of the executors dies while its worker stands in the middle of a queue; the rows are those of the queues."""
+        """Kill an executor whose worker is paused in the middle of a queue; the result must still hold every row."""
         self.kill_executor(self.wait("reading worker", lambda: self.workers("read", waiting=True))[0]["pid"])
         self.go("read")
         assert self.result("read") == [[queue, n] for queue in range(QUEUES) for n in range(ROWS)]
 
     def kill_while_writing(self) -> None:
-        """The executor dies when some rows are stored: the task is run again and sends all of them."""
+        """Kill the executor when some rows are stored: the task is run again and sends all of them again."""
         worker = self.wait("writing worker", lambda: self.workers("write", waiting=True))[0]
         sent = self.wait("stored row", lambda: stored(self.name_servers, "Written", 2))
         assert sent < ROWS
@@ -189,7 +189,7 @@ class Driver:
         assert ROWS < found.total() < 2 * ROWS
 
     def kill_while_halves_are_written(self) -> None:
-        """The executor dies between its half messages: those of the attempt that returned are committed, once."""
+        """Kill the executor between its half messages: those of the successful attempt are committed, once."""
         before = halves_stored(self.name_servers)
         enough = before + 50
         worker = self.wait("worker", lambda: self.workers("halves"))[0]
@@ -200,12 +200,12 @@ class Driver:
         assert halves_stored(self.name_servers) - before > ROWS
 
     def check_stream(self) -> None:
-        """Every row once, in several batches."""
+        """Check that every row arrived once, in several batches."""
         batches = self.result("stream")
         assert sum(batches) == QUEUES * ROWS and len([n for n in batches if n]) > 1
         assert bodies(self.name_servers, "Streamed") == Counter(f"{q} {n}" for q in range(QUEUES) for n in range(ROWS))
 
 
 def said_by_executors(folder: Path) -> list[str]:
-    """What each executor wrote to stderr, its workers included."""
+    """Return what each executor wrote to stderr, including its workers."""
     return [path.read_text(errors="replace") for path in sorted(folder.glob("**/app-*/*/stderr"))]

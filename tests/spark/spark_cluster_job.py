@@ -1,6 +1,6 @@
-"""A driver in a process of its own, on the cluster that its arguments name: batch, stream, sink, and what a test does to them.
+"""The driver of the cluster tests, in a process of its own: batch, stream and sink steps on the cluster that its arguments name.
 
-Argument: JSON with name_servers, folder, conf, steps. Results go to FOLDER/STEP.done, after each step.
+Argument: JSON with name_servers, folder, conf, steps. The result of each step is written to FOLDER/STEP.done.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BROKER = "broker-a"
 
 
 class Job:
-    """One session; a step is a method."""
+    """One session; each step is a method."""
 
     def __init__(self, name_servers: str, folder: str, conf: dict[str, str]) -> None:
         self.name_servers = name_servers
@@ -27,7 +27,7 @@ class Job:
         self.spark: Any = session("saturnmq-cluster-tests", **conf)
 
     def batch(self, probe: str, **options: str) -> Any:
-        """A batch read in small batches through a function of the probe."""
+        """Return a batch read in small batches through a function of the probe."""
         made = self.spark.read.format("rocketmq").options(nameServer=self.name_servers, batchRows="100", **options)
         return made.option("mapArrow", f"spark_cluster_probe:{probe}").schema(struct_type(DEFAULT_COLUMNS)).load()
 
@@ -52,7 +52,7 @@ class Job:
         )
 
     def speculation(self) -> str:
-        """Two tasks, a short and a long one: the long one is run a second time beside itself."""
+        """Write from a short and a long task; the long one is run a second time speculatively."""
         log = str(self.folder / "log")
         frame = self.batch("twice", topic="Long")
         return self._written(frame, "Once", delivery="transactional", decisionLog=log, inFlight="1")

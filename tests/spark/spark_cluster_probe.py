@@ -1,6 +1,6 @@
-"""Functions for option mapArrow, shipped to executors: they say which worker reads, and stop it where a test wants to kill it.
+"""Functions for option mapArrow, shipped to executors: they report which worker reads, and pause it where a test will kill it.
 
-The folder is on a file system that test and executors share. No import of the tests: it runs in workers.
+The folder is on a file system shared by test and executors. Imports nothing of the tests, because it runs in workers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 FOLDER = "SATURNMQ_TEST_FOLDER"
-HELD_FROM = 3  # the batch before which a worker stops: the ones before it have left the worker's and the JVM's buffers
+HELD_FROM = 3  # the batch at which a worker pauses; earlier ones have then left the worker's and the JVM's buffers
 HELD_S = 300.0
 _calls = 0
 
@@ -52,7 +52,7 @@ def write(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The first attempt at queue 0 stands still until a second one reads beside it."""
+    """Pause the first attempt at queue 0 until a second attempt reads concurrently."""
     context = TaskContext.get()
     assert context is not None
     folder, queue = Path(os.environ[FOLDER]), batch.column("queueId")[0].as_py()

@@ -1,6 +1,8 @@
-"""A broker that checks accounts as the original does: signatures, and SUB on topic and group of a read (SRC-20).
+"""The source against a broker that checks accounts like Apache's: signatures, and SUB on topic and group of a read.
 
-The checks are the test's own, put before the broker's handler; words of refusals are those of 4.9.7.
+The checks are the test's own, in front of the broker's handler; refusals have the wording of 4.9.7.
+
+Requirements: SRC-20.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ PREFIX = "org.apache.rocketmq.acl.common.AclException: "
 
 @dataclass
 class Accounts:
-    """Which account may read which resources; groups as %RETRY%GROUP. `seen`: accounts of the pulls let through."""
+    """Resources that each account may read; groups as %RETRY%GROUP. `seen`: accounts of the pulls that were allowed."""
 
     may_read: dict[str, set[str]]
     seen: list[str] = field(default_factory=list)
 
     def refusal(self, command: Command) -> str | None:
-        """Why not, None for a request that is all right."""
+        """Return why the request is refused, None if it is allowed."""
         ext = dict(command.ext)
         signature, name = ext.pop("Signature", ""), ext.get("AccessKey", "")
         if name not in SECRETS:
@@ -51,7 +53,7 @@ class Accounts:
         return None
 
     def before(self, handler: Callable[[Any, Command], Any]) -> Callable[[Any, Command], Any]:
-        """The handler behind these checks; pulls are checked, the rest comes from the test itself."""
+        """Wrap the handler with these checks; only pulls are checked, other requests come from the test itself."""
 
         def checked(connection: Any, command: Command) -> Any:
             why = self.refusal(command) if command.code == RequestCode.PULL_MESSAGE else None
@@ -85,7 +87,7 @@ def read(server: SyncEmbeddedBroker, topic: str, account: str, secret: str | Non
 
 
 @pytest.mark.spec("SRC-20", "SRC-11")
-def test_an_account_with_sub_on_topic_and_group_reads(guarded: tuple[SyncEmbeddedBroker, Accounts]) -> None:
+def test_acl_read_with_sub_on_topic_and_group_succeeds(guarded: tuple[SyncEmbeddedBroker, Accounts]) -> None:
     server, accounts = guarded
     assert read(server, "open", "reader") == list(range(10))
     assert accounts.seen and set(accounts.seen) == {"reader"}
@@ -100,7 +102,7 @@ def test_an_account_with_sub_on_topic_and_group_reads(guarded: tuple[SyncEmbedde
         ("open", "reader", {"secret": "guessed-wrong"}, "Check signature failed for accessKey=reader"),
     ],
 )
-def test_a_refusal_names_what_is_refused(
+def test_acl_refusal_names_resource_and_hides_secret(
     guarded: tuple[SyncEmbeddedBroker, Accounts], topic: str, account: str, more: dict[str, str], words: str
 ) -> None:
     server, _ = guarded

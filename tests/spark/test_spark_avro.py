@@ -1,4 +1,4 @@
-"""Avro bodies: each type by the bytes of Avro's specification, and every body that is none."""
+"""Avro bodies: every type against the encoding of Avro's specification, and every kind of invalid body."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOON_MS = int(NOON.timestamp() * 1000)
 
 
 def number(value: int) -> bytes:
-    """Zigzag varint."""
+    """Encode a zigzag varint."""
     value = (value << 1) ^ (value >> 63)
     out = b""
     while value > 0x7F:
@@ -101,7 +101,7 @@ CASES: list[tuple[Any, str, bytes, Any]] = [
 
 @pytest.mark.spec("PIP-08")
 @pytest.mark.parametrize(("type_", "ddl", "data", "value"), CASES)
-def test_a_datum_of_each_type(type_: Any, ddl: str, data: bytes, value: Any) -> None:
+def test_avro_datum_of_each_type_decodes(type_: Any, ddl: str, data: bytes, value: Any) -> None:
     assert avro.ddl(record(type_, "int")) == f"STRUCT<`f0`: {ddl}, `f1`: INT>"
     assert one(type_, data) == value
     for cut in range(len(data)):
@@ -136,7 +136,7 @@ def test_a_datum_of_each_type(type_: Any, ddl: str, data: bytes, value: Any) -> 
         ({"type": "bytes", "logicalType": "decimal", "precision": 2}, b"\x04\x7f\xff"),
     ],
 )
-def test_bodies_that_are_none_are_told(type_: Any, data: bytes) -> None:
+def test_avro_invalid_body_raises_value_error(type_: Any, data: bytes) -> None:
     with pytest.raises(ValueError):
         one(type_, data)
     assert avro._or_none(record(type_), data) is None
@@ -144,7 +144,7 @@ def test_bodies_that_are_none_are_told(type_: Any, data: bytes) -> None:
 
 @pytest.mark.spec("PIP-08")
 @given(st.binary(max_size=60))
-def test_any_body_is_a_datum_or_none(data: bytes) -> None:
+def test_avro_arbitrary_body_decodes_or_is_none(data: bytes) -> None:
     schema = record("long", {"type": "array", "items": ["null", "string"]}, {"type": "map", "values": "double"})
     made = avro._or_none(schema, data)
     assert made is None or set(made) == {"f0", "f1", "f2"}
@@ -174,13 +174,13 @@ def test_any_body_is_a_datum_or_none(data: bytes) -> None:
         ('{"type": ' * 3000 + '"int"' + "}" * 3000, "Avro schema: RecursionError"),
     ],
 )
-def test_schemas_without_columns_are_refused(schema: str, why: str) -> None:
+def test_avro_schema_without_columns_is_refused(schema: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         avro.ddl(schema)
 
 
 @pytest.mark.spec("PIP-08")
-def test_a_named_type_may_come_again() -> None:
+def test_avro_named_type_may_be_referenced_again() -> None:
     colour = {"type": "enum", "name": "Colour", "namespace": "n", "symbols": ["RED", "BLUE"]}
     schema = record(colour, "n.Colour", "Colour")
     assert avro.ddl(schema) == "STRUCT<`f0`: STRING, `f1`: STRING, `f2`: STRING>"
@@ -192,7 +192,7 @@ def test_a_named_type_may_come_again() -> None:
     "type_", ["bytes", "string", {"type": "array", "items": ["null", "long"]}, {"type": "map", "values": EMPTY}]
 )
 @pytest.mark.parametrize("length", [2**40, 2**62, -(2**63)])
-def test_a_length_that_a_body_claims_takes_no_memory(type_: Any, length: int) -> None:
+def test_avro_claimed_length_allocates_no_memory(type_: Any, length: int) -> None:
     schema, data = record(type_), number(length) + bytes(10_000)
     assert avro.ddl(schema)
     tracemalloc.start()
@@ -205,7 +205,7 @@ def test_a_length_that_a_body_claims_takes_no_memory(type_: Any, length: int) ->
 
 
 @pytest.mark.spec("PIP-08")
-def test_without_fastavro_it_is_told_and_no_body_is_called_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_avro_without_fastavro_raises_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
     avro._top.cache_clear()
     monkeypatch.setitem(sys.modules, "fastavro", None)
     with pytest.raises(ConfigError, match=r"pip install 'saturnmq\[spark\]'"):
@@ -215,12 +215,12 @@ def test_without_fastavro_it_is_told_and_no_body_is_called_bad(monkeypatch: pyte
 
 
 @pytest.mark.spec("SCL-01", "PIP-08")
-def test_an_environment_for_executors_has_fastavro() -> None:
+def test_packed_environment_contains_fastavro() -> None:
     assert {"fastavro", "pyarrow"} <= packing.needed(packing.installed() | {"saturnmq": _Own()})
 
 
 class _Own:
-    """This package as pyproject.toml says, whatever an editable install wrote down once."""
+    """This package with the requirements in pyproject.toml, independent of the metadata of an editable install."""
 
     @property
     def requires(self) -> list[str]:

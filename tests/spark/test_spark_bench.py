@@ -1,4 +1,4 @@
-"""The benchmark against Kafka computes and says what it measured. No time is asserted anywhere."""
+"""The benchmark against Kafka: computation and output of its results. No measured time is asserted."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
-sys.path.insert(0, str(BENCH))  # where the command's modules lie
+sys.path.insert(0, str(BENCH))  # the folder of the command's modules
 
-from spark_report import (  # noqa: E402 - the path above leads to it
+from spark_report import (  # noqa: E402 - needs the path set above
     KAFKA,
     OURS,
     Results,
@@ -30,7 +30,7 @@ def sample(seconds: float, rows: int = 1000, spark_cpu_s: float = 1.0) -> Sample
 
 
 def results() -> Results:
-    """Ours takes 1, 2 and 4 s for what Kafka does in 2 s; a second case is compared with the first one's Kafka."""
+    """Results where ours takes 1, 2 and 4 s for Kafka's 2 s; a second case is compared with the first one's Kafka runs."""
     whole = Row("SPP-02", "batch", 1.0)
     whole.samples = {OURS: [sample(4.0), sample(1.0), sample(2.0)], KAFKA: [sample(2.0)] * 3}
     files = Row("SPP-09", "files", 2.0, against="batch", samples={OURS: [sample(0.5)] * 3})
@@ -41,7 +41,7 @@ def results() -> Results:
 
 
 @pytest.mark.spec("SPP-01", "SPP-02", "SPP-09")
-def test_ratios_are_of_medians_and_bars_are_met_or_missed() -> None:
+def test_bench_ratio_of_medians_meets_or_misses_bar() -> None:
     made = results()
     whole, files, lost = made.rows
     assert whole.median(OURS, lambda s: s.rate) == 500.0 and whole.rates(OURS) == [250.0, 1000.0, 500.0]
@@ -56,7 +56,7 @@ def test_ratios_are_of_medians_and_bars_are_met_or_missed() -> None:
 
 
 @pytest.mark.spec("SPP-01", "SPP-11")
-def test_the_table_and_the_page_say_what_was_measured() -> None:
+def test_bench_table_and_page_show_all_measurements() -> None:
     made = results()
     console = Console(width=200, record=True, quiet=True)
     console.print(table(made))
@@ -73,7 +73,7 @@ def test_the_table_and_the_page_say_what_was_measured() -> None:
 
 
 @pytest.mark.spec("SPP-01")
-def test_different_numbers_of_rows_are_told() -> None:
+def test_bench_unequal_row_counts_are_reported() -> None:
     made = results()
     made.rows[0].results = {OURS: [1000], KAFKA: [1000]}
     assert made.unequal() == []

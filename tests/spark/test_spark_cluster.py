@@ -1,4 +1,4 @@
-"""Executors in processes of their own: what they need comes with the job, and they may die."""
+"""Executors in processes of their own: they get what they need with the job, and survive kills."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORKER_BYTES_MAX = 300 * 1024 * 1024
 
 
 def bare_python(folder: Path) -> Path:
-    """A Python that has pyarrow and what else is installed here, but not this package, if that is installed editable."""
+    """Return a Python with pyarrow and the other installed packages, but without this package if it is installed editable."""
     script = folder / "python"
     base = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
     site = sysconfig.get_path("purelib")
@@ -28,10 +28,8 @@ def bare_python(folder: Path) -> Path:
 
 @pytest.mark.spark
 @pytest.mark.spec("SCL-02", "SCL-03", "SCL-06", "SCL-07", "SPK-05")
-def test_a_job_with_its_package_as_a_zip_on_a_cluster_whose_executors_die(
-    server: SyncEmbeddedBroker, tmp_path: Path
-) -> None:
-    """local-cluster: two executors. Batch, sink and stream; executors killed in the middle of a read and of two writes."""
+def test_cluster_job_shipped_as_zip_survives_executor_kills(server: SyncEmbeddedBroker, tmp_path: Path) -> None:
+    """local-cluster with two executors: batch, sink and stream; executors are killed during a read and during two writes."""
     fill(server.name_servers)
     zipped = tmp_path / "saturnmq.zip"
     assert pack_zip(zipped) > 100

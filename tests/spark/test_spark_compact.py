@@ -1,4 +1,4 @@
-"""Compaction of a lake table: the same rows in fewer files, for whoever reads it and whenever it is cut off."""
+"""Compaction of a lake table: the same rows in fewer files, for every kind of reader and after interruption at any step."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from saturnmq.protocol.errors import ConfigError, CorruptRecord, StoreError
 from saturnmq.spark.pipelines import compact, export, lake, running, sink_log
 from saturnmq.testing import SyncEmbeddedBroker
 
-NOT_YET_MS = -7_200_000  # hours of now are closed for these tests
+NOT_YET_MS = -7_200_000  # negative age: the current hour counts as closed in these tests
 
 
 def quietly(_words: str) -> None:
-    """A progress that shows nothing."""
+    """Progress callback that does nothing."""
 
 
 def small_files(table: Path, hours: dict[str, int], rows: int = 5) -> None:
-    """Files in folders of a table, each with so many rows of its own."""
+    """Write files into folders of a table, each with `rows` distinct rows."""
     n = 0
     for folder, count in hours.items():
         (table / folder).mkdir(parents=True)
@@ -40,7 +40,7 @@ def small_files(table: Path, hours: dict[str, int], rows: int = 5) -> None:
 
 
 def rows_listed(table: Path) -> Counter[tuple[Any, ...]]:
-    """What a reader sees that knows nothing of Spark's log."""
+    """Return what a reader sees that ignores Spark's log."""
     found = dataset.dataset(table, format="parquet", partitioning="hive", ignore_prefixes=[".", "_"]).to_table()
     return Counter(
         (r["topic"], r["queue_id"], r["queue_offset"], r["body"], str(r["date"]), r["hour"]) for r in found.to_pylist()
@@ -58,14 +58,14 @@ def conf_of(table: Path, **more: Any) -> compact.CompactConf:
 
 @pytest.mark.spark
 @pytest.mark.spec("PIP-07", "PIP-04")
-def test_an_exported_table_has_the_same_rows_in_one_file_an_hour_and_grows_on(
+def test_compact_keeps_rows_and_table_can_still_grow(
     spark: Any, server: SyncEmbeddedBroker, send: Any, tmp_path: Path
 ) -> None:
     conf = export.ExportConf(server.name_servers, str(tmp_path), topics="compacted", max_offsets=60)
     table = Path(conf.messages)
     left = (
         tmp_path / "_checkpoint" / "offsets" / ".0.325df3cb.tmp"
-    )  # killed at its first offsets: Spark alone refuses to start
+    )  # left by a kill at the first offsets: plain Spark refuses to start
     left.parent.mkdir(parents=True)
     left.touch()
     send("compacted", 120)
@@ -90,10 +90,10 @@ def test_an_exported_table_has_the_same_rows_in_one_file_an_hour_and_grows_on(
 
 @pytest.mark.spark
 @pytest.mark.spec("PIP-07", "PIP-04")
-def test_a_compaction_that_is_cut_off_leaves_the_old_table_and_is_made_up_for(
+def test_compact_interrupted_leaves_old_table_and_rerun_completes(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cut off at each step that changes something, with and without a system call that lets folders change places."""
+    """Interrupted at each step that changes something, with and without a system call that exchanges folders."""
     table = tmp_path / "messages"
     small_files(table, {"date=2026-03-01/hour=4": 3, "date=2026-03-01/hour=5": 1})
 
@@ -141,7 +141,7 @@ def test_a_compaction_that_is_cut_off_leaves_the_old_table_and_is_made_up_for(
 
 
 def twice_the_same(table: Path, other: Path) -> None:
-    """Two folders with the same 60 rows in different files, four an hour and one, and Spark's log of each as the table's."""
+    """Write the same 60 rows to two folders, four files an hour and one, and Spark's log of each under the table's path."""
     small_files(table, {f"date=2026-03-01/hour={hour}": 4 for hour in range(3)})
     for hour in range(3):
         folder = Path(f"date=2026-03-01/hour={hour}")
@@ -159,7 +159,7 @@ def twice_the_same(table: Path, other: Path) -> None:
 
 
 def rows_of_names(table: Path) -> int:
-    """Rows of what the folders name; a name that is gone by then is an error."""
+    """Count the rows of all files that the folders list; a file missing by then is an error."""
     names = [path for hour in range(3) for path in (table / f"date=2026-03-01/hour={hour}").glob("*.parquet")]
     return sum(pq.ParquetFile(path).metadata.num_rows for path in names)
 
@@ -167,7 +167,7 @@ def rows_of_names(table: Path) -> int:
 def counted_while_tables_change_places(
     table: Path, other: Path, read: Callable[[], int], enough: int
 ) -> tuple[Counter[int], list[Exception]]:
-    """How often read() returned what, and how it failed, while it was asked so many times."""
+    """Call read() repeatedly while the folders are exchanged; return how often it returned what, and its errors."""
     done, counted, missed = threading.Event(), Counter[int](), list[Exception]()
 
     def reader() -> None:
@@ -190,10 +190,10 @@ def counted_while_tables_change_places(
 
 
 @pytest.mark.spec("PIP-07")
-def test_who_opens_every_file_that_the_folders_name_never_counts_other_rows_while_tables_change_places(
+def test_exchange_listing_reader_never_sees_other_row_count(
     tmp_path: Path,
 ) -> None:
-    """Both folders hold the same rows in different files; a reader lists and reads one or the other, or misses a file."""
+    """Both folders hold the same rows in different files; a reader sees one or the other, or fails on a missing file."""
     table, other = tmp_path / "messages", tmp_path / "_messages.new"
     twice_the_same(table, other)
     counted, missed = counted_while_tables_change_places(table, other, lambda: rows_of_names(table), 300)
@@ -203,8 +203,8 @@ def test_who_opens_every_file_that_the_folders_name_never_counts_other_rows_whil
 
 @pytest.mark.spark
 @pytest.mark.spec("PIP-07")
-def test_spark_never_counts_other_rows_while_tables_change_places(spark: Any, tmp_path: Path) -> None:
-    """It goes by its log, of which there is one at every moment."""
+def test_exchange_spark_reader_never_sees_other_row_count(spark: Any, tmp_path: Path) -> None:
+    """Spark follows its log, of which exactly one exists at any moment."""
     table, other = tmp_path / "messages", tmp_path / "_messages.new"
     twice_the_same(table, other)
     counted, missed = counted_while_tables_change_places(
@@ -215,7 +215,7 @@ def test_spark_never_counts_other_rows_while_tables_change_places(spark: Any, tm
 
 
 @pytest.mark.spec("PIP-07")
-def test_only_closed_hours_with_too_many_files_are_chosen(tmp_path: Path) -> None:
+def test_compact_selects_closed_hours_with_too_many_files(tmp_path: Path) -> None:
     noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
     small_files(
         tmp_path,
@@ -235,7 +235,7 @@ def test_only_closed_hours_with_too_many_files_are_chosen(tmp_path: Path) -> Non
 
 
 @pytest.mark.spec("PIP-07", "PIP-01")
-def test_the_command_names_a_table_with_or_without_its_lake() -> None:
+def test_compact_command_takes_table_path_or_name() -> None:
     parser = running.parser_of(compact.PIPELINE)
 
     def path(*words: str) -> str:
@@ -252,8 +252,8 @@ def test_the_command_names_a_table_with_or_without_its_lake() -> None:
 
 
 @pytest.mark.spec("PIP-07", "PIP-08")
-def test_two_processes_do_not_write_to_one_table_and_a_foreign_checkpoint_is_told(tmp_path: Path) -> None:
-    """Spark's sink takes a batch whose number its log knows for written: with another checkpoint rows were left out, silently."""
+def test_table_lock_and_foreign_checkpoint_are_config_errors(tmp_path: Path) -> None:
+    """Spark's sink takes a batch whose number is in its log as written: another checkpoint would silently drop rows."""
     conf = export.ExportConf(lake=str(tmp_path), topics="t")
     export.check_table(conf)
     table = Path(conf.messages)
@@ -275,13 +275,13 @@ def test_two_processes_do_not_write_to_one_table_and_a_foreign_checkpoint_is_tol
 
 
 @pytest.mark.spec("PIP-07")
-def test_the_sinks_log_is_read_from_its_newest_compaction_on(tmp_path: Path) -> None:
+def test_sink_log_is_read_from_newest_compaction(tmp_path: Path) -> None:
     table = tmp_path / "ta ble"
     log = table / sink_log.FOLDER
     log.mkdir(parents=True)
     assert sink_log.read_log(table) is None and sink_log.latest_batch(table) == -1
     lines = [sink_log.line_of(table / f"topic=%25DLQ%25g/part-{n}.parquet", n, n) for n in range(4)]
-    (log / "0").write_text("v1\n" + lines[3])  # compacted away: it is in none of the others
+    (log / "0").write_text("v1\n" + lines[3])  # compacted away: its file is in no newer entry
     (log / "1.compact").write_text("\n".join(["v1", *lines[:2]]))
     (log / "2").write_text("v1\n" + lines[2])
     (log / ".2.crc").touch()
@@ -302,7 +302,7 @@ def test_the_sinks_log_is_read_from_its_newest_compaction_on(tmp_path: Path) -> 
 
 
 @pytest.mark.spec("PIP-04", "PIP-08")
-def test_what_a_kill_left_of_first_offsets_goes_and_known_batches_stay(tmp_path: Path) -> None:
+def test_checkpoint_temporary_files_are_removed_only_without_batches(tmp_path: Path) -> None:
     offsets, commits = tmp_path / "offsets", tmp_path / "commits"
     assert lake.startable(str(tmp_path / "new")) == str(tmp_path / "new") and not (tmp_path / "new").exists()
     offsets.mkdir()

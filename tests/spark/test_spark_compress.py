@@ -1,4 +1,4 @@
-"""Option compress of the sink: what lies in the broker, unpacked by others than who packed it."""
+"""Option compress of the sink: stored bodies, decompressed by a library other than the one that compressed them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def unpacked(kind: str, data: bytes) -> bytes:
 
 @pytest.mark.spec("SNK-01", "MSG-07")
 @pytest.mark.parametrize("kind", FLAGS)
-def test_long_bodies_lie_compressed_in_the_broker_and_short_ones_do_not(server: SyncEmbeddedBroker, kind: str) -> None:
+def test_sink_compresses_only_long_bodies(server: SyncEmbeddedBroker, kind: str) -> None:
     topic = f"packed-{kind}"
     with Client(name_servers=server.name_servers) as client:
         client.create_topic(topic, queues=1)
@@ -48,10 +48,10 @@ def test_long_bodies_lie_compressed_in_the_broker_and_short_ones_do_not(server: 
 
 @pytest.mark.spec("SNK-01", "MSG-07")
 @pytest.mark.parametrize("kind", FLAGS)
-def test_bodies_of_any_kind_and_size_come_back(kind: str) -> None:
+def test_body_codec_round_trips_any_body(kind: str) -> None:
     pack, flags = CODECS[kind]
     assert flags == FLAGS[kind]
-    dull = random.Random(1).randbytes(BODY_BYTES_MAX)  # does not get shorter
+    dull = random.Random(1).randbytes(BODY_BYTES_MAX)  # incompressible
     for body in (b"x", b"x" * 65_537, LONG * 20, dull, dull[:70_000] + bytes(BODY_BYTES_MAX - 70_000)):
         data = pack(body)
         assert unpacked(kind, data) == body and len(data) <= len(body) + len(body) // 255 + 64
@@ -59,15 +59,15 @@ def test_bodies_of_any_kind_and_size_come_back(kind: str) -> None:
             assert decompress(data, flags) == body
         except MessageError:
             raise
-        except SaturnError as error:  # the extra is not installed
+        except SaturnError as error:  # the optional package is not installed
             assert kind in str(error) or "zstandard" in str(error)
     with pytest.raises(ConfigError, match="must be none or zlib or lz4 or zstd"):
         parse_sink_options({"nameServer": "h:1", "topic": "T", "compress": "gzip"}, {"body": "binary"})
 
 
 @pytest.mark.spec("MSG-07")
-def test_blocks_of_lz4_frames_are_independent() -> None:
-    """Java's reader refuses others; a body of more than 64 KiB shows it."""
+def test_lz4_frame_has_independent_blocks() -> None:
+    """Java's reader rejects linked blocks; a body of more than 64 KiB would show them."""
     frame = CODECS["lz4"][0](LONG * 20)
     assert frame[:7] == bytes.fromhex("04224d18607073") and frame[-4:] == bytes(4)
-    assert int.from_bytes(frame[7:11], "little") == len(frame) - 15  # all of it is one block
+    assert int.from_bytes(frame[7:11], "little") == len(frame) - 15  # a single block

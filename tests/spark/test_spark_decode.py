@@ -1,4 +1,4 @@
-"""Records to Arrow: every column, both ways, and bytes that lie."""
+"""Decoding records to Arrow: every column, on the fast and the slow path, and corrupt bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def record(n: int, **more: Any) -> bytes:
 
 
 @pytest.mark.spec("SRC-08", "SRC-09", "SPK-12")
-def test_records_become_arrow_columns_in_the_order_asked_for() -> None:
+def test_decode_block_returns_columns_in_requested_order() -> None:
     body = b"".join(record(n) for n in range(10))
     batch = decode_block(body, COLUMNS, "broker-x", Selection(1, 9))
     assert batch.num_rows == 8
@@ -49,7 +49,7 @@ def test_records_become_arrow_columns_in_the_order_asked_for() -> None:
 
 
 @pytest.mark.spec("SRC-03", "SRC-12")
-def test_tags_times_and_keys_select_rows() -> None:
+def test_selection_filters_by_tags_times_and_keys() -> None:
     body = b"".join(record(n) for n in range(10))
 
     def keys(**select: Any) -> list[str]:
@@ -62,7 +62,7 @@ def test_tags_times_and_keys_select_rows() -> None:
 
 
 @pytest.mark.spec("SRC-09")
-def test_compressed_bodies_are_opened_or_left() -> None:
+def test_compressed_body_is_decompressed_or_kept() -> None:
     body = record(1) + record(2, body=zlib.compress(b"x" * 100), sys_flag=0x301)
     assert decode_block(body, ("body",), "b", ALL).column(0).to_pylist() == [b"body1", b"x" * 100]
     left = decode_block(body, ("body",), "b", ALL, decompressed=False).column(0).to_pylist()
@@ -77,8 +77,8 @@ ROWS = st.lists(st.tuples(PAIRS, st.binary(max_size=30), st.booleans()), min_siz
 
 @pytest.mark.spec("SRC-09")
 @given(ROWS, st.integers(0, 3), st.sampled_from([frozenset(), frozenset(["x"]), frozenset(["", "0"])]))
-def test_the_block_decoder_and_the_record_decoder_agree(rows: Any, begin: int, tags: frozenset[str]) -> None:
-    """The same bytes through numpy and record by record, names that are parts of others and repeated ones included."""
+def test_decode_fast_path_equals_slow_path(rows: Any, begin: int, tags: frozenset[str]) -> None:
+    """The same bytes through numpy and record by record, including names that are parts of others and repeated names."""
     body = b""
     for n, (pairs, content, odd) in enumerate(rows):
         raw = b"\x02".join(f"{name}\x01{value}".encode() for name, value in pairs)
@@ -96,7 +96,7 @@ def test_the_block_decoder_and_the_record_decoder_agree(rows: Any, begin: int, t
 
 
 @pytest.mark.spec("SRC-09")
-def test_ipv6_hosts_and_texts_that_are_no_utf8_are_read_too() -> None:
+def test_decode_handles_ipv6_hosts_and_invalid_utf8() -> None:
     body = record(1, born_host=Host("::1", 7)) + record(2)
     batch = decode_block(body, ("bornHost", "keys"), "b", ALL)
     assert batch.to_pylist() == [{"bornHost": "[::1]:7", "keys": "k1"}, {"bornHost": "1.2.3.4:5", "keys": "k2"}]
@@ -111,7 +111,7 @@ def test_ipv6_hosts_and_texts_that_are_no_utf8_are_read_too() -> None:
     st.integers(0, 300),
     st.lists(st.tuples(st.integers(0, 250), st.integers(0, 255)), max_size=3),
 )
-def test_any_bytes_decode_or_raise_the_one_error(junk: bytes, cut: int, changes: list[tuple[int, int]]) -> None:
+def test_decode_arbitrary_bytes_raise_only_message_error(junk: bytes, cut: int, changes: list[tuple[int, int]]) -> None:
     body = bytearray((record(1) + record(2))[:cut] + junk)
     for at, value in changes:
         if at < len(body):
@@ -123,7 +123,7 @@ def test_any_bytes_decode_or_raise_the_one_error(junk: bytes, cut: int, changes:
 
 
 @pytest.mark.spec("SRC-15")
-def test_a_wrong_crc_is_found_when_asked_for() -> None:
+def test_wrong_crc_is_reported_only_on_request() -> None:
     body = bytearray(record(1) + record(2))
     body[record(1).index(b"body1") + 4] ^= 1
     assert decode_block(bytes(body), ("keys",), "b", ALL).num_rows == 2

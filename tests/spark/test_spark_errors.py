@@ -1,4 +1,4 @@
-"""Errors of options and columns: Kafka's names are translated, planners report a message instead of a traceback."""
+"""Errors of options and columns: Kafka's names are translated, and planners report a message instead of a traceback."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ GIVEN = {"nameServer": "127.0.0.1:9876", "topic": "T"}
         ("kafka.sasl.jaas.config", "accessKey"),
     ],
 )
-def test_an_option_of_the_kafka_source_is_translated(kafkas: str, ours: str) -> None:
+def test_kafka_source_option_is_translated(kafkas: str, ours: str) -> None:
     with pytest.raises(ConfigError, match=f"unknown option '{kafkas.lower()}', here it is '{ours}'"):
         parse_options(GIVEN | {kafkas: "x"})
     assert set(OPTIONS_OF_KAFKA.values()) <= {*OPTION_NAMES, *SINK_OPTION_NAMES}
 
 
 @pytest.mark.spec("SPK-10")
-def test_options_that_kafka_has_too_keep_their_names() -> None:
+def test_options_shared_with_kafka_have_the_same_names() -> None:
     shared = {"subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
               "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "failOnDataLoss",
               "minPartitions", "maxRecordsPerPartition",
@@ -56,7 +56,7 @@ def test_options_that_kafka_has_too_keep_their_names() -> None:
 
 
 @pytest.mark.spec("SPK-10", "SNK-02")
-def test_the_sink_translates_columns_and_options_of_kafka() -> None:
+def test_sink_translates_kafka_columns_and_options() -> None:
     columns = {
         "value": "binary",
         "key": "string",
@@ -77,7 +77,7 @@ def test_the_sink_translates_columns_and_options_of_kafka() -> None:
 
 
 @pytest.mark.spec("SPK-10")
-def test_the_source_translates_columns_of_kafka() -> None:
+def test_source_translates_kafka_columns() -> None:
     with pytest.raises(
         ConfigError, match="unknown column 'value', here it is 'body'; unknown column 'offset', here it is"
     ):
@@ -90,17 +90,17 @@ def test_the_source_translates_columns_of_kafka() -> None:
 
 
 def written_by_planner(error: BaseException) -> str:
-    """What PySpark's planner hands to the JVM for an error."""
+    """Return what PySpark's planner sends to the JVM for an error."""
     out = io.BytesIO()
     try:
         raise error
     except BaseException as caught:
         handle_worker_exception(caught, out)
-    return out.getvalue()[8:].decode()  # two numbers first: that it is an error, and its length
+    return out.getvalue()[8:].decode()  # after two numbers: the error marker and the length
 
 
 @pytest.mark.spec("SPK-10")
-def test_a_planner_reports_a_message_without_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planner_error_has_message_without_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HIDE_TRACEBACK, "")
     with pytest.raises(ConfigError) as caught:
         RocketMQDataSource({"topic": "T"}).schema()
@@ -117,7 +117,7 @@ def test_a_planner_reports_a_message_without_traceback(monkeypatch: pytest.Monke
 
 @pytest.mark.spark
 @pytest.mark.spec("SPK-10")
-def test_wrong_options_and_columns_are_short_errors_in_spark(spark: Any, server: SyncEmbeddedBroker) -> None:
+def test_wrong_options_and_columns_are_short_spark_errors(spark: Any, server: SyncEmbeddedBroker) -> None:
     given = {"kafka.bootstrap.servers": "h:9092", "topic": "T", "nameServer": server.name_servers}
     frame = spark.range(1).select(functions.lit("x").alias("value"))
     wanted = {"topic": "nowhere", "nameServer": server.name_servers}

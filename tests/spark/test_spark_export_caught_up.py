@@ -1,4 +1,4 @@
-"""An export that finds nothing new ends without a Spark session; anything else needs one."""
+"""An export that finds nothing new ends without a Spark session; any other needs one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ GROUP = "caught-up"
 
 
 class SessionAsked(Exception):
-    """A pipeline wanted a session."""
+    """Raised when a pipeline starts a session."""
 
 
 def checkpoint(
     conf: export.ExportConf, ends: dict[int, int], *, group: str | None = None, expression: str = "", batch: int = 0
 ) -> None:
-    """What Spark leaves after one committed micro-batch that ended at these offsets of topic queues."""
+    """Write what Spark leaves after one committed micro-batch that ended at these queue offsets of the topic."""
     offset = to_offset({(conf.topics, "broker-a", queue): end for queue, end in ends.items()}, group, None, expression)
     folder = Path(conf.checkpoint)
     for name, last in (("offsets", offset), ("commits", {"nextBatchWatermarkMs": 0})):
@@ -40,7 +40,7 @@ def checkpoint(
 def conf(
     server: SyncEmbeddedBroker, send: Callable[..., None], request: pytest.FixtureRequest, tmp_path: Path
 ) -> export.ExportConf:
-    """A topic of its own with two queues and ten messages, all of them exported."""
+    """An export of its own topic with two queues and ten messages, all of them exported."""
     topic = f"t-{abs(hash(request.node.name))}"
     with Client(name_servers=server.name_servers) as client:
         client.create_topic(topic, queues=2)
@@ -65,7 +65,7 @@ def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.spec("PIP-04")
-def test_an_export_without_news_makes_no_session(
+def test_export_without_new_messages_starts_no_session(
     conf: export.ExportConf, no_session: None, capsys: pytest.CaptureFixture[str], send: Callable[..., None]
 ) -> None:
     arguments = ["export", "--name-servers", conf.name_servers, "--topic", conf.topics, "--lake", conf.lake, "--quiet"]
@@ -82,7 +82,7 @@ def test_an_export_without_news_makes_no_session(
 
 
 @pytest.mark.spec("PIP-04")
-def test_a_session_is_made_unless_the_checkpoint_is_at_every_end(conf: export.ExportConf) -> None:
+def test_export_starts_session_unless_checkpoint_is_at_all_ends(conf: export.ExportConf) -> None:
     ends = ends_of(conf)
     assert export.caught_up(conf) is not None
     assert export.caught_up(replace(conf, interval="10 seconds")) is None
@@ -102,8 +102,8 @@ def test_a_session_is_made_unless_the_checkpoint_is_at_every_end(conf: export.Ex
 
 
 @pytest.mark.spec("STR-12")
-def test_an_export_without_news_commits_the_offsets_of_its_group(conf: export.ExportConf) -> None:
-    """The run before may have been killed between its checkpoint and the group's offsets."""
+def test_export_without_new_messages_commits_group_offsets(conf: export.ExportConf) -> None:
+    """The previous run may have been killed between its checkpoint and the group's offsets."""
     ends = ends_of(conf)
     checkpoint(conf, ends, group=GROUP)
     assert export.caught_up(replace(conf, group=GROUP)) is not None
@@ -114,7 +114,7 @@ def test_an_export_without_news_commits_the_offsets_of_its_group(conf: export.Ex
 
 
 @pytest.mark.spec("PIP-08")
-def test_an_export_without_news_checks_its_table_and_its_options(conf: export.ExportConf) -> None:
+def test_export_without_new_messages_checks_table_and_options(conf: export.ExportConf) -> None:
     with pytest.raises(ConfigError, match="option maxBytesPerTrigger='much'"):
         export.caught_up(replace(conf, max_bytes="much"))
     log = Path(conf.messages) / "_spark_metadata"
@@ -125,7 +125,7 @@ def test_an_export_without_news_checks_its_table_and_its_options(conf: export.Ex
 
 
 class Query:
-    """A query that commits so many micro-batches of ten messages, forty a second; its checkpoint keeps the last 100."""
+    """A query that commits micro-batches of ten messages, forty per poll; its checkpoint keeps the last 100."""
 
     recentProgress = ()
     lastProgress = None
@@ -143,9 +143,9 @@ class Query:
 
 
 @pytest.mark.spec("PIP-08")
-def test_batches_that_spark_deleted_stay_in_the_offsets_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offsets_table_keeps_batches_that_spark_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     conf = export.ExportConf("h:1", str(tmp_path), topics="T")
-    for first, end in ((0, 250), (250, 330)):  # more in one run than a checkpoint keeps, then another run
+    for first, end in ((0, 250), (250, 330)):  # one run with more batches than a checkpoint keeps, then another run
         query = Query(conf, first, end)
         monkeypatch.setattr(export, "build", lambda _spark, _conf, made=query: made)
         export.run(None, conf, lambda _words: None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""mode=files: the same rows as from a broker, from folders that nobody may write to, whole and damaged ones."""
+"""mode=files: the same rows as from a broker, from read-only folders, intact and damaged."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def tree(folder: Path) -> dict[str, tuple[int, float]]:
 
 
 @pytest.mark.spec("FMD-05")
-def test_the_end_is_found_before_files_that_were_made_ahead(tmp_path: Path) -> None:
-    """The original makes the next file before it needs it: zeros, behind the file where the log ends."""
+def test_log_end_is_found_before_preallocated_files(tmp_path: Path) -> None:
+    """Apache RocketMQ preallocates the next file: zeros, after the file where the log ends."""
     make_log(tmp_path / "commitlog", [b"x" * 100] * 12)
     files = sorted((tmp_path / "commitlog").iterdir())
     before = [row["queueOffset"] for row in read(tmp_path)]
@@ -59,8 +59,8 @@ def test_the_end_is_found_before_files_that_were_made_ahead(tmp_path: Path) -> N
 
 
 @pytest.mark.spec("FMD-01", "FMD-08")
-def test_files_of_a_running_broker_hold_what_the_broker_gives(tmp_path: Path) -> None:
-    """Several files, read while the broker writes on; every row that the broker had is there, nothing else, nothing changed."""
+def test_files_of_running_broker_equal_broker_read(tmp_path: Path) -> None:
+    """Several files, read while the broker writes: the rows equal those of the broker, and no file changes."""
 
     async def main() -> None:
         small = StoreSettings(profile=StoreProfile.SMALL, commit_log_file_bytes=FILE_BYTES)
@@ -80,7 +80,7 @@ def test_files_of_a_running_broker_hold_what_the_broker_gives(tmp_path: Path) ->
 
             await send(0, 1000)
             writing = asyncio.create_task(send(1000, 500))
-            await asyncio.to_thread(read, tmp_path / "store")  # while it writes: no error
+            await asyncio.to_thread(read, tmp_path / "store")  # during writes: no error
             await writing
             source = RocketMQDataSource({"nameServer": server.name_servers, "topic": "filed"})
             made = source.reader(source.schema())
@@ -122,7 +122,10 @@ def record(n: int, at: int, **more: Any) -> bytes:
 
 
 def make_log(folder: Path, bodies: list[bytes], file_bytes: int = 2000, ledger: bool = False) -> int:
-    """Records in files as a broker lays them out, filler at the ends, zeros behind the last. Returns the bytes used of the last."""
+    """Write records to files as a broker does: filler at file ends, zeros after the last record.
+
+    Return the bytes used in the last file.
+    """
     folder.mkdir(parents=True)
     head = 48 if ledger else 0
     base, content = 0, b""
@@ -147,7 +150,7 @@ def make_log(folder: Path, bodies: list[bytes], file_bytes: int = 2000, ledger: 
 
 
 def nested(n: int) -> bytes:
-    """A body that holds a whole record, a filler and a magic."""
+    """Return a body that contains a whole record, a filler and a magic."""
     return record(n, 12345) + struct.pack(">ii", 100, BLANK_MAGIC) + record(n, 0)[:40]
 
 
@@ -158,7 +161,7 @@ def nested(n: int) -> bytes:
     st.integers(1, 4000),
     st.sampled_from(["walk", "file", "resync"]),
 )
-def test_each_record_comes_once_at_any_split(bodies: list[bytes], piece_bytes: int, split: str) -> None:
+def test_each_record_is_read_once_at_any_split(bodies: list[bytes], piece_bytes: int, split: str) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -171,9 +174,7 @@ def test_each_record_comes_once_at_any_split(bodies: list[bytes], piece_bytes: i
 
 @pytest.mark.spec("FMD-03", "FMD-04", "FMD-06")
 @pytest.mark.parametrize("ledger", [False, True])
-def test_resync_cuts_without_reading_all_and_a_hole_is_told_by_one_task(
-    tmp_path: Path, ledger: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resync_split_reports_hole_in_one_task(tmp_path: Path, ledger: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "dledger-n0" / "data" if ledger else tmp_path / "commitlog"
     make_log(folder, [b"%d" % n * 50 for n in range(200)], file_bytes=60_000, ledger=ledger)
     (path,) = folder.iterdir()
@@ -186,7 +187,7 @@ def test_resync_cuts_without_reading_all_and_a_hole_is_told_by_one_task(
         True
     ]
     assert [r["queueOffset"] for r in read(tmp_path, split="resync")] == list(range(200))
-    # the record before a cut is damaged: it ends the task before, which says so, though its file is the last one
+    # damage in the record before a cut belongs to the earlier task, which reports it even in the last file
     whole = bytearray(path.read_bytes())
     frames = [c.at + int(p) - 48 * ledger for c in chunks(cut[2]) for p in c.positions]
     whole[frames[-1] : frames[-1] + 8] = b"garbage!"
@@ -197,10 +198,10 @@ def test_resync_cuts_without_reading_all_and_a_hole_is_told_by_one_task(
 
 
 @pytest.mark.spec("FMD-03")
-def test_a_body_that_forges_a_whole_frame_deceives_resync_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Why resync is never the default: position and CRC of a record inside a body can be right."""
+def test_forged_frame_in_body_misleads_only_resync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Why resync is not the default: position and CRC of a record inside a body can be valid."""
     first = record(0, 0)
-    head = len(record(1, len(first), body=b"")) - len(b"KEYS\x011") - len("T") - 3  # where the body begins
+    head = len(record(1, len(first), body=b"")) - len(b"KEYS\x011") - len("T") - 3  # start of the body
     forged = record(7, len(first) + head)
     folder = tmp_path / "commitlog"
     folder.mkdir()
@@ -215,7 +216,7 @@ def test_a_body_that_forges_a_whole_frame_deceives_resync_only(tmp_path: Path, m
 
 
 def pack(path: Path, codec: str) -> Path:
-    """The file as an archive in its place."""
+    """Replace the file by a compressed one."""
     packed = path.with_name(path.name + (".gz" if codec == "gzip" else ".zst"))
     with pa.output_stream(str(packed), compression=codec) as out:
         out.write(path.read_bytes())
@@ -225,13 +226,13 @@ def pack(path: Path, codec: str) -> Path:
 
 @pytest.mark.spec("FMD-05", "FMD-09")
 @pytest.mark.parametrize("ledger", [False, True])
-def test_packed_files_are_read_as_others_a_task_each(tmp_path: Path, ledger: bool) -> None:
+def test_compressed_files_are_read_with_one_task_each(tmp_path: Path, ledger: bool) -> None:
     folder = tmp_path / "dledger-n0" / "data" if ledger else tmp_path / "commitlog"
     used = make_log(folder, [b"m%d" % n * 20 for n in range(60)], ledger=ledger)
     names = sorted(folder.iterdir())
     content = names[-1].read_bytes()
     names[-1].write_bytes(content[: used - 9] + bytes(len(content) - used + 9))  # the last record is torn
-    (folder / f"{len(names) * 2000:020d}").write_bytes(bytes(2000))  # made ahead
+    (folder / f"{len(names) * 2000:020d}").write_bytes(bytes(2000))  # preallocated
     everything = [(r["queueOffset"], r["body"]) for r in read(tmp_path)]
     assert everything[0] == (0, b"m0" * 20) and [n for n, _ in everything] == list(range(59)) and len(names) > 4
     kept = names[1].read_bytes()
@@ -242,11 +243,11 @@ def test_packed_files_are_read_as_others_a_task_each(tmp_path: Path, ledger: boo
     before = tree(tmp_path)
     assert [(r["queueOffset"], r["body"]) for r in read(tmp_path)] == everything
     assert [(r["queueOffset"], r["body"]) for r in read(tmp_path, split="resync")] == everything
-    assert tree(tmp_path) == before  # nothing is unpacked there
+    assert tree(tmp_path) == before  # nothing is decompressed into the folder
     files = log_files(str(tmp_path))
     assert [check_file(file)[1:] for file in files] == checked
     assert [len(pieces_of(file)) for file in files] == [1] * len(files)
-    names[1].write_bytes(kept)  # unpacked again beside the archive: once all the same
+    names[1].write_bytes(kept)  # beside its archive: still read once
     assert [(r["queueOffset"], r["body"]) for r in read(tmp_path)] == everything
     archive = names[0].with_name(names[0].name + ".gz")
     if not ledger:
@@ -258,7 +259,7 @@ def test_packed_files_are_read_as_others_a_task_each(tmp_path: Path, ledger: boo
 
 
 @pytest.mark.spec("PIP-14", "FMD-09")
-def test_a_torn_end_is_told_of_a_packed_file_too(tmp_path: Path) -> None:
+def test_torn_tail_is_reported_for_compressed_file(tmp_path: Path) -> None:
     used = make_log(tmp_path / "commitlog", [bytes([n]) * 300 for n in range(1, 40)], file_bytes=60_000)
     (path,) = (tmp_path / "commitlog").iterdir()
     for rest, torn in ((b"", False), (b"torn", True)):
@@ -267,15 +268,15 @@ def test_a_torn_end_is_told_of_a_packed_file_too(tmp_path: Path) -> None:
         packed = pack(path, "gzip")
         (other,) = [check_file(file) for file in log_files(str(tmp_path))]
         assert plain[1:] == other[1:] and plain[-1] is torn and plain[3] == 39
-        assert packed.stat().st_size < used  # places are those of the unpacked file
+        assert packed.stat().st_size < used  # offsets refer to the uncompressed file
         with pa.input_stream(str(packed), compression="gzip") as stream:
             path.write_bytes(stream.read())
         packed.unlink()
 
 
 @pytest.mark.spec("FMD-09")
-def test_a_store_with_packed_files_is_not_read_by_its_queues(tmp_path: Path) -> None:
-    """Units tell places in files; those of packed ones would be taken for deleted."""
+def test_store_with_compressed_files_is_not_read_by_queues(tmp_path: Path) -> None:
+    """Units contain offsets into log files; those of compressed files would be taken for deleted."""
 
     async def main() -> None:
         small = StoreSettings(profile=StoreProfile.SMALL, commit_log_file_bytes=FILE_BYTES)
@@ -298,7 +299,7 @@ def test_a_store_with_packed_files_is_not_read_by_its_queues(tmp_path: Path) -> 
 
 
 @pytest.mark.spec("FMD-09")
-def test_a_file_of_another_name_is_read_with_its_base_offset(tmp_path: Path) -> None:
+def test_renamed_file_is_read_with_base_offset(tmp_path: Path) -> None:
     make_log(tmp_path / "commitlog", [b"m%d" % n * 20 for n in range(60)])
     second = sorted((tmp_path / "commitlog").iterdir())[1]
     expected = read(second)
@@ -315,7 +316,7 @@ def test_a_file_of_another_name_is_read_with_its_base_offset(tmp_path: Path) -> 
 
 
 @pytest.mark.spec("FMD-06", "PIP-14")
-def test_damage_fails_or_is_skipped_with_a_note_of_the_hole(tmp_path: Path) -> None:
+def test_damage_fails_or_is_skipped_and_recorded(tmp_path: Path) -> None:
     bodies = [b"m%d" % n * 10 for n in range(40)]
     make_log(tmp_path / "commitlog", bodies)
     second = sorted((tmp_path / "commitlog").iterdir())[1]
@@ -348,7 +349,7 @@ def test_damage_fails_or_is_skipped_with_a_note_of_the_hole(tmp_path: Path) -> N
 
 
 @pytest.mark.spec("FMD-05")
-def test_a_torn_tail_is_the_end_and_damage_before_valid_records_is_not(tmp_path: Path) -> None:
+def test_torn_tail_ends_log_without_error(tmp_path: Path) -> None:
     bodies = [b"m%d" % n * 10 for n in range(10)]
     used = make_log(tmp_path / "commitlog", bodies, file_bytes=8000)
     (path,) = (tmp_path / "commitlog").iterdir()
@@ -366,7 +367,7 @@ def test_a_torn_tail_is_the_end_and_damage_before_valid_records_is_not(tmp_path:
 
 
 @pytest.mark.spec("FMD-05")
-def test_the_end_is_fixed_at_planning_and_a_vanished_file_is_data_loss(tmp_path: Path) -> None:
+def test_plan_fixes_end_and_deleted_file_is_data_loss(tmp_path: Path) -> None:
     folder = tmp_path / "commitlog"
     used = make_log(folder, [b"m%d" % n * 10 for n in range(40)])
     files = sorted(folder.iterdir())
@@ -392,10 +393,10 @@ def test_the_end_is_fixed_at_planning_and_a_vanished_file_is_data_loss(tmp_path:
 
 
 @pytest.mark.spec("FMD-01")
-def test_reads_leave_a_stopped_store_as_it_was_and_take_times(tmp_path: Path) -> None:
+def test_read_of_stopped_store_changes_nothing_and_filters_times(tmp_path: Path) -> None:
     make_log(tmp_path / "commitlog", [b"m%d" % n * 10 for n in range(40)])
     before = tree(tmp_path)
-    found = read(tmp_path, startingTimestamp=1010, endingTimestamp=1020, topic="T")  # record n is of 1000 + n
+    found = read(tmp_path, startingTimestamp=1010, endingTimestamp=1020, topic="T")  # record n was stored at 1000 + n
     assert [r["queueOffset"] for r in found] == list(range(10, 20))
     assert read(tmp_path, topic="other") == [] and len(read(tmp_path, split="resync")) == 40
     assert tree(tmp_path) == before, "no file is made, not even a lock"
@@ -404,15 +405,15 @@ def test_reads_leave_a_stopped_store_as_it_was_and_take_times(tmp_path: Path) ->
 
 
 @pytest.mark.spec("FMD-03")
-def test_tasks_have_64_mib_and_walk_is_the_default() -> None:
+def test_file_task_size_and_split_defaults() -> None:
     assert log_scan.PIECE_BYTES == 64 * 1024 * 1024
     options = parse_options({"mode": "files", "path": "/nowhere"})
     assert (options.split, options.corrupt) == ("walk", "fail")
 
 
 @pytest.mark.spec("FMD-07")
-def test_of_the_old_log_what_lies_below_the_ledger_is_read(tmp_path: Path) -> None:
-    """A broker that was changed to DLedger: its first data file begins at offset 4000."""
+def test_old_log_below_ledger_is_read(tmp_path: Path) -> None:
+    """A broker converted to DLedger: its first data file begins at offset 4000."""
     make_log(tmp_path / "commitlog", [b"m%d" % n * 10 for n in range(40)])
     old = [r["queueOffset"] for r in read(tmp_path) if r["physicalOffset"] < 4000]
     made = record(1000, 4000 + 48, body=b"new")
@@ -425,7 +426,7 @@ def test_of_the_old_log_what_lies_below_the_ledger_is_read(tmp_path: Path) -> No
 
 
 @pytest.mark.spec("FMD-07")
-def test_a_ledger_is_read_up_to_its_committed_index(tmp_path: Path) -> None:
+def test_ledger_is_read_up_to_committed_index(tmp_path: Path) -> None:
     bodies = [b"m%d" % n for n in range(30)]
     make_log(tmp_path / "dledger-n0" / "data", bodies, ledger=True)
     assert [r["body"] for r in read(tmp_path)] == bodies
@@ -435,7 +436,7 @@ def test_a_ledger_is_read_up_to_its_committed_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("FMD-08")
-def test_what_consumers_never_see_is_left_out(tmp_path: Path) -> None:
+def test_files_read_hides_records_invisible_to_consumers(tmp_path: Path) -> None:
     folder = tmp_path / "commitlog"
     folder.mkdir()
     content = b""
@@ -454,7 +455,7 @@ def test_what_consumers_never_see_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("FMD-01", "FMD-09")
-def test_wrong_folders_and_names_are_told(tmp_path: Path) -> None:
+def test_wrong_folder_or_file_name_is_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such folder"):
         read(tmp_path / "missing")
     with pytest.raises(ConfigError, match="holds no commit log"):

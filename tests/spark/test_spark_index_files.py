@@ -1,4 +1,4 @@
-"""mode=files, keys looked up in the store's index: the same rows as by reading all, and little of the log is read."""
+"""mode=files, keys looked up in the store's index: the same rows as a full scan, reading little of the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.store import StoreProfile, StoreSettings
 from saturnmq.testing import EmbeddedBroker
 
-# Files of 100 slots and 399 entries: 1,200 messages of two or three entries each fill many, and chains hold strangers.
+# Files of 100 slots and 399 entries: 1,200 messages of two or three entries each fill many files, and chains mix several hashes.
 SMALL = StoreSettings(
     profile=StoreProfile.SMALL, commit_log_file_bytes=65_536, index_slots_max=100, index_entries_max=400
 )
@@ -29,7 +29,7 @@ COUNT = 1200
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store of a broker that was stopped in good order."""
+    """The store of a broker that was shut down cleanly."""
     folder = tmp_path_factory.mktemp("indexed")
 
     async def main() -> None:
@@ -74,7 +74,7 @@ def rows(made: Any, pieces: Any = None) -> list[tuple[Any, ...]]:
 
 
 def share_walked(made: Any, store: Path) -> tuple[int, float]:
-    """(places that the index says, the share of the log that is walked)."""
+    """Return (number of places from the index, share of the log that is scanned)."""
     pieces = [part.piece for part in made.partitions() if part.piece]
     walked = sum(piece[3] - piece[2] for piece in pieces if piece[0] not in ("index", "queue"))
     found = sum(len(piece[3]) for piece in pieces if piece[0] == "index")
@@ -90,7 +90,7 @@ KEYS = [
 
 @pytest.mark.spec("FMD-09")
 @pytest.mark.parametrize("wanted", KEYS, ids=["word", "words", "several"])
-def test_keys_are_looked_up_where_the_index_covers_the_log(stopped: Path, wanted: Any) -> None:
+def test_keys_are_looked_up_in_covering_index(stopped: Path, wanted: Any) -> None:
     assert len(list((stopped / "index").iterdir())) > 5
     made = reader(stopped, wanted)
     found, walked = share_walked(made, stopped)
@@ -101,7 +101,7 @@ def test_keys_are_looked_up_where_the_index_covers_the_log(stopped: Path, wanted
 
 
 @pytest.mark.spec("FMD-09")
-def test_each_unique_key_finds_its_message(stopped: Path) -> None:
+def test_index_finds_message_by_unique_key(stopped: Path) -> None:
     everything = rows(reader(stopped, plan="log"))
     assert len(everything) == COUNT // 2
     for row in everything[::23]:
@@ -111,8 +111,8 @@ def test_each_unique_key_finds_its_message(stopped: Path) -> None:
 
 
 @pytest.mark.spec("FMD-09")
-def test_records_at_the_ends_of_index_files_come_once(stopped: Path) -> None:
-    """Their entries may stand in two files, and they are read with what lies behind them."""
+def test_records_at_index_file_borders_are_read_once(stopped: Path) -> None:
+    """Their entries may be in two files, and they are read together with the gap that follows."""
     ends = {struct.unpack_from(">q", path.read_bytes(), 24)[0] for path in (stopped / "index").iterdir()}
     options = {"topic": "keyed,other", "columns": "physicalOffset,uniqKey"}
     at_ends = [row for row in rows(reader(stopped, plan="log", **options)) if row[0] in ends]
@@ -123,7 +123,7 @@ def test_records_at_the_ends_of_index_files_come_once(stopped: Path) -> None:
 
 @pytest.mark.spec("FMD-09")
 @pytest.mark.parametrize("missing", ["first", "middle", "last"])
-def test_what_the_index_does_not_cover_is_read(stopped: Path, tmp_path: Path, missing: str) -> None:
+def test_log_outside_index_is_scanned(stopped: Path, tmp_path: Path, missing: str) -> None:
     store, wanted = copy(stopped, tmp_path), ds.In(("keys",), ("1034", "1035 all"))
     everything = rows(reader(store, wanted, plan="log"))
     files = sorted((store / "index").iterdir())
@@ -137,9 +137,7 @@ def test_what_the_index_does_not_cover_is_read(stopped: Path, tmp_path: Path, mi
 
 @pytest.mark.spec("FMD-09")
 @pytest.mark.parametrize("why", ["crashed", "damaged", "shape", "absent", "no topic", "told", "long", "packed"])
-def test_an_index_that_cannot_tell_is_not_asked(
-    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
-) -> None:
+def test_unreliable_index_is_not_used(stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     store, wanted, options = copy(stopped, tmp_path), ds.EqualTo(("keys",), "1034"), {}
     everything = rows(reader(store, wanted, plan="log"))
     second = sorted((store / "index").iterdir())[1]
@@ -147,7 +145,7 @@ def test_an_index_that_cannot_tell_is_not_asked(
         (store / "abort").write_bytes(b"")
     elif why == "damaged":
         content = second.read_bytes()
-        second.write_bytes(content[:460] + content[860:880] + content[480:])  # its first entry is another one
+        second.write_bytes(content[:460] + content[860:880] + content[480:])  # replaces its first entry
     elif why == "shape":
         second.write_bytes(second.read_bytes() + bytes(8400))
     elif why == "absent":
@@ -173,7 +171,7 @@ def test_an_index_that_cannot_tell_is_not_asked(
 
 
 @pytest.mark.spec("FMD-06", "FMD-09")
-def test_an_entry_that_leads_to_no_record_is_damage(stopped: Path, tmp_path: Path) -> None:
+def test_index_entry_without_record_is_damage(stopped: Path, tmp_path: Path) -> None:
     store, wanted = copy(stopped, tmp_path), ds.EqualTo(("keys",), "1034")
     everything = rows(reader(store, wanted))
     (piece, *_) = [p.piece for p in reader(store, wanted).partitions() if p.piece[0] == "index"]

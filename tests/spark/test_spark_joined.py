@@ -1,4 +1,4 @@
-"""mode=files: records that lie in many pieces are decoded together, and one by one again where one is damaged."""
+"""mode=files: records from many small reads are decoded together, and separately after damage."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rows(path: Path, **options: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.spec("FMD-02", "FMD-06")
-def test_pieces_are_decoded_together_and_singly_after_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_are_decoded_together_and_singly_after_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fill() -> None:
         async with (
             EmbeddedBroker(tmp_path, store=SMALL) as server,
@@ -44,7 +44,7 @@ def test_pieces_are_decoded_together_and_singly_after_damage(tmp_path: Path, mon
     store = tmp_path / "store"
     whole = rows(store)
     assert len(whole) == COUNT
-    monkeypatch.setattr(queue_units, "GAP_BYTES", 0)  # every batch is a piece of its own
+    monkeypatch.setattr(queue_units, "GAP_BYTES", 0)  # every batch becomes a separate read
     decoded: list[int] = []
     before = files._decode
 
@@ -54,7 +54,7 @@ def test_pieces_are_decoded_together_and_singly_after_damage(tmp_path: Path, mon
 
     monkeypatch.setattr(files, "_decode", counted)
     assert rows(store) == whole
-    assert sum(decoded) == COUNT and len(decoded) == 2  # one block for each queue
+    assert sum(decoded) == COUNT and len(decoded) == 2  # one block per queue
     log = next((store / "commitlog").iterdir())
     data = bytearray(log.read_bytes())
     hurt = whole[COUNT // 2]
@@ -63,5 +63,5 @@ def test_pieces_are_decoded_together_and_singly_after_damage(tmp_path: Path, mon
     with pytest.raises(CorruptRecord, match="damaged at byte"):
         rows(store)
     assert rows(store, corrupt="skip") == [row for row in whole if row != hurt]
-    monkeypatch.setattr(files, "JOINED_BYTES", 1)  # every piece alone
+    monkeypatch.setattr(files, "JOINED_BYTES", 1)  # every chunk alone
     assert rows(store, corrupt="skip") == [row for row in whole if row != hurt]

@@ -1,4 +1,4 @@
-"""Predicates on keys and uniqKey by the broker's index: the rows of a scan with few reads, or a scan where it is not believed."""
+"""Predicates on keys and uniqKey by the broker's index: the rows of a scan with few reads, or a scan where it is unreliable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from saturnmq.testing import SyncEmbeddedBroker
 
 COUNT, QUEUES = 3000, 2
 SHARED = dict.fromkeys(range(0, 600, 10), "few") | dict.fromkeys(range(1000, 1200, 2), "many")
-TWINS = ("Aa", "BB")  # the same hash
+TWINS = ("Aa", "BB")  # two keys with the same hash
 
 
 def key_of(n: int) -> list[str]:
@@ -50,7 +50,7 @@ def keyed(server: SyncEmbeddedBroker) -> SyncEmbeddedBroker:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The keys that the index was asked for."""
+    """The keys that the index was queried for."""
     seen: list[str] = []
     query = index_lookup._query
 
@@ -63,7 +63,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def read(server: SyncEmbeddedBroker, topic: str, *filters: Any, **options: Any) -> tuple[list[int], int]:
-    """(numbers, messages in the planned ranges). Spark looks at the filters again; so does this."""
+    """Return (numbers, messages in the planned ranges). Like Spark's, the filters are evaluated again on the rows."""
     given = {"nameServer": server.name_servers, "topic": topic, "pushdown": "true"} | {
         k: str(v) for k, v in options.items()
     }
@@ -77,13 +77,13 @@ def read(server: SyncEmbeddedBroker, topic: str, *filters: Any, **options: Any) 
 
 
 @pytest.mark.spec("SRC-19", "SRC-18")
-def test_a_key_is_found_by_the_index_and_little_is_read(keyed: SyncEmbeddedBroker, asked: list[str]) -> None:
+def test_key_is_found_by_index_with_few_reads(keyed: SyncEmbeddedBroker, asked: list[str]) -> None:
     assert read(keyed, "keyed", ds.EqualTo(("keys",), "k1777")) == ([1777], 1)
     assert len(asked) == 3 and asked[2] == "k1777", "first whether the index covers the range, then the key"
     numbers, planned = read(keyed, "keyed", ds.In(("keys",), ("k7", "k9", "k2999", "nowhere")))
     assert numbers == [7, 9, 2999] and planned == 3, "7 and 9 lie beside each other"
     assert read(keyed, "keyed", ds.EqualTo(("keys",), "nowhere")) == ([], 0)
-    few_of_both = read(keyed, "keyed", ds.EqualTo(("keys",), "few k590"))  # a text of two words: one is looked up
+    few_of_both = read(keyed, "keyed", ds.EqualTo(("keys",), "few k590"))  # of a text of two words one is looked up
     assert few_of_both == ([590], 1)
     assert read(keyed, "keyed", ds.EqualTo(("keys",), "k590"))[0] == [], (
         "keys are compared as a whole, as without pushdown"
@@ -91,7 +91,7 @@ def test_a_key_is_found_by_the_index_and_little_is_read(keyed: SyncEmbeddedBroke
 
 
 @pytest.mark.spec("SRC-19")
-def test_a_unique_key_is_found_by_the_index(keyed: SyncEmbeddedBroker, asked: list[str]) -> None:
+def test_unique_key_is_found_by_index(keyed: SyncEmbeddedBroker, asked: list[str]) -> None:
     source = RocketMQDataSource({"nameServer": keyed.name_servers, "topic": "keyed", "columns": "uniqKey,body"})
     made: Any = source.reader(source.schema())
     rows = [row for piece in made.partitions() for batch in made.read(piece) for row in batch.to_pylist()]
@@ -105,7 +105,7 @@ def test_a_unique_key_is_found_by_the_index(keyed: SyncEmbeddedBroker, asked: li
 
 
 @pytest.mark.spec("SRC-19", "IX-03")
-def test_records_of_the_same_hash_are_no_rows(keyed: SyncEmbeddedBroker) -> None:
+def test_records_with_colliding_hash_are_filtered_out(keyed: SyncEmbeddedBroker) -> None:
     assert java_hash("keyed#Aa") == java_hash("keyed#BB")
     for n, key in ((51, "Aa"), (2500, "BB")):
         numbers, planned = read(keyed, "keyed", ds.EqualTo(("keys",), key))
@@ -113,10 +113,10 @@ def test_records_of_the_same_hash_are_no_rows(keyed: SyncEmbeddedBroker) -> None
 
 
 @pytest.mark.spec("SRC-19", "IX-06")
-def test_an_answer_that_is_full_is_not_believed(keyed: SyncEmbeddedBroker, asked: list[str]) -> None:
-    """100 messages have the word `many`: the broker names 64 of them."""
+def test_index_answer_at_cap_is_not_used(keyed: SyncEmbeddedBroker, asked: list[str]) -> None:
+    """100 messages have the word `many`, of which the broker returns 64."""
     assert sum(word == "many" for word in SHARED.values()) > ANSWER_MAX > sum(word == "few" for word in SHARED.values())
-    # what is looked up is the longest word: `many` of `many k10`, but `k1000` of `many k1000`
+    # the longest word is looked up: `many` of `many k10`, but `k1000` of `many k1000`
     assert read(keyed, "keyed", ds.EqualTo(("keys",), "many k10"))[1] == COUNT and asked[-1] == "many"
     numbers, planned = read(keyed, "keyed", ds.EqualTo(("keys",), "many k1000"))
     assert numbers == [1000] and planned == 1 and asked[-1] == "k1000"
@@ -125,10 +125,10 @@ def test_an_answer_that_is_full_is_not_believed(keyed: SyncEmbeddedBroker, asked
 
 @pytest.mark.spec("SRC-19")
 @pytest.mark.parametrize("which", [0, 1], ids=["oldest", "newest"])
-def test_an_index_that_does_not_reach_to_the_ends_is_not_believed(
+def test_index_not_covering_range_ends_is_not_used(
     keyed: SyncEmbeddedBroker, monkeypatch: pytest.MonkeyPatch, which: int
 ) -> None:
-    """Index files are deleted before queues are, and records are in their queue before they are in the index."""
+    """Index files are deleted before queues are, and records reach their queue before the index."""
     query, calls = index_lookup._query, 0
 
     async def without_end(*given: Any, **more: Any) -> Any:
@@ -142,7 +142,7 @@ def test_an_index_that_does_not_reach_to_the_ends_is_not_believed(
 
 
 @pytest.mark.spec("SRC-19")
-def test_a_broker_without_an_index_or_with_errors_is_scanned(
+def test_broker_without_index_or_with_errors_is_scanned(
     keyed: SyncEmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with SyncEmbeddedBroker(store=StoreSettings(message_index_enable=False)) as server:
@@ -157,7 +157,7 @@ def test_a_broker_without_an_index_or_with_errors_is_scanned(
 
 
 @pytest.mark.spec("SRC-19")
-def test_small_ranges_and_long_lists_of_keys_are_scanned(keyed: SyncEmbeddedBroker, asked: list[str]) -> None:
+def test_small_range_or_long_key_list_is_scanned(keyed: SyncEmbeddedBroker, asked: list[str]) -> None:
     assert read(keyed, "keyed", ds.EqualTo(("keys",), "k6"), ds.LessThan(("queueOffset",), 50)) == ([6], 100)
     assert read(keyed, "keyed", ds.In(("keys",), tuple(f"k{n}" for n in range(600, 609)))) == (
         list(range(600, 609)),
@@ -167,7 +167,7 @@ def test_small_ranges_and_long_lists_of_keys_are_scanned(keyed: SyncEmbeddedBrok
 
 
 @pytest.mark.spec("SRC-19")
-def test_ranges_keep_their_times_and_near_places_share_one() -> None:
+def test_narrowed_ranges_keep_times_and_merge_near_offsets() -> None:
     whole = QueueRange("T", "b", 1, 100, 5000, 7, 9)
     places = {(1, 99), (1, 100), (1, 200), (1, 1000), (1, 5000), (0, 300)}
     assert index_lookup._pieces(whole, places) == [

@@ -1,4 +1,4 @@
-"""Options against the table of the specification, and what those of section 3.1 do that concern connections and properties."""
+"""Options against the table of the specification, and the effect of connection and property options."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GIVEN = {"nameServer": "127.0.0.1:9876", "topic": "T"}
 
 
 def names_of(text: str, heading: str) -> list[str]:
-    """The option names in the first column of the table below a heading."""
+    """Return the option names in the first column of the table below a heading."""
     part = text.split(heading, 1)[1].split("| Option |", 1)[1].split("\n\n", 1)[0]
     cells = [re.split(r"(?<!\\)\|", line)[1] for line in part.splitlines()[2:] if line.startswith("|")]
     found = []
@@ -48,7 +48,7 @@ def names_of(text: str, heading: str) -> list[str]:
 
 
 @pytest.mark.spec("SPK-10")
-def test_every_option_of_the_specification_is_known() -> None:
+def test_every_specified_option_is_known() -> None:
     text = (SPEC / "06-spark.md").read_text()
     source, sink = names_of(text, "### 3.1 Options"), names_of(text, "## 5. Sinks")
     assert {"readFrom", "tlsKey", "endingOffsetsByTimestamp", "maxTriggerDelay"} <= set(source)
@@ -58,7 +58,7 @@ def test_every_option_of_the_specification_is_known() -> None:
 
 
 @pytest.mark.spec("SPK-10")
-def test_what_belongs_to_tls_or_an_account_is_refused_without_it() -> None:
+def test_tls_and_account_options_require_their_partners() -> None:
     alone = {"tlsCert": "a.pem", "tlsKey": "a.key", "tlsCa": "ca.pem"}
     with pytest.raises(ConfigError, match="tlsCa, tlsCert, tlsKey: of no use without option tls=true"):
         parse_options(GIVEN | alone)
@@ -74,7 +74,7 @@ def test_what_belongs_to_tls_or_an_account_is_refused_without_it() -> None:
 
 
 @pytest.mark.spec("SPK-11", "ACL-18", "ACL-19")
-def test_a_security_token_is_signed_with_the_request_and_shown_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_security_token_is_signed_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     options = parse_options(GIVEN | {"accessKey": "ak", "secretKey": "s3cret", "securityToken": "t0ken"})
     command = Command(RequestCode.PULL_MESSAGE, ext={"topic": "T", "Signature": "old"}, body=b"body")
 
@@ -100,11 +100,11 @@ def test_a_security_token_is_signed_with_the_request_and_shown_nowhere(monkeypat
         monkeypatch.setenv(f"SATURNMQ_{name}", value)
     assert parse_options(GIVEN).security_token == "env"
     other = parse_options(GIVEN | {"accessKey": "other", "secretKey": "sk"})
-    assert other.security_token is None  # that of another account
+    assert other.security_token is None  # the environment's token belongs to another account
 
 
 class Answers:
-    """What a puller needs of a core: brokers 0 to 2 of one name, each of which suggests what the script says."""
+    """What a puller needs of a core: brokers 0 to 2 of one name, whose responses suggest the scripted broker ids."""
 
     def __init__(self, suggests: list[int]) -> None:
         self.settings = ClientSettings(name_servers=("h:1",))
@@ -113,7 +113,7 @@ class Answers:
         self._suggests = iter(suggests)
 
     def check_running(self, what: str) -> None:
-        """It is."""
+        """Always running."""
 
     async def read_address(self, topic: str, broker_name: str, broker_id: int) -> tuple[str, bool]:
         self.asked.append(broker_id)
@@ -133,7 +133,7 @@ class Answers:
 @pytest.mark.parametrize(
     ("read_from", "asked"), [("auto", [0, 1, 0, 2]), ("master", [0, 0, 0, 0]), ("slave", [1, 1, 1, 1])]
 )
-def test_reads_go_where_read_from_says(read_from: str, asked: list[int]) -> None:
+def test_read_from_selects_broker_id(read_from: str, asked: list[int]) -> None:
     options = parse_options(GIVEN | {"readFrom": read_from})
     link = Link(options.make_client(), options.connection.read_from)
     core: Any = Answers([1, 0, 2, 1])
@@ -150,7 +150,7 @@ def test_reads_go_where_read_from_says(read_from: str, asked: list[int]) -> None
 
 
 @pytest.mark.spec("SRC-14")
-def test_reads_from_a_slave_go_to_the_master_where_there_is_none(server: SyncEmbeddedBroker) -> None:
+def test_read_from_slave_falls_back_to_master(server: SyncEmbeddedBroker) -> None:
     with Client(name_servers=server.name_servers) as client, client.producer("P") as out:
         out.send_many("lonely", [Outgoing(value=b"%d" % n) for n in range(5)])
     assert sorted(row["body"] for row in rows(server, "lonely", readFrom="slave", columns="body")) == [
@@ -166,14 +166,14 @@ def test_reads_from_a_slave_go_to_the_master_where_there_is_none(server: SyncEmb
 
 
 def rows(server: SyncEmbeddedBroker, topic: str, **options: str) -> list[dict[str, Any]]:
-    """What a worker reads."""
+    """Return what a worker reads."""
     source = RocketMQDataSource({"nameServer": server.name_servers, "topic": topic, **options})
     made = source.reader(source.schema())
     return [row for part in made.partitions() for batch in made.read(part) for row in batch.to_pylist()]
 
 
 @pytest.mark.spec("SRC-08")
-def test_properties_come_raw_as_json_or_as_a_map(server: SyncEmbeddedBroker) -> None:
+def test_properties_format_raw_json_and_map(server: SyncEmbeddedBroker) -> None:
     own = {"größe": 'a "b"', "n": "1"}
     with Client(name_servers=server.name_servers) as client, client.producer("P") as out:
         out.send_many("formats", [Outgoing(value=b"x", properties=own), Outgoing(value=b"y", properties=own)])
@@ -197,7 +197,7 @@ def test_properties_come_raw_as_json_or_as_a_map(server: SyncEmbeddedBroker) -> 
 
 @pytest.mark.spec("SRC-09")
 @pytest.mark.parametrize("host", [Host("1.2.3.4", 5), Host("::1", 5)])
-def test_both_decoders_make_the_same_of_properties(host: Host) -> None:
+def test_properties_decode_equally_on_both_paths(host: Host) -> None:
     raw = encode_properties({"a": "1", "WAIT": "true"}) + b"\x02WAIT\x01false\x02empty\x01\x02\xff\x01?"
     block = encode_record(Message(topic="T", body=b"x", properties_raw=raw, born_host=host, store_host=host))
     columns = ("properties:json", "properties:map", "propertiesMap")

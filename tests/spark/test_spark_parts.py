@@ -1,4 +1,4 @@
-"""Options, ranges, decoding, Java and progress: what needs no Spark."""
+"""Options, ranges, offsets, Java and progress: parts that need no Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GIVEN = {"nameServer": "127.0.0.1:9876", "topic": "T"}
 
 
 @pytest.mark.spec("SPK-10")
-def test_all_wrong_options_are_named_at_once_with_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_wrong_options_are_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
     wrong = {
         "topc": "T", "startingOffsets": "soon", "batchRows": "0", "columns": "body,nothing", "failOnDataLoss": "maybe",
@@ -45,7 +45,7 @@ def test_all_wrong_options_are_named_at_once_with_what_is_allowed(monkeypatch: p
 
 
 @pytest.mark.spec("SPK-10")
-def test_names_ignore_case_and_sparks_own_options_pass() -> None:
+def test_option_names_ignore_case_and_spark_options_pass() -> None:
     options = parse_options({"NAMESERVER": "h:1", "Subscribe": "A, B,A", "path": "x", "checkpointLocation": "y"})
     assert (options.name_server, options.topics) == ("h:1", ("A", "B"))
     assert parse_options(GIVEN, streaming=True).starting == "latest"
@@ -54,7 +54,7 @@ def test_names_ignore_case_and_sparks_own_options_pass() -> None:
 
 
 @pytest.mark.spec("SPK-10")
-def test_every_option_stands_in_the_documentation() -> None:
+def test_every_option_is_documented() -> None:
     page = (Path(__file__).resolve().parent.parent.parent / "docs" / "spark.md").read_text()
     assert [name for name in (*OPTION_NAMES, *SINK_OPTION_NAMES) if f"`{name}`" not in page] == []
 
@@ -63,7 +63,7 @@ QUEUES = {MessageQueue("T", "b", n): Bounds(10 * n, 100) for n in range(3)}
 
 
 @pytest.mark.spec("SRC-02")
-def test_json_offsets_must_name_every_queue_and_no_other() -> None:
+def test_json_offsets_must_name_exactly_the_queues() -> None:
     offsets = parse_options(GIVEN | {"startingOffsets": '{"T":{"b":{"0":5,"1":-2,"2":-1}}}'}).starting
     assert list(place(QUEUES, offsets, "startingOffsets").values()) == [5, 10, 100]
     short = parse_options(GIVEN | {"startingOffsets": '{"T":{"b":{"0":5,"7":1}}}'}).starting
@@ -72,7 +72,7 @@ def test_json_offsets_must_name_every_queue_and_no_other() -> None:
 
 
 @pytest.mark.spec("SRC-02", "SRC-15")
-def test_offsets_outside_the_queue_are_an_error_or_moved() -> None:
+def test_offset_outside_queue_is_error_or_clamped() -> None:
     asked = dict.fromkeys(QUEUES, 5)
     with pytest.raises(DataLossError, match=r"offset 5 of T/b/1 is outside 10\.\.100"):
         checked(QUEUES, asked, parse_options(GIVEN), "startingOffsets")
@@ -84,9 +84,7 @@ def test_offsets_outside_the_queue_are_an_error_or_moved() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 500)), max_size=6), st.integers(0, 40), st.integers(0, 100)
 )
-def test_splits_cover_each_range_once_and_keep_the_limits(
-    lengths: list[tuple[int, int]], at_least: int, most: int
-) -> None:
+def test_split_covers_ranges_once_within_limits(lengths: list[tuple[int, int]], at_least: int, most: int) -> None:
     whole = [QueueRange("T", "b", n, begin, begin + length) for n, (begin, length) in enumerate(lengths)]
     pieces = split(whole, at_least, most)
     assert all(p.end > p.begin for p in pieces)
@@ -99,7 +97,7 @@ def test_splits_cover_each_range_once_and_keep_the_limits(
 
 
 @pytest.mark.spec("STR-01")
-def test_stream_offsets_are_the_same_text_for_the_same_positions() -> None:
+def test_stream_offset_text_is_canonical() -> None:
     positions = {("T", "b", 1): 5, ("T", "a", 0): 7, ("S", "b", 10): 1}
     shuffled = dict(reversed(list(positions.items())))
     assert json.dumps(to_offset(positions)) == json.dumps(to_offset(shuffled))
@@ -110,7 +108,7 @@ def test_stream_offsets_are_the_same_text_for_the_same_positions() -> None:
 
 @pytest.mark.spec("STR-04")
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 1000)), min_size=1, max_size=8), st.integers(1, 500))
-def test_a_limited_trigger_moves_every_queue_and_never_too_far(backlog: list[tuple[int, int]], most: int) -> None:
+def test_limited_trigger_advances_every_queue_within_limit(backlog: list[tuple[int, int]], most: int) -> None:
     start = {("T", "b", n): begin for n, (begin, _) in enumerate(backlog)}
     latest = {("T", "b", n): begin + more for n, (begin, more) in enumerate(backlog)}
     reached = limited(start, latest, most)
@@ -122,7 +120,7 @@ def test_a_limited_trigger_moves_every_queue_and_never_too_far(backlog: list[tup
 
 
 @pytest.mark.spec("SPK-05")
-def test_the_wrapper_drops_one_argument_and_keeps_all_others(tmp_path: Path) -> None:
+def test_java_wrapper_drops_only_vector_module_argument(tmp_path: Path) -> None:
     jdk = tmp_path / "a jdk"
     (jdk / "bin").mkdir(parents=True)
     (jdk / "bin" / "java").write_text('#!/bin/sh\nfor a do echo "[$a]"; done\n')
@@ -143,7 +141,7 @@ def test_the_wrapper_drops_one_argument_and_keeps_all_others(tmp_path: Path) -> 
 
 
 @pytest.mark.spec("SPK-04")
-def test_a_java_that_is_too_old_is_named_with_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_old_java_is_named_with_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     java = tmp_path / "bin" / "java"
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019' >&2\n")
@@ -157,7 +155,7 @@ def test_a_java_that_is_too_old_is_named_with_its_version(tmp_path: Path, monkey
 
 
 @pytest.mark.spec("CLI-07")
-def test_progress_is_lines_elsewhere_and_nothing_when_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_prints_lines_or_nothing_when_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("saturnmq.spark.progress.time.monotonic", lambda: now[0])
     out = io.StringIO()
@@ -176,7 +174,7 @@ def test_progress_is_lines_elsewhere_and_nothing_when_quiet(monkeypatch: pytest.
 
 @pytest.mark.spec("CLI-07")
 @pytest.mark.parametrize("colour", [True, False])
-def test_a_terminal_gets_a_bar_and_no_color_is_respected(colour: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_bar_on_terminal_respects_no_color(colour: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -193,7 +191,7 @@ def test_a_terminal_gets_a_bar_and_no_color_is_respected(colour: bool, monkeypat
 
 
 @pytest.mark.spec("SPK-03")
-def test_clients_and_servers_do_not_import_spark() -> None:
+def test_clients_and_servers_do_not_import_pyspark() -> None:
     code = (
         "import sys, saturnmq, saturnmq.sync, saturnmq.cli, saturnmq.broker, saturnmq.namesrv, saturnmq.spark\n"
         "saturnmq.Client\n"

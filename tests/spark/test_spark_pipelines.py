@@ -1,4 +1,4 @@
-"""The pipelines on synthetic input with known answers."""
+"""The pipelines on synthetic input with known results."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def quietly(_words: str) -> None:
-    """A progress that shows nothing."""
+    """Progress callback that does nothing."""
 
 
 def message(topic: str, offset: int, uniq: str, *, queue: int = 0, seconds: float | None = None) -> tuple[Any, ...]:
-    """A row of table messages."""
+    """Return a row of table messages."""
     at = NOON + timedelta(seconds=offset if seconds is None else seconds)
     return (topic, "broker-a", queue, offset, at, at, "t", "k", uniq, 0, 0, "1.2.3.4:5", "", uniq.encode(), f"OFF{offset}",
             at.date(), at.hour)  # fmt: skip
 
 
 @pytest.mark.spec("PIP-01", "PIP-02", "STR-17")
-def test_every_pipeline_says_what_it_reads_writes_and_guarantees(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pipeline_help_shows_inputs_outputs_and_guarantee(capsys: pytest.CaptureFixture[str]) -> None:
     for name in NAMES:
         found = pipeline(name)
         assert found.name == name and found.inputs and found.outputs and callable(found.build)
@@ -85,7 +85,7 @@ def test_every_pipeline_says_what_it_reads_writes_and_guarantees(capsys: pytest.
 
 
 @pytest.mark.spec("PIP-05", "PIP-06")
-def test_the_result_is_one_line_and_the_exit_code_says_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pipeline_result_is_one_json_line(capsys: pytest.CaptureFixture[str]) -> None:
     running.say("export", running.Outcome(5, 4, 1, 0, "five rows"), 1.23, as_json=False)
     said = capsys.readouterr().out.splitlines()
     row = json.loads(said[-1])
@@ -123,7 +123,7 @@ def test_the_result_is_one_line_and_the_exit_code_says_what_failed(capsys: pytes
         (PySparkException("[NO_DISK] no space\nmore of it"), 1, "[NO_DISK] no space"),
     ],
 )
-def test_a_failed_run_says_its_cause_in_one_line(
+def test_failed_run_prints_cause_in_one_line(
     error: Exception,
     code: int,
     said: str,
@@ -142,7 +142,7 @@ def test_a_failed_run_says_its_cause_in_one_line(
 
 
 @pytest.mark.spec("PIP-05")
-def test_spark_logs_no_stacks_beside_the_cause_unless_told_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_pipeline_silences_spark_log_unless_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     levels: list[str] = []
 
     def session(*_given: Any, **settings: str) -> Any:
@@ -157,17 +157,17 @@ def test_spark_logs_no_stacks_beside_the_cause_unless_told_to(monkeypatch: pytes
 
 
 @pytest.mark.spec("PIP-05")
-def test_wrong_options_found_by_spark_are_wrong_usage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_config_error_from_spark_is_usage_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def run(*_given: Any) -> running.Outcome:
         raise PySparkException("planning\nsaturnmq.protocol.errors.ConfigError: unknown option\n")
 
     monkeypatch.setattr(running, "session", lambda *_given, **_settings: SimpleNamespace(stop=lambda: None))
-    with pytest.raises(ConfigError, match=r"^unknown option$"):  # the command ends with 2
+    with pytest.raises(ConfigError, match=r"^unknown option$"):  # exit code 2
         running.run(replace(pipeline("stats"), run=run), ["--name-servers", "h:1", "--lake", str(tmp_path), "--quiet"])
 
 
 @pytest.mark.spec("PIP-05")
-def test_too_many_bad_rows_are_a_run_that_failed_not_wrong_usage(
+def test_too_many_bad_rows_fail_the_run_with_exit_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     stopped: list[bool] = []
@@ -191,17 +191,17 @@ def test_too_many_bad_rows_are_a_run_that_failed_not_wrong_usage(
 
 @pytest.mark.spark
 @pytest.mark.spec("PIP-04", "PIP-12")
-def test_audit_reports_exactly_what_was_lost_doubled_and_missing(spark: Any, tmp_path: Path) -> None:
+def test_audit_reports_exact_lost_duplicate_and_missing(spark: Any, tmp_path: Path) -> None:
     """100 produced: 3 lost, 2 stored twice, 1 three times, gaps of 1 and 4 offsets, 1 out of order, 90 consumed."""
     kept = [n for n in range(100) if n not in (10, 50, 99)]
     order = [*kept, 1, 2, 3, 3]
     rows, offset = [], 0
     for at, n in enumerate(order):
-        offset += {20: 2, 40: 5}.get(at, 1)  # gaps of 1 and of 4
+        offset += {20: 2, 40: 5}.get(at, 1)  # gaps of 1 and 4
         late = 0.5 if at != 60 else -10_000.0
         rows.append(message("orders", offset, f"ID{n}", seconds=offset + late))
     messages = spark.createDataFrame(rows, lake.MESSAGES)
-    # the whole run, twice: the same tables and a report that needs no network
+    # two whole runs: the same tables, and a report that needs no network
     log = tmp_path / "sent.jsonl"
     sent_ms = int(NOON.timestamp() * 1000)
     log.write_text(
@@ -228,7 +228,10 @@ def test_audit_reports_exactly_what_was_lost_doubled_and_missing(spark: Any, tmp
 
 
 def make_store(folder: Path) -> int:
-    """Two commit log files: 30 records, one with a changed body, a hole of one record, a torn end. Returns the records written."""
+    """Write two commit log files: 30 records, one with a changed body, a hole of one record, a torn end.
+
+    Return the number of records.
+    """
     at, log = 0, folder / "commitlog"
     log.mkdir(parents=True)
     for number, count in enumerate((20, 10)):
@@ -252,7 +255,7 @@ def make_store(folder: Path) -> int:
 
 @pytest.mark.spark
 @pytest.mark.spec("PIP-14", "FMD-06")
-def test_files_tells_what_is_damaged_and_keeps_the_rest(spark: Any, tmp_path: Path) -> None:
+def test_files_reports_damage_and_keeps_valid_records(spark: Any, tmp_path: Path) -> None:
     records = make_store(tmp_path / "store")
     before = {p: p.read_bytes() for p in (tmp_path / "store").rglob("*") if p.is_file()}
     first, second = [files.check_file(f) for f in log_files(str(tmp_path / "store"))]
@@ -267,14 +270,14 @@ def test_files_tells_what_is_damaged_and_keeps_the_rest(spark: Any, tmp_path: Pa
     assert sorted(r["queue_offset"] for r in rows) == [n for n in range(30) if n not in (5, 12)]
     assert {(r["broker_name"], r["topic"], r["keys"], r["hour"]) for r in rows} == {
         ("b", "0123", "k", 0)
-    }  # a topic is text, also as a folder
+    }  # a topic is a string, also as a folder name
     checked = lake.table(spark, conf.table("commitlog_check"), files.CHECK).orderBy("from_byte").collect()
     assert [tuple(row) for row in checked] == [tuple(first), tuple(second)]
     assert {p: p.read_bytes() for p in (tmp_path / "store").rglob("*") if p.is_file()} == before
 
 
 def fill(server: SyncEmbeddedBroker, topic: str, count: int, queues: int = 2) -> None:
-    """Messages with tags, keys and a property; the key of a message is that of its order, 5 orders."""
+    """Send messages with tags, keys and a property; the key is one of 5 order numbers."""
     with Client(name_servers=server.name_servers) as client, client.producer("pipeline-tests") as out:
         client.create_topic(topic, queues=queues)
         places = sorted(out.queues(topic), key=lambda q: q.queue_id)
@@ -287,7 +290,7 @@ def fill(server: SyncEmbeddedBroker, topic: str, count: int, queues: int = 2) ->
 
 
 def rows_of(server: SyncEmbeddedBroker, topic: str, columns: str) -> list[dict[str, Any]]:
-    """A topic as the source reads it, in this process."""
+    """Read a topic through the source, in this process."""
     source = RocketMQDataSource({"nameServer": server.name_servers, "topic": topic, "columns": columns})
     made = source.reader(source.schema())
     return [row for p in made.partitions() for batch in made.read(p) for row in batch.to_pylist()]
@@ -295,9 +298,7 @@ def rows_of(server: SyncEmbeddedBroker, topic: str, columns: str) -> list[dict[s
 
 @pytest.mark.spark
 @pytest.mark.spec("PIP-04", "PIP-09", "SNK-06")
-def test_replay_sends_each_message_once_also_when_it_was_killed(
-    spark: Any, server: SyncEmbeddedBroker, tmp_path: Path
-) -> None:
+def test_replay_sends_each_message_once_despite_kills(spark: Any, server: SyncEmbeddedBroker, tmp_path: Path) -> None:
     fill(server, "origin", 60)
     source = spark.read.format("rocketmq").options(
         nameServer=server.name_servers, topic="origin", columns=lake.SOURCE_COLUMNS
@@ -317,18 +318,18 @@ def test_replay_sends_each_message_once_also_when_it_was_killed(
         assert (copy["tags"], copy["keys"]) == (first["tags"], first["keys"])
         assert kept["region"] == own["region"] and kept["REPLAY_OF"] == first["offsetMsgId"]
         assert kept["UNIQ_KEY"] != own["UNIQ_KEY"]
-    for queue in {r["queueId"] for r in copies}:  # of one queue of the source: in its order
+    for queue in {r["queueId"] for r in copies}:  # in the order of the source queue
         mine = [int(r["body"]) for r in sorted(copies, key=lambda r: r["queueOffset"]) if r["queueId"] == queue]
         assert mine, queue
     assert replay.run(spark, conf, quietly).rows_out == 0
-    # killed after it had sent and before it noted so
+    # killed after sending and before recording it
     done = next((tmp_path / "replay_log").glob("*-done"))
     for part in done.iterdir():
         part.unlink()
     done.rmdir()
     assert replay.run(spark, conf, quietly).rows_out == 0
     assert len(rows_of(server, "copy", "queueId")) == 30
-    # killed in the middle of a chunk: the half that arrived is not sent again
+    # killed in the middle of a chunk: what arrived is not sent again
     with Client(name_servers=server.name_servers) as client:
         client.create_topic("half", queues=2)
     torn = replay.ReplayConf(server.name_servers, str(tmp_path), dst="half", tags=("a", "b"), chunks=1)
@@ -340,7 +341,7 @@ def test_replay_sends_each_message_once_also_when_it_was_killed(
 
 
 def send_back(server: SyncEmbeddedBroker, group: str, receipts: list[Any]) -> None:
-    """Into the dead letter topic at once."""
+    """Send messages back so that they go to the dead-letter topic at once."""
 
     async def back(link: Any) -> None:
         for receipt in receipts:
@@ -355,8 +356,8 @@ def send_back(server: SyncEmbeddedBroker, group: str, receipts: list[Any]) -> No
 
 
 @pytest.mark.spec("PIP-08")
-def test_what_a_batch_covered_of_a_new_queue_is_known_too(tmp_path: Path) -> None:
-    """Only of the first batch the checkpoint does not say where it began; the third has not ended."""
+def test_export_offsets_include_new_queue_of_batch(tmp_path: Path) -> None:
+    """The start is unknown only for the first batch of the checkpoint; the third batch has not ended."""
     old, new, aged = ("T", "a", 0), ("T", "b", 0), ("T", "c", 0)
     offsets = [
         to_offset({old: 50}),
@@ -384,14 +385,14 @@ def test_what_a_batch_covered_of_a_new_queue_is_known_too(tmp_path: Path) -> Non
         (None, "empty"),
     ],
 )
-def test_bodies_of_one_kind_have_one_shape(body: bytes | None, shape: str) -> None:
+def test_dlq_body_shape(body: bytes | None, shape: str) -> None:
     assert dlq.shape(body) == shape
 
 
 @pytest.mark.spark
 @pytest.mark.spec("PIP-13")
-def test_chosen_dead_letters_go_back_once(spark: Any, server: SyncEmbeddedBroker, tmp_path: Path) -> None:
-    """8 dead, 3 chosen: the origin topic gains 3, a second run none."""
+def test_dlq_resends_selected_messages_once(spark: Any, server: SyncEmbeddedBroker, tmp_path: Path) -> None:
+    """8 dead letters, 3 selected: the origin topic gains 3 messages, and a second run none."""
     with Client(name_servers=server.name_servers) as client, client.producer("pipeline-tests") as out:
         client.create_topic("paid", queues=1)
         receipts = [
@@ -414,7 +415,7 @@ def test_chosen_dead_letters_go_back_once(spark: Any, server: SyncEmbeddedBroker
     dead = spark.read.parquet(conf.table("dlq_messages")).collect()
     assert {r["origin_message_id"] for r in dead} == {r.offset_message_id for r in receipts}
     assert dlq.run(spark, conf, quietly).more["resent"] == 0
-    for path in Path(conf.table("dlq_resent")).rglob("*.parquet"):  # killed before it was noted
+    for path in Path(conf.table("dlq_resent")).rglob("*.parquet"):  # killed before it was recorded
         path.unlink()
     assert dlq.run(spark, conf, quietly).more["resent"] == 0
     bodies = [r["body"] for r in rows_of(server, "paid", "body")]
@@ -423,9 +424,7 @@ def test_chosen_dead_letters_go_back_once(spark: Any, server: SyncEmbeddedBroker
 
 @pytest.mark.spark
 @pytest.mark.spec("PIP-05", "PIP-08")
-def test_an_export_decodes_bodies_and_sets_bad_ones_aside(
-    spark: Any, server: SyncEmbeddedBroker, tmp_path: Path
-) -> None:
+def test_export_decodes_json_and_separates_bad_bodies(spark: Any, server: SyncEmbeddedBroker, tmp_path: Path) -> None:
     with Client(name_servers=server.name_servers) as client, client.producer("pipeline-tests") as out:
         client.create_topic("decoded", queues=1)
         out.send_many("decoded", [Outgoing(value=b) for b in (b'{"id": 1, "name": "x"}', b"no json", b'{"id": 2}')])
@@ -446,7 +445,7 @@ def test_an_export_decodes_bodies_and_sets_bad_ones_aside(
 
 @pytest.mark.spark
 @pytest.mark.spec("PIP-05", "PIP-08")
-def test_an_export_decodes_avro(spark: Any, server: SyncEmbeddedBroker, tmp_path: Path) -> None:
+def test_export_decodes_avro_and_separates_bad_bodies(spark: Any, server: SyncEmbeddedBroker, tmp_path: Path) -> None:
     schema = json.dumps(
         {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"]},
          {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}}]}
@@ -480,9 +479,9 @@ def test_an_export_decodes_avro(spark: Any, server: SyncEmbeddedBroker, tmp_path
 @pytest.mark.parametrize(
     ("name", "why"), [("delta", "fails on PySpark 4.3"), ("iceberg", "fails on PySpark 4.2 and 4.3")]
 )
-def test_formats_that_do_not_work_are_refused_with_the_reason(name: str, why: str) -> None:
+def test_unsupported_lake_format_is_refused_with_reason(name: str, why: str) -> None:
     arguments = ["export", "--name-servers", "127.0.0.1:1", "--topic", "T", "--lake", "/nowhere", "--format", name]
-    with pytest.raises(ConfigError, match=f"--format={name}: .*{why}"):  # exit 2, before a session is made
+    with pytest.raises(ConfigError, match=f"--format={name}: .*{why}"):  # exit 2, before a session is started
         main(arguments)
     assert isinstance(lake_sink.sink_of("parquet"), lake_sink.ParquetSink)
 
@@ -491,7 +490,7 @@ START_MS = int(NOON.timestamp() * 1000)
 
 
 def pub(n: int, ids: str, **more: Any) -> str:
-    """A send at START_MS + 10 n that took 4 ms."""
+    """Return a Pub record of a send at START_MS + 10 n that took 4 ms."""
     fields: dict[str, Any] = {"timestamp_ms": START_MS + 10 * n, "region": None, "group": "p", "topic": "orders", "message_id": ids,
                               "tags": None, "keys": "k", "store_host": "h:1", "body_bytes": 5, "cost_ms": 4,
                               "message_type": MessageType.NORMAL, "offset_message_id": "O", "success": True}  # fmt: skip
@@ -499,7 +498,7 @@ def pub(n: int, ids: str, **more: Any) -> str:
 
 
 def deliver(n: int, id_: str, ms: int, *, success: bool = True, retry: int = 0) -> str:
-    """A delivery that is done ms after the send."""
+    """Return the records of a delivery that ends ms after the send."""
     request = f"R{id_}-{retry}"
     outcome = Outcome.SUCCESS if success else Outcome.FAILED
     done = START_MS + 10 * n + ms
@@ -508,8 +507,8 @@ def deliver(n: int, id_: str, ms: int, *, success: bool = True, retry: int = 0) 
 
 
 @pytest.mark.spec("PIP-10")
-def test_trace_records_of_every_age_become_events_and_the_others_are_named() -> None:
-    """All lengths of records, text null, a batch, an end of a transaction; one that is cut and one of a kind nobody knows."""
+def test_trace_parses_all_record_versions_and_reports_bad_ones() -> None:
+    """Records of every length, text null, a batch, an end of a transaction; a truncated record and one of an unknown type."""
     new = pub(0, "A")
     old = "\x01".join([*new[:-1].split("\x01")[:12], "true"])  # without offsetMsgId
     newest = new[:-1] + "\x011.2.3.4:5"  # with clientHost
@@ -552,10 +551,10 @@ def test_trace_records_of_every_age_become_events_and_the_others_are_named() -> 
 
 @pytest.mark.spark
 @pytest.mark.spec("PIP-10", "PIP-04", "TR-03")
-def test_latencies_of_known_traces_are_found_and_late_ones_count(
+def test_trace_latencies_are_exact_and_include_late_events(
     spark: Any, server: SyncEmbeddedBroker, tmp_path: Path
 ) -> None:
-    """200 sent, one batch of 2, latencies 1..200 ms; 10 are answered in a second run, 5 never; one fails once."""
+    """200 sends and one batch of 2, latencies 1..200 ms; 10 are consumed late, in a second run, 5 never; one fails once."""
     texts = [pub(0, "B1,B2") + deliver(0, "B1", 50) + deliver(0, "B2", 50)] + [pub(n, f"M{n}") for n in range(1, 201)]
     texts += [deliver(n, f"M{n}", n) for n in range(1, 186)]
     texts += [deliver(0, "M1", 1, success=False, retry=9), "Pub\x01oops\x02"]

@@ -1,4 +1,4 @@
-"""mode=files planned by consume queues: the same rows as from the log, and no look at what is not asked for."""
+"""mode=files planned by consume queues: the same rows as from the log, reading only what is requested."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def fill(server: EmbeddedBroker, topic: str, count: int, queues: int = 2) 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store of a broker that stopped: topics asked 400, other 300."""
+    """The store of a broker that was shut down: topic asked with 400 messages, other with 300."""
     folder = tmp_path_factory.mktemp("units")
 
     async def main() -> None:
@@ -73,12 +73,12 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(stopped: Path, tmp_path: Path) -> Path:
-    """A copy that a test may change."""
+    """A copy that the test may change."""
     return Path(shutil.copytree(stopped, tmp_path / "store"))
 
 
 def blank(folder: Path, but: set[int]) -> None:
-    """Overwrite every byte of the log with 0x5A, but those."""
+    """Overwrite every byte of the log with 0x5A, except those in `but`."""
     for path in (folder / "commitlog").iterdir():
         data = bytearray(path.read_bytes())
         base = int(path.name)
@@ -89,7 +89,7 @@ def blank(folder: Path, but: set[int]) -> None:
 
 
 @pytest.mark.spec("FMD-02")
-def test_rows_by_queues_are_those_of_the_log(store: Path) -> None:
+def test_rows_by_queues_equal_rows_of_log(store: Path) -> None:
     by_log = read(store, topic="asked", plan="log")
     assert len(by_log) == 400
     assert read(store, topic="asked", plan="queues") == read(store, topic="asked") == by_log
@@ -102,14 +102,14 @@ def test_rows_by_queues_are_those_of_the_log(store: Path) -> None:
     pushed = (ds.EqualTo(("queueId",), 1), ds.GreaterThanOrEqual(("queueOffset",), 50), ds.EqualTo(("topic",), "asked"))
     wanted = [row for row in by_log if row["queueId"] == 1 and row["queueOffset"] >= 50]
     assert read(store, *pushed) == wanted and wanted
-    assert read(store, *pushed, topic="other") == []  # topic is asked and other: no row is both
+    assert read(store, *pushed, topic="other") == []  # no row is of both topics
     assert read(store, ds.EqualTo(("brokerName",), "b"), topic="asked") == []
     assert read(store, ds.EqualTo(("brokerName",), "b"), topic="asked", brokerName="b") == by_log
 
 
 @pytest.mark.spec("FMD-02")
-def test_columns_that_units_hold_need_no_log_at_all(store: Path) -> None:
-    """The files of the log are there by name only: there is nothing in them to read."""
+def test_unit_columns_are_read_without_log(store: Path) -> None:
+    """The log files are truncated to nothing; only their names remain."""
     expected = [{name: row[name] for name in UNIT_COLUMNS.split(",")} for row in read(store, plan="log")]
     assert len(expected) == 700 and expected[0]["tagsCode"] in (java_hash("a"), java_hash("b"))
     for path in (store / "commitlog").iterdir():
@@ -125,8 +125,8 @@ def test_columns_that_units_hold_need_no_log_at_all(store: Path) -> None:
 
 
 @pytest.mark.spec("FMD-02")
-def test_only_matching_records_are_read(store: Path) -> None:
-    """What does not match may be anything: records of other topics, other queues, other tags."""
+def test_only_matching_records_are_read_from_log(store: Path) -> None:
+    """Records of other topics, queues and tags are overwritten, so that reading them would fail."""
     wanted = [r for r in read(store, topic="asked", plan="log") if r["queueId"] == 0 and r["tags"] == "b"]
     kept = {at for r in wanted for at in range(r["physicalOffset"], r["physicalOffset"] + r["storeSize"])}
     blank(store, kept)
@@ -137,7 +137,7 @@ def test_only_matching_records_are_read(store: Path) -> None:
 
 
 @pytest.mark.spec("FMD-02", "FMD-06")
-def test_a_record_that_is_not_what_its_unit_says_is_damage(store: Path, tmp_path: Path) -> None:
+def test_record_contradicting_its_unit_is_damage(store: Path, tmp_path: Path) -> None:
     rows = read(store, topic="asked")
     victim = rows[10]
     path = next(
@@ -145,7 +145,7 @@ def test_a_record_that_is_not_what_its_unit_says_is_damage(store: Path, tmp_path
     )
     data = bytearray(path.read_bytes())
     at = victim["physicalOffset"] - int(path.name)
-    data[at + 20 : at + 28] = (99_999).to_bytes(8, "big")  # its queue offset
+    data[at + 20 : at + 28] = (99_999).to_bytes(8, "big")  # the record's queue offset
     path.write_bytes(data)
     with pytest.raises(
         CorruptRecord, match=rf"{path.name}: damaged at byte {at}: topic asked queue {victim['queueId']}"
@@ -159,8 +159,8 @@ def test_a_record_that_is_not_what_its_unit_says_is_damage(store: Path, tmp_path
 
 
 @pytest.mark.spec("FMD-02", "FMD-01")
-def test_a_running_or_crashed_store_gives_each_record_once(tmp_path: Path) -> None:
-    """Queues are behind the log: what their files do not hold for certain comes from the log."""
+def test_running_or_crashed_store_yields_each_record_once(tmp_path: Path) -> None:
+    """Queues lag behind the log: records whose units are not reliably on disk are read from the log."""
 
     async def main() -> None:
         async with EmbeddedBroker(tmp_path, store=SMALL) as server:
@@ -173,20 +173,20 @@ def test_a_running_or_crashed_store_gives_each_record_once(tmp_path: Path) -> No
     by_log = read(crashed, topic="asked", plan="log")
     assert len(by_log) == 500
     assert read(crashed, topic="asked") == by_log
-    for path in (crashed / "consumequeue" / "asked").rglob("0*"):  # a machine that lost its power: no unit was on disk
+    for path in (crashed / "consumequeue" / "asked").rglob("0*"):  # power failure: no unit was on disk
         path.write_bytes(bytes(path.stat().st_size))
     noted = queue_units._trusted(crashed, queue_units._logs(crashed))
     assert noted is not None and noted <= by_log[0]["physicalOffset"], "the note was made before the first message"
     assert read(crashed, topic="asked") == by_log
-    (crashed / "checkpoint").unlink()  # nothing says what can be relied on
+    (crashed / "checkpoint").unlink()  # nothing shows which units are reliable
     assert read(crashed, topic="asked") == by_log
     with pytest.raises(ConfigError, match=r"plan=queues: .* can be relied on"):
         read(crashed, topic="asked", plan="queues")
 
 
 @pytest.mark.spec("FMD-02")
-def test_a_note_divides_what_is_read_by_queues_and_what_by_the_log(store: Path) -> None:
-    """Every place of the border gives the same rows."""
+def test_any_border_between_queues_and_log_gives_same_rows(store: Path) -> None:
+    """Below the trusted offset rows are read by queues, above it from the log."""
     by_log = read(store, topic="asked", plan="log")
     for border in (0, by_log[150]["physicalOffset"], by_log[399]["physicalOffset"] + by_log[399]["storeSize"]):
         with pytest.MonkeyPatch.context() as patch:
@@ -198,9 +198,9 @@ def test_a_note_divides_what_is_read_by_queues_and_what_by_the_log(store: Path) 
 
 
 @pytest.mark.spec("FMD-02", "SPK-10")
-def test_what_queues_cannot_say_comes_from_the_log(store: Path) -> None:
+def test_missing_queues_fall_back_to_log(store: Path) -> None:
     assert read(store, topic="asked,gone") == read(store, topic="asked", plan="log")  # a topic without queues
-    shutil.rmtree(store / "consumequeue" / "asked")  # deleted: its records stay until the files go
+    shutil.rmtree(store / "consumequeue" / "asked")  # a deleted topic: its records remain until the files are deleted
     assert len(read(store, topic="asked")) == 400
     shutil.rmtree(store / "consumequeue")
     assert len(read(store, topic="asked")) == 400

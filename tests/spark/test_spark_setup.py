@@ -1,4 +1,4 @@
-"""Versions, Java and Python of a session; stopping at a border."""
+"""Versions, Java and Python of a session; stopping between batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.mark.spec("SPK-02")
-def test_a_pyspark_that_is_not_supported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_pyspark_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     local_session.check_versions()
     for version, fits in (("4.2.1", True), ("4.3.0", True), ("4.1.9", False), ("4.4.0", False), ("3.5.1", False)):
         monkeypatch.setattr(pyspark, "__version__", version)
@@ -37,10 +37,10 @@ def test_a_pyspark_that_is_not_supported_is_named(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.spec("SPK-06")
-def test_workers_run_this_python_unless_another_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_run_current_python_unless_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", os.environ.get("JAVA_HOME", ""))
     monkeypatch.setattr(local_session, "java_home", lambda: Path("/a/jdk"))
-    monkeypatch.setenv("PYSPARK_PYTHON", "x")  # so that it is put back
+    monkeypatch.setenv("PYSPARK_PYTHON", "x")  # so that monkeypatch restores it
     monkeypatch.delenv("PYSPARK_PYTHON")
     local_session.prepare_environment()
     assert os.environ["PYSPARK_PYTHON"] == sys.executable and os.environ["JAVA_HOME"] == "/a/jdk"
@@ -50,7 +50,7 @@ def test_workers_run_this_python_unless_another_is_named(monkeypatch: pytest.Mon
     monkeypatch.setenv("PYSPARK_PYTHON", "/env/bin/python3.9")
     with pytest.raises(ConfigError, match=r"PYSPARK_PYTHON=/env/bin/python3.9: workers must run Python 3\."):
         local_session.check_versions()
-    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")  # under spark-submit its Java stays
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")  # under spark-submit its Java is kept
     monkeypatch.setenv("JAVA_HOME", "/submit")
     local_session.prepare_environment()
     assert os.environ["JAVA_HOME"] == "/submit"
@@ -58,7 +58,7 @@ def test_workers_run_this_python_unless_another_is_named(monkeypatch: pytest.Mon
 
 @pytest.mark.spec("SPK-09")
 def test_what_goes_to_workers_goes_by_name() -> None:
-    """A class that is pickled by name is imported there; one by value would drag this process's state along."""
+    """Classes must be pickled by name and imported in workers; by value they would carry this process's state along."""
     for kind in (RocketMQDataSource, SaturnMQDataSource, RangePartition):
         data = cloudpickle.dumps(kind)
         assert len(data) < 120 and b"saturnmq.spark.source" in data
@@ -73,8 +73,8 @@ def test_the_check_says_what_runs(spark: Any) -> None:
 
 
 @pytest.mark.spec("SPK-14")
-def test_a_signal_stops_a_query_at_a_border() -> None:
-    """SIGTERM while a batch runs: the batch ends, then the query is stopped, and the handlers are put back."""
+def test_sigterm_stops_query_between_batches() -> None:
+    """SIGTERM during a batch: the batch ends, the query is stopped, and the handlers are restored."""
     events: list[str] = []
     batch_ended = threading.Event()
 
@@ -106,10 +106,8 @@ def test_a_signal_stops_a_query_at_a_border() -> None:
 
 
 @pytest.mark.spec("SPK-14", "STR-12")
-def test_a_run_ends_its_session_and_then_commits_the_last_offsets(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Spark reports the end of a query when the session stops; what it reports is committed before the process ends."""
+def test_run_stops_session_then_commits_last_offsets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Spark reports the end of a query when the session stops; those offsets are committed before the process ends."""
     events: list[str] = []
     session = SimpleNamespace(stop=lambda: events.append("session stopped"))
     monkeypatch.setattr(running, "session", lambda *_given, **_settings: session)
@@ -120,14 +118,14 @@ def test_a_run_ends_its_session_and_then_commits_the_last_offsets(
 
 
 @pytest.mark.spec("STR-18")
-def test_the_cost_of_a_micro_batch_is_documented() -> None:
+def test_micro_batch_cost_is_documented() -> None:
     words = " ".join((REPOSITORY / "docs" / "spark.md").read_text().split())
     assert "0.4 to 0.8 s" in words
 
 
 @pytest.mark.spec("SRC-21")
-def test_planners_that_only_check_options_load_no_client() -> None:
-    """Two of the processes that Spark starts for a query import the source and nothing else of it."""
+def test_option_checks_import_no_client() -> None:
+    """Two of the processes that Spark starts for a query only import the source and check options."""
     script = "import sys, saturnmq.spark.source; print([m for m in sys.modules if m.startswith('saturnmq.')])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     for module in ("client.client", "client.puller", "net", "spark.planning", "spark.track"):

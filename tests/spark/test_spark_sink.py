@@ -37,7 +37,7 @@ def encoder(**options: Any) -> Encoder:
 
 
 @pytest.mark.spec("SNK-02", "SNK-03", "SNK-07")
-def test_wrong_columns_and_options_are_told_all_at_once() -> None:
+def test_sink_reports_all_wrong_columns_and_options_at_once() -> None:
     columns = {"boddy": "string", "flag": "string", "queueId": "int", "deliverAt": "bigint"}
     with pytest.raises(ConfigError) as caught:
         parse_sink_options({"nameServer": "h:1", "acks": "all", "batchBytes": "5m"}, columns, overwrite=True)
@@ -50,7 +50,7 @@ def test_wrong_columns_and_options_are_told_all_at_once() -> None:
 
 
 @pytest.mark.spec("SNK-01", "SNK-02", "SNK-07", "SNK-09")
-def test_rows_become_batches_with_their_properties() -> None:
+def test_encoder_batches_rows_with_properties() -> None:
     made = encoder(batch_messages=3, dedupe=True)
     columns = {"body": [b"a", "b", b"c", b"d", b"e"], "tags": ["t", None, "t", "t", "t"], "keys": ["k1 k2", None, "", "x", "y"],
                "properties": [[("p", "1")], "q\x012", None, None, None], "flag": [7, None, 0, 0, 0],
@@ -83,7 +83,7 @@ def test_rows_become_batches_with_their_properties() -> None:
         ({"body": [b"x"], "delayLevel": [19]}, "delayLevel is 19, must be 1..18"),
     ],
 )
-def test_a_bad_row_is_named_or_left_out(columns: dict[str, list[Any]], words: str) -> None:
+def test_bad_row_is_named_or_skipped(columns: dict[str, list[Any]], words: str) -> None:
     with pytest.raises(BadRowError, match="row 0 of the task") as caught:
         list(encoder().add(columns, 1))
     assert words in str(caught.value) and "badRows=skip" in str(caught.value)
@@ -92,7 +92,7 @@ def test_a_bad_row_is_named_or_left_out(columns: dict[str, list[Any]], words: st
 
 
 @pytest.mark.spec("SNK-04")
-def test_a_task_reports_what_it_sent_in_few_bytes(server: SyncEmbeddedBroker) -> None:
+def test_sink_task_commit_message_is_small(server: SyncEmbeddedBroker) -> None:
     with Client(name_servers=server.name_servers) as client:
         client.create_topic("reported", queues=1)
     options = SinkOptions(name_server=server.name_servers, topic="reported")
@@ -103,20 +103,20 @@ def test_a_task_reports_what_it_sent_in_few_bytes(server: SyncEmbeddedBroker) ->
 
 
 @pytest.mark.spec("PIP-09")
-def test_a_task_keeps_to_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sink_task_respects_rate_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(sink.time, "sleep", slept.append)
     sink._hold_back(100, 50, 0.2)
-    sink._hold_back(100, 50, 0.5)  # behind its rate: no pause
-    sink._hold_back(0, 50, 0.0)  # no rate
+    sink._hold_back(100, 50, 0.5)  # below its rate: no pause
+    sink._hold_back(0, 50, 0.0)  # no rate limit
     assert slept == [pytest.approx(0.3)]
 
 
 @pytest.mark.spec("SNK-04", "SNK-08")
-def test_what_may_pass_is_sent_again_and_a_refusal_is_not(
+def test_sink_retries_transient_results_but_not_refusals(
     server: SyncEmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not durable yet, then durable; and a topic that must not be written fails at its first answer."""
+    """A send not durable at first is repeated; a queue that must not be written fails at the first response."""
     monkeypatch.setattr(sending, "PAUSE_S", (0.001, 0.001))
     options = SinkOptions(name_server=server.name_servers, ack="durable", retries=3)
     request = Request(Target("T"), Prepared("T", b"x", ("1",), ""), 1, 1)
@@ -149,7 +149,7 @@ def read(spark: Any, server: SyncEmbeddedBroker, topic: str) -> Any:
 
 @pytest.mark.spark
 @pytest.mark.spec("SNK-01", "SNK-04", "SNK-05")
-def test_a_frame_is_written_and_read_back(spark: Any, server: SyncEmbeddedBroker) -> None:
+def test_written_frame_is_read_back(spark: Any, server: SyncEmbeddedBroker) -> None:
     with Client(name_servers=server.name_servers) as client:
         client.create_topic("sunk", queues=4)
     frame = spark.range(3000).select(
@@ -172,7 +172,7 @@ def test_a_frame_is_written_and_read_back(spark: Any, server: SyncEmbeddedBroker
 
 @pytest.mark.spark
 @pytest.mark.spec("SNK-05", "SNK-06")
-def test_rows_of_a_key_go_in_order_to_javas_queue(spark: Any, server: SyncEmbeddedBroker) -> None:
+def test_sharding_key_rows_go_in_order_to_java_queue(spark: Any, server: SyncEmbeddedBroker) -> None:
     with Client(name_servers=server.name_servers) as client:
         client.create_topic("ordered", queues=4)
     frame = spark.range(2000).select(
@@ -197,7 +197,7 @@ def test_rows_of_a_key_go_in_order_to_javas_queue(spark: Any, server: SyncEmbedd
 
 @pytest.mark.spark
 @pytest.mark.spec("SNK-04", "SNK-09", "SNK-12", "STR-16")
-def test_a_stream_goes_from_topic_to_topic_and_repeats_can_be_found(
+def test_stream_sink_with_dedupe_marks_every_row(
     spark: Any, server: SyncEmbeddedBroker, send: Any, tmp_path: Path
 ) -> None:
     send("from", 500)
@@ -219,7 +219,7 @@ def test_a_stream_goes_from_topic_to_topic_and_repeats_can_be_found(
 
 
 @pytest.mark.spec("SNK-08")
-def test_nothing_is_pending_when_a_cancelled_task_ends(server: SyncEmbeddedBroker) -> None:
+def test_cancelled_sink_task_leaves_nothing_pending(server: SyncEmbeddedBroker) -> None:
     options = SinkOptions(name_server=server.name_servers, in_flight=2)
     both, started, ended = threading.Event(), [], []
     with linked(options) as link:
@@ -230,7 +230,7 @@ def test_nothing_is_pending_when_a_cancelled_task_ends(server: SyncEmbeddedBroke
             if len(started) == 2:
                 both.set()
             try:
-                await asyncio.Event().wait()  # an answer that never comes
+                await asyncio.Event().wait()  # a response that never arrives
             finally:
                 ended.append(1)
             return []

@@ -1,4 +1,4 @@
-"""Requests of the sink: queues, properties, order and what is sent again; no session."""
+"""Requests of the sink: queues, properties, order and retries; without a session."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def request(broker: str = "", queue: int = -1) -> Request:
 @pytest.mark.spec("SNK-02")
 @pytest.mark.parametrize("separator", ["\x01", "\x02"])
 @pytest.mark.parametrize("column", ["tags", "keys", "shardingKey", "properties"])
-def test_a_separator_in_any_text_is_a_bad_row(column: str, separator: str) -> None:
+def test_separator_in_any_text_is_bad_row(column: str, separator: str) -> None:
     value = f"a{separator}b"
     columns = {"body": [b"good", b"bad"], column: [None, [("p", value)] if column == "properties" else value]}
     with pytest.raises(BadRowError, match=f"row 1 of the task: column {column} holds a separator character"):
@@ -64,14 +64,14 @@ def test_a_separator_in_any_text_is_a_bad_row(column: str, separator: str) -> No
 
 @pytest.mark.spec("SNK-03")
 @pytest.mark.parametrize("make", [RocketMQDataSource.writer, RocketMQDataSource.streamWriter])
-def test_overwrite_and_output_mode_complete_are_refused(make: Any) -> None:
+def test_sink_refuses_overwrite_and_complete_mode(make: Any) -> None:
     with pytest.raises(ConfigError, match=r'messages cannot be overwritten: use \.mode\("append"\)'):
         make(RocketMQDataSource(GIVEN), BODY, True)
     assert make(RocketMQDataSource(GIVEN), BODY, False)
 
 
 @pytest.mark.spec("SNK-05")
-def test_a_named_queue_goes_before_the_key_and_a_key_before_any() -> None:
+def test_target_prefers_named_queue_over_sharding_key() -> None:
     found = encoded({"body": [b"1", b"2", b"3"], "brokerName": ["b", None, None], "queueId": [0, None, None],
                      "shardingKey": ["k", "k", None]})  # fmt: skip
     assert {made.target: decode_batch(made.prepared.body)[0].body for made in found} == {
@@ -80,7 +80,7 @@ def test_a_named_queue_goes_before_the_key_and_a_key_before_any() -> None:
 
 
 @pytest.mark.spec("SNK-05")
-def test_a_send_again_goes_to_the_same_queue(sender: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_of_fixed_queue_goes_to_same_queue(sender: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     link, made = sender
     queues: list[MessageQueue | None] = []
 
@@ -96,7 +96,7 @@ def test_a_send_again_goes_to_the_same_queue(sender: Any, monkeypatch: pytest.Mo
 
 
 @pytest.mark.spec("SNK-06")
-def test_one_request_of_a_queue_is_in_flight_and_others_go_beside_it(sender: Any) -> None:
+def test_fixed_queue_has_one_request_in_flight(sender: Any) -> None:
     link, made = sender
     running: dict[Target, int] = {}
     most: dict[Target, int] = {}
@@ -119,7 +119,7 @@ def test_one_request_of_a_queue_is_in_flight_and_others_go_beside_it(sender: Any
 
 
 @pytest.mark.spec("SNK-07")
-def test_a_delivery_time_becomes_its_property_and_a_level_goes_alone() -> None:
+def test_deliver_at_sets_property_and_delay_level_goes_singly() -> None:
     moment = datetime(2027, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
     for given in (1_798_859_045_678, moment, moment.replace(tzinfo=None)):
         (made,) = encoded({"body": [b"x"], "deliverAt": [given]}, allow_timer=True)
@@ -143,15 +143,13 @@ def test_a_delivery_time_becomes_its_property_and_a_level_goes_alone() -> None:
     ("code", "attempts"),
     [
         (ResponseCode.SYSTEM_BUSY, 4),
-        (ResponseCode.SERVICE_NOT_AVAILABLE, 4),  # a full disk too
+        (ResponseCode.SERVICE_NOT_AVAILABLE, 4),  # also sent for a full disk
         (ResponseCode.MESSAGE_ILLEGAL, 1),
         (ResponseCode.NO_PERMISSION, 1),
         (ResponseCode.TOPIC_NOT_EXIST, 1),
     ],
 )
-def test_codes_that_may_pass_are_tried_again_and_refusals_are_not(
-    sender: Any, code: ResponseCode, attempts: int
-) -> None:
+def test_sink_retries_transient_codes_only(sender: Any, code: ResponseCode, attempts: int) -> None:
     link, made = sender
     asked = [0]
 
@@ -166,14 +164,14 @@ def test_codes_that_may_pass_are_tried_again_and_refusals_are_not(
 
 
 @pytest.mark.spec("SNK-10", "SNK-11")
-def test_transactions_are_asked_for_and_brokers_ask_after_300_seconds() -> None:
+def test_transactional_delivery_is_opt_in_with_300_s_immunity() -> None:
     made = parse_sink_options(GIVEN, {"body": "binary"})
     assert made.delivery == "at_least_once" and made.check_after_ms == 300_000
     assert made.transaction_messages == 200_000
 
 
 @pytest.mark.spec("SNK-12")
-def test_tasks_and_commit_of_a_batch_write_have_one_run_id() -> None:
+def test_batch_write_tasks_and_commit_share_run_id() -> None:
     writers = [RocketMQDataSource(GIVEN).writer(BODY, False) for _ in range(2)]
     copy = pickle.loads(pickle.dumps(writers[0]))
     assert isinstance(copy, sink.BatchWriter) and copy._run == writers[0]._run  # type: ignore[attr-defined]
@@ -181,7 +179,7 @@ def test_tasks_and_commit_of_a_batch_write_have_one_run_id() -> None:
 
 
 @pytest.mark.spec("SNK-13")
-def test_nothing_is_committed_when_the_decision_cannot_be_noted(
+def test_nothing_is_committed_if_decision_cannot_be_written(
     server: SyncEmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = {"nameServer": server.name_servers, "topic": "undecided", "delivery": "transactional"}

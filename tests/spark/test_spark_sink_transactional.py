@@ -1,4 +1,4 @@
-"""The transactional sink: half messages, the decision, what is answered to brokers that ask."""
+"""The transactional sink: half messages, the decision log, answers to check-backs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def decision(batch: str, token: str, count: int = 3) -> Decision:
 
 
 @pytest.mark.spec("SNK-13", "SNK-14")
-def test_the_first_decision_about_a_batch_stands(tmp_path: Path) -> None:
+def test_first_decision_of_batch_wins(tmp_path: Path) -> None:
     log = DecisionLog(str(tmp_path / "log"))
     assert log.read("4") is None and log.last() == -1
     won: list[Decision] = []
@@ -58,7 +58,7 @@ def test_the_first_decision_about_a_batch_stands(tmp_path: Path) -> None:
         thread.join(10)
     assert len(won) == 4 and len({d.tokens for d in won}) == 1
     assert log.read("4") == won[0] and log.last() == 4
-    assert [p.name for p in (tmp_path / "log").iterdir()] == ["4.json"]  # nothing is left of those that lost
+    assert [p.name for p in (tmp_path / "log").iterdir()] == ["4.json"]  # the losers leave no files
     (tmp_path / "log" / "5.json").write_text("{")
     with pytest.raises(StoreError, match="is damaged"):
         log.read("5")
@@ -67,28 +67,28 @@ def test_the_first_decision_about_a_batch_stands(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("SNK-15", "SNK-16", "SNK-11")
-def test_what_is_answered_about_a_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_back_verdict_for_every_state_of_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = DecisionLog(str(tmp_path))
-    now = decision_log.now_ms() + QUIET_MS  # the clock; files are younger
+    now = decision_log.now_ms() + QUIET_MS  # simulated clock, ahead of the files' modification times
     monkeypatch.setattr(decision_log, "now_ms", lambda: now)
     log.decide(decision("7", "good"))
     log.note("7", "T", [half(0), half(1)])
     log.note("7", "D", [half(0)])
     with (tmp_path / "7.journal").open("a") as torn:
-        torn.write("D ID1")  # killed while it wrote
+        torn.write("D ID1")  # killed while writing
     ours = Fence("q", "7", 0, 0, "good")
     assert Fence.parse(str(ours)) == ours and Fence.parse("a/b") is None and Fence.parse("q/7/x/0/t") is None
-    assert log.verdict(ours, "ID1") is UNKNOWN  # its end may be under way: with two commits it would be there twice
-    assert log.verdict(ours, "ID2") is UNKNOWN  # its end is yet to come, in this run of the query or in the next
+    assert log.verdict(ours, "ID1") is UNKNOWN  # its end may be in flight: two commits would store it twice
+    assert log.verdict(ours, "ID2") is UNKNOWN  # its end will be sent, in this run of the query or in the next
     now += QUIET_MS
     assert log.verdict(ours, "ID1") is COMMIT and log.verdict(ours, "ID2") is UNKNOWN
-    assert log.verdict(ours, "ID0") is ROLLBACK  # done: this is a copy that a check made
-    assert log.verdict(ours, "ID9") is ROLLBACK  # of no row that was decided
+    assert log.verdict(ours, "ID0") is ROLLBACK  # done: this is the copy stored by a check
+    assert log.verdict(ours, "ID9") is ROLLBACK  # not among the decided halves
     assert log.verdict(ours._replace(token="other"), "ID1") is ROLLBACK  # of an attempt that failed
     assert log.verdict(ours._replace(batch="6"), "ID1") is ROLLBACK  # older than the last one decided
     assert log.verdict(ours._replace(batch="8"), "ID1") is UNKNOWN  # still open
     assert [h.uniq for _, h in log.open_ends()] == ["ID1", "ID2"]
-    log.decide(decision("run-1", "good"))  # a batch write is not run again: nobody else will end it
+    log.decide(decision("run-1", "good"))  # a batch write is not run again, so only the check-back can end it
     written = (tmp_path / "run-1.json").stat().st_mtime_ns // 1_000_000
     for later, answer in ((QUIET_MS - 1, UNKNOWN), (QUIET_MS, COMMIT)):
         now = written + later
@@ -103,7 +103,7 @@ def test_what_is_answered_about_a_half(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.spec("SNK-07", "SNK-10", "SNK-13", "SNK-19")
-def test_options_that_do_not_go_with_transactions_are_told(tmp_path: Path) -> None:
+def test_options_incompatible_with_transactions_are_reported(tmp_path: Path) -> None:
     given = {"nameServer": "h:1", "topic": "T", "delivery": "transactional"}
     with pytest.raises(ConfigError) as caught:
         parse_sink_options(given | {"ack": "none"}, {"body": "binary", "delayLevel": "int"})
@@ -120,14 +120,14 @@ def test_options_that_do_not_go_with_transactions_are_told(tmp_path: Path) -> No
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[SyncEmbeddedBroker]:
-    """A broker that asks about halves soon."""
+    """A broker with short check-back timeouts."""
     settings = BrokerSettings(transaction_interval_ms=50, transaction_timeout_ms=100)
     with SyncEmbeddedBroker(settings=settings) as running:
         yield running
 
 
 class Writer:
-    """Tasks and commits of one batch after the other, as Spark runs them."""
+    """Runs tasks and commits of batches as Spark does."""
 
     def __init__(self, server: SyncEmbeddedBroker, topic: str, log: Path) -> None:
         self.topic = topic
@@ -148,24 +148,24 @@ class Writer:
 
 
 def bodies(server: SyncEmbeddedBroker, topic: str) -> Counter[int]:
-    """What a reader sees of the topic now."""
+    """Return what a reader sees of the topic now."""
     source = RocketMQDataSource({"nameServer": server.name_servers, "topic": topic, "columns": "body"})
     made = source.reader(source.schema())
     return Counter(int(r["body"]) for p in made.partitions() for b in made.read(p) for r in b.to_pylist())
 
 
 @pytest.mark.spec("SNK-10", "SNK-11", "SNK-14", "SNK-18", "SRC-22")
-def test_a_replayed_batch_commits_what_was_decided_and_nothing_else(server: SyncEmbeddedBroker, tmp_path: Path) -> None:
+def test_replayed_batch_commits_only_decided_halves(server: SyncEmbeddedBroker, tmp_path: Path) -> None:
     writer = Writer(server, "tx-replay", tmp_path / "log")
     first, second = writer.task("0", range(40)), writer.task("0", range(40, 60))
     assert first.fence.token != second.fence.token and len(first.halves) == 40
-    assert bodies(server, "tx-replay") == Counter()  # nothing is seen before the commit
+    assert bodies(server, "tx-replay") == Counter()  # nothing is visible before the commit
     assert writer.commit("0", first, second) == 60
     assert bodies(server, "tx-replay") == Counter(range(60)) and writer.log.is_finished("0")
-    # the driver was killed before Spark noted the batch: it runs again, with other halves
+    # the driver was killed before Spark recorded the batch: it runs again with new halves
     assert writer.commit("0", writer.task("0", range(60))) == 0
     assert bodies(server, "tx-replay") == Counter(range(60))
-    # killed between the decision and the end of some: the rest is ended, those tried are left to the check-back
+    # killed after the decision with some ends sent: the others are committed, those sent are left to the check-back
     third = writer.task("1", range(60, 90))
     writer.log.decide(Decision("-", "1", frozenset({third.fence.token}), third.halves))
     writer.log.note("1", "T", third.halves[:10])
@@ -178,15 +178,18 @@ def test_a_replayed_batch_commits_what_was_decided_and_nothing_else(server: Sync
 
 
 @pytest.mark.spec("SNK-15", "SNK-17", "SNK-18", "SNK-19")
-def test_brokers_that_ask_the_driver_are_told(
+def test_driver_answers_check_backs(
     server: SyncEmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Decided and lost ends are committed, halves of failed attempts rolled back; without the driver nobody answers."""
+    """Decided halves whose end was lost are committed, and halves of failed attempts are rolled back.
+
+    Without the driver check-backs get no answer.
+    """
     writer = Writer(server, "tx-asked", tmp_path / "log")
-    writer.options = replace(writer.options, check_after_ms=-1000)  # asked about at once
+    writer.options = replace(writer.options, check_after_ms=-1000)  # checked at once
     good, failed = writer.task("0", range(5)), writer.task("0", range(100, 105))
     with linked(writer.options) as link:
-        assert writer.group not in link.core.producers  # tasks are no producers to brokers
+        assert writer.group not in link.core.producers  # tasks do not register as producers
     writer.log.decide(Decision("-", "0", frozenset({good.fence.token}), good.halves))
     with pytest.MonkeyPatch.context() as patch:  # their ends were sent long ago, and lost
         patch.setattr(decision_log, "now_ms", lambda: 0)
@@ -210,7 +213,7 @@ def test_brokers_that_ask_the_driver_are_told(
             "5 halves are decided and not acknowledged" in caplog.text and "TRANS_CHECK_MAX_TIME_TOPIC" in caplog.text
         )
         assert enough.wait(20), asked
-        writer.log.note("0", "D", good.halves)  # as its log would say once somebody acknowledged
+        writer.log.note("0", "D", good.halves)  # as the log would show after an acknowledgement
     deadline = threading.Event()
     for _ in range(100):
         if bodies(server, "tx-asked") == Counter(range(5)):
@@ -221,7 +224,7 @@ def test_brokers_that_ask_the_driver_are_told(
 
 
 @pytest.mark.spec("SNK-19")
-def test_a_broker_that_takes_no_transactions_is_named_at_the_start(
+def test_broker_rejecting_transactions_is_named_at_start(
     server: SyncEmbeddedBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     given = {"topic": "tx-refused", "delivery": "transactional", "decisionLog": str(tmp_path / "log")}
@@ -246,12 +249,12 @@ def test_a_broker_that_takes_no_transactions_is_named_at_the_start(
         client.create_topic("tx-refused", queues=2)
     started(server.name_servers)
     assert "not known whether" not in caplog.text
-    started(strict.name_servers)  # away: left to the tasks
+    started(strict.name_servers)  # unreachable: left to the tasks
     assert "not known whether" in caplog.text
 
 
 @pytest.mark.spec("SNK-11")
-def test_a_half_says_who_wrote_it() -> None:
+def test_half_message_carries_fencing_key() -> None:
     prepared = sink.Encoder(
         SinkOptions(topic="T", delivery="transactional"), lambda: "ID", "q/1/0", lambda t, k: Target(t)
     )
@@ -269,7 +272,7 @@ def test_a_half_says_who_wrote_it() -> None:
 
 @pytest.mark.spark
 @pytest.mark.spec("SNK-10", "SNK-12", "SNK-13")
-def test_a_stream_into_a_topic_by_transactions(
+def test_stream_sink_with_transactional_delivery(
     spark: Any, server: SyncEmbeddedBroker, send: Any, tmp_path: Path
 ) -> None:
     send("tx-from", 60)

@@ -27,7 +27,7 @@ def reader(spark: Any, server: SyncEmbeddedBroker, topic: str, **options: str) -
 
 
 @pytest.mark.spec("SRC-01", "SRC-07", "SPK-01", "SPK-07", "SPK-08")
-def test_a_batch_read_returns_every_message_once(spark: Any, server: SyncEmbeddedBroker, send: Any) -> None:
+def test_batch_read_in_spark_returns_every_message_once(spark: Any, server: SyncEmbeddedBroker, send: Any) -> None:
     send("all", 1000)
     frame = reader(spark, server, "all", minPartitions="6").load()
     assert numbers(frame) == list(range(1000))
@@ -39,7 +39,7 @@ def test_a_batch_read_returns_every_message_once(spark: Any, server: SyncEmbedde
 
 
 @pytest.mark.spec("SRC-01", "SRC-02", "SRC-10")
-def test_offsets_columns_and_tags_select_what_is_read(spark: Any, server: SyncEmbeddedBroker, send: Any) -> None:
+def test_batch_read_selects_by_offsets_columns_and_tags(spark: Any, server: SyncEmbeddedBroker, send: Any) -> None:
     send("part", 400)
     everything = reader(spark, server, "part").load()
     ends = {r["queueId"]: r["n"] for r in everything.groupBy("queueId").agg(f.count("*").alias("n")).collect()}
@@ -54,7 +54,7 @@ def test_offsets_columns_and_tags_select_what_is_read(spark: Any, server: SyncEm
 
 
 @pytest.mark.spec("SPK-10", "SRC-15")
-def test_wrong_options_fail_at_planning_time_and_name_themselves(spark: Any, server: SyncEmbeddedBroker) -> None:
+def test_wrong_options_fail_at_planning_time(spark: Any, server: SyncEmbeddedBroker) -> None:
     with pytest.raises(Exception, match="unknown option 'topci', did you mean 'topic'"):
         reader(spark, server, "all", topci="x").load()
     with pytest.raises(Exception, match="'nowhere' cannot be read from"):
@@ -62,7 +62,7 @@ def test_wrong_options_fail_at_planning_time_and_name_themselves(spark: Any, ser
 
 
 @pytest.mark.spec("STR-01", "STR-07", "STR-15", "PIP-02", "PIP-03", "PIP-08")
-def test_an_export_run_again_adds_only_what_is_new(
+def test_repeated_export_adds_only_new_messages(
     spark: Any, server: SyncEmbeddedBroker, send: Any, tmp_path: Path
 ) -> None:
     send("lake", 600)
@@ -77,7 +77,7 @@ def test_an_export_run_again_adds_only_what_is_new(
 
 
 @pytest.mark.spec("STR-10", "STR-08")
-def test_a_stream_delivers_to_memory(spark: Any, server: SyncEmbeddedBroker, send: Any) -> None:
+def test_stream_delivers_to_memory_sink(spark: Any, server: SyncEmbeddedBroker, send: Any) -> None:
     send("live", 100)
     stream = (
         spark.readStream.format("rocketmq")
@@ -92,6 +92,6 @@ def test_a_stream_delivers_to_memory(spark: Any, server: SyncEmbeddedBroker, sen
 
 
 @pytest.mark.spec("PIP-01")
-def test_an_unknown_pipeline_is_named() -> None:
+def test_unknown_pipeline_is_named() -> None:
     with pytest.raises(Exception, match="unknown pipeline 'exprot'; there is: export, replay"):
         main(["exprot"])

@@ -1,4 +1,4 @@
-"""Throughput, lag and alerts: direct counts against the tables."""
+"""Throughput, lag and alerts: the tables against direct counts."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ NOON_MS = int(NOON.timestamp() * 1000)
 
 
 def quietly(_words: str) -> None:
-    """A progress that shows nothing."""
+    """Progress callback that does nothing."""
 
 
 def ticks() -> list[Tick]:
-    """Three hours, a tick each 30 s: 10 messages per tick produced, consumed as fast but for minutes 30 to 60, then caught up."""
+    """Return three hours of ticks, one every 30 s, with 10 messages produced per tick.
+
+    They are consumed at that rate except in minutes 30 to 60; the lag is worked off at minute 75.
+    """
     made = []
     for n in range(361):
         behind = min(max(n - 60, 0), 60) * 10 if n < 150 else 0
@@ -51,10 +54,12 @@ def ticks() -> list[Tick]:
 
 @pytest.mark.spark
 @pytest.mark.spec("PIP-11", "PIP-04", "EXP-04", "EXP-05")
-def test_sums_are_those_of_a_direct_count_and_alerts_come_once(spark: Any, tmp_path: Path) -> None:
+def test_stats_sums_are_exact_and_alerts_fire_once(spark: Any, tmp_path: Path) -> None:
     conf = stats.StatsConf(lake=str(tmp_path))
     given = ticks()
-    late = [t for t in given if 20 <= (t.ts - NOON_MS) // 60_000 < 40]  # they come in a second part, some of them again
+    late = [
+        t for t in given if 20 <= (t.ts - NOON_MS) // 60_000 < 40
+    ]  # arrive in a second part, together with duplicates
     lake.write_part(stats.frame_of(spark, [t for t in given if t not in late]), conf.table("stats_ticks"), 1)
     lake.write_part(stats.frame_of(spark, [*late, *given[:50]]), conf.table("stats_ticks"), 2)
     fresh = stats.tables(spark, conf, quietly)
@@ -79,7 +84,7 @@ def test_sums_are_those_of_a_direct_count_and_alerts_come_once(spark: Any, tmp_p
             sum(by[(group, NOON + timedelta(minutes=m))]["msgs"] for m in range(60 * h, 60 * h + 60)) for h in range(3)
         ]
         assert days[group]["msgs"] == 3600
-    # the lag grows to 600 messages, 30 minutes of what is produced; it is gone at minute 75; two are dead at minute 100
+    # the lag grows to 600 messages, 30 minutes of production, and is 0 at minute 75; two dead letters at minute 100
     found = [(a["rule"], a["state"], a["subject"]) for a in fresh]
     expected = [("behind", "firing"), ("behind", "cleared"), ("dead letters", "firing"), ("dead letters", "cleared")]
     assert found == [(*turn, "orders/g/b") for turn in expected]
@@ -88,7 +93,7 @@ def test_sums_are_those_of_a_direct_count_and_alerts_come_once(spark: Any, tmp_p
 
 
 @pytest.mark.spec("EXP-05")
-def test_runtime_information_of_every_broker_is_collected(
+def test_stats_collects_runtime_info_of_every_broker(
     server: SyncEmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     entries = collect.runtime_info(Connection(server.name_servers), NOON_MS)
@@ -108,7 +113,7 @@ def test_runtime_information_of_every_broker_is_collected(
 
 @pytest.mark.spark
 @pytest.mark.spec("PIP-11", "PIP-05", "EXP-05")
-def test_brokers_are_asked_and_ticks_come_from_a_topic(spark: Any, server: SyncEmbeddedBroker, tmp_path: Path) -> None:
+def test_stats_polls_brokers_and_reads_ticks_from_topic(spark: Any, server: SyncEmbeddedBroker, tmp_path: Path) -> None:
     with Client(name_servers=server.name_servers) as client, client.producer("stats-tests") as out:
         client.create_topic("counted", queues=2)
         for topic in ("SATURN_STATS", "SATURN_ALERT"):
@@ -150,7 +155,7 @@ def test_brokers_are_asked_and_ticks_come_from_a_topic(spark: Any, server: SyncE
 
 
 @pytest.mark.spec("PIP-11")
-def test_wrong_rules_are_named(tmp_path: Path) -> None:
+def test_stats_invalid_rules_are_named(tmp_path: Path) -> None:
     path = tmp_path / "rules.json"
     for given, words in (
         ("{", "must be a JSON list"),

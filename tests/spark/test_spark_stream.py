@@ -1,4 +1,4 @@
-"""The stream source as its planner process runs it, and what the driver commits; no JVM."""
+"""The stream source as run by its planner process, and offset commits of the driver; without a JVM."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Key = tuple[str, str, int]
 
 
 def fill(server: SyncEmbeddedBroker, topic: str, counts: list[int]) -> None:
-    """So many messages into the queues 0, 1, ..."""
+    """Send this many messages to queues 0, 1, ..."""
     with Client(name_servers=server.name_servers) as client, client.producer("stream-tests") as out:
         client.create_topic(topic, queues=len(counts))
         for queue in out.queues(topic):
@@ -66,7 +66,7 @@ def read(made: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list
 
 
 @pytest.mark.spec("STR-01", "STR-03", "STR-10")
-def test_offsets_grow_with_the_queues_and_stay_themselves_when_idle(server: SyncEmbeddedBroker) -> None:
+def test_stream_offset_follows_queues_and_is_reused_when_idle(server: SyncEmbeddedBroker) -> None:
     fill(server, "grow", [30, 0])
     made = stream(server, "grow", group="grow-group")
     start = made.initialOffset()
@@ -75,7 +75,7 @@ def test_offsets_grow_with_the_queues_and_stay_themselves_when_idle(server: Sync
     assert counts(end) == [30, 0]
     assert made.latestOffset(end, ALL) is end
     assert read(made, start, end) == [(0, n) for n in range(30)] and made.partitions(end, end) == []
-    fill(server, "grow", [5, 7, 9])  # a third queue, full of messages, while the stream runs
+    fill(server, "grow", [5, 7, 9])  # a third queue with messages appears while the stream runs
     with linked(made._options) as link:
 
         async def refresh() -> None:
@@ -93,11 +93,11 @@ def test_offsets_grow_with_the_queues_and_stay_themselves_when_idle(server: Sync
 
 
 @pytest.mark.spec("STR-04", "STR-05", "STR-07", "STR-06")
-def test_limits_hold_and_available_now_ends(server: SyncEmbeddedBroker) -> None:
+def test_stream_limits_hold_and_available_now_ends(server: SyncEmbeddedBroker) -> None:
     fill(server, "limited", [900, 100])
     made = stream(server, "limited", maxOffsetsPerTrigger=250, minOffsetsPerTrigger=200)
     made.prepareForTriggerAvailableNow()
-    fill(server, "limited", [50, 50])  # comes after the run began
+    fill(server, "limited", [50, 50])  # sent after the run began
     position, batches = made.initialOffset(), []
     while (reached := made.latestOffset(position, ALL)) is not position:
         batches.append(sum(counts(reached)) - sum(counts(position)))
@@ -110,7 +110,7 @@ def test_limits_hold_and_available_now_ends(server: SyncEmbeddedBroker) -> None:
 
 
 @pytest.mark.spec("STR-06")
-def test_a_batch_waits_for_enough_messages_but_not_for_ever() -> None:
+def test_min_offsets_delays_batch_up_to_max_trigger_delay() -> None:
     admission = Admission(0, 0, 100, SourceOptions().trigger_delay_ms)  # 15 min
     start = {("T", "b", 0): 0}
 
@@ -140,13 +140,15 @@ def test_a_batch_waits_for_enough_messages_but_not_for_ever() -> None:
         ({"startingOffsets": "group"}, "startingOffsets=group needs option group"),
     ],
 )
-def test_wrong_stream_options_are_named(server: SyncEmbeddedBroker, options: dict[str, Any], words: str) -> None:
+def test_wrong_stream_options_are_named_in_error(
+    server: SyncEmbeddedBroker, options: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ConfigError, match=words):
         stream(server, "T", **options)
 
 
 @pytest.mark.spec("STR-09")
-def test_an_idle_stream_asks_at_most_once_a_refresh(
+def test_idle_stream_queries_once_per_refresh_interval(
     server: SyncEmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(server, "idle", [3])
@@ -169,7 +171,7 @@ def test_an_idle_stream_asks_at_most_once_a_refresh(
 
 
 @pytest.mark.spec("STR-15", "STR-10")
-def test_positions_that_brokers_no_longer_have_are_data_loss(
+def test_stream_positions_no_longer_stored_are_data_loss(
     server: SyncEmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(server, "old", [50])
@@ -189,15 +191,17 @@ def test_positions_that_brokers_no_longer_have_are_data_loss(
     assert tolerant.partitions(at[60], at[70]) == []
     lost = to_offset({("old", "broker-a", 0): 30, ("gone", "broker-a", 0): 5})
     more = to_offset({("old", "broker-a", 0): 40, ("gone", "broker-a", 0): 5})
-    assert [p.piece[3:5] for p in strict.partitions(lost, more)] == [(30, 40)]  # a topic without news harms nobody
+    assert [p.piece[3:5] for p in strict.partitions(lost, more)] == [
+        (30, 40)
+    ]  # a deleted topic without new messages does no harm
     assert len(list(tmp_path.iterdir())) >= 3
     with pytest.raises(ConfigError, match="no offset of this source"):
         strict.latestOffset({"other": 1}, ALL)
 
 
 @pytest.mark.spec("SRC-15", "STR-16", "STR-03")
-def test_a_batch_run_again_misses_what_it_had_of_a_queue_that_was_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The offset before does not name the new queues, so the batch itself must say where they began."""
+def test_replayed_batch_detects_loss_in_queue_that_was_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The previous offset does not name the new queues, so the batch's own offset must record where they began."""
     old, new, aged = ("T", "a", 0), ("T", "b", 0), ("T", "c", 0)
     known = {old: Bounds(0, 50), new: Bounds(0, 70), aged: Bounds(30, 60)}
     monkeypatch.setattr(StreamReader, "_ask", lambda _self: (known, {}))
@@ -214,10 +218,10 @@ def test_a_batch_run_again_misses_what_it_had_of_a_queue_that_was_new(monkeypatc
     assert planned() == [
         ("b", 0, 0, 70),
         ("c", 0, 30, 60),
-    ]  # a queue that begins at 30 when it is first seen has lost nothing
+    ]  # a queue that begins at 30 when first seen has lost nothing
     assert made.latestOffset(end, ALL) is end and from_offset(end) == {old: 50, new: 70, aged: 60}
     assert planned() == [("b", 0, 0, 70), ("c", 0, 30, 60)]
-    known[new] = Bounds(40, 70)  # retention goes on before the batch is run again
+    known[new] = Bounds(40, 70)  # retention deletes messages before the batch is replayed
     with pytest.raises(DataLossError, match=r"broker b, queue 0, offsets 0\.\.40: the queue begins at 40"):
         planned()
     known[new], known[aged] = Bounds(0, 70), Bounds(45, 60)
@@ -225,7 +229,7 @@ def test_a_batch_run_again_misses_what_it_had_of_a_queue_that_was_new(monkeypatc
         planned()
     known[old] = Bounds(0, 55)
     later = made.latestOffset(end, ALL)
-    assert "n" in end and "n" not in later  # said once, by the batch that the queue came with
+    assert "n" in end and "n" not in later  # recorded only in the batch in which the queue appeared
     del known[new], known[aged]
     with pytest.raises(DataLossError, match="the queue is gone"):
         made._options = made._options.__class__(**{**vars(made._options), "read_timeout_ms": 1})
@@ -233,7 +237,7 @@ def test_a_batch_run_again_misses_what_it_had_of_a_queue_that_was_new(monkeypatc
 
 
 @pytest.mark.spec("STR-15", "STR-01")
-def test_a_changed_filter_is_told_once_and_dropped_topics_too(
+def test_changed_filter_and_dropped_topic_are_logged_once(
     server: SyncEmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(server, "filtered", [6])
@@ -262,8 +266,8 @@ def test_a_changed_filter_is_told_once_and_dropped_topics_too(
 
 
 @pytest.mark.spec("STR-02", "STR-09")
-def test_positions_survive_a_broker_that_comes_back_elsewhere(tmp_path: Path) -> None:
-    """The same store behind another NameServer and another port: the checkpoint names the broker, not its address."""
+def test_stream_positions_survive_broker_address_change(tmp_path: Path) -> None:
+    """The same store behind another name server and another port: the checkpoint contains the broker name, not its address."""
 
     async def send(server: EmbeddedBroker, first: int) -> None:
         async with AsyncClient(name_servers=server.name_servers) as client, client.producer("again") as out:
@@ -291,7 +295,7 @@ def test_positions_survive_a_broker_that_comes_back_elsewhere(tmp_path: Path) ->
     asyncio.run(main())
 
 
-# ---- what the driver commits
+# ---- offset commits of the driver
 
 
 def progress(group: str | None, end: int, latest: int, batch: int = 0) -> Any:
@@ -309,12 +313,14 @@ def committed(server: SyncEmbeddedBroker, group: str) -> int | None:
 
 
 @pytest.mark.spec("STR-11", "STR-12", "STR-13", "STR-14")
-def test_a_tracker_commits_what_ended_and_keeps_the_lag(server: SyncEmbeddedBroker, tmp_path: Path) -> None:
+def test_tracker_commits_finished_batches_and_records_lag(server: SyncEmbeddedBroker, tmp_path: Path) -> None:
     fill(server, "tracked", [100])
     tracker = Tracker(Connection(server.name_servers), interval_ms=60_000, lag_table=str(tmp_path))
     try:
         other = SimpleNamespace(endOffset='{"topic":{"0":5}}', latestOffset=None, numInputRows=5)
-        tracker.onQueryProgress(SimpleNamespace(progress=SimpleNamespace(id="k", sources=[other])))  # Kafka's: not ours
+        tracker.onQueryProgress(
+            SimpleNamespace(progress=SimpleNamespace(id="k", sources=[other]))
+        )  # an offset of a Kafka source
         tracker.onQueryProgress(progress("tracked-group", 30, 100))
         tracker.onQueryProgress(progress("tracked-group", 60, 100, 1))
         tracker.onQueryTerminated(SimpleNamespace())
@@ -322,7 +328,7 @@ def test_a_tracker_commits_what_ended_and_keeps_the_lag(server: SyncEmbeddedBrok
         assert committed(server, "tracked-group") == 60
         assert tracker.lags["query-1"].messages == 40 and list(tracker.lags) == ["query-1"]
         broker = server.inner.broker
-        assert broker.ctx.topics.get("%RETRY%tracked-group") is not None  # what mqadmin consumerProgress asks for
+        assert broker.ctx.topics.get("%RETRY%tracked-group") is not None  # mqadmin consumerProgress looks it up
         assert "tracked-group" not in broker.ctx.clients.consumers
         tracker.onQueryProgress(progress(None, 90, 100, 2))  # without a group nothing is committed
         assert tracker.flush() and committed(server, "tracked-group") == 60
@@ -335,7 +341,7 @@ def test_a_tracker_commits_what_ended_and_keeps_the_lag(server: SyncEmbeddedBrok
 
 
 @pytest.mark.spec("STR-14")
-def test_gauges_say_how_many_messages_and_how_old(server: SyncEmbeddedBroker) -> None:
+def test_lag_gauges_report_messages_and_age(server: SyncEmbeddedBroker) -> None:
     fill(server, "tracked", [100])
     now_ms = time.time() * 1000
     tracker = Tracker(Connection(server.name_servers), interval_ms=60_000)
@@ -352,8 +358,8 @@ def test_gauges_say_how_many_messages_and_how_old(server: SyncEmbeddedBroker) ->
         assert told() == {}
         tracker.onQueryProgress(progress(None, 30, 100))
         found = told()
-        assert found["messages"] == 70 and 0 <= found["seconds"] - 600 < 600  # stored by this test or by one before it
-        tracker.onQueryProgress(progress(None, 60, 100, 1))  # so soon after, the age of before stands
+        assert found["messages"] == 70 and 0 <= found["seconds"] - 600 < 600  # stored by this test or by an earlier one
+        tracker.onQueryProgress(progress(None, 60, 100, 1))  # within the interval the previous age is kept
         assert told() == found | {"messages": 40}
         tracker.onQueryProgress(progress(None, 100, 100, 2))
         assert told() == {"messages": 0, "seconds": 0}
@@ -363,7 +369,7 @@ def test_gauges_say_how_many_messages_and_how_old(server: SyncEmbeddedBroker) ->
 
 
 @pytest.mark.spec("STR-14", "STR-11")
-def test_an_age_that_nobody_tells_is_left_out() -> None:
+def test_lag_gauge_omits_unknown_age() -> None:
     tracker = Tracker(Connection("127.0.0.1:1", pull_timeout_ms=200))
     try:
         tracker.onQueryProgress(progress(None, 30, 100))
@@ -375,8 +381,8 @@ def test_an_age_that_nobody_tells_is_left_out() -> None:
 
 
 @pytest.mark.spec("STR-14", "STR-11")
-def test_a_query_that_is_started_again_has_not_ended() -> None:
-    """Spark gives a query that goes on from its checkpoint the id of the one before."""
+def test_restarted_query_is_tracked_again() -> None:
+    """Spark gives a query that resumes from its checkpoint the id of the previous run."""
     tracker, query = Tracker(Connection("127.0.0.1:1", pull_timeout_ms=200)), SimpleNamespace(id="query-1")
     try:
         for end in (100, 100):
@@ -391,7 +397,7 @@ def test_a_query_that_is_started_again_has_not_ended() -> None:
 
 
 @pytest.mark.spec("STR-12")
-def test_offsets_are_committed_rarely_and_never_backwards(server: SyncEmbeddedBroker) -> None:
+def test_group_offsets_are_committed_at_interval_and_never_backwards(server: SyncEmbeddedBroker) -> None:
     fill(server, "tracked", [100])
     made = OffsetCommitter(Connection(server.name_servers))  # the default is 5 s
     key = ("tracked", "broker-a", 0)
@@ -405,7 +411,7 @@ def test_offsets_are_committed_rarely_and_never_backwards(server: SyncEmbeddedBr
 
 
 class Cluster:
-    """A link to two masters; the second one has these members of every group. No group has a retry topic."""
+    """A link to two masters; only the second one has these members of every group. No group has a retry topic."""
 
     def __init__(self, members: list[str]) -> None:
         self.members = members
@@ -446,10 +452,10 @@ class Cluster:
 
 
 @pytest.mark.spec("STR-13")
-def test_a_group_with_live_members_gets_no_heartbeat_but_a_warning(
+def test_group_with_live_members_gets_warning_instead_of_heartbeat(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Offsets are committed all the same; once the members are gone the retry topic is made."""
+    """Offsets are committed in any case; when the members have left, the retry topic is created."""
     link, key = Cluster(["somebody"]), ("tracked", "broker-a", 0)
     monkeypatch.setattr("saturnmq.spark.track.linked", lambda _options: contextlib.nullcontext(link))
     made = OffsetCommitter(Connection("h:1"), 0)
@@ -468,18 +474,18 @@ def test_a_group_with_live_members_gets_no_heartbeat_but_a_warning(
 
 
 @pytest.mark.spec("STR-11", "STR-12")
-def test_a_broker_that_is_away_slows_no_query() -> None:
+def test_unreachable_broker_does_not_slow_query() -> None:
     tracker = Tracker(Connection("127.0.0.1:1", pull_timeout_ms=200), interval_ms=0)
     began = time.monotonic()
     for n in range(100):
         tracker.onQueryProgress(progress("g", n, 100, n))
-    assert time.monotonic() - began < 10  # each would wait 200 ms
-    tracker._committer._groups = {}  # its thread may be in the middle of them
+    assert time.monotonic() - began < 10  # each commit would wait 200 ms
+    tracker._committer._groups = {}  # the thread may be iterating over them
     tracker.stop()
 
 
 @pytest.mark.spec("STR-17")
-def test_a_tracker_names_the_triggers_there_are(caplog: pytest.LogCaptureFixture) -> None:
+def test_tracker_names_supported_triggers(caplog: pytest.LogCaptureFixture) -> None:
     refusal = "[STREAMING_REAL_TIME_MODE.INPUT_STREAM_NOT_SUPPORTED] ... The input stream {} is not supported"
     tracker = Tracker(Connection("127.0.0.1:1"))
     try:
@@ -494,7 +500,7 @@ def test_a_tracker_names_the_triggers_there_are(caplog: pytest.LogCaptureFixture
 
 @pytest.mark.spark
 @pytest.mark.spec("STR-17")
-def test_continuous_and_real_time_triggers_are_refused(spark: Any, server: SyncEmbeddedBroker, tmp_path: Path) -> None:
+def test_continuous_and_real_time_triggers_are_rejected(spark: Any, server: SyncEmbeddedBroker, tmp_path: Path) -> None:
     fill(server, "triggers", [1])
     rows = (
         spark.readStream.format("rocketmq")
@@ -504,9 +510,7 @@ def test_continuous_and_real_time_triggers_are_refused(spark: Any, server: SyncE
     writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
     with pytest.raises(PySparkException, match="Data source rocketmq does not support continuous processing"):
         writer.trigger(continuous="1 second").start()
-    allowed = (
-        "spark.sql.streaming.realTimeMode.allowlistCheck"  # of sinks: else Spark says no before it comes to the source
-    )
+    allowed = "spark.sql.streaming.realTimeMode.allowlistCheck"  # of sinks: otherwise Spark refuses before it reaches the source
     spark.conf.set(allowed, "false")
     try:
         writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "r"))

@@ -1,4 +1,4 @@
-"""Offsets, limits and targets of the stream reader, against made-up ends of queues; no broker."""
+"""Offsets, limits and targets of the stream reader, against simulated queue ends; without a broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Known = dict[Key, Bounds]
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., StreamReader]:
-    """A reader of queues that end where `known` says, at every call."""
+    """A reader of queues whose bounds are read from `known` at every call."""
 
     def make(known: Known, **options: Any) -> StreamReader:
         given = {"nameServer": "h:1", "topic": "T", "metadataRefreshMs": "0"} | {k: str(v) for k, v in options.items()}
@@ -39,7 +39,7 @@ def latest(reader: StreamReader, start: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.spec("STR-01")
-def test_an_offset_holds_int64_and_the_group_only_when_given() -> None:
+def test_offset_holds_int64_and_optional_group() -> None:
     positions = {("T", "broker-a", 0): 2**63 - 1}
     table = {"T": {"broker-a": {"0": 2**63 - 1}}}
     assert to_offset(positions) == {"q": table, "v": 1}
@@ -49,7 +49,7 @@ def test_an_offset_holds_int64_and_the_group_only_when_given() -> None:
 
 
 @pytest.mark.spec("STR-03")
-def test_missing_queues_keep_their_offset_and_new_topics_start_at_min(made: Any) -> None:
+def test_missing_queue_keeps_offset_and_new_topic_starts_at_min(made: Any) -> None:
     reader = made({A: Bounds(0, 50), OTHER: Bounds(30, 40)})
     end = latest(reader, to_offset({A: 10, B: 7}))
     assert from_offset(end) == {A: 50, B: 7, OTHER: 40}
@@ -60,7 +60,7 @@ def test_missing_queues_keep_their_offset_and_new_topics_start_at_min(made: Any)
 
 
 @pytest.mark.spec("STR-04", "STR-05")
-def test_a_limit_is_shared_by_backlog_and_two_limits_both_hold() -> None:
+def test_trigger_limit_is_shared_by_backlog_and_limits_combine() -> None:
     start, ends = {A: 0, B: 5, C: 0}, {A: 900, B: 105, C: 1}
     assert limited(start, ends, 100) == {A: 89, B: 14, C: 1}
     both = Admission(50, 1000, 0, 0)
@@ -70,7 +70,7 @@ def test_a_limit_is_shared_by_backlog_and_two_limits_both_hold() -> None:
 
 
 @pytest.mark.spec("STR-07")
-def test_available_now_reaches_a_million_in_five_batches(made: Any) -> None:
+def test_available_now_reads_a_million_in_five_batches(made: Any) -> None:
     reader = made({A: Bounds(0, 1_000_000)}, maxOffsetsPerTrigger=200_000)
     reader.prepareForTriggerAvailableNow()
     position, ends = to_offset({A: 0}), []
@@ -81,11 +81,11 @@ def test_available_now_reaches_a_million_in_five_batches(made: Any) -> None:
 
 
 @pytest.mark.spec("STR-07")
-def test_available_now_leaves_out_lost_targets_and_later_queues(made: Any) -> None:
+def test_available_now_skips_lost_targets_and_later_queues(made: Any) -> None:
     known = {A: Bounds(0, 100), B: Bounds(0, 80), C: Bounds(0, 60)}
     reader = made(known, minOffsetsPerTrigger=10_000)
     reader.prepareForTriggerAvailableNow()
-    known[A], known[B], known[OTHER] = Bounds(0, 500), Bounds(0, 70), Bounds(0, 9)  # B is shorter, a topic is new
+    known[A], known[B], known[OTHER] = Bounds(0, 500), Bounds(0, 70), Bounds(0, 9)  # B is shorter, and a topic is new
     del known[C]
     start = to_offset({A: 0, B: 0, C: 0})
     end = latest(reader, start)
@@ -94,20 +94,20 @@ def test_available_now_leaves_out_lost_targets_and_later_queues(made: Any) -> No
 
 
 @pytest.mark.spec("STR-08")
-def test_tasks_get_copies_of_the_reader_and_its_commit_does_nothing() -> None:
+def test_stream_reader_is_picklable_and_commit_is_no_op() -> None:
     source = RocketMQDataSource({"nameServer": "h:1", "topic": "T", "group": "G", "columns": "body"})
     reader = source.streamReader(source.schema())
     assert isinstance(reader, StreamReader)
     copy = pickle.loads(pickle.dumps(reader))
     assert copy._options == reader._options and copy._columns == reader._columns and copy is not reader
     before = dict(vars(copy))
-    copy.commit(to_offset({A: 5}, "G"))  # a broker that is not there would be noticed
+    copy.commit(to_offset({A: 5}, "G"))  # contacting the unreachable broker would fail
     copy.stop()
     assert vars(copy) == before
 
 
 @pytest.mark.spec("STR-10")
-def test_a_micro_batch_is_split_as_a_batch_read_is(made: Any) -> None:
+def test_micro_batch_is_split_like_batch_read(made: Any) -> None:
     reader = made({A: Bounds(0, 100), B: Bounds(0, 100)}, maxRecordsPerPartition=10)
     start, end = to_offset({A: 0, B: 100}), to_offset({A: 35, B: 100})
     pieces = [p.piece for p in reader.partitions(start, end)]
@@ -117,7 +117,7 @@ def test_a_micro_batch_is_split_as_a_batch_read_is(made: Any) -> None:
 
 
 @pytest.mark.spec("STR-11")
-def test_offsets_that_a_broker_does_not_take_are_logged_only(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_offset_commit_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
     made = OffsetCommitter(Connection("127.0.0.1:1", pull_timeout_ms=200))
     made.reached("G", {A: 5})
     with caplog.at_level(logging.WARNING):
@@ -127,7 +127,7 @@ def test_offsets_that_a_broker_does_not_take_are_logged_only(caplog: pytest.LogC
 
 @pytest.mark.spec("STR-14")
 @pytest.mark.parametrize("as_uri", [False, True])
-def test_the_lag_table_has_a_row_for_each_queue(tmp_path: Path, as_uri: bool) -> None:
+def test_lag_table_has_row_per_queue(tmp_path: Path, as_uri: bool) -> None:
     lag = Lag("Q", "R", 3, 40, 7, {A: 60, B: 9}, {A: 100, B: 9})
     write_lag(lag, (tmp_path / "lag").as_uri() if as_uri else str(tmp_path / "lag"))
     rows = pq.read_table(tmp_path / "lag").to_pylist()
@@ -140,13 +140,13 @@ def test_the_lag_table_has_a_row_for_each_queue(tmp_path: Path, as_uri: bool) ->
 
 
 @pytest.mark.spec("STR-14")
-def test_the_newest_ends_are_reported_to_progress(made: Any) -> None:
+def test_latest_offsets_are_reported_to_progress(made: Any) -> None:
     reader = made({A: Bounds(0, 100), B: Bounds(3, 9)}, group="G", maxOffsetsPerTrigger=10)
     assert reader.reportLatestOffset() == to_offset({A: 100, B: 9}, "G")
 
 
 @pytest.mark.spec("STR-17")
-def test_a_stream_takes_no_filters_and_goes_past_what_a_tag_leaves_out(made: Any) -> None:
+def test_stream_has_no_pushdown_and_advances_over_filtered_messages(made: Any) -> None:
     source = RocketMQDataSource({"nameServer": "h:1", "topic": "T", "pushdown": "true"})
     assert not hasattr(source.streamReader(source.schema()), "pushFilters")
     reader = made({A: Bounds(0, 100)}, subExpression="none")

@@ -1,4 +1,4 @@
-"""A stream whose broker is away for a while waits for it; it neither fails nor takes what is there for lost."""
+"""A stream whose broker is away for a while waits for it: it neither fails nor reports data loss."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def no_route() -> ConfigError:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[StreamReader, list[float]]]:
-    """A reader that gets these answers of brokers, the last one again and again, and what it waited in between."""
+    """A reader that gets these broker answers, the last one repeatedly, and the list of its waits in seconds."""
 
     def make(*answers: Any, **options: str) -> tuple[StreamReader, list[float]]:
         clock, waited, left = [0.0], [], list(answers)
@@ -57,8 +57,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[StreamReader, l
 
 
 @pytest.mark.spec("SRC-13", "SRC-15", "STR-15")
-def test_a_batch_waits_for_a_broker_that_is_away(made: Any) -> None:
-    """Killed and started again: first nothing answers, then the topic has no route, then one of two brokers is there."""
+def test_batch_waits_for_unavailable_broker(made: Any) -> None:
+    """Killed and restarted: first nothing answers, then the topic has no route, then only one of two brokers is registered."""
     without_b = {A: WHOLE[A]}
     reader, waited = made(ConnectFailed("refused"), no_route(), without_b, without_b, WHOLE)
     pieces = [p.piece for p in reader.partitions(START, END)]
@@ -71,7 +71,7 @@ def test_a_batch_waits_for_a_broker_that_is_away(made: Any) -> None:
 
 
 @pytest.mark.spec("SRC-13", "SRC-15")
-def test_it_waits_no_longer_than_asked_for(made: Any) -> None:
+def test_wait_for_broker_is_bounded_by_read_timeout(made: Any) -> None:
     reader, waited = made(ConnectFailed("refused by 1.2.3.4"), readTimeoutMs="20000")
     with pytest.raises(ConnectFailed, match=r"1\.2\.3\.4"):
         reader.partitions(START, END)
@@ -91,7 +91,7 @@ def test_it_waits_no_longer_than_asked_for(made: Any) -> None:
 
 
 @pytest.mark.spec("SRC-13", "STR-09")
-def test_without_an_answer_the_last_ends_stand(made: Any) -> None:
+def test_latest_offset_keeps_last_known_ends_without_answer(made: Any) -> None:
     reader, waited = made(
         WHOLE, no_route(), ConnectFailed("refused"), WHOLE | {A: Bounds(0, 60)}, metadataRefreshMs="0"
     )
@@ -99,16 +99,16 @@ def test_without_an_answer_the_last_ends_stand(made: Any) -> None:
     ends = [reader.latestOffset(START, limit) for _ in range(4)]
     assert ends[:3] == [END] * 3 and ends[3] == to_offset({A: 60, B: 70, C: 9}) and not waited
     reader, waited = made(no_route())
-    with pytest.raises(ConfigError):  # a query that begins is told at once
+    with pytest.raises(ConfigError):  # a starting query fails at once
         reader.latestOffset(START, limit)
     assert not waited
 
 
 @pytest.mark.spec("PIP-05")
-def test_a_driver_whose_jvm_was_killed_ends_with_one_line(
+def test_killed_jvm_ends_driver_with_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """There is nobody left to stop; that must not hide the cause, or change the exit code."""
+    """The session cannot be stopped any more; that must not hide the cause or change the exit code."""
 
     class Gone:
         def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Tables of the pipelines: what columns are declared, and how one takes the place of another; no session."""
+"""Tables of the pipelines: declared columns, and atomic replacement; without a session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATS = (
     "topic, group, broker_name, window_start t, msgs l, bytes l, tps_avg d, tps_max d, lag l, lag_s d, fail l",
     "",
 )
-# table: (columns that others rely on, columns declared beside them)
+# table: (columns that other tools rely on, additional declared columns)
 TABLES = {
     "export": {
         "messages": (MESSAGES, "offset_msg_id"),
@@ -76,7 +76,7 @@ TABLES = {
 
 @pytest.mark.spec("PIP-02")
 @pytest.mark.parametrize(("name", "table"), [(name, table) for name, tables in TABLES.items() for table in tables])
-def test_a_table_has_the_columns_that_others_read(name: str, table: str) -> None:
+def test_table_declares_columns_that_others_read(name: str, table: str) -> None:
     columns, beside = TABLES[name][table]
     wanted = {
         column.split()[0]: TYPES[column.split()[1]] if " " in column else "string" for column in columns.split(", ")
@@ -88,7 +88,7 @@ def test_a_table_has_the_columns_that_others_read(name: str, table: str) -> None
 
 @pytest.mark.spec("PIP-02")
 @pytest.mark.parametrize("name", NAMES)
-def test_each_pipeline_is_a_module_with_build(name: str) -> None:
+def test_each_pipeline_module_has_build(name: str) -> None:
     module = importlib.import_module(f"saturnmq.spark.pipelines.{name}")
     assert module.PIPELINE is pipeline(name) and module.PIPELINE.build is module.build
     hints = typing.get_type_hints(module.build)
@@ -96,8 +96,8 @@ def test_each_pipeline_is_a_module_with_build(name: str) -> None:
 
 
 @pytest.mark.spec("PIP-04")
-def test_a_table_that_is_replaced_is_the_old_or_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed while it is written, and between the two renames."""
+def test_replaced_table_is_old_or_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed while writing the new table, and between the two renames."""
     path, rename = str(tmp_path / "t"), Path.rename
 
     class Killed(Exception):
@@ -126,14 +126,14 @@ def test_a_table_that_is_replaced_is_the_old_or_the_new_one(tmp_path: Path, monk
 
 
 @pytest.mark.spec("PIP-07")
-def test_compaction_makes_files_of_256_to_512_mib_of_hours_that_are_over() -> None:
+def test_compaction_default_targets_256_to_512_mib_of_closed_hours() -> None:
     made = compact.conf_of(running.parser_of(compact.PIPELINE).parse_args(["t"]))
     assert made.target_bytes == 256 << 20, "count is size // target, so that a file has less than twice the target"
     assert made.closed_ms == 900_000
 
 
 @pytest.mark.spec("PIP-11")
-def test_a_poll_asks_for_topics_groups_sizes_and_brokers(server: SyncEmbeddedBroker) -> None:
+def test_stats_poll_sends_only_read_requests(server: SyncEmbeddedBroker) -> None:
     with Client(name_servers=server.name_servers) as client, client.producer("poll-tests") as out:
         client.create_topic("polled", queues=1)
         out.send("polled", b"x" * 100)

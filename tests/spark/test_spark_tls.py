@@ -1,4 +1,4 @@
-"""A cluster that takes nothing but TLS, from clients with a certificate: reads, a driver's offsets, answers to check-backs."""
+"""A cluster that accepts only TLS with client certificates: reads, offset commits of a driver, answers to check-backs."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Cluster:
-    """Its name server, and what a client needs to be let in."""
+    """A TLS cluster, and what a client needs to connect."""
 
     name_servers: str
     folder: Path
     ca: str
     cert: str
     key: str
-    elsewhere: str  # a name server whose certificate is for another host
+    elsewhere: str  # a name server with a certificate for another host
     elsewhere_ca: str
 
     @property
     def settings(self) -> dict[str, Any]:
-        """As keywords of Python."""
+        """As keyword arguments of the Python client."""
         return {"tls": True, "tls_ca": self.ca, "tls_cert": self.cert, "tls_key": self.key}
 
     @property
     def options(self) -> dict[str, str]:
-        """As options of Spark."""
+        """As Spark options."""
         return {
             "nameServer": self.name_servers,
             "tls": "true",
@@ -64,7 +64,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A name server and a broker; both take TLS only, and demand the client's certificate."""
+    """A name server and a broker that accept only TLS and require a client certificate."""
     folder = tmp_path_factory.mktemp("tls")
     made = [write_certificate(folder, "server"), write_certificate(folder, "client")]
     made.append(write_certificate(folder, "other", "127.0.0.9"))
@@ -111,14 +111,14 @@ def topic(cluster: Cluster) -> str:
 
 
 def bodies(topic: str, options: dict[str, str]) -> list[int]:
-    """What workers read."""
+    """Return what workers read."""
     source = RocketMQDataSource({"topic": topic, "columns": "body", "pullTimeoutMs": "10000", **options})
     made = source.reader(source.schema())
     return sorted(int(row["body"]) for p in made.partitions() for b in made.read(p) for row in b.to_pylist())
 
 
 @pytest.mark.spec("SRC-20")
-def test_a_read_shows_its_certificate_and_checks_the_servers(cluster: Cluster, topic: str) -> None:
+def test_tls_read_sends_certificate_and_verifies_server(cluster: Cluster, topic: str) -> None:
     assert bodies(topic, cluster.options) == list(range(30))
     for change in (
         {"tlsCert": "", "tlsKey": ""},
@@ -135,18 +135,18 @@ def test_a_read_shows_its_certificate_and_checks_the_servers(cluster: Cluster, t
 
 
 @pytest.mark.spec("SRC-20")
-def test_a_certificate_for_another_host_is_not_believed(cluster: Cluster) -> None:
-    """It is signed by who is trusted; only the host is wrong."""
+def test_tls_certificate_for_other_host_is_rejected(cluster: Cluster) -> None:
+    """The certificate is signed by a trusted authority; only the host name is wrong."""
     settings = cluster.settings | {"tls_ca": cluster.elsewhere_ca, "attempts": 1}
     with Client(name_servers=cluster.elsewhere, **settings) as client, pytest.raises(NoNameServer):
         client.create_topic("T", queues=1)
     trusting = settings | {"tls_verify": False}
     with Client(name_servers=cluster.elsewhere, **trusting) as client, pytest.raises(RouteNotFound):
-        client.create_topic("T", queues=1)  # it was talked to: it knows no broker
+        client.create_topic("T", queues=1)  # the connection succeeded: this name server has no broker
 
 
 class Listeners:
-    """As much of a session as `track` needs."""
+    """The part of a session that `track` uses."""
 
     def __init__(self) -> None:
         self.added: list[Any] = []
@@ -154,7 +154,7 @@ class Listeners:
 
 
 @pytest.mark.spec("STR-12", "SRC-20")
-def test_a_drivers_offsets_reach_a_cluster_with_tls(cluster: Cluster, topic: str) -> None:
+def test_tls_cluster_receives_driver_offsets(cluster: Cluster, topic: str) -> None:
     session: Any = Listeners()
     tracker = track(session, cluster.name_servers, interval_ms=0, **cluster.settings)
     try:
@@ -169,7 +169,7 @@ def test_a_drivers_offsets_reach_a_cluster_with_tls(cluster: Cluster, topic: str
 
 
 @pytest.mark.spec("SNK-17", "SRC-20")
-def test_check_backs_of_a_cluster_with_tls_are_answered(
+def test_tls_cluster_check_backs_are_answered(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import pyarrow as pa

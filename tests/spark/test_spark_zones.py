@@ -1,4 +1,7 @@
-"""Tables of the pipelines under two session time zones: dates, hours and windows are those of UTC in both (SPK-12)."""
+"""Tables of the pipelines under two session time zones: dates, hours and windows are in UTC in both.
+
+Requirements: SPK-12.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from pyspark.sql import functions as f
 
 from saturnmq.spark.pipelines import audit, lake, stats, trace
 
-LATE = datetime(2026, 3, 1, 21, 45, 30, tzinfo=UTC)  # the day after in Kolkata, whose hours begin at half past
+LATE = datetime(2026, 3, 1, 21, 45, 30, tzinfo=UTC)  # the next day in Kolkata, where hours begin at half past UTC hours
 EVENT_COLUMNS = [column.split(" ") for column in f"{trace.EVENTS}, {trace._PLACE}".split(", ")
                  if column.split(" ")[0] not in ("type", "ts", "_error")]  # fmt: skip
 ZONE = "spark.sql.session.timeZone"
@@ -27,7 +30,7 @@ def zones(spark: Any) -> Iterator[list[str]]:
 
 
 def source_rows(spark: Any) -> Any:
-    """A row of the source, as pipelines read it."""
+    """Return a row of the source, as pipelines read it."""
     at = f"timestamp_micros({int(LATE.timestamp()) * 1_000_000})"
     return spark.sql(
         f"select 'T' topic, 'b' brokerName, 0 queueId, 0L queueOffset, {at} storeTimestamp, {at} bornTimestamp, '' tags, '' keys, "
@@ -36,7 +39,7 @@ def source_rows(spark: Any) -> Any:
 
 
 def told(name: str, frame: Any, *columns: str) -> Any:
-    """Columns of a frame as text, timestamps as Unix seconds: what collect() makes of those is local time."""
+    """Return columns of a frame as text, with timestamps as Unix seconds: collect() would convert them to local time."""
     kinds = dict(frame.dtypes)
     shown = [f.unix_seconds(f.col(c)) if kinds[c] == "timestamp" else f.col(c) for c in columns]
     return frame.select(f.lit(name), f.concat_ws(" ", *[column.cast("string") for column in shown]))
@@ -48,7 +51,7 @@ def seconds(hour: int = 0, minute: int = 0) -> str:
 
 @pytest.mark.spark
 @pytest.mark.spec("SPK-12", "PIP-08", "PIP-10", "PIP-11", "PIP-12")
-def test_tables_are_those_of_utc_in_every_time_zone(spark: Any, zones: list[str]) -> None:
+def test_pipeline_tables_use_utc_in_every_session_time_zone(spark: Any, zones: list[str]) -> None:
     for zone in zones:
         spark.conf.set(ZONE, zone)
         messages = lake.messages_of(source_rows(spark))
@@ -79,8 +82,8 @@ def test_tables_are_those_of_utc_in_every_time_zone(spark: Any, zones: list[str]
 
 @pytest.mark.spark
 @pytest.mark.spec("SPK-12")
-def test_starts_of_days_and_hours_hold_at_their_edges(spark: Any) -> None:
-    """Just before, at and after midnight, before 1970 too; no timestamp has no date."""
+def test_utc_date_hour_and_start_are_exact_at_edges(spark: Any) -> None:
+    """Just before, at and after midnight, also before 1970; a null timestamp has no date."""
     edges = [-86_401, -86_400, -1, 0, 3599, 3600, 86_399, 86_400, 1_772_323_199, 1_772_323_200, None]
     rows = spark.createDataFrame([(at,) for at in edges], "at bigint").select(
         "at", f.timestamp_seconds("at").alias("ts")
