@@ -49,15 +49,15 @@ class Message(Generic[T]):
         return self._inner.value
 
     def ack(self) -> None:
-        """See saturnmq.Message.ack."""
+        """Acknowledge the message; see saturnmq.Message.ack."""
         _portal.run("Message.ack", self._inner.ack)
 
     def retry(self, after: timedelta | None = None, *, reason: str = "") -> None:
-        """See saturnmq.Message.retry."""
+        """Have the message redelivered later; see saturnmq.Message.retry."""
         _portal.run("Message.retry", lambda: self._inner.retry(after, reason=reason))
 
     def reject(self, reason: str = "") -> None:
-        """See saturnmq.Message.reject."""
+        """Send the message to the dead-letter queue; see saturnmq.Message.reject."""
         _portal.run("Message.reject", lambda: self._inner.reject(reason))
 
 
@@ -103,31 +103,31 @@ class Consumer(Generic[T]):
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """See saturnmq.Consumer.assigned."""
+        """The queues assigned to this consumer now; see saturnmq.Consumer.assigned."""
         return self._inner.assigned
 
     def start(self) -> None:
-        """See saturnmq.Consumer.start."""
+        """Join the group; see saturnmq.Consumer.start."""
         _portal.run("Consumer.start", self._inner.start)
 
     def stop(self) -> None:
-        """See saturnmq.Consumer.stop."""
+        """Leave the group; see saturnmq.Consumer.stop."""
         _portal.run("Consumer.stop", self._inner.stop)
 
     def subscribe(self, topic: str, wanted: Filter | str = ALL) -> None:
-        """See saturnmq.Consumer.subscribe."""
+        """Receive the messages of a topic that pass the filter; see saturnmq.Consumer.subscribe."""
         _portal.run("Consumer.subscribe", lambda: self._inner.subscribe(topic, wanted))
 
     def unsubscribe(self, topic: str) -> None:
-        """See saturnmq.Consumer.unsubscribe."""
+        """Stop receiving a topic; see saturnmq.Consumer.unsubscribe."""
         _portal.run("Consumer.unsubscribe", lambda: self._inner.unsubscribe(topic))
 
     def recv(self, timeout: float | None = None) -> Message[T]:
-        """See saturnmq.Consumer.recv."""
+        """Return the next message, waiting at most `timeout` seconds; see saturnmq.Consumer.recv."""
         return Message(_portal.run("Consumer.recv", lambda: self._inner.recv(timeout)))
 
     def batches(self, max_count: int, wait: float = 1.0) -> Iterator[list[Message[T]]]:
-        """See saturnmq.Consumer.batches."""
+        """Iterate over lists of 1 to `max_count` messages; see saturnmq.Consumer.batches."""
         source = self._inner.batches(max_count, wait)
 
         async def next_batch() -> list[AsyncMessage[T]] | None:
@@ -140,11 +140,11 @@ class Consumer(Generic[T]):
             _portal.run("Consumer.batches", source.aclose)
 
     def wait_assigned(self, timeout: float = 10.0) -> list[MessageQueue]:
-        """See saturnmq.Consumer.wait_assigned."""
+        """Wait until queues are assigned, and return them; see saturnmq.Consumer.wait_assigned."""
         return _portal.run("Consumer.wait_assigned", lambda: self._inner.wait_assigned(timeout))
 
     def committed(self, where: Where = None) -> dict[MessageQueue, int]:
-        """See saturnmq.Consumer.committed."""
+        """Return the offsets that would be committed now; see saturnmq.Consumer.committed."""
 
         async def read() -> dict[MessageQueue, int]:
             return self._inner.committed(where)
@@ -153,15 +153,15 @@ class Consumer(Generic[T]):
 
     @property
     def trace_stats(self) -> TraceStats:
-        """See saturnmq.Consumer.trace_stats."""
+        """Counters of the message trace; see saturnmq.Consumer.trace_stats."""
         return self._inner.trace_stats
 
     def commit(self) -> None:
-        """See saturnmq.Consumer.commit."""
+        """Store offsets now; see saturnmq.Consumer.commit."""
         _portal.run("Consumer.commit", self._inner.commit)
 
     def position(self, where: Where = None) -> dict[MessageQueue, int]:
-        """See saturnmq.Consumer.position."""
+        """Return the offset of the next message by queue; see saturnmq.Consumer.position."""
 
         async def read() -> dict[MessageQueue, int]:
             return self._inner.position(where)
@@ -169,19 +169,19 @@ class Consumer(Generic[T]):
         return _portal.run("Consumer.position", read)
 
     def lag(self, where: Where = None) -> dict[MessageQueue, int]:
-        """See saturnmq.Consumer.lag."""
+        """Return the number of messages behind the commit offset by queue; see saturnmq.Consumer.lag."""
         return _portal.run("Consumer.lag", lambda: self._inner.lag(where))
 
     def assign(self, queues: Iterable[MessageQueue], wanted: Filter | str = ALL) -> None:
-        """See saturnmq.Consumer.assign."""
+        """Read exactly these queues, outside of the group's rebalance; see saturnmq.Consumer.assign."""
         _portal.run("Consumer.assign", lambda: self._inner.assign(queues, wanted))
 
     def seek(self, place: Place, where: Where = None) -> dict[MessageQueue, int]:
-        """See saturnmq.Consumer.seek."""
+        """Continue at another offset; see saturnmq.Consumer.seek."""
         return _portal.run("Consumer.seek", lambda: self._inner.seek(place, where))
 
     def pause(self, where: Where = None) -> None:
-        """See saturnmq.Consumer.pause."""
+        """Stop pulling and handing out messages until `resume`; see saturnmq.Consumer.pause."""
 
         async def pause() -> None:
             self._inner.pause(where)
@@ -189,7 +189,7 @@ class Consumer(Generic[T]):
         _portal.run("Consumer.pause", pause)
 
     def resume(self, where: Where = None) -> None:
-        """See saturnmq.Consumer.resume."""
+        """Continue after `pause`; see saturnmq.Consumer.resume."""
 
         async def resume() -> None:
             self._inner.resume(where)
@@ -198,5 +198,5 @@ class Consumer(Generic[T]):
 
     @property
     def paused(self) -> list[MessageQueue]:
-        """See saturnmq.Consumer.paused."""
+        """The queues that `pause` has stopped; see saturnmq.Consumer.paused."""
         return self._inner.paused

@@ -125,7 +125,10 @@ S = TypeVar("S", bound=Startable)
 
 
 class Inner(Generic[S]):
-    """The async object behind a synchronous one; a forked child re-creates it on first use, and starts it if it was started."""
+    """The async object behind a synchronous one; a forked child re-creates it on first use, and starts it if it was started.
+
+    `started` is kept by the owner of the object.
+    """
 
     def __init__(self, make: Callable[[], S]) -> None:
         self._make = make

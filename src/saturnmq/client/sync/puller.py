@@ -38,15 +38,15 @@ class Puller:
         return self._inner.group
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """See saturnmq.Puller.queues."""
+        """Return the readable queues of a topic; see saturnmq.Puller.queues."""
         return _portal.run("Puller.queues", lambda: self._inner.queues(topic))
 
     def refresh(self, topic: str) -> list[MessageQueue]:
-        """See saturnmq.Puller.refresh."""
+        """Return the queues of a topic after a NameServer query; see saturnmq.Puller.refresh."""
         return _portal.run("Puller.refresh", lambda: self._inner.refresh(topic))
 
     def watch(self, topic: str) -> Iterator[list[MessageQueue]]:
-        """See saturnmq.Puller.watch."""
+        """Iterate over the queues of a topic, now and after every change; see saturnmq.Puller.watch."""
         source = self._inner.watch(topic)
 
         async def next_queues() -> list[MessageQueue] | None:
@@ -59,29 +59,29 @@ class Puller:
             _portal.run("Puller.watch", source.aclose)
 
     def min_offset(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
-        """See saturnmq.Puller.min_offset."""
+        """Return the first offset that is still stored; see saturnmq.Puller.min_offset."""
         return _portal.run("Puller.min_offset", lambda: self._inner.min_offset(queue, timeout=timeout))
 
     def max_offset(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
-        """See saturnmq.Puller.max_offset."""
+        """Return the offset that the next message will get; see saturnmq.Puller.max_offset."""
         return _portal.run("Puller.max_offset", lambda: self._inner.max_offset(queue, timeout=timeout))
 
     def offset_by_time(self, queue: MessageQueue, when: int | datetime, *, timeout: float | None = None) -> int:
-        """See saturnmq.Puller.offset_by_time."""
+        """Return the first offset stored at or after `when`; see saturnmq.Puller.offset_by_time."""
         return _portal.run("Puller.offset_by_time", lambda: self._inner.offset_by_time(queue, when, timeout=timeout))
 
     def earliest_store_time(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
-        """See saturnmq.Puller.earliest_store_time."""
+        """Return when the oldest stored message was stored, in Unix ms; see saturnmq.Puller.earliest_store_time."""
         return _portal.run(
             "Puller.earliest_store_time", lambda: self._inner.earliest_store_time(queue, timeout=timeout)
         )
 
     def committed(self, group: str, queue: MessageQueue, *, timeout: float | None = None) -> int | None:
-        """See saturnmq.Puller.committed."""
+        """Return the committed offset of a group; see saturnmq.Puller.committed."""
         return _portal.run("Puller.committed", lambda: self._inner.committed(group, queue, timeout=timeout))
 
     def commit(self, group: str, queue: MessageQueue, offset: int, *, timeout: float | None = None) -> None:
-        """See saturnmq.Puller.commit."""
+        """Store the committed offset of a group; see saturnmq.Puller.commit."""
         _portal.run("Puller.commit", lambda: self._inner.commit(group, queue, offset, timeout=timeout))
 
     def pull(
@@ -95,7 +95,7 @@ class Puller:
         timeout: float | None = None,
         bulk_bytes: int = 0,
     ) -> PullResult:
-        """See saturnmq.Puller.pull."""
+        """Return messages of one queue from `offset` on; see saturnmq.Puller.pull."""
         return _portal.run(
             "Puller.pull",
             lambda: self._inner.pull(
