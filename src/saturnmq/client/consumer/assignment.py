@@ -116,6 +116,7 @@ class Generation:
         return True
 
     def is_settled(self, message: Message[Any]) -> bool:
+        """Whether this delivery of the message already has a verdict."""
         return message.offset in self.verdicts
 
     async def settle(
@@ -296,6 +297,7 @@ class Assignment:
 
     @property
     def may_hand_out(self) -> bool:
+        """Whether readers may get messages of this queue now."""
         return not self.paused
 
     @property

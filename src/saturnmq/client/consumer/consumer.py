@@ -76,7 +76,7 @@ class Consumer(Positioned, Generic[T]):
         self._inbox: Inbox[Message[T]] = Inbox(mark_delivered)
         self._tasks: list[asyncio.Task[Any]] = []
         self._starved = False
-        self._warned = False  # that nothing can be received; once per consumer, not once per reader
+        self._warned = False  # that nothing can be received: one warning for all readers
         self._lock = asyncio.Lock()
         self._stopping: asyncio.Task[None] | None = None
 

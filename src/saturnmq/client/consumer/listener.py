@@ -290,11 +290,7 @@ def _signal_handlers(on_signal: Callable[[], None]) -> Iterator[None]:
         found = signal.getsignal(number)
         try:
             loop.add_signal_handler(number, on_signal)
-        except (
-            NotImplementedError,
-            RuntimeError,
-            ValueError,
-        ) as error:  # not the main thread, or not supported on this platform
+        except (NotImplementedError, RuntimeError, ValueError) as error:  # not the main thread, or unsupported
             logger.warning("signal not handled signal=%s error=%s", number.name, error)
             continue
         previous[number] = found

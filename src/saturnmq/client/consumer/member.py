@@ -66,9 +66,8 @@ class Member(ABC):
         self._retry_topic = RETRY_PREFIX + self.group
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._tags: dict[str, frozenset[str]] = {}
-        self._announced: dict[
-            str, int
-        ] = {}  # subscription versions last sent in a heartbeat; empty: the group was never announced
+        # Subscription versions last sent in a heartbeat; empty: the group was never announced.
+        self._announced: dict[str, int] = {}
         self._manual: frozenset[MessageQueue] | None = None
         self._assigned: dict[MessageQueue, Assignment] = {}
         self._rebalance_wanted = asyncio.Event()
@@ -101,6 +100,7 @@ class Member(ABC):
         return self.settings.model == "cluster" and self._manual is None
 
     def _check(self) -> None:
+        """Raise unless this consumer and its client are running and no background task died."""
         check_state("consumer", self.state)
         if self.core.failure is not None:
             raise self._stopped(self.core.failure)
@@ -167,7 +167,7 @@ class Member(ABC):
         self._subscriptions.pop(wire, None)
         self._tags.pop(wire, None)
         if self.state is State.RUNNING:
-            self.wake_rebalance()  # it finishes this should the caller be cancelled
+            self.wake_rebalance()  # completes the release if the caller is cancelled
             for queue in [queue for queue in self._assigned if queue.topic == wire]:
                 await self._release(queue)
             await self._beat()
@@ -279,6 +279,7 @@ class Member(ABC):
         self._announced = versions
 
     def wanted_tags(self, topic: str) -> frozenset[str]:
+        """The tags by which pulled messages are filtered again; empty accepts all."""
         return self._tags.get(topic, frozenset())
 
     def subscription_version(self, topic: str) -> int:
@@ -286,6 +287,7 @@ class Member(ABC):
         return self._announced.get(topic, 0)
 
     def subscription_type(self, topic: str) -> str:
+        """TAG or SQL92, as named in pulls."""
         data = self._subscriptions.get(topic)
         return data.expression_type if data is not None else TAG
 

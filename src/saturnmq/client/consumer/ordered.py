@@ -41,9 +41,11 @@ class OrderedGeneration(Generation):
         self.done: dict[tuple[int, int], Ack] = {}
 
     def is_settled(self, message: Message[Any]) -> bool:
+        """Whether this attempt of the message already has a verdict."""
         return (message.offset, message.attempt) in self.done
 
     def hand_out(self, message: Message[Any], now: float) -> bool:
+        """Record that a reader takes the message; False unless it is the head of the queue."""
         assignment = self.assignment
         if assignment.head is not message or not super().hand_out(message, now):
             return False
@@ -105,6 +107,7 @@ class OrderedGeneration(Generation):
         return True
 
     async def expire(self, message: Message[Any]) -> None:
+        """Count the message as failed, because it was not settled in time."""
         await self.settle(message, Ack.RETRY, reason=TIMED_OUT)
 
 
@@ -144,10 +147,12 @@ class OrderedAssignment(Assignment):
 
     @property
     def may_hand_out(self) -> bool:
+        """Whether readers may get messages now: not paused, not leaving, and the lock is held."""
         return not self.paused and not self.leaving and self.locked
 
     @property
     def position(self) -> int:
+        """The offset of the next message that a reader gets."""
         generation = self._now
         if self.head is not None and self.head is not self.handed:
             return self.head.offset
@@ -188,6 +193,7 @@ class OrderedAssignment(Assignment):
         self.host.core.spawn(f"suspend {self.queue.topic} {self.queue.queue_id}", wait(), vital=False)
 
     def expired(self, before: float) -> list[tuple[Generation, Message[Any]]]:
+        """As in the base class; first lets go of a message that a reader holds since before a seek."""
         handed = self.handed
         if handed is not None and handed is not self.head and self.handed_at <= before:
             self.let_go(handed)  # from before a seek: its verdict is irrelevant, but the queue waits for it
@@ -202,6 +208,7 @@ class OrderedAssignment(Assignment):
             self.resume_handing_out()
 
     def resume_handing_out(self) -> None:
+        """Offer parked and waiting messages and wake the pull loop."""
         self.unpark()
         self.check_room()
         self.offer_next()

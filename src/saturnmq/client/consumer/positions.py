@@ -22,9 +22,8 @@ from saturnmq.protocol.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-Where: TypeAlias = (
-    "MessageQueue | str | Iterable[MessageQueue] | None"  # a queue, a topic, several queues; None: all assigned queues
-)
+# A queue, a topic, several queues; None: all assigned queues.
+Where: TypeAlias = "MessageQueue | str | Iterable[MessageQueue] | None"
 Place: TypeAlias = Literal["first", "last"] | int | datetime
 _PLACES: Final = ("first", "last")
 
@@ -45,9 +44,8 @@ class Positioned(Member):
     async def wait_assigned(self, timeout: float = 10.0) -> list[MessageQueue]:
         """Wait until a rebalance has assigned queues, and return them. Raises TimeoutError after `timeout` seconds."""
         async with asyncio.timeout(timeout):
-            while not (
-                self.assigned and self._round_done.is_set()
-            ):  # a rebalance in progress may not have assigned all yet
+            # A rebalance in progress may not have assigned all queues yet.
+            while not (self.assigned and self._round_done.is_set()):
                 self._check()
                 self._round_done.clear()
                 await self._round_done.wait()

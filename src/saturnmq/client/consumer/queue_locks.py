@@ -34,9 +34,8 @@ class QueueLocks:
         self._group = group
         self._clock = clock
         self._held: dict[MessageQueue, float] = {}
-        self._asked: set[MessageQueue] = (
-            set()
-        )  # locks that a broker may hold for us, including requests that were never answered
+        # Locks that a broker may hold for us, including requests that were never answered.
+        self._asked: set[MessageQueue] = set()
 
     def valid(self, queue: MessageQueue) -> bool:
         """Whether the lock is certainly ours."""

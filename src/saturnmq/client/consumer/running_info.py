@@ -141,6 +141,7 @@ class _Direct:
     async def settle(
         self, message: Message[Any], verdict: Ack, *, after: timedelta | None = None, reason: str = ""
     ) -> None:
+        """Pass on the first verdict; later ones are ignored."""
         if not self.verdict.done():
             self.verdict.set_result((verdict, reason))
 
