@@ -437,9 +437,8 @@ def test_illegal_offset_is_corrected_from_the_broker_answer(run: Run, cluster: A
             c.broker.offsets["g", "T", 0] = 99
             async with client.consumer("g") as inbox:
                 await inbox.subscribe("T")
-                await eventually(
-                    lambda: inbox.committed().get(MessageQueue("T", "b0", 0)) == 0
-                )  # the commit offset may decrease here
+                # The commit offset may decrease here.
+                await eventually(lambda: inbox.committed().get(MessageQueue("T", "b0", 0)) == 0)
                 c.broker.put("T", 0, b"x")
                 assert (await inbox.recv(30)).value == b"x"
 

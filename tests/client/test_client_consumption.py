@@ -222,9 +222,10 @@ def test_failed_start_leaves_nothing_running_and_can_be_repeated(run: Run, clust
 def test_start_fails_on_a_broker_too_old_to_check_sql_filters(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            # The answer of a broker before 4.1.0.
             c.broker.script[46] = lambda command: command.reply(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED, " request type 46 not supported"
-            )  # answer of a broker before 4.1.0
+            )
             inbox = client.consumer("g")
             await inbox.subscribe("T", sql("a = 1"))
             with pytest.raises(ResponseError) as refused:
@@ -326,9 +327,8 @@ def test_members_with_different_subscriptions_are_logged(run: Run, caplog: pytes
             (text,) = warned("newest=TAG c")
             assert "group=g topic=T" in text and two.client_id in text and one.client_id not in text
             await second.subscribe("Own")
-            await eventually(
-                lambda: "Own" in {queue.topic for queue in second.assigned}
-            )  # half of the queues: the other half is assigned to the first member and not consumed
+            # Only half of the queues: the other half falls to the first member, which does not subscribe to the topic.
+            await eventually(lambda: "Own" in {queue.topic for queue in second.assigned})
             rounds = second._rounds
             await eventually(lambda: second._rounds > rounds + 5)
             assert warned("topic=Own") == []

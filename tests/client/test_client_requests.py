@@ -41,9 +41,8 @@ def test_request_names_the_client_and_matches_the_reply_by_id(run: Run, cluster:
             async with client.producer("g", codec=str_codec()) as out:
                 task = asyncio.create_task(out.request("T", "question", timeout=10, keys="k"))
                 (sent,) = await c.broker.wait_for(310)
-                assert c.broker.requests.index(c.broker.of(34)[0]) < c.broker.requests.index(
-                    sent
-                )  # the heartbeat precedes the request
+                # The heartbeat precedes the request.
+                assert c.broker.requests.index(c.broker.of(34)[0]) < c.broker.requests.index(sent)
                 properties = decode_properties(sent.ext["i"])
                 assert properties["REPLY_TO_CLIENT"] == client.client_id and properties["KEYS"] == "k"
                 assert 9000 < int(properties["TTL"]) <= 10_000

@@ -175,9 +175,8 @@ def test_cached_route_is_used_without_a_new_query(run: Run, cluster: Any) -> Non
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             for _ in range(5):
                 await out.send("T", b"x")
-            assert (
-                len([r for r in c.ns[0].of(105) if r.ext["topic"] == "T"]) <= 2
-            )  # the lookup, and possibly the first poll
+            # The lookup, and possibly the first poll.
+            assert len([r for r in c.ns[0].of(105) if r.ext["topic"] == "T"]) <= 2
 
     run(work)
 

@@ -49,7 +49,7 @@ from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
 Run = Callable[[Callable[[], Any]], Any]
 TRACE = "RMQ_SYS_TRACE_TOPIC"
 QUEUE = MessageQueue("T", "b0", 1)
-MEMBERS = 10  # flushed one after the other, this many would take that many times as long
+MEMBERS = 10  # flushed one after the other, they would take MEMBERS times FLUSH_S
 
 
 def traces(c: Any, topic: str = TRACE) -> list[Any]:
@@ -475,9 +475,8 @@ def test_full_trace_queue_drops_and_counts_without_blocking_sends(
                 await out.send("T", b"x")
                 tracer = out._tracer
                 assert tracer is not None
-                await eventually(
-                    lambda: not tracer._records
-                )  # taken by the worker, which waits for the send in progress
+                # The worker has taken it and waits for the send in progress.
+                await eventually(lambda: not tracer._records)
                 for _ in range(120):
                     await out.send("T", b"x")
                 assert time.monotonic() - begin < 20, "no send waits for the trace"
