@@ -54,7 +54,7 @@ def test_reference_implementation_matches_apache() -> None:
         ("NULL", "NULL", "N", "N"),
     ],
 )
-def test_three_valued_logic(left: str, right: str, either: str, both: str) -> None:
+def test_and_or_follow_three_valued_logic(left: str, right: str, either: str, both: str) -> None:
     for first, second in ((left, right), (right, left)):
         assert verdict(f"{first} OR {second}", {}) == either
         assert verdict(f"{first} AND {second}", {}) == both

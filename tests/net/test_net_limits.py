@@ -69,7 +69,7 @@ def test_oversized_frame_is_rejected_by_its_length_field(limit: int, length: int
 
 
 @pytest.mark.spec("LIM-01")
-def test_frame_of_exactly_the_limit_is_accepted() -> None:
+def test_listener_accepts_frame_of_exactly_the_limit() -> None:
     async def work() -> None:
         async with pair(settings=NetSettings(frame_bytes_max=4096)) as p:
             header = json_header()

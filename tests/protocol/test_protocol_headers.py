@@ -72,7 +72,7 @@ def test_missing_required_field_is_named_and_optional_have_defaults(cls: type[he
 
 @pytest.mark.spec("REM-08")
 @pytest.mark.parametrize("cls", ALL_HEADERS, ids=lambda cls: cls.__name__)
-def test_unknown_fields_are_ignored(cls: type[headers.Header]) -> None:
+def test_unknown_header_fields_are_ignored(cls: type[headers.Header]) -> None:
     ext = sample(cls)
     assert decode_header(cls, {**ext, "fromTheFuture": "1", "Signature": "x"}) == decode_header(cls, ext)
 
@@ -207,7 +207,7 @@ def test_codec_functions_are_compiled_once_on_first_use(monkeypatch: pytest.Monk
     assert compiled == ["compile_decoder", "compile_encoder"]
 
 
-def test_repr_hides_the_secret_key() -> None:
+def test_header_repr_hides_secret_key() -> None:
     text = repr(headers.UpdateAndCreateAclConfig(access_key="ak", secret_key="hunter22"))
     assert "hunter22" not in text
     assert "access_key='ak'" in text

@@ -169,7 +169,7 @@ def test_invalid_json_raises_body_error(text: str | bytes) -> None:
 
 
 @pytest.mark.spec("REM-33")
-def test_depth_and_size_are_bounded() -> None:
+def test_json_depth_and_size_are_bounded() -> None:
     assert tolerant_loads("[" * (DEPTH_MAX + 1) + "]" * (DEPTH_MAX + 1)) is not None
     for opening in ("[", "{a:", "{{", '{"a":['):
         with pytest.raises(BodyError, match="deeper"):

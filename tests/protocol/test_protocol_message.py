@@ -329,7 +329,7 @@ def test_batch_matches_documented_bytes() -> None:
 
 
 @pytest.mark.spec("MSG-03")
-def test_batch_decoder_ignores_magic_and_crc_and_keeps_flags() -> None:
+def test_batch_decoder_ignores_magic_and_crc() -> None:
     raw = bytearray(encode_batch([BatchItem(b"A", flag=-3)]))
     struct.pack_into(">ii", raw, 4, messages.MESSAGE_MAGIC, 77)
     assert decode_batch(bytes(raw)) == [BatchItem(b"A", flag=-3)]

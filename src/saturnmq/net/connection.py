@@ -83,7 +83,11 @@ class Later:
 
 
 class Connection(asyncio.Protocol):
-    """One remoting connection, created by a RemotingServer or RemotingClient. Interface: docs/decisions/0001."""
+    """One remoting connection, created by a RemotingServer or RemotingClient. Interface: docs/decisions/0001.
+
+    in_flight and in_flight_bytes count requests without a response yet and their bodies. opened_at, idle_since, frame_since,
+    stalled_since and closing_since are event-loop times in seconds, 0.0 if not set; the endpoint's scan maintains them.
+    """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.remote_address = ""
