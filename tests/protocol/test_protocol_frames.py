@@ -151,7 +151,7 @@ def test_truncated_golden_frames_wait_for_more_data(golden_frames: list[Any]) ->
         decoder = FrameDecoder()
         assert decoder.feed(frame.raw) == []
         assert decoder.pending_bytes == len(frame.raw)
-        if frame.facts["header_len"] + 8 <= len(frame.raw):  # only the body was cut: its bytes do not matter here
+        if frame.facts["header_len"] + 8 <= len(frame.raw):  # only the body is truncated: any bytes complete it
             (command,) = decoder.feed(bytes(frame.facts["len"] - len(frame.raw)))
             assert (command.code, command.opaque) == (frame.facts["code"], frame.facts["opaque"])
             assert len(command.body or b"") == frame.facts["body_len"]

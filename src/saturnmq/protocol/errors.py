@@ -27,10 +27,9 @@ class SaturnError(Exception):
     hint: what to do next, if known; it is appended to the message by `str`.
 
         try:
-            await producer.send(message)
+            await producer.send("orders", b"paid")
         except SaturnError as error:
-            if not error.retryable:
-                raise
+            print(error, error.code, error.retryable)
     """
 
     code: int | None = None
@@ -134,6 +133,8 @@ class ResponseError(SaturnError):
 
     code: the response code. remark: the text of the response. refresh_route: the route is stale; update it before a retry.
 
+        try:
+            await producer.send("orders", b"paid")
         except ResponseError as error:
             print(error.code, error.remark)
     """

@@ -216,7 +216,7 @@ class ConsumeMessageDirectlyResult(Body):
 
 @body()
 class BrokerStatsItem(Body):
-    """Sum, per second, and average per call."""
+    """Sum of a period, rate per second (tps), and average per call (avgpt)."""
 
     sum: int = 0
     tps: float = 0.0
@@ -225,7 +225,7 @@ class BrokerStatsItem(Body):
 
 @body()
 class BrokerStatsData(Body):
-    """One statistic over a minute, an hour, a day (315)."""
+    """One statistic over the last minute, hour and day (315)."""
 
     stats_minute: BrokerStatsItem = field(default_factory=BrokerStatsItem)
     stats_hour: BrokerStatsItem = field(default_factory=BrokerStatsItem)
