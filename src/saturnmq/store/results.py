@@ -65,8 +65,8 @@ class GetStatus(Enum):
 class GetResult:
     """Records found in a queue and the offset of the next pull.
 
-    buffers are slices of the mapped log, valid only until the next event-loop iteration. behind_memory: the records are
-    probably no longer in the page cache, so the client may be sent to a slave (BP-06).
+    buffers are slices of the mapped log, valid only until the next event-loop iteration. behind_memory: the records may
+    no longer be in the page cache, so the broker may suggest reading from a slave (BP-06).
     """
 
     status: GetStatus

@@ -6,7 +6,8 @@ uninterrupted step (ST-10). The flush and maintenance code uses threads for fsyn
 Visibility: a message becomes visible to consumers when it is confirmed: immediately with ASYNC_FLUSH, once it is durable with
 SYNC_FLUSH (DUR-03), once it is committed to the file with the transient pool (MF-02).
 
-Requirements: ST-01..ST-21, MF-01..MF-14, RP-01..RP-10, RC-01..RC-14, FLU-01..FLU-10, DEL-01..DEL-10, DUR-01..DUR-20.
+Requirements: ST-01..ST-20, MF-01..MF-07, MF-09, MF-11..MF-14, RP-01..RP-07, RC-01..RC-14, FLU-01..FLU-10, DEL-01..DEL-10,
+DUR-01, DUR-03..DUR-10, DUR-13..DUR-18, DUR-20.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class MessageStore:
 
         If rebuild is given, consume queues and index are rebuilt from the log; it is called as progress(bytes_read, bytes_total).
         """
-        with contextlib.suppress(StoreError):  # acquiring the lock reports a bad folder better
+        with contextlib.suppress(StoreError):  # LockFile.acquire reports an unusable folder with a better message
             self.disk.make_folder(self.settings.root)
         self._lock.acquire()
         try:

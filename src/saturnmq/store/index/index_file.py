@@ -51,7 +51,7 @@ _SLOT: Final = struct.Struct(">I")
 _OFFSET: Final = struct.Struct(">q")
 _BLOCK_BYTES: Final = 4096
 _CHUNK_ENTRIES: Final = 16_384
-_CLEAN_BYTES: Final = 4 * 1024 * 1024  # after so many zeros behind the last entry nothing more is expected
+_CLEAN_BYTES: Final = 4 * 1024 * 1024  # a run of zeros of this length ends the clean-up after the last entry
 _FULL: Final = 512  # unit of st_blocks, bytes
 
 # Powers of 31 modulo 2**32, and masks of every second lane: bytes, then lanes of twice the width each.
@@ -150,7 +150,10 @@ class IndexFile:
 
     @classmethod
     def create(cls, path: Path, shape: IndexShape, disk: Disk, *, allocate: bool, after: IndexFile | None) -> IndexFile:
-        """Create a file after another one, whose end is its begin until the first entry. Raises StoreError, OSError."""
+        """Create the file that follows `after`. Until its first entry its header repeats the end of `after`.
+
+        Raises StoreError, OSError.
+        """
         file = cls(path, shape, disk)
         file._fd = disk.create(path, shape.file_bytes, allocate=allocate)
         file._direct = allocate

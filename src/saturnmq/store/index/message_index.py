@@ -468,8 +468,8 @@ class MessageIndex:
         """Drop entries at or after the end of the log; returns the offset from which the log must be dispatched again.
 
         Must be called at every start with the log's end, because damage may point anywhere. Durable on return. `synced` is
-        lowered and must be written to the checkpoint before the log is appended to: entries that the old note calls durable will
-        be overwritten. Not while a flush is running. Raises StoreError.
+        lowered and must be written to the checkpoint before the log is appended to: entries that the old one calls durable will be
+        overwritten. Not while a flush is running. Raises StoreError.
         """
         invariant(self._flush is None, "the index is not cut during a flush")
         keep = len(self._files)
@@ -501,9 +501,10 @@ class MessageIndex:
     def repair(self, synced: Synced | None, index_ms: int = 0) -> int:
         """Repair the index after `load` and an unclean stop; returns the offset from which the log must be dispatched again.
 
-        synced: the last state noted; the last file is cut back to it. None if another broker wrote the files: those that are not
-        full or end after the checkpoint's index_ms are deleted (RC-05). Durable on return; interrupted anywhere and repeated, it
-        ends the same (DUR-20). `synced` must be written to the checkpoint before the next put. Raises StoreError.
+        synced: the last state in the checkpoint; the last file is cut back to it. None if another broker wrote the files:
+        those that are not full or end after the checkpoint's index_ms are deleted (RC-05). Durable on return; interrupted
+        anywhere and repeated, it ends the same (DUR-20). `synced` must be written to the checkpoint before the next put.
+        Raises StoreError.
         """
         offset = self._repair_foreign(index_ms) if synced is None else self._repair_own(synced)
         for file in self._files:

@@ -46,7 +46,7 @@ _TOPICS_MAX: Final = 100_000
 _ZERO_STEP: Final = 1 << 16
 _ZEROS: Final = bytes(_ZERO_STEP)
 _SPARE_AT_PERCENT: Final = 80  # the next file is created when the current one is this full
-_RESIDENT_BYTES: Final = 32 << 20  # part of the current file, before its end, that stays mapped in
+_RESIDENT_BYTES: Final = 32 << 20  # bytes before the flushed offset that stay resident in the current file
 _BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
 # Clears the IPv6 bits: a record with 4-byte addresses must not claim 16-byte ones.
 _HOSTS_V4: Final = ~int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)

@@ -13,7 +13,7 @@ Requirements: CQ-13, CQ-14.
 #    2  i64   tags_code   what the queue's unit would hold without an extension
 #   10  i64   store_time  of the message, Unix ms
 #   18  i16   map_bytes   0 without a bit map
-#   20  ...   bit_map     one bit set per Bloom filter position of each filter that accepts the message
+#   20  ...   bit_map     Bloom filter of the SQL92 filters that accept the message (CQ-14)
 # A file keeps 4 spare bytes after its last unit. The tags code of a queue's unit holds the address: position - 2^63.
 
 from __future__ import annotations

@@ -286,7 +286,7 @@ class QueueTable:
     def drop_unlisted(self) -> None:
         """After a crash, delete queues that are not in the list. Raises OSError. Does nothing without a list.
 
-        Such a queue was being deleted, possibly in part, or all its records follow the note and are dispatched again.
+        Such a queue was being deleted, possibly in part, or all its records are newer than the checkpoint and dispatched again.
         """
         if self.listed is not None:
             self._delete([(key, self.by_key.pop(key)) for key in list(self.by_key) if key not in self._ends])

@@ -1,7 +1,8 @@
 """Opening a store: files are loaded and the recovery plan carried out, so that everything is consistent before the first put.
 
 Every step can be interrupted and repeated with the same result (DUR-20): the log is only truncated after its last valid
-record, queues and index are only written from the log, and the note that says how far they are durable is written last.
+record, queues and index are only written from the log, and the checkpoint note, which says how far they are durable, is
+written last.
 The lock is held by the caller.
 
 Requirements: RC-01..RC-13, DUR-07, DUR-09, DUR-13, DUR-20.
@@ -173,7 +174,7 @@ def _empty(store: MessageStore) -> None:
 
 
 def _from_nothing(store: MessageStore, todo: Plan) -> Plan:
-    """Prepare a rebuild of queues and index. The note is lowered first: if interrupted, the next start rebuilds (DUR-20)."""
+    """Prepare a rebuild of queues and index. The checkpoint is lowered first, so the next start can repeat it (DUR-20)."""
     start = store.log.start
     store.checkpoint.write(Note(todo.durable, start, start, 0, 0, start))
     if store.index is not None:
@@ -303,7 +304,7 @@ class _Recovery:
             return appended
         found = store.queues.get(key)
         if not due and self.known and _of_a_former_life(found, message):
-            return True  # topic was deleted; a crash kept only what was dispatched after the note
+            return True  # topic was deleted; after a crash only records newer than the checkpoint were dispatched
         if found is None:
             return self._may_be_deleted(message)
         if self._as_expected(found, key, message.queue_offset, UNIT.pack(*expected)):
@@ -346,7 +347,7 @@ class _Recovery:
         return True
 
     def _write_queues(self) -> None:
-        """Write units to disk, so that memory does not grow with the log. The note still says that they must be rebuilt."""
+        """Write units to disk, so that memory does not grow with the log. The checkpoint still says that they must be rebuilt."""
         self._saved = self.written
         todo = self.store.queues.round(1)
         todo.write(self.store.disk, self.store.queues.list_file)
@@ -373,7 +374,7 @@ class _Recovery:
         return True
 
     def _tell_what_is_not_known(self) -> None:
-        """Warn about a store of another broker, which has no note that distinguishes damage from deliberate deletion."""
+        """Warn about a store of another broker, whose checkpoint has no note to distinguish damage from deletion."""
         if not self.foreign:
             return
         for topic, (first, count) in self._absent.items():
@@ -421,7 +422,7 @@ def _of_a_former_life(queue: ConsumeQueue | None, message: Message) -> bool:
 
 
 def _settle(store: MessageStore, todo: Plan, boundaries: list[int], *, changed: bool) -> None:
-    """Make durable what recovery wrote, then write the note, before the first message is accepted."""
+    """Make durable what recovery wrote, then write the checkpoint, before the first message is accepted."""
     if not changed and store.checkpoint.note is not None:
         store.begin_upkeep(boundaries)
         return
