@@ -1,4 +1,4 @@
-"""Three broker processes and a NameServer, our client, the leader killed: clients go on, nothing acknowledged is lost."""
+"""Three broker processes, a NameServer and our client; leaders are killed: clients continue, no acknowledged message is lost."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Processes:
         return code
 
     async def level(self) -> None:
-        """Until all members know the same to be committed."""
+        """Wait until all members have the same committed index."""
         net = RemotingClient(settings=NetSettings())
         indexes: list[str] = []
         try:
@@ -101,7 +101,7 @@ class Processes:
             await net.close()
 
     async def contents(self, name: str) -> dict[tuple[int, int], bytes]:
-        """(queue, offset) -> body in the queues of a member that is stopped."""
+        """(queue, offset) -> body in the consume queues of a stopped member."""
         raft = RaftSettings(
             enabled=True, group="g", peers_text=self.peers, self_id=name, index_file_units=65536
         )  # fmt: skip
@@ -127,7 +127,7 @@ class Processes:
 
 @pytest.mark.timeout(180)
 @pytest.mark.spec("DL-B07", "DL-C03", "DL-C05", "DL-X02")
-def test_clients_go_on_when_the_leader_is_killed_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+def test_clients_survive_killed_leaders_without_lost_messages(tmp_path: Path) -> None:
     async def run() -> None:
         group = Processes(tmp_path)
         acked: list[bytes] = []
@@ -192,9 +192,7 @@ def test_clients_go_on_when_the_leader_is_killed_and_nothing_acknowledged_is_los
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("settings", [{}, {"enableBatchPush": "true", "flushDiskType": "SYNC_FLUSH"}])
 @pytest.mark.spec("DL-A05", "DL-B05", "DL-C03", "DL-X02", "DL-X23")
-def test_many_senders_leaders_killed_every_acknowledged_message_is_at_its_place(
-    settings: dict[str, str], tmp_path: Path
-) -> None:
+def test_acknowledged_messages_keep_their_offsets_over_killed_leaders(settings: dict[str, str], tmp_path: Path) -> None:
     async def run() -> None:
         group = Processes(tmp_path, **settings)
         acked: dict[tuple[int, int], bytes] = {}
@@ -254,18 +252,18 @@ def test_many_senders_leaders_killed_every_acknowledged_message_is_at_its_place(
         reports = [verify(tmp_path / name / f"dledger-{name}") for name in group.names]
         assert [report.problems for report in reports] == [[], [], []]
         contents = [await group.contents(name) for name in group.names]
-        for content in contents:  # each member's own queues
+        for content in contents:  # the consume queues of each member
             assert {place: content[place] for place in content if place in acked} == {
                 place: body for place, body in acked.items() if place in content
             }
             assert set(content.values()) <= tried
-        assert len(contents[0].keys() ^ contents[1].keys()) < 20  # what was not known to be committed at the stop
+        assert len(contents[0].keys() ^ contents[1].keys()) < 20  # not known as committed when it stopped
 
     asyncio.run(run())
 
 
 async def master_at(name_servers: str) -> str:
-    """Address of the broker that the NameServer calls master."""
+    """Address of the broker that the NameServer lists as master."""
     net = RemotingClient(settings=NetSettings())
     try:
         async with asyncio.timeout(FAILOVER_S_MAX):

@@ -1,4 +1,4 @@
-"""Members as they run: real files, real sockets on loopback."""
+"""Running Raft members: real files, and real sockets on loopback."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def entries_of(made: Group, name: str) -> list[Entry]:
 
 
 async def call(address: str, request: Request, **changes: Any) -> Any:
-    """One request as a tool would send it."""
+    """Send one request, as a tool would."""
     client = RemotingClient(settings=NetSettings())
     try:
         reply = await client.invoke(address, Command(code_of(request), body=encode(request)), 5000)
@@ -59,7 +59,7 @@ async def call(address: str, request: Request, **changes: Any) -> Any:
 
 
 @pytest.mark.spec("DL-A04", "DL-M10", "DL-S03", "DL-M06", "DL-B03", "DL-X04")
-def test_three_members_elect_replicate_survive_the_leader_and_end_with_equal_files(tmp_path: Path) -> None:
+def test_group_survives_leader_restart_with_equal_files(tmp_path: Path) -> None:
     async def run() -> None:
         noop = noop_message(("127.0.0.1", 10911), 1)
         async with group(tmp_path, noop=noop, stamp=stamp_message, body_is_good=message_is_good) as made:
@@ -86,7 +86,7 @@ def test_three_members_elect_replicate_survive_the_leader_and_end_with_equal_fil
 
 
 @pytest.mark.spec("DL-A08", "DL-Q07", "DL-M01", "DL-M10")
-def test_a_single_member_commits_and_comes_back_with_everything(tmp_path: Path) -> None:
+def test_single_member_restart_keeps_all_entries(tmp_path: Path) -> None:
     async def run() -> None:
         made = Group(tmp_path, 1)
         member = await made.start("n0")
@@ -96,7 +96,7 @@ def test_a_single_member_commits_and_comes_back_with_everything(tmp_path: Path) 
         await made.stop("n0")
         again = await made.start("n0")
         assert again.status().end_index == 49
-        assert again.status().committed_index == 49  # from the checkpoint
+        assert again.status().committed_index == 49  # known from the checkpoint
         await made.a_leader()
         assert again.status().term >= term
         assert (await made.append(b"more")).index == 50
@@ -106,7 +106,7 @@ def test_a_single_member_commits_and_comes_back_with_everything(tmp_path: Path) 
 
 
 @pytest.mark.spec("DL-Q07")
-def test_checkpoint_is_written_while_a_member_runs(tmp_path: Path) -> None:
+def test_checkpoint_is_written_periodically(tmp_path: Path) -> None:
     async def run() -> None:
         async with group(tmp_path, 1) as made:
             await made.append(b"a")
@@ -117,7 +117,7 @@ def test_checkpoint_is_written_while_a_member_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DL-M09", "DL-A10", "DL-M07", "DL-M06")
-def test_tools_talk_to_a_member_over_its_port(tmp_path: Path) -> None:
+def test_client_requests_over_member_port(tmp_path: Path) -> None:
     async def run() -> None:
         async with group(tmp_path) as made:
             leader = await made.a_leader()
@@ -148,7 +148,7 @@ def test_tools_talk_to_a_member_over_its_port(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DL-M06", "DL-X17")
-def test_junk_strangers_and_pull_on_the_port_are_answered_and_harm_nobody(tmp_path: Path) -> None:
+def test_invalid_requests_and_strangers_are_refused_without_effect(tmp_path: Path) -> None:
     async def run() -> None:
         async with group(tmp_path, body_is_good=message_is_good) as made:
             leader = await made.a_leader()
@@ -179,7 +179,7 @@ def test_junk_strangers_and_pull_on_the_port_are_answered_and_harm_nobody(tmp_pa
 
 
 @pytest.mark.spec("DL-L03", "DL-L05", "DL-L01")
-def test_transfer_hands_over_and_a_wrong_term_is_refused(tmp_path: Path) -> None:
+def test_transfer_succeeds_and_wrong_term_is_refused(tmp_path: Path) -> None:
     async def run() -> None:
         async with group(tmp_path) as made:
             await made.append(b"a")
@@ -189,7 +189,7 @@ def test_transfer_hands_over_and_a_wrong_term_is_refused(tmp_path: Path) -> None
             to = next(n for n in made.names if n != name)
             request = TransferRequest(group="g", remote_id=name, transfer_id=name, transferee_id=to, term=term + 1)
             assert (await call(old.settings.peers[name], request)).code == Code.INCONSISTENT_TERM
-            for _ in range(5):  # a member that is slow to answer may lose its vote to another
+            for _ in range(5):  # on a slow machine the election may fail
                 answer = await (await made.a_leader()).transfer(to)
                 if answer.code == Code.SUCCESS:
                     break
@@ -202,7 +202,7 @@ def test_transfer_hands_over_and_a_wrong_term_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("DL-L09")
-def test_the_preferred_member_gets_the_leadership_back(tmp_path: Path) -> None:
+def test_preferred_member_regains_leadership(tmp_path: Path) -> None:
     async def run() -> None:
         async with group(tmp_path, preferred_leader_id="n2") as made:
             await made.append(b"a")
@@ -217,7 +217,7 @@ def test_the_preferred_member_gets_the_leadership_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DL-P15", "DL-F11")
-def test_batch_push_brings_the_same_log(tmp_path: Path) -> None:
+def test_batch_push_replicates_equal_logs(tmp_path: Path) -> None:
     async def run() -> None:
         async with group(tmp_path, batch_push=True, batch_push_bytes=300) as made:
             answers = await asyncio.gather(*(made.append(b"x%d" % n) for n in range(200)))
@@ -233,7 +233,7 @@ def test_batch_push_brings_the_same_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DL-P05", "DL-X13", "DL-F08")
-def test_a_member_that_comes_back_empty_is_filled(tmp_path: Path) -> None:
+def test_member_restarted_empty_is_refilled(tmp_path: Path) -> None:
     async def run() -> None:
         async with group(tmp_path, file_bytes=4096) as made:
             for number in range(60):
@@ -252,7 +252,7 @@ def test_a_member_that_comes_back_empty_is_filled(tmp_path: Path) -> None:
 
 
 class BadDisk(Disk):
-    """Fails where it is told to."""
+    """A disk whose sync and write can be made to fail."""
 
     def __init__(self) -> None:
         self.fail_sync = False
@@ -270,14 +270,14 @@ class BadDisk(Disk):
 
 
 @pytest.mark.spec("DL-X15", "DL-X02", "DUR-12")
-def test_a_leader_whose_sync_fails_acknowledges_nothing_and_another_takes_over(tmp_path: Path) -> None:
+def test_leader_with_failed_sync_acknowledges_nothing_and_is_replaced(tmp_path: Path) -> None:
     async def run() -> None:
         async with group(tmp_path) as made:
             await made.append(b"a")
             old = await made.a_leader()
             await made.equal()
             away = next(name for name in made.names if made.members[name] is not old)
-            await made.stop(away)  # two followers could commit it without the leader, before its sync fails
+            await made.stop(away)  # else two followers could commit it before the leader's sync fails
             bad = BadDisk()
             bad.fail_sync = True
             for file in (*old.files.data.files, *old.files.index.files):
@@ -294,7 +294,7 @@ def test_a_leader_whose_sync_fails_acknowledges_nothing_and_another_takes_over(t
 
 
 @pytest.mark.spec("DL-X15", "DUR-11", "DL-X01")
-def test_a_vote_that_cannot_be_written_is_not_given(tmp_path: Path) -> None:
+def test_vote_that_cannot_be_persisted_is_not_granted(tmp_path: Path) -> None:
     async def run() -> None:
         bad = BadDisk()
         made = Group(tmp_path, 3, disk=bad)
@@ -305,7 +305,7 @@ def test_a_vote_that_cannot_be_written_is_not_given(tmp_path: Path) -> None:
         bad.fail_write = True
         address = member.settings.peers["n0"]
         ask = VoteRequest(group="g", remote_id="n0", local_id="n1", leader_id="n1", term=5)
-        await call(address, ask)  # not ready: it takes the term, which cannot be written
+        await call(address, ask)  # answered TERM_NOT_READY; adopting the term fails to persist
         await made.until(lambda: member.status().failed, "the failure is not seen")
         answer = await call(address, ask)
         assert (answer.code, answer.vote_result) == (Code.DISK_ERROR, VoteResult.UNKNOWN)
@@ -316,7 +316,7 @@ def test_a_vote_that_cannot_be_written_is_not_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DL-X01", "DL-M01")
-def test_a_ledger_without_its_term_file_starts_only_when_forced(tmp_path: Path) -> None:
+def test_ledger_without_term_file_starts_only_when_forced(tmp_path: Path) -> None:
     async def run() -> None:
         made = Group(tmp_path, 1)
         await made.start("n0")
@@ -336,14 +336,14 @@ def test_a_ledger_without_its_term_file_starts_only_when_forced(tmp_path: Path) 
 
 
 @pytest.mark.spec("DL-X17")
-def test_a_member_listens_where_it_is_told_to() -> None:
+def test_listen_address_from_peers_or_bind_address() -> None:
     known = {"enabled": True, "group": "g", "peers_text": "n0-host:40911;n1-other:40912", "self_id": "n0"}
     assert RaftSettings(**known).listen_address == ("host", 40911)  # type: ignore[arg-type]
     assert RaftSettings(**known, bind_address="127.0.0.2").listen_address == ("127.0.0.2", 40911)  # type: ignore[arg-type]
 
 
 @pytest.mark.spec("DL-A05", "DL-S04")
-def test_page_cache_mode_acknowledges_and_flushes_behind(tmp_path: Path) -> None:
+def test_async_flush_acknowledges_before_sync(tmp_path: Path) -> None:
     async def run() -> None:
         async with group(tmp_path, sync_before_ack=False) as made:
             await made.append(b"a")
@@ -355,7 +355,7 @@ def test_page_cache_mode_acknowledges_and_flushes_behind(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("DL-S04")
-def test_a_sync_that_nobody_waits_for_rests_after_a_long_one_and_not_for_ever(
+def test_async_flush_pause_follows_sync_duration_within_bounds(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
@@ -379,7 +379,7 @@ def test_a_sync_that_nobody_waits_for_rests_after_a_long_one_and_not_for_ever(
 
 
 @pytest.mark.spec("DL-X09", "DL-M10")
-def test_callers_are_answered_when_the_member_stops(tmp_path: Path) -> None:
+def test_pending_appends_fail_when_member_stops(tmp_path: Path) -> None:
     async def run() -> None:
         async with group(tmp_path) as made:
             await made.append(b"a")
@@ -396,7 +396,7 @@ def test_callers_are_answered_when_the_member_stops(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DL-M04")
-def test_a_taken_port_and_a_ledger_of_other_file_sizes_are_named(tmp_path: Path) -> None:
+def test_start_errors_for_used_port_and_wrong_file_size(tmp_path: Path) -> None:
     async def run() -> None:
         made = Group(tmp_path, 1)
         await made.start("n0")
@@ -416,7 +416,7 @@ def test_a_taken_port_and_a_ledger_of_other_file_sizes_are_named(tmp_path: Path)
 
 
 @pytest.mark.spec("DL-M02", "DL-M03", "DL-C04")
-def test_peers_text() -> None:
+def test_parse_peers_accepts_and_rejects() -> None:
     assert parse_peers("n0-my-host.de:40911; n1-10.0.0.1:40912;") == {"n0": "my-host.de:40911", "n1": "10.0.0.1:40912"}
     for wrong in (
         "",
@@ -438,7 +438,7 @@ def test_peers_text() -> None:
 
 
 @pytest.mark.spec("DL-M03", "DL-M04", "DL-X14", "DL-Q07", "DL-S04", "DL-M08")
-def test_settings_say_every_problem_and_carry_the_defaults_of_the_original() -> None:
+def test_raft_settings_validation_and_dledger_defaults() -> None:
     bad = RaftSettings(enabled=True, peers_text="n0-h:1;x-h:2", self_id="n7", preferred_leader_id="n0;n9")
     problems = bad.validate()
     assert len(problems) == 3
@@ -463,7 +463,7 @@ def test_settings_say_every_problem_and_carry_the_defaults_of_the_original() -> 
 
 
 @pytest.mark.spec("DL-M03")
-def test_a_wrong_own_id_does_not_start(tmp_path: Path) -> None:
+def test_member_with_unknown_own_id_does_not_open(tmp_path: Path) -> None:
     async def run() -> None:
         from saturnmq.raft.driver import RaftMember
 
@@ -477,7 +477,7 @@ def test_a_wrong_own_id_does_not_start(tmp_path: Path) -> None:
 
 
 class SmallDisk(Disk):
-    """Has room for so many files."""
+    """A disk with space for a limited number of data files."""
 
     def __init__(self, files: int) -> None:
         self.files = files
@@ -490,7 +490,7 @@ class SmallDisk(Disk):
 
 
 @pytest.mark.spec("DL-S10", "DL-A04", "DUR-15")
-def test_a_full_disk_refuses_appends_with_415_before_it_hurts_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+def test_full_disk_refuses_appends_with_415_until_there_is_space(tmp_path: Path) -> None:
     async def run() -> None:
         disk = SmallDisk(1)
         made = Group(tmp_path, 1, disk=disk, file_bytes=4096)
@@ -515,8 +515,8 @@ def test_a_full_disk_refuses_appends_with_415_before_it_hurts_and_goes_on_when_t
 
 @pytest.mark.spec("DL-A04", "DL-X15")
 @pytest.mark.parametrize(("sync", "code"), [(True, Code.TERM_CHANGED), (False, Code.DISK_ERROR)])
-def test_an_append_that_cannot_be_written_ends_the_leadership(sync: bool, code: Code, tmp_path: Path) -> None:
-    """414 where the answer was ready; one that waits for the group gets the code of a lost leadership."""
+def test_append_write_error_ends_leadership(sync: bool, code: Code, tmp_path: Path) -> None:
+    """414 if the response was already due; an append waiting for a quorum fails with the code of a lost leadership."""
 
     async def run() -> None:
         made = Group(tmp_path, 1, sync_before_ack=sync)
@@ -540,8 +540,8 @@ def test_an_append_that_cannot_be_written_ends_the_leadership(sync: bool, code: 
 
 
 @pytest.mark.spec("DL-S09", "DL-S12", "DL-P13", "DL-F08")
-def test_old_files_go_and_a_member_that_needs_them_starts_at_the_leaders_begin(tmp_path: Path) -> None:
-    """Row 17 of section 7."""
+def test_lagging_member_restarts_at_leader_begin_after_retention(tmp_path: Path) -> None:
+    """docs/spec/04-dledger.md section 7, row 17."""
 
     async def run() -> None:
         async with group(tmp_path, file_bytes=4096) as made:
@@ -572,8 +572,8 @@ def test_old_files_go_and_a_member_that_needs_them_starts_at_the_leaders_begin(t
 
 
 @pytest.mark.spec("DL-M08")
-def test_a_call_without_an_answer_counts_as_network_error(tmp_path: Path) -> None:
-    """The core gives each call the timeout, the port reports None after it (VOTE: UNKNOWN, transfer: 302)."""
+def test_call_without_response_counts_as_network_error(tmp_path: Path) -> None:
+    """The core sets the timeout of each call; after it the network side reports None (VOTE: UNKNOWN, transfer: 302)."""
 
     async def run() -> None:
         async with group(tmp_path, rpc_timeout_ms=300) as made:
@@ -596,7 +596,7 @@ def test_a_call_without_an_answer_counts_as_network_error(tmp_path: Path) -> Non
 
 
 @pytest.mark.spec("DL-Q06", "DL-M05")
-def test_status_names_role_term_bounds_and_watermarks_of_a_static_group(tmp_path: Path) -> None:
+def test_status_has_role_term_bounds_and_watermarks(tmp_path: Path) -> None:
     async def run() -> None:
         async with group(tmp_path) as made:
             await made.append(b"a")
@@ -605,9 +605,7 @@ def test_status_names_role_term_bounds_and_watermarks_of_a_static_group(tmp_path
             await made.until(lambda: set(leader.status().watermarks.values()) == {0}, "watermarks lag")
             status = leader.status()
             assert (status.role, status.begin_index, status.end_index, status.committed_index) == (Role.LEADER, 0, 0, 0)
-            assert set(status.watermarks) == set(
-                made.names
-            )  # those of dLegerPeers and no others, for as long as it runs
+            assert set(status.watermarks) == set(made.names)  # exactly the members of dLegerPeers: membership is static
             follower = next(m for m in made.members.values() if m is not leader)
             assert (follower.status().leader_id, follower.status().watermarks) == (leader.settings.self_id, {})
 
@@ -615,7 +613,7 @@ def test_status_names_role_term_bounds_and_watermarks_of_a_static_group(tmp_path
 
 
 @pytest.mark.spec("DL-X17")
-def test_votes_and_pushes_from_other_addresses_are_refused_where_a_list_is_set(tmp_path: Path) -> None:
+def test_allowed_addresses_refuse_votes_from_others(tmp_path: Path) -> None:
     async def run() -> None:
         made = Group(tmp_path, 3, allowed_text="127.0.0.9, 10.0.0.1")
         member = await made.start("n0")
@@ -637,7 +635,7 @@ def test_votes_and_pushes_from_other_addresses_are_refused_where_a_list_is_set(t
 
 
 @pytest.mark.spec("DL-X15", "DUR-10")
-def test_a_leader_that_reads_damage_steps_down_and_serves_none_of_it(tmp_path: Path) -> None:
+def test_leader_that_reads_damage_steps_down_without_serving_it(tmp_path: Path) -> None:
     async def run() -> None:
         async with group(tmp_path) as made:
             for number in range(5):
@@ -666,7 +664,7 @@ def test_a_leader_that_reads_damage_steps_down_and_serves_none_of_it(tmp_path: P
 
 
 @pytest.mark.spec("DUR-10")
-def test_a_member_that_comes_back_with_a_shorter_log_does_not_vote_until_it_was_refilled(tmp_path: Path) -> None:
+def test_member_with_damaged_log_does_not_vote_until_refilled(tmp_path: Path) -> None:
     async def run() -> None:
         async with group(tmp_path) as made:
             for number in range(8):
@@ -677,7 +675,7 @@ def test_a_member_that_comes_back_with_a_shorter_log_does_not_vote_until_it_was_
             await made.stop(hurt)
             data = next((tmp_path / f"dledger-{hurt}" / "data").iterdir())
             content = bytearray(data.read_bytes())
-            content[5 * 53 : 5 * 53 + 4] = bytes(4)  # entries of 53 bytes: the sixth is gone
+            content[5 * 53 : 5 * 53 + 4] = bytes(4)  # entries have 53 bytes: destroy the sixth
             data.write_bytes(content)
             for name in list(made.members):
                 await made.stop(name)

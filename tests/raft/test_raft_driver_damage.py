@@ -1,4 +1,4 @@
-"""One damaged body among the members: it is neither pushed on, nor stored, nor acknowledged."""
+"""A damaged entry on one member is neither replicated, nor stored, nor acknowledged by others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def damaged(body: bytes) -> bytes:
 
 
 def bodies(made: Group, name: str) -> list[bytes]:
-    """As they lie in the files, whatever their state."""
+    """The bodies as stored in the files, without checking them."""
     files = made.members[name].files
     found = []
     for index in range(max(files.begin_index, 0), files.end_index + 1):
@@ -52,7 +52,7 @@ def bodies(made: Group, name: str) -> list[bytes]:
 
 @pytest.mark.spec("DUR-08", "DUR-10", "DL-X15", "DL-X16")
 @pytest.mark.parametrize("hurt", ["body", "index unit"])
-def test_a_leader_whose_own_copy_is_damaged_pushes_none_of_it_and_steps_down(tmp_path: Path, hurt: str) -> None:
+def test_leader_with_damaged_entry_steps_down_without_pushing_it(tmp_path: Path, hurt: str) -> None:
     async def run() -> None:
         made = Group(tmp_path, 3, **MESSAGES)
         try:
@@ -73,8 +73,8 @@ def test_a_leader_whose_own_copy_is_damaged_pushes_none_of_it_and_steps_down(tmp
                 file, place = leader.files.index.files[0], entry.index * 32
                 file.map[place : place + 1] = b"\1"
                 found = f"{file.path}, byte {place}: the index lost entry {entry.index}"
-            leader.node.state.log._cache.clear()  # as after a restart, or 4096 entries later
-            await made.start("n2")  # has nothing yet
+            leader.node.state.log._cache.clear()  # as after a restart, or after 4096 more entries
+            await made.start("n2")  # its log is empty
             await made.until(lambda: leader.status().failed, "the damage is not seen")
             assert found in str(leader.status().failed)
             assert not leader.leads
@@ -94,7 +94,7 @@ def test_a_leader_whose_own_copy_is_damaged_pushes_none_of_it_and_steps_down(tmp
 
 
 async def push(address: str, request: PushRequest, *, plain: bool) -> PushResponse:
-    """One push as a leader would send it."""
+    """Send one push, as a leader would."""
     client = RemotingClient(settings=NetSettings())
     try:
         body = encode_push(request) if plain else encode(request)
@@ -111,9 +111,7 @@ async def push(address: str, request: PushRequest, *, plain: bool) -> PushRespon
     ("kind", "plain"),
     [(PushKind.APPEND, True), (PushKind.APPEND, False), (PushKind.TRUNCATE, False), (PushKind.COMPARE, False)],
 )
-def test_a_follower_refuses_a_push_with_a_damaged_body_and_stores_none_of_it(
-    tmp_path: Path, kind: PushKind, plain: bool
-) -> None:
+def test_follower_refuses_push_with_damaged_body(tmp_path: Path, kind: PushKind, plain: bool) -> None:
     async def run() -> None:
         async with group(tmp_path, **MESSAGES) as made:
             await made.append(record(0))
@@ -147,7 +145,7 @@ def test_a_follower_refuses_a_push_with_a_damaged_body_and_stores_none_of_it(
 
 
 @pytest.mark.spec("DUR-08", "DL-P10")
-def test_what_is_damaged_on_its_way_is_refused_and_sent_again(tmp_path: Path) -> None:
+def test_push_damaged_in_transit_is_refused_and_resent(tmp_path: Path) -> None:
     async def run() -> None:
         async with group(tmp_path, **MESSAGES) as made:
             await made.append(record(0))

@@ -1,4 +1,4 @@
-"""Damage that ended a member's part is remembered over its restart: it is mended first, and others lead until then."""
+"""Damage marker: after a restart the damaged entry is repaired first, and other members lead until then."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def record(number: int) -> bytes:
 
 
 def hurt(member: RaftMember, index: int) -> Entry:
-    """Its body, in the first file, where no start looks."""
+    """Damage an entry's body in the first file, which recovery does not scan."""
     entry = member.files.entry(index)
     assert entry is not None
     assert entry.pos < FILE_BYTES
@@ -46,8 +46,8 @@ def hurt(member: RaftMember, index: int) -> Entry:
 
 
 @pytest.mark.spec("DUR-08", "DUR-10")
-def test_a_member_that_failed_over_damage_mends_it_first_after_its_restart(tmp_path: Path) -> None:
-    """Without waiting for the scrub's time; and the next start has nothing to mend."""
+def test_member_failed_by_damage_repairs_it_first_after_restart(tmp_path: Path) -> None:
+    """The repair does not wait for the scrub interval, and the next start has nothing left to repair."""
 
     async def run() -> None:
         made = Group(tmp_path, 3, **MESSAGES)
@@ -62,12 +62,12 @@ def test_a_member_that_failed_over_damage_mends_it_first_after_its_restart(tmp_p
             name, mark = failed.settings.self_id, failed.files.folder / "damaged"
             good = hurt(failed, 3)
             failed.node.state.log._cache.clear()
-            await made.start("n2")  # has nothing yet
+            await made.start("n2")  # its log is empty
             await made.until(lambda: failed.status().failed, "the damage is not seen")
             assert mark.read_bytes() == b"3"
             await made.until(lambda: made.leader not in (None, failed), "no other leader")
             await made.stop(name)
-            again = await made.start(name, scrub_days=0)  # also where it never looks by itself
+            again = await made.start(name, scrub_days=0)  # repairs even with the scrub off
             await made.until(lambda: again._scrub.repaired == 1, "not mended")
             assert Role.LEADER not in made.recorders[name].roles
             assert again.files.entry(3) == good
@@ -85,7 +85,7 @@ def test_a_member_that_failed_over_damage_mends_it_first_after_its_restart(tmp_p
 
 
 def asks_for_votes(member: RaftMember, clock: list[int], until_ms: int) -> int:
-    """When it does, on its own clock; -1: not before until_ms."""
+    """The time at which the member requests votes, by its own clock; -1: not before until_ms."""
     while clock[0] < until_ms:
         clock[0] += 10
         if any(isinstance(action, Send) and isinstance(action.request, VoteRequest) for action in member._ticked()):
@@ -104,7 +104,7 @@ async def damaged_ledger(folder: Path) -> None:
 
 @contextmanager
 def opened(folder: Path, members: int, clock: list[int], mark: bytes | None) -> Iterator[RaftMember]:
-    """Loaded, without timers and sockets."""
+    """A loaded member without timers and sockets."""
     peers = ";".join(f"n{number}-127.0.0.1:{number + 1}" for number in range(members))
     settings = RaftSettings(enabled=True, group="g", peers_text=peers, self_id="n0", index_file_units=4096)
     if mark is not None:
@@ -126,7 +126,7 @@ def opened(folder: Path, members: int, clock: list[int], mark: bytes | None) -> 
 
 
 @pytest.mark.spec("DUR-10")
-def test_a_member_with_known_damage_stands_only_when_nobody_leads_for_ten_election_timeouts(tmp_path: Path) -> None:
+def test_damaged_member_stands_after_ten_leaderless_election_timeouts(tmp_path: Path) -> None:
     asyncio.run(damaged_ledger(tmp_path))
     for mark, stands_ms in ((None, 0), (b"4", 0), (b"x", 0), (b"99999", 0), (b"3", 60_000)):
         clock = [0]
@@ -137,8 +137,8 @@ def test_a_member_with_known_damage_stands_only_when_nobody_leads_for_ten_electi
 
 
 @pytest.mark.spec("DUR-10")
-def test_a_leader_heard_of_begins_the_wait_of_a_member_with_known_damage_anew(tmp_path: Path) -> None:
-    """And it votes for others meanwhile: they have to be elected."""
+def test_damaged_member_restarts_wait_when_a_leader_appears(tmp_path: Path) -> None:
+    """It still votes for others in the meantime, so that they can be elected."""
     asyncio.run(damaged_ledger(tmp_path))
     clock = [0]
     with opened(tmp_path, 3, clock, b"3") as member:
@@ -147,17 +147,17 @@ def test_a_leader_heard_of_begins_the_wait_of_a_member_with_known_damage_anew(tm
         term, log = node.state.term + 1, node.state.log
         about: dict[str, Any] = {"group": "g", "remote_id": "n0", "local_id": "n1", "leader_id": "n1", "term": term}
         vote = VoteRequest(**about, ledger_end_index=log.end, ledger_end_term=log.end_term)
-        node.request(clock[0], 1, vote)  # the term is taken at the next tick
+        node.request(clock[0], 1, vote)  # the term is adopted at the next tick
         assert asks_for_votes(member, clock, 51_000) == -1
         granted = [one.response for one in node.request(clock[0], 2, vote) if isinstance(one, Reply)]
         assert [one.vote_result for one in granted if isinstance(one, VoteResponse)] == [VoteResult.ACCEPT]
         node.request(clock[0], 3, HeartBeatRequest(**about))
         assert node.state.leader_id == "n1"
-        assert 117_000 <= asks_for_votes(member, clock, 200_000) <= 117_050  # 6 s until it misses the leader, and 60 s
+        assert 117_000 <= asks_for_votes(member, clock, 200_000) <= 117_050  # election timeout of 6 s, then 60 s
 
 
 @pytest.mark.spec("DUR-10")
-def test_a_group_of_one_with_known_damage_has_its_leader_at_once(tmp_path: Path) -> None:
+def test_damaged_single_member_leads_at_once(tmp_path: Path) -> None:
     asyncio.run(damaged_ledger(tmp_path))
     clock = [0]
     with opened(tmp_path, 1, clock, b"3") as member:

@@ -1,4 +1,4 @@
-"""Room on disk, as a running member keeps it: old files go under load too, and the right disks are looked at."""
+"""Disk space of a running member: retention also under load, and which disks' usage counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ YEAR_S = 366 * 86400
 
 
 class GatedDisk(Disk):
-    """What another thread syncs waits while the gate is shut."""
+    """Syncs of other threads block while the gate is closed."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -35,10 +35,8 @@ class GatedDisk(Disk):
 
 @pytest.mark.spec("DL-S09", "DL-S10", "DUR-15")
 @pytest.mark.parametrize(("used_ratio", "now_s"), [(0.1, time.time() + YEAR_S), (0.97, time.time())])
-def test_old_files_go_between_two_syncs_when_there_always_is_one_under_way(
-    tmp_path: Path, used_ratio: float, now_s: float
-) -> None:
-    """By age, and forced by a full disk: both would wait for ever for a moment without a sync."""
+def test_retention_runs_between_back_to_back_syncs(tmp_path: Path, used_ratio: float, now_s: float) -> None:
+    """By age, and forced by a full disk: neither may wait for a moment without a sync, which never comes under load."""
 
     async def run() -> None:
         disk = GatedDisk()
@@ -51,7 +49,7 @@ def test_old_files_go_between_two_syncs_when_there_always_is_one_under_way(
         disk.gate.clear()
         first = asyncio.ensure_future(member.append([b"first"]))
         await made.until(lambda: member._sync is not None, "no sync is under way")
-        second = asyncio.ensure_future(member.append([b"second"]))  # its sync follows the first one at once
+        second = asyncio.ensure_future(member.append([b"second"]))  # its sync starts right after the first one
         await made.until(lambda: member._sync_wanted is not None, "the second one is not appended")
         assert member.clean(used_ratio, now_s, 4) == 0
         assert member.files.begin_index == 0
@@ -82,13 +80,13 @@ def used(ratios: dict[Path, float]) -> Callable[[Path], SimpleNamespace]:
         (0.2, {"a": 0.9}, "", 0.9),
         (0.9, {"a": 0.2}, "", 0.9),
         (0.2, {"a": 0.9, "b": 0.3}, "", 0.3),
-        (0.2, {"a": 0.9, "b": 0.3}, "b", 0.9),  # its room is of no use
+        (0.2, {"a": 0.9, "b": 0.3}, "b", 0.9),  # a read-only folder's space does not count
         (0.2, {"a": 0.3, "b": 0.9}, "b", 0.3),
         (0.2, {"a": 0.3}, "a", 0.3),
         (0.2, {}, "", 0.2),
     ],
 )
-def test_the_fuller_one_counts_of_the_own_disk_and_the_emptiest_that_takes_data_files(
+def test_member_ratio_is_the_higher_of_own_disk_and_emptiest_data_disk(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     own: float,
@@ -107,16 +105,14 @@ def test_the_fuller_one_counts_of_the_own_disk_and_the_emptiest_that_takes_data_
 
 
 @pytest.mark.spec("DL-S13")
-def test_of_several_folders_full_and_read_only_ones_take_no_new_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_and_read_only_data_folders_get_no_new_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ratios = {tmp_path / name: ratio for name, ratio in (("a", 0.85), ("b", 0.86), ("c", 0.2))}
     monkeypatch.setattr(shutil, "disk_usage", used(ratios))
     for folder in ratios:
         folder.mkdir()
     a, b, c = ratios
     assert [takes_files(folder, [a, b, c], {c}, 0.85) for folder in (a, b, c)] == [True, False, False]
-    assert takes_files(b, [b], (), 0.85)  # there is no other
+    assert takes_files(b, [b], (), 0.85)  # it is the only folder
     several = ",".join(map(str, ratios))
     made = Group(tmp_path, 1, data_folders_text=several, read_only_text=str(c))
 
@@ -131,9 +127,7 @@ def test_of_several_folders_full_and_read_only_ones_take_no_new_files(
 
 
 @pytest.mark.spec("DL-S09", "DL-S10", "DL-S13", "DUR-15")
-def test_a_full_disk_of_the_data_files_alone_refuses_appends_and_forces_old_files_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_data_disk_refuses_appends_and_forces_retention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "other" / "ledger"
     other.mkdir(parents=True)
     ratios = {tmp_path / "other": 0.2}

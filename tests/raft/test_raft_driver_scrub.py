@@ -1,4 +1,4 @@
-"""The slow look at the whole ledger: damage that nobody read is found, and repaired from the leader's copy."""
+"""Background scrub: finds damage in entries that no client reads, and repairs it from the leader's copy."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def hurt_index(member: RaftMember, index: int) -> None:
 
 
 @pytest.mark.spec("DUR-08", "DUR-10", "G06")
-def test_a_scrub_finds_damage_and_puts_the_leaders_copy_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A leader hands the leadership over first, so that it has someone to ask."""
+def test_scrub_finds_damage_and_repairs_it_from_leader(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A leader transfers the leadership first, so that there is a leader to get a copy from."""
 
     async def repair(made: Group, member: RaftMember, hurt: Callable[[RaftMember, int], None]) -> None:
         good, done = content(member), member._scrub.repaired
@@ -87,7 +87,7 @@ def test_a_scrub_finds_damage_and_puts_the_leaders_copy_there(tmp_path: Path, ca
 
 
 @pytest.mark.spec("DUR-08")
-def test_a_scrub_goes_through_the_ledger_in_steps_and_rests_behind_it(tmp_path: Path) -> None:
+def test_scrub_pass_runs_in_steps_and_then_pauses(tmp_path: Path) -> None:
     async def run() -> None:
         made = Group(tmp_path, 1, **MESSAGES)
         member = await made.start("n0")
@@ -118,7 +118,7 @@ def test_a_scrub_goes_through_the_ledger_in_steps_and_rests_behind_it(tmp_path: 
 
 
 @pytest.mark.spec("DUR-10")
-def test_a_copy_that_does_not_fit_is_not_taken(tmp_path: Path) -> None:
+def test_repair_rejects_copy_that_does_not_fit(tmp_path: Path) -> None:
     files = LedgerFiles(tmp_path, file_bytes=1024, index_file_units=64, body_is_good=message_is_good)
     files.open()
     made = []

@@ -1,4 +1,4 @@
-"""The check of an entry's body: what it finds, and that an entry is never read without it."""
+"""Body check of entries: which damage it detects, and that no entry is read without it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def record(number: int, born: Host = V4, store: Host = V4) -> bytes:
 
 
 def as_decoded(body: bytes) -> bool:
-    """The slow twin."""
+    """Reference implementation of the check, which decodes the record."""
     try:
         return decode_record(body, 0, check_crc=True).store_bytes == len(body)
     except MessageError:
@@ -33,7 +33,7 @@ def as_decoded(body: bytes) -> bool:
 @pytest.mark.spec("DUR-08", "DL-X16")
 @pytest.mark.parametrize("born", [V4, V6])
 @pytest.mark.parametrize("store", [V4, V6])
-def test_the_check_of_a_body_says_what_decoding_it_says(born: Host, store: Host) -> None:
+def test_body_check_equals_decoding(born: Host, store: Host) -> None:
     good = record(1, born, store)
     assert message_is_good(memoryview(good))
     cases = [good[:cut] for cut in range(len(good))] + [good + b"\0", noop_message(("127.0.0.1", 1), 5)]
@@ -49,7 +49,7 @@ def test_the_check_of_a_body_says_what_decoding_it_says(born: Host, store: Host)
 
 
 @pytest.mark.spec("DUR-08", "DL-X16")
-def test_any_flipped_bit_of_the_message_itself_is_seen() -> None:
+def test_body_check_detects_every_flipped_payload_bit() -> None:
     good = record(2)
     at = good.index(b"payload")
     for place in range(at, at + len(b"payload 2")):
@@ -59,7 +59,7 @@ def test_any_flipped_bit_of_the_message_itself_is_seen() -> None:
 
 
 @pytest.mark.spec("DUR-08", "DUR-10", "DL-X16")
-def test_a_damaged_entry_is_not_read_and_the_error_names_file_and_byte(tmp_path: Path) -> None:
+def test_damaged_entry_raises_error_naming_file_and_byte(tmp_path: Path) -> None:
     files = LedgerFiles(tmp_path, file_bytes=1024, index_file_units=64, body_is_good=message_is_good)
     files.open()
     for number in range(8):
@@ -86,9 +86,9 @@ def test_a_damaged_entry_is_not_read_and_the_error_names_file_and_byte(tmp_path:
 
 
 @pytest.mark.spec("DUR-08", "DUR-10", "DL-S06")
-@pytest.mark.parametrize("hurt_byte", [0, 4, 20])  # of the unit: in its magic, in its position, in its number
-def test_an_entry_that_the_index_lost_is_damaged_and_not_deleted(tmp_path: Path, hurt_byte: int) -> None:
-    """For None a leader pushes nothing behind the entry, says nothing, and its followers never catch up."""
+@pytest.mark.parametrize("hurt_byte", [0, 4, 20])  # byte of the unit: magic, position, index
+def test_entry_missing_in_index_is_damaged_not_deleted(tmp_path: Path, hurt_byte: int) -> None:
+    """Were it read as None, the leader would silently push nothing after it, and followers would never catch up."""
     files = LedgerFiles(tmp_path, file_bytes=1024, index_file_units=4, body_is_good=message_is_good)
     files.open()
     for number in range(7):

@@ -1,4 +1,4 @@
-"""A kill between the creation of a ledger's file and its allocation: the file is there, short and empty."""
+"""A crash between creation and allocation of a ledger file, which leaves the file short and empty."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def contents(files: LedgerFiles) -> dict[str, bytes]:
 @pytest.mark.parametrize("short_bytes", [0, 1, 64])
 @pytest.mark.parametrize("name", ["data/1024", "b/1024", "index/128"])
 @pytest.mark.parametrize("count", [0, 4])
-def test_a_file_that_was_never_allocated_goes_and_the_ledger_is_as_before(
+def test_unallocated_file_is_removed_and_ledger_unchanged(
     tmp_path: Path, name: str, short_bytes: int, count: int
 ) -> None:
     files = ledger(tmp_path)
@@ -58,8 +58,8 @@ def test_a_file_that_was_never_allocated_goes_and_the_ledger_is_as_before(
 
 
 @pytest.mark.spec("DL-S06", "DUR-20")
-def test_an_index_file_that_its_entry_did_not_get_is_written_again(tmp_path: Path) -> None:
-    """The entry is written before the index file for it is made."""
+def test_unallocated_index_file_is_rebuilt(tmp_path: Path) -> None:
+    """An entry is written before the index file for its unit is created."""
     files = ledger(tmp_path)
     grow(files, 5)
     before = contents(files)
@@ -73,8 +73,8 @@ def test_an_index_file_that_its_entry_did_not_get_is_written_again(tmp_path: Pat
 
 @pytest.mark.spec("DL-S05", "DUR-09")
 @pytest.mark.parametrize("left", [b"", bytes(700), b"\0" * 48 + b"x"])
-def test_a_short_file_that_held_entries_is_damage(tmp_path: Path, left: bytes) -> None:
-    """Cut by something else than a crash of ours: the index knows what it held."""
+def test_short_file_with_indexed_entries_is_damage(tmp_path: Path, left: bytes) -> None:
+    """Not truncated by an interrupted allocation: the index has entries in it."""
     files = ledger(tmp_path)
     grow(files, 7)
     last = files.data.files[-1].path
@@ -85,7 +85,7 @@ def test_a_short_file_that_held_entries_is_damage(tmp_path: Path, left: bytes) -
 
 
 @pytest.mark.spec("DL-S05", "DUR-09")
-def test_a_short_file_before_the_last_one_is_damage(tmp_path: Path) -> None:
+def test_short_file_before_last_is_damage(tmp_path: Path) -> None:
     files = ledger(tmp_path)
     grow(files, 7)
     first = files.data.files[0].path

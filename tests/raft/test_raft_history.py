@@ -1,4 +1,4 @@
-"""The history checker: it finds what is wrong in bad histories, with the right type, and nothing in good ones."""
+"""History checker: reports each violation with the right type, and none for valid histories."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Bad = Callable[["Told"], None]
 
 
 class Told(History):
-    """A history in which one thing happens after the other, 10 ms each, unless `at` says when."""
+    """A history of sequential operations of 10 ms each, unless `at` gives the times."""
 
     now = 0.0
 
@@ -52,7 +52,7 @@ class Told(History):
         self.add(op, process, *self._times(at), **more)
 
     def three(self, **more: Any) -> None:
-        """a, b, c at offsets 0, 1, 2."""
+        """Send a, b, c, stored at offsets 0, 1, 2."""
         for offset, value in enumerate("abc"):
             self.send(value, offset=offset, **more)
 
@@ -400,14 +400,14 @@ OTHERS = {"key-order", "early-delivery", "offset-fell", "missing-dead-letter", "
 
 
 def each_of(family: set[str]) -> pytest.MarkDecorator:
-    """The bad histories whose types belong to this family."""
+    """The bad histories with violations of this family, as parameters."""
     found = [(name, kinds, make) for name, kinds, make in BAD if set(kinds.split()) <= family]
     assert family == {kind for _, kinds, _ in found for kind in kinds.split()}
     return pytest.mark.parametrize(("kinds", "make"), [one[1:] for one in found], ids=[one[0] for one in found])
 
 
 def check_kinds(kinds: str, make: Bad) -> None:
-    """The checker reports these types and no other."""
+    """Assert that the checker reports exactly these types."""
     told = Told()
     make(told)
     report = check(told)
@@ -417,36 +417,36 @@ def check_kinds(kinds: str, make: Bad) -> None:
 
 @pytest.mark.spec("CHK-01", "CHK-02", "CHK-03", "CHK-04", "CHK-15")
 @each_of(LOSSES)
-def test_lost_doubled_and_diverged_messages_are_found(kinds: str, make: Bad) -> None:
+def test_lost_duplicated_and_diverged_messages_are_found(kinds: str, make: Bad) -> None:
     check_kinds(kinds, make)
 
 
 @pytest.mark.spec("CHK-05", "CHK-06", "CHK-15")
 @each_of(UNCOMMITTED)
-def test_reads_of_aborted_and_uncommitted_messages_are_found(kinds: str, make: Bad) -> None:
+def test_reads_of_aborted_or_uncommitted_messages_are_found(kinds: str, make: Bad) -> None:
     check_kinds(kinds, make)
 
 
 @pytest.mark.spec("CHK-07", "CHK-08", "CHK-09", "CHK-10", "CHK-15")
 @each_of(POLLS)
-def test_gaps_and_disorder_of_reads_are_found(kinds: str, make: Bad) -> None:
+def test_gaps_and_reordering_of_polls_are_found(kinds: str, make: Bad) -> None:
     check_kinds(kinds, make)
 
 
 @pytest.mark.spec("CHK-11", "CHK-12", "CHK-13", "CHK-15")
 @each_of(SENDS)
-def test_disorder_of_sends_and_batches_is_found(kinds: str, make: Bad) -> None:
+def test_reordering_of_sends_and_batches_is_found(kinds: str, make: Bad) -> None:
     check_kinds(kinds, make)
 
 
 @pytest.mark.spec("CHK-14", "CHK-15")
 @each_of(OTHERS)
-def test_other_broken_guarantees_are_found(kinds: str, make: Bad) -> None:
+def test_other_violations_are_found(kinds: str, make: Bad) -> None:
     check_kinds(kinds, make)
 
 
 @pytest.mark.spec("CHK-15")
-def test_there_are_at_least_thirty_bad_histories_and_each_type_has_one() -> None:
+def test_every_violation_type_has_a_bad_history() -> None:
     assert len(BAD) >= 30
     assert len(LOSSES | UNCOMMITTED | POLLS | SENDS | OTHERS) == 19
     families = (LOSSES, UNCOMMITTED, POLLS, SENDS, OTHERS)
@@ -559,7 +559,7 @@ GOOD = (
 
 @pytest.mark.spec("CHK-03", "CHK-07", "CHK-08", "CHK-14", "CHK-15")
 @pytest.mark.parametrize("make", GOOD, ids=lambda make: make.__name__)
-def test_what_is_allowed_is_no_problem(make: Bad) -> None:
+def test_valid_histories_have_no_problems(make: Bad) -> None:
     told = Told()
     make(told)
     told.all_three()
@@ -568,7 +568,7 @@ def test_what_is_allowed_is_no_problem(make: Bad) -> None:
 
 
 @pytest.mark.spec("CHK-03", "CHA-05")
-def test_retries_and_unknown_sends_that_were_stored_are_counted_apart() -> None:
+def test_stored_retries_and_unknown_sends_are_counted_separately() -> None:
     told = Told()
     numbered_retries(told)
     told.all_three()
@@ -578,11 +578,11 @@ def test_retries_and_unknown_sends_that_were_stored_are_counted_apart() -> None:
     assert counts["messages acknowledged"] == 4
 
 
-# ---- clean runs by chance
+# ---- random valid runs
 
 
 class Run:
-    """A broker without faults of its own, and clients with all of theirs: lost answers, retries, rebalances, switches."""
+    """A correct broker and clients with faults: lost responses, retries, rebalances, fail-overs."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -631,7 +631,7 @@ class Run:
     def poll(self, process: str, mode: str) -> None:
         rng, queue, begin = self.rng, self.rng.choice(list(self.logs)), self.step()
         key = process if mode == "assigned" else "group", queue
-        if mode == "subscribed" and rng.random() < 0.05:  # it dies, and what it had not committed comes again
+        if mode == "subscribed" and rng.random() < 0.05:  # the consumer dies; uncommitted messages are redelivered
             for one in self.logs:
                 back = self.read_to.get(("group", one), 0)
                 self.read_to["group", one] = max(0, back - rng.randrange(5))
@@ -663,7 +663,7 @@ class Run:
 
 
 @pytest.mark.spec("CHK-15")
-def test_two_hundred_clean_runs_give_no_false_alarm() -> None:
+def test_random_valid_runs_give_no_false_positive() -> None:
     told = 0
     for seed in range(200):
         report = check(Run(seed).whole(120))
@@ -673,7 +673,7 @@ def test_two_hundred_clean_runs_give_no_false_alarm() -> None:
 
 
 @pytest.mark.spec("CHK-15")
-def test_one_message_taken_out_of_or_put_into_a_clean_run_is_found() -> None:
+def test_single_corruption_of_a_valid_run_is_found() -> None:
     for seed in range(60):
         run = Run(seed)
         history, rng = run.whole(80), random.Random(-seed)
@@ -692,7 +692,7 @@ def test_one_message_taken_out_of_or_put_into_a_clean_run_is_found() -> None:
 
 
 @pytest.mark.spec("CHK-16")
-def test_a_file_is_read_checked_and_reported_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checker_command_reports_on_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, wrong = Run(1).whole(50), Told()
     acknowledged_between_two_that_are_read(wrong)
     good.write(tmp_path / "good")
@@ -725,7 +725,7 @@ def test_a_file_is_read_checked_and_reported_by_the_command(tmp_path: Path, caps
         ('{"op":"send","process":"p","begin":0,"end":1,"result":"so","attempt":1,"messages":[]}', "ok, fail, unknown"),
     ],
 )
-def test_a_file_that_is_no_history_is_refused(
+def test_checker_command_refuses_invalid_file(
     line: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("\n" + line + "\n")
@@ -735,7 +735,7 @@ def test_a_file_that_is_no_history_is_refused(
 
 
 @pytest.mark.spec("CHK-15", "CHA-05")
-def test_one_attempt_recorded_twice_is_no_history() -> None:
+def test_attempt_recorded_twice_is_refused() -> None:
     told = Told()
     told.send("a", offset=0)
     told.send("a", offset=1)
@@ -744,14 +744,14 @@ def test_one_attempt_recorded_twice_is_no_history() -> None:
 
 
 @pytest.mark.spec("CHA-06")
-def test_what_a_response_code_says_about_a_send() -> None:
+def test_send_result_of_response_code() -> None:
     assert result_of(0) == "ok"
     assert {result_of(code) for code in (2, 3, 13, 14, 16, 17)} == {"fail"}
     assert {result_of(code) for code in (1, 10, 11, 12, 4, 205, None)} == {"unknown"}
     assert result_of(None, refused=True) == "fail"
 
 
-OPERATIONS = int(os.environ.get("HISTORY_OPERATIONS", "60000"))  # a million takes the tenth part of G07's limits
+OPERATIONS = int(os.environ.get("HISTORY_OPERATIONS", "60000"))  # a million needs a tenth of G07's limits
 WRITER = """
 import json, sys
 operations, path = int(sys.argv[1]), sys.argv[2]
@@ -773,8 +773,8 @@ with open(path, "w") as file:
 
 
 @pytest.mark.spec("CHK-16")
-def test_a_million_operations_fit_into_a_minute_and_a_gigabyte(tmp_path: Path) -> None:
-    """In proportion: HISTORY_OPERATIONS=1000000 tries all of them."""
+def test_checker_cpu_and_memory_limits(tmp_path: Path) -> None:
+    """Scaled down by default; HISTORY_OPERATIONS=1000000 runs all of them."""
     file = tmp_path / "file"
     subprocess.run([sys.executable, "-c", WRITER, str(OPERATIONS), str(file)], check=True)
     code = (
@@ -782,7 +782,7 @@ def test_a_million_operations_fit_into_a_minute_and_a_gigabyte(tmp_path: Path) -
         "from harness.history.checker import main\n"
         "code = main([sys.argv[1]])\n"
         "used = resource.getrusage(resource.RUSAGE_SELF)\n"
-        "status = open('/proc/self/status').read()\n"  # ru_maxrss counts what the parent had before this program was loaded
+        "status = open('/proc/self/status').read()\n"  # ru_maxrss includes the parent's memory before exec
         "print(code, used.ru_utime + used.ru_stime, status.split('VmHWM:')[1].split()[0])\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(file)], check=True, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Ledger files: the original's bytes, cuts, recovery."""
+"""Ledger files: compatibility with DLedger's bytes, truncation, recovery, term and checkpoint files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def ledger(folder: Path, **more: object) -> LedgerFiles:
 
 
 def grow(files: LedgerFiles, term: int, count: int, body_bytes: int = 60, mark: bytes = b"") -> list[Entry]:
-    """Append entries where they belong."""
+    """Append entries at their correct positions."""
     made = []
     for _ in range(count):
         body = (mark + b"%d" % (files.end_index + 1)).ljust(body_bytes - 4, b".")
@@ -67,7 +67,7 @@ def contents(files: LedgerFiles) -> list[Entry]:
 
 @pytest.mark.spec("DL-S01", "DL-S06")
 @pytest.mark.parametrize("member", ["n0", "n1"])
-def test_files_of_the_original_are_read_and_written_to_the_same_bytes(member: str, tmp_path: Path) -> None:
+def test_dledger_files_are_read_and_rewritten_byte_for_byte(member: str, tmp_path: Path) -> None:
     source = VECTORS / "store" / f"dledger-{member}" / f"dledger-{member}"
     for kind, size in (("data", 262144), ("index", 167772160)):
         (tmp_path / kind).mkdir()
@@ -103,14 +103,14 @@ def test_files_of_the_original_are_read_and_written_to_the_same_bytes(member: st
 
 
 @pytest.mark.spec("DL-S01", "DL-S08")
-def test_golden_entry() -> None:
+def test_golden_entry_bytes() -> None:
     golden = bytes.fromhex(
         "000000010000003400000000 0000000a0000000000000003 00000000000003e8 00000000 00000000 00000000 00000004 000102ff"
     )
     entry = Entry(10, 3, 1000, b"\x00\x01\x02\xff")
     assert entry_bytes(entry) == golden
     assert read_entry(memoryview(golden), 0) == entry
-    with_crcs = golden[:36] + b"\1" * 8 + golden[44:]  # chainCrc and bodyCrc of another writer
+    with_crcs = golden[:36] + b"\1" * 8 + golden[44:]  # chainCrc and bodyCrc set by another writer
     assert read_entry(memoryview(with_crcs), 0) == entry
     assert (
         index_unit(entry).hex()
@@ -119,9 +119,9 @@ def test_golden_entry() -> None:
 
 
 @pytest.mark.spec("DL-S02", "DL-S03")
-def test_a_file_ends_in_a_blank_record_and_the_next_begins_with_an_entry(tmp_path: Path) -> None:
+def test_file_ends_with_blank_record_and_next_begins_with_entry(tmp_path: Path) -> None:
     files = ledger(tmp_path)
-    made = grow(files, 1, 12, body_bytes=152)  # 200 bytes each: 5 a file
+    made = grow(files, 1, 12, body_bytes=152)  # 200 bytes each: 5 per file
     assert [entry.pos for entry in made[4:7]] == [800, 1024, 1224]
     assert int.from_bytes(files.data.files[0].map[1000:1004], "big", signed=True) == BLANK_MAGIC
     assert int.from_bytes(files.data.files[0].map[1004:1008], "big") == 24
@@ -137,12 +137,12 @@ def test_a_file_ends_in_a_blank_record_and_the_next_begins_with_an_entry(tmp_pat
 @pytest.mark.parametrize(
     ("end", "size", "expected"), [(0, 1016, 0), (0, 1020, 0), (924, 92, 924), (924, 93, 1024), (1024, 500, 1024)]
 )
-def test_place_keeps_eight_bytes_for_the_blank_record(end: int, size: int, expected: int) -> None:
+def test_place_reserves_eight_bytes_for_blank_record(end: int, size: int, expected: int) -> None:
     assert place(end, size, 1024) == expected
 
 
 @pytest.mark.spec("DL-S05")
-def test_a_file_of_another_size_or_a_missing_one_is_refused(tmp_path: Path) -> None:
+def test_wrong_file_size_or_missing_file_is_refused(tmp_path: Path) -> None:
     files = ledger(tmp_path)
     grow(files, 1, 20, body_bytes=152)
     files.close()
@@ -156,7 +156,7 @@ def test_a_file_of_another_size_or_a_missing_one_is_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.spec("DL-S06", "DL-S07")
-def test_a_lost_or_wrong_index_is_written_again_from_the_data(tmp_path: Path) -> None:
+def test_lost_or_wrong_index_is_rebuilt_from_data(tmp_path: Path) -> None:
     files = ledger(tmp_path)
     made = grow(files, 1, 9, body_bytes=152)
     unit = bytes(files.index.files[0].map[: 9 * 32])
@@ -174,7 +174,7 @@ def test_a_lost_or_wrong_index_is_written_again_from_the_data(tmp_path: Path) ->
 
 
 @pytest.mark.spec("DL-S07")
-def test_damage_in_the_middle_is_refused_and_names_the_place(tmp_path: Path) -> None:
+def test_damage_in_the_middle_is_refused_with_its_position(tmp_path: Path) -> None:
     files = ledger(tmp_path)
     made = grow(files, 1, 25, body_bytes=152)
     files.data.files[2].map[made[12].pos - 2048 : made[12].pos - 2048 + 4] = b"\0\0\0\7"
@@ -189,12 +189,10 @@ def test_damage_in_the_middle_is_refused_and_names_the_place(tmp_path: Path) -> 
     [(0, 2, 4), (4, 0, 4), (4, 199, 4), (8, 18, 8), (16, 0, 8), (24, 3071, 8), (44, 0, 4)],
     ids=["magic", "no size", "size", "index", "term", "position", "body length"],
 )
-def test_recovery_ends_at_the_first_entry_that_does_not_follow(
-    at: int, value: int, length: int, tmp_path: Path
-) -> None:
-    """Up to one whole file behind it is dropped."""
+def test_recovery_ends_at_first_invalid_entry(at: int, value: int, length: int, tmp_path: Path) -> None:
+    """Up to one whole file after it is dropped."""
     files = ledger(tmp_path)
-    made = grow(files, 1, 23, body_bytes=152)  # 5 a file
+    made = grow(files, 1, 23, body_bytes=152)  # 5 per file
     bad = made[17]
     files.data.files[3].map[bad.pos - 3072 + at : bad.pos - 3072 + at + length] = value.to_bytes(length, "big")
     files.close()
@@ -208,8 +206,8 @@ def test_recovery_ends_at_the_first_entry_that_does_not_follow(
 
 @pytest.mark.spec("DL-S06")
 @pytest.mark.parametrize(("files", "unknown", "expected"), [(6, [], 3), (6, [3], 2), (6, [3, 2, 1], 0), (2, [], 0)])
-def test_recovery_begins_three_files_from_the_end_or_earlier(files: int, unknown: list[int], expected: int) -> None:
-    """A file whose first entry the index does not know is scanned together with the one before it."""
+def test_recovery_begins_three_files_from_end_or_earlier(files: int, unknown: list[int], expected: int) -> None:
+    """If a file's first entry is missing in the index, the scan starts one file earlier."""
     heads = [Header(1, 200, 5 * number, 1, 1024 * number, 0, 0, 0, 152) for number in range(files)]
     units = {
         head.index: IndexUnit(1, head.pos + (number in unknown), head.size, head.index, head.term)
@@ -220,7 +218,7 @@ def test_recovery_begins_three_files_from_the_end_or_earlier(files: int, unknown
 
 
 @pytest.mark.spec("DL-X16")
-def test_a_damaged_body_ends_the_log(tmp_path: Path) -> None:
+def test_recovery_ends_at_damaged_body(tmp_path: Path) -> None:
     files = ledger(tmp_path)
     made = grow(files, 1, 4)
     files.data.files[0].map[made[3].pos + 50 : made[3].pos + 51] = b"!"
@@ -232,8 +230,8 @@ def test_a_damaged_body_ends_the_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DL-F08", "DL-S06")
-def test_an_old_entry_never_follows_a_new_one_of_the_same_length(tmp_path: Path) -> None:
-    """Entries 3..5 of term 3 are cut; entry 3 of term 2 has their length; a restart must not find 4 and 5 again."""
+def test_truncated_entries_do_not_reappear_after_restart(tmp_path: Path) -> None:
+    """Entries 3..5 of term 3 are truncated; entry 3 of term 2 has the same size; a restart must not find 4 and 5 again."""
     files = ledger(tmp_path)
     kept = grow(files, 1, 3)
     grow(files, 3, 3)
@@ -246,7 +244,7 @@ def test_an_old_entry_never_follows_a_new_one_of_the_same_length(tmp_path: Path)
 
 
 @pytest.mark.spec("DL-F08")
-def test_restart_begins_inside_a_file_and_is_found_again(tmp_path: Path) -> None:
+def test_log_restarted_within_a_file_is_recovered(tmp_path: Path) -> None:
     files = ledger(tmp_path)
     grow(files, 1, 10, body_bytes=152)
     files.cut(1000, 50_500, restart=True)
@@ -262,7 +260,7 @@ def test_restart_begins_inside_a_file_and_is_found_again(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("DL-S11", "DL-S12")
-def test_deleting_old_files_moves_the_begin_and_never_takes_the_last(tmp_path: Path) -> None:
+def test_delete_oldest_moves_begin_and_keeps_last_file(tmp_path: Path) -> None:
     files = LedgerFiles(tmp_path, file_bytes=FILE_BYTES, index_file_units=4)
     files.open()
     made = grow(files, 1, 23, body_bytes=152)
@@ -283,7 +281,7 @@ def test_deleting_old_files_moves_the_begin_and_never_takes_the_last(tmp_path: P
 
 
 @pytest.mark.spec("DL-U01")
-def test_an_empty_ledger_begins_where_it_is_told(tmp_path: Path) -> None:
+def test_empty_ledger_begins_at_start_pos(tmp_path: Path) -> None:
     files = ledger(tmp_path, start_pos=8192)
     grow(files, 0, 1)
     assert files.data.files[0].start == 8192
@@ -291,8 +289,8 @@ def test_an_empty_ledger_begins_where_it_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DL-S06", "DL-X02")
-def test_after_lost_pages_the_log_is_a_prefix_that_grows_cleanly() -> None:
-    """Random histories of appends, cuts and syncs; then pages that were not synced are lost one by one."""
+def test_recovery_after_lost_pages_keeps_a_valid_prefix() -> None:
+    """Random histories of appends, truncations and syncs, after which random unsynced pages are lost."""
     import tempfile
 
     for seed in range(40):
@@ -336,7 +334,7 @@ def test_after_lost_pages_the_log_is_a_prefix_that_grows_cleanly() -> None:
 
 
 @pytest.mark.spec("DL-S06", "DL-S07")
-def test_plan_of_no_files_and_of_an_empty_file() -> None:
+def test_recovery_plan_of_no_files_and_of_an_empty_file() -> None:
     facts = Facts([], 1024, lambda pos: None, lambda index: None, lambda header: True)
     assert (plan(facts).end_index, plan(facts).end_pos) == (-1, 0)
     facts = Facts([DataFile(4096, None)], 1024, lambda pos: None, lambda index: None, lambda header: True)
@@ -344,9 +342,9 @@ def test_plan_of_no_files_and_of_an_empty_file() -> None:
 
 
 @pytest.mark.spec("DL-A04", "DL-F07")
-def test_the_index_unit_of_an_entry_lies_at_32_times_its_index(tmp_path: Path) -> None:
+def test_index_unit_offset_is_32_times_index(tmp_path: Path) -> None:
     files = ledger(tmp_path)
-    made = grow(files, 3, 70)  # over the end of an index file of 64 units
+    made = grow(files, 3, 70)  # spans two index files of 64 units
     assert [file.start for file in files.index.files] == [0, 64 * 32]
     units = b"".join(bytes(file.map[:]) for file in files.index.files)
     for entry in made:
@@ -359,7 +357,7 @@ def test_the_index_unit_of_an_entry_lies_at_32_times_its_index(tmp_path: Path) -
 
 
 @pytest.mark.spec("DL-A04")
-def test_entries_that_do_not_belong_are_never_written(tmp_path: Path) -> None:
+def test_append_of_non_consecutive_entries_is_refused(tmp_path: Path) -> None:
     from saturnmq.protocol.errors import InvariantBroken
 
     files = ledger(tmp_path)
@@ -370,8 +368,8 @@ def test_entries_that_do_not_belong_are_never_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DL-A04", "DL-S01", "DL-S02", "DL-S05")
-def test_many_entries_at_once_are_written_as_single_ones(tmp_path: Path) -> None:
-    """Over ends of data files and of an index file, and behind an entry that fills its file, as a leader's larger files allow."""
+def test_append_of_many_entries_equals_single_appends(tmp_path: Path) -> None:
+    """Across data files and index files, and after an entry that fills its file, as a leader with larger files may send."""
     single, many = ledger(tmp_path / "single"), ledger(tmp_path / "many")
     made = grow(single, 1, 150)
     full = Entry(150, 1, place(single.end_pos, FILE_BYTES, FILE_BYTES), bytes(FILE_BYTES - 48))
@@ -389,7 +387,7 @@ def test_many_entries_at_once_are_written_as_single_ones(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("DL-A04")
-def test_what_comes_before_an_entry_that_does_not_follow_is_written(tmp_path: Path) -> None:
+def test_append_writes_entries_before_an_invalid_one(tmp_path: Path) -> None:
     from saturnmq.protocol.errors import InvariantBroken
 
     files = ledger(tmp_path)
@@ -403,7 +401,7 @@ def test_what_comes_before_an_entry_that_does_not_follow_is_written(tmp_path: Pa
 
 
 class Recorded(Disk):
-    """Notes which files were synced."""
+    """A disk that records which files were synced."""
 
     def __init__(self) -> None:
         self.synced: list[int] = []
@@ -414,7 +412,7 @@ class Recorded(Disk):
 
 
 @pytest.mark.spec("DL-X02", "DL-S04")
-def test_sync_job_syncs_data_and_then_index(tmp_path: Path) -> None:
+def test_sync_job_syncs_data_before_index(tmp_path: Path) -> None:
     disk = Recorded()
     files = ledger(tmp_path, disk=disk)
     grow(files, 1, 1)
@@ -427,7 +425,7 @@ def test_sync_job_syncs_data_and_then_index(tmp_path: Path) -> None:
 
 
 class Failing(Disk):
-    """A disk that fails at the n-th call that changes something."""
+    """A disk that fails at the n-th modifying call."""
 
     def __init__(self, at: int) -> None:
         self.left = at
@@ -457,8 +455,8 @@ class Failing(Disk):
 
 
 @pytest.mark.spec("DL-M01", "DL-X01", "DUR-11")
-def test_a_crash_at_any_step_of_writing_the_vote_never_allows_a_second_one(tmp_path: Path) -> None:
-    """After the crash the member knows the vote, or did not answer, or is in a later term."""
+def test_crash_while_writing_vote_never_allows_second_vote(tmp_path: Path) -> None:
+    """After the crash the member either has the vote, or had not answered, or is in a later term."""
     for step in range(1, 7):
         folder = tmp_path / str(step)
         folder.mkdir()
@@ -479,7 +477,7 @@ def test_a_crash_at_any_step_of_writing_the_vote_never_allows_a_second_one(tmp_p
 
 
 @pytest.mark.spec("DL-M01", "DL-X01")
-def test_term_file_missing_damaged_or_only_its_backup(tmp_path: Path) -> None:
+def test_term_file_missing_damaged_or_backup_only(tmp_path: Path) -> None:
     term = TermFile(tmp_path)
     assert term.read(ledger_is_empty=True) == HardState(0, None)
     with pytest.raises(CorruptRecord, match="vote twice"):
@@ -489,7 +487,7 @@ def test_term_file_missing_damaged_or_only_its_backup(tmp_path: Path) -> None:
     term.write(HardState(3, "n2"))
     assert term.read(ledger_is_empty=False) == HardState(3, "n2")
     (tmp_path / "currterm").write_bytes(b"\0\0\0")
-    assert term.read(ledger_is_empty=False) == HardState(4, None)  # the vote of term 3 is in the lost file
+    assert term.read(ledger_is_empty=False) == HardState(4, None)  # the vote of term 3 was in the lost file
     (tmp_path / "currterm").unlink()
     assert term.read(ledger_is_empty=False) == HardState(4, None)
     (tmp_path / "currterm.bak").write_bytes(b"currTerm=x")
@@ -498,7 +496,7 @@ def test_term_file_missing_damaged_or_only_its_backup(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DL-Q07")
-def test_checkpoint_is_a_hint(tmp_path: Path) -> None:
+def test_unreadable_checkpoint_is_ignored(tmp_path: Path) -> None:
     file = CheckpointFile(tmp_path)
     assert file.read() == LedgerCheckpoint()
     file.write(LedgerCheckpoint(9, 7))
@@ -508,7 +506,7 @@ def test_checkpoint_is_a_hint(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DL-S13")
-def test_data_files_take_turns_over_the_folders_that_take_files_and_all_are_loaded(tmp_path: Path) -> None:
+def test_data_files_are_created_round_robin_over_folders(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("c", "a", "b")]
     closed: set[Path] = set()
     several = {"data_folders": folders, "may_grow": lambda folder: folder not in closed}
@@ -530,7 +528,7 @@ def test_data_files_take_turns_over_the_folders_that_take_files_and_all_are_load
 
 
 @pytest.mark.spec("DL-S13")
-def test_folders_from_the_settings() -> None:
+def test_data_folders_from_settings() -> None:
     from saturnmq.raft.settings import RaftSettings
 
     settings = RaftSettings(data_folders_text="/d1, /d2,", read_only_text="/d2")

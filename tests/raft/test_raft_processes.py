@@ -1,4 +1,4 @@
-"""Three processes, the leader killed and stopped under load: nothing acknowledged is lost, another takes over soon."""
+"""Three member processes, the leader killed and frozen under load: no acknowledged entry is lost, fail-over is fast."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Processes:
                 await asyncio.sleep(0.02)  # poll
 
     async def append(self) -> None:
-        """The next number, until it is acknowledged; the same number may then be there more than once."""
+        """Append the next number and retry until it is acknowledged; the number may then be stored more than once."""
         number, self.tried = self.tried, self.tried + 1
         async with asyncio.timeout(2 * FAILOVER_S_MAX):
             while True:
@@ -82,12 +82,12 @@ class Processes:
                         self.acked.append(number)
                         return
                 except SaturnError:
-                    pass  # killed or stopped: look for another leader
+                    pass  # killed or frozen: find the new leader
                 self.guess = await self.leader()
 
 
 @pytest.mark.spec("DL-M10", "DL-X02", "DL-X08", "DL-E10")
-def test_nothing_acknowledged_is_lost_when_leaders_are_killed_or_frozen(tmp_path: Path) -> None:
+def test_no_acknowledged_entry_is_lost_when_leaders_are_killed_or_frozen(tmp_path: Path) -> None:
     async def run() -> None:
         group = Processes(tmp_path)
         took: list[float] = []

@@ -1,4 +1,4 @@
-"""Reading committed bodies, and looking at ledgers that nobody has open."""
+"""Reading committed bodies, entries with messages, and the offline check of ledgers."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def member(folder: Path, count: int, *, term: int = 1, body_bytes: int = 152) ->
 
 
 @pytest.mark.spec("DL-B04", "DL-B11", "DL-B12", "DL-Q08")
-def test_bodies_up_to_the_committed_position_across_blank_records(tmp_path: Path) -> None:
-    files = member(tmp_path, 12)  # 200 bytes each, five a file
+def test_bodies_end_at_committed_position_and_skip_blank_records(tmp_path: Path) -> None:
+    files = member(tmp_path, 12)  # 200 bytes each, five per file
     found = list(bodies(files, 0, files.end_pos))
     assert [bytes(one.body).rstrip(b".") for one in found] == [b"%d" % number for number in range(12)]
     assert [one.physical_offset for one in found[4:6]] == [848, 1072]
     seventh = files.entry(7)
     assert seventh is not None
     assert len(list(bodies(files, 0, seventh.pos))) == 7
-    assert len(list(bodies(files, 0, seventh.end_pos - 1))) == 7  # the entry that is not committed whole is not seen
+    assert len(list(bodies(files, 0, seventh.end_pos - 1))) == 7  # an entry not fully committed is not returned
     assert [bytes(one.body)[:1] for one in bodies(files, seventh.pos, seventh.end_pos)] == [b"7"]
     assert list(bodies(files, found[-1].next_pos, files.end_pos)) == []
     at = body_at(files, seventh.pos + 48, 152)
@@ -53,14 +53,14 @@ def test_bodies_up_to_the_committed_position_across_blank_records(tmp_path: Path
 
 
 @pytest.mark.spec("DL-B02", "DL-B03", "DL-X04", "DL-X16")
-def test_messages_in_entries_know_their_offset_and_the_noop_is_a_rolled_back_message_without_body() -> None:
+def test_noop_is_rolled_back_message_stamped_with_its_offset() -> None:
     noop = noop_message(("127.0.0.1", 10911), 1_700_000_000_000)
     stored = stamp_message(noop, 1000)
     assert (noop[20:36], stored[20:28], stored[28:36]) == (bytes(16), bytes(8), (1048).to_bytes(8, "big"))
     assert (stored[:28], stored[36:]) == (noop[:28], noop[36:])
     message = decode_record(stored, check_crc=True)
     assert (message.physical_offset, message.sys_flag & 0xC, message.body, message.keys) == (1048, 0xC, b"", None)
-    assert message.topic == "SELF_TEST_TOPIC"  # a system topic, which no client makes or deletes
+    assert message.topic == "SELF_TEST_TOPIC"  # a system topic, which no client creates or deletes
     assert message_is_good(memoryview(stored))
     assert not message_is_good(memoryview(stored[:-1]))
     assert not message_is_good(memoryview(stored + b"x"))
@@ -68,7 +68,7 @@ def test_messages_in_entries_know_their_offset_and_the_noop_is_a_rolled_back_mes
 
 
 @pytest.mark.spec("DL-S06")
-def test_verify_reads_only_and_names_every_problem(tmp_path: Path) -> None:
+def test_verify_is_read_only_and_reports_every_problem(tmp_path: Path) -> None:
     member(tmp_path, 23).close()
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     report = verify(tmp_path)
@@ -97,7 +97,7 @@ def test_verify_reads_only_and_names_every_problem(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DL-S03", "DL-S06")
-def test_compare_names_the_first_entry_that_differs(tmp_path: Path) -> None:
+def test_compare_reports_first_differing_entry(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     member(one, 12).close()
     shutil.copytree(one, two)

@@ -1,4 +1,7 @@
-"""Which ledger files go: rows DL-S09 and DL-S10."""
+"""Retention of ledger files.
+
+Requirements: DL-S09, DL-S10.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,12 @@ def ages(*hours: float) -> list[int]:
         (0.91, Disk.FULL),
     ],
 )
-def test_disk_states(used: float, expected: Disk) -> None:
+def test_disk_state_by_used_ratio(used: float, expected: Disk) -> None:
     assert disk_state(DEFAULT, used) is expected
 
 
 @pytest.mark.spec("DL-S10")
-def test_floors_and_caps_of_the_ratios() -> None:
+def test_clean_and_full_ratio_bounds() -> None:
     assert RetentionSettings(force_ratio=0.2).clean_ratio == 0.50
     assert RetentionSettings(force_ratio=0.2).full_ratio == pytest.approx(0.55)
     assert RetentionSettings(force_ratio=0.94).full_ratio == 0.95
@@ -44,28 +47,28 @@ def test_floors_and_caps_of_the_ratios() -> None:
         ((100, 80, 74, 72, 1), 4, Disk.FINE, 3),
         ((100, 80, 74, 72, 1), 5, Disk.FINE, 0),
         ((100, 80, 74, 72, 1), 5, Disk.CHECK, 3),
-        ((72, 100, 100), 4, Disk.FINE, 0),  # oldest first: a young one stops it
+        ((72, 100, 100), 4, Disk.FINE, 0),  # oldest first: stops at the first unexpired file
         ((5, 4, 3), 5, Disk.CLEAN, 2),
         ((5, 4, 3), 5, Disk.FULL, 2),
         ((100, 100), 4, Disk.FINE, 1),
-        ((100,), 4, Disk.FULL, 0),  # never the last
+        ((100,), 4, Disk.FULL, 0),  # the last file is kept
         ((), 4, Disk.FULL, 0),
         ((100,) * 30, 4, Disk.FINE, 10),
         ((100,) * 30, 5, Disk.FULL, 10),
     ],
 )
-def test_files_that_go(hours: tuple[float, ...], hour: int, disk: Disk, expected: int) -> None:
+def test_files_to_delete_table(hours: tuple[float, ...], hour: int, disk: Disk, expected: int) -> None:
     assert files_to_delete(DEFAULT, ages(*hours), now_ms=NOW, hour=hour, disk=disk) == expected
 
 
 @pytest.mark.spec("DL-S09")
-def test_files_are_kept_for_an_hour_at_least() -> None:
+def test_files_are_kept_for_at_least_one_hour() -> None:
     none = RetentionSettings(reserved_hours=0)
     assert files_to_delete(none, ages(1.5, 0.5, 0.1), now_ms=NOW, hour=4, disk=Disk.FINE) == 1
 
 
 @pytest.mark.spec("DL-S09", "DL-U03")
-def test_without_force_only_age_counts_and_while_an_old_log_is_there_nothing_goes() -> None:
+def test_without_force_only_expired_files_are_deleted() -> None:
     held = RetentionSettings(force_enabled=False, reserved_hours=87_600)
     assert files_to_delete(held, ages(100, 99, 1), now_ms=NOW, hour=4, disk=Disk.FULL) == 0
     gentle = RetentionSettings(force_enabled=False)

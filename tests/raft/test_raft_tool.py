@@ -1,4 +1,4 @@
-"""The operator's tool: who leads, and another leader, without a Java tool."""
+"""The operator's tool: shows the leader of a group, and transfers the leadership."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from saturnmq.raft.settings import parse_peers
 
 
 @pytest.mark.spec("DL-M09", "DL-L01")
-def test_the_leadership_is_shown_and_handed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tool_shows_and_transfers_leadership(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def run() -> None:
         async with group(tmp_path) as members:
             leader = (await members.a_leader()).settings.self_id
@@ -29,8 +29,8 @@ def test_the_leadership_is_shown_and_handed_over(tmp_path: Path, capsys: pytest.
                 assert await asked.leaders() == dict.fromkeys(members.names, leader)
                 term = await asked.term(leader)
                 assert term == members.members[leader].status().term
-                assert await asked.transfer(leader) is Code.SUCCESS  # it leads already
-                while await asked.leader() != to:  # refused with 418 where the machine is too slow for it
+                assert await asked.transfer(leader) is Code.SUCCESS  # already the leader
+                while await asked.leader() != to:  # 418 on a slow machine: retry
                     assert await asked.transfer(to) in (Code.SUCCESS, Code.TAKE_LEADERSHIP_FAILED, Code.NOT_LEADER)
                 assert await asked.term(to) > term
             finally:
@@ -42,7 +42,7 @@ def test_the_leadership_is_shown_and_handed_over(tmp_path: Path, capsys: pytest.
             assert await asyncio.to_thread(tool.main, ["status", *words]) == 0
             assert f"leader={leader} term=" in capsys.readouterr().out
             await members.stop(leader)
-            assert await asyncio.to_thread(tool.main, ["status", *words]) == 1  # one does not answer
+            assert await asyncio.to_thread(tool.main, ["status", *words]) == 1  # one member does not answer
             assert "no answer" in capsys.readouterr().out
 
     async def bounded() -> None:
@@ -56,7 +56,7 @@ def test_the_leadership_is_shown_and_handed_over(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     "words", [["status", "-g", "g", "-p", "n0"], ["transfer", "-g", "g", "-p", "n0-h:1", "-t", "n7"]]
 )
-def test_wrong_words_are_told(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_tool_rejects_wrong_arguments(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         tool.main(words)
     assert ended.value.code == 2

@@ -1,4 +1,4 @@
-"""DLedger's bodies, checked against lines of the original's own classes and frames between original members."""
+"""DLedger's JSON bodies, checked against bodies written by DLedger's classes and frames recorded between Java members."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ GOLDEN_RESPONSES = [
 
 @pytest.mark.spec("DL-M06")
 @pytest.mark.parametrize(("code", "message", "line"), GOLDEN_REQUESTS)
-def test_golden_requests_both_directions(code: DLedgerCode, message: Any, line: str) -> None:
+def test_golden_requests_encode_and_decode(code: DLedgerCode, message: Any, line: str) -> None:
     assert encode(message).decode() == line
     assert decode_request(code, line.encode()) == message
     assert code_of(message) is code
@@ -94,20 +94,20 @@ def test_golden_requests_both_directions(code: DLedgerCode, message: Any, line: 
 
 @pytest.mark.spec("DL-M06", "DL-M09")
 @pytest.mark.parametrize(("code", "message", "line"), GOLDEN_RESPONSES)
-def test_golden_responses_both_directions(code: DLedgerCode, message: Any, line: str) -> None:
+def test_golden_responses_encode_and_decode(code: DLedgerCode, message: Any, line: str) -> None:
     assert encode(message).decode() == line
     assert decode_response(code, line.encode()) == message
 
 
 @pytest.mark.spec("DL-M09")
-def test_metadata_of_a_member_without_a_leader_names_none() -> None:
+def test_metadata_response_without_leader_omits_leader_id() -> None:
     assert encode(MetadataResponse(group="g", peers={"n0": "h:1"})).decode() == (
         '{"code":200,"group":"g","peers":{"n0":"h:1"},"term":-1}'
     )
 
 
 @pytest.mark.spec("DL-M06")
-def test_frames_between_original_members_decode_and_encode_to_the_same_bytes() -> None:
+def test_recorded_java_frames_round_trip_byte_for_byte() -> None:
     kinds = set()
     for frame in json.loads((VECTORS / "frames" / "dledger.group.json").read_text())["frames"]:
         data = bytes.fromhex(frame["hex"])
@@ -124,7 +124,7 @@ def test_frames_between_original_members_decode_and_encode_to_the_same_bytes() -
 
 
 @pytest.mark.spec("DL-P15", "DL-F04")
-def test_a_batch_needs_only_its_list() -> None:
+def test_batch_push_needs_only_batch_entry() -> None:
     batch = PushRequest(**SIDES, leader_id="n0", entries=(ENTRY, Entry(11, 3, 1052, b"x")), batch=True, term=3)
     written = json.loads(encode(batch))
     assert "entry" not in written
@@ -141,7 +141,7 @@ def test_a_batch_needs_only_its_list() -> None:
 
 
 @pytest.mark.spec("DL-F07")
-def test_the_crcs_of_a_pushed_entry_are_ignored() -> None:
+def test_push_entry_crcs_are_ignored() -> None:
     pushed = PushRequest(**SIDES, leader_id="n0", kind=PushKind.COMPARE, entries=(ENTRY,), term=3)
     fields = json.loads(encode(pushed))
     fields["entry"] |= {"bodyCrc": 123, "chainCrc": 456}
@@ -163,13 +163,13 @@ def test_other_responses_round_trip(code: DLedgerCode, message: Any) -> None:
 
 
 @pytest.mark.spec("DL-M06")
-def test_append_request_carries_base64_and_network_batches_are_not_decoded() -> None:
+def test_append_request_is_base64_and_network_batch_is_ignored() -> None:
     line = b'{"body":"aGk=","batchMsgs":["aGk="],"group":"g","remoteId":"n0"}'
     assert decode_request(DLedgerCode.APPEND, line) == AppendRequest(group="g", remote_id="n0", body=b"hi")
 
 
 @pytest.mark.spec("DL-M06")
-def test_unknown_keys_are_ignored_unknown_enums_are_none_unknown_codes_unsupported() -> None:
+def test_unknown_keys_enums_and_request_codes() -> None:
     vote = b'{"voteResult":"REJECT_ALREADY__HAS_LEADER","x":{"y":[1]},"term":2}'
     assert decode_response(DLedgerCode.VOTE, vote) == VoteResponse(vote_result=None, term=2)
     assert decode_request(DLedgerCode.PUSH, b'{"type":"SHOVE"}') == PushRequest(kind=None)
@@ -187,7 +187,7 @@ def test_unknown_keys_are_ignored_unknown_enums_are_none_unknown_codes_unsupport
         b'{"term":true}', b"\xff\xfe",
     ],
 )  # fmt: skip
-def test_junk_is_a_body_error(body: bytes) -> None:
+def test_invalid_body_raises_body_error(body: bytes) -> None:
     with pytest.raises(BodyError):
         decode_request(DLedgerCode.PUSH, body)
 
@@ -195,7 +195,7 @@ def test_junk_is_a_body_error(body: bytes) -> None:
 @pytest.mark.spec("DL-X17")
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(list(DLedgerCode)), st.one_of(st.binary(max_size=60), st.text(max_size=60).map(str.encode)))
-def test_any_bytes_parse_or_raise_the_remote_error(code: DLedgerCode, body: bytes) -> None:
+def test_any_bytes_parse_or_raise_remote_error(code: DLedgerCode, body: bytes) -> None:
     for decode in (decode_request, decode_response):
         try:
             message = decode(code, body)
@@ -210,7 +210,7 @@ numbers = st.integers(-(2**63), 2**63 - 1)
 @pytest.mark.spec("DL-M06", "DL-F07")
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(numbers, numbers, numbers, st.binary(max_size=40)), max_size=3), st.booleans(), numbers)
-def test_push_round_trip(made: list[tuple[int, int, int, bytes]], batch: bool, commit: int) -> None:
+def test_push_request_round_trip(made: list[tuple[int, int, int, bytes]], batch: bool, commit: int) -> None:
     pushed = tuple(Entry(index, term, pos, body) for index, term, pos, body in made)
     if not batch:
         pushed = pushed[:1]

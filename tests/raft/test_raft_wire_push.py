@@ -1,4 +1,4 @@
-"""Pushes among our own members: the form, who gets it, and that members of the original never see it."""
+"""Binary push form between SaturnMQ members: its codec, its negotiation, and that Java members never receive it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def entry(index: int, body: bytes = b"body") -> Entry:
 
 @pytest.mark.spec("DL-X14")
 @given(st.lists(st.tuples(LONG, LONG, LONG, st.binary(max_size=64)), max_size=5), LONG, LONG, st.text(max_size=20))
-def test_a_push_is_read_as_it_was_written(
+def test_binary_push_round_trip(
     made: list[tuple[int, int, int, bytes]], term: int, commit_index: int, name: str
 ) -> None:
     entries = tuple(Entry(*one) for one in made)
@@ -49,7 +49,7 @@ def test_a_push_is_read_as_it_was_written(
 
 @pytest.mark.spec("DL-X14")
 @given(st.integers(-(2**31), 2**31 - 1), LONG, st.none() | st.integers(0, 2**40), st.integers(0, 100), LONG, LONG)
-def test_an_answer_is_read_as_it_was_written(
+def test_binary_push_response_round_trip(
     code: int, term: int, index: int | None, count: int, begin: int, end: int
 ) -> None:
     answer = PushResponse(code=code, term=term, index=index, count=count, begin_index=begin, end_index=end)
@@ -62,7 +62,7 @@ def test_an_answer_is_read_as_it_was_written(
 
 @pytest.mark.spec("DL-X14", "FUZ-08")
 @given(st.binary(max_size=300))
-def test_any_bytes_parse_or_are_refused(data: bytes) -> None:
+def test_binary_push_any_bytes_parse_or_raise_body_error(data: bytes) -> None:
     for read in (decode_push, decode_answer):
         try:
             found = read(b"\x02" + data)
@@ -72,18 +72,18 @@ def test_any_bytes_parse_or_are_refused(data: bytes) -> None:
 
 
 @pytest.mark.spec("DL-X14")
-def test_what_the_form_cannot_say_goes_the_other_way() -> None:
+def test_push_that_binary_form_cannot_represent_uses_json() -> None:
     assert encode_push(PushRequest(**SIDES, kind=PushKind.COMPARE, entries=(entry(1),))) is None
     assert encode_push(PushRequest(**{**SIDES, "group": "g" * 256}, entries=(entry(1),))) is None
     for body in (None, b"", encode(PushRequest(**SIDES, entries=(entry(1),)))):
         assert not is_plain(body)
 
 
-# ---- who gets it
+# ---- negotiation
 
 
 class Other:
-    """A member that is asked; plain: it answers as ours do, else as the original."""
+    """A peer that records requests. plain: it responds like a SaturnMQ member, else like a Java one."""
 
     def __init__(self, *, plain: bool) -> None:
         self.bodies: list[bytes] = []
@@ -121,7 +121,7 @@ class Other:
 
 
 async def asked(peers: Peers, kind: PushKind, *entries: Entry) -> Response | None:
-    """The answer of n1 to a push."""
+    """The response of n1 to a push."""
     future: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
     peers.send("n1", PushRequest(**SIDES, kind=kind, entries=entries), 3000, future.set_result)
     async with asyncio.timeout(20):
@@ -129,13 +129,13 @@ async def asked(peers: Peers, kind: PushKind, *entries: Entry) -> Response | Non
 
 
 @pytest.mark.spec("DL-X14", "DL-M06")
-def test_entries_go_as_they_are_stored_to_members_of_ours_only() -> None:
+def test_binary_push_only_to_members_that_accepted_the_offer() -> None:
     async def run() -> None:
         ours, theirs = Other(plain=True), Other(plain=False)
         peers = Peers({"n1": await ours.start()}, NetSettings(), lambda request, answer: None)
         try:
             assert await asked(peers, PushKind.APPEND, entry(4)) is not None
-            assert not is_plain(ours.bodies[-1])  # nothing is known of it yet
+            assert not is_plain(ours.bodies[-1])  # support is not known yet
             assert await asked(peers, PushKind.COMPARE, entry(4)) is not None
             assert not is_plain(ours.bodies[-1])
             assert ours.ext[-1] == {OFFER: "2"}
@@ -157,7 +157,7 @@ def test_entries_go_as_they_are_stored_to_members_of_ours_only() -> None:
 
 
 @pytest.mark.spec("DL-X14", "DL-M06")
-def test_a_member_that_was_ours_and_is_one_of_the_original_now_costs_one_call() -> None:
+def test_member_replaced_by_java_one_costs_one_failed_push() -> None:
     async def run() -> None:
         ours, theirs = Other(plain=True), Other(plain=False)
         address = await ours.start()
@@ -166,7 +166,7 @@ def test_a_member_that_was_ours_and_is_one_of_the_original_now_costs_one_call() 
             await asked(peers, PushKind.COMPARE, entry(4))
             peers._addresses[
                 "n1"
-            ] = await theirs.start()  # the port is the same in life; a bound one is not free at once
+            ] = await theirs.start()  # a real member keeps its port; here the bound port is not free at once
             assert await asked(peers, PushKind.APPEND, entry(5)) is None
             assert await asked(peers, PushKind.APPEND, entry(5)) is not None
             assert [is_plain(body) for body in theirs.bodies] == [True, False]
@@ -179,7 +179,7 @@ def test_a_member_that_was_ours_and_is_one_of_the_original_now_costs_one_call() 
 
 
 @pytest.mark.spec("DL-M06", "DL-X14")
-def test_a_push_in_this_form_that_is_broken_is_answered_like_any_other() -> None:
+def test_broken_binary_push_is_answered_with_body_error() -> None:
     async def run() -> None:
         ours = Other(plain=True)
         peers = Peers({"n1": await ours.start()}, NetSettings(), lambda request, answer: None)
