@@ -1,7 +1,8 @@
 """All file system operations of the store that modify a file, behind one object.
 
 Tests replace it to record, truncate and replay writes, so the store must not change files in any other way. For the same reason
-writes into a mapping are slice assignments on the object that `map` returns, never struct.pack_into.
+writes into a mapping are slice assignments on the object that `map` returns, not struct.pack_into. The exception is
+`IndexFile.put_many`, whose writes into a fully allocated index file a recording disk does not see.
 
 Requirements: DUR-04, DUR-05, DUR-14.
 """

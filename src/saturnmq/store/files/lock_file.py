@@ -18,7 +18,7 @@ _held: set[Path] = set()  # a record lock does not exclude other users in the sa
 
 
 class LockFile:
-    """The lock of one store folder, at most one owner per machine."""
+    """The lock of one store folder; excludes other processes, and through `_held` other stores of this process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
