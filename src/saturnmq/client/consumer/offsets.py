@@ -64,7 +64,7 @@ class ClusterOffsets:
         self._persisted.pop(queue, None)
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Query the stored offset; None if the broker has none. Raises if the query fails (OF-03: -1 and -2 in Apache's client)."""
+        """Query the stored offset; None if the broker has none. Raises if the query fails (OF-03: Java returns -1 and -2)."""
         core = self._core
         address = await core.master_address(queue.topic, queue.broker_name)
         command = Command(RequestCode.QUERY_CONSUMER_OFFSET, ext=self._fields(queue))
@@ -77,7 +77,10 @@ class ClusterOffsets:
         return offset if offset >= 0 else None
 
     async def persist(self, queue: MessageQueue, *, confirmed: bool = False) -> None:
-        """Store the offset of one queue if it has changed; one-way unless `confirmed`. Raises if it cannot be stored."""
+        """Store the offset of one queue if it has changed; one-way unless `confirmed`.
+
+        Raises if it cannot be sent or, when confirmed, is rejected.
+        """
         offset = self._offsets.get(queue)
         if offset is None or self._persisted.get(queue) == offset:
             return
@@ -185,7 +188,10 @@ def _read_offsets(path: Path) -> dict[MessageQueue, int]:
 
 
 def _write_offsets(path: Path, data: bytes) -> None:
-    """Replace the file atomically: write `.tmp`, fsync, rename the old file to `.bak`, rename, fsync the directory."""
+    """Replace the file so that a crash leaves it or its `.bak` intact.
+
+    Write `.tmp`, fsync, rename the old file to `.bak`, rename `.tmp`, fsync the directory.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:

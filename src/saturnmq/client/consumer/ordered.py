@@ -142,7 +142,7 @@ class OrderedAssignment(Assignment):
 
     @property
     def locked(self) -> bool:
-        """Whether the lock is certainly ours and no other member has had this queue in between."""
+        """Whether this member certainly holds the lock and no other member has had the queue in between."""
         return self._locks is None or (self._trusted and self._locks.valid(self.queue))
 
     @property

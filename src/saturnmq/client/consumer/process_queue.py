@@ -67,7 +67,7 @@ class ProcessQueue:
         return added
 
     def skip_to(self, next_offset: int) -> None:
-        """Record that no message below next_offset concerns us; with nothing open, the commit offset advances to it (PL-07)."""
+        """Record that no other message below next_offset will be delivered; with nothing open, the commit offset advances to it (PL-07)."""
         if next_offset > self._next:
             self._next = next_offset
 

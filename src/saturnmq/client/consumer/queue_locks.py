@@ -38,7 +38,7 @@ class QueueLocks:
         self._asked: set[MessageQueue] = set()
 
     def valid(self, queue: MessageQueue) -> bool:
-        """Whether the lock is certainly ours."""
+        """Whether this member certainly holds the lock."""
         since = self._held.get(queue)
         return since is not None and self._clock() - since < LIVE_S
 

@@ -1,6 +1,6 @@
 """Options of a consumer and their validation. Pure.
 
-Requirements: CA-06, API-01, API-17, API-18, API-20, API-23.
+Requirements: CA-06, CA-T1, API-01, API-17, API-18, API-20, API-23, TR-02.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class ConsumerSettings:
     ack_timeout: seconds after which a message that was handed out but not settled is delivered again.
     strategy: how the members of the group divide the queues of a topic.
     ordered: one unsettled message per queue; a failed message blocks its queue for `suspend` seconds and is then repeated.
-    model: "cluster" divides the queues among the members, "broadcast" gives all of them to every member.
+    model: "cluster" divides the queues among the members; "broadcast" gives all of them to every member, and a failed message is
+    dropped with a warning (if `ordered`, repeated).
     trace: whether, or to which topic, message trace records are sent; None takes the client's setting.
     hooks: called around the handling of every message.
     route_timeout: seconds for which a reader waits for a first subscription, or for one of the subscribed topics to exist, before
@@ -85,7 +86,7 @@ class ConsumerSettings:
 
     @property
     def times_max(self) -> int:
-        """Redeliveries before a message goes to the dead-letter queue (CA-06, OR-08)."""
+        """Redeliveries before a message goes to the dead-letter queue (CA-T1, OR-08)."""
         if self.max_times is not None:
             return self.max_times
         return NO_LIMIT if self.ordered else CONCURRENT_TIMES

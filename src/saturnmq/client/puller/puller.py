@@ -39,7 +39,15 @@ _RETRY_CODES: Final = frozenset(
 
 
 class PullStatus(Enum):
-    """Outcome of a pull: messages found, end of queue reached, no message passed the filter, or offset outside of the queue."""
+    """Outcome of a pull.
+
+    FOUND: the result has records. NO_NEW_MESSAGE: the offset is the end of the queue. NO_MATCHED_MESSAGE: the broker scanned
+    messages, but none passed the filter. OFFSET_ILLEGAL: the queue does not have the offset; continue at `next_offset`.
+
+        result = await puller.pull(queue, offset)
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            offset = result.next_offset
+    """
 
     FOUND = "FOUND"
     NO_NEW_MESSAGE = "NO_NEW_MESSAGE"
