@@ -59,7 +59,7 @@ def test_drain_timeout_defaults_to_20_seconds() -> None:
 
 
 @pytest.mark.spec("API-28")
-def test_send_retries_3_times_in_3_s_with_jittered_backoff() -> None:
+def test_send_makes_3_attempts_in_3_s_with_jittered_backoff() -> None:
     settings = ClientSettings(name_servers=("h:1",))
     assert (settings.timeout, settings.attempts) == (3.0, 3)
     assert [backoff_ms(attempt, 1.0) for attempt in (1, 2, 3, 4, 5, 50)] == [10, 40, 160, 640, 1000, 1000]

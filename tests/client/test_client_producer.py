@@ -114,7 +114,7 @@ def test_send_request_has_the_fields_of_the_java_client(run: Run, cluster: Any, 
 
 
 @pytest.mark.spec("PR-24")
-def test_body_of_4096_bytes_is_compressed_without_changing_the_callers(run: Run, cluster: Any) -> None:
+def test_body_from_4096_bytes_is_compressed_on_a_copy(run: Run, cluster: Any) -> None:
     async def work() -> None:
         async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
             small, large = bytearray(b"x" * 4095), bytearray(b"y" * 4096)

@@ -247,7 +247,7 @@ def test_failing_or_invalid_check_answers_unknown(run: Run, cluster: Any) -> Non
 
 
 @pytest.mark.spec("TX-09", "API-14")
-def test_check_ignores_open_transactions_and_foreign_groups(
+def test_check_answers_unknown_while_open_and_ignores_other_groups(
     run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:

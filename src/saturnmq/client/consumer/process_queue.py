@@ -67,7 +67,10 @@ class ProcessQueue:
         return added
 
     def skip_to(self, next_offset: int) -> None:
-        """Record that no other message below next_offset will be delivered; with nothing open, the commit offset advances to it (PL-07)."""
+        """Record that no other message below next_offset will be delivered.
+
+        With nothing open, the commit offset advances to next_offset (PL-07).
+        """
         if next_offset > self._next:
             self._next = next_offset
 
