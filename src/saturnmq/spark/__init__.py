@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+# No other package of saturnmq imports pyspark; here it is imported inside functions only (SPK-03).
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

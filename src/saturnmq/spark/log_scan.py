@@ -48,7 +48,7 @@ NO_LIMIT: Final = 2**63 - 1
 class LogFile(NamedTuple):
     """One file of a log.
 
-    base: physical offset of its first byte. last: the file that the broker appends to. committed: ledger index.
+    base: physical offset of its first byte. last: the file that the broker appends to. committed: last ledger index to read.
     """
 
     path: str

@@ -181,8 +181,8 @@ async def offset_of_time(link: Link, queue: MessageQueue, limits: Bounds, time_m
 
     The broker's answer is only a hint: it may be any of several equal times, and a broker whose files were copied picks the
     wrong file. The neighbours of the hint are read; if they contradict it, the queue is searched by single reads. Then messages
-    at exponentially growing distances on both sides are read to detect store times that decrease, which a few such messages can
-    escape.
+    at exponentially growing distances on both sides are read to detect decreasing store times; if only a few messages are
+    affected, this may miss them.
     """
     low, high = limits
     if low >= high:

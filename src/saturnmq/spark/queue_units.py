@@ -1,8 +1,8 @@
 """mode=files planned by consume queues: reads only records that can match, and none at all for columns that units contain.
 
-A unit says where a record lies. Units are trusted up to the position that the store recorded as dispatched and flushed, or to the
-end after a clean shutdown; what follows is scanned in the log itself, so that a running or crashed store also yields each record
-once. Every record is compared with its unit before it is used. Layout of units: store/queue/consume_queue.py.
+A unit holds the position of a record. Units are trusted up to the position that the store recorded as dispatched and flushed, or
+to the end after a clean shutdown; what follows is scanned in the log itself, so that a running or crashed store also yields each
+record once. Every record is compared with its unit before it is used. Layout of units: store/queue/consume_queue.py.
 
 Requirements: FMD-02, CQ-01.
 """

@@ -1,4 +1,4 @@
-"""Queue ranges of a query, their split into partitions, and stream positions. Pure; `planning` supplies what brokers know.
+"""Queue ranges of a query, their split into partitions, and stream positions. Pure: `planning` queries the brokers.
 
 Requirements: SRC-02..SRC-07, STR-01, STR-04..STR-06.
 """

@@ -2,7 +2,7 @@
 
 Delivery: a batch read returns every message of its ranges exactly once and has no side effect on the broker. A stream replays the
 same rows for the same offsets, so that with an idempotent sink the result is exactly-once. A retried task returns the same rows.
-Everything here is pickled to planners and workers and must be importable there.
+Spark pickles these classes by name to planners and workers, so they must be importable there.
 
 Requirements: SPK-08, SPK-10, SRC-01, SRC-07, SRC-17, SRC-22.
 """

@@ -290,7 +290,10 @@ class Tracker(StreamingQueryListener):
                 self._committer.reached(*item)
 
     def _look(self, lag: Lag) -> None:
-        """Query ages for gauge saturnmq_spark_lag_seconds, at most each AGE_INTERVAL_MS; in between the previous ones stand."""
+        """Query ages for gauge saturnmq_spark_lag_seconds, at most once per AGE_INTERVAL_MS.
+
+        In between the previous ages are kept.
+        """
         now_ms, before = time.monotonic() * 1000, self.lags.get(lag.query)
         lag.oldest_ms = dict(before.oldest_ms) if before is not None else {}
         if not lag.messages or now_ms - self._looked_ms.get(lag.query, -AGE_INTERVAL_MS) < AGE_INTERVAL_MS:
