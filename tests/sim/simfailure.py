@@ -1,4 +1,4 @@
-"""What a failed seed leaves: seed, commit, the command that runs it again, and the shortest schedule that was found (SIM-14)."""
+"""Explains a failed seed: seed, commit, the command that reproduces it, and the shortest fault schedule found (SIM-14)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RUNS_MAX = 40
 
 
 def fails(run: Run, left_out: frozenset[int]) -> tuple[bool, Cluster | None]:
-    """Whether a run without these faults fails too. run builds a cluster, sets left_out, and raises what it finds."""
+    """Whether a run without these faults also fails. run builds a cluster, sets left_out, and raises the violation found."""
     try:
         return False, run(left_out)
     except (Violation, InvariantBroken):
@@ -22,7 +22,7 @@ def fails(run: Run, left_out: frozenset[int]) -> tuple[bool, Cluster | None]:
 
 
 def shortest(run: Run, faults: int, runs_max: int = RUNS_MAX) -> frozenset[int]:
-    """Numbers of the faults that can be left out: halves first, then single ones, as long as it goes on failing."""
+    """Numbers of the faults that can be left out while the run still fails; tries halves first, then single faults."""
     kept, runs, size = list(range(faults)), 0, max(faults // 2, 1)
     while size >= 1 and runs < runs_max:
         at = 0
@@ -45,10 +45,10 @@ def commit() -> str:
 
 
 def explain(seed: int, test: str, why: BaseException, cluster: Cluster, run: Run) -> str:
-    """What to print. cluster: the one that failed; run: the same seed with some faults left out."""
+    """The text to print. cluster: the failed one; run: runs the same seed with some faults left out."""
     faults = len(cluster.schedule)
     left_out = shortest(run, faults)
-    # a run without some faults draws other numbers: what it does is told by itself, not by the first run
+    # A run without some faults draws other random numbers: print the schedule of that run, not of the first.
     told: list[str] = []
     smaller = _rerun(run, left_out)
     for number, line in enumerate(smaller.schedule if smaller is not None else cluster.schedule):

@@ -1,6 +1,8 @@
-"""A whole system in one thread: NameServers, a DLedger group of brokers, clients; a seed decides every event (SIM-01, SIM-06).
+"""Simulates a whole system in one thread: NameServers, a DLedger group of brokers, clients; the seed determines every event.
 
-`python simsystem.py FIRST COUNT [SECONDS [DEFECT]]` runs seeds, each in a process of its own, and prints a line of JSON per seed.
+`python simsystem.py FIRST COUNT [SECONDS [DEFECT]]` runs seeds, each in its own process, and prints one line of JSON per seed.
+
+Requirements: SIM-01, SIM-06.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the harness lies, when this runs as a program
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the harness, when this runs as a program
 
 from harness.history.check import check
 from harness.history.operations import FAIL, OK, UNKNOWN, History, result_of
@@ -61,11 +63,11 @@ OF_GROUPS = ("isolate leader", "partition", "one way", "transfer", "bad disk")
 
 
 class RolledBack(Exception):
-    """Ends a transaction."""
+    """Raised in a transaction block to roll it back."""
 
 
 def outcome_of(error: SaturnError) -> str:
-    """CHA-06."""
+    """The result of a failed send for the history: failed, or unknown (CHA-06)."""
     cause = error.__cause__ if isinstance(error, SendFailed) else error
     if isinstance(error, SendFailed) and error.attempts > 1:
         return UNKNOWN
@@ -77,7 +79,7 @@ def outcome_of(error: SaturnError) -> str:
 
 
 async def pause(seconds: float) -> None:
-    """Simulated time passes."""
+    """Sleep in simulated time."""
     loop = asyncio.get_running_loop()
     over = loop.create_future()
     timer = loop.call_later(seconds, lambda: over.done() or over.set_result(None))
@@ -101,7 +103,7 @@ def unpack(body: bytes) -> tuple[str, int]:
 
 
 class Member:
-    """One broker of the group; its folder outlives its processes."""
+    """One broker of the group; its folder survives its processes."""
 
     def __init__(self, name: str, number: int, folder: Path) -> None:
         self.name = name
@@ -109,7 +111,7 @@ class Member:
         self.folder = folder / name
         self.process: Process | None = None
         self.broker: Broker | None = None
-        self.original: OriginalLog | None = None  # of a scripted peer: no broker
+        self.original: OriginalLog | None = None  # log of a scripted Java peer, which runs no broker
 
     @property
     def up(self) -> bool:
@@ -125,14 +127,14 @@ class System:
         self.seen: Counter[str] = Counter()
         self.schedule: list[str] = []
         self.loading = True
-        self.over = asyncio.Event()  # nobody is asked about transactions any more
+        self.over = asyncio.Event()  # set when no transaction check can follow
         self.ends: dict[str, str] = {}
         self.masters: list[int] = []
         self.acked: dict[str, int] = {}
         rng = self.rng
         self.members = [Member(f"n{at}", at, folder) for at in range(rng.choice((3, 3, 3, 5)))]
         self.servers = [Process(f"s{at}", f"10.0.0.{at + 1}") for at in range(rng.choice((1, 2)))]
-        self.plain = seed % 8 == 6  # one broker by itself
+        self.plain = seed % 8 == 6  # a single broker without a group
         if self.plain:
             del self.members[1:]
         if seed % 4 == 3:
@@ -166,7 +168,7 @@ class System:
             profile=RaftProfile.FAST,
             heartbeat_interval_ms=self.heartbeat_ms,
             index_file_units=4096,
-            flush_interval_ms=200,  # every 10 ms costs time, and this group syncs before it answers
+            flush_interval_ms=200,  # 10 ms would slow the simulation; SYNC_FLUSH does not depend on it
             batch_push=self.batch_push,
             batch_push_bytes=4096,
         )
@@ -188,7 +190,7 @@ class System:
         return Broker(settings, store, NetSettings(), raft=None if self.plain else raft)
 
     def start(self, member: Member) -> None:
-        """A new process on the member's folder."""
+        """Start a new process on the member's folder."""
         member.process = Process(member.name, member.host)
 
         async def serve() -> None:
@@ -331,7 +333,7 @@ class System:
         return Client(name_servers=self.at, route_poll_ms=1000, timeout=SEND_SECONDS)
 
     async def ready(self) -> None:
-        """The topic is there at every member (one without messages is nowhere else, DL-X18), and the first client."""
+        """Start the first client and wait until every member has the topic (without messages it is not in the log, DL-X18)."""
         self.library = self.client()
         await self.library.__aenter__()
         async with asyncio.timeout(30):
@@ -344,7 +346,7 @@ class System:
                 await pause(0.1)
 
     async def sender(self, number: int) -> None:
-        """Messages one by one, with a key; tried again until they are stored, each attempt another message (CHA-05)."""
+        """Send single messages with a key, retried until stored; each attempt is a distinct message (CHA-05)."""
         async with self.client() as client, client.producer(f"p{number}") as producer:
             count = 0
             while self.loading:
@@ -386,7 +388,7 @@ class System:
         return (OK if good else UNKNOWN), receipt, None
 
     async def others(self) -> None:
-        """Batches, delayed messages, one-way messages, transactions with and without an end, and answers about them."""
+        """Send batches, delayed and one-way messages, and transactions, and answer transaction checks."""
         async with self.client() as client, client.producer("p9") as producer:
             transactional = client.producer("transactions", check=self.decided)
             async with transactional:
@@ -455,7 +457,7 @@ class System:
         )  # fmt: skip
 
     async def reader(self) -> None:
-        """Reads all queues by offset."""
+        """Read all queues by offset."""
         async with self.client() as client:
             puller, at = client.puller(), dict.fromkeys(range(QUEUES), 0)
             while self.loading:
@@ -479,7 +481,7 @@ class System:
         return int(result.next_offset)
 
     async def subscribed(self, number: int, *, ordered: bool) -> None:
-        """A member of a group; after a while it goes, and another one comes: the others take its queues and give them back."""
+        """A group consumer that leaves and rejoins under a new name from time to time, which triggers rebalances."""
         life = 0
         while self.loading:
             life += 1
@@ -514,7 +516,7 @@ class System:
                     await message.ack()
 
     async def topics(self) -> None:
-        """Topics come and get more queues."""
+        """Create topics, and change their number of queues."""
         number = 0
         while self.loading:
             await pause(1 + self.rng.random() * 4)
@@ -524,7 +526,7 @@ class System:
                 self.seen["topic"] += 1
 
     async def routes(self) -> None:
-        """How many brokers a NameServer calls the master, again and again (CHA-08)."""
+        """Poll the routes and record how many masters each lists (CHA-08)."""
         net = RemotingClient(settings=NetSettings())
         request = {"topic": TOPIC, "acceptStandardJsonOnly": "true"}
         while self.loading:
@@ -537,7 +539,7 @@ class System:
                         self.masters.append(sum(0 in broker.broker_addrs for broker in brokers))
 
     async def switches(self) -> None:
-        """Who leads, as the history tells it."""
+        """Record every change of the leader in the history."""
         known: tuple[str, int] | None = None
         while True:
             await pause(0.05)
@@ -581,7 +583,7 @@ class System:
         faults.cancel()
         async with asyncio.timeout(60):
             await asyncio.gather(*tasks)
-        await pause(8)  # delayed messages come, and transactions without an end are asked for
+        await pause(8)  # delayed messages are delivered, open transactions are checked
         await self.loop.run_as(one, self.marker())
         self.over.set()
         await others
@@ -590,20 +592,20 @@ class System:
         switches.cancel()
 
     async def level(self) -> None:
-        """Members have 10 s to catch up: one may have been restarted a moment ago (CHA-08)."""
+        """Wait up to 10 s until all members have caught up; one may have just restarted (CHA-08)."""
         for _ in range(20):
             await pause(0.5)
             if self.plain or len(self.log_ends()) == 1:
                 return
 
     def log_ends(self) -> set[tuple[int, int] | None]:
-        """Of each member's ledger (but a scripted one's): its last index and the committed one; None for one that is not there."""
+        """The distinct (end index, committed index) of the members' ledgers, without scripted peers; None for a missing broker."""
         members = [one for one in self.members if one.original is None]
         states = [one.broker.store.member.node.state if one.broker is not None else None for one in members]
         return {None if state is None else (state.log.end, state.committed) for state in states}
 
     async def marker(self) -> None:
-        """A message in each queue is stored, within 10 s after all is well (SIM-10)."""
+        """Send a message to each queue; it must be stored within 10 s after all faults are healed (SIM-10)."""
         async with asyncio.timeout(10), self.library.producer("marker") as producer:
             for number in range(QUEUES):
                 assert await self.send(producer, "marker", f"marker-{self.now:.0f}-{number}", f"k{100 + number}")
@@ -618,7 +620,7 @@ class System:
                     offset = await self.pull(puller, number, offset, "final", "final")
 
     def check(self) -> None:
-        """The history, the ledgers, the routes."""
+        """Check the history, the ledgers, the consume queues and the routes."""
         report = check(self.history)
         assert report.valid, "\n".join(map(str, report.problems))
         assert max(self.masters, default=2) <= 1, "a route names two masters, or none was read"
@@ -641,7 +643,7 @@ class System:
         assert [verify(one).problems for one in folders] == [[]] * len(folders)
 
     def check_original(self, log: OriginalLog, ours: Any) -> None:
-        """The scripted peer has what all have, and nobody cut what it knew to be committed."""
+        """Check that the scripted peer's log equals the others', and that no leader truncated its committed entries."""
         assert log.end == ours.end and log.committed <= log.end, (
             f"the scripted peer ends at {log.end}, others at {ours.end}"
         )
@@ -656,7 +658,7 @@ class System:
 
 
 def differing_queues(one: MessageStore, other: MessageStore) -> list[str]:
-    """The queues that do not end alike, or whose units differ where both have them (SIM-09, DUR-13)."""
+    """The queues whose ends differ, or whose units differ where both stores have them (SIM-09, DUR-13)."""
     differ = []
     for key in sorted(one.queues.by_key.keys() | other.queues.by_key.keys()):
         left, right = (store.queues.get_or_make(*key) for store in (one, other))
@@ -668,7 +670,7 @@ def differing_queues(one: MessageStore, other: MessageStore) -> list[str]:
 
 
 def run_seed(seed: int, seconds: float, clock: Any) -> dict[str, Any]:
-    """In a process of its own. clock: the real CPU time."""
+    """Run a seed in the current process, which must be its own. clock: returns the real CPU time in seconds."""
     folder = Path(tempfile.mkdtemp(prefix=f"sim{seed}-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     began, why = clock(), None
     system = System(seed, folder, seconds)
@@ -700,7 +702,7 @@ def run_seed(seed: int, seconds: float, clock: Any) -> dict[str, Any]:
 
 
 def fork_seed(seed: int, seconds: float) -> dict[str, Any]:
-    """Run a seed in a child, so that no seed knows of another."""
+    """Run a seed in a child process, so that seeds share no state."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -718,7 +720,7 @@ def fork_seed(seed: int, seconds: float) -> dict[str, Any]:
 
 
 def plant(defect: str) -> None:
-    """A defect, to see that it is found."""
+    """Plant a defect by name, to check that it is found."""
     if defect == "half is a quorum":
         voting.quorum = state.quorum = lambda members: members // 2
     elif defect == "answered before it is committed":

@@ -1,4 +1,4 @@
-"""The history of simulated groups is checked like that of real ones (SIM-09), and a failed seed explains itself (SIM-14)."""
+"""Checks the histories of simulated groups like those of real ones (SIM-09), and the explanation of a failed seed (SIM-14)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEEDS = range(300, 330)
 
 def cluster_of(seed: int, left_out: frozenset[int] = frozenset()) -> Cluster:
     cluster = Cluster(seed, members=5 if seed % 4 == 0 else 3)
-    cluster.mix = tuple(fault for fault in ALL_FAULTS if fault != "trim")  # what is deleted cannot be read in the end
+    cluster.mix = tuple(fault for fault in ALL_FAULTS if fault != "trim")  # the final reads need all entries
     cluster.crash_between = 0.0003 if seed % 3 == 0 else 0.0
     cluster.left_out = left_out
     return cluster
@@ -35,7 +35,7 @@ def finished(cluster: Cluster) -> Cluster:
 
 
 @pytest.mark.spec("SIM-09", "CHK-01", "CHK-04")
-def test_the_history_of_every_seed_holds_and_committed_prefixes_are_equal() -> None:
+def test_history_of_each_seed_is_valid_and_committed_prefixes_equal() -> None:
     unknown = 0
     for seed in SEEDS:
         cluster = finished(run(seed))
@@ -52,7 +52,7 @@ def test_the_history_of_every_seed_holds_and_committed_prefixes_are_equal() -> N
 
 
 @pytest.mark.spec("SIM-09")
-def test_a_member_that_lost_or_swapped_an_entry_is_found_in_its_history() -> None:
+def test_lost_or_swapped_entry_is_found_in_history() -> None:
     for damage, kinds in (("lose", {"lost-write"}), ("swap", {"duplicate", "inconsistent-offsets"})):
         cluster = run(SEEDS[0])
         acked = min(cluster.observer.acked)
@@ -71,7 +71,7 @@ def test_a_member_that_lost_or_swapped_an_entry_is_found_in_its_history() -> Non
 
 
 @pytest.mark.spec("SIM-14")
-def test_a_failed_seed_tells_seed_commit_command_and_a_shorter_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_seed_explanation_has_command_and_shorter_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(voting, "quorum", lambda members: members // 2)
     monkeypatch.setattr(state, "quorum", lambda members: members // 2)
     for seed in range(50):

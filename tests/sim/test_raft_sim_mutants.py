@@ -1,6 +1,6 @@
-"""Planted defects: each is a mistake that was made somewhere; the simulation must find it (SIM-11).
+"""Mutation tests: the simulation must find every planted defect (SIM-11).
 
-`make test` plants a few in turn, `SATURNMQ_SIM_MUTANTS=all` all of them.
+Each mutant repeats a mistake that was made somewhere. `make test` runs a few of them, `SATURNMQ_SIM_MUTANTS=all` all.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def two_votes_in_a_term(patch: Patch) -> None:
 
 
 def term_of_the_election_as_term_of_the_log(patch: Patch) -> None:
-    """dl#52."""
+    """Vote requests carry the current term instead of the last entry's (dl#52)."""
     original = elector.Elector._request
 
     def request(self: elector.Elector, peer: str) -> Any:
@@ -85,7 +85,7 @@ def one_more_than_a_quorum_holds(patch: Patch) -> None:
 
 
 def commit_counts_for_older_terms(patch: Patch) -> None:
-    """Raft's figure 8."""
+    """Entries of older terms are committed by counting replicas (figure 8 of the Raft paper)."""
 
     def advance(self: leader.Leader) -> None:
         index = voting.quorum_index(list(self.watermarks().values()))
@@ -163,7 +163,7 @@ def a_known_append_is_not_compared(patch: Patch) -> None:
 
 
 def higher_term_of_a_minority_is_ignored(patch: Patch) -> None:
-    """dl#85: that member is locked out for ever; with nobody else to elect, it must not be."""
+    """The member with the higher term stays locked out (dl#85), even when no other member can be elected."""
     from saturnmq.raft.core import liveness
 
     patch.setattr(liveness.Heartbeats, "_higher_term", lambda self, term: None)
@@ -180,7 +180,7 @@ def a_term_is_led_twice_over_a_restart(patch: Patch) -> None:
 
 
 def a_gap_is_never_answered(patch: Patch) -> None:
-    """dl#251: an append that waits for a lost one stays, and its repetition is refused."""
+    """An append waiting for a lost one is kept, and its re-push is refused (dl#251)."""
     patch.setattr(follower.Follower, "tick", lambda self: None)
     patch.setattr(leader.Leader, "_push_again", lambda self, progress: None)
 
@@ -193,7 +193,7 @@ def callers_kept_at_step_down(patch: Patch) -> None:
 
 
 def checkpoint_ahead_of_the_log(patch: Patch) -> None:
-    """A committed entry whose write a crash takes back: what is there then is guarded as if it were committed."""
+    """The checkpoint counts entries as committed that a crash may remove; entries in their place then count as committed too."""
     patch.setattr(Member, "_committed_on_disk", lambda self, committed: committed)
 
 
@@ -225,7 +225,7 @@ def votes_by_a_log_shortened_by_damage(patch: Patch) -> None:
 
 
 def what_damage_took_is_forgotten(patch: Patch) -> None:
-    """The checkpoint that is written meanwhile says how long the log is now, and the next restart believes it."""
+    """The next checkpoint records the shortened log's end, so that the next restart no longer misses the damaged entries."""
 
     def note(self: Member, known: node.Node) -> None:
         self.noted = known.state.log.durable
@@ -246,7 +246,7 @@ def damage_is_served(patch: Patch) -> None:
 
 
 def a_full_leader_commits_nothing_later(patch: Patch) -> None:
-    """Elected while its disk was full, so without an entry of its own, and none follows when there is room."""
+    """A leader elected with a full disk has no entry of its term, and appends no no-op when there is space again."""
     patch.setattr(leader.Leader, "has_room", lambda self: None)
 
 
@@ -297,10 +297,10 @@ CHOSEN = MUTANTS if os.environ.get("SATURNMQ_SIM_MUTANTS") == "all" else QUICK
 
 
 def run_one(seed: int) -> None:
-    """Runs of five kinds in turn.
+    """Run one seed; five kinds of runs alternate.
 
-    Too rare for chance, and left to the tests of the follower: a PUSH of an old term, a late TRUNCATE, an APPEND behind
-    entries that were not compared.
+    Too rare in random runs, and left to the follower's tests: a push of an old term, a late TRUNCATE, an APPEND after entries
+    that were not compared.
     """
     cluster = Cluster(seed)
     kind = (0, 1, 1, 2, 3, 4)[seed % 6]
@@ -310,21 +310,21 @@ def run_one(seed: int) -> None:
     elif kind == 1:
         cluster.harsh("isolate leader", "isolate leader", "crash leader", "heal", "transfer", "transfer, isolate")
         cluster.run(faulty_ms=20_000, calm_ms=15_000, load_every_ms=60, fault_every_ms=900)
-    elif kind == 2:  # leaders that append and are gone before anyone else has it: figure 8
+    elif kind == 2:  # leaders lost after an append that no other member has: figure 8
         cluster.harsh("isolate leader")
         cluster.crash_after_cut = 0.0
         cluster.run(faulty_ms=30_000, calm_ms=15_000, load_every_ms=700, fault_every_ms=1500)
     elif kind == 4:  # damaged and full disks
         cluster.mix = ("damage", "damage", "crash", "crash leader", "isolate leader", "heal", "no room", "partition")
         cluster.run(faulty_ms=30_000, calm_ms=15_000, fault_every_ms=1200)
-    else:  # cuts that a crash undoes
+    else:  # truncations undone by a crash
         cluster.harsh("isolate leader", "one way", "heal")
         cluster.crash_after_cut = 1.0
         cluster.run(faulty_ms=30_000, calm_ms=15_000, load_every_ms=300, fault_every_ms=1000)
 
 
 def found_after(mutant: Callable[[Patch], None], patch: Patch) -> tuple[int, str] | None:
-    """How many seeds it took, and what was seen."""
+    """The number of seeds until the mutant was found, and the violation; None if it survived."""
     mutant(patch)
     for seed in range(SEEDS_MAX):
         try:
@@ -335,7 +335,7 @@ def found_after(mutant: Callable[[Patch], None], patch: Patch) -> tuple[int, str
 
 
 @pytest.mark.spec("SIM-08", "SIM-11")
-def test_without_a_defect_the_same_runs_are_clean() -> None:
+def test_runs_without_mutant_find_nothing() -> None:
     seeds = range(500) if CHOSEN is MUTANTS else range(40)
     for seed in seeds:
         run_one(seed)
@@ -344,6 +344,6 @@ def test_without_a_defect_the_same_runs_are_clean() -> None:
 
 @pytest.mark.spec("SIM-11")
 @pytest.mark.parametrize("mutant", CHOSEN, ids=lambda mutant: mutant.__name__)
-def test_a_planted_defect_is_found(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
+def test_mutant_is_found(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     found = found_after(mutant, monkeypatch)
     assert found is not None, f"{mutant.__name__} survived {SEEDS_MAX} seeds"

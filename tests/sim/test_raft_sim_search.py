@@ -1,6 +1,6 @@
-"""Every run of a small group, within a scope: no promise is broken in any state, and planted defects are found (SIM-12).
+"""Model checking: all runs of a small group within a scope keep Raft's invariants, and mutants are found (SIM-12).
 
-`SATURNMQ_SIM_SEARCH=whole` goes further; what each scope leaves out stands in tests/harness/raftsim/search.py.
+`SATURNMQ_SIM_SEARCH=whole` uses a larger scope; tests/harness/raftsim/search.py describes what each scope leaves out.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ NEAR = (
 
 @pytest.mark.timeout(3600)
 @pytest.mark.spec("SIM-12", "SIM-08", "DL-X01", "DL-X03", "DL-X10")
-def test_every_state_of_a_small_group_keeps_every_promise() -> None:
-    """Three members, two terms, three entries, one crash each: the search came to its end, and through all that matters."""
+def test_every_state_of_a_small_group_keeps_raft_invariants() -> None:
+    """Three members, two terms, three entries, one crash each: the search completes and covers leaders, commits, truncations."""
     found = Search(SCOPE).run()
     print(found)
     assert found.done, f"more than {SCOPE.states_max} states"
@@ -42,17 +42,15 @@ def test_every_state_of_a_small_group_keeps_every_promise() -> None:
 
 @pytest.mark.spec("SIM-12", "SIM-11")
 @pytest.mark.parametrize("mutant", NEAR, ids=lambda mutant: mutant.__name__)
-def test_the_search_finds_a_planted_defect(
-    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_search_finds_mutant(mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)
     with pytest.raises(Violation, match="by these events:"):
         Search(SCOPE).run()
 
 
 @pytest.mark.spec("SIM-12")
-def test_a_search_is_the_same_each_time() -> None:
-    """The order of states, and so which run to a defect is found first, depends on nothing but the scope."""
+def test_search_is_deterministic() -> None:
+    """The order of states, and so the first run found for a defect, depends only on the scope."""
     first, second = Search(Scope(turns=0)).run(), Search(Scope(turns=0)).run()
     assert first == second
     assert first.done

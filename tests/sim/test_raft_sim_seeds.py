@@ -1,7 +1,9 @@
-"""Simulated groups: every promise of Raft is checked at every step, for many seeds.
+"""Simulated groups: Raft's invariants are checked at every step, for many seeds.
 
-`SATURNMQ_SIM_SEEDS=n` runs n seeds of each kind, `SATURNMQ_SIM_SEED=k` only that one: the same seed is the same run.
-`SATURNMQ_SIM_NIGHT=1` makes each of them 260 s long.
+`SATURNMQ_SIM_SEEDS=n` runs n seeds of each kind, `SATURNMQ_SIM_SEED=k` only that one; the same seed gives the same run.
+`SATURNMQ_SIM_NIGHT=1` makes each run 260 simulated seconds long.
+
+The name of `test_every_seed_...` is part of the command printed for a failed seed.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from saturnmq.raft.core.settings import CoreSettings
 
 SEEDS = int(os.environ.get("SATURNMQ_SIM_SEEDS", "90"))
 ONLY = os.environ.get("SATURNMQ_SIM_SEED")
-NIGHT = os.environ.get("SATURNMQ_SIM_NIGHT") is not None  # 260 s per seed instead of 60 (SIM-13)
-LONG_SECONDS = 120 + 8 * SEEDS  # of a test that runs seeds
+NIGHT = os.environ.get("SATURNMQ_SIM_NIGHT") is not None  # 260 simulated seconds per seed instead of 60 (SIM-13)
+LONG_SECONDS = 120 + 8 * SEEDS  # timeout of tests that run seeds
 FAULTY_MS, CALM_MS = 240_000 if NIGHT else 40_000, 20_000
 
 
@@ -37,7 +39,7 @@ def seeds(share: float, first: int) -> range:
 
 
 def cluster_of(seed: int) -> Cluster:
-    """Seeds draw the size of the group, the way of pushing, the timers and the kinds of faults (SIM-07)."""
+    """The seed determines the group's size, the push mode, the timers and the kinds of faults (SIM-07)."""
     settings = CoreSettings(file_bytes=2048)
     if seed % 4 == 1:
         settings = dataclasses.replace(settings, batch_push=True, batch_push_bytes=600)
@@ -69,7 +71,7 @@ def again(seed: int, left_out: frozenset[int]) -> Cluster:
 
 @dataclasses.dataclass
 class Runs:
-    """All seeds of the first kind. failure: the explanation of the first seed that broke a promise, with which the runs ended."""
+    """Results of all seeds of the first kind. failure: explanation of the first violation, after which no further seed was run."""
 
     seeds: int = 0
     seen: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -103,7 +105,7 @@ def runs() -> Runs:
 
 @pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.spec("SIM-08", "SIM-10", "DL-X03", "DL-X10", "DUR-12")
-def test_every_seed_keeps_every_promise(runs: Runs) -> None:
+def test_every_seed_keeps_raft_invariants(runs: Runs) -> None:
     """Fails with the seed; SATURNMQ_SIM_SEED=<seed> replays it."""
     assert runs.failure is None, runs.failure
     assert runs.idle == [], "seeds that committed nothing"
@@ -111,8 +113,8 @@ def test_every_seed_keeps_every_promise(runs: Runs) -> None:
 
 @pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.spec("SIM-13")
-def test_simulated_time_passes_fifty_times_faster(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each seed takes 60 simulated seconds, 260 with SATURNMQ_SIM_NIGHT."""
+def test_simulation_runs_fifty_times_faster_than_real_time(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each seed runs 60 simulated seconds, 260 with SATURNMQ_SIM_NIGHT."""
     ratio = runs.simulated_seconds / runs.used_seconds
     told = f"{runs.seeds} seeds, {runs.simulated_seconds:.0f} s simulated in {runs.used_seconds:.1f} s of a core"
     with capsys.disabled():
@@ -124,8 +126,8 @@ def test_simulated_time_passes_fifty_times_faster(runs: Runs, capsys: pytest.Cap
 @pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.skipif(SEEDS < 90 or ONLY is not None, reason="too few seeds to draw every fault")
 @pytest.mark.spec("SIM-03", "SIM-04", "SIM-05", "SIM-07")
-def test_every_fault_and_its_effects_happened(runs: Runs) -> None:
-    """Runs in which one of these never happened prove nothing about it."""
+def test_runs_include_every_fault_and_effect(runs: Runs) -> None:
+    """Without an occurrence of a fault or effect, the runs prove nothing about it."""
     wanted = ("crash", "lost unsynced", "disk failed", "partition", "one way", "freeze", "skew", "trim", "truncate")
     wanted += ("restart", "transfer 200", "append 200", "append 415", "append 501", "append 502")
     wanted += ("stall", "full", "flip", "flip read", "flip at start", "emptied")
@@ -134,8 +136,8 @@ def test_every_fault_and_its_effects_happened(runs: Runs) -> None:
 
 @pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.spec("SIM-03", "SIM-08", "SIM-09")
-def test_partitions_of_every_shape_keep_every_promise() -> None:
-    """Halves, one way, a ring, a bridge, flapping links and stalled receivers, with loss, duplicates and delay."""
+def test_partitions_of_every_shape_keep_raft_invariants() -> None:
+    """Halves, one-way cuts, rings, bridges, flapping links and stalled receivers, with loss, duplicates and delay."""
     shapes = ("partition", "one way", "ring", "bridge", "flap", "stall")
     seen: Counter[str] = Counter()
     for seed in seeds(0.08, 12_000):
@@ -147,7 +149,7 @@ def test_partitions_of_every_shape_keep_every_promise() -> None:
     assert [kind for kind in (*shapes, "lost", "duplicated", "append 200") if not seen[kind]] == []
 
 
-def test_ring_and_bridge_cut_what_they_say() -> None:
+def test_ring_and_bridge_partitions_cut_expected_links() -> None:
     names = ["a", "b", "c", "d", "e"]
     network = Network(Events(), random.Random(1))
     network.ring(names)
@@ -162,8 +164,8 @@ def test_ring_and_bridge_cut_what_they_say() -> None:
 
 @pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.spec("SIM-08", "DL-X02")
-def test_page_cache_acknowledgement_survives_kills_without_power_loss() -> None:
-    """ASYNC_FLUSH: what is written survives the end of the process, and is acknowledged before it is synced."""
+def test_async_flush_keeps_acknowledged_entries_without_power_loss() -> None:
+    """ASYNC_FLUSH: entries are acknowledged before they are synced, and written data survives the process."""
     for seed in seeds(0.1, 5000):
         cluster = Cluster(seed, settings=CoreSettings(file_bytes=2048, sync_before_ack=False))
         for member in cluster.members.values():
@@ -173,7 +175,7 @@ def test_page_cache_acknowledgement_survives_kills_without_power_loss() -> None:
 
 
 @pytest.mark.spec("SIM-02")
-def test_a_seed_decides_everything() -> None:
+def test_seed_determines_the_run() -> None:
     """The trace hash is the same in another process with another hash seed."""
     code = (
         "from harness.raftsim.group import Cluster\n"
@@ -197,8 +199,8 @@ def test_a_seed_decides_everything() -> None:
 
 
 @pytest.mark.spec("SIM-11", "DL-Q07", "DL-X10")
-def test_the_seed_that_found_the_checkpoint_ahead_of_the_log_stays_clean() -> None:
-    """A cut and its new entry, committed on the leader's word, lost by a crash; the checkpoint said committed."""
+def test_checkpoint_never_passes_the_synced_log() -> None:
+    """Regression: a crash lost a truncation and its new entry; the checkpoint already counted the entry as committed."""
     for seed in (285, 39, 103):
         cluster = Cluster(seed)
         cluster.crash_between = 0.0005
@@ -209,8 +211,8 @@ def test_the_seed_that_found_the_checkpoint_ahead_of_the_log_stays_clean() -> No
 
 @pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.spec("SIM-04", "DUR-10")
-def test_a_disk_that_loses_synced_entries_loses_no_acknowledged_one() -> None:
-    """One member's log comes back shorter than what it had acknowledged; the others still have all of it."""
+def test_disk_losing_synced_entries_loses_no_acknowledged_entry() -> None:
+    """One member's log restarts shorter than what it had acknowledged; the others still have all entries."""
     rotten = 0
     for seed in seeds(0.2, 7000):
         cluster = Cluster(seed)

@@ -1,6 +1,8 @@
-"""Whole systems on a virtual clock, network and disk: real brokers, NameServers and clients, one thread, one seed (SIM-01, SIM-06).
+"""Simulation of whole systems: real brokers, NameServers and clients on a virtual clock, network and disk, in one thread.
 
-`SATURNMQ_SIM_SEEDS=n` runs n seeds, `SATURNMQ_SIM_SEED=k` only that one, `python tests/sim/simsystem.py k 1 20` too.
+`SATURNMQ_SIM_SEEDS=n` runs n seeds; `SATURNMQ_SIM_SEED=k`, or `python tests/sim/simsystem.py k 1 20`, only seed k.
+
+Requirements: SIM-01, SIM-06.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ MANY = "SATURNMQ_SIM_SEEDS" in os.environ
 SEEDS = int(os.environ.get("SATURNMQ_SIM_SEEDS", "5"))
 ONLY = os.environ.get("SATURNMQ_SIM_SEED")
 SECONDS = 20 if MANY or ONLY else 8
-LONG_SECONDS = 120 + 30 * SEEDS  # of the first test that needs the runs
+LONG_SECONDS = 120 + 30 * SEEDS  # timeout of the first test that needs the runs
 ALWAYS = (
     "batch",
     "delayed",
@@ -49,7 +51,7 @@ def simulate(first: int, count: int, seconds: float, *defect: str) -> list[dict[
 
 @pytest.fixture(scope="module")
 def runs() -> list[dict[str, Any]]:
-    """What each seed reported."""
+    """The report of each seed."""
     return simulate(int(ONLY), 1, SECONDS) if ONLY else simulate(1, SEEDS, SECONDS)
 
 
@@ -62,7 +64,7 @@ def happened(runs: list[dict[str, Any]]) -> Counter[str]:
 
 @pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.spec("SIM-09", "CHA-08", "DL-X18", "DL-X23", "DUR-19")
-def test_whole_systems_keep_every_promise(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_whole_systems_keep_all_guarantees(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     """The history is valid, ledgers and queues are equal, no route names two masters."""
     failed = [
         f"seed {run['seed']}: {run['why']}\nagain: python tests/sim/simsystem.py {run['seed']} 1 {SECONDS}\n{run.get('schedule')}"
@@ -77,14 +79,14 @@ def test_whole_systems_keep_every_promise(runs: list[dict[str, Any]], capsys: py
 
 @pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.spec("SIM-10")
-def test_whole_systems_accept_sends_within_10_s_of_the_heal(runs: list[dict[str, Any]]) -> None:
+def test_whole_systems_accept_sends_within_10_s_of_heal(runs: list[dict[str, Any]]) -> None:
     assert [run["seed"] for run in runs if run["healed_ms"] is None or run["healed_ms"] > 10_000] == []
 
 
 @pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.spec("SIM-05", "SIM-06", "SIM-07")
 @pytest.mark.skipif(ONLY is not None, reason="one seed draws some of the load")
-def test_whole_systems_see_every_load_and_in_many_seeds_every_fault(runs: list[dict[str, Any]]) -> None:
+def test_whole_systems_include_every_load_and_fault(runs: list[dict[str, Any]]) -> None:
     seen = happened(runs)
     assert [kind for kind in ALWAYS if not seen[kind]] == []
     assert len(runs) < 100 or [kind for kind in IN_MANY if not seen[kind]] == []
@@ -92,7 +94,7 @@ def test_whole_systems_see_every_load_and_in_many_seeds_every_fault(runs: list[d
 
 @pytest.mark.timeout(LONG_SECONDS)
 @pytest.mark.spec("SIM-01")
-def test_a_group_and_a_plain_broker_run_in_one_thread() -> None:
+def test_group_and_single_broker_run_in_one_thread() -> None:
     """Three members in seed 1, one broker without a group in seed 6; NameServers and clients in both."""
     group, plain = simulate(1, 1, 4)[0], simulate(6, 1, 4)[0]
     assert (group["why"], plain["why"]) == (None, None)
@@ -104,8 +106,8 @@ def test_a_group_and_a_plain_broker_run_in_one_thread() -> None:
 
 
 @pytest.mark.spec("SIM-02", "SIM-14")
-def test_a_seed_of_a_whole_system_replays_exactly() -> None:
-    """The same history, the same times, the same number of events; alone, or after another seed."""
+def test_whole_system_seed_replays_exactly() -> None:
+    """The same history, times and number of events, whether the seed runs alone or after another."""
     alone = simulate(2, 1, 4)[0]
     before, after = simulate(1, 2, 4)
     assert (alone["seed"], alone["digest"]) == (after["seed"], after["digest"])
@@ -116,7 +118,7 @@ def test_a_seed_of_a_whole_system_replays_exactly() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.spec("SIM-11")
 def test_whole_systems_find_planted_defects() -> None:
-    """Two that show at once; in the long form also one that needs a leader to be lost at the right moment."""
+    """Two that fail at once; in long runs also one that fails only if a leader is lost at a certain moment."""
     assert any(run["why"] for run in simulate(1, 3, 4, "half is a quorum"))
     found = [run["why"] for run in simulate(1, 3, 4, "followers write other units")]
     assert any("members hold different queues" in why for why in found if why is not None), found
