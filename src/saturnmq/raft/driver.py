@@ -1,9 +1,11 @@
 """Runs one Raft member: timers, disk and network around the pure core.
 
-Threading: everything runs on the event loop except disk work. Inputs are handled one at a time. An action that must wait for
-the disk (persisting term and vote, a truncation) blocks the following actions and all inputs until it is done. Entries are written
-to the mapped files on the event loop and synced by a thread of their own, one fsync for all entries written meanwhile (group
-commit). Term, vote and checkpoint are written by a second thread, in order.
+Inputs are handled one at a time, on the event loop. An action that must wait for the disk (persisting term and vote, a truncation)
+blocks the following actions and all inputs until it is done.
+
+Threading: entries are written to the mapped files on the event loop and synced by a thread of their own, one sync for all entries
+written meanwhile (group commit). Term, vote and checkpoint are written by a second thread, in order. While a sync is running, no
+file may be closed: truncation waits for it and retention is deferred.
 
 Requirements: DL-M01..DL-M10, DL-Q06, DL-Q07, DL-S04, DL-S09, DL-S10, DL-X15, DUR-11, DUR-12.
 """
@@ -55,7 +57,7 @@ from saturnmq.store.files.disk import Disk
 log = logging.getLogger(__name__)
 
 CLEAN_INTERVAL_MS = 10_000
-SLOW_SYNC_MS = 500  # DL-S04
+SLOW_SYNC_MS = 500  # a sync that takes longer is logged (DL-S04)
 # Pause between two asynchronous flushes: SYNC_REST times the duration of the last one, within SYNC_REST_MS. Not less, because
 # an fsync delays writes of the event loop; not more, because that is the flush interval of a broker without DLedger.
 SYNC_REST = 4
@@ -144,9 +146,7 @@ class RaftMember:
         self._stopped = False
         self._next_clean_ms = 0
         self._too_full = False
-        self._clean_due: tuple[float, float, int] | None = (
-            None  # arguments of a `clean` deferred while files are in use
-        )
+        self._clean_due: tuple[float, float, int] | None = None  # arguments of a `clean` deferred until files are free
         self._rest_until_ms = 0
         self.node: Node | None = None
         self.address = ("", 0)
@@ -610,9 +610,8 @@ class RaftMember:
         An entry that a crash may remove must count neither as committed nor as lost by damage after it.
         """
         state = self._node().state
-        end = max(
-            state.log.durable, state.must_hold
-        )  # entries lost to damage are still missing at the next start (DUR-10)
+        # Entries lost to damage must still count as missing at the next start (DUR-10).
+        end = max(state.log.durable, state.must_hold)
         return LedgerCheckpoint(end, min(state.committed, state.log.durable))
 
     def _write_checkpoint(self) -> None:

@@ -1,6 +1,6 @@
 """Shows the leader of a DLedger group, and transfers the leadership: `python -m saturnmq.raft.tool`.
 
-It works with Java members too. The text before the first colon is the description in the tool's help.
+It works with Java members too.
 
 Requirements: DL-L01, DL-M09.
 """
@@ -114,6 +114,7 @@ async def run(arguments: argparse.Namespace) -> int:
 
 
 def main(words: Sequence[str] | None = None) -> int:
+    """Parse the arguments and run the command; the help shows this module's docstring up to the first colon."""
     parser = argparse.ArgumentParser(prog="python -m saturnmq.raft.tool", description=(__doc__ or "").partition(":")[0])
     parser.add_argument("verb", choices=("status", "transfer"))
     parser.add_argument("-g", "--group", required=True, help="dLegerGroup")

@@ -157,9 +157,9 @@ class Elector:
         )
         result, term, code = judge(voter, request), state.term, Code.SUCCESS
         if state.failed is not None:
-            result, code = VoteResult.UNKNOWN, Code.DISK_ERROR  # DL-X15
+            result, code = VoteResult.UNKNOWN, Code.DISK_ERROR  # a failed member does not vote (DL-X15)
         elif result is VoteResult.ACCEPT and state.lacking:
-            result, code = VoteResult.UNKNOWN, Code.DISK_ERROR  # DUR-10
+            result, code = VoteResult.UNKNOWN, Code.DISK_ERROR  # the log is missing acknowledged entries (DUR-10)
         elif result is VoteResult.REJECT_TERM_NOT_READY:
             self.see_higher_term(request.term)
         elif result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER:

@@ -75,7 +75,7 @@ class Follower:
         elif state.role is not Role.FOLLOWER:
             self._answer(token, request, Code.NOT_FOLLOWER)
         elif request.term != state.term or request.leader_id != state.leader_id:
-            self._answer(token, request, Code.INCONSISTENT_STATE)  # DL-F05, DL-X11
+            self._answer(token, request, Code.INCONSISTENT_STATE)  # wrong term or leader (DL-F05, DL-X11)
         elif request.kind is PushKind.COMMIT:
             self._commit(request)
             lost = self.verified < 0 and request.commit_index >= 0  # the leader must COMPARE first
@@ -126,7 +126,7 @@ class Follower:
         if any(b.index != a.index + 1 for a, b in zip(request.entries, request.entries[1:], strict=False)):
             self._answer(token, request, Code.UNEXPECTED_ARGUMENT)
         elif first in self._appends:
-            self._answer(token, request, Code.REPEATED_PUSH)  # DL-F01
+            self._answer(token, request, Code.REPEATED_PUSH)  # this push is already waiting (DL-F01)
         elif last <= state.log.end:
             self._known(token, request)
         elif self.verified != state.log.end:

@@ -86,7 +86,7 @@ class Leader:
         if refusal is None and not (bodies and all(bodies)):
             refusal = Code.REQUEST_WITH_EMPTY_BODYS
         if refusal is None and max(map(len, bodies)) + ENTRY_HEADER_BYTES > entry_bytes_max(state.settings.file_bytes):
-            refusal = Code.UNEXPECTED_ARGUMENT  # DL-A06
+            refusal = Code.UNEXPECTED_ARGUMENT  # over the size limit of an entry (DL-A06)
         if refusal is not None:
             refused = self._refuse(refusal)
             state.reply(token, refused)

@@ -1,7 +1,7 @@
 """Heartbeats: the leader's rounds and lease, the follower's election timeout.
 
-The lease starts with the election and is extended by every round that a quorum answered; it is shorter than the followers'
-election timeout, so an isolated leader steps down before another can be elected.
+The lease starts with the election and is extended by every round that a quorum answered, counted from the time the round was
+sent. It is shorter than the followers' election timeout, so an isolated leader steps down before another can be elected.
 
 Requirements: DL-H01..DL-H09, DL-X06..DL-X08.
 """

@@ -117,9 +117,8 @@ class Log:
         self._fresh = self.next_index
         cache = self._cache
         while len(cache) > CACHE_ENTRIES_MAX or self._cache_bytes > CACHE_BYTES_MAX:
-            oldest = (
-                self.end - len(cache) + 1
-            )  # computed, because next(iter(cache)) would step over all deleted slots of the dict first
+            # Computed, because next(iter(cache)) would first step over all deleted slots of the dict.
+            oldest = self.end - len(cache) + 1
             if oldest >= self._fresh:
                 break
             self._forget(oldest)

@@ -94,7 +94,7 @@ class Node:
             self.state.alarm(
                 f"the log ends at {log.end}, it was synced up to {must_hold}: no votes until that is here again"
             )
-        if log.end_term > hard_state.term:  # DL-X01
+        if log.end_term > hard_state.term:  # the term file is older than the log (DL-X01)
             self.state.term, self.state.voted_for = log.end_term, None
             self.state.known_max_term = log.end_term
             self.state.out.append(PersistTerm(log.end_term, None))
@@ -233,7 +233,7 @@ class Node:
             refusal = Code.UNKNOWN_MEMBER
         elif request.group != state.group:
             refusal = Code.UNKNOWN_GROUP
-        if refusal is not None:  # DL-M07
+        if refusal is not None:  # sent to the wrong member or group (DL-M07)
             state.reply(token, self._refuse(request, refusal))
         elif isinstance(request, PushRequest):
             self.follower.push(token, request)

@@ -10,21 +10,21 @@ class CoreSettings:
     """All times in ms. raft/settings.py reads them from a file; `Node.settings` may be replaced at run time (DL-E02)."""
 
     elector_enabled: bool = True  # enableLeaderElector
-    heartbeat_interval_ms: int = 2000  # DL-H01
+    heartbeat_interval_ms: int = 2000  # between the leader's heartbeats (DL-H01)
     heartbeat_leak_max: int = 3  # intervals without a heartbeat until a follower becomes candidate (DL-H07)
     lease_ms: int = 0  # a leader without a quorum for this long steps down (DL-X08); 0: 2.5 heartbeat intervals
-    vote_interval_min_ms: int = 300  # DL-E07
+    vote_interval_min_ms: int = 300  # random wait before the next round of votes, minimum and maximum (DL-E07)
     vote_interval_max_ms: int = 1000
-    take_vote_interval_min_ms: int = 30
+    take_vote_interval_min_ms: int = 30  # the same while taking leadership in a transfer
     take_vote_interval_max_ms: int = 100
-    vote_wait_ms: int = 2000  # DL-E10
-    rpc_timeout_ms: int = 3000  # DL-M08
-    append_wait_ms: int = 2500  # maxWaitAckTimeMs (DL-A07)
-    pending_requests_max: int = 10_000  # DL-A01
+    vote_wait_ms: int = 2000  # longest wait for the answers of a round of votes (DL-E10)
+    rpc_timeout_ms: int = 3000  # timeout of calls between members (DL-M08)
+    append_wait_ms: int = 2500  # maxWaitAckTimeMs: an append not committed by then fails (DL-A07)
+    pending_requests_max: int = 10_000  # uncommitted entries above which appends are refused (DL-A01)
     push_pending_max: int = 1000  # unanswered pushes per peer (DL-P07)
     push_timeout_ms: int = 1000  # maxPushTimeOutMs: re-push (DL-P10) and gap (DL-F10)
     commit_idle_ms: int = 1000  # how often an idle follower receives the committed index (DL-P08)
-    push_error_pause_ms: int = 500  # DL-P01
+    push_error_pause_ms: int = 500  # pause before COMPARE after an error (DL-P01)
     push_requests_max: int = 1024  # appends that may wait on a follower (DL-F02)
     batch_push: bool = False  # enableBatchPush
     batch_push_bytes: int = 4096  # maxBatchPushSize (DL-P15)
@@ -35,7 +35,7 @@ class CoreSettings:
     push_quota_bytes: int = 20_971_520  # peerPushQuota, per second
     transfer_lag_max: int = 1000  # maxLeadershipTransferWaitIndex (DL-L01)
     transfer_wait_ms: int = 1000  # leadershipTransferWaitTimeout (DL-L04)
-    preferred_check_ms: int = 1000  # DL-L09
+    preferred_check_ms: int = 1000  # between checks for a preferred leader (DL-L09)
     preferred_leaders: tuple[str, ...] = ()
     sync_before_ack: bool = True  # SYNC_FLUSH: an entry counts towards the quorum once it is synced (DL-X02)
     file_bytes: int = 1_073_741_824  # equal on all members (DL-S03)

@@ -72,7 +72,7 @@ class Transfers:
         elif request.transferee_id == self.state.self_id:
             self._take(token, request)
         else:
-            self._reply(token, Code.UNEXPECTED_ARGUMENT)  # DL-L07
+            self._reply(token, Code.UNEXPECTED_ARGUMENT)  # this member is neither leader nor transferee (DL-L07)
 
     def tick(self) -> None:
         self.progress()
@@ -177,7 +177,7 @@ class Transfers:
     def _take(self, token: int, request: TransferRequest) -> None:
         state = self.state
         if request.transfer_id != state.leader_id:
-            self._reply(token, Code.INCONSISTENT_LEADER)  # DL-L04
+            self._reply(token, Code.INCONSISTENT_LEADER)  # the sender is not this member's leader (DL-L04)
         elif self.taking is not None:
             self._reply(token, Code.REPEATED_REQUEST)
         elif state.failed is not None or state.lacking:

@@ -1,6 +1,7 @@
 """Removes files whose allocation a crash interrupted: the last file of its kind, shorter than its full size and all zeros.
 
-A file has its full size on disk before anything is written to it, so a short file never held data; a short file that did is damage.
+A file has its full size on disk before anything is written to it, so a file whose allocation was interrupted never held data. A
+short file that does not fit this description is damaged, and is left for `load` to refuse.
 
 Requirements: DL-S05, DUR-09, DUR-20.
 """

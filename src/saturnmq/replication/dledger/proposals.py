@@ -28,7 +28,7 @@ _REFUSALS: Final = {
     Code.LEADER_TRANSFERRING: "the leadership is being handed over",
     Code.NOT_LEADER: "this broker does not lead its group any more",
 }
-_OUTCOMES: Final = {  # DL-B07
+_OUTCOMES: Final = {  # put status by DLedger code (DL-B07)
     Code.SUCCESS: PutStatus.PUT_OK,
     Code.INCONSISTENT_LEADER: PutStatus.SERVICE_NOT_AVAILABLE,
     Code.NOT_LEADER: PutStatus.SERVICE_NOT_AVAILABLE,

@@ -2,7 +2,7 @@
 
 A put is appended to the leader's ledger at once and confirmed when the group has committed it. On every member, consume queues and
 index are filled from committed entries only. If the broker ran without DLedger before, its old commit log stays readable in front
-of the ledger until retention has deleted it. All methods run on the event loop.
+of the ledger until retention has deleted it.
 
 Requirements: DL-B01..DL-B16, DL-C03, DL-S09, DL-S12, DL-U01..DL-U06.
 """
