@@ -206,7 +206,7 @@ def test_append_after_gap_is_refused_after_timeout_and_dropped() -> None:
     assert bench.reply(waiting) is None
     bench.tick(1)
     assert bench.reply(waiting).code == Code.INCONSISTENT_STATE
-    assert bench.push(APPEND, LOG[3]) is None  # not REPEATED_PUSH without end (dl#251)
+    assert bench.push(APPEND, LOG[3]) is None  # waits again, not refused with REPEATED_PUSH (dl#251)
 
 
 @pytest.mark.spec("DL-F10", "DL-P12")
