@@ -9,6 +9,7 @@ Requirements: BP-02..BP-06, CQ-06, IX-06, IX-07, DUR-08, DUR-10.
 from __future__ import annotations
 
 import logging
+import mmap
 import struct
 from collections.abc import Callable, Iterator
 from time import thread_time
@@ -124,6 +125,8 @@ def _gather(
     total = count = scanned = 0
     status = GetStatus.NO_MATCHED_MESSAGE
     until = thread_time() + FILTER_SECONDS_MAX if accept_record is not None else 0.0
+    start, end = 0, 0
+    piece: mmap.mmap | bytes = b""
     for physical, size, code in UNIT.iter_unpack(units):
         if 0 <= physical < first and size != FILLER_SIZE:
             if not count:
@@ -144,13 +147,15 @@ def _gather(
         properties = None
         if accept_record is not None:
             properties = _properties_in_place(store, physical, size, queue_id, offset + scanned)
-        if properties is None and not _in_place(store, physical, size, queue_id, offset + scanned):
-            if not count:
-                raise CorruptRecord(
-                    f"queue {queue_id}, offset {offset + scanned}: no intact record of {size} bytes at commit log offset "
-                    f"{physical}; `saturnmq store verify` tells more"
-                )
-            break
+        if properties is None:
+            if not start <= physical < end:
+                start, end, piece = commit_log.piece_at(physical)  # once per file, not per record
+            place = _PLACE.unpack_from(piece, physical - start) if start <= physical <= end - _PLACE.size else None
+            meant = (size, MESSAGE_MAGIC, queue_id, offset + scanned, physical)
+            if place != meant or (settings.check_crc_on_read and not _intact(store, physical, size)):
+                if not count:
+                    raise _no_record(queue_id, offset + scanned, physical, size)
+                break
         scanned += 1
         if accept_record is not None and not (
             _wanted(store, physical, size, accept_record) if properties is None else accept_record(properties)
@@ -191,14 +196,11 @@ def place_of(store: MessageStore, physical: int) -> tuple[int, int, int] | None:
     )
 
 
-def _in_place(store: MessageStore, physical: int, size: int, queue_id: int, queue_offset: int) -> bool:
-    """Whether the record at an offset is the one that its unit describes (DUR-10)."""
-    head = store.log.unpack_at(_PLACE, physical)
-    if head != (size, MESSAGE_MAGIC, queue_id, queue_offset, physical):
-        return False
-    if store.settings.check_crc_on_read:
-        return _intact(store, physical, size)
-    return True
+def _no_record(queue_id: int, queue_offset: int, physical: int, size: int) -> CorruptRecord:
+    return CorruptRecord(
+        f"queue {queue_id}, offset {queue_offset}: no intact record of {size} bytes at commit log offset {physical}; "
+        "`saturnmq store verify` tells more"
+    )
 
 
 def _properties_in_place(

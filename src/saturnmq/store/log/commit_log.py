@@ -353,6 +353,16 @@ class CommitLog:
             return None
         return layout.unpack_from(file.map, offset - file.start)
 
+    def piece_at(self, offset: int) -> tuple[int, int, mmap.mmap | bytes]:
+        """Start and end of the readable part of the file that holds offset, and its mapping; (0, 0, b"") when it is not readable.
+
+        Good until the event loop runs something else: one call serves all records of a read.
+        """
+        file, readable = self._files.find(offset), self.readable
+        if file is None or offset >= readable:
+            return 0, 0, b""
+        return file.start, min(file.end, readable), file.map
+
     def view(self, offset: int, size: int) -> memoryview | None:
         """A slice of the log; None unless all of it is readable and lies in one file (ST-18)."""
         file = self._files.find(offset)
