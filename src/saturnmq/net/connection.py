@@ -15,9 +15,11 @@ import logging
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from saturnmq.net.errors import CallTimeout, SendFailed
+from saturnmq.net.later import Later
 from saturnmq.protocol.codes import CommandFlag, ResponseCode
 from saturnmq.protocol.errors import MissingField, RemoteProtocolError, ResponseError, SaturnError
 from saturnmq.protocol.frames.command import Command, FrameDecoder, encode_frame, encode_head
@@ -37,6 +39,10 @@ _SEPARATE_BODY_BYTES: Final = 16_384  # bodies of at least this size are written
 _REST_BYTES: Final = 262_144  # read size when the receive buffer of a lost connection is emptied
 _SMALL_BODY_BYTES: Final = 1024  # requests with at most this body are served even under memory pressure
 _HTTP_STARTS: Final = (b"PRI ", b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"CONN", b"PATC", b"TRAC")
+# Fairness between connections. libuv reads a connection up to 32 times in a row while its buffer comes back full.
+_SHARE_SECONDS: Final = 0.02  # per event-loop iteration for the requests of one connection
+_SHARE_BYTES: Final = 65_536  # after a read of this size the connection yields
+_SHARE_STEP: Final = 32  # requests between two clock reads
 _FLUSH_BYTES: Final = 131_072  # corked responses are written once they exceed this
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
@@ -53,33 +59,6 @@ def next_opaque() -> int:
 def error_remark(error: BaseException) -> str:
     """`ClassName: message`, the remark of an error response, which clients display verbatim (REM-11)."""
     return f"{type(error).__name__}: {error}"
-
-
-class Later:
-    """A deferred response that needs no task: the handler returns it, and `answer` is called later, once, on the event loop.
-
-    Until then the request counts as in flight, like a request that a coroutine answers.
-    """
-
-    __slots__ = ("_command", "_connection", "_early")
-
-    def __init__(self) -> None:
-        self._connection: Connection | None = None
-        self._command: Command | None = None
-        self._early: list[Command | bytes | Coroutine[Any, Any, Command]] = []
-
-    def bind(self, connection: Connection, command: Command) -> None:
-        """Called by the connection with the request that this response belongs to."""
-        self._connection, self._command = connection, command
-        if self._early:
-            connection.answer_later(command, self._early.pop())
-
-    def answer(self, reply: Command | bytes | Coroutine[Any, Any, Command]) -> None:
-        """Set the response: a command, an encoded frame, or a coroutine that returns the command."""
-        if self._connection is None or self._command is None:
-            self._early.append(reply)
-        else:
-            self._connection.answer_later(self._command, reply)
 
 
 class Connection(asyncio.Protocol):
@@ -121,6 +100,7 @@ class Connection(asyncio.Protocol):
         self._flush_scheduled = False
         self._write_paused = False
         self._read_paused = False
+        self._yielding = False  # the next read or request is left to the next event-loop iteration
         self._drained: asyncio.Future[None] | None = None
         self._backlog: deque[Command] = deque()
         self._pending: dict[int, asyncio.Future[Command]] = {}
@@ -163,6 +143,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.active = True
         self.reads += 1
+        received = len(data)
         if self._first:
             self._first = False
             if data[:4] in _HTTP_STARTS:
@@ -196,6 +177,8 @@ class Connection(asyncio.Protocol):
             self.frame_since = 0.0
             self.introduced = True
             self._run(commands)
+        if received >= _SHARE_BYTES:
+            self._yield()
 
     def eof_received(self) -> bool:
         return False
@@ -259,6 +242,7 @@ class Connection(asyncio.Protocol):
             bool(endpoint.hooks) or endpoint.stopping or endpoint.in_flight_bytes >= endpoint.settings.request_bytes_max
         )
         self._corked = True
+        until = monotonic() + _SHARE_SECONDS
         for index, command in enumerate(commands):
             if special or command.flag & _RESPONSE:
                 self._dispatch(command)
@@ -279,21 +263,33 @@ class Connection(asyncio.Protocol):
             if self._write_paused or self._full:
                 self._backlog.extend(commands[index + 1 :])
                 break
+            if index % _SHARE_STEP == _SHARE_STEP - 1 and monotonic() > until:
+                self._backlog.extend(commands[index + 1 :])
+                self._yield()
+                break
         self._corked = False
         if self._out:
             self._flush()
         self._update_reading()
 
+    def _yield(self) -> None:
+        """Leave the rest of what this connection has sent to the next event-loop iteration; others are served in between."""
+        if not self._yielding:
+            self._yielding = True
+            self._loop.call_soon(self._continue)
+            self._update_reading()
+
     def _continue(self) -> None:
-        """Resume the requests held back while the peer did not read or had too many requests in flight."""
-        if self._backlog and not self._full and not self.closed:
+        """Resume requests held back: the peer did not read, had too many in flight, or another connection came first."""
+        self._yielding = False
+        if self._backlog and not (self._full or self._write_paused or self.closed):
             waiting = list(self._backlog)
             self._backlog.clear()
             self._run(waiting)
         self._update_reading()
 
     def _update_reading(self) -> None:
-        full = self._write_paused or bool(self._backlog) or self._full
+        full = self._write_paused or bool(self._backlog) or self._full or self._yielding
         if full == self._read_paused or self._transport is None or self._transport.is_closing():
             return
         self._read_paused = full

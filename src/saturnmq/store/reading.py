@@ -22,6 +22,7 @@ from saturnmq.store.index.message_index import QUERY_COUNT_MAX
 from saturnmq.store.queue.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX, QueueExtension
 from saturnmq.store.results import GetResult, GetStatus, QueryResult
+from saturnmq.store.settings import StoreSettings
 
 if TYPE_CHECKING:
     from saturnmq.store.store import MessageStore
@@ -117,10 +118,7 @@ def _gather(
     settings, commit_log = store.settings, store.log
     on_disk = commit_log.end - store.memory_bytes  # records before it may no longer be in the page cache
     first, offset = commit_log.start, result.next_offset
-    in_disk = settings.transfer_bytes_in_disk, settings.transfer_count_in_disk
-    in_memory = settings.transfer_bytes_in_memory, settings.transfer_count_in_memory
-    if bulk_bytes:
-        in_memory = max(bulk_bytes, in_memory[0]), max_count
+    in_disk, in_memory = _transfer_limits(settings, max_count, bulk_bytes)
     ranges: list[list[int]] = []
     total = count = scanned = 0
     status = GetStatus.NO_MATCHED_MESSAGE
@@ -174,6 +172,16 @@ def _gather(
     result.total_bytes, result.count = total, count
     result.next_offset += scanned
     result.behind_memory = bool(ranges) and ranges[-1][0] < on_disk
+
+
+def _transfer_limits(
+    settings: StoreSettings, max_count: int, bulk_bytes: int
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Bytes and messages that one read may return: of old messages on disk, and of recent ones in the page cache."""
+    in_memory = settings.transfer_bytes_in_memory, settings.transfer_count_in_memory
+    if bulk_bytes:
+        in_memory = max(bulk_bytes, in_memory[0]), max_count
+    return (settings.transfer_bytes_in_disk, settings.transfer_count_in_disk), in_memory
 
 
 def _views(store: MessageStore, ranges: list[list[int]]) -> Iterator[memoryview]:

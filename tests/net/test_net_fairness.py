@@ -1,0 +1,116 @@
+"""A connection that sends as fast as it can does not delay the requests of others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import socket
+import struct
+import termios
+from collections.abc import Callable
+
+import pytest
+import uvloop
+from netpair import pair
+
+from saturnmq.net import Connection
+from saturnmq.net import connection as connection_module
+from saturnmq.protocol.codes import CommandFlag
+from saturnmq.protocol.frames.command import Command, encode_frame
+
+DEADLINE_SECONDS = 20
+ONEWAY, PROBE = 11, 22
+READ_BYTES = 262_144  # the most that either event loop reads at once
+
+
+def oneway(number: int) -> bytes:
+    command = Command(ONEWAY, opaque=number)
+    command.flag |= CommandFlag.ONEWAY
+    return encode_frame(command)
+
+
+def fill(peer: socket.socket, frames: memoryview) -> int:
+    """Write until the kernel takes no more, before the event loop can read; how many bytes it took."""
+    peer.setblocking(False)
+    sent = 0
+    with contextlib.suppress(BlockingIOError):
+        while sent < len(frames):
+            sent += peer.send(frames[sent:])
+    return sent
+
+
+class Seen:
+    """Counts one-way requests, and how many came before the probe."""
+
+    def __init__(self, clock: list[float] | None = None) -> None:
+        self.numbers: list[int] = []
+        self.before_probe = -1
+        self._clock = clock
+
+    def handle(self, connection: Connection, request: Command) -> Command | None:
+        if request.code == PROBE:
+            self.before_probe = len(self.numbers)
+            return request.reply()
+        self.numbers.append(request.opaque)
+        if self._clock is not None:
+            self._clock[0] += 0.001
+        return None
+
+
+def readable(connection: Connection) -> int:
+    """Bytes that the kernel holds for a connection of the server."""
+    assert connection.transport is not None
+    descriptor = connection.transport.get_extra_info("socket").fileno()
+    return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0])
+
+
+async def flood(seen: Seen, frames: int, readable_min: int) -> int:
+    """Fill one connection until readable_min bytes wait, then send a probe over another; return when all is handled.
+
+    Returns how many one-way requests were handled between the last filling and the probe. The kernel enlarges its receive
+    buffer with the traffic, so a connection is filled and read until it is large enough.
+    """
+    content = memoryview(oneway(7) * frames)
+    async with asyncio.timeout(DEADLINE_SECONDS), pair(seen.handle) as p:
+        with socket.create_connection((p.host, p.port)) as busy, socket.create_connection((p.host, p.port)) as other:
+            while len(p.server.connections) < 2:
+                await asyncio.sleep(0)
+            full, handled = False, 0
+            while not full:
+                handled = len(seen.numbers)
+                sent = fill(busy, content)
+                full = max(map(readable, p.server.connections)) >= readable_min
+                if full:
+                    other.sendall(encode_frame(Command(PROBE, opaque=1)))
+                await asyncio.get_running_loop().sock_sendall(busy, content[sent:])
+                while len(seen.numbers) < handled + frames:
+                    await asyncio.sleep(0)
+            while seen.before_probe < 0:
+                await asyncio.sleep(0)
+    return seen.before_probe - handled
+
+
+LOOPS = pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
+
+
+@LOOPS
+def test_fairness_other_connection_is_served_after_one_read(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        before_probe = runner.run(flood(Seen(), 36_000, 3 * READ_BYTES))
+    assert before_probe <= READ_BYTES / len(oneway(7)) + 1
+
+
+@LOOPS
+def test_fairness_other_connection_is_served_after_20_ms_of_requests(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(connection_module, "monotonic", lambda: clock[0])
+    seen = Seen(clock)  # each request takes 1 ms of this clock
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        before_probe = runner.run(flood(seen, 300, 300 * len(oneway(7))))
+    assert before_probe <= 20 + 32
+    assert len(seen.numbers) == 300
