@@ -53,7 +53,7 @@ contracts: $(READY)
 	$(BIN)/lint-imports --no-cache
 
 tidy: $(READY)
-	$(PYTEST) -q tests/test_tidy.py
+	$(PYTEST) -q tests/test_tidy.py tests/test_language.py
 
 interop: $(READY)  ## Java client, Go client, mqadmin and a Java broker against ours; needs a JDK 17 and Maven, and Go
 	$(PYTEST) tests/interop -m interop || \

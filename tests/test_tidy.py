@@ -43,13 +43,26 @@ def test_packages_match_the_design_and_none_is_empty() -> None:
         assert code, f"package {package} holds nothing yet; add it with its first module"
 
 
+def docstring_lines(text: str) -> int:
+    """Lines of docstrings, which no size limit should shorten."""
+    found = 0
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
+            node
+        ):
+            statement = node.body[0]
+            found += (statement.end_lineno or statement.lineno) - statement.lineno + 1
+    return found
+
+
 @pytest.mark.parametrize("path", python_files(SOURCE), ids=lambda p: str(p.relative_to(SOURCE)))
 def test_files_and_functions_stay_small(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     name = str(path.relative_to(SOURCE))
     assert not FORBIDDEN_NAMES.search(path.stem), f"{name}: split by noun, not into {path.stem}"
     if name not in TABLES:
-        assert text.count("\n") <= FILE_LINES_MAX, f"{name} has more than {FILE_LINES_MAX} lines: it is two things"
+        lines = text.count("\n") - docstring_lines(text)
+        assert lines <= FILE_LINES_MAX, f"{name} has {lines} lines without docstrings: it is two things"
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1

@@ -276,7 +276,8 @@ def test_fallback_without_fast_parser_passes_same_tests() -> None:
 import sys
 sys.modules["orjson"] = None  # as if it were not installed
 import pytest
-from saturnmq.protocol import command, json_dialect
+from saturnmq.protocol import json_dialect
+from saturnmq.protocol.frames import command
 assert "orjson" not in vars(json_dialect) and "orjson" not in vars(command)
 chosen = [f"{sys.argv[1]}/test_protocol_{name}.py" for name in ("json_dialect", "bodies", "frames")]
 loaded = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # before pytest was

@@ -91,13 +91,6 @@ class Permits:
         elif future in self._waiting:
             self._waiting.remove(future)
 
-    def try_acquire(self) -> bool:
-        """Take a permit if one is free."""
-        if self.free <= 0:
-            return False
-        self.free -= 1
-        return True
-
     def release(self) -> None:
         """Return a permit, to the longest-waiting caller if there is one."""
         while self._waiting:

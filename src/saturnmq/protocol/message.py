@@ -158,11 +158,6 @@ def _host(ip: bytes, port: int) -> Host:
     return Host(".".join(map(str, ip)) if len(ip) == 4 else str(ipaddress.IPv6Address(ip)), port)
 
 
-def is_ipv6(ip: str) -> bool:
-    """Whether the address text is IPv6, which takes 16 bytes in a record."""
-    return ":" in ip
-
-
 def encode_record(message: Message) -> bytes:
     """Encode a message with the offsets and times it carries. The IPv6 bits of sys_flag follow from the hosts.
 

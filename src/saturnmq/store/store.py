@@ -578,10 +578,6 @@ class MessageStore:
         logs = [_used_percent(folder) for folder in settings.commit_log_dirs]
         return Usage(min(logs), _used_percent(settings.consume_queue_dir), _used_percent(settings.index_dir))
 
-    def disk_ratio(self) -> float:
-        """Used share of the commit log's file system, 0..1."""
-        return max(self.disk_usage().commit_log, 0) / 100
-
 
 def _used_percent(folder: Path) -> int:
     while not folder.exists() and folder != folder.parent:

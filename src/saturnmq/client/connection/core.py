@@ -13,7 +13,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -517,8 +517,3 @@ class Core:
 def now_ms() -> int:
     """Unix ms."""
     return int(time.time() * 1000)
-
-
-def sequence_of(text: str | Sequence[str]) -> list[str]:
-    """A string as a list of one, a sequence as a list."""
-    return [text] if isinstance(text, str) else list(text)

@@ -6,8 +6,7 @@ access control are defined in `headers.admin` and re-exported here. Field lists:
 """
 # No `from __future__ import annotations`: `header` evaluates the annotations when it creates the class.
 
-from collections.abc import Mapping
-from typing import Final, Self
+from typing import Final
 
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.headers.admin import (
@@ -61,8 +60,6 @@ from saturnmq.protocol.headers.fields import (
     Header,
     Int,
     Long,
-    compile_decoder,
-    compile_encoder,
     decode_header,
     header,
     respell,
@@ -171,16 +168,6 @@ class SendMessage(Header):
     batch: bool = False
     broker_name: str | None = None
 
-    @classmethod
-    def from_v2(cls, ext: Mapping[str, str]) -> Self:
-        """Decode extFields with one-letter names (310, 320, 325)."""
-        made: Self = _decode_v2(cls, ext)
-        return made
-
-    def to_v2_ext(self) -> dict[str, str]:
-        """extFields with one-letter names."""
-        return _encode_v2(self)
-
 
 _V2_FIELDS: Final = respell(
     SendMessage.FIELDS,
@@ -201,8 +188,6 @@ _V2_FIELDS: Final = respell(
         "broker_name": "n",
     },
 )
-_decode_v2: Final = compile_decoder(_V2_FIELDS)
-_encode_v2: Final = compile_encoder(_V2_FIELDS)
 
 
 @header(fields_of=_V2_FIELDS)

@@ -13,7 +13,6 @@ from typing import Final, Protocol
 
 from saturnmq.protocol.errors import invariant
 from saturnmq.raft.core.actions import Action, Alarm, Commit, PersistTerm, Reply, Role, RoleChanged, Send, SyncLog
-from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.log import Log
 from saturnmq.raft.core.messages import Request, Response
 from saturnmq.raft.core.settings import CoreSettings
@@ -176,6 +175,3 @@ class State:
             return
         self.committed = index
         self.out.append(Commit(index, entry.end_pos))
-
-    def first_entry(self) -> Entry | None:
-        return self.log.entry(self.log.begin)

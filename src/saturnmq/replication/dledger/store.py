@@ -455,11 +455,6 @@ class LedgerStore(MessageStore, Listener):
     # ---- properties that differ from MessageStore
 
     @property
-    def max_physical_offset(self) -> int:
-        """End of the readable log: the committed position; where the ledger begins if nothing is committed (DL-B09)."""
-        return self.log.readable
-
-    @property
     def earliest_store_ms(self) -> int:
         """Store time of the oldest message in ms; -1 if there is none (DL-B15)."""
         start = self.log.start
