@@ -8,9 +8,11 @@ import json
 import os
 import random
 import threading
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,6 +41,7 @@ from saturnmq import (
     str_codec,
 )
 from saturnmq.client.connection import core as core_module
+from saturnmq.client.connection import deadline as deadline_module
 from saturnmq.client.connection.core import vip_address
 from saturnmq.client.errors import BrokerNotExist, GroupInUse, NotStarted
 from saturnmq.client.hooks import SendContext
@@ -486,6 +489,94 @@ def test_send_timeout_is_shared_by_all_attempts(run: Run, cluster: Any) -> None:
                 await out.send("T", b"x", timeout=0.3)
             assert 0.2 < loop.time() - begin < 10
             assert caught.value.code == 10002 and caught.value.outcome_unknown and "unknown" in str(caught.value)
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    "options", [{"shard_by": "k"}, {"selector": lambda queues, _: queues[0]}], ids=["key", "selector"]
+)
+def test_route_lookup_for_a_fixed_queue_ends_at_the_timeout(run: Run, cluster: Any, options: dict[str, Any]) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, api_timeout_ms=30_000) as client:
+            async with client.producer("g") as out:
+                c.ns[0].script[105] = silent
+                begin = asyncio.get_running_loop().time()
+                with pytest.raises(CallTimeout, match="no route of topic T"):
+                    await out.send("T", b"x", timeout=0.2, **options)
+                with pytest.raises(CallTimeout, match="no route of topic T"):
+                    await out.send_many("T", [b"x"], timeout=0.2, shard_by="k")
+                assert asyncio.get_running_loop().time() - begin < 10
+                assert c.broker.of(310) == c.broker.of(320) == []
+
+    run(work)
+
+
+def test_broker_address_lookup_ends_at_the_send_timeout(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, api_timeout_ms=30_000) as client:
+            async with client.producer("g") as out:
+                await out.queues("T")
+                c.ns[0].script[105] = silent
+                loop = asyncio.get_running_loop()
+                unknown = MessageQueue("T", "b9", 0)
+                begin = loop.time()
+                with pytest.raises(SendFailed, match=r"The broker\[b9\] not exist: no route") as caught:
+                    await out.send("T", b"x", queue=unknown, timeout=0.2)
+                assert (caught.value.code, caught.value.outcome_unknown) == (10003, False)
+                with pytest.raises(BrokerNotExist, match=r"The broker\[b9\] not exist: no route"):
+                    await out.send_oneway("T", b"x", queue=unknown, timeout=0.2)
+                assert loop.time() - begin < 10
+
+    run(work)
+
+
+def test_address_lookup_counts_against_the_attempts_timeout(
+    run: Run, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core_module, "FIRST_ROUTE_POLL_MS", 3_600_000)  # a poll would find the broker first
+
+    async def work() -> None:
+        async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            c.add("T", c.route("b0"))
+            await out.queues("T")
+            c.add("T", c.route("b0", "b1"))
+
+            def late(command: Command) -> Any:
+                clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 10)
+                monkeypatch.setattr(deadline_module, "time", clock)
+                return c.ns[0].builtin(command)
+
+            c.ns[0].script[105] = late
+            timeouts: list[int] = []
+            call = client._core.remote.call
+
+            async def noted(address: str, command: Command, timeout_ms: int) -> Command:
+                if command.code == 310:
+                    timeouts.append(timeout_ms)
+                return await call(address, command, timeout_ms)
+
+            client._core.remote.call = noted  # type: ignore[method-assign]
+            await out.send("T", b"x", queue=MessageQueue("T", "b1", 0), timeout=30)
+            assert len(timeouts) == 1 and 10_000 < timeouts[0] <= 20_000, "the lookup took 10 s of 30 s"
+
+    run(work)
+
+
+def test_route_refresh_leaves_time_for_the_next_attempt(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, api_timeout_ms=30_000) as client:
+            async with client.producer("g") as out:
+                await out.queues("T")
+                c.ns[0].script[105] = silent
+                c.broker.script[310] = [answer(17)]
+                receipt = await out.send("T", b"x", timeout=3)
+                assert receipt.status is SendStatus.SEND_OK and len(c.broker.of(310)) == 2
+                c.broker.script[310] = answer(17)
+                begin = asyncio.get_running_loop().time()
+                with pytest.raises(SendFailed) as caught:
+                    await out.send("T", b"x", timeout=0.3)
+                assert caught.value.code == 17 and asyncio.get_running_loop().time() - begin < 10
 
     run(work)
 

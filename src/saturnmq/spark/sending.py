@@ -113,7 +113,7 @@ class Sender:
         deadline = Deadline(self.options.send_timeout_ms)
         route = await producer._route(prepared.topic, deadline)
         queue = queue_of(request.target) or producer._pick(route, None)
-        address = await producer._address(queue)
+        address = await producer._address(queue, deadline)
         command = producer._command(prepared, queue)
         await self.link.core.remote.call_oneway(address, command, max(deadline.remaining_ms, 1))
 

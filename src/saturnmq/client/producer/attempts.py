@@ -19,7 +19,7 @@ from saturnmq.client.connection.core import Core, now_ms, plain_address, vip_add
 from saturnmq.client.connection.deadline import Deadline
 from saturnmq.client.connection.in_flight import Gate
 from saturnmq.client.connection.routes import Route
-from saturnmq.client.errors import CallTimeout, ClientError, ConnectFailed, MessageRefused, SendFailed
+from saturnmq.client.errors import BrokerNotExist, CallTimeout, ClientError, ConnectFailed, MessageRefused, SendFailed
 from saturnmq.client.hints import unreachable_broker
 from saturnmq.client.hooks import SendContext, SendHook, run_quietly
 from saturnmq.client.message import STATUS_BY_CODE, Receipt, SendStatus
@@ -82,7 +82,13 @@ class Attempts:
             raise self._failure(prepared, 0, [], deadline, cause, unknown=False) from cause
 
     async def _fixed(
-        self, topic: str, key: str | int | None, queue: MessageQueue | None, selector: Selector | None, argument: Any
+        self,
+        topic: str,
+        key: str | int | None,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        argument: Any,
+        deadline: Deadline,
     ) -> MessageQueue | None:
         """The queue that shard_by, queue or selector chose, None if the caller gave none of them (PR-21)."""
         if (key is not None) + (queue is not None) + (selector is not None) > 1:
@@ -93,7 +99,7 @@ class Attempts:
             return queue
         if key is None and selector is None:
             return None
-        route = self._core.routes.get(topic) or await self._core.write_route(topic)
+        route = await self._route(topic, deadline)
         if key is not None:
             return shard(route.write_queues, key)
         assert selector is not None
@@ -132,19 +138,27 @@ class Attempts:
 
     async def _address_for(self, prepared: Prepared, queue: MessageQueue, deadline: Deadline) -> str:
         """The master's address for this queue. Raises BrokerNotExist, and Unsupported for a delay the broker does not support."""
-        address = await self._address(queue)
+        address = await self._address(queue, deadline)
         if prepared.timer is not None:  # checked again for a picked queue: another broker may have become master
             master = plain_address(address) if self._core.settings.vip_channel else address
             await self._core.timer_limits.brokers_for(prepared.timer, {queue.broker_name: master}, deadline)
         return address
 
-    async def _address(self, queue: MessageQueue) -> str:
+    async def _address(self, queue: MessageQueue, deadline: Deadline) -> str:
+        """The master's address; if unknown, the route is refreshed within the deadline. Raises BrokerNotExist."""
         core = self._core
         topic = namespaces.wrap(core.settings.namespace, queue.topic)
         route = core.routes.known(topic)
         address = route.master(queue.broker_name) if route is not None else None
         if address is None:
-            address = await core.master_address(topic, queue.broker_name)
+            try:
+                async with asyncio.timeout(max(deadline.remaining_ms, 0) / 1000):
+                    address = await core.master_address(topic, queue.broker_name)
+            except TimeoutError:
+                raise BrokerNotExist(
+                    f"The broker[{queue.broker_name}] not exist: no route of topic {topic} in {deadline.elapsed_ms} ms",
+                    broker=queue.broker_name,
+                ) from None
         return vip_address(address) if core.settings.vip_channel else address
 
     def _command(self, prepared: Prepared, queue: MessageQueue) -> Command:
@@ -183,7 +197,7 @@ class Attempts:
                     raise
                 last = error
                 if error.refresh_route:
-                    await self._refresh(prepared.topic)
+                    await self._refresh(prepared.topic, deadline.share_ms(attempts - attempt))
             except ClientError as error:
                 if not error.retryable:
                     raise
@@ -217,19 +231,21 @@ class Attempts:
             outcome_unknown=unknown,
         )
 
-    async def _refresh(self, topic: str) -> None:
+    async def _refresh(self, topic: str, timeout_ms: int) -> None:
         try:
-            await self._core.routes.refresh(topic)
-        except SaturnError:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._core.routes.refresh(topic)
+        except (SaturnError, TimeoutError):
             return  # the next attempt uses the old route (PR-11)
 
     async def _attempt(self, prepared: Prepared, queue: MessageQueue, timeout_ms: int) -> list[Receipt]:
-        """One attempt: one request to one broker, with the hooks around it."""
-        address = await self._address_for(prepared, queue, Deadline(timeout_ms))
+        """One attempt: one request to one broker, with the hooks around it. timeout_ms includes the address lookup."""
+        deadline = Deadline(timeout_ms)
+        address = await self._address_for(prepared, queue, deadline)
         if not self._hooks:
-            return await self._exchange(prepared, queue, address, timeout_ms)
+            return await self._exchange(prepared, queue, address, deadline)
         return await self._with_hooks(
-            prepared, queue, address, lambda changed: self._exchange(changed, queue, address, timeout_ms)
+            prepared, queue, address, lambda changed: self._exchange(changed, queue, address, deadline)
         )
 
     async def _attempt_oneway(self, prepared: Prepared, queue: MessageQueue, deadline: Deadline) -> None:
@@ -243,13 +259,15 @@ class Attempts:
 
         await (self._with_hooks(prepared, queue, address, write) if self._hooks else write(prepared))
 
-    async def _exchange(self, prepared: Prepared, queue: MessageQueue, address: str, timeout_ms: int) -> list[Receipt]:
+    async def _exchange(
+        self, prepared: Prepared, queue: MessageQueue, address: str, deadline: Deadline
+    ) -> list[Receipt]:
         """Send one request and record latency and failure in the fault table; a cancellation is not a failure (PR-30)."""
         core = self._core
         begin = time.monotonic()
         failed = True
         try:
-            answer = await core.remote.call(address, self._command(prepared, queue), timeout_ms)
+            answer = await core.remote.call(address, self._command(prepared, queue), max(deadline.remaining_ms, 0))
             if answer.code not in STATUS_BY_CODE:
                 raise core.answer_error(
                     answer, f"{queue.broker_name}@{address}", topic=prepared.topic, group=self.group

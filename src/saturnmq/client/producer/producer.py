@@ -242,7 +242,7 @@ class Producer(Attempts, Generic[T]):
         prepared = self._prepare(topic, value, tag, keys, properties, flag, wait_stored, later)
         deadline = self._deadline(timeout)
         await self._route(prepared.topic, deadline)
-        chosen = await self._fixed(prepared.topic, shard_by, queue, selector, selector_arg)
+        chosen = await self._fixed(prepared.topic, shard_by, queue, selector, selector_arg, deadline)
         chosen = chosen or self._pick(await self._route_for(prepared, deadline), None)
         await self._attempt_oneway(prepared, chosen, deadline)
         return prepared.ids[0]
@@ -512,7 +512,7 @@ class Producer(Attempts, Generic[T]):
         if not self._gate.try_enter(size):
             await self._enter(size, deadline, prepared)
         try:
-            fixed = await self._fixed(prepared.topic, shard_by, queue, selector, selector_arg)
+            fixed = await self._fixed(prepared.topic, shard_by, queue, selector, selector_arg, deadline)
             return (await self._deliver(prepared, fixed, deadline))[0]
         finally:
             self._gate.leave(size)
@@ -535,7 +535,7 @@ class Producer(Attempts, Generic[T]):
         if not self._gate.try_enter(size):
             await self._enter(size, deadline, prepared)
         try:
-            fixed = await self._fixed(prepared.topic, shard_by, queue, None, None)
+            fixed = await self._fixed(prepared.topic, shard_by, queue, None, None, deadline)
             return await self._deliver(prepared, fixed, deadline)
         finally:
             self._gate.leave(size)
