@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from saturnmq import Client, ConnectFailed, MessageRefused, Unsupported
+from saturnmq import Client, ConnectFailed, MessageRefused, SendFailed, SendStatus, Unsupported
 from saturnmq.client.producer.delays import LEVEL_SECONDS, Delay, delay_of
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import decode_properties
@@ -177,10 +177,69 @@ def test_silent_broker_does_not_delay_sends_to_one_with_timers(run: Run, cluster
             c.brokers["b1"].script[34] = timers()
             assert (await out.send("T", b"x", delay=7, timeout=60)).queue.broker_name == "b1"
             c.add("Silent", c.route("b0"))
-            with pytest.raises(ConnectFailed, match="no heartbeat answer from b0") as caught:
+            with pytest.raises(SendFailed, match="no heartbeat answer from b0") as caught:
                 await out.send("Silent", b"x", delay=7, timeout=0.2)
-            assert caught.value.retryable and not caught.value.sent
+            error = caught.value
+            assert isinstance(error.__cause__, ConnectFailed) and not error.__cause__.sent
+            assert (error.code, error.retryable, error.outcome_unknown) == (10001, True, False)
+            assert (error.attempts, error.brokers) == (1, [])
             assert c.brokers["b0"].of(310) == []
+
+    run(work)
+
+
+def test_heartbeat_failure_before_an_attempt_is_retried(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            await out.queues("T")
+            c.broker.script[34] = timers()
+            client._core._doubt(c.broker.address, silent=False)
+            await c.broker.stop()
+            with pytest.raises(SendFailed, match="no heartbeat answer from b0") as caught:
+                await out.send("T", b"x", delay=7)
+            assert (caught.value.attempts, caught.value.brokers) == (3, [])
+            assert not caught.value.outcome_unknown
+
+    run(work)
+
+
+@pytest.mark.parametrize("support", [None, "none"], ids=["no-heartbeat-answer", "levels-only"])
+def test_failed_retry_of_an_exact_delay_keeps_the_unknown_outcome(run: Run, cluster: Any, support: str | None) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            c.broker.script[34] = timers()
+            await out.send("T", b"x", delay=7)
+
+            def stored_but_not_answered(command: Command) -> None:
+                c.broker.on_310(command)
+                c.broker.script[34] = timers(support) if support else lambda beat: None
+
+            c.broker.script[310] = stored_but_not_answered
+            with pytest.raises(SendFailed, match="The outcome is unknown") as caught:
+                await out.send("T", b"y", delay=7, timeout=1.5)
+            assert caught.value.outcome_unknown and caught.value.brokers == ["b0"] and caught.value.attempts >= 2
+            assert isinstance(caught.value.__cause__, Unsupported if support else ConnectFailed)
+            assert len(c.broker.of(310)) == 2
+
+    run(work)
+
+
+def test_stored_message_is_reported_if_its_retry_finds_no_broker(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers, retry_not_stored=True) as client:
+            async with client.producer("g") as out:
+                c.broker.script[34] = timers()
+                await out.send("T", b"x", delay=7)
+
+                def flush_timed_out(command: Command) -> Command:
+                    client._core.timer_limits.learn(c.broker.address, {})
+                    answer = c.broker.on_310(command)
+                    answer.code = 10
+                    return answer
+
+                c.broker.script[310] = flush_timed_out
+                receipt = await out.send("T", b"y", delay=7)
+                assert receipt.status is SendStatus.FLUSH_DISK_TIMEOUT and len(c.broker.of(310)) == 2
 
     run(work)
 

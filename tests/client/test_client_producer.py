@@ -581,6 +581,25 @@ def test_route_refresh_leaves_time_for_the_next_attempt(run: Run, cluster: Any) 
     run(work)
 
 
+def test_missing_route_on_a_retry_keeps_the_unknown_outcome(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            await out.queues("T")
+
+            def stored_but_not_answered(command: Command) -> None:
+                c.broker.on_310(command)
+                c.ns[0].script[105] = silent
+                client._core.routes._routes.clear()
+
+            c.broker.script[310] = stored_but_not_answered
+            with pytest.raises(SendFailed, match="The outcome is unknown") as caught:
+                await out.send("T", b"x", timeout=0.9)
+            assert (caught.value.attempts, caught.value.brokers, caught.value.outcome_unknown) == (2, ["b0"], True)
+            assert isinstance(caught.value.__cause__, CallTimeout) and "no route of topic T" in str(caught.value)
+
+    run(work)
+
+
 @pytest.mark.spec("PR-16", "PR-18", "UX-07")
 def test_refused_connection_fails_over_or_names_the_broker(run: Run, cluster: Any) -> None:
     async def work() -> None:

@@ -174,9 +174,14 @@ class Attempts:
         )
 
     async def _deliver(self, prepared: Prepared, fixed: MessageQueue | None, deadline: Deadline) -> list[Receipt]:
-        """Try until the message is stored, an error is not retryable, or time or attempts are exhausted (PR-15..PR-18)."""
+        """Try until the message is stored, an error is not retryable, or time or attempts are exhausted (PR-15..PR-18).
+
+        An attempt that finds no queue sends nothing and fails like any other. Only if no request was sent before are the errors
+        of the route lookup, and Unsupported, raised directly: later they would hide what the earlier requests did (API-25).
+        """
         settings = self._core.settings
         attempts = 1 if fixed is not None else settings.attempts
+        tried = 0
         sent_to: list[str] = []
         stored: list[Receipt] | None = None
         last: SaturnError | None = None
@@ -186,7 +191,14 @@ class Attempts:
                 await asyncio.sleep(min(backoff_ms(attempt, random.random()), max(deadline.remaining_ms, 0)) / 1000)
             if attempt and deadline.remaining_ms <= 0:
                 break
-            queue = fixed or self._pick(await self._route_for(prepared, deadline), sent_to[-1] if sent_to else None)
+            tried += 1
+            try:
+                queue = fixed or self._pick(await self._route_for(prepared, deadline), sent_to[-1] if sent_to else None)
+            except SaturnError as error:
+                if not sent_to and not isinstance(error, ConnectFailed):  # ConnectFailed: no response to a heartbeat
+                    raise
+                last = error
+                continue
             sent_to.append(queue.broker_name)
             try:
                 outcome = await self._attempt(prepared, queue, deadline.share_ms(attempts - attempt))
@@ -209,7 +221,7 @@ class Attempts:
         if stored is not None:
             return stored
         cause = last or CallTimeout(f"send call timeout, topic {prepared.topic}")
-        raise self._failure(prepared, len(sent_to), sent_to, deadline, cause, unknown=unknown) from cause
+        raise self._failure(prepared, tried, sent_to, deadline, cause, unknown=unknown) from cause
 
     def _failure(
         self,
