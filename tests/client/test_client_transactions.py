@@ -26,7 +26,7 @@ from saturnmq import (
     str_codec,
 )
 from saturnmq.broker import BrokerSettings
-from saturnmq.client.errors import ConnectFailed
+from saturnmq.client.errors import ConnectFailed, GroupInUse
 from saturnmq.client.producer import transactions
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
@@ -272,6 +272,24 @@ def test_check_answers_unknown_while_open_and_ignores_other_groups(
                 monkeypatch.undo()
                 await ask(c, question(key="one more"))
                 assert (await ends(c, 4))[-1].msg_id == "one more"
+
+    run(work)
+
+
+def test_stopping_a_rejected_producer_keeps_the_checks_of_its_group(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            async with client.producer("g", check=commit) as out:
+                await out.send("T", b"makes the broker known")
+                second = client.producer("g", check=commit)
+                with pytest.raises(GroupInUse):
+                    await second.start()
+                await second.stop()
+                await client.producer("g").stop()
+                await ask(c, question())
+                (end,) = await ends(c)
+                assert (end.commit_or_rollback, end.msg_id) == (8, "ID")
+            assert client._core.checks._checkers == {}, "the running producer removes its own checker"
 
     run(work)
 

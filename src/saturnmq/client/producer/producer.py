@@ -138,7 +138,8 @@ class Producer(Attempts, Generic[T]):
         async with self._lock:
             running = self.state is State.RUNNING
             self.state = State.STOPPED
-            self._core.checks.remove(self.group)
+            if running:  # a producer that did not start does not own the registration of its group
+                self._core.checks.remove(self.group)
             if running and self._core.state is State.RUNNING:
                 await self._core.remove_producer(self.group)
             if self._tracer is not None:
