@@ -509,7 +509,7 @@ def markdown(bench: ConsumeBench, facts: list[str]) -> str:
             "read. Above 1 is better for rates, below 1 for milliseconds, seconds and memory.",
             "",
             *(f"- {fact}" for fact in facts),
-            f"- plan: {bench.plan.rounds} rounds per row and server, the servers in turns",
+            f"- plan: {bench.plan.rounds} rounds per row and server, the servers alternate",
             *(f"- **failed**: {failure}" for failure in bench.failures),
             "",
             *("| " + " | ".join(row) + " |" for row in rows),

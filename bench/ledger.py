@@ -145,7 +145,7 @@ def kills(counts: dict[str, int], console: Console) -> Kills:
     """Measure kills of leaders. counts: kind of group -> number of kills."""
     out, kinds = (
         Kills(),
-        {"SaturnMQ, fast profile": ("saturnmq", FAST), "SaturnMQ, the original's timers": ("saturnmq", {})},
+        {"SaturnMQ, fast profile": ("saturnmq", FAST), "SaturnMQ, DLedger's timers": ("saturnmq", {})},
     )
     every = {**kinds, "Apache 4.9.7": ("apache", {})}
     with progress_bar(console) as progress:
@@ -263,13 +263,13 @@ _INTRODUCTION = (
 _HOW_TO_READ = f"""
 ## How to read it
 
-- All members, both groups, the NameServers and the load generator (the original's Java client, one warm JVM) share one machine;
-  the groups are measured in turns, the others stay up, idle.
+- All members, both groups, the NameServers and the load generator (Apache's Java client, one warm JVM) share one machine;
+  the groups are measured alternately; the others stay up, idle.
 - **CPU s/M** is the sum over the three members and the NameServer, user and system, from `/proc`.
-- ASYNC_FLUSH, which is all that the original's members do: an entry counts when a majority has it in the page cache. With
+- ASYNC_FLUSH, which is all that Apache's members offer: an entry counts when a majority has it in the page cache. With
   SYNC_FLUSH, which only members of ours have, it counts when it is on the disks of a majority.
-- Data files of {FILE_BYTES // MIB} MiB; heaps of {HEAP_MB} MB for members of the original.
-- `enableBatchPush` is the members' setting, off by default; members of ours push batches to whoever reads them all the same.
+- Data files of {FILE_BYTES // MIB} MiB; heaps of {HEAP_MB} MB for Apache's members.
+- `enableBatchPush` is the members' setting, off by default; members of ours push batches to members that read them all the same.
 - Pairs (`a / b`) name the groups in the order of the columns; figures are medians, with the smallest and largest round in brackets.
 """
 
@@ -319,7 +319,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--threads", default="1,16,64", help="of the producer")
     parser.add_argument("--gib", type=float, help="size of the log that an empty follower copies (default 2)")
     parser.add_argument("--kills", type=int, help="kills of our leader, per profile (default 30)")
-    parser.add_argument("--java-kills", type=int, help="kills of the original's leader, about 35 s each (default 30)")
+    parser.add_argument("--java-kills", type=int, help="kills of Apache's leader, about 35 s each (default 30)")
     parser.add_argument("--only", default=",".join(PARTS), metavar="PARTS", help="of " + ",".join(PARTS))
     parser.add_argument("--peers", default=",".join(PEERS), help="groups whose sends are measured, separated by commas")
     return parser.parse_args()

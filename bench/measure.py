@@ -35,7 +35,7 @@ def may_run(name: str, console: Console) -> bool:
     if reason:
         console.print(f"{name} was {reason}")
         return False
-    with console.status("fetching the original and compiling the load generator (Maven)"):
+    with console.status("fetching Apache RocketMQ and compiling the load generator (Maven)"):
         javatools.classpath()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     return True

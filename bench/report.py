@@ -160,7 +160,7 @@ def markdown(results: Results, facts: list[str], plan: Plan) -> str:
         "Written by `make bench ARGS=--write`. Figures change with the machine; the **ratio** (SaturnMQ : Apache) is what to read.",
         "",
         *(f"- {fact}" for fact in facts),
-        f"- plan: {plan.rounds} rounds of {plan.seconds:g} s per row and server, the servers in turns",
+        f"- plan: {plan.rounds} rounds of {plan.seconds:g} s per row and server, the servers alternate",
         "",
         "| " + " | ".join(names) + " |",
         "|" + "|".join("---" if number == 0 else "---:" for number in range(len(names))) + "|",
@@ -186,11 +186,11 @@ _HOW_TO_READ = """
 - Messages as real clients send them: unique key, tag, one key, two user properties. "no tag" rows leave the tag out.
 - The load generator shares the processors with the server, and costs more than the server in most rows. Rates are
   therefore what client and server reach together; **CPU s/M**, the server's own CPU seconds per million messages
-  (user and system, NameServer included, from `/proc`), tells more about the server.
+  (user and system, NameServer included, from `/proc`), says more about the server.
 - Both servers flush asynchronously, use full-size store files on the same disk, and stay up, idle, while the other
   is measured.
-- One-way sends tell nobody what became of them: the rate counts what the server stored until its queues stopped
-  growing; what it threw away is in the last column.
+- One-way sends have no response: the rate counts what the server stored until its queues stopped
+  growing; what it dropped is in the last column.
 - `drain` is a push consumer of a new group, batches of 32, from the first message it gets to the last.
 - p99 is the time of a `send` call of the client (of 32 messages for batches); one-way, async and drain have none.
 - Start-up is from nothing to NameServer and broker serving: two JVMs one after the other, one Python process.

@@ -60,7 +60,7 @@ def facts(plan: spark_cases.Plan) -> list[str]:
         f"Spark: PySpark {pyspark.__version__}, local[{CORES}], 2 GB driver; Kafka: {kafkanode.versions()}, "
         f"{kafkanode.HEAP_MB} MB heap, {javatools.java_version_text()}",
         f"plan: {plan.rows:,} rows of {' and '.join(map(str, plan.sizes))} bytes, {kafkanode.QUEUES} queues or partitions, "
-        f"a warm-up, then {plan.rounds} rounds in turns; Spark and brokers share {CORES} processors",
+        f"a warm-up, then {plan.rounds} rounds, alternating; Spark and brokers share {CORES} processors",
     ]
 
 

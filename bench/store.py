@@ -179,7 +179,10 @@ def main() -> int:
 
 def _markdown(first: str, starts: Starts, size_bytes: int) -> str:
     lines = [first.rstrip(), "", f"## Starting with a log of {size_bytes / GIB:.0f} GiB", ""]
-    lines += ["Filled by SaturnMQ, which was killed; copies of that store were started by both brokers in turns.", ""]
+    lines += [
+        "Filled by SaturnMQ, which was killed; copies of that store were started by both brokers alternately.",
+        "",
+    ]
     lines += ["| what | seconds to ready, median (min-max) | resident then |", "|---|---:|---:|"]
     lines += ["| " + " | ".join(row) + " |" for row in _start_rows(starts)]
     return "\n".join(lines) + "\n"

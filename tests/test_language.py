@@ -1,4 +1,4 @@
-"""The words of docstrings and comments, and the form of commit subjects. The list of phrases may only grow."""
+"""The words of docstrings, comments and documents, and the form of commit subjects. The list of phrases may only grow."""
 
 from __future__ import annotations
 
@@ -57,6 +57,16 @@ def test_prose_uses_the_terms_of_the_field(path: Path) -> None:
         if (match := BANNED.search(line))
     ]
     assert not found, found
+
+
+def test_documents_use_the_terms_of_the_field() -> None:
+    folders = [path for path in (REPOSITORY / "docs").rglob("*.md") if path.parent.name != "spec"]
+    documents = [path for path in folders if not path.name.startswith("benchmarks")]  # written by programs
+    assert len(documents) > 20
+    for path in [REPOSITORY / "README.md", *documents]:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            match = BANNED.search(re.sub(r"`[^`]*`", "", line))
+            assert match is None, f"{path.name}:{number}: {match and match[0]!r}"
 
 
 @pytest.mark.parametrize("line", ["# the original does", '"""Each is told once."""', "x = 1  # no room"])
