@@ -776,7 +776,7 @@ with open(path, "w") as file:
 def test_checker_cpu_and_memory_limits(tmp_path: Path) -> None:
     """Scaled down by default; HISTORY_OPERATIONS=1000000 runs all of them."""
     file = tmp_path / "file"
-    subprocess.run([sys.executable, "-c", WRITER, str(OPERATIONS), str(file)], check=True)
+    subprocess.run([sys.executable, "-c", WRITER, str(OPERATIONS), str(file)], env=with_harness(), check=True)
     code = (
         "import resource, sys\n"
         "from harness.history.checker import main\n"
@@ -785,7 +785,8 @@ def test_checker_cpu_and_memory_limits(tmp_path: Path) -> None:
         "status = open('/proc/self/status').read()\n"  # ru_maxrss includes the parent's memory before exec
         "print(code, used.ru_utime + used.ru_stime, status.split('VmHWM:')[1].split()[0])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(file)], check=True, capture_output=True, text=True)
+    command = [sys.executable, "-c", code, str(file)]
+    done = subprocess.run(command, env=with_harness(), check=True, capture_output=True, text=True)
     said, _, numbers = done.stdout.strip().rpartition("\n")
     result, cpu_seconds, peak_kib = numbers.split()
     assert result == "0"

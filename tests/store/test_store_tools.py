@@ -370,6 +370,27 @@ class StopsAfter(Disk):
         pass
 
 
+@pytest.mark.spec("FUZ-07")
+def test_rebuild_rejects_log_that_a_start_would_cut(tmp_path: Path) -> None:
+    """A record after the synced part whose topic has a zero byte counts as torn: a start drops it and what follows."""
+    offsets = filled(tmp_path, clean=False)
+    torn = offsets[40]
+    changed(log_file(tmp_path, torn), torn % LOG_BYTES + 88 + 120 + 1, b"\0")
+    before = snapshot(tmp_path)
+    pending = [(p.what, p.offset) for p in verify(settings_of(tmp_path), GIVEN).problems if p.weight is Weight.PENDING]
+    assert ("a record of which a part was not written; it was not on disk yet when the store stopped", torn) in pending
+    with pytest.raises(CorruptRecord, match=f"offset {torn}.*a part was not written"):
+        repair.rebuild(settings_of(tmp_path))
+    loss = repair.find_loss(settings_of(tmp_path))
+    assert snapshot(tmp_path) == before
+    assert loss is not None and (loss.offset, loss.records) == (torn, len(offsets) - 41)
+    folder, rebuilt = repair.cut(settings_of(tmp_path), loss)
+    assert rebuilt.log_end == torn and rebuilt.units == 40
+    assert folder is not None
+    kept = b"".join(path.read_bytes() for path in folder.iterdir())
+    assert all(message(number).body in kept for number in range(41, 60))
+
+
 @pytest.mark.spec("DUR-20", "DUR-13")
 def test_interrupted_rebuild_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(tmp_path / "base", 24)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
@@ -57,7 +58,9 @@ def open_store(store: MessageStore, rebuild: Callable[[int, int], None] | None =
     clean = not settings.abort_path.exists()
     store.disk.make_folder(settings.root)
     checkpoint.load()
-    failed_at = _failed_at(store)
+    failed_at = failed_flush(store.settings.root)
+    if failed_at is not None:
+        log.warning("a flush failed before this start: every record from offset %s on is checked", failed_at)
     _drop_unborn_file(store, clean=clean)
     store.log.load()
     problems = store.queues.load(linear=checkpoint.note is None and not clean, use_list=True)
@@ -104,17 +107,15 @@ def open_store(store: MessageStore, rebuild: Callable[[int, int], None] | None =
     store.reserve.take()
 
 
-def _failed_at(store: MessageStore) -> int | None:
-    """End of the last successful flush if the store was stopped by a failed one (DUR-07), else None."""
-    path = store.settings.root / FAILURE_NAME
+def failed_flush(root: Path) -> int | None:
+    """End of the last successful flush if the store in `root` was stopped by a failed one (DUR-07), else None."""
+    path = root / FAILURE_NAME
     if not path.exists():
         return None
     try:
-        offset = int(json.loads(path.read_bytes())["offset"])
+        return int(json.loads(path.read_bytes())["offset"])
     except (ValueError, KeyError, TypeError):
-        offset = 0
-    log.warning("a flush failed before this start: every record from offset %s on is checked", offset)
-    return offset
+        return 0
 
 
 def mark_failure(store: MessageStore, failure: SaturnError) -> None:

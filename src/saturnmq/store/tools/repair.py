@@ -24,7 +24,7 @@ from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.lock_file import LockFile
 from saturnmq.store.files.mapped_file import file_name
 from saturnmq.store.recovery.checkpoint import Checkpoint, Note
-from saturnmq.store.recovery.opening import FAILURE_NAME
+from saturnmq.store.recovery.opening import FAILURE_NAME, failed_flush
 from saturnmq.store.settings import StoreSettings
 from saturnmq.store.store import MessageStore
 from saturnmq.store.tools.scan import Bad, LogFile, Progress, file_of, log_files, no_progress
@@ -97,11 +97,8 @@ class Loss:
 
 def find_loss(settings: StoreSettings, progress: Progress = no_progress) -> Loss | None:
     """Read the log up to its first fault and count what follows it; None if the log is intact. Raises StoreError."""
-    files = log_files(settings)
-    checkpoint = Checkpoint(settings.checkpoint_path, Disk())
-    checkpoint.load()
+    files, synced = _files_as_at_start(settings)
     fault = _first_fault(files, progress)
-    synced = checkpoint.note.log_synced if checkpoint.note is not None else 0
     if isinstance(fault, int):
         if synced <= fault:
             return None
@@ -113,9 +110,7 @@ def find_loss(settings: StoreSettings, progress: Progress = no_progress) -> Loss
 
 def loss_at(settings: StoreSettings, offset: int, progress: Progress = no_progress) -> Loss:
     """What a cut at an offset would lose; a valid record must begin there. Raises StoreError naming what was found instead."""
-    files = log_files(settings)
-    checkpoint = Checkpoint(settings.checkpoint_path, Disk())
-    checkpoint.load()
+    files, synced = _files_as_at_start(settings)
     fault = _first_fault(files, progress)
     end = fault if isinstance(fault, int) else fault[0].start + fault[1].at
     start = files[0].start if files else 0
@@ -134,8 +129,21 @@ def loss_at(settings: StoreSettings, offset: int, progress: Progress = no_progre
             f"no record begins at offset {offset} ({file.path} at byte {offset - file.start})",
             hint=f"The record that holds it begins at offset {file.start + before}.",
         )
-    synced = checkpoint.note.log_synced if checkpoint.note is not None else 0
     return _loss(files, file, Bad(at, "asked for"), synced)
+
+
+def _files_as_at_start(settings: StoreSettings) -> tuple[list[LogFile], int]:
+    """The log's files, which reject torn records where the next start would cut them off, and the end of the durable log."""
+    files = log_files(settings)
+    checkpoint = Checkpoint(settings.checkpoint_path, Disk())
+    checkpoint.load()
+    synced = checkpoint.note.log_synced if checkpoint.note is not None else 0
+    begun = [file.start for file in files if isinstance(file.record(0), Message)]
+    durable = synced if checkpoint.note is not None else max(begun, default=0)
+    failed_at = failed_flush(settings.root)
+    for file in files:
+        file.torn_from = durable if failed_at is None else failed_at
+    return files, synced
 
 
 def _loss(files: list[LogFile], file: LogFile, bad: Bad, synced: int) -> Loss:

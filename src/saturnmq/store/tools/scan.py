@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from saturnmq.protocol.message import BLANK_MAGIC, MESSAGE_MAGIC, RECORD_FIXED_B
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import PAGE_BYTES, numbered_files
 from saturnmq.store.index.index_file import IndexShape
+from saturnmq.store.recovery.recover import is_torn
 from saturnmq.store.settings import StoreProfile, StoreSettings
 
 WINDOW_BYTES: Final = 4 << 20
@@ -151,13 +153,17 @@ class Bad:
 
 
 class LogFile:
-    """One commit log file, read through a window. length: actual bytes, which may differ from file_bytes."""
+    """One commit log file, read through a window. length: actual bytes, which may differ from file_bytes.
+
+    torn_from: from this offset on a record may be torn, and is invalid then, as at the next start.
+    """
 
     def __init__(self, path: Path, file_bytes: int) -> None:
         self.path = path
         self.start = int(path.name)
         self.file_bytes = file_bytes
         self.length = path.stat().st_size
+        self.torn_from = sys.maxsize
         self._window = b""
         self._window_at = 0
 
@@ -219,10 +225,14 @@ class LogFile:
         own = int.from_bytes(self.read(at, 36)[28:], "big", signed=True)
         if own != self.start + at:
             return Bad(at, f"the record says it lies at offset {own}, must be {self.start + at}", 28)
+        record = self.read(at, size)
         try:
-            return decode_record(self.read(at, size), 0, check_crc=True)
+            message = decode_record(record, 0, check_crc=True)
         except MessageError as error:
             return Bad(at, error.message.replace("record at 0", "record"))
+        if self.start + at >= self.torn_from and is_torn(message, at, record):
+            return Bad(at, "a record of which a part was not written")
+        return message
 
     def is_filled(self, at: int) -> bool:
         """Whether there is a filler at a byte."""

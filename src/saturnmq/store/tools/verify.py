@@ -277,6 +277,7 @@ class _Verifier:
     def _read_log(self, durable: int, total: int) -> None:
         done = 0
         for file in self.files:
+            file.torn_from = durable
             row = FileReport("commit log", file.path, file.length, 0, -1, -1)
             self.report.files.append(row)
             at = self._read_file(file, row, durable, done, total)
