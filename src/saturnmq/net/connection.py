@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol):
         try:
             commands = self._decoder.feed(data)
         except RemoteProtocolError as error:
-            self._run(list(error.decoded))
+            self._run(list(error.decoded), last=True)
             self.refuse("bad_frame", f"bad frame: {error}")
             return
         pending_bytes = self._decoder.pending_bytes
@@ -176,7 +176,7 @@ class Connection(asyncio.Protocol):
         if commands:
             self.frame_since = 0.0
             self.introduced = True
-            self._run(commands)
+            self._run(commands, last=self._transport is None)
         if received >= _SHARE_BYTES:
             self._yield()
 
@@ -190,6 +190,10 @@ class Connection(asyncio.Protocol):
         the socket's receive buffer, since no more data can arrive.
         """
         socket = transport.get_extra_info("socket")
+        if self._yielding:
+            waiting = list(self._backlog)
+            self._backlog.clear()
+            self._run(waiting, last=True)
         with contextlib.suppress(OSError):  # the buffer is empty, or the socket is closed already
             while socket is not None and (data := os.read(socket.fileno(), _REST_BYTES)):
                 self.data_received(data)
@@ -232,8 +236,8 @@ class Connection(asyncio.Protocol):
         """Whether this side stopped reading because of unread responses or the peer's in-flight requests."""
         return self._read_paused
 
-    def _run(self, commands: list[Command]) -> None:
-        """Handle commands in order; their immediate responses leave in one write."""
+    def _run(self, commands: list[Command], *, last: bool = False) -> None:
+        """Handle commands in order; their immediate responses leave in one write. last: at once, no iteration follows."""
         if self._backlog:
             self._backlog.extend(commands)
             return
@@ -263,7 +267,7 @@ class Connection(asyncio.Protocol):
             if self._write_paused or self._full:
                 self._backlog.extend(commands[index + 1 :])
                 break
-            if index % _SHARE_STEP == _SHARE_STEP - 1 and monotonic() > until:
+            if not last and index % _SHARE_STEP == _SHARE_STEP - 1 and monotonic() > until:
                 self._backlog.extend(commands[index + 1 :])
                 self._yield()
                 break
