@@ -20,8 +20,9 @@ from saturnmq.broker.context import Context
 from saturnmq.broker.dledger import DLedger, LedgerDelay, refuse_unread_ledger
 from saturnmq.broker.dledger_sync import LeaderCopy
 from saturnmq.broker.requests import pull
+from saturnmq.broker.requests.route import Answer, Route
 from saturnmq.broker.requests.send_answer import SendAnswers
-from saturnmq.broker.requests.table import FAST_TABLE, TABLE, Answer, Route
+from saturnmq.broker.requests.table import FAST_TABLE, TABLE
 from saturnmq.broker.services.delay import DelayService
 from saturnmq.broker.services.long_polling import Hold
 from saturnmq.broker.services.registrar import Registrar
@@ -337,6 +338,9 @@ class Broker:
             return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
         if route.header is None:
             return route.handler(self.ctx, connection, request)
+        if request.body is not None and len(request.body) > route.body_max:
+            text = f"a body of {len(request.body)} bytes is too long for request {route.code.name}, at most {route.body_max}"
+            return request.reply(ResponseCode.SYSTEM_ERROR, text)
         return route.handler(self.ctx, connection, request, decode_header(route.header, request.ext))
 
     def _config_text(self) -> str:

@@ -19,6 +19,7 @@ from saturnmq.broker.dledger_sync import TIMER_FIELD, LeaderCopy
 from saturnmq.broker.numbers import int64_or
 from saturnmq.broker.requests.admin import runtime_info
 from saturnmq.broker.requests.pull_answer import fields
+from saturnmq.broker.requests.table import LEADER_ONLY, READER_ONLY
 from saturnmq.broker.services.delay import DelayService
 from saturnmq.broker.services.registrar import Registrar
 from saturnmq.net import Connection
@@ -40,28 +41,6 @@ POLL_SECONDS: Final = 0.02
 RETRY_SECONDS: Final = 1.0  # pause between registrations while no NameServer accepts one
 PULL_PAUSE_SECONDS: Final = 0.2  # delays the answer: the client pulls again immediately
 HANDED_OVER_SECONDS: Final = 1.0
-_WRITES: Final = frozenset(
-    {
-        RequestCode.SEND_MESSAGE,
-        RequestCode.SEND_MESSAGE_V2,
-        RequestCode.SEND_BATCH_MESSAGE,
-        RequestCode.CONSUMER_SEND_MSG_BACK,
-        RequestCode.END_TRANSACTION,
-        RequestCode.RESUME_CHECK_HALF_MESSAGE,
-        RequestCode.SEND_REPLY_MESSAGE,
-        RequestCode.SEND_REPLY_MESSAGE_V2,
-        RequestCode.UPDATE_CONSUMER_OFFSET,
-        RequestCode.LOCK_BATCH_MQ,
-        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-        RequestCode.CLONE_GROUP_OFFSET,
-        # A follower's topic table may lag its queues by a second: topics in use could look unused.
-        RequestCode.CLEAN_UNUSED_TOPIC,
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        RequestCode.DELETE_TOPIC_IN_BROKER,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        RequestCode.DELETE_SUBSCRIPTIONGROUP,
-    }
-)
 
 
 class LedgerDelay(DelayService):
@@ -272,9 +251,9 @@ class DLedger:
             return self._runtime_info(connection, request)
         if self._store.serving and self._store.leads:
             return None
-        if code in _WRITES:
+        if code in LEADER_ONLY:
             return self._refusal(request)
-        if code == RequestCode.PULL_MESSAGE and not self._ctx.settings.slave_read_enable:
+        if code in READER_ONLY and not self._ctx.settings.slave_read_enable:
             return self._pull_later(request)
         if code == RequestCode.GET_ALL_CONSUMER_OFFSET:
             self._asked_last.set()

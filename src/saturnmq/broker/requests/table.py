@@ -1,16 +1,16 @@
-"""Request codes that a broker serves: header, handler and ports of each.
+"""The request codes that a broker serves: one row per code, with everything that depends on the code.
 
-A code that is not listed is answered with REQUEST_CODE_NOT_SUPPORTED. All handlers run on one event loop; the bounds of Apache
-RocketMQ's thread pools became limits on sends that wait for durability and on parked pulls.
+The routes of both ports, the codes that only a leader serves and the permissions that a request needs are derived from these
+rows; `NOT_SERVED` states why each remaining code has none. A code without a row is answered with REQUEST_CODE_NOT_SUPPORTED. All
+handlers run on one event loop; the bounds of Apache RocketMQ's thread pools became limits on sends that wait for durability and
+on parked pulls.
 
-Requirements: REM-10, REM-12..REM-14, REM-28.
+Requirements: REM-10, REM-12..REM-14, REM-28, DL-X08, ACL-09, ACL-10.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from saturnmq.broker.requests import (
     admin,
@@ -24,86 +24,161 @@ from saturnmq.broker.requests import (
     send_fast,
     transactions,
 )
-from saturnmq.net import Later
-from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.frames.command import Command
+from saturnmq.broker.requests.route import Effect, Need, Ports, Resource, Right, Roles, Route
+from saturnmq.protocol.codes import RequestCode as Code
 from saturnmq.protocol.headers import messaging as h
 
-Answer = Command | bytes | Later | Awaitable[Command] | None
-Handler = Callable[..., Answer]
-
-
-class Ports(Enum):
-    """Listen ports on which a code is served."""
-
-    BOTH = "both"
-    MAIN = "main"  # not on the fast port (REM-28)
-
-
-class Route(NamedTuple):
-    """Route of one code. header None: the handler reads extFields itself, for speed."""
-
-    code: RequestCode
-    header: type[Any] | None
-    handler: Handler
-    ports: Ports = Ports.BOTH
-
+_CHANGE: Final = Effect.CHANGE
+_LEADER: Final = Roles.LEADER
+_ADMIN: Final = (Need(Right.ADMIN, Resource.CLUSTER),)
+_PUB_V1: Final = (Need(Right.PUB, Resource.TOPIC, "topic", "group"),)  # 4.9.7 reads a field that code 10 does not have
+_PUB_V2: Final = (Need(Right.PUB, Resource.TOPIC, "b", "a"),)
+_TOPIC: Final = Need(Right.SUB, Resource.TOPIC, "topic")
+_GROUP: Final = Need(Right.SUB, Resource.GROUP, "consumerGroup")
+_HEARTBEAT: Final = (Need(Right.SUB, Resource.GROUP), Need(Right.SUB, Resource.TOPIC))  # of each consumer in the body
 
 ROUTES: Final = (
-    Route(RequestCode.SEND_MESSAGE, None, send_fast.send),
-    Route(RequestCode.SEND_MESSAGE_V2, None, send_fast.send),
-    Route(RequestCode.SEND_BATCH_MESSAGE, None, send_fast.send),
-    Route(RequestCode.PULL_MESSAGE, None, pull.pull, Ports.MAIN),
-    Route(RequestCode.CONSUMER_SEND_MSG_BACK, h.ConsumerSendMsgBack, messages.send_back),
-    Route(RequestCode.END_TRANSACTION, h.EndTransaction, transactions.end),
-    Route(RequestCode.RESUME_CHECK_HALF_MESSAGE, h.ResumeCheckHalfMessage, transactions.resume),
-    Route(RequestCode.SEND_REPLY_MESSAGE, None, replies.send_reply),
-    Route(RequestCode.SEND_REPLY_MESSAGE_V2, None, replies.send_reply),
-    Route(RequestCode.QUERY_MESSAGE, h.QueryMessage, messages.query),
-    Route(RequestCode.VIEW_MESSAGE_BY_ID, h.ViewMessageById, messages.view),
-    Route(RequestCode.HEART_BEAT, h.NoFields, clients.heartbeat),
-    Route(RequestCode.UNREGISTER_CLIENT, h.UnregisterClient, clients.unregister),
-    Route(RequestCode.GET_CONSUMER_LIST_BY_GROUP, h.ConsumerGroupOnly, clients.consumer_ids),
-    Route(RequestCode.CHECK_CLIENT_CONFIG, h.NoFields, clients.check_client),
-    Route(RequestCode.LOCK_BATCH_MQ, h.NoFields, clients.lock_queues),
-    Route(RequestCode.UNLOCK_BATCH_MQ, h.NoFields, clients.unlock_queues),
-    Route(RequestCode.GET_CONSUMER_CONNECTION_LIST, h.GetConsumerConnectionList, clients.consumer_connections),
-    Route(RequestCode.GET_PRODUCER_CONNECTION_LIST, h.GetProducerConnectionList, clients.producer_connections),
-    Route(RequestCode.GET_ALL_PRODUCER_INFO, h.NoFields, clients.all_producers),
-    Route(RequestCode.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffset, offsets.query),
-    Route(RequestCode.UPDATE_CONSUMER_OFFSET, h.UpdateConsumerOffset, offsets.update),
-    Route(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, h.SearchOffsetByTimestamp, offsets.by_time),
-    Route(RequestCode.GET_MAX_OFFSET, h.TopicQueue, offsets.maximum),
-    Route(RequestCode.GET_MIN_OFFSET, h.TopicQueue, offsets.minimum),
-    Route(RequestCode.GET_EARLIEST_MSG_STORETIME, h.TopicQueue, offsets.earliest_store_time),
-    Route(RequestCode.GET_ALL_CONSUMER_OFFSET, h.NoFields, offsets.all_consumer_offsets),
-    Route(RequestCode.GET_ALL_DELAY_OFFSET, h.NoFields, offsets.all_delay_offsets),
-    Route(RequestCode.UPDATE_AND_CREATE_TOPIC, h.UpdateAndCreateTopic, admin.update_topic),
-    Route(RequestCode.GET_ALL_TOPIC_CONFIG, h.NoFields, admin.all_topics),
-    Route(RequestCode.DELETE_TOPIC_IN_BROKER, h.TopicOnly, admin.delete_topic),
-    Route(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, h.NoFields, admin.system_topics),
-    Route(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, h.NoFields, admin.update_group),
-    Route(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, h.NoFields, admin.all_groups),
-    Route(RequestCode.DELETE_SUBSCRIPTIONGROUP, h.DeleteSubscriptionGroup, admin.delete_group),
-    Route(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, h.NoFields, admin.clean_expired_queues),
-    Route(RequestCode.CLEAN_UNUSED_TOPIC, h.NoFields, admin.clean_unused_topics),
-    Route(RequestCode.DELETE_EXPIRED_COMMITLOG, h.NoFields, admin.delete_expired_files),
-    Route(RequestCode.GET_BROKER_CONFIG, h.NoFields, admin.get_config),
-    Route(RequestCode.UPDATE_BROKER_CONFIG, h.NoFields, admin.update_config),
-    Route(RequestCode.GET_BROKER_RUNTIME_INFO, h.NoFields, admin.runtime_info),
-    Route(RequestCode.GET_TOPIC_STATS_INFO, h.TopicOnly, admin.topic_stats),
-    Route(RequestCode.GET_CONSUME_STATS, h.GetConsumeStats, admin.consume_stats),
-    Route(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicOnly, admin.groups_of_topic),
-    Route(RequestCode.GET_BROKER_CONSUME_STATS, h.GetBrokerConsumeStats, progress.all_consume_stats),
-    Route(RequestCode.QUERY_CONSUME_QUEUE, h.QueryConsumeQueue, progress.queue_units),
-    Route(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, h.ResetOffset, progress.reset),
-    Route(RequestCode.QUERY_CONSUME_TIME_SPAN, h.QueryConsumeTimeSpan, progress.time_span),
-    Route(RequestCode.QUERY_CORRECTION_OFFSET, h.QueryCorrectionOffset, progress.correction),
-    Route(RequestCode.CLONE_GROUP_OFFSET, h.CloneGroupOffset, progress.clone),
-    Route(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, h.GetConsumerStatus, relay.consumer_status),
-    Route(RequestCode.GET_CONSUMER_RUNNING_INFO, h.GetConsumerRunningInfo, relay.running_info),
-    Route(RequestCode.CONSUME_MESSAGE_DIRECTLY, h.ConsumeMessageDirectly, relay.consume_directly),
+    # sends
+    Route(Code.SEND_MESSAGE, None, send_fast.send, _CHANGE, _LEADER, _PUB_V1),
+    Route(Code.SEND_MESSAGE_V2, None, send_fast.send, _CHANGE, _LEADER, _PUB_V2),
+    Route(Code.SEND_BATCH_MESSAGE, None, send_fast.send, _CHANGE, _LEADER),
+    Route(Code.SEND_REPLY_MESSAGE, None, replies.send_reply, _CHANGE, _LEADER),
+    Route(Code.SEND_REPLY_MESSAGE_V2, None, replies.send_reply, _CHANGE, _LEADER),
+    Route(
+        Code.CONSUMER_SEND_MSG_BACK, h.ConsumerSendMsgBack, messages.send_back, _CHANGE, _LEADER,
+        (Need(Right.SUB, Resource.GROUP, "group"),),
+    ),
+    Route(Code.END_TRANSACTION, h.EndTransaction, transactions.end, _CHANGE, _LEADER),
+    Route(Code.RESUME_CHECK_HALF_MESSAGE, h.ResumeCheckHalfMessage, transactions.resume, _CHANGE, _LEADER),
+    # pulls and single messages
+    Route(Code.PULL_MESSAGE, None, pull.pull, _CHANGE, Roles.READER, (_TOPIC, _GROUP), Ports.MAIN),  # may commit an offset
+    Route(Code.QUERY_MESSAGE, h.QueryMessage, messages.query, needs=(_TOPIC,)),
+    Route(Code.VIEW_MESSAGE_BY_ID, h.ViewMessageById, messages.view),
+    # live clients
+    Route(Code.HEART_BEAT, h.NoFields, clients.heartbeat, _CHANGE, needs=_HEARTBEAT),
+    Route(Code.UNREGISTER_CLIENT, h.UnregisterClient, clients.unregister, _CHANGE, needs=(_GROUP,)),
+    Route(Code.GET_CONSUMER_LIST_BY_GROUP, h.ConsumerGroupOnly, clients.consumer_ids, needs=(_GROUP,)),
+    Route(Code.CHECK_CLIENT_CONFIG, h.NoFields, clients.check_client),
+    Route(Code.LOCK_BATCH_MQ, h.NoFields, clients.lock_queues, _CHANGE, _LEADER),
+    Route(Code.UNLOCK_BATCH_MQ, h.NoFields, clients.unlock_queues, _CHANGE),  # releases what a former leader granted
+    Route(Code.GET_CONSUMER_CONNECTION_LIST, h.GetConsumerConnectionList, clients.consumer_connections),
+    Route(Code.GET_PRODUCER_CONNECTION_LIST, h.GetProducerConnectionList, clients.producer_connections),
+    Route(Code.GET_ALL_PRODUCER_INFO, h.NoFields, clients.all_producers),
+    # offsets
+    Route(Code.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffset, offsets.query),
+    Route(Code.UPDATE_CONSUMER_OFFSET, h.UpdateConsumerOffset, offsets.update, _CHANGE, _LEADER, (_TOPIC, _GROUP)),
+    Route(Code.SEARCH_OFFSET_BY_TIMESTAMP, h.SearchOffsetByTimestamp, offsets.by_time),
+    Route(Code.GET_MAX_OFFSET, h.TopicQueue, offsets.maximum),
+    Route(Code.GET_MIN_OFFSET, h.TopicQueue, offsets.minimum),
+    Route(Code.GET_EARLIEST_MSG_STORETIME, h.TopicQueue, offsets.earliest_store_time),
+    Route(Code.GET_ALL_CONSUMER_OFFSET, h.NoFields, offsets.all_consumer_offsets),
+    Route(Code.GET_ALL_DELAY_OFFSET, h.NoFields, offsets.all_delay_offsets),
+    # topics and groups
+    Route(Code.UPDATE_AND_CREATE_TOPIC, h.UpdateAndCreateTopic, admin.update_topic, _CHANGE, _LEADER, _ADMIN),
+    Route(Code.GET_ALL_TOPIC_CONFIG, h.NoFields, admin.all_topics),
+    Route(Code.DELETE_TOPIC_IN_BROKER, h.TopicOnly, admin.delete_topic, _CHANGE, _LEADER, _ADMIN),
+    Route(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, h.NoFields, admin.system_topics),
+    Route(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, h.NoFields, admin.update_group, _CHANGE, _LEADER, _ADMIN),
+    Route(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, h.NoFields, admin.all_groups),
+    Route(Code.DELETE_SUBSCRIPTIONGROUP, h.DeleteSubscriptionGroup, admin.delete_group, _CHANGE, _LEADER, _ADMIN),
+    # cleaning, configuration, statistics
+    Route(Code.CLEAN_EXPIRED_CONSUMEQUEUE, h.NoFields, admin.clean_expired_queues, _CHANGE),
+    # A follower's topic table may lag its queues by a second: topics in use could look unused.
+    Route(Code.CLEAN_UNUSED_TOPIC, h.NoFields, admin.clean_unused_topics, _CHANGE, _LEADER),
+    Route(Code.DELETE_EXPIRED_COMMITLOG, h.NoFields, admin.delete_expired_files, _CHANGE),
+    Route(Code.GET_BROKER_CONFIG, h.NoFields, admin.get_config),
+    Route(Code.UPDATE_BROKER_CONFIG, h.NoFields, admin.update_config, needs=_ADMIN),  # always refused
+    Route(Code.GET_BROKER_RUNTIME_INFO, h.NoFields, admin.runtime_info),
+    Route(Code.GET_TOPIC_STATS_INFO, h.TopicOnly, admin.topic_stats),
+    Route(Code.GET_CONSUME_STATS, h.GetConsumeStats, admin.consume_stats),
+    Route(Code.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicOnly, admin.groups_of_topic),
+    # progress of groups
+    Route(Code.GET_BROKER_CONSUME_STATS, h.GetBrokerConsumeStats, progress.all_consume_stats),
+    Route(Code.QUERY_CONSUME_QUEUE, h.QueryConsumeQueue, progress.queue_units),
+    Route(Code.INVOKE_BROKER_TO_RESET_OFFSET, h.ResetOffset, progress.reset, _CHANGE, _LEADER),
+    Route(Code.QUERY_CONSUME_TIME_SPAN, h.QueryConsumeTimeSpan, progress.time_span),
+    Route(Code.QUERY_CORRECTION_OFFSET, h.QueryCorrectionOffset, progress.correction),
+    Route(Code.CLONE_GROUP_OFFSET, h.CloneGroupOffset, progress.clone, _CHANGE, _LEADER),
+    # relayed to a consumer
+    Route(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, h.GetConsumerStatus, relay.consumer_status),
+    Route(Code.GET_CONSUMER_RUNNING_INFO, h.GetConsumerRunningInfo, relay.running_info),
+    Route(Code.CONSUME_MESSAGE_DIRECTLY, h.ConsumeMessageDirectly, relay.consume_directly),
+)  # fmt: skip
+
+_NAME_SERVER: Final = "served by the NameServer"
+_TO_CLIENT: Final = "sent by a broker to its clients"
+_UNUSED: Final = "no client or tool of 4.9.7 sends it, and its broker has no handler"
+_ACL: Final = "this version has no access control: aclEnable=true does not start"
+
+NOT_SERVED: Final[dict[Code, str]] = (
+    dict.fromkeys(
+        (
+            Code.PUT_KV_CONFIG,
+            Code.GET_KV_CONFIG,
+            Code.DELETE_KV_CONFIG,
+            Code.REGISTER_BROKER,
+            Code.UNREGISTER_BROKER,
+            Code.GET_ROUTEINFO_BY_TOPIC,
+            Code.GET_BROKER_CLUSTER_INFO,
+            Code.WIPE_WRITE_PERM_OF_BROKER,
+            Code.ADD_WRITE_PERM_OF_BROKER,
+            Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+            Code.DELETE_TOPIC_IN_NAMESRV,
+            Code.GET_KVLIST_BY_NAMESPACE,
+            Code.GET_TOPICS_BY_CLUSTER,
+            Code.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+            Code.GET_UNIT_TOPIC_LIST,
+            Code.GET_HAS_UNIT_SUB_TOPIC_LIST,
+            Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+            Code.UPDATE_NAMESRV_CONFIG,
+            Code.GET_NAMESRV_CONFIG,
+            Code.QUERY_DATA_VERSION,
+        ),
+        _NAME_SERVER,
+    )
+    | dict.fromkeys(
+        (
+            Code.CHECK_TRANSACTION_STATE,
+            Code.NOTIFY_CONSUMER_IDS_CHANGED,
+            Code.RESET_CONSUMER_CLIENT_OFFSET,
+            Code.GET_CONSUMER_STATUS_FROM_CLIENT,
+            Code.PUSH_REPLY_MESSAGE_TO_CLIENT,
+        ),
+        _TO_CLIENT,
+    )
+    | dict.fromkeys(
+        (
+            Code.QUERY_BROKER_OFFSET,
+            Code.GET_TOPIC_CONFIG_LIST,
+            Code.GET_TOPIC_NAME_LIST,
+            Code.TRIGGER_DELETE_FILES,
+            Code.SUSPEND_CONSUMER,
+            Code.RESUME_CONSUMER,
+            Code.RESET_CONSUMER_OFFSET_IN_CONSUMER,
+            Code.RESET_CONSUMER_OFFSET_IN_BROKER,
+            Code.ADJUST_CONSUMER_THREAD_POOL,
+            Code.WHO_CONSUME_THE_MESSAGE,
+        ),
+        _UNUSED,
+    )
+    | dict.fromkeys(
+        (
+            Code.UPDATE_AND_CREATE_ACL_CONFIG,
+            Code.DELETE_ACL_CONFIG,
+            Code.GET_BROKER_CLUSTER_ACL_INFO,
+            Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+            Code.GET_BROKER_CLUSTER_ACL_CONFIG,
+        ),
+        _ACL,
+    )
+    | {
+        Code.REGISTER_FILTER_SERVER: "filter servers run uploaded Java classes; SaturnMQ has none",
+        Code.REGISTER_MESSAGE_FILTER_CLASS: "sent to a filter server, never to a broker",
+        Code.VIEW_BROKER_STATS_DATA: "not built yet (MON-13)",
+    }
 )
 
 TABLE: Final[dict[int, Route]] = {int(route.code): route for route in ROUTES}
 FAST_TABLE: Final = {code: route for code, route in TABLE.items() if route.ports is Ports.BOTH}
+LEADER_ONLY: Final = frozenset(code for code, route in TABLE.items() if route.roles is Roles.LEADER)
+READER_ONLY: Final = frozenset(code for code, route in TABLE.items() if route.roles is Roles.READER)
