@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,31 @@ FUNCTION_LINES_MAX = 70
 # Wire tables: long by nature, and without logic.
 TABLES = {"protocol/headers/messaging.py", "protocol/headers/admin.py", "protocol/bodies/admin.py"}
 LONG_FUNCTIONS: set[str] = set()  # "package/file.py::function", may only shrink
+# Modules that import each other, also under TYPE_CHECKING; may only shrink.
+CIRCLES: set[frozenset[str]] = {
+    frozenset({"saturnmq.broker.context", "saturnmq.broker.services.transactions"}),
+    frozenset({"saturnmq.net.connection", "saturnmq.net.endpoint"}),
+    frozenset({"saturnmq.protocol.frames.command", "saturnmq.protocol.frames.header_templates"}),
+    frozenset(
+        {
+            "saturnmq.replication.dledger.dispatch",
+            "saturnmq.replication.dledger.opening",
+            "saturnmq.replication.dledger.proposals",
+            "saturnmq.replication.dledger.store",
+        }
+    ),
+    frozenset({"saturnmq.spark", "saturnmq.spark.local_session"}),
+    frozenset({"saturnmq.spark.source", "saturnmq.spark.stream"}),
+    frozenset(
+        {
+            "saturnmq.store.batch",
+            "saturnmq.store.maintenance.maintenance",
+            "saturnmq.store.reading",
+            "saturnmq.store.recovery.opening",
+            "saturnmq.store.store",
+        }
+    ),
+}
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|helpers?|misc|common|part\d+)$")
 
 
@@ -121,3 +147,72 @@ def test_named_requirements_exist_in_the_spec() -> None:
         for name in identifier.findall(path.read_bytes().decode("utf-8", "replace")):
             known = name in rows or re.sub(r"\d+$", "", name) not in prefixes
             assert known, f"{path.relative_to(REPOSITORY)} names requirement {name}, which docs/spec does not have"
+
+
+def modules(source: Path) -> dict[str, Path]:
+    """The files of a source tree by module name."""
+    found = {}
+    for path in source.rglob("*.py"):
+        parts = path.relative_to(source).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported(module: str, path: Path, known: Mapping[str, Path]) -> set[str]:
+    """The known modules that a module imports: at the top, in functions, and under TYPE_CHECKING."""
+    found: set[str] = set()
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            origin = ".".join(part for part in (above, node.module) if part)
+            for alias in node.names:
+                name = f"{origin}.{alias.name}"
+                found.add(name if name in known else origin)
+    return (found & known.keys()) - {module}
+
+
+def circles(graph: Mapping[str, set[str]]) -> set[frozenset[str]]:
+    """The groups of two or more modules that reach each other by imports."""
+
+    def reached_from(start: str, edges: Mapping[str, set[str]]) -> set[str]:
+        seen: set[str] = set()
+        open_modules = [start]
+        while open_modules:
+            for name in edges[open_modules.pop()] - seen:
+                seen.add(name)
+                open_modules.append(name)
+        return seen
+
+    importers: dict[str, set[str]] = {name: set() for name in graph}
+    for name, targets in graph.items():
+        for target in targets:
+            importers[target].add(name)
+    groups = (reached_from(name, graph) & reached_from(name, importers) for name in graph)
+    return {frozenset(group) for group in groups if len(group) > 1}
+
+
+def test_modules_import_no_module_that_imports_them() -> None:
+    known = modules(SOURCE.parent)
+    assert len(known) > 300
+    # saturnmq/__init__.py names every public module for type checkers and imports none of them itself.
+    graph = {name: imported(name, path, known) if name != "saturnmq" else set() for name, path in known.items()}
+    found = circles(graph)
+    assert not found - CIRCLES, f"new import circles: {[sorted(circle) for circle in found - CIRCLES]}"
+    assert not CIRCLES - found, f"take these off the list: {[sorted(circle) for circle in CIRCLES - found]}"
+
+
+def test_circle_under_type_checking_is_found(tmp_path: Path) -> None:
+    package = tmp_path / "p"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "a.py").write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p.b import B\n")
+    (package / "b.py").write_text("def f():\n    from . import c\n")
+    (package / "c.py").write_text("import p.a\n")
+    (package / "d.py").write_text("from p import a, b\n")
+    known = modules(tmp_path)
+    assert circles({name: imported(name, path, known) for name, path in known.items()}) == {
+        frozenset({"p.a", "p.b", "p.c"})
+    }

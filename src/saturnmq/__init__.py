@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from saturnmq.client.codecs import str_codec as str_codec
     from saturnmq.client.consumer.consumer import Consumer as Consumer
     from saturnmq.client.consumer.listener import Retry as Retry
-    from saturnmq.client.consumer.subscription import Filter as Filter
-    from saturnmq.client.consumer.subscription import sql as sql
-    from saturnmq.client.consumer.subscription import tag as tag
     from saturnmq.client.errors import AlreadySettled as AlreadySettled
     from saturnmq.client.errors import CallTimeout as CallTimeout
     from saturnmq.client.errors import ClientError as ClientError
@@ -59,6 +56,9 @@ if TYPE_CHECKING:
     from saturnmq.client.errors import TransactionRolledBack as TransactionRolledBack
     from saturnmq.client.errors import Unsupported as Unsupported
     from saturnmq.client.errors import WrongLoop as WrongLoop
+    from saturnmq.client.filters import Filter as Filter
+    from saturnmq.client.filters import sql as sql
+    from saturnmq.client.filters import tag as tag
     from saturnmq.client.hooks import ConsumeContext as ConsumeContext
     from saturnmq.client.hooks import ConsumeHook as ConsumeHook
     from saturnmq.client.hooks import EndContext as EndContext
@@ -67,20 +67,20 @@ if TYPE_CHECKING:
     from saturnmq.client.message import Ack as Ack
     from saturnmq.client.message import Message as Message
     from saturnmq.client.message import Outgoing as Outgoing
-    from saturnmq.client.message import Receipt as Receipt
-    from saturnmq.client.message import SendStatus as SendStatus
     from saturnmq.client.producer.producer import Producer as Producer
     from saturnmq.client.producer.transactions import Transaction as Transaction
-    from saturnmq.client.producer.transactions import TransactionState as TransactionState
     from saturnmq.client.puller.puller import Puller as Puller
     from saturnmq.client.puller.puller import PullResult as PullResult
     from saturnmq.client.puller.puller import PullStatus as PullStatus
+    from saturnmq.client.receipt import Receipt as Receipt
+    from saturnmq.client.receipt import SendStatus as SendStatus
+    from saturnmq.client.receipt import TransactionState as TransactionState
     from saturnmq.client.trace.records import EndTransaction as EndTransaction
     from saturnmq.client.trace.records import Pub as Pub
     from saturnmq.client.trace.records import SubAfter as SubAfter
     from saturnmq.client.trace.records import SubBefore as SubBefore
     from saturnmq.client.trace.records import TraceRecord as TraceRecord
-    from saturnmq.client.trace.records import TraceStats as TraceStats
+    from saturnmq.client.tracing import TraceStats as TraceStats
     from saturnmq.protocol.bodies import MessageQueue as MessageQueue
     from saturnmq.protocol.errors import ConfigError as ConfigError
     from saturnmq.protocol.errors import ResponseError as ResponseError
@@ -116,19 +116,20 @@ _HOME: Final = {
     ),
     "saturnmq.client.hooks": ("ConsumeContext", "ConsumeHook", "EndContext", "SendContext", "SendHook"),
     "saturnmq.client.consumer.listener": ("Retry",),
-    "saturnmq.client.message": ("Ack", "Message", "Outgoing", "Receipt", "SendStatus"),
+    "saturnmq.client.message": ("Ack", "Message", "Outgoing"),
+    "saturnmq.client.receipt": ("Receipt", "SendStatus", "TransactionState"),
+    "saturnmq.client.tracing": ("TraceStats",),
     "saturnmq.client.producer.producer": ("Producer",),
     "saturnmq.client.puller.puller": ("PullResult", "PullStatus", "Puller"),
-    "saturnmq.client.consumer.subscription": ("Filter", "sql", "tag"),
+    "saturnmq.client.filters": ("Filter", "sql", "tag"),
     "saturnmq.client.trace.records": (
         "EndTransaction",
         "Pub",
         "SubAfter",
         "SubBefore",
         "TraceRecord",
-        "TraceStats",
     ),
-    "saturnmq.client.producer.transactions": ("Transaction", "TransactionState"),
+    "saturnmq.client.producer.transactions": ("Transaction",),
     "saturnmq.protocol.bodies": ("MessageQueue",),
     "saturnmq.protocol.errors": ("ConfigError", "ResponseError", "SaturnError"),
 }

@@ -23,21 +23,23 @@ from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from saturnmq.client.client import Client as AsyncClient
 from saturnmq.client.codecs import Codec
+from saturnmq.client.connection.transaction_checks import Check
 from saturnmq.client.connection.url import ClientSettings, from_environment, parse_url
 from saturnmq.client.consumer.settings import ConsumerOptions
 from saturnmq.client.hooks import SendHook
 from saturnmq.client.message import Message as AsyncMessage
-from saturnmq.client.message import Outgoing, Receipt
+from saturnmq.client.message import Outgoing
 from saturnmq.client.producer.attempts import RETRY_CODES, Selector
 from saturnmq.client.producer.producer import Producer as AsyncProducer
-from saturnmq.client.producer.transactions import Check
 from saturnmq.client.producer.transactions import Transaction as AsyncTransaction
 from saturnmq.client.puller.puller import PULLER_GROUP
+from saturnmq.client.receipt import Receipt
 from saturnmq.client.sync.consumer import Consumer, Message
 from saturnmq.client.sync.portal import Inner
 from saturnmq.client.sync.portal import portal as _portal
 from saturnmq.client.sync.puller import Puller
-from saturnmq.client.trace.records import TraceRecord, TraceStats
+from saturnmq.client.trace.records import TraceRecord
+from saturnmq.client.tracing import TraceStats
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import AUTO_CREATE_TOPIC
 

@@ -15,7 +15,7 @@ from wire import Clock, Wire, run, wire
 from saturnmq.broker import BrokerSettings
 from saturnmq.broker.state.creation_quota import HOUR_MS, Growth
 from saturnmq.broker.state.locks import LOCK_LIVE_MS, QueueLocks
-from saturnmq.client.producer.compress import ZLIB_FLAGS, decompress
+from saturnmq.client.compression import ZLIB_FLAGS, decompress
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import Connection, NetSettings, RemotingClient
 from saturnmq.net.refusals import Refusals

@@ -8,7 +8,7 @@ import pytest
 
 from saturnmq import Client
 from saturnmq.broker import BrokerSettings
-from saturnmq.client.producer.transactions import TransactionState
+from saturnmq.client.receipt import TransactionState
 from saturnmq.store import MessageStore
 from saturnmq.testing import EmbeddedBroker
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from saturnmq import Client, ConnectFailed, MessageRefused, SendFailed, SendStatus, Unsupported
-from saturnmq.client.producer.delays import LEVEL_SECONDS, Delay, delay_of
+from saturnmq.client.delays import LEVEL_SECONDS, Delay, delay_of
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import decode_properties
 from saturnmq.testing import BrokerFixture, ClockFixture, EmbeddedBroker

@@ -11,7 +11,7 @@ import pytest
 import saturnmq.sync
 from saturnmq import Ack, Client, ConfigError, Consumer, Filter, Message, PullStatus, ResponseError, sql, tag
 from saturnmq.broker import BrokerSettings
-from saturnmq.client.consumer.subscription import subscription_data
+from saturnmq.client.filters import subscription_data
 from saturnmq.testing import BrokerFixture, EmbeddedBroker, SyncEmbeddedBroker
 
 Run = Callable[[Callable[[], Any]], Any]

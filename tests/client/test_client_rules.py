@@ -12,18 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saturnmq.client import checks, hints, namespaces
-from saturnmq.client.connection.fault import FaultTable, avoid_ms
+from saturnmq.client.compression import ZLIB_FLAGS, compress, decompress
 from saturnmq.client.connection.heartbeat import heartbeat_addresses, heartbeat_body
 from saturnmq.client.connection.routes import build_route, substitute_route
 from saturnmq.client.connection.signing import Signer
 from saturnmq.client.consumer.process_queue import ProcessQueue
 from saturnmq.client.consumer.rebalance import average, average_by_circle
-from saturnmq.client.consumer.subscription import subscription_data, tag
+from saturnmq.client.delays import Delay
 from saturnmq.client.errors import MessageRefused
-from saturnmq.client.message import SendStatus
-from saturnmq.client.producer.compress import ZLIB_FLAGS, compress, decompress
-from saturnmq.client.producer.delays import Delay
-from saturnmq.client.producer.selection import RoundRobin, key_hash, shard
+from saturnmq.client.filters import subscription_data, tag
 from saturnmq.client.producer.send_request import (
     BatchMessage,
     Prepared,
@@ -36,6 +33,8 @@ from saturnmq.client.producer.send_request import (
     split_batches,
     transaction_flag,
 )
+from saturnmq.client.receipt import SendStatus
+from saturnmq.client.selection import FaultTable, RoundRobin, avoid_ms, key_hash, shard
 from saturnmq.protocol.bodies import BrokerData, HeartbeatData, MessageQueue, QueueData, TopicRouteData
 from saturnmq.protocol.codes import RESERVED_PROPERTIES, RequestCode
 from saturnmq.protocol.errors import ConfigError, LocalProtocolError, MessageError

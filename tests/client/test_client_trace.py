@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import saturnmq.sync
 from saturnmq import Ack, Client, ConfigError, Message, ResponseError, RouteNotFound, TransactionState
 from saturnmq.broker import BrokerSettings
-from saturnmq.client.producer.compress import decompress
+from saturnmq.client.compression import decompress
 from saturnmq.client.trace import trace
 from saturnmq.client.trace.records import (
     EndTransaction,
@@ -33,11 +33,10 @@ from saturnmq.client.trace.records import (
     SubBefore,
     TraceError,
     TraceRecord,
-    TraceStats,
     decode_records,
     encode_cloud,
-    trace_topic,
 )
+from saturnmq.client.tracing import TraceStats, trace_topic
 from saturnmq.protocol.bodies import HeartbeatData, MessageQueue
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.frames.command import Command

@@ -26,8 +26,8 @@ from saturnmq import (
     str_codec,
 )
 from saturnmq.broker import BrokerSettings
+from saturnmq.client.connection import transaction_checks
 from saturnmq.client.errors import ConnectFailed, GroupInUse
-from saturnmq.client.producer import transactions
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.messaging import CheckTransactionState, EndTransaction, decode_header
@@ -264,7 +264,7 @@ def test_check_answers_unknown_while_open_and_ignores_other_groups(
                     await ask(c, question(key="last"))
                     assert (await ends(c, 3))[-1].msg_id == "last"
                 assert "no such producer here" in caplog.text and "cannot be read" in caplog.text
-                monkeypatch.setattr(transactions, "CHECKS_MAX", 0)
+                monkeypatch.setattr(transaction_checks, "CHECKS_MAX", 0)
                 await ask(c, question(key="surplus"))
                 async with asyncio.timeout(30):
                     while "wait already" not in caplog.text:

@@ -36,8 +36,8 @@ from harness.systemsim.world import replace_the_machine
 from saturnmq import Client, SendStatus
 from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.client.errors import BrokerNotExist, ConnectFailed, NoNameServer, RouteNotFound, SendFailed
-from saturnmq.client.producer.transactions import TransactionState
 from saturnmq.client.puller.puller import PullStatus
+from saturnmq.client.receipt import TransactionState
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.bodies import MessageQueue, TopicRouteData

@@ -8,7 +8,7 @@ import zlib
 import pyarrow as pa
 import pytest
 
-from saturnmq.client.producer.compress import decompress
+from saturnmq.client.compression import decompress
 from saturnmq.protocol.errors import ConfigError, MessageError, SaturnError
 from saturnmq.spark import sink
 from saturnmq.spark.body_codecs import CODECS

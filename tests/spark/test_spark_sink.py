@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
 
-from saturnmq.client.message import Receipt, SendStatus
 from saturnmq.client.producer.send_request import Prepared
+from saturnmq.client.receipt import Receipt, SendStatus
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import ConfigError, StoreError
 from saturnmq.protocol.message import decode_batch, decode_properties, java_hash

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
-from saturnmq.client.message import Receipt, SendStatus
 from saturnmq.client.producer.send_request import Prepared
+from saturnmq.client.receipt import Receipt, SendStatus
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ConfigError, ResponseError, StoreError

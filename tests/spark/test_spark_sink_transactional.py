@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from saturnmq.broker import BrokerSettings
-from saturnmq.client.producer.transactions import TransactionState
+from saturnmq.client.receipt import TransactionState
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import ConfigError, StoreError
 from saturnmq.protocol.message import decode_properties

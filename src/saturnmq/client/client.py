@@ -18,6 +18,7 @@ from saturnmq.client import namespaces
 from saturnmq.client.checks import check_topic, producer_group_problem
 from saturnmq.client.codecs import BytesCodec, Codec
 from saturnmq.client.connection.core import Core, State, check_state
+from saturnmq.client.connection.transaction_checks import Check
 from saturnmq.client.connection.url import ClientSettings, from_environment, make_settings, parse_url
 from saturnmq.client.consumer.consumer import Consumer
 from saturnmq.client.consumer.listener import (
@@ -31,16 +32,17 @@ from saturnmq.client.consumer.listener import (
     run_feeders,
 )
 from saturnmq.client.consumer.settings import ConsumerOptions, consumer_settings
-from saturnmq.client.consumer.subscription import ALL, Filter, tag
+from saturnmq.client.filters import ALL, Filter, tag
 from saturnmq.client.hooks import SendHook
 from saturnmq.client.message import Message
 from saturnmq.client.producer.attempts import RETRY_CODES
 from saturnmq.client.producer.producer import Producer
-from saturnmq.client.producer.transactions import Check
 from saturnmq.client.puller import queries
 from saturnmq.client.puller.puller import PULLER_GROUP, Puller
-from saturnmq.client.trace.records import TraceRecord, trace_topic, trace_topic_problem
+from saturnmq.client.trace.query import query_trace
+from saturnmq.client.trace.records import TraceRecord
 from saturnmq.client.trace.trace import Tracing
+from saturnmq.client.tracing import trace_topic, trace_topic_problem
 from saturnmq.protocol.codes import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP
 from saturnmq.protocol.errors import ConfigError
 
@@ -362,7 +364,7 @@ class Client:
         """
         self._core.check_running()
         where = topic or trace_topic(True, self._settings.trace) or ""
-        return await queries.query_trace(self._core, key, where, max_count)
+        return await query_trace(self._core, key, where, max_count)
 
     async def topic_exists(self, topic: str) -> bool:
         """Ask a NameServer now whether the topic has a route.

@@ -24,13 +24,10 @@ Requirements: API-30 (codes: spec 00, section 6).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from saturnmq.client.receipt import Receipt
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import LocalProtocolError, SaturnError
-
-if TYPE_CHECKING:
-    from saturnmq.client.message import Receipt
 
 
 class ClientError(SaturnError):

@@ -11,17 +11,17 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 from saturnmq.client.checks import check_properties, check_property_bytes
-from saturnmq.client.message import Ack, Message, Receipt
+from saturnmq.client.message import Ack, Message
+from saturnmq.client.receipt import Receipt, TransactionState
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.message import NAME_SEPARATOR, PAIR_SEPARATOR
 
-if TYPE_CHECKING:
-    from saturnmq.client.producer.transactions import TransactionState
-
 logger = logging.getLogger(__name__)
+
+FAILED_PREFIX: Final = "handler raised "  # start of ConsumeContext.reason when a listener's handler raised
 
 
 @dataclass(slots=True)

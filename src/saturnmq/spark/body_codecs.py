@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Callable
 from typing import Final
 
-from saturnmq.client.producer.compress import ZLIB_FLAGS
+from saturnmq.client.compression import ZLIB_FLAGS
 from saturnmq.protocol.codes import SysFlag
 
 LEVEL: Final = 5

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from saturnmq.client.producer.transactions import TransactionState
+from saturnmq.client.receipt import TransactionState
 from saturnmq.protocol.errors import ConfigError, StoreError
 
 FENCE_PROPERTY: Final = "SPARK_TX"

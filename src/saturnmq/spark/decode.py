@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from saturnmq.client.producer.compress import decompress
+from saturnmq.client.compression import decompress
 from saturnmq.protocol.codes import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from saturnmq.protocol.errors import MessageError
 from saturnmq.protocol.ids import offset_message_id

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from saturnmq.client.consumer.subscription import ALL, TAG, Filter, sql, tag
+from saturnmq.client.filters import ALL, TAG, Filter, sql, tag
 from saturnmq.filter import SQL92
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark import option_table as table

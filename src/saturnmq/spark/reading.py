@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from saturnmq.client.consumer.subscription import TAG
+from saturnmq.client.filters import TAG
 from saturnmq.protocol.errors import ConfigError, MessageError
 from saturnmq.protocol.message import RECORD_FIXED_BYTES
 from saturnmq.spark.connect import linked

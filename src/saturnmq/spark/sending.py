@@ -16,9 +16,9 @@ from typing import Final
 
 from saturnmq.client.connection.deadline import Deadline
 from saturnmq.client.errors import CallTimeout, SendFailed
-from saturnmq.client.message import Receipt, SendStatus
 from saturnmq.client.producer.producer import Producer
-from saturnmq.client.producer.selection import shard
+from saturnmq.client.receipt import Receipt, SendStatus
+from saturnmq.client.selection import shard
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ResponseError, SaturnError, StoreError
 from saturnmq.spark.connect import Link

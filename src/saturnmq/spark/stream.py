@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
-from saturnmq.client.consumer.subscription import ALL
+from saturnmq.client.filters import ALL
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark import planning, ranges
 from saturnmq.spark.connect import Link, linked

@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-from saturnmq.client.message import Message, Receipt
-from saturnmq.client.producer.transactions import TransactionState, end_command
+from saturnmq.client.connection.transaction_checks import end_command
+from saturnmq.client.message import Message
+from saturnmq.client.receipt import Receipt, TransactionState
 from saturnmq.protocol.codes import RequestCode, ResponseCode, SysFlag
 from saturnmq.protocol.errors import ConfigError, SaturnError, StoreError
 from saturnmq.protocol.frames.command import Command

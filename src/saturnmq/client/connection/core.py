@@ -15,20 +15,21 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from saturnmq.client import hints
 from saturnmq.client.connection import forks
 from saturnmq.client.connection.address_server import FIRST_REFRESH_MS, REFRESH_MS, fetch_addresses
-from saturnmq.client.connection.fault import FaultTable
 from saturnmq.client.connection.heartbeat import heartbeat_addresses, heartbeat_body
 from saturnmq.client.connection.identity import MessageIds, client_id, local_ip
 from saturnmq.client.connection.key_file import with_key_file
 from saturnmq.client.connection.name_servers import NameServers
 from saturnmq.client.connection.remote import Remote
+from saturnmq.client.connection.replies import Replies
 from saturnmq.client.connection.route_suspicion import Doubts
 from saturnmq.client.connection.routes import Route, RouteCache
 from saturnmq.client.connection.timer_limits import TimerLimits
+from saturnmq.client.connection.transaction_checks import Checks
 from saturnmq.client.connection.url import ClientSettings
 from saturnmq.client.errors import (
     BrokerNotExist,
@@ -40,16 +41,13 @@ from saturnmq.client.errors import (
     RouteNotFound,
     WrongLoop,
 )
-from saturnmq.client.producer.requests import Replies
-from saturnmq.client.producer.transactions import Checks
+from saturnmq.client.selection import FaultTable
+from saturnmq.client.tracing import Tracing
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import ConsumerData, TopicRouteData
 from saturnmq.protocol.codes import MASTER_ID, RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
-
-if TYPE_CHECKING:
-    from saturnmq.client.trace.trace import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +121,11 @@ class Core:
         )
         self.producers: set[str] = set()
         self.consumers: dict[str, GroupMember] = {}
-        self.checks = Checks(self)
+        self.checks = Checks(
+            settings.namespace,
+            lambda name, work: self.spawn(name, work, vital=False),
+            lambda connection, command: self.remote.answer_oneway(connection, command),
+        )
         self.replies = Replies()
         self.tracing: Tracing | None = None  # set by Client; None in the Core of the trace itself, which is not traced
         self.failure: BaseException | None = None

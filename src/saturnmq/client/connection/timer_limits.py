@@ -13,8 +13,8 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
 from saturnmq.client.connection.deadline import Deadline
+from saturnmq.client.delays import Delay
 from saturnmq.client.errors import ConnectFailed, Unsupported
-from saturnmq.client.producer.delays import Delay
 from saturnmq.protocol.codes import TIMER_FIELD
 
 LEVELS_ONLY: Final = 0

@@ -20,7 +20,7 @@ from dataclasses import fields as dataclass_fields
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
-from saturnmq.client.trace.records import trace_topic_problem
+from saturnmq.client.tracing import trace_topic_problem
 from saturnmq.protocol.errors import ConfigError
 
 DEFAULT_PORT: Final = 9876

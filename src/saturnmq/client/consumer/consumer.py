@@ -19,7 +19,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from saturnmq.client.codecs import Codec
 from saturnmq.client.connection.core import Core, State, check_state, now_ms
@@ -32,13 +32,10 @@ from saturnmq.client.consumer.settings import ConsumerSettings
 from saturnmq.client.errors import Closed, RouteNotFound
 from saturnmq.client.hooks import ConsumeHook
 from saturnmq.client.message import Message, next_attempt
-from saturnmq.client.trace.records import CONSUME, TraceStats, trace_topic
+from saturnmq.client.tracing import CONSUME, Tracer, TraceStats, trace_topic
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.frames.command import Command
-
-if TYPE_CHECKING:
-    from saturnmq.client.trace.trace import Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -68,10 +65,8 @@ class Consumer(Positioned, Generic[T]):
     """
 
     def __init__(self, core: Core, group: str, codec: Codec[T], settings: ConsumerSettings) -> None:
-        super().__init__(core, group, settings)
-        self.codec = codec
+        super().__init__(core, group, codec, settings)
         self.hooks: Sequence[ConsumeHook] = tuple(settings.hooks)
-        self.started_ms = 0
         self._tracer: Tracer | None = None
         self._inbox: Inbox[Message[T]] = Inbox(mark_delivered)
         self._tasks: list[asyncio.Task[Any]] = []

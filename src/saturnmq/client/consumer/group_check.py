@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from saturnmq.client.connection.core import Core
-from saturnmq.client.consumer.subscription import TAG, split_tags
+from saturnmq.client.filters import TAG, split_tags
 from saturnmq.protocol.bodies import ConsumerConnection, SubscriptionData
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError

@@ -20,10 +20,10 @@ from typing import Any, Final
 
 from saturnmq.client.codecs import Codec, codec_for, encode_value
 from saturnmq.client.consumer.consumer import Consumer
-from saturnmq.client.consumer.running_info import FAILED_PREFIX
 from saturnmq.client.consumer.settings import ConsumerOptions
-from saturnmq.client.consumer.subscription import Filter
 from saturnmq.client.errors import AlreadySettled, Closed
+from saturnmq.client.filters import Filter
+from saturnmq.client.hooks import FAILED_PREFIX
 from saturnmq.client.message import Ack, Message
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.producer.requests import wants_reply

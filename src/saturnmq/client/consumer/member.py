@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from saturnmq.client import hints, namespaces
 from saturnmq.client.checks import check_topic
+from saturnmq.client.codecs import Codec
 from saturnmq.client.connection.core import Core, State, check_state, now_ms
 from saturnmq.client.connection.routes import Route
 from saturnmq.client.consumer.assignment import Assignment
@@ -32,8 +33,8 @@ from saturnmq.client.consumer.ordered import OrderedAssignment
 from saturnmq.client.consumer.queue_locks import FIRST_RENEW_S, RENEW_S, QueueLocks
 from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.client.consumer.settings import ConsumerSettings
-from saturnmq.client.consumer.subscription import ALL, TAG, Filter, subscription_data, tag
 from saturnmq.client.errors import ClientError, ConsumerStopped, RouteNotFound
+from saturnmq.client.filters import ALL, TAG, Filter, subscription_data, tag
 from saturnmq.client.message import Message
 from saturnmq.protocol.bodies import CheckClientRequest, ConsumerData, ConsumerIdList, MessageQueue, SubscriptionData
 from saturnmq.protocol.codes import RETRY_PREFIX, RequestCode, ResponseCode
@@ -52,8 +53,10 @@ OFFSETS_FILE: Final = "offsets.json"
 class Member(ABC):
     """The part of a consumer that maintains its group membership and its assigned queues."""
 
-    def __init__(self, core: Core, group: str, settings: ConsumerSettings) -> None:
+    def __init__(self, core: Core, group: str, codec: Codec[Any], settings: ConsumerSettings) -> None:
         self.core = core
+        self.codec = codec
+        self.started_ms = 0
         self.group = namespaces.wrap(core.settings.namespace, group)
         self.settings = settings
         self.prefetch = settings.prefetch
@@ -86,6 +89,8 @@ class Member(ABC):
     def room_made(self) -> None: ...
     @abstractmethod
     def deliver(self, messages: list[Message[Any]]) -> None: ...
+    @abstractmethod
+    def deliver_first(self, messages: list[Message[Any]]) -> None: ...
 
     # membership mode
 

@@ -17,10 +17,13 @@ import time
 import traceback
 from collections.abc import Awaitable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from saturnmq.client import namespaces
+from saturnmq.client.consumer.assignment import Assignment
 from saturnmq.client.consumer.ordered import OrderedAssignment
+from saturnmq.client.consumer.positions import Positioned
+from saturnmq.client.hooks import FAILED_PREFIX
 from saturnmq.client.message import Ack, Message
 from saturnmq.protocol.bodies import (
     ConsumeMessageDirectlyResult,
@@ -40,19 +43,14 @@ from saturnmq.protocol.headers.messaging import (
 )
 from saturnmq.protocol.message import decode_record
 
-if TYPE_CHECKING:
-    from saturnmq.client.consumer.assignment import Assignment
-    from saturnmq.client.consumer.consumer import Consumer
-
 logger = logging.getLogger(__name__)
 
 DIRECT_TIMEOUT_S: Final = 9.5  # the broker waits 10 s for the answer
 MIB: Final = 1024 * 1024
 _RESULTS: Final = {Ack.SUCCESS: "CR_SUCCESS", Ack.RETRY: "CR_LATER", Ack.REJECT: "CR_ROLLBACK"}
-FAILED_PREFIX: Final = "handler raised "  # start of the reason text when a listener's handler raised
 
 
-def answer_broker(consumer: Consumer[Any], command: Command) -> Command | Awaitable[Command | None] | None:
+def answer_broker(consumer: Positioned, command: Command) -> Command | Awaitable[Command | None] | None:
     """Answer a request about one group; None if the request has no answer. Raises HeaderError and BodyError."""
     code = command.code
     if code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
@@ -73,7 +71,7 @@ def answer_broker(consumer: Consumer[Any], command: Command) -> Command | Awaita
     return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {code} not supported")
 
 
-def running_info(consumer: Consumer[Any], *, with_stacks: bool) -> ConsumerRunningInfo:
+def running_info(consumer: Positioned, *, with_stacks: bool) -> ConsumerRunningInfo:
     """The client state that `mqadmin consumerStatus` shows (RT-09)."""
     core, settings = consumer.core, consumer.settings
     properties = {field.name: str(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
@@ -146,7 +144,7 @@ class _Direct:
             self.verdict.set_result((verdict, reason))
 
 
-async def _consume_directly(consumer: Consumer[Any], command: Command) -> Command:
+async def _consume_directly(consumer: Positioned, command: Command) -> Command:
     """309: hand the message in the body to the next reader, ahead of all others, and report the verdict (CA-15).
 
     The message is neither committed nor sent back.

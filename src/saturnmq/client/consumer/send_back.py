@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from saturnmq.client.codecs import BytesCodec
 from saturnmq.client.connection.core import Core
+from saturnmq.client.delays import LEVEL_SECONDS
 from saturnmq.client.message import Message
-from saturnmq.client.producer.delays import LEVEL_SECONDS
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.producer.send_request import Prepared
 from saturnmq.protocol.codes import EXACT_DELAY_FIELD, INNER_PRODUCER_GROUP, RETRY_PREFIX, PropertyKey, RequestCode

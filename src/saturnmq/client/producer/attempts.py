@@ -22,9 +22,9 @@ from saturnmq.client.connection.routes import Route
 from saturnmq.client.errors import BrokerNotExist, CallTimeout, ClientError, ConnectFailed, MessageRefused, SendFailed
 from saturnmq.client.hints import unreachable_broker
 from saturnmq.client.hooks import SendContext, SendHook, run_quietly
-from saturnmq.client.message import STATUS_BY_CODE, Receipt, SendStatus
-from saturnmq.client.producer.selection import RoundRobin, shard
 from saturnmq.client.producer.send_request import Prepared, receipts, send_command
+from saturnmq.client.receipt import STATUS_BY_CODE, Receipt, SendStatus
+from saturnmq.client.selection import RoundRobin, shard
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ResponseError, SaturnError

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from saturnmq.client import namespaces
 from saturnmq.client.checks import (
@@ -32,8 +32,11 @@ from saturnmq.client.checks import (
     join_keys,
 )
 from saturnmq.client.codecs import Codec
+from saturnmq.client.compression import ZLIB_FLAGS, compress
 from saturnmq.client.connection.core import Core, State, check_state, now_ms
 from saturnmq.client.connection.deadline import Deadline
+from saturnmq.client.connection.transaction_checks import Check, Checker
+from saturnmq.client.delays import Delay, delay_of
 from saturnmq.client.errors import (
     ClientError,
     MessageRefused,
@@ -41,10 +44,8 @@ from saturnmq.client.errors import (
     ProducerStopped,
 )
 from saturnmq.client.hooks import SendHook
-from saturnmq.client.message import Message, Outgoing, Receipt
+from saturnmq.client.message import Message, Outgoing
 from saturnmq.client.producer.attempts import RETRY_CODES, Attempts, Selector
-from saturnmq.client.producer.compress import ZLIB_FLAGS, compress
-from saturnmq.client.producer.delays import Delay, delay_of
 from saturnmq.client.producer.requests import make_known, reply_to, request_properties, wait_for
 from saturnmq.client.producer.send_request import (
     BatchMessage,
@@ -55,14 +56,12 @@ from saturnmq.client.producer.send_request import (
     split_batches,
     transaction_flag,
 )
-from saturnmq.client.producer.transactions import Check, Checker, Transaction
-from saturnmq.client.trace.records import PRODUCE, TraceStats, trace_topic
+from saturnmq.client.producer.transactions import Transaction
+from saturnmq.client.receipt import Receipt
+from saturnmq.client.tracing import PRODUCE, Tracer, TraceStats, trace_topic
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.message import BatchItem, encode_properties
-
-if TYPE_CHECKING:
-    from saturnmq.client.trace.trace import Tracer
 
 logger = logging.getLogger(__name__)
 

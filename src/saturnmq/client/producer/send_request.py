@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from saturnmq.client.delays import Delay
 from saturnmq.client.errors import MessageRefused
-from saturnmq.client.message import STATUS_BY_CODE, Receipt, SendStatus
-from saturnmq.client.producer.delays import Delay
+from saturnmq.client.receipt import STATUS_BY_CODE, Receipt, SendStatus
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import RETRY_PREFIX, PropertyKey, RequestCode, SysFlag
 from saturnmq.protocol.frames.command import Command

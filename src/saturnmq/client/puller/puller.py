@@ -19,8 +19,8 @@ from saturnmq.client import namespaces
 from saturnmq.client.codecs import BytesCodec
 from saturnmq.client.connection.core import Core
 from saturnmq.client.connection.deadline import Deadline
-from saturnmq.client.consumer.subscription import Filter, tag
 from saturnmq.client.errors import BrokerNotExist, CallTimeout, Closed, ConnectFailed
+from saturnmq.client.filters import Filter, tag
 from saturnmq.client.hints import unreachable_broker
 from saturnmq.client.message import Message
 from saturnmq.protocol.bodies import MessageQueue

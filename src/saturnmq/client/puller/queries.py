@@ -17,8 +17,6 @@ from saturnmq.client.codecs import BytesCodec
 from saturnmq.client.connection.core import Core, vip_address
 from saturnmq.client.errors import CallTimeout, ConnectFailed
 from saturnmq.client.message import Message
-from saturnmq.client.trace.records import TraceRecord, index_keys
-from saturnmq.client.trace.records import decode_records as decode_trace
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import Perm, PropertyKey, RequestCode, ResponseCode
 from saturnmq.protocol.errors import MessageError, SaturnError, response_error
@@ -155,19 +153,6 @@ async def query_messages(
                 message = _message(core, record)
                 found[message.offset_message_id] = message
     return sorted(found.values(), key=lambda message: message.stored_at)[:max_count]
-
-
-async def query_trace(core: Core, key: str, topic: str, max_count: int) -> list[TraceRecord]:
-    """Trace records of a message, oldest first; see Client.query_trace. Trace messages that cannot be parsed are skipped."""
-    found: list[TraceRecord] = []
-    for message in await query_messages(core, topic, key, max_count, Span(), plain=True):
-        try:
-            records = list(decode_trace(message.body.decode()))
-        except (UnicodeDecodeError, SaturnError) as error:
-            logger.warning("trace not readable message=%r error=%s", message, error)
-            continue
-        found += (record for record in records if key in index_keys(record))
-    return sorted(found, key=lambda record: record.timestamp_ms)
 
 
 async def _query_one(core: Core, address: str, ext: dict[str, str]) -> list[Record] | SaturnError:

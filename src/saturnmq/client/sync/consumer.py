@@ -12,11 +12,11 @@ from typing import Any, Generic, Self, TypeVar
 
 from saturnmq.client.consumer.consumer import Consumer as AsyncConsumer
 from saturnmq.client.consumer.positions import Place, Where
-from saturnmq.client.consumer.subscription import ALL, Filter
 from saturnmq.client.errors import Closed
+from saturnmq.client.filters import ALL, Filter
 from saturnmq.client.message import Message as AsyncMessage
 from saturnmq.client.sync.portal import portal as _portal
-from saturnmq.client.trace.records import TraceStats
+from saturnmq.client.tracing import TraceStats
 from saturnmq.protocol.bodies import MessageQueue
 
 T = TypeVar("T")

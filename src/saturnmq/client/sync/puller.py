@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from saturnmq.client.consumer.subscription import Filter
+from saturnmq.client.filters import Filter
 from saturnmq.client.puller.puller import Puller as AsyncPuller
 from saturnmq.client.puller.puller import PullResult
 from saturnmq.client.sync.portal import portal as _portal

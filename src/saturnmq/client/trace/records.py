@@ -21,12 +21,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, TypeAlias
 
-from saturnmq.client.checks import check_topic
-from saturnmq.protocol.codes import TRACE_TOPIC
-from saturnmq.protocol.errors import LocalProtocolError, RemoteProtocolError
+from saturnmq.protocol.errors import RemoteProtocolError
 
-PRODUCE: Final = "PRODUCE"  # role of the traced party, part of the trace producer's group name (TR-08)
-CONSUME: Final = "CONSUME"
 CLOUD_TOPIC_PREFIX: Final = "rmq_sys_TRACE_DATA_"  # followed by the region
 CLOUD_FIELDS: Final = 7  # fields of a SubAfter record on the cloud access channel
 FIELD_END: Final = "\x01"
@@ -168,24 +164,6 @@ class EndTransaction:
         )  # fmt: skip
 
 
-@dataclass(slots=True)
-class TraceStats:
-    """Counters of the trace records of one producer or consumer.
-
-    made: created. sent: stored by a broker. failed: the send failed or was cancelled. dropped: the queue was full, or tracing
-    was stopped. Records in none of the last three are still queued or in flight.
-
-    Example:
-        stats = out.trace_stats
-        print(stats.sent, stats.failed + stats.dropped)
-    """
-
-    made: int = 0
-    sent: int = 0
-    failed: int = 0
-    dropped: int = 0
-
-
 TraceRecord: TypeAlias = Pub | SubBefore | SubAfter | EndTransaction
 
 
@@ -275,23 +253,3 @@ _DECODERS: Final[dict[str, Callable[[list[str]], TraceRecord]]] = {
     "SubAfter": _sub_after,
     "EndTransaction": _end_transaction,
 }
-
-
-def trace_topic(wanted: bool | str | None, default: bool | str) -> str | None:
-    """The trace topic, None if tracing is off. wanted: setting of a producer or consumer; default: of its client (TR-02)."""
-    if wanted is None:
-        wanted = default
-    if wanted is True:
-        return default if isinstance(default, str) else TRACE_TOPIC
-    return wanted or None
-
-
-def trace_topic_problem(trace: bool | str | None) -> str | None:
-    """Why the trace setting is invalid, None if it is valid: a boolean, a topic name or None."""
-    if trace is None or isinstance(trace, bool):
-        return None
-    try:
-        check_topic(trace)
-    except LocalProtocolError as error:
-        return f"trace is {trace!r:.60}, must be True, False or the name of a topic: {error.message}"
-    return None

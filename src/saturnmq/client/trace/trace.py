@@ -29,11 +29,10 @@ from saturnmq.client import namespaces
 from saturnmq.client.codecs import BytesCodec
 from saturnmq.client.connection.core import Core, now_ms
 from saturnmq.client.connection.url import ClientSettings
-from saturnmq.client.consumer.running_info import FAILED_PREFIX
-from saturnmq.client.hooks import ConsumeContext, ConsumeHook, EndContext, SendContext, SendHook
-from saturnmq.client.message import Ack, SendStatus
+from saturnmq.client.hooks import FAILED_PREFIX, ConsumeContext, ConsumeHook, EndContext, SendContext, SendHook
+from saturnmq.client.message import Ack
 from saturnmq.client.producer.producer import Producer
-from saturnmq.client.producer.transactions import TransactionState
+from saturnmq.client.receipt import SendStatus, TransactionState
 from saturnmq.client.trace.records import (
     CLOUD_TOPIC_PREFIX,
     EndTransaction,
@@ -43,10 +42,10 @@ from saturnmq.client.trace.records import (
     SubAfter,
     SubBefore,
     TraceRecord,
-    TraceStats,
     encode_cloud,
     index_keys,
 )
+from saturnmq.client.tracing import TraceStats
 from saturnmq.protocol.codes import PropertyKey
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message import decode_properties

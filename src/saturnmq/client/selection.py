@@ -1,6 +1,8 @@
-"""Latency fault tolerance: brokers that failed or were slow are avoided for a while. Pure: time is an argument.
+"""Choice of the queue to send to: round robin, by the hash of a key, and around brokers that failed or were slow.
 
-Requirements: PR-30, API-29 (spec 01, section 3.3).
+Pure: randomness and time are arguments.
+
+Requirements: PR-14, PR-21, PR-30, PRC-03, API-29 (spec 01, section 3.3).
 """
 
 from __future__ import annotations
@@ -9,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from saturnmq.client.producer.selection import RoundRobin
 from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.errors import LocalProtocolError
+from saturnmq.protocol.message import java_hash
 
 # Latency of an attempt -> how long its broker is avoided, both in ms; the first row whose latency is reached applies.
 LATENCY_TABLE_MS: Final = (
@@ -23,6 +26,49 @@ LATENCY_TABLE_MS: Final = (
     (50, 0),
 )
 ISOLATION_LATENCY_MS: Final = 30_000  # a failed attempt counts as this latency
+
+
+class RoundRobin:
+    """A round-robin counter over queues. start: any number; callers choose it at random to spread clients over the queues."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self, start: int = 0) -> None:
+        self._at = start
+
+    def tick(self) -> int:
+        """Increment the counter and return it."""
+        self._at += 1
+        return self._at
+
+    def pick(self, queues: Sequence[MessageQueue], avoid: str | None = None) -> MessageQueue:
+        """The next queue on a broker other than `avoid`, or on any broker if one pass over the queues finds none (PR-14)."""
+        count = len(queues)
+        if avoid is not None:
+            for _ in range(count):
+                queue = queues[self.tick() % count]
+                if queue.broker_name != avoid:
+                    return queue
+        self._at = at = self._at + 1
+        return queues[at % count]
+
+
+def key_hash(key: str | int) -> int:
+    """Java's hashCode of a String, an Integer or, beyond 32 bits, a Long. Raises LocalProtocolError for other types."""
+    if isinstance(key, str):
+        return java_hash(key)
+    if isinstance(key, bool) or not isinstance(key, int) or not -(2**63) <= key < 2**63:
+        raise LocalProtocolError(f"shard_by must be text or a 64-bit integer, not {type(key).__name__}")
+    if -(2**31) <= key < 2**31:
+        return key
+    bits = key & 0xFFFFFFFFFFFFFFFF
+    folded = (bits ^ (bits >> 32)) & 0xFFFFFFFF
+    return folded - 2**32 if folded >= 2**31 else folded
+
+
+def shard(queues: Sequence[MessageQueue], key: str | int) -> MessageQueue:
+    """The queue of a key: |hash| mod n, the same as in Java clients for the same n (PRC-03)."""
+    return queues[abs(key_hash(key)) % len(queues)]
 
 
 def avoid_ms(latency_ms: int, *, failed: bool) -> int:
