@@ -63,7 +63,8 @@ EXT_KEY_BYTES_MAX: Final = 32_767  # limit of the binary encoding (signed 16-bit
 JSON_DEPTH_MAX: Final = 16
 _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 
-_JSON_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# Matches at every quote, also of an unterminated string (to the end), and never backtracks: the scan is linear.
+_JSON_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _BRACKETS: Final = re.compile(rb"[\[\]{}]")
 _PREFIX: Final = struct.Struct(">iI")
 _FIXED: Final = struct.Struct(">hbhii")  # code, language, version, opaque, flag
