@@ -1,20 +1,57 @@
-"""Settings shared by all tests: Hypothesis profiles and the folder of recorded bytes."""
+"""Settings shared by all tests: plugins of the gate, Hypothesis profiles, the marker `realtime`, the folder of recorded bytes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from recorded import VECTORS
 
-# The default profile is deterministic and has no deadline, so that a result depends on the tree only. The profile "deep"
-# (--hypothesis-profile=deep) searches for new examples and takes minutes.
-_QUIET = [HealthCheck.too_slow]
-settings.register_profile("gate", deadline=None, derandomize=True, database=None, suppress_health_check=_QUIET)
+pytest_plugins = ["harness.gate.reruns", "harness.gate.peers"]
+
+# The default profile is deterministic and has no deadline, so that a result depends on the tree only. "random" draws new examples
+# (make test HYPOTHESIS_SEED=N; the gate chooses a seed, prints it and says how to repeat the run); "deep" draws many and takes minutes.
+# Tests with settings of their own repeat the health checks that they suppress.
+_QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+settings.register_profile("local", deadline=None, derandomize=True, database=None, suppress_health_check=_QUIET)
+settings.register_profile("random", deadline=None, database=None, print_blob=True, suppress_health_check=_QUIET)
 settings.register_profile("deep", deadline=None, max_examples=10_000, suppress_health_check=_QUIET)
-settings.load_profile("gate")
+settings.load_profile("local")
+
+HERE = Path(__file__).resolve().parent
+# Tests that start real processes or elect leaders by the wall clock. Single tests elsewhere carry the marker `realtime` themselves.
+REALTIME_FOLDERS = {"chaos", "interop"}
+REALTIME_FIXTURES = {"serve", "standalone", "spark"}
+REALTIME_MODULES = {"brokergroup", "raftgroup"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents and _is_realtime(item):
+            item.add_marker(pytest.mark.realtime)
+
+
+def _is_realtime(item: pytest.Item) -> bool:
+    if item.path.relative_to(HERE).parts[0] in REALTIME_FOLDERS:
+        return True
+    if REALTIME_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+        return True
+    if not isinstance(item, pytest.Function) or not isinstance(getattr(item.function, "__code__", None), CodeType):
+        return False
+    used = [getattr(item.module, name, None) for name in _names(item.function.__code__)]
+    return any(getattr(value, "__module__", None) in REALTIME_MODULES for value in used)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The global names that a function and its nested functions use."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
 
 
 @pytest.fixture(scope="session")

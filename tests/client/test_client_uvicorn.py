@@ -16,6 +16,7 @@ import pytest
 import saturnmq.sync
 from saturnmq.testing.fixture_broker import BrokerFixture
 
+pytestmark = pytest.mark.realtime
 APPLICATION = """
 import asyncio, os, sys
 from saturnmq import Client

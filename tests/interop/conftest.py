@@ -15,6 +15,8 @@ import pytest
 import saturn
 from peers import Peer
 
+from harness.gate.peers import missing
+
 HERE = Path(__file__).resolve().parent
 SETTINGS = {"enablePropertyFilter": "true", "transactionCheckInterval": "1000", "transactionTimeOut": "1000"}
 
@@ -32,19 +34,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xfail(strict=True, raises=AssertionError, reason=NOT_YET[item.name]))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    reason = javatools.why_not()
-    if reason:
-        terminalreporter.section("interop with the original")
-        terminalreporter.write_line(reason, yellow=True)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def java() -> None:
     """Skip every test here if Java or Maven is missing; otherwise fetch the jars and compile our programs."""
     reason = javatools.why_not()
     if reason:
-        pytest.skip(reason)
+        missing(reason.removeprefix("skipped: "))
     javatools.classpath()
 
 

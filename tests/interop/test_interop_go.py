@@ -16,6 +16,7 @@ from peers import Peer
 from traced import make_topic, traces
 
 import saturnmq
+from harness.gate.peers import missing
 from saturnmq.client.trace.records import Pub, SubAfter, SubBefore
 from saturnmq.protocol.bodies import MessageQueue
 
@@ -30,7 +31,7 @@ def go() -> None:
     """Skip every test here if the Go client is unavailable; otherwise build our program."""
     reason = gotools.why_not()
     if reason:
-        pytest.skip(reason)
+        missing(reason.removeprefix("skipped: "))
 
 
 @pytest.fixture

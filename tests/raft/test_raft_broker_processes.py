@@ -24,6 +24,7 @@ from saturnmq.raft.settings import RaftSettings
 from saturnmq.replication.dledger.store import LedgerStore
 from saturnmq.store import StoreProfile, StoreSettings
 
+pytestmark = pytest.mark.realtime
 TOPIC = "Ledger"
 FAILOVER_S_MAX = 20.0
 SETTINGS = {

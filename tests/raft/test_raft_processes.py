@@ -21,6 +21,7 @@ from saturnmq.raft.ledger.check import compare, verify
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.wire.codec import code_of, decode_response, encode
 
+pytestmark = pytest.mark.realtime
 SCRIPT = Path(__file__).parent / "raftprocess.py"
 FAILOVER_S_MAX = 30.0  # about 3 s on an idle machine; the machine of a test run may be busy
 

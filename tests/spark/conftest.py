@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness.gate.peers import missing
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
 
@@ -46,7 +47,7 @@ def why_not() -> str | None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests marked spark without Java, with the reason, before any of their fixtures runs."""
     if item.get_closest_marker("spark") and (reason := why_not()):
-        pytest.skip(reason)
+        missing(reason)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ import pytest
 
 from saturnmq.testing import BrokerFixture
 
+pytestmark = pytest.mark.realtime
 MESSAGES = int(os.environ.get("SATURNMQ_SOAK_MESSAGES", "15000"))
 LONG = 500_000
 GROWTH_MAX = 0.01 if MESSAGES >= LONG else 0.03  # in a short run one arena of the allocator is 1 %
