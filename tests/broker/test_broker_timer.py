@@ -200,7 +200,7 @@ def test_message_sent_back_with_exact_delay() -> None:
 
 
 @pytest.mark.spec("API-13")
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.lists(st.tuples(st.integers(0, 3_000), st.integers(1, 9_000_000)), min_size=1, max_size=30),
     st.lists(st.integers(0, 3_600_000), max_size=8),

@@ -312,7 +312,9 @@ def test_query_returns_newest_64_at_most(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("IX-06")
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     st.lists(st.lists(st.sampled_from("abcdefghij"), max_size=4), max_size=60), st.integers(1, 5), st.integers(2, 40)
 )
@@ -545,7 +547,9 @@ def test_file_with_invalid_time_name_is_dropped(tmp_path: Path, name: str) -> No
 
 
 @pytest.mark.spec("FUZ-07")
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     st.lists(st.tuples(st.integers(0, 1267), st.binary(min_size=1, max_size=12)), min_size=1, max_size=4), st.booleans()
 )
@@ -952,7 +956,9 @@ class World:
 
 
 @pytest.mark.spec("DUR-13", "DUR-20", "IX-10")
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.integers(0, 2**32), st.sampled_from([3, 12, 60, 200]), st.booleans())
 def test_index_after_crash_equals_uninterrupted_index(tmp_path: Path, seed: int, size: int, allocate: bool) -> None:
     world = World(tmp_path / next(NAMES), random.Random(seed), size, allocate)
