@@ -14,7 +14,7 @@ from recorded import VECTORS
 pytest_plugins = ["harness.gate.reruns", "harness.gate.peers"]
 
 # The default profile is deterministic and has no deadline, so that a result depends on the tree only. "random" draws new examples
-# (make test HYPOTHESIS_SEED=N; the gate chooses a seed, prints it and says how to repeat the run); "deep" draws many and takes minutes.
+# (make test HYPOTHESIS_SEED=N; the gate chooses a seed, prints it and says how to repeat the run); "deep" takes minutes.
 # Tests with settings of their own repeat the health checks that they suppress.
 _QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 settings.register_profile("local", deadline=None, derandomize=True, database=None, suppress_health_check=_QUIET)
