@@ -126,7 +126,7 @@ def test_ledger_replaces_commit_log_and_no_role_means_no_registration(tmp_path: 
             assert type(plain.store) is MessageStore and plain.dledger is None  # off by default
             lonely = await group.start("n0")
             member = group.member("n0")
-            await group.until(lambda: member.node.state.now_ms > 0, "no tick")
+            await group.until(lambda: member.node.now_ms > 0, "no tick")
             await lonely.registrar.register()
             assert lonely.dledger is not None and lonely.dledger.broker_id == -1
             assert lonely.registrar.registered == 0

@@ -52,7 +52,7 @@ def test_member_registers_with_role_and_not_at_start(tmp_path: Path) -> None:
             first.topics.ensure("T", 4)  # other triggers of a registration: a new topic, and a forced round
             assert await first.registrar.register(force=True)
             term = member.status().term
-            await group.until(lambda: member.status().term > term or member.node.state.now_ms > 0, "no tick")
+            await group.until(lambda: member.status().term > term or member.node.now_ms > 0, "no tick")
             assert first.dledger is not None and first.dledger.broker_id < 0
             assert await registered(group) == {} and first.registrar.registered == 0
             await group.start("n1")

@@ -94,12 +94,12 @@ def test_pending_puts_fail_when_leadership_is_lost(tmp_path: Path) -> None:
             store.serving = True
             member = store.member
             assert member is not None and member.node is not None
-            member.node.state.disk_full = True
+            member.node.disk_full(member.node.now_ms, True)
             told.clear()
             store.put_soon(message(b"z"), lambda status, reason: told.append((b"z", status, reason)))
             assert store.put(message(b"y")).reason == "the disk is full"
             assert told == [(b"z", PutStatus.OS_PAGE_CACHE_BUSY, "the disk is full")]
-            member.node.state.disk_full = False
+            member.node.disk_full(member.node.now_ms, False)
             await put(store, b"first")
             assert bodies_of(store) == [b"first"]
 

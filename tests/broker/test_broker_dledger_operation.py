@@ -256,9 +256,10 @@ def test_unsynced_entries_of_failed_sync_are_cut_at_next_start(tmp_path: Path) -
                 member.readdress(other, f"127.0.0.1:{free_ports(1)[0]}")  # no other member gets what is appended now
             gone = await fail_sync(group, name)
             assert gone.end_index > gone.durable_index >= 2
-            log = member.node.state.log
-            member.node.synced(1 << 50, log.epoch, gone.end_index)  # a sync in another thread completes late
-            assert log.durable == gone.durable_index  # the recorded value stays true
+            member.node.synced(
+                1 << 50, member.node.log_epoch, gone.end_index
+            )  # a sync in another thread completes late
+            assert member.node.synced_index == gone.durable_index  # the recorded value stays true
             await group.stop(name)
             ledger_folder = tmp_path / name / f"dledger-{name}"
             assert (ledger_folder / "sync-failed.json").exists()
@@ -267,7 +268,7 @@ def test_unsynced_entries_of_failed_sync_are_cut_at_next_start(tmp_path: Path) -
             assert store.member is not None and store.member.node is not None
             status = store.member.status()
             assert status.end_index == status.durable_index == gone.durable_index
-            assert not store.member.node.state.lacking  # it never acknowledged more
+            assert not store.member.node.recovering  # it never acknowledged more
             assert not list(tmp_path.rglob("*-failed.json"))
             await store.stop()
             await group.start(name)
@@ -286,23 +287,23 @@ def test_member_that_lost_acked_entries_is_refilled_before_voting(tmp_path: Path
             await group.same("T", 0, [b"1", b"2", b"3"])
             lost = follower(group)
             member = group.member(lost)
-            log = member.node.state.log
-            await group.until(lambda: log.durable == log.end >= 2, "not synced")
+            node = member.node
+            await group.until(lambda: node.synced_index == node.end_index >= 2, "not synced")
             member.files.sync_job = lambda: _raise
             await send_all(group, [b"4"])
             await group.until(lambda: member.status().failed, "works")
-            assert log.end > log.durable
+            assert node.end_index > node.synced_index
             await group.stop(lost)
             opened = LedgerStore(group.store(lost), group.raft_settings(lost), NetSettings())
             opened.open()
             assert opened.member is not None and opened.member.node is not None
-            assert opened.member.status().end_index == log.durable
-            assert opened.member.node.state.must_hold == log.end
+            assert opened.member.status().end_index == node.synced_index
+            assert opened.member.node.recover_to == node.end_index
             opened.close_files()  # killed
             await group.start(lost)
             await group.same("T", 0, [b"1", b"2", b"3", b"4"])
             await send_all(group, [b"5"])
-            await group.until(lambda: not group.member(lost).node.state.lacking, "it never votes again")
+            await group.until(lambda: not group.member(lost).node.recovering, "it never votes again")
 
     run(work)
 

@@ -223,11 +223,11 @@ def test_leader_with_expired_lease_refuses_leader_only_requests(tmp_path: Path) 
             await group.send(b"x")
             master = await group.master()
             member = group.member(group.name_of(master))
-            heartbeats = member.node.heartbeats
+            heartbeats = member.node._heartbeats
             before = dict(heartbeats.acked_ms)
             heartbeats.acked_ms = dict.fromkeys(before, -(10**9))
             answers = [part(master).instead(None, Command(code)) for code in WRITES]  # type: ignore[arg-type]
-            assert member.node.state.is_leader  # before its next tick
+            assert member.node.is_leader  # before its next tick
             heartbeats.acked_ms = before
             assert [isinstance(answer, Command) and answer.code for answer in answers] == [14] * len(WRITES)
             assert [part(master).instead(None, Command(code)) for code in WRITES] == [None] * len(WRITES)  # type: ignore[arg-type]
@@ -504,9 +504,9 @@ def test_returning_preferred_leader_copies_before_taking_over(tmp_path: Path) ->
             await group.namesrv.stop()  # so that no NameServer reports the leader
             back = await group.start("n2")
             core = group.member("n2").node
-            await group.until(lambda: core.transfers._told, "nobody asks it to lead")
+            await group.until(lambda: core._transfers._told, "nobody asks it to lead")
             assert part(back).copy.count == 0 and not ledger(back).serving
-            assert core.state.leader_id is not None and group.member("n2").status().role is Role.FOLLOWER
+            assert core.leader_id is not None and group.member("n2").status().role is Role.FOLLOWER
             await group.until(lambda: part(back)._following, "it does not follow")
             part(back)._registrar.master_address = (await group.master()).advertised_address  # from a NameServer
             await group.until(lambda: ledger(back).serving, "it does not take over though it has copied")

@@ -100,7 +100,7 @@ async def main(folder: Path, peers: str, self_id: str, heartbeat_ms: int) -> Non
     told.member = member
     member.open()
     assert member.node is not None
-    told.told = told.committed_to = member.node.state.committed
+    told.told = told.committed_to = member.node.committed
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     await member.start()

@@ -63,7 +63,7 @@ class Bench:
         committed: int = -1,
         auto_sync: bool = True,
         noop: bytes | None = None,
-        must_hold: int = -1,
+        synced_index: int = -1,
         chance: int = 0,
         now_ms: int = 1_000_000,
         **settings: Any,
@@ -84,12 +84,12 @@ class Bench:
             committed=committed,
             chance=lambda n: chance % n,
             noop=noop,
-            must_hold=must_hold,
+            synced_index=synced_index,
         )
 
     @property
     def state(self) -> Any:
-        return self.node.state
+        return self.node._state
 
     def do(self, actions: list[Action]) -> list[Action]:
         done = list(actions)
@@ -162,7 +162,7 @@ class Bench:
         self.tick()
         for send in self.sends(kind=VoteRequest):
             self.vote_answer(send, VoteResult.ACCEPT)
-        assert self.node.state.is_leader
+        assert self.node._state.is_leader
         return self
 
     def follow(self, leader: str = "n1", term: int | None = None) -> Bench:

@@ -107,7 +107,7 @@ class Group:
     async def equal(self) -> None:
         """Whether all members have the same entries, all of them committed."""
         await self.until(
-            lambda: len({(m.files.end_index, m.node and m.node.state.committed) for m in self.members.values()}) == 1,
+            lambda: len({(m.files.end_index, m.node and m.node.committed) for m in self.members.values()}) == 1,
             "members differ",
         )
 

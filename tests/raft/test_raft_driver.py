@@ -497,7 +497,7 @@ def test_full_disk_refuses_appends_with_415_until_there_is_space(tmp_path: Path)
         member = await made.start("n0")
         for _ in range(3):
             await made.append(b"x" * 800)
-        await made.until(lambda: member.node and member.node.state.disk_full, "the full disk is not seen")
+        await made.until(lambda: member.node and member.node.is_disk_full, "the full disk is not seen")
         assert (await member.append([b"y"])).code == Code.DISK_FULL
         assert member.status().failed is None
         disk.files = 10
@@ -644,7 +644,7 @@ def test_leader_that_reads_damage_steps_down_without_serving_it(tmp_path: Path) 
             leader = await made.a_leader()
             assert leader.leads
             assert leader.node is not None
-            leader.node.state.log._cache.clear()
+            leader.node._state.log._cache.clear()
             leader.files.index.files[0].map[2 * 32 + 4 : 2 * 32 + 12] = (1).to_bytes(8, "big")
             name = leader.settings.self_id
             client = RemotingClient(settings=NetSettings())
@@ -702,7 +702,7 @@ def test_member_with_damaged_log_does_not_vote_until_refilled(tmp_path: Path) ->
             await made.append(b"after")
             await made.equal()
             assert back.node is not None
-            await made.until(lambda: back.node and not back.node.state.lacking, "still lacking")
+            await made.until(lambda: back.node and not back.node.recovering, "still recovering")
             assert [entry.body for entry in entries_of(made, hurt)][:8] == [b"body%d" % number for number in range(8)]
 
     asyncio.run(run())

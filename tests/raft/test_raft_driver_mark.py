@@ -61,7 +61,7 @@ def test_member_failed_by_damage_repairs_it_first_after_restart(tmp_path: Path) 
             assert failed.node is not None
             name, mark = failed.settings.self_id, failed.files.folder / "damaged"
             good = hurt(failed, 3)
-            failed.node.state.log._cache.clear()
+            failed.node._state.log._cache.clear()
             await made.start("n2")  # its log is empty
             await made.until(lambda: failed.status().failed, "the damage is not seen")
             assert mark.read_bytes() == b"3"
@@ -144,7 +144,7 @@ def test_damaged_member_restarts_wait_when_a_leader_appears(tmp_path: Path) -> N
     with opened(tmp_path, 3, clock, b"3") as member:
         assert asks_for_votes(member, clock, 50_000) == -1
         node = member._node()
-        term, log = node.state.term + 1, node.state.log
+        term, log = node.term + 1, node._state.log
         about: dict[str, Any] = {"group": "g", "remote_id": "n0", "local_id": "n1", "leader_id": "n1", "term": term}
         vote = VoteRequest(**about, ledger_end_index=log.end, ledger_end_term=log.end_term)
         node.request(clock[0], 1, vote)  # the term is adopted at the next tick
@@ -152,7 +152,7 @@ def test_damaged_member_restarts_wait_when_a_leader_appears(tmp_path: Path) -> N
         granted = [one.response for one in node.request(clock[0], 2, vote) if isinstance(one, Reply)]
         assert [one.vote_result for one in granted if isinstance(one, VoteResponse)] == [VoteResult.ACCEPT]
         node.request(clock[0], 3, HeartBeatRequest(**about))
-        assert node.state.leader_id == "n1"
+        assert node.leader_id == "n1"
         assert 117_000 <= asks_for_votes(member, clock, 200_000) <= 117_050  # election timeout of 6 s, then 60 s
 
 

@@ -141,7 +141,7 @@ def test_full_data_disk_refuses_appends_and_forces_retention(tmp_path: Path, mon
         assert {file.path.parent for file in member.files.data.files} == {other}
         ratios[tmp_path / "other"] = 0.97
         member._next_clean_ms = 0
-        await made.until(lambda: member.node and member.node.state.disk_full, "the full disk is not seen")
+        await made.until(lambda: member.node and member.node.is_disk_full, "the full disk is not seen")
         await made.until(lambda: member.status().begin_index > 0, "no file went")
         assert (await member.append([b"y"])).code == Code.DISK_FULL
         ratios[tmp_path / "other"] = 0.2

@@ -132,7 +132,7 @@ def test_candidate_that_voted_for_another_revotes_in_same_term() -> None:
     bench.vote_answer(first, V.ACCEPT)
     bench.vote_answer(second, None)
     assert bench.state.role is Role.CANDIDATE  # one vote of three
-    assert bench.node.elector.last_result is Parsed.WAIT_TO_VOTE_NEXT
+    assert bench.node._elector.last_result is Parsed.WAIT_TO_VOTE_NEXT
     assert bench.state.term == 4
 
 
@@ -143,7 +143,7 @@ def test_vote_interval_jitter(chance: int, expected: int) -> None:
     bench.tick()
     for send in bench.sends():
         bench.vote_answer(send, V.REJECT_ALREADY_VOTED)
-    assert bench.node.elector.next_vote_ms == bench.now_ms + expected
+    assert bench.node._elector.next_vote_ms == bench.now_ms + expected
     bench.forget()
     bench.tick(expected - 1)
     assert bench.sends() == []
@@ -159,7 +159,7 @@ def test_vote_interval_is_short_while_taking_leadership() -> None:
     bench.tick()
     for send in bench.sends():
         bench.vote_answer(send, V.REJECT_ALREADY_VOTED)
-    assert bench.node.elector.next_vote_ms == bench.now_ms + 30
+    assert bench.node._elector.next_vote_ms == bench.now_ms + 30
 
 
 @pytest.mark.spec("DL-E10", "DL-E11")
@@ -169,9 +169,9 @@ def test_vote_round_ends_at_deadline_and_ignores_late_answers() -> None:
     sends = bench.sends()
     bench.vote_answer(sends[0], V.REJECT_ALREADY_VOTED)
     bench.tick(2499)
-    assert bench.node.elector.round is not None
+    assert bench.node._elector.round is not None
     bench.tick(1)
-    assert bench.node.elector.round is None  # 2000 + 500
+    assert bench.node._elector.round is None  # 2000 + 500
     bench.vote_answer(sends[1], V.ACCEPT)
     assert bench.state.role is Role.CANDIDATE
 
@@ -248,7 +248,7 @@ def test_hopeless_vote_round_does_not_wait_for_silent_member() -> None:
     bench.tick(6001)  # n2 is frozen
     bench.tick()
     bench.vote_answer(bench.sends("n1", VoteRequest)[0], V.REJECT_ALREADY_VOTED)
-    assert bench.node.elector.round is None
+    assert bench.node._elector.round is None
     bench.tick(1000)
     assert bench.state.term == 3
 
@@ -262,7 +262,7 @@ def test_wait_before_next_vote_round_keeps_term(answer: V, extra_ms: int) -> Non
     bench.tick()
     for send in bench.sends():
         bench.vote_answer(send, answer)
-    assert bench.node.elector.next_vote_ms == bench.now_ms + 300 + extra_ms
+    assert bench.node._elector.next_vote_ms == bench.now_ms + 300 + extra_ms
     bench.tick(300 + extra_ms)
     assert bench.state.term == 2
 
@@ -343,15 +343,15 @@ def test_become_candidate_clears_leader_and_transferee() -> None:
 @pytest.mark.spec("DL-E21", "DL-H01")
 def test_new_leader_sends_heartbeats_at_next_tick() -> None:
     bench = Bench()
-    bench.node.heartbeats.live = {"n1": True}
-    bench.node.heartbeats.sent_ms = bench.now_ms
+    bench.node._heartbeats.live = {"n1": True}
+    bench.node._heartbeats.sent_ms = bench.now_ms
     bench.lead()
     assert bench.of(RoleChanged)[-1] == RoleChanged(Role.LEADER, bench.state.term, "n0")
     assert bench.state.leader_id == "n0"
     bench.forget()
     bench.tick(1)
     assert {send.peer for send in bench.sends()} == {"n1", "n2"}
-    assert bench.node.heartbeats.live == {}
+    assert bench.node._heartbeats.live == {}
 
 
 @pytest.mark.spec("DL-E22")
@@ -360,10 +360,10 @@ def test_become_follower_drops_pending_term_and_resets_timeout() -> None:
     bench.tick()
     for send in bench.sends():
         bench.vote_answer(send, V.REJECT_ALREADY_VOTED)
-    assert bench.node.elector.last_result is Parsed.WAIT_TO_VOTE_NEXT
+    assert bench.node._elector.last_result is Parsed.WAIT_TO_VOTE_NEXT
     bench.follow("n1")
-    assert bench.node.elector.last_result is Parsed.WAIT_TO_REVOTE
-    assert bench.node.heartbeats.heard_ms == bench.now_ms
+    assert bench.node._elector.last_result is Parsed.WAIT_TO_REVOTE
+    assert bench.node._heartbeats.heard_ms == bench.now_ms
     assert bench.state.transferee is None
     assert bench.of(RoleChanged)[-1] == RoleChanged(Role.FOLLOWER, bench.state.term, "n1")
 
@@ -373,7 +373,7 @@ def test_settings_are_read_every_tick_and_elector_can_be_disabled() -> None:
     bench = Bench(elector_enabled=False)
     bench.tick(100_000)
     assert bench.actions == []
-    bench.node.settings = CoreSettings(heartbeat_interval_ms=100)
+    bench.node.replace_settings(CoreSettings(heartbeat_interval_ms=100))
     bench.tick()
     bench.lead()
     bench.tick(1)
@@ -450,7 +450,7 @@ def test_damaged_log_neither_votes_nor_stands_until_refilled() -> None:
 
     log = entries(1, 1, 1, 1, 1, 2)
     for repaired_by in ("length", "commit"):
-        bench = Bench(log=log[:3], term=1, must_hold=4)
+        bench = Bench(log=log[:3], term=1, synced_index=4)
         bench.tick(60_000)
         assert bench.sends() == []
         assert bench.vote("n2", 1, end_index=2, end_term=1).code == Code.DISK_ERROR
@@ -460,16 +460,16 @@ def test_damaged_log_neither_votes_nor_stands_until_refilled() -> None:
         assert bench.state.term == 2  # it still follows a new leader
         bench.follow("n1").verified(*log[:3])
         assert bench.push(PushKind.APPEND, log[3]).code == Code.SUCCESS
-        assert bench.state.lacking
+        assert bench.state.recovering
         if repaired_by == "length":
             assert bench.push(PushKind.APPEND, log[4]).code == Code.SUCCESS
         else:  # its later entries were never committed: the leader of term 2 continues from there
             mine = entries(2, first=4, pos=log[3].end_pos)
-            bench.state.must_hold = 50
+            bench.state.recover_to = 50
             assert bench.push(PushKind.APPEND, *mine).code == Code.SUCCESS
-            assert bench.state.lacking
+            assert bench.state.recovering
             assert bench.push(PushKind.COMMIT, commit=4).code == Code.SUCCESS
-        assert not bench.state.lacking
+        assert not bench.state.recovering
         bench.forget()
         bench.tick(60_000)
         bench.tick(10)

@@ -244,7 +244,7 @@ def test_leader_compares_last_entry_first_then_appends() -> None:
     assert pushed(bench) == []
     bench.push_answer(send, Code.SUCCESS, 0, 3)
     assert pushed(bench) == [[4]]
-    assert bench.node.leader.peers["n1"].watermark == 3
+    assert bench.node._leader.peers["n1"].watermark == 3
 
 
 @pytest.mark.spec("DL-P03")
@@ -257,7 +257,7 @@ def test_compare_or_truncate_success_commits_entries_at_once(kind: PushKind) -> 
         bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.SUCCESS, 0, 9)
     assert kinds(bench)[-1] is kind
     bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.SUCCESS, 0, 5)
-    progress = bench.node.leader.peers["n1"]
+    progress = bench.node._leader.peers["n1"]
     assert (progress.watermark, progress.next_index, bench.commits) == (5, 6, [5])
 
 
@@ -286,9 +286,9 @@ def test_new_term_starts_with_compare_and_ignores_old_responses() -> None:
     for send in bench.sends(kind=VoteRequest):
         bench.vote_answer(send, bench_accept())
     assert bench.state.role is Role.LEADER
-    assert {progress.state for progress in bench.node.leader.peers.values()} == {PeerState.COMPARE}
+    assert {progress.state for progress in bench.node._leader.peers.values()} == {PeerState.COMPARE}
     bench.push_answer(old, Code.SUCCESS, 0, 4)
-    assert bench.node.leader.peers["n1"].watermark == -1
+    assert bench.node._leader.peers["n1"].watermark == -1
     bench.tick()
     compare = bench.sends("n1", PushRequest)[-1].request
     assert isinstance(compare, PushRequest)
@@ -310,7 +310,7 @@ def test_leader_with_empty_log_sends_nothing() -> None:
     for _ in range(5):
         bench.tick(500)
     assert bench.state.role is Role.LEADER and bench.sends(kind=PushRequest) == []
-    assert {progress.state for progress in bench.node.leader.peers.values()} == {PeerState.COMPARE}
+    assert {progress.state for progress in bench.node._leader.peers.values()} == {PeerState.COMPARE}
     bench.propose(b"first")
     assert kinds(bench) == [PushKind.COMPARE]
 
@@ -416,7 +416,7 @@ def test_pushes_are_pipelined_up_to_limit() -> None:
     assert pushed(bench) == [[4], [5], [6]]
     bench.push_answer(bench.sends("n1", PushRequest)[1], Code.SUCCESS, 0, 5)
     assert pushed(bench)[3:] == [[7], [8]]  # 4 and 5 are below the watermark
-    assert bench.node.leader.peers["n1"].watermark == 5
+    assert bench.node._leader.peers["n1"].watermark == 5
 
 
 @pytest.mark.spec("DL-P08", "DL-P11")
@@ -454,7 +454,7 @@ def test_append_responses_update_progress() -> None:
         bench.propose(b"x")
     sends = bench.sends("n1", PushRequest)
     bench.push_answer(sends[0], Code.REPEATED_PUSH)
-    progress = bench.node.leader.peers["n1"]
+    progress = bench.node._leader.peers["n1"]
     assert (progress.state, progress.watermark) == (PeerState.APPEND, 3)
     bench.push_answer(sends[1], Code.SUCCESS, 0, 5)
     assert progress.watermark == 5
@@ -468,7 +468,7 @@ def test_peer_repeating_repeated_push_is_compared() -> None:
     """A Java member restarted empty and could not append a push before the leader stopped waiting for its response."""
     bench = leader()
     bench.propose(b"x")
-    progress = bench.node.leader.peers["n1"]
+    progress = bench.node._leader.peers["n1"]
     for pushes in range(2, 6):
         assert progress.state is PeerState.APPEND
         bench.tick(1001)
@@ -484,7 +484,7 @@ def test_peer_that_lost_its_log_is_refilled_with_retries() -> None:
     for _ in range(3):
         bench.propose(b"x")
         acked(bench, "n1")
-    progress = bench.node.leader.peers["n1"]
+    progress = bench.node._leader.peers["n1"]
     bench.propose(b"x")
     acked(bench, "n1", Code.INCONSISTENT_STATE)
     bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.INCONSISTENT_STATE, -1, -1)
@@ -508,7 +508,7 @@ def test_peer_that_lost_its_log_is_refilled_with_retries() -> None:
 @pytest.mark.spec("DL-P10", "DL-P12")
 def test_slow_peer_making_progress_is_not_compared() -> None:
     bench = leader()
-    progress = bench.node.leader.peers["n1"]
+    progress = bench.node._leader.peers["n1"]
     for index in (4, 5):
         bench.propose(b"x")
         first = last_append(bench)
@@ -526,7 +526,7 @@ def test_push_of_deleted_entry_returns_to_compare() -> None:
     bench.tick()
     bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.INCONSISTENT_STATE, 0, 0)
     bench.push_answer(bench.sends("n1", PushRequest)[-1], Code.SUCCESS, 0, 0)
-    progress = bench.node.leader.peers["n1"]
+    progress = bench.node._leader.peers["n1"]
     assert (progress.state, progress.next_index) == (PeerState.APPEND, 4)
     progress.next_index = 1
     bench.do(bench.node.trimmed(bench.now_ms, 3))
@@ -571,11 +571,11 @@ def test_batch_push_is_bounded_by_bytes() -> None:
     bench.tick(1001)
     assert pushed(bench)[-1] == [5, 6]  # re-push of the same range
     bench.push_answer(send, Code.SUCCESS, 0, 6, count=2)
-    assert bench.node.leader.peers["n1"].watermark == 6
+    assert bench.node._leader.peers["n1"].watermark == 6
     send = bench.sends("n1", PushRequest)[-1]
     old_style = PushResponse(code=Code.SUCCESS, index=8, count=0, end_index=8)  # 0.2.x: the last index, no count
     bench.answer(send, old_style)
-    assert bench.node.leader.peers["n1"].watermark == 8
+    assert bench.node._leader.peers["n1"].watermark == 8
 
 
 @pytest.mark.spec("DL-X14", "DL-P15")
@@ -662,14 +662,14 @@ def test_leader_elected_on_full_disk_appends_noop_when_space_returns() -> None:
 def test_own_watermark_is_the_synced_index() -> None:
     bench = leader(auto_sync=False)
     token = bench.propose(b"a")
-    assert bench.node.leader.watermarks() == {"n0": 3, "n1": 3, "n2": 3}
+    assert bench.node._leader.watermarks() == {"n0": 3, "n1": 3, "n2": 3}
     acked(bench, "n1")
     assert bench.commits == []
     bench.do(bench.node.synced(bench.now_ms, bench.state.log.epoch, 4))
     assert bench.commits == [4]
     assert bench.reply(token).code == Code.SUCCESS
     bench.vote("n1", 9, end_index=9, end_term=2)
-    assert bench.node.leader.peers == {}
+    assert bench.node._leader.peers == {}
 
 
 @pytest.mark.spec("DL-Q02")
@@ -697,7 +697,7 @@ def test_every_proposal_completes_once_and_in_order() -> None:
             if send.request.kind is PushKind.APPEND:
                 bench.push_answer(send, Code.SUCCESS, 0, send.request.entries[-1].index)
         assert [bench.reply(token).index for token in tokens] == list(range(4, 24))
-        assert not bench.node.leader.proposals
+        assert not bench.node._leader.proposals
         assert bench.commits == sorted(set(bench.commits))
 
 

@@ -85,14 +85,14 @@ def test_lease_is_counted_from_heartbeat_send_time() -> None:
     sent_ms = bench.now_ms
     bench.now_ms += 2900
     bench.answer(send, HeartBeatResponse())
-    assert bench.node.heartbeats.lease_ends_ms == sent_ms + 5000
+    assert bench.node._heartbeats.lease_ends_ms == sent_ms + 5000
 
 
 @pytest.mark.spec("DL-X08")
 @pytest.mark.parametrize(("members", "needed"), [(2, 1), (3, 1), (4, 2), (5, 2)])
 def test_lease_needs_quorum_including_leader(members: int, needed: int) -> None:
     bench = Bench(members=members).lead()
-    lease = bench.node.heartbeats
+    lease = bench.node._heartbeats
     began = bench.now_ms
     assert lease.quorum_seen_ms == began
     for number, peer in enumerate(bench.state.others, 1):
@@ -134,11 +134,11 @@ def test_live_peers_are_those_that_answered() -> None:
     bench.tick(1)
     beaten(bench, Code.EXPIRED_TERM, peers=("n1",))
     bench.answer(bench.sends("n2", BEAT)[-1], None)
-    assert bench.node.heartbeats.live == {"n1": True, "n2": False}
+    assert bench.node._heartbeats.live == {"n1": True, "n2": False}
     bench.tick(2001)
     beaten(bench, Code.NETWORK_ERROR, peers=("n1",))
     beaten(bench, Code.SUCCESS, peers=("n2",))
-    assert bench.node.heartbeats.live == {"n1": False, "n2": True}
+    assert bench.node._heartbeats.live == {"n1": False, "n2": True}
 
 
 @pytest.mark.spec("DL-H05", "DL-H06")
@@ -163,7 +163,7 @@ def test_heartbeat_checks_in_order(leader: str, term: int, expected: Code) -> No
     assert answer.term == (5 if expected == Code.EXPIRED_TERM else -1)
     if expected == Code.SUCCESS:
         assert answer == HeartBeatResponse()
-    assert (bench.node.heartbeats.heard_ms == bench.now_ms) == (expected == Code.SUCCESS)
+    assert (bench.node._heartbeats.heard_ms == bench.now_ms) == (expected == Code.SUCCESS)
     if expected == Code.TERM_NOT_READY:
         assert bench.state.role is Role.CANDIDATE
         bench.tick()
@@ -198,19 +198,19 @@ def test_follower_restart_keeps_leader_and_term() -> None:
     leader = cluster.leader
     assert leader is not None
     assert leader.node is not None
-    term = leader.node.state.term
+    term = leader.node._state.term
     follower = next(member for member in cluster.members.values() if member is not leader)
     follower.crash()
     cluster.events.run_until(25_000)
     follower.start()
     cluster.events.run_until(45_000)
     assert cluster.leader is leader
-    assert leader.node.state.term == term
+    assert leader.node._state.term == term
     for member in cluster.members.values():
         if member is not leader:
             member.crash()
     cluster.events.run_until(45_000 + 4 * 2000)
-    assert (leader.role, leader.node.state.term) == (Role.CANDIDATE, term)
+    assert (leader.role, leader.node._state.term) == (Role.CANDIDATE, term)
 
 
 @pytest.mark.spec("DL-E13", "DL-X05")
@@ -222,14 +222,14 @@ def test_isolated_follower_returns_without_deposing_leader() -> None:
     leader = cluster.leader
     assert leader is not None
     assert leader.node is not None
-    term = leader.node.state.term
+    term = leader.node._state.term
     alone = next(name for name in cluster.names if name != leader.name)
     cluster.network.partition([alone], [name for name in cluster.names if name != alone])
     cluster.events.run_until(615_000)
     cluster.network.heal()
     cluster.events.run_until(640_000)
     assert cluster.leader is leader
-    assert leader.node.state.term == term
+    assert leader.node._state.term == term
     assert cluster.members[alone].role is Role.FOLLOWER
 
 
@@ -288,7 +288,7 @@ def test_candidate_that_learns_of_a_leader_keeps_its_term() -> None:
 
 
 @pytest.mark.spec("DUR-10")
-def test_must_hold_index_of_damaged_member_survives_restarts(tmp_path: Path) -> None:
+def test_recovery_target_of_damaged_member_survives_restarts(tmp_path: Path) -> None:
     """Regression: the checkpoint was rewritten with the shortened log's end, so that the member voted after a second restart."""
 
     async def work() -> None:
@@ -298,7 +298,7 @@ def test_must_hold_index_of_damaged_member_survives_restarts(tmp_path: Path) -> 
         CheckpointFile(folder).write(LedgerCheckpoint(end_index=5, committed_index=4))
         for _ in range(2):
             member = await made.start("n0")
-            assert member.node is not None and member.node.state.must_hold == 5
+            assert member.node is not None and member.node.recover_to == 5
             await made.stop("n0")
         for name in made.names:
             await made.start(name, force_vote_damaged=True)

@@ -32,7 +32,7 @@ def test_idle_member_ticks_only_when_timer_is_due(monkeypatch: pytest.MonkeyPatc
     tick = Node.tick
 
     def counting(node: Node, now_ms: int) -> list[Action]:
-        counted[node.state.self_id] += 1
+        counted[node.self_id] += 1
         return tick(node, now_ms)
 
     monkeypatch.setattr(Node, "tick", counting)

@@ -174,19 +174,19 @@ def test_taking_leadership_refuses_vote_unless_log_is_longer() -> None:
     take(bench)
     bench.tick()
     assert bench.vote("n2", 3, end_index=2, end_term=2).vote_result is VoteResult.REJECT_TAKING_LEADERSHIP
-    assert bench.node.elector.next_vote_ms == bench.now_ms + 30
+    assert bench.node._elector.next_vote_ms == bench.now_ms + 30
     assert bench.vote("n2", 3, end_index=3, end_term=2).vote_result is VoteResult.ACCEPT
     asked = Bench(log=LOG, term=2).follow("n1")  # not a preferred leader: votes like any member
     take(asked)
     asked.tick()
-    assert asked.node.elector.next_vote_ms == asked.now_ms + 300
+    assert asked.node._elector.next_vote_ms == asked.now_ms + 300
     assert asked.vote("n2", 3, end_index=2, end_term=2).vote_result is VoteResult.ACCEPT
 
 
 @pytest.mark.spec("DL-L09")
 def test_leader_transfers_to_nearest_live_preferred_member() -> None:
     bench = leader(preferred_leaders=("n9", "n2", "n1"))
-    bench.node.leader.peers["n2"].watermark = 1
+    bench.node._leader.peers["n2"].watermark = 1
     bench.tick(1000)
     assert bench.sends(kind=TransferRequest) == []  # no peer is known to be live
     for peer in ("n1", "n2"):
@@ -206,7 +206,7 @@ def test_no_transfer_from_preferred_leader_or_to_lagging_peer() -> None:
         leader(preferred_leaders=("n2",), transfer_lag_max=2),
         leader(),
     ):
-        bench.node.heartbeats.live = {"n1": True, "n2": True}
+        bench.node._heartbeats.live = {"n1": True, "n2": True}
         for _ in range(3):
             bench.tick(1000)
         assert bench.sends(kind=TransferRequest) == []
@@ -230,7 +230,7 @@ def test_preferred_member_with_outdated_state_refuses_transfer() -> None:
 @pytest.mark.spec("DL-X18", "DL-L09")
 def test_transfer_to_refusing_preferred_member_backs_off() -> None:
     bench = leader(preferred_leaders=("n1",), lease_ms=1_000_000, heartbeat_interval_ms=900_000)
-    bench.node.heartbeats.live = {"n1": True}
+    bench.node._heartbeats.live = {"n1": True}
 
     def asked(seconds: int) -> int:
         bench.forget()
@@ -240,7 +240,7 @@ def test_transfer_to_refusing_preferred_member_backs_off() -> None:
                 if send.call in bench.state.calls:
                     bench.answer(send, TransferResponse(code=Code.TAKE_LEADERSHIP_FAILED))
             assert bench.reply(bench.propose(b"x")) is None  # appends are accepted
-            bench.node.leader.peers["n1"].watermark = bench.state.log.end
+            bench.node._leader.peers["n1"].watermark = bench.state.log.end
         return len(bench.sends("n1", TransferRequest))
 
     assert asked(1 + 2 + 4 + 8 + 16) == 5
@@ -263,7 +263,7 @@ def test_leader_reelected_after_transfer_accepts_appends() -> None:
 @pytest.mark.spec("DL-L06", "DL-L09")
 def test_transfer_response_of_older_term_is_ignored() -> None:
     bench = leader(preferred_leaders=("n1",), lease_ms=1_000_000, heartbeat_interval_ms=900_000)
-    bench.node.heartbeats.live = {"n1": True}
+    bench.node._heartbeats.live = {"n1": True}
     bench.tick(1000)
     bench.tick(1000)
     old = bench.sends("n1", TransferRequest)[-1]
@@ -276,7 +276,7 @@ def test_transfer_response_of_older_term_is_ignored() -> None:
     assert bench.state.transferee == "n2"
     bench.state.transferee = None
     bench.forget()
-    bench.node.heartbeats.live = {"n1": True}
+    bench.node._heartbeats.live = {"n1": True}
     bench.tick(1000)
     assert len(bench.sends("n1", TransferRequest)) == 1  # not delayed by the earlier refusal
 
@@ -293,10 +293,10 @@ def test_transferee_accepts_one_valid_request_at_a_time() -> None:
     bench = Bench(log=LOG, term=2).follow("n1").verified(*LOG)
     assert take(bench, index=3) is None
     assert take(bench, index=3).code == Code.REPEATED_REQUEST
-    lacking = Bench(log=LOG, term=2, must_hold=9).follow("n1")
+    recovering = Bench(log=LOG, term=2, synced_index=9).follow("n1")
     failed = Bench(log=LOG, term=2)
     failed.do(failed.node.disk_failed(failed.now_ms, "gone"))
     failed.follow("n1")
-    for unfit in (lacking, failed):
+    for unfit in (recovering, failed):
         assert take(unfit).code == Code.DISK_ERROR
         assert (unfit.state.role, unfit.state.term) == (Role.FOLLOWER, 2)

@@ -237,8 +237,8 @@ class System:
         found, best = None, -1
         for member in self.members:
             node = member.broker.store.member.node if member.up and member.broker is not None else None
-            if node is not None and node.state.is_leader and node.state.term > best:
-                found, best = member, node.state.term
+            if node is not None and node.is_leader and node.term > best:
+                found, best = member, node.term
         return found
 
     # faults
@@ -546,7 +546,7 @@ class System:
             leader = self.leader
             if leader is None or leader.broker is None:
                 continue
-            now = leader.name, self.seen["crashed"] if self.plain else leader.broker.store.member.node.state.term
+            now = leader.name, self.seen["crashed"] if self.plain else leader.broker.store.member.node.term
             if now != known:
                 self.history.add("switch", "main", self.now, self.now, leader=f"{now[0]} in {now[1]}")
                 self.seen["switch"] += known is not None
@@ -601,8 +601,8 @@ class System:
     def log_ends(self) -> set[tuple[int, int] | None]:
         """The distinct (end index, committed index) of the members' ledgers, without scripted peers; None for a missing broker."""
         members = [one for one in self.members if one.original is None]
-        states = [one.broker.store.member.node.state if one.broker is not None else None for one in members]
-        return {None if state is None else (state.log.end, state.committed) for state in states}
+        nodes = [one.broker.store.member.node if one.broker is not None else None for one in members]
+        return {None if node is None else (node.end_index, node.committed) for node in nodes}
 
     async def marker(self) -> None:
         """Send a message to each queue; it must be stored within 10 s after all faults are healed (SIM-10)."""
@@ -636,7 +636,7 @@ class System:
             assert not differ, f"members hold different queues: {differ}"
         for member in self.members:
             if member.original is not None:
-                self.check_original(member.original, stores[0].member.node.state.log)
+                self.check_original(member.original, stores[0].member.files)
         folders = [one.folder / f"dledger-{one.name}" for one in self.members if one.original is None]
         difference = compare(folders)
         assert difference is None, str(difference)
@@ -644,8 +644,8 @@ class System:
 
     def check_original(self, log: OriginalLog, ours: Any) -> None:
         """Check that the scripted peer's log equals the others', and that no leader truncated its committed entries."""
-        assert log.end == ours.end and log.committed <= log.end, (
-            f"the scripted peer ends at {log.end}, others at {ours.end}"
+        assert log.end == ours.end_index and log.committed <= log.end, (
+            f"the scripted peer ends at {log.end}, others at {ours.end_index}"
         )
         assert [index for index, entry in log.entries.items() if ours.entry(index) != entry] == []
         assert log.cut_committed == 0

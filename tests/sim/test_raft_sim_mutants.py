@@ -132,8 +132,8 @@ def a_sync_from_before_a_cut_counts(patch: Patch) -> None:
     original = node.Node.synced
 
     def synced(self: node.Node, now_ms: int, epoch: int, end_index: int) -> Any:
-        end = self.state.log.end
-        return original(self, now_ms, self.state.log.epoch, min(max(end_index, end), end))
+        end = self.end_index
+        return original(self, now_ms, self.log_epoch, min(max(end_index, end), end))
 
     patch.setattr(node.Node, "synced", synced)
 
@@ -221,14 +221,14 @@ def cut_keeps_the_durable_mark(patch: Patch) -> None:
 
 
 def votes_by_a_log_shortened_by_damage(patch: Patch) -> None:
-    patch.setattr(state.State, "lacking", property(lambda self: False))
+    patch.setattr(state.State, "recovering", property(lambda self: False))
 
 
 def what_damage_took_is_forgotten(patch: Patch) -> None:
     """The next checkpoint records the shortened log's end, so that the next restart no longer misses the damaged entries."""
 
     def note(self: Member, known: node.Node) -> None:
-        self.noted = known.state.log.durable
+        self.noted = known.synced_index
 
     patch.setattr(Member, "_note", note)
 

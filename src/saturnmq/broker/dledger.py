@@ -150,7 +150,7 @@ class DLedger:
     def _set_outdated(self, outdated: bool) -> None:
         """Set whether the copied state may be outdated; the core then refuses a transfer by preference (DL-X18)."""
         if self._store.member is not None and self._store.member.node is not None:
-            self._store.member.node.state.outdated = outdated
+            self._store.member.node.set_outdated(outdated)
 
     def _copied(self) -> None:
         if self._following:
@@ -202,13 +202,13 @@ class DLedger:
     def _silent(self) -> int:
         """Members that did not answer the last heartbeat of this leader, or were not sent one yet."""
         node = self._store.member.node if self._store.member is not None else None
-        return 0 if node is None else sum(not node.heartbeats.live.get(name, False) for name in node.state.others)
+        return 0 if node is None else len(node.unanswered_peers())
 
     @property
     def _patience_ms(self) -> int:
         """How long a new leader waits to copy from members that have not answered yet, ms: half a heartbeat interval."""
         node = self._store.member.node if self._store.member is not None else None
-        return 0 if node is None else node.state.settings.heartbeat_interval_ms // 2
+        return 0 if node is None else node.settings.heartbeat_interval_ms // 2
 
     async def _follow(self) -> None:
         """Become a slave: stop master-only services, answer parked pulls, copy from the new leader (DL-C04)."""

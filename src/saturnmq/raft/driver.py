@@ -168,7 +168,7 @@ class RaftMember:
             reader=self.files,
             hard_state=hard_state,
             committed=checkpoint.committed_index,
-            must_hold=-1 if self.settings.force_vote_damaged else checkpoint.end_index,
+            synced_index=-1 if self.settings.force_vote_damaged else checkpoint.end_index,
             chance=random.SystemRandom().randrange,
             stamp=self._stamp,
             noop=self._noop,
@@ -177,7 +177,7 @@ class RaftMember:
         log.info(
             "ledger opened member=%s begin=%s end=%s term=%s committed=%s stopped_by=%s",
             *(self.settings.self_id, self.files.begin_index, self.files.end_index, hard_state.term),
-            *(self.node.state.committed, self.files.recovered.stopped_by or "end"),
+            *(self.node.committed, self.files.recovered.stopped_by or "end"),
         )
 
     async def start(self) -> None:
@@ -206,10 +206,10 @@ class RaftMember:
             answer(AppendResponse(code=Code.TERM_CHANGED))
         self._answers.clear()
         try:
-            if self.node is not None and self.node.state.failed is None:
-                end = self.node.state.log.end
+            if self.node is not None and self.node.failed is None:
+                end = self.node.end_index
                 await self._in_thread(self.files.sync_job())
-                self.node.state.log.durable = end
+                self.node.synced_at_stop(end)
                 await self._in_thread(self._write_checkpoint)
         finally:
             self._threads.shutdown(wait=True)
@@ -285,7 +285,7 @@ class RaftMember:
         self._asked(self._transfer_request(transferee), lambda response: None)
 
     def _transfer_request(self, transferee: str) -> TransferRequest:
-        name, term = self.settings.self_id, self._node().state.term
+        name, term = self.settings.self_id, self._node().term
         return TransferRequest(
             group=self.settings.group, remote_id=name, transfer_id=name, transferee_id=transferee, term=term
         )
@@ -293,23 +293,22 @@ class RaftMember:
     @property
     def leads(self) -> bool:
         """Whether this member leads and its lease holds; only then may state kept outside the log change (DL-X08)."""
-        node = self._node()
-        return node.state.is_leader and self._clock_ms() < node.heartbeats.lease_ends_ms
+        return self._node().holds_lease(self._clock_ms())
 
     def status(self) -> MemberStatus:
-        state = self._node().state
+        node = self._node()
         return MemberStatus(
             self.settings.self_id,
             self.settings.group,
-            state.role,
-            state.term,
-            state.leader_id,
-            state.log.begin,
-            state.log.end,
-            state.committed,
-            state.durable,
-            state.failed,
-            self._node().leader.watermarks() if state.is_leader else {},
+            node.role,
+            node.term,
+            node.leader_id,
+            node.begin_index,
+            node.end_index,
+            node.committed,
+            node.acked_index,
+            node.failed,
+            node.watermarks() if node.is_leader else {},
         )
 
     def _node(self) -> Node:
@@ -345,7 +344,7 @@ class RaftMember:
     def _ticked(self) -> list[Action]:
         node, now_ms = self._node(), self._clock_ms()
         if self._scrub.keeps_from_standing(now_ms, node):
-            node.elector.next_vote_ms = max(node.elector.next_vote_ms, now_ms + 1)
+            node.postpone_election(now_ms + 1)
         return node.tick(now_ms)
 
     def _feed(self, given: Input) -> None:
@@ -384,7 +383,7 @@ class RaftMember:
         log.exception("member=%s the core failed", self.settings.self_id)
         if isinstance(error, CorruptRecord) and self.files.damaged >= 0:
             self._damage_mark.leave(self.files.damaged)
-        if self._node().state.failed is None:
+        if self._node().failed is None:
             self._failed(error)
 
     async def _wait_for(self, work: Awaitable[None]) -> None:
@@ -456,7 +455,7 @@ class RaftMember:
             await asyncio.gather(self._sync, return_exceptions=True)
         kept = -1 if action.restart else action.index - 1
         now = self._checkpoint_now()
-        held = max(min(now.end_index, kept), self._node().state.must_hold)
+        held = max(min(now.end_index, kept), self._node().recover_to)
         before = LedgerCheckpoint(held, min(now.committed_index, kept))
         # Lower the checkpoint first: else the next start would take the truncated entries for damage.
         await self._in_thread(lambda: self._checkpoint.write(before))
@@ -500,21 +499,19 @@ class RaftMember:
             await asyncio.sleep(self.settings.flush_interval_ms / 1000)
             self._work.clear()
             self._make_room()
-            if self._blocked is None and self._node().state.failed is None:
+            if self._blocked is None and self._node().failed is None:
                 self._scrub.step(self._clock_ms(), self._node())
             quiet = self._sync is None and self._blocked is None
             rested = self._clock_ms() >= self._rest_until_ms
             if not self._core.sync_before_ack and quiet and rested and self.files.dirty:
-                known = self._node().state.log
-                behind = SyncLog(known.epoch, known.end)
+                behind = SyncLog(self._node().log_epoch, self._node().end_index)
                 self._sync = asyncio.get_running_loop().create_task(self._run_sync(behind, self.files.sync_job()))
             if self._clock_ms() < next_checkpoint_ms:
                 continue
             next_checkpoint_ms = self._clock_ms() + self.settings.checkpoint_interval_ms
             log.debug("%s", self.status())
-            state = self._node().state
             current = self._checkpoint_now()
-            if current != written and state.failed is None:
+            if current != written and self._node().failed is None:
                 written = current
                 try:
                     await self._in_thread(self._write_checkpoint)
@@ -524,9 +521,9 @@ class RaftMember:
     def _work_in_ms(self, checkpoint_ms: int) -> int:
         """ms until housekeeping is due if the log does not change; 0 while work is pending or the disk is full."""
         due_ms = checkpoint_ms
-        state, dirty = self._node().state, self.files.dirty and not self._core.sync_before_ack
-        if state.failed is None:
-            if dirty or state.disk_full or self._too_full or self._clean_due is not None or self._blocked is not None:
+        node, dirty = self._node(), self.files.dirty and not self._core.sync_before_ack
+        if node.failed is None:
+            if dirty or node.is_disk_full or self._too_full or self._clean_due is not None or self._blocked is not None:
                 return 0
             due_ms = min(due_ms, self._next_clean_ms, self._scrub.due_ms)
         return due_ms - self._clock_ms()
@@ -534,7 +531,7 @@ class RaftMember:
     def _make_room(self) -> None:
         """Run retention and preallocate the next file; without space for it appends are refused until there is (DL-S10)."""
         node, now_ms = self._node(), self._clock_ms()
-        if self._blocked is not None or node.state.failed is not None:
+        if self._blocked is not None or node.failed is not None:
             return
         if self._clean_due is not None:
             self._clean_now()
@@ -551,13 +548,13 @@ class RaftMember:
             full = self._too_full
         except DiskFull as error:
             full = True
-            if not node.state.disk_full:
+            if not node.is_disk_full:
                 log.error("member=%s disk is full, appends are refused: %s", self.settings.self_id, error)
         except (SaturnError, OSError) as error:
             why = str(error)
             self._feed(lambda: node.disk_failed(self._clock_ms(), why))
             return
-        if full != node.state.disk_full:
+        if full != node.is_disk_full:
             log.warning("member=%s disk_full=%s", self.settings.self_id, full)
             self._feed(lambda: node.disk_full(self._clock_ms(), full))
 
@@ -609,10 +606,10 @@ class RaftMember:
 
         An entry that a crash may remove must count neither as committed nor as lost by damage after it.
         """
-        state = self._node().state
+        node = self._node()
         # Entries lost to damage must still count as missing at the next start (DUR-10).
-        end = max(state.log.durable, state.must_hold)
-        return LedgerCheckpoint(end, min(state.committed, state.log.durable))
+        end = max(node.synced_index, node.recover_to)
+        return LedgerCheckpoint(end, min(node.committed, node.synced_index))
 
     def _write_checkpoint(self) -> None:
         self._checkpoint.write(self._checkpoint_now())

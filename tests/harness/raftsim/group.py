@@ -108,7 +108,7 @@ class Cluster:
     def leader(self) -> Member | None:
         """The leader with the highest term."""
         leaders = [m for m in self.members.values() if m.node is not None and m.role is Role.LEADER]
-        return max(leaders, key=lambda m: m.node.state.term if m.node else -1, default=None)
+        return max(leaders, key=lambda m: m.node.term if m.node else -1, default=None)
 
     # load
 
@@ -149,7 +149,7 @@ class Cluster:
             remote_id=leader.name,
             transfer_id=leader.name,
             transferee_id=other,
-            term=leader.node.state.term,
+            term=leader.node.term,
         )
         leader.ask(request, lambda response: self._transferred(response))
         return other
@@ -300,7 +300,7 @@ class Cluster:
     def _repair(self) -> None:
         """Restart failed members on a new disk."""
         for member in self.members.values():
-            if member.node is not None and member.node.state.failed is not None:
+            if member.node is not None and member.node.failed is not None:
                 member.crash()
             self.restart(member)
 
@@ -347,7 +347,7 @@ class Cluster:
         check(len(leaders) == 1, f"leaders: {leaders}")
         for member in self.members.values():
             assert member.node is not None
-            check(not member.node.leader.proposals, f"{member.name}: a caller was forgotten")
+            check(not member.node.pending_proposals, f"{member.name}: a caller was forgotten")
 
 
 def vote_request(candidate: str, to: str, **fields: int) -> VoteRequest:

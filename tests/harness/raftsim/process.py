@@ -59,7 +59,7 @@ class Member:
         self.lost_to = -1  # last index that was lost to damage
         self.noted = -1  # the synced index in the checkpoint file
         self._next_note_ms = 0.0
-        self.lacking = False
+        self.recovering = False
         self.committed = -1
         self.incarnation = 0
         self.node: Node | None = None
@@ -87,13 +87,13 @@ class Member:
 
     @property
     def role(self) -> Role | None:
-        return self.node.state.role if self.node is not None else None
+        return self.node.role if self.node is not None else None
 
     @property
     def hurt(self) -> bool:
         """Whether an entry that it acknowledged is damaged, or lost and not recovered yet."""
-        lacking = self.node.state.lacking if self.node is not None else self.lacking
-        return self.rots or bool(self.flips) or lacking
+        recovering = self.node.recovering if self.node is not None else self.recovering
+        return self.rots or bool(self.flips) or recovering
 
     def start(self) -> None:
         self.incarnation += 1
@@ -111,7 +111,7 @@ class Member:
             committed=self.checkpoint,
             chance=cluster.rng.randrange,
             noop=cluster.noop,
-            must_hold=self.noted,
+            synced_index=self.noted,
         )
         cluster.trace.add(f"{cluster.events.now_ms:.3f} {self.name} start {self.incarnation}")
         self._tick(self.incarnation)
@@ -119,7 +119,7 @@ class Member:
     def crash(self) -> None:
         if self.node is None:
             return
-        self.lacking = self.node.state.lacking
+        self.recovering = self.node.recovering
         self.node = None
         self._forget_all()
         if self.keeps_writes:
@@ -147,14 +147,14 @@ class Member:
         self.cluster.events.after(self.cluster.tick_ms, partial(self._tick, incarnation))
         if self.frozen:
             return
-        state = self.node.state
-        if state.disk_full is self.room and state.failed is None and self._waits is None:
+        node = self.node
+        if node.is_disk_full is self.room and node.failed is None and self._waits is None:
             full = not self.room
             self.cluster.seen["full"] += full
             self.feed(lambda node: node.disk_full(self.now_ms, full))
-        if state.failed is None and self._waits is None and self.cluster.events.now_ms >= self._next_note_ms:
-            self._note(self.node)
-        if not self._inputs and (self.cluster.tick_always or self.node.next_due_ms() <= self.now_ms):
+        if node.failed is None and self._waits is None and self.cluster.events.now_ms >= self._next_note_ms:
+            self._note(node)
+        if not self._inputs and (self.cluster.tick_always or node.next_due_ms() <= self.now_ms):
             self.feed(lambda node: node.tick(self.now_ms))
 
     # inputs
@@ -271,12 +271,12 @@ class Member:
     def _note(self, node: Node) -> None:
         """Write the checkpoint file: the synced index; an index lost to damage stays in it until the entry is recovered."""
         self._next_note_ms = self.cluster.events.now_ms + NOTE_EVERY_MS
-        self.noted = max(node.state.log.durable, node.state.must_hold)
+        self.noted = max(node.synced_index, node.recover_to)
 
     def _committed_on_disk(self, committed: int) -> int:
         """The committed index for the checkpoint: excludes a committed entry that a crash could still replace."""
         assert self.node is not None
-        return min(committed, self.node.state.log.durable)
+        return min(committed, self.node.synced_index)
 
     def _send(self, send: Send) -> None:
         cluster, incarnation = self.cluster, self.incarnation
@@ -364,7 +364,7 @@ class Member:
         self.flips[index] = kind
         self.cluster.seen["flip"] += 1
         if self.node is not None:
-            log = self.node.state.log
+            log = self.node._state.log
             for forgotten in [known for known in log._cache if known <= index]:
                 log._forget(forgotten)
 

@@ -204,13 +204,13 @@ class Machine:
             run.ledger = version.ledger()
             run.versions, run.syncing, run.sync_wanted, run.calls = [version], None, None, {}
             run.node = self._node = self._new(run.ledger, form.hard, checkpoint)
-            run.committed = run.node.state.committed
+            run.committed = run.node._state.committed
             run.do(self._node._leave())
         else:
             run.load(form.core)
         if event[0] != "crash" and not self._happens(run, event):
             return None
-        state = run.node.state
+        state = run.node._state
         if state.term >= self._terms or state.log.end >= self._entries:
             return None
         core = run.save()
@@ -222,7 +222,7 @@ class Machine:
         if kind == "tick":
             run.passed(SOON if event[1] == "soon" else LATE)
         elif kind == "propose":
-            if not node.state.is_leader or node.state.log.end + 1 >= self._entries:
+            if not node._state.is_leader or node._state.log.end + 1 >= self._entries:
                 return False
             run.do(node.propose(NOW, 0, [BODY]))
         elif kind == "ask":
@@ -308,8 +308,8 @@ class _Run:
     def do(self, actions: list[Action]) -> None:
         for action in actions:
             self._one(action)
-        self.node.state.log._cache.clear()  # everything is in the ledger
-        self.node.state.log._cache_bytes = 0
+        self.node._state.log._cache.clear()  # everything is in the ledger
+        self.node._state.log._cache_bytes = 0
 
     def _one(self, action: Action) -> None:
         if isinstance(action, PersistTerm):
@@ -359,7 +359,7 @@ class _Run:
 
     def load(self, core: tuple[Any, ...]) -> None:
         """Load the Node with a form that `save` returned."""
-        node, state = self.node, self.node.state
+        node, state = self.node, self.node._state
         (state.term, state.voted_for, state.role, state.leader_id, state.committed, state.known_max_term) = core[0]
         self.committed = state.committed
         state.now_ms, state.out, state.transferee = NOW, [], None
@@ -368,31 +368,31 @@ class _Run:
         log.begin, log.end, log.end_term = ledger.begin_index, ledger.end_index, ledger.end_term
         log.durable, log.epoch, log.next_index, log.end_pos = core[1]
         log._fresh = log.next_index
-        elector = node.elector
+        elector = node._elector
         elector.next_vote_ms, elector.raise_now, elector.last_result, elector.spent_term, tally = core[2]
         elector.round = None
         if tally is not None:
             term, deadline_ms, known, answers = tally
             elector.round = Tally(term, len(state.peers), deadline_ms)
             elector.round.known_max_term, elector.round.answers = known, dict(answers)
-        beats = node.heartbeats
+        beats = node._heartbeats
         beats.sent_ms, beats.heard_ms, beats.stepped_down_ms, beats.round, acked = core[3]
         beats.acked_ms, beats.live = dict(acked), {}
         if core[3][3] is not None:
             beats.round = Round(*core[3][3])
-        follower = node.follower
+        follower = node._follower
         follower.verified, follower._told, appends, unsynced = core[4]
         follower._appends = {first: Waiting(*waiting) for first, *waiting in appends}
         follower._unsynced = deque(Unsynced(*held) for held in unsynced)
         peers, proposals = core[5]
-        node.leader.peers = {}
+        node._leader.peers = {}
         for known, asked, pending in peers:
             progress = Progress(**dict(known))
             progress.search = Search(*asked) if asked is not None else None
             progress.pending = {first: Pushed(last, sent_ms) for first, last, sent_ms in pending}
-            node.leader.peers[progress.peer] = progress
-        node.leader.proposals = deque(Proposal(at, 0, NOW + 10**9, answer) for at, answer in proposals)
-        node.transfers.giving = node.transfers.taking = node.transfers._checked_ms = None
+            node._leader.peers[progress.peer] = progress
+        node._leader.proposals = deque(Proposal(at, 0, NOW + 10**9, answer) for at, answer in proposals)
+        node._transfers.giving = node._transfers.taking = node._transfers._checked_ms = None
         state.calls, self.calls = {}, {}
         for call, (lane, whose) in enumerate(core[6], 1):
             state.calls[call] = self._callback(*whose)
@@ -404,20 +404,28 @@ class _Run:
 
     def _parts(self) -> tuple[object, ...]:
         node = self.node
-        return node.state, node.state.log, node.elector, node.heartbeats, node.follower, node.leader, node.transfers
+        return (
+            node._state,
+            node._state.log,
+            node._elector,
+            node._heartbeats,
+            node._follower,
+            node._leader,
+            node._transfers,
+        )
 
     def _callback(self, name: str, *about: Any) -> Any:
         node: Any = self.node
         if name == "vote":
-            return partial(node.elector._answered, node.elector.round, about[0])
+            return partial(node._elector._answered, node._elector.round, about[0])
         if name == "beat":
-            return partial(node.heartbeats._answered, node.heartbeats.round, about[0])
-        return partial(getattr(node.leader, name), node.leader.peers[about[0]], *about[1:])
+            return partial(node._heartbeats._answered, node._heartbeats.round, about[0])
+        return partial(getattr(node._leader, name), node._leader.peers[about[0]], *about[1:])
 
     def save(self) -> tuple[Any, ...]:
         """The Node's form: everything that determines its future behaviour."""
-        node, state, log = self.node, self.node.state, self.node.state.log
-        elector, beats, follower, leader = node.elector, node.heartbeats, node.follower, node.leader
+        node, state, log = self.node, self.node._state, self.node._state.log
+        elector, beats, follower, leader = node._elector, node._heartbeats, node._follower, node._leader
         epoch = log.epoch  # it only matters whether a sync, or a COMPARE, is of this epoch
         log_form = (log.durable, 1, log.next_index, log.end_pos)
         if self.syncing is not None:
@@ -464,18 +472,18 @@ class _Run:
         """Calls whose responses can still have an effect."""
         node, kept = self.node, []
         for lane, call in self.calls.items():
-            callback = node.state.calls.get(call)
+            callback = node._state.calls.get(call)
             if callback is None:
                 continue
             assert isinstance(callback, partial)
             name, args, owner = callback.func.__name__, callback.args, getattr(callback.func, "__self__", None)
-            if owner is node.elector:
-                if args[0] is node.elector.round:
+            if owner is node._elector:
+                if args[0] is node._elector.round:
                     kept.append((lane, ("vote", args[1])))
-            elif owner is node.heartbeats:
-                if args[0] is node.heartbeats.round:
+            elif owner is node._heartbeats:
+                if args[0] is node._heartbeats.round:
                     kept.append((lane, ("beat", args[1])))
-            elif node.leader._is_current(args[0], args[1]):
+            elif node._leader._is_current(args[0], args[1]):
                 kept.append((lane, (name, args[0].peer, *args[1:])))
         return tuple(sorted(kept, key=lambda pair: pair[0]))
 
@@ -503,7 +511,7 @@ def _further(part: object, known: frozenset[str]) -> tuple[tuple[str, Any], ...]
 
 def _shift(node: Node, ms: int) -> None:
     """After time has passed, shift everything by ms into the past."""
-    state, elector, beats = node.state, node.elector, node.heartbeats
+    state, elector, beats = node._state, node._elector, node._heartbeats
     state.now_ms = NOW
     if elector.next_vote_ms >= 0:
         elector.next_vote_ms -= ms
@@ -516,9 +524,9 @@ def _shift(node: Node, ms: int) -> None:
     beats.acked_ms = {peer: at_ms - ms for peer, at_ms in beats.acked_ms.items()}
     if beats.round is not None:
         beats.round.sent_ms -= ms
-    for waiting in node.follower._appends.values():
+    for waiting in node._follower._appends.values():
         waiting.since_ms -= ms
-    for progress in node.leader.peers.values():
+    for progress in node._leader.peers.values():
         progress.pause_until_ms -= ms
         progress.refused_ms -= ms
         progress.last_push_ms -= ms

@@ -63,7 +63,7 @@ class Elector:
             self.next_vote_ms = self._jitter()
             self.raise_now = False
             return
-        if state.lacking:
+        if state.recovering:
             self.next_vote_ms = self._jitter()
             return
         self._ask()
@@ -158,7 +158,7 @@ class Elector:
         result, term, code = judge(voter, request), state.term, Code.SUCCESS
         if state.failed is not None:
             result, code = VoteResult.UNKNOWN, Code.DISK_ERROR  # a failed member does not vote (DL-X15)
-        elif result is VoteResult.ACCEPT and state.lacking:
+        elif result is VoteResult.ACCEPT and state.recovering:
             result, code = VoteResult.UNKNOWN, Code.DISK_ERROR  # the log is missing acknowledged entries (DUR-10)
         elif result is VoteResult.REJECT_TERM_NOT_READY:
             self.see_higher_term(request.term)

@@ -195,8 +195,8 @@ class Follower:
     def _commit(self, request: PushRequest) -> None:
         state = self.state
         state.commit(min(request.commit_index, self.verified))
-        if state.lacking and self._is_whole(request.commit_index):
-            state.must_hold = -1
+        if state.recovering and self._is_whole(request.commit_index):
+            state.recover_to = -1
             state.alarm(f"what damage took is here again, up to {self.verified}")
 
     def _is_whole(self, commit_index: int) -> bool:
@@ -205,7 +205,7 @@ class Follower:
         True when the log is verified up to what this member had before the damage, or up to a committed entry of the current
         term, before which the leader's log holds every committed entry.
         """
-        if self.verified >= self.state.must_hold:
+        if self.verified >= self.state.recover_to:
             return True
         entry = self.state.log.entry(commit_index) if 0 <= commit_index <= self.verified else None
         return entry is not None and entry.term == self.state.term

@@ -49,7 +49,7 @@ class Node:
     reader: access to the stored entries.
     chance: chance(n) returns a random number in 0..n-1.
     committed: the committed index of the checkpoint file.
-    must_hold: the last index known to have been synced, from the checkpoint; a log that ends before it was damaged (DUR-10).
+    synced_index: the last index known to have been synced, from the checkpoint; a log that ends before it was damaged (DUR-10).
     stamp, noop: see `Leader`.
 
     Raises ConfigError.
@@ -68,7 +68,7 @@ class Node:
         chance: Chance,
         stamp: Stamp = keep_body,
         noop: bytes | None = None,
-        must_hold: int = -1,
+        synced_index: int = -1,
     ) -> None:
         problems = settings.validate()
         if self_id not in peers:
@@ -77,7 +77,7 @@ class Node:
             raise ConfigError(problems)
         log = Log(reader, settings.file_bytes)
         self.addresses = dict(peers)
-        self.state = State(
+        self._state = State(
             self_id=self_id,
             group=group,
             peers=tuple(peers),
@@ -89,44 +89,156 @@ class Node:
             committed=min(committed, log.end),
             known_max_term=hard_state.term,
         )
-        if must_hold > log.end:
-            self.state.must_hold = must_hold
-            self.state.alarm(
-                f"the log ends at {log.end}, it was synced up to {must_hold}: no votes until that is here again"
+        if synced_index > log.end:
+            self._state.recover_to = synced_index
+            self._state.alarm(
+                f"the log ends at {log.end}, it was synced up to {synced_index}: no votes until that is here again"
             )
         if log.end_term > hard_state.term:  # the term file is older than the log (DL-X01)
-            self.state.term, self.state.voted_for = log.end_term, None
-            self.state.known_max_term = log.end_term
-            self.state.out.append(PersistTerm(log.end_term, None))
-        self.elector = Elector(self.state)
-        self.heartbeats = Heartbeats(self.state, self.elector)
-        self.follower = Follower(self.state)
-        self.leader = Leader(self.state, stamp, noop)
-        self.transfers = Transfers(self.state, self.elector, self.heartbeats, self.leader)
-        self.state.parts = [self.elector, self.heartbeats, self.follower, self.leader, self.transfers]
+            self._state.term, self._state.voted_for = log.end_term, None
+            self._state.known_max_term = log.end_term
+            self._state.out.append(PersistTerm(log.end_term, None))
+        self._elector = Elector(self._state)
+        self._heartbeats = Heartbeats(self._state, self._elector)
+        self._follower = Follower(self._state)
+        self._leader = Leader(self._state, stamp, noop)
+        self._transfers = Transfers(self._state, self._elector, self._heartbeats, self._leader)
+        self._state.parts = [self._elector, self._heartbeats, self._follower, self._leader, self._transfers]
         self._settled = False  # the last input was a tick without effect: until the next timer there is nothing to do
+
+    # what the caller may read
+
+    @property
+    def self_id(self) -> str:
+        return self._state.self_id
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Ids of all members, this one included."""
+        return self._state.peers
 
     @property
     def settings(self) -> CoreSettings:
-        return self.state.settings
+        return self._state.settings
 
-    @settings.setter
-    def settings(self, settings: CoreSettings) -> None:
-        """Replace the settings; they are read at every tick (DL-E02). file_bytes cannot change and is kept."""
-        self.state.settings = dataclasses.replace(settings, file_bytes=self.state.settings.file_bytes)
+    @property
+    def now_ms(self) -> int:
+        """Time of the last input."""
+        return self._state.now_ms
+
+    @property
+    def role(self) -> Role:
+        return self._state.role
+
+    @property
+    def is_leader(self) -> bool:
+        return self._state.role is Role.LEADER
+
+    @property
+    def term(self) -> int:
+        return self._state.term
+
+    @property
+    def leader_id(self) -> str | None:
+        return self._state.leader_id
+
+    @property
+    def begin_index(self) -> int:
+        return self._state.log.begin
+
+    @property
+    def end_index(self) -> int:
+        return self._state.log.end
+
+    @property
+    def log_epoch(self) -> int:
+        """Incremented by every truncation; see `SyncLog`."""
+        return self._state.log.epoch
+
+    @property
+    def synced_index(self) -> int:
+        """The log is on disk up to this index."""
+        return self._state.log.durable
+
+    @property
+    def acked_index(self) -> int:
+        """Highest index that this member may acknowledge (DL-X02): the synced end under SYNC_FLUSH, else the end."""
+        return self._state.durable
+
+    @property
+    def committed(self) -> int:
+        return self._state.committed
+
+    @property
+    def failed(self) -> str | None:
+        """Why the log or the term file can no longer be written; None while they can (DL-X15)."""
+        return self._state.failed
+
+    @property
+    def is_disk_full(self) -> bool:
+        """The flag last set with `disk_full`."""
+        return self._state.disk_full
+
+    @property
+    def recovering(self) -> bool:
+        """Whether entries are missing from the log that this member had acknowledged; it neither votes nor stands (DUR-10)."""
+        return self._state.recovering
+
+    @property
+    def recover_to(self) -> int:
+        """Acknowledged entries up to this index were lost to damage; -1: none (DUR-10)."""
+        return self._state.recover_to
+
+    @property
+    def pending_proposals(self) -> int:
+        """Proposals that wait for a quorum."""
+        return len(self._leader.proposals)
+
+    def watermarks(self) -> dict[str, int]:
+        """Leader only: the highest index that each member is known to hold, for this member its acknowledged index."""
+        return self._leader.watermarks()
+
+    def unanswered_peers(self) -> list[str]:
+        """Leader only: peers that did not answer the last heartbeat, or were not sent one yet (DL-H04)."""
+        return [peer for peer in self._state.others if not self._heartbeats.live.get(peer, False)]
+
+    def holds_lease(self, now_ms: int) -> bool:
+        """Whether this member leads and its lease has not expired (DL-X08)."""
+        return self._state.role is Role.LEADER and now_ms < self._heartbeats.lease_ends_ms
+
+    # inputs without actions
+
+    def replace_settings(self, settings: CoreSettings) -> None:
+        """Use other settings from the next tick on (DL-E02). file_bytes cannot change and is kept."""
+        self._state.settings = dataclasses.replace(settings, file_bytes=self._state.settings.file_bytes)
         self._settled = False
+
+    def set_outdated(self, outdated: bool) -> None:
+        """Set whether state outside the log (offsets, topics) may be older here than on the leader.
+
+        While it may be, this member refuses to take the leadership over by preference, but not on an operator's request (DL-X18).
+        """
+        self._state.outdated = outdated
+
+    def postpone_election(self, until_ms: int) -> None:
+        """Start no round of votes before until_ms; a round that is running, and votes for other members, are unaffected."""
+        self._elector.next_vote_ms = max(self._elector.next_vote_ms, until_ms)
+
+    def synced_at_stop(self, end_index: int) -> None:
+        """Record a last fsync up to end_index, after which no input follows; unlike `synced` it triggers no actions."""
+        self._state.log.durable = end_index
 
     # inputs
 
     def tick(self, now_ms: int) -> list[Action]:
         """Run the timers that are due (DL-E02)."""
         self._enter(now_ms)
-        if self.state.settings.elector_enabled:
-            self.heartbeats.tick()
-            self.elector.tick()
-        self.follower.tick()
-        self.leader.tick()
-        self.transfers.tick()
+        if self._state.settings.elector_enabled:
+            self._heartbeats.tick()
+            self._elector.tick()
+        self._follower.tick()
+        self._leader.tick()
+        self._transfers.tick()
         actions = self._leave()
         self._settled = not actions
         return actions
@@ -137,16 +249,16 @@ class Node:
         After every other input, and after every tick that returned actions, a tick is due at once, because either may have
         changed a timer.
         """
-        state = self.state
+        state = self._state
         if not self._settled:
             return state.now_ms
-        timers = state.parts if state.settings.elector_enabled else (self.follower, self.leader, self.transfers)
+        timers = state.parts if state.settings.elector_enabled else (self._follower, self._leader, self._transfers)
         return min(part.due_ms() for part in timers)
 
     def response(self, now_ms: int, call: int, response: Response | None) -> list[Action]:
         """Handle the response to a Send; None if the call failed. A second response to the same call is ignored."""
         self._enter(now_ms)
-        answered = self.state.calls.pop(call, None)
+        answered = self._state.calls.pop(call, None)
         if answered is not None:
             answered(response)
         return self._leave()
@@ -160,7 +272,7 @@ class Node:
         self._enter(now_ms)
         self._check_lease()
         for token, bodies in proposals:
-            self.leader.propose(token, bodies)
+            self._leader.propose(token, bodies)
         self._proposed()
         return self._leave()
 
@@ -168,7 +280,7 @@ class Node:
         """`propose` without sending pushes, for callers that need the positions at once; the caller must call `push` soon."""
         self._enter(now_ms)
         self._check_lease()
-        response = self.leader.propose(token, bodies)
+        response = self._leader.propose(token, bodies)
         return response, self._leave()
 
     def push(self, now_ms: int) -> list[Action]:
@@ -179,55 +291,55 @@ class Node:
 
     def _check_lease(self) -> None:
         """Check the lease between ticks too: the process may have been paused since the last one."""
-        if self.state.role is Role.LEADER and self.state.settings.elector_enabled:
-            self.heartbeats.lease_is_good()
+        if self._state.role is Role.LEADER and self._state.settings.elector_enabled:
+            self._heartbeats.lease_is_good()
 
     def _proposed(self) -> None:
-        if self.state.role is Role.LEADER:
-            self.leader.advance()
-            self.leader.push_all()
+        if self._state.role is Role.LEADER:
+            self._leader.advance()
+            self._leader.push_all()
 
     def synced(self, now_ms: int, epoch: int, end_index: int) -> list[Action]:
         """The fsync requested by SyncLog(epoch, end_index) is done. Ignored after a storage failure (DUR-06)."""
         self._enter(now_ms)
-        log = self.state.log
-        if self.state.failed is None and epoch == log.epoch and end_index > log.durable:
+        log = self._state.log
+        if self._state.failed is None and epoch == log.epoch and end_index > log.durable:
             log.durable = end_index
-            self.follower.synced()
-            if self.state.role is Role.LEADER:
-                self.leader.advance()
+            self._follower.synced()
+            if self._state.role is Role.LEADER:
+                self._leader.advance()
         return self._leave()
 
     def disk_failed(self, now_ms: int, why: str) -> list[Action]:
         """Term or log cannot be written: do not lead, vote or acknowledge until a restart (DL-X15)."""
         self._enter(now_ms)
-        state = self.state
+        state = self._state
         if state.failed is None:
             state.failed = why
             state.alarm(f"storage failed, this member gives up: {why}")
-            self.elector.round = None
+            self._elector.round = None
             state.become_candidate(state.term)
         return self._leave()
 
     def disk_full(self, now_ms: int, full: bool) -> list[Action]:
         """Set the disk-full flag; while it is set, appends are refused with 415 DISK_FULL (DL-S10)."""
         self._enter(now_ms)
-        self.state.disk_full = full
+        self._state.disk_full = full
         if not full:
-            self.leader.has_room()
+            self._leader.has_room()
             self._proposed()
         return self._leave()
 
     def trimmed(self, now_ms: int, begin_index: int) -> list[Action]:
         """Retention deleted old files; the log now begins at begin_index (DL-S12)."""
         self._enter(now_ms)
-        self.state.log.trimmed(begin_index)
+        self._state.log.trimmed(begin_index)
         return self._leave()
 
     def request(self, now_ms: int, token: int, request: Request) -> list[Action]:
         """Handle a request of a peer or a client; Reply(token, ...) follows, at once or later."""
         self._enter(now_ms)
-        state = self.state
+        state = self._state
         refusal = None
         if request.remote_id != state.self_id:
             refusal = Code.UNKNOWN_MEMBER
@@ -236,18 +348,18 @@ class Node:
         if refusal is not None:  # sent to the wrong member or group (DL-M07)
             state.reply(token, self._refuse(request, refusal))
         elif isinstance(request, PushRequest):
-            self.follower.push(token, request)
-            self.transfers.progress()
+            self._follower.push(token, request)
+            self._transfers.progress()
         elif isinstance(request, VoteRequest):
-            state.reply(token, self.elector.vote(request))
+            state.reply(token, self._elector.vote(request))
         elif isinstance(request, HeartBeatRequest):
-            state.reply(token, self.heartbeats.heard(request))
+            state.reply(token, self._heartbeats.heard(request))
         elif isinstance(request, AppendRequest):
             self._check_lease()
-            self.leader.propose(token, [request.body or b""])
+            self._leader.propose(token, [request.body or b""])
             self._proposed()
         elif isinstance(request, TransferRequest):
-            self.transfers.request(token, request)
+            self._transfers.request(token, request)
         elif isinstance(request, GetRequest):
             self._check_lease()
             state.reply(token, self._get(request))
@@ -256,21 +368,21 @@ class Node:
         return self._leave()
 
     def _enter(self, now_ms: int) -> None:
-        state = self.state
+        state = self._state
         state.now_ms = max(state.now_ms, now_ms)
         self._settled = False
         state.log.written()
 
     def _leave(self) -> list[Action]:
-        out = self.state.out
-        self.state.out = []
+        out = self._state.out
+        self._state.out = []
         return out
 
     # responses that change no state
 
     def _get(self, request: GetRequest) -> GetResponse:
         """Read one entry; only the leader answers, and only for committed entries (DL-A10, DL-X17)."""
-        state, index = self.state, request.begin_index
+        state, index = self._state, request.begin_index
         code, entries = Code.SUCCESS, ()
         entry = state.log.entry(index)
         if state.role is not Role.LEADER:
@@ -285,10 +397,10 @@ class Node:
 
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
         """Leader and addresses as this member knows them; every member answers (DL-M09)."""
-        return MetadataResponse(group=self.state.group, leader_id=self.state.leader_id, peers=dict(self.addresses))
+        return MetadataResponse(group=self._state.group, leader_id=self._state.leader_id, peers=dict(self.addresses))
 
     def _refuse(self, request: Request, code: Code) -> Response:
-        state = self.state
+        state = self._state
         if isinstance(request, VoteRequest):
             return VoteResponse(group=request.group, term=state.term, code=code, vote_result=VoteResult.UNKNOWN)
         if isinstance(request, PushRequest):

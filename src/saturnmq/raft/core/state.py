@@ -64,7 +64,7 @@ class State:
     disk_full: bool = False
     # Set by the caller: state kept outside the log (offsets, topics) may be older here than on the leader (DL-X18).
     outdated: bool = False
-    must_hold: int = -1  # acknowledged entries up to this index were lost to damage; -1: none (DUR-10)
+    recover_to: int = -1  # acknowledged entries up to this index were lost to damage; -1: none (DUR-10)
     out: list[Action] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     calls: dict[int, Answered] = field(default_factory=dict)
@@ -88,9 +88,9 @@ class State:
         return self.log.durable if self.settings.sync_before_ack else self.log.end
 
     @property
-    def lacking(self) -> bool:
+    def recovering(self) -> bool:
         """Whether the log is missing entries that others may count on; such a member neither votes nor stands (DUR-10)."""
-        return self.must_hold >= 0
+        return self.recover_to >= 0
 
     @property
     def taking_leadership(self) -> bool:

@@ -71,12 +71,11 @@ class Scrub:
 
         Limited by LEADERLESS_MAX, because no member could be elected if a majority is damaged.
         """
-        state = node.state
-        if self._mends < 0 or len(state.peers) == 1:
+        if self._mends < 0 or len(node.peers) == 1:
             return False
-        if state.leader_id is not None or self._leaderless_since_ms < 0:
+        if node.leader_id is not None or self._leaderless_since_ms < 0:
             self._leaderless_since_ms = now_ms
-        return now_ms - self._leaderless_since_ms < LEADERLESS_MAX * state.settings.election_timeout_ms
+        return now_ms - self._leaderless_since_ms < LEADERLESS_MAX * node.settings.election_timeout_ms
 
     @property
     def due_ms(self) -> int:
@@ -88,7 +87,7 @@ class Scrub:
         if now_ms < self.next_ms or self._asked >= 0 or (self._settings.scrub_days <= 0 and self._mends < 0):
             return
         self.next_ms = now_ms + STEP_MS
-        files, last = self._files, min(node.state.committed, self._files.end_index)
+        files, last = self._files, min(node.committed, self._files.end_index)
         if not files.begin_index <= self._mends <= files.end_index:
             self._mends = -1  # deleted in the meantime
         if self._mends > last:
@@ -116,31 +115,29 @@ class Scrub:
     def _damage(self, now_ms: int, node: Node, error: SaturnError) -> None:
         """Start the repair of the current entry and stay at it until it is repaired; without peers, skip it."""
         self.next_ms = now_ms + TRY_AGAIN_MS
-        state, index = node.state, self._index
+        index = self._index
         if self._told != index:
             self._told = index
             log.error("member=%s entry=%s %s", self._settings.self_id, index, error.message)
-        if len(state.peers) == 1:
+        if len(node.peers) == 1:
             self._go_on()
-        elif state.role is Role.LEADER:
+        elif node.role is Role.LEADER:
             held = sorted(
-                peer
-                for peer, mark in node.leader.watermarks().items()
-                if peer != state.self_id and mark >= state.committed
+                peer for peer, mark in node.watermarks().items() if peer != node.self_id and mark >= node.committed
             )
             if held:
                 self._tries += 1
                 self._hand_over(held[self._tries % len(held)])
-        elif state.role is Role.FOLLOWER and state.leader_id is not None:
+        elif node.role is Role.FOLLOWER and node.leader_id is not None:
             request = GetRequest(
-                group=state.group,
-                remote_id=state.leader_id,
-                term=state.term,
-                leader_id=state.leader_id,
+                group=self._settings.group,
+                remote_id=node.leader_id,
+                term=node.term,
+                leader_id=node.leader_id,
                 begin_index=index,
             )
             self._asked = index
-            self._send(state.leader_id, request, self._settings.rpc_timeout_ms, self._answered)
+            self._send(node.leader_id, request, self._settings.rpc_timeout_ms, self._answered)
 
     def _answered(self, response: Response | None) -> None:
         index, self._asked = self._asked, -1

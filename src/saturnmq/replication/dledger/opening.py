@@ -88,7 +88,7 @@ def _attach(store: LedgerStore, divided: int) -> None:
             "a broker without enableDLegerCommitLog has written there since; move the files behind the ledger's begin away"
         )
     assert node is not None
-    committed = files.entry(node.state.committed) if node.state.committed >= 0 else None
+    committed = files.entry(node.committed) if node.committed >= 0 else None
     store.log.attach(files, divided if store.log.files else 0, committed.end_pos if committed else files.begin_pos)
 
 

@@ -192,8 +192,8 @@ class LedgerStore(MessageStore, Listener):
         self._pending.clear()
         self.flusher.give_up()
         member = self._member()
-        if member.node is not None and member.node.state.failed is not None:
-            why = f"the ledger failed: {member.node.state.failed}"
+        if member.node is not None and member.node.failed is not None:
+            why = f"the ledger failed: {member.node.failed}"
             self._mark(member, why)
             self.stop_writing(StoreError(why))
         if self.on_role is not None:
@@ -203,8 +203,8 @@ class LedgerStore(MessageStore, Listener):
         """Write the sync-failed marker, once: the next start needs the synced and the acknowledged index (DUR-06, DUR-07)."""
         if member.node is not None and not self._marked:
             self._marked = True
-            state = member.node.state
-            SyncMark(state.log.durable, state.durable, why).leave(member.files.folder, self.disk)
+            node = member.node
+            SyncMark(node.synced_index, node.acked_index, why).leave(member.files.folder, self.disk)
 
     @property
     def caught_up(self) -> bool:
