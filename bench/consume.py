@@ -35,7 +35,8 @@ from saturnmq.client.client import Client  # noqa: E402
 from saturnmq.client.puller.puller import pull_command  # noqa: E402
 from saturnmq.protocol.bodies import MessageQueue  # noqa: E402
 from saturnmq.protocol.codes import PullSysFlag, ResponseCode  # noqa: E402
-from saturnmq.protocol.frames.command import FrameDecoder, Serialization, encode_frame  # noqa: E402
+from saturnmq.protocol.frames.command import Serialization, encode_frame  # noqa: E402
+from saturnmq.protocol.frames.decoder import FrameDecoder  # noqa: E402
 
 OURS = "saturnmq"
 PEERS = "saturnmq,apache"

@@ -17,7 +17,8 @@ from saturn import SaturnCluster
 from saturnmq.client.puller.puller import pull_command
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import PullSysFlag, ResponseCode
-from saturnmq.protocol.frames.command import FrameDecoder, Serialization, encode_frame
+from saturnmq.protocol.frames.command import Serialization, encode_frame
+from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.spark.connect import READ_GROUP, linked
 from saturnmq.spark.fetch import BULK_BYTES
 from saturnmq.spark.options import SourceOptions, parse_options

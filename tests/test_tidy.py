@@ -28,7 +28,6 @@ LONG_FUNCTIONS: set[str] = set()  # "package/file.py::function", may only shrink
 CIRCLES: set[frozenset[str]] = {
     frozenset({"saturnmq.broker.context", "saturnmq.broker.services.transactions"}),
     frozenset({"saturnmq.net.connection", "saturnmq.net.endpoint"}),
-    frozenset({"saturnmq.protocol.frames.command", "saturnmq.protocol.frames.header_templates"}),
     frozenset(
         {
             "saturnmq.replication.dledger.dispatch",
@@ -37,8 +36,6 @@ CIRCLES: set[frozenset[str]] = {
             "saturnmq.replication.dledger.store",
         }
     ),
-    frozenset({"saturnmq.spark", "saturnmq.spark.local_session"}),
-    frozenset({"saturnmq.spark.source", "saturnmq.spark.stream"}),
     frozenset(
         {
             "saturnmq.store.batch",

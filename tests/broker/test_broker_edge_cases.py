@@ -20,7 +20,8 @@ from saturnmq.net import Connection, NetSettings, RemotingClient, RemotingServer
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, MessageQueue, ProducerData, SubscriptionGroupConfig
 from saturnmq.protocol.codes import SCHEDULE_TOPIC, RequestCode, SysFlag
 from saturnmq.protocol.errors import StoreError
-from saturnmq.protocol.frames.command import Command, FrameDecoder, Serialization, encode_frame
+from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
+from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.protocol.message import BatchItem, Message, encode_batch, encode_record
 from saturnmq.store import StateFile, StoreProfile, StoreSettings
 

@@ -18,7 +18,8 @@ from saturnmq.broker import Broker
 from saturnmq.broker.requests import send as reference
 from saturnmq.broker.requests import send_fast
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.frames.command import Command, FrameDecoder, Serialization, encode_frame
+from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
+from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.protocol.message import BatchItem, decode_record, encode_batch
 from saturnmq.testing import EmbeddedBroker
 

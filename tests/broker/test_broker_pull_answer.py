@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from saturnmq.broker.requests.pull_answer import fields, frame
 from saturnmq.protocol.codes import CommandFlag, RequestCode
-from saturnmq.protocol.frames.command import Command, FrameDecoder, Serialization, encode_frame
+from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
+from saturnmq.protocol.frames.decoder import FrameDecoder
 
 offsets = st.one_of(st.integers(-2, 1200), st.integers(-(2**63), 2**63 - 1), st.sampled_from([9, 10, 99, 100]))
 

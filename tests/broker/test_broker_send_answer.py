@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from saturnmq.broker.requests.send_answer import SendAnswers
 from saturnmq.protocol.codes import CommandFlag
-from saturnmq.protocol.frames.command import Command, FrameDecoder, Serialization, encode_frame
+from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
+from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.protocol.ids import offset_message_id
 from saturnmq.protocol.message import Host, pack_host
 

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from saturnmq.protocol import bodies
 from saturnmq.protocol.errors import RemoteProtocolError
-from saturnmq.protocol.frames.command import Command, FrameDecoder, encode_frame
+from saturnmq.protocol.frames.command import Command, encode_frame
+from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.protocol.headers import messaging as headers
 from saturnmq.protocol.ids import parse_offset_message_id
 from saturnmq.protocol.json_dialect import loads, tolerant_loads

@@ -19,7 +19,8 @@ from saturnmq.net import Connection, NetSettings
 from saturnmq.net import server as server_module
 from saturnmq.net.refusals import Refusals
 from saturnmq.net.server import descriptors_left
-from saturnmq.protocol.frames.command import Command, FrameDecoder, Serialization, encode_frame
+from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
+from saturnmq.protocol.frames.decoder import FrameDecoder
 
 
 def header_frame(header: bytes, serialization: int = 0, body: bytes = b"") -> bytes:

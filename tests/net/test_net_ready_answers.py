@@ -10,7 +10,8 @@ from netpair import pair, run
 
 from saturnmq.net import Connection
 from saturnmq.protocol.codes import CommandFlag, RequestCode
-from saturnmq.protocol.frames.command import Command, FrameDecoder, Serialization, encode_frame
+from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
+from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.protocol.frames.header_templates import TemplateCommand
 
 SEND = int(RequestCode.SEND_MESSAGE_V2)

@@ -12,14 +12,8 @@ from netpair import echo, pair, run
 
 from saturnmq.net import Connection, Listener, NetSettings, RemotingServer, StartError
 from saturnmq.protocol.errors import ConfigError, MissingField, response_error
-from saturnmq.protocol.frames.command import (
-    SERIALIZE_TYPE_ENV,
-    Command,
-    FrameDecoder,
-    Serialization,
-    encode_frame,
-    own_serialization,
-)
+from saturnmq.protocol.frames.command import SERIALIZE_TYPE_ENV, Command, Serialization, encode_frame, own_serialization
+from saturnmq.protocol.frames.decoder import FrameDecoder
 
 
 async def read_commands(reader: asyncio.StreamReader, count: int) -> list[Command]:

@@ -21,7 +21,8 @@ from saturnmq.net import (
     SendFailed,
     TlsSettings,
 )
-from saturnmq.protocol.frames.command import Command, FrameDecoder, encode_frame
+from saturnmq.protocol.frames.command import Command, encode_frame
+from saturnmq.protocol.frames.decoder import FrameDecoder
 
 NEVER, QUICK = 1, 10  # request codes of `handler`
 

@@ -34,7 +34,7 @@ from saturnmq.protocol.bodies import (
     TopicStatsTable,
 )
 from saturnmq.protocol.errors import BodyError, LocalProtocolError
-from saturnmq.protocol.frames.command import FrameDecoder
+from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.protocol.json_dialect import dumps, loads
 from saturnmq.protocol.message import java_hash
 

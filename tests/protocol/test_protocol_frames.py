@@ -15,12 +15,12 @@ from saturnmq.protocol.errors import FrameError, HeaderError, LocalProtocolError
 from saturnmq.protocol.frames.command import (
     FRAME_BYTES_MAX,
     Command,
-    FrameDecoder,
     FrameLimits,
     Serialization,
     encode_frame,
     encode_head,
 )
+from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.protocol.ids import offset_message_id
 from saturnmq.protocol.message import BatchItem, encode_batch
 

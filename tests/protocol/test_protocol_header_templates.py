@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import RemoteProtocolError
-from saturnmq.protocol.frames.command import Command, FrameDecoder, Serialization, encode_frame
+from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
+from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.protocol.frames.header_templates import (
     CHANGING,
     TEMPLATES_MAX,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import HeaderError, MissingField, RemoteProtocolError
-from saturnmq.protocol.frames.command import FrameDecoder
+from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.protocol.headers import fields as header_fields
 from saturnmq.protocol.headers import messaging as headers
 from saturnmq.protocol.headers.fields import camel_case

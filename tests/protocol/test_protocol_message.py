@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from saturnmq.protocol import message as messages
 from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.errors import LocalProtocolError, MessageError
-from saturnmq.protocol.frames.command import FrameDecoder
+from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.protocol.message import (
     BatchItem,
     Host,

@@ -30,9 +30,10 @@ from saturnmq.spark import connect, fetch, planning, pushdown, reading
 from saturnmq.spark.connect import linked
 from saturnmq.spark.fetch import DataLossError, RangeFetcher
 from saturnmq.spark.options import SourceOptions
+from saturnmq.spark.partition import RangePartition
 from saturnmq.spark.planning import offset_of_time
 from saturnmq.spark.ranges import Bounds, QueueRange
-from saturnmq.spark.source import BatchReader, PushdownReader, RangePartition, RocketMQDataSource
+from saturnmq.spark.source import BatchReader, PushdownReader, RocketMQDataSource
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
 

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from saturnmq.spark.options import parse_options
+from saturnmq.spark.partition import RangePartition
 from saturnmq.spark.ranges import Admission, Bounds, Key, from_offset, limited, to_offset
-from saturnmq.spark.source import RangePartition, RocketMQDataSource
+from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.spark.stream import StreamReader
 from saturnmq.spark.track import Connection, Lag, OffsetCommitter, write_lag
 

@@ -22,7 +22,8 @@ from saturnmq.net.errors import CallTimeout, SendFailed
 from saturnmq.net.later import Later
 from saturnmq.protocol.codes import CommandFlag, ResponseCode
 from saturnmq.protocol.errors import MissingField, RemoteProtocolError, ResponseError, SaturnError
-from saturnmq.protocol.frames.command import Command, FrameDecoder, encode_frame, encode_head
+from saturnmq.protocol.frames.command import Command, encode_frame, encode_head
+from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.protocol.frames.header_templates import HeaderTemplates
 
 if TYPE_CHECKING:

@@ -40,12 +40,9 @@ def register(spark: SparkSession) -> None:
 
     Sessions built by `session` have them already.
     """
-    from saturnmq.spark.shipped import planners_see_shipped
-    from saturnmq.spark.source import RocketMQDataSource, SaturnMQDataSource
+    from saturnmq.spark.registration import register_formats
 
-    with planners_see_shipped(spark.sparkContext):
-        spark.dataSource.register(RocketMQDataSource)
-        spark.dataSource.register(SaturnMQDataSource)
+    register_formats(spark)
 
 
 __all__ = ["register", "session"]

@@ -17,9 +17,9 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.spark import register
 from saturnmq.spark.java_home import java_home
 from saturnmq.spark.options import PUSHDOWN_ENVIRONMENT
+from saturnmq.spark.registration import register_formats
 from saturnmq.spark.track import track
 
 SUPPORTED: Final = ("4.2", "4.3")
@@ -83,7 +83,7 @@ def make_session(app: str, *, name_server: str | None = None, conf: Mapping[str,
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    register(spark)
+    register_formats(spark)
     if name_server:
         track(spark, name_server)
     return spark

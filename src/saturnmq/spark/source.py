@@ -39,6 +39,7 @@ from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark import pushdown
 from saturnmq.spark.option_table import SOURCE_COLUMNS_OF_KAFKA, unknown_name
 from saturnmq.spark.options import COLUMNS, PUSHDOWN_ENVIRONMENT, SourceOptions, parse_options
+from saturnmq.spark.partition import RangePartition
 from saturnmq.spark.planner_errors import brief
 from saturnmq.spark.ranges import QueueRange
 
@@ -53,17 +54,6 @@ _SPARK_TYPES: Final[dict[str, DataType]] = {
     "timestamp[us, tz=UTC]": TimestampType(),
     "map<string, string>": MapType(StringType(), StringType(), True),
 }
-
-
-class RangePartition(InputPartition):
-    """One queue range or file range as a Spark task; small, picklable, without credentials. `piece` None: an empty task."""
-
-    def __init__(self, piece: tuple[Any, ...] | None) -> None:
-        super().__init__(None)
-        self.piece = tuple(piece) if piece is not None else None
-
-    def __repr__(self) -> str:
-        return f"RangePartition{self.piece}"
 
 
 def struct_type(columns: Sequence[str]) -> StructType:
@@ -87,20 +77,6 @@ def wanted_columns(schema: StructType, options: SourceOptions) -> tuple[str, ...
                 f"schema: column {item.name} is {item.dataType.simpleString()}, must be {expected.simpleString()}"
             )
     return tuple(options.form_of(item.name) for item in schema.fields)
-
-
-def read_partition(
-    options: SourceOptions, columns: tuple[str, ...], schema: pa.Schema | None, partition: InputPartition
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one partition; runs in a worker."""
-    from saturnmq.spark.packing import say_decoder
-    from saturnmq.spark.reading import read_range, selection
-
-    say_decoder()
-    given = getattr(partition, "piece", None)
-    if given is not None:
-        piece = QueueRange(*given)
-        yield from read_range(options, columns, piece, selection(options, piece), schema)
 
 
 class BatchReader(DataSourceReader):

@@ -22,9 +22,9 @@ from saturnmq.spark import planning, ranges
 from saturnmq.spark.connect import Link, linked
 from saturnmq.spark.fetch import BACKOFF_S, Loss, met_loss
 from saturnmq.spark.options import SourceOptions
+from saturnmq.spark.partition import RangePartition, read_partition
 from saturnmq.spark.planner_errors import brief
 from saturnmq.spark.ranges import Bounds, Key
-from saturnmq.spark.source import RangePartition, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -36,7 +36,8 @@ from saturnmq.protocol.codes import (
     SysFlag,
 )
 from saturnmq.protocol.errors import HeaderError, MessageError, MissingField, ResponseError, StoreError, response_error
-from saturnmq.protocol.frames.command import Command, FrameDecoder
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.protocol.message import Host, Message, decode_batch
 from saturnmq.store import PutResult, PutStatus
 

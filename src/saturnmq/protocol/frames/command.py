@@ -1,7 +1,7 @@
-"""The remoting command and the codec of its frames, the outermost layer of the wire protocol.
+"""The remoting command, its two header encodings and the frame limits.
 
-Bytes in, commands out, and the reverse. This module knows frame lengths, both header serializations and the frame limits; it
-does not interpret request codes or header fields. Any input either parses or raises RemoteProtocolError.
+This module does not interpret request codes or header fields. Any header either decodes or raises RemoteProtocolError.
+`decoder` cuts a byte stream into frames.
 
 Requirements: REM-01..REM-06, REM-09, LIM-03.
 """
@@ -30,14 +30,11 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from saturnmq.protocol.codes import VERSION, CommandFlag, Language
-from saturnmq.protocol.errors import ConfigError, FrameError, HeaderError, LocalProtocolError, RemoteProtocolError
+from saturnmq.protocol.errors import ConfigError, FrameError, HeaderError, LocalProtocolError
 from saturnmq.protocol.json_dialect import json_type
-
-if TYPE_CHECKING:
-    from saturnmq.protocol.frames.header_templates import HeaderTemplate, HeaderTemplates
 
 try:
     import orjson
@@ -61,12 +58,12 @@ HEADER_BYTES_MAX: Final = 4_194_304
 EXT_FIELDS_MAX: Final = 4096
 EXT_KEY_BYTES_MAX: Final = 32_767  # limit of the binary encoding (signed 16-bit length)
 JSON_DEPTH_MAX: Final = 16
-_HEADER_LENGTH_MASK: Final = 0xFFFFFF
+HEADER_LENGTH_MASK: Final = 0xFFFFFF
 
 # Matches at every quote, also of an unterminated string (to the end), and never backtracks: the scan is linear.
 _JSON_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _BRACKETS: Final = re.compile(rb"[\[\]{}]")
-_PREFIX: Final = struct.Struct(">iI")
+PREFIX: Final = struct.Struct(">iI")
 _FIXED: Final = struct.Struct(">hbhii")  # code, language, version, opaque, flag
 _I32: Final = struct.Struct(">i")
 _I16: Final = struct.Struct(">h")
@@ -100,8 +97,6 @@ def own_serialization(environment: Mapping[str, str]) -> Serialization:
 
 _JSON: Final = Serialization.JSON
 _BINARY: Final = Serialization.ROCKETMQ
-_WORD_END: Final = 2 << 24  # second words from here on carry an unknown serialization
-_NO_TEMPLATES: Final[dict[int, list[HeaderTemplate]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +107,9 @@ class FrameLimits:
     header_bytes_max: int = HEADER_BYTES_MAX
     ext_fields_max: int = EXT_FIELDS_MAX
     ext_key_bytes_max: int = EXT_KEY_BYTES_MAX
+
+
+DEFAULT_LIMITS: Final = FrameLimits()
 
 
 class Command:
@@ -201,11 +199,11 @@ def encode_head(command: Command, body_bytes: int) -> bytes:
     header = _encode_json(command) if command.serialization is _JSON else _encode_binary(command)
     header_bytes = len(header)
     total = 4 + header_bytes + body_bytes
-    if header_bytes > _HEADER_LENGTH_MASK or total > _INT32_MAX:
+    if header_bytes > HEADER_LENGTH_MASK or total > _INT32_MAX:
         raise LocalProtocolError(
             f"a frame of {total} bytes with a header of {header_bytes} bytes does not fit the wire format"
         )
-    return _PREFIX.pack(total, (command.serialization << 24) | header_bytes) + header
+    return PREFIX.pack(total, (command.serialization << 24) | header_bytes) + header
 
 
 def _encode_json(command: Command) -> bytes:
@@ -246,7 +244,7 @@ def _encode_binary(command: Command) -> bytes:
 
 
 def decode_header(
-    serialization: int, header: bytes, body: bytes | None, limits: FrameLimits = FrameLimits()
+    serialization: int, header: bytes, body: bytes | None, limits: FrameLimits = DEFAULT_LIMITS
 ) -> Command:
     """Decode a command from its header bytes. Raises HeaderError, or FrameError for an unknown serialization."""
     if serialization == _JSON:
@@ -387,121 +385,3 @@ def _decode_entries(header: bytes, at: int, end: int, limits: FrameLimits) -> di
         if len(ext) > limits.ext_fields_max:
             raise HeaderError(f"more than {limits.ext_fields_max} extFields")
     return ext
-
-
-class FrameDecoder:
-    """Incremental decoder from a byte stream, chunked in any way, to commands (REM-03). One per connection.
-
-    With `templates`, headers that repeat an earlier one but for a few values skip the full decode.
-    """
-
-    __slots__ = ("_limits", "_need", "_rest", "_templates")
-
-    def __init__(self, limits: FrameLimits = FrameLimits(), templates: HeaderTemplates | None = None) -> None:
-        self._limits = limits
-        self._templates = templates
-        self._rest = bytearray()  # start of an incomplete frame
-        self._need = 8  # bytes required before the next decode attempt
-
-    @property
-    def pending_bytes(self) -> int:
-        """Buffered bytes of an incomplete frame; 0 between frames."""
-        return len(self._rest)
-
-    @property
-    def need_bytes(self) -> int:
-        """Length of the incomplete frame as far as it is known; at least the 8 bytes of length and header word."""
-        return self._need
-
-    def feed(self, data: bytes) -> list[Command]:
-        """Return the commands completed by data, in order.
-
-        Raises RemoteProtocolError; its `decoded` holds the commands that were complete before the bad frame.
-        """
-        rest = self._rest
-        commands: list[Command] = []
-        at = 0
-        try:
-            if rest:
-                at = self._finish_frame(data, commands)
-                if rest:
-                    return commands
-            at = self._decode(data, at, commands)
-        except RemoteProtocolError as error:
-            error.decoded = commands
-            raise
-        if at < len(data):
-            rest += data[at:]
-        return commands
-
-    def _finish_frame(self, data: bytes, commands: list[Command]) -> int:
-        """Complete the buffered frame, and only that one, so that the rest of data is not copied.
-
-        Returns how many bytes of data were consumed.
-        """
-        rest = self._rest
-        at = 0
-        while True:
-            missing = self._need - len(rest)
-            rest += data[at : at + missing]
-            at += missing
-            if at > len(data):
-                return len(data)
-            frame = bytes(rest)
-            if self._decode(frame, 0, commands):
-                rest.clear()
-                return at
-
-    def _decode(self, data: bytes, at: int, commands: list[Command]) -> int:
-        """Append the commands of the complete frames from `at` on; return where the first incomplete frame starts."""
-        limits, templates = self._limits, self._templates
-        known = templates.by_word if templates is not None else _NO_TEMPLATES
-        length_max, end = limits.frame_bytes_max - 4, len(data)
-        self._need = 8
-        while end - at >= 8:
-            length, word = _PREFIX.unpack_from(data, at)
-            header_bytes = word & _HEADER_LENGTH_MASK
-            if (
-                header_bytes + 4 > length
-                or length > length_max
-                or word >= _WORD_END
-                or header_bytes > limits.header_bytes_max
-            ):
-                self._check(length, word >> 24, header_bytes)
-            frame_end = at + 4 + length
-            if frame_end > end:
-                self._need = frame_end - at
-                break
-            command: Command | None = None
-            for template in known.get(word, ()):
-                command = template.read(data, at, frame_end, header_bytes)
-                if command is not None:
-                    break
-            else:
-                if templates is not None:
-                    command = templates.read(data, at, frame_end, word, header_bytes)
-            if command is not None:
-                commands.append(command)
-                at = frame_end
-                continue
-            body_at = at + 8 + header_bytes
-            header = data[at + 8 : body_at]
-            command = decode_header(
-                word >> 24, header, data[body_at:frame_end] if body_at < frame_end else None, limits
-            )
-            if templates is not None:
-                templates.learn(word, header, command)
-            commands.append(command)
-            at = frame_end
-        return at
-
-    def _check(self, length: int, serialization: int, header_bytes: int) -> None:
-        limits = self._limits
-        if not 4 <= length <= limits.frame_bytes_max - 4:
-            raise FrameError(f"frame length {length} is outside 4..{limits.frame_bytes_max - 4} bytes")
-        if header_bytes > length - 4:
-            raise FrameError(f"header length {header_bytes} exceeds the {length - 4} bytes left in the frame")
-        if header_bytes > limits.header_bytes_max:
-            raise FrameError(f"header length {header_bytes} exceeds the limit of {limits.header_bytes_max} bytes")
-        if serialization > 1:
-            raise FrameError(f"unknown header serialization {serialization}; allowed: 0 (JSON), 1 (ROCKETMQ)")

@@ -53,10 +53,11 @@ _I32: Final = struct.Struct(">i")
 _I16: Final = struct.Struct(">h")
 
 Place = tuple[str, int, int]  # name, start and end of a value in a header
+Match = tuple[int, tuple[bytes, ...], str]  # opaque, TemplateCommand.values, TemplateCommand.text
 
 
 class TemplateCommand(Command):
-    """A request read through a template.
+    """A request read through a template; `FrameDecoder` creates it.
 
     values: raw text of the fields in `template.names`, valid UTF-8. text: the properties, "" if the header has none. ext is built
     on first use.
@@ -131,8 +132,8 @@ class HeaderTemplate:
             ext[self.text_name] = text
         return ext
 
-    def read(self, data: bytes, at: int, end: int, header_bytes: int) -> TemplateCommand | None:
-        """The command of the complete frame data[at:end]; None when its header does not match."""
+    def match(self, data: bytes, at: int, header_bytes: int) -> Match | None:
+        """The values in the header of the frame at data[at]; None when the header does not match."""
         raise NotImplementedError
 
 
@@ -157,7 +158,7 @@ class BinaryTemplate(HeaderTemplate):
         self._head = Piece(header, 0, start, [opaque, ext_bytes, *places[:index], text_bytes])
         self._tail = Piece(header, end, len(header), places[index + 1 :])
 
-    def read(self, data: bytes, at: int, end: int, header_bytes: int) -> TemplateCommand | None:
+    def match(self, data: bytes, at: int, header_bytes: int) -> Match | None:
         head, tail = self._head, self._tail
         at += _HEADER_AT
         body_at = at + header_bytes
@@ -193,22 +194,7 @@ class BinaryTemplate(HeaderTemplate):
                     value.decode()
         except UnicodeDecodeError:
             return None
-        command = TemplateCommand.__new__(
-            TemplateCommand
-        )  # attributes set here and in JsonTemplate: saves a call per message
-        command.code = self.code
-        command.opaque = parts[1]
-        command.flag = self.flag
-        command.remark = None
-        command.language = self.language
-        command.version = self.version
-        command.serialization = _BINARY
-        command.template = self
-        command.values = values
-        command.text = text
-        command._ext = None
-        command.body = data[body_at:end] if body_at < end else None
-        return command
+        return parts[1], values, text
 
 
 class JsonTemplate(HeaderTemplate):
@@ -235,7 +221,7 @@ class JsonTemplate(HeaderTemplate):
         self._middle = pieces[1] if len(pieces) > 2 else None
         self._text_first = next(name for name, _, _ in places if name in (_OPAQUE, self.text_name)) != _OPAQUE
 
-    def read(self, data: bytes, at: int, end: int, header_bytes: int) -> TemplateCommand | None:
+    def match(self, data: bytes, at: int, header_bytes: int) -> Match | None:
         first, middle, last = self._first, self._middle, self._last
         at += _HEADER_AT
         body_at = at + header_bytes
@@ -287,20 +273,7 @@ class JsonTemplate(HeaderTemplate):
                     break
         except ValueError:
             return None
-        command = TemplateCommand.__new__(TemplateCommand)
-        command.code = self.code
-        command.opaque = opaque
-        command.flag = self.flag
-        command.remark = self.remark
-        command.language = self.language
-        command.version = self.version
-        command.serialization = _JSON
-        command.template = self
-        command.values = values
-        command.text = text
-        command._ext = None
-        command.body = data[body_at:end] if body_at < end else None
-        return command
+        return opaque, values, text
 
 
 class HeaderTemplates:
@@ -317,15 +290,15 @@ class HeaderTemplates:
     def __len__(self) -> int:
         return len(self._all)
 
-    def read(self, data: bytes, at: int, end: int, word: int, header_bytes: int) -> TemplateCommand | None:
-        """Decode the complete frame data[at:end] with any matching template; None means: decode it in full."""
+    def find(self, data: bytes, at: int, word: int, header_bytes: int) -> tuple[HeaderTemplate, Match] | None:
+        """The first template that matches the frame at data[at], with its match; None means: decode it in full."""
         form, chain = word >> 24, self.by_word.get(word, ())
         for template in self._all:
             if template.serialization == form and template not in chain:
-                command = template.read(data, at, end, header_bytes)
-                if command is not None:
+                match = template.match(data, at, header_bytes)
+                if match is not None:
                     self._remember(word, template)
-                    return command
+                    return template, match
         return None
 
     def _remember(self, word: int, template: HeaderTemplate) -> None:

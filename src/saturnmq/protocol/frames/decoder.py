@@ -1,0 +1,152 @@
+"""Incremental decoder from a byte stream to commands, the outermost layer of the wire protocol.
+
+Any input either parses or raises RemoteProtocolError. Frame and header layouts: see `command`.
+
+Requirements: REM-02, REM-03.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from saturnmq.protocol.errors import FrameError, RemoteProtocolError
+from saturnmq.protocol.frames.command import (
+    DEFAULT_LIMITS,
+    HEADER_LENGTH_MASK,
+    PREFIX,
+    Command,
+    FrameLimits,
+    decode_header,
+)
+from saturnmq.protocol.frames.header_templates import HeaderTemplate, HeaderTemplates, TemplateCommand
+
+_WORD_END: Final = 2 << 24  # second words from here on carry an unknown serialization
+_NO_TEMPLATES: Final[dict[int, list[HeaderTemplate]]] = {}
+
+
+class FrameDecoder:
+    """Incremental decoder from a byte stream, chunked in any way, to commands (REM-03). One per connection.
+
+    With `templates`, headers that repeat an earlier one but for a few values skip the full decode.
+    """
+
+    __slots__ = ("_limits", "_need", "_rest", "_templates")
+
+    def __init__(self, limits: FrameLimits = DEFAULT_LIMITS, templates: HeaderTemplates | None = None) -> None:
+        self._limits = limits
+        self._templates = templates
+        self._rest = bytearray()  # start of an incomplete frame
+        self._need = 8  # bytes required before the next decode attempt
+
+    @property
+    def pending_bytes(self) -> int:
+        """Buffered bytes of an incomplete frame; 0 between frames."""
+        return len(self._rest)
+
+    @property
+    def need_bytes(self) -> int:
+        """Length of the incomplete frame as far as it is known; at least the 8 bytes of length and header word."""
+        return self._need
+
+    def feed(self, data: bytes) -> list[Command]:
+        """Return the commands completed by data, in order.
+
+        Raises RemoteProtocolError; its `decoded` holds the commands that were complete before the bad frame.
+        """
+        rest = self._rest
+        commands: list[Command] = []
+        at = 0
+        try:
+            if rest:
+                at = self._finish_frame(data, commands)
+                if rest:
+                    return commands
+            at = self._decode(data, at, commands)
+        except RemoteProtocolError as error:
+            error.decoded = commands
+            raise
+        if at < len(data):
+            rest += data[at:]
+        return commands
+
+    def _finish_frame(self, data: bytes, commands: list[Command]) -> int:
+        """Complete the buffered frame, and only that one, so that the rest of data is not copied.
+
+        Returns how many bytes of data were consumed.
+        """
+        rest = self._rest
+        at = 0
+        while True:
+            missing = self._need - len(rest)
+            rest += data[at : at + missing]
+            at += missing
+            if at > len(data):
+                return len(data)
+            frame = bytes(rest)
+            if self._decode(frame, 0, commands):
+                rest.clear()
+                return at
+
+    def _decode(self, data: bytes, at: int, commands: list[Command]) -> int:
+        """Append the commands of the complete frames from `at` on; return where the first incomplete frame starts."""
+        limits, templates = self._limits, self._templates
+        known = templates.by_word if templates is not None else _NO_TEMPLATES
+        length_max, end = limits.frame_bytes_max - 4, len(data)
+        self._need = 8
+        while end - at >= 8:
+            length, word = PREFIX.unpack_from(data, at)
+            header_bytes = word & HEADER_LENGTH_MASK
+            if (
+                header_bytes + 4 > length
+                or length > length_max
+                or word >= _WORD_END
+                or header_bytes > limits.header_bytes_max
+            ):
+                self._check(length, word >> 24, header_bytes)
+            frame_end = at + 4 + length
+            if frame_end > end:
+                self._need = frame_end - at
+                break
+            body_at = at + 8 + header_bytes
+            body = data[body_at:frame_end] if body_at < frame_end else None
+            match = None
+            for template in known.get(word, ()):
+                match = template.match(data, at, header_bytes)
+                if match is not None:
+                    break
+            else:
+                found = templates.find(data, at, word, header_bytes) if templates is not None else None
+                if found is not None:
+                    template, match = found
+            if match is not None:
+                command = TemplateCommand.__new__(TemplateCommand)  # filled here: saves a call per message
+                command.opaque, command.values, command.text = match
+                command.template = template
+                command.code = template.code
+                command.flag = template.flag
+                command.remark = template.remark
+                command.language = template.language
+                command.version = template.version
+                command.serialization = template.serialization
+                command.body = body
+                command._ext = None
+                commands.append(command)
+            else:
+                header = data[at + 8 : body_at]
+                decoded = decode_header(word >> 24, header, body, limits)
+                if templates is not None:
+                    templates.learn(word, header, decoded)
+                commands.append(decoded)
+            at = frame_end
+        return at
+
+    def _check(self, length: int, serialization: int, header_bytes: int) -> None:
+        limits = self._limits
+        if not 4 <= length <= limits.frame_bytes_max - 4:
+            raise FrameError(f"frame length {length} is outside 4..{limits.frame_bytes_max - 4} bytes")
+        if header_bytes > length - 4:
+            raise FrameError(f"header length {header_bytes} exceeds the {length - 4} bytes left in the frame")
+        if header_bytes > limits.header_bytes_max:
+            raise FrameError(f"header length {header_bytes} exceeds the limit of {limits.header_bytes_max} bytes")
+        if serialization > 1:
+            raise FrameError(f"unknown header serialization {serialization}; allowed: 0 (JSON), 1 (ROCKETMQ)")
