@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from saturnmq.cli import VERBS, build_parser
+import command_page
+from saturnmq.cli.commands import COMMANDS, build_parser
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 # Multiples of an interpreter start. On a machine with 20 ms per start these are 200 and 150 ms.
 HELP_STARTS_MAX = 10.0
@@ -39,7 +42,7 @@ def child_seconds() -> float:
 @pytest.mark.spec("CLI-01")
 def test_every_command_has_example_and_long_options() -> None:
     found = {parser.prog: parser for parser in parsers(build_parser())}
-    assert {prog.split()[1] for prog in found} == {verb.name for verb in VERBS}
+    assert {prog.split()[1] for prog in found} == {command.name.split()[0] for command in COMMANDS}
     for prog, parser in found.items():
         assert f"example: {prog}" in parser.format_help(), prog
         assert parser.description, prog
@@ -65,7 +68,7 @@ def seconds_of(folder: Path, *args: str) -> tuple[float, str]:
 def test_help_takes_less_than_ten_interpreter_starts(tmp_path: Path) -> None:
     python, _ = seconds_of(tmp_path, "-c", "pass")
     seconds, printed = seconds_of(tmp_path, "-m", "saturnmq.cli", "--help")
-    assert all(verb.name in printed for verb in VERBS)
+    assert all(command.name in printed for command in COMMANDS if " " not in command.name)
     assert seconds < HELP_STARTS_MAX * python
 
 
@@ -74,3 +77,49 @@ def test_import_takes_less_than_eight_interpreter_starts(tmp_path: Path) -> None
     python, _ = seconds_of(tmp_path, "-c", "pass")
     seconds, _ = seconds_of(tmp_path, "-c", "import saturnmq")
     assert seconds - python < IMPORT_STARTS_MAX * python
+
+
+@pytest.mark.spec("CLI-01")
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_and_version_import_no_server_store_or_spark(option: str) -> None:
+    code = (
+        "import sys\nfrom saturnmq.cli import main\ntry:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        "print('\\n' + ' '.join(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, option], capture_output=True, text=True, timeout=60, check=True)
+    modules = set(done.stdout.splitlines()[-1].split())
+    packages = {
+        "saturnmq." + name for name in ("broker", "client", "namesrv", "net", "raft", "store", "spark.progress")
+    }
+    assert "saturnmq.cli.commands" in modules
+    assert modules & (packages | {"asyncio", "ssl", "uvloop", "rich", "pyspark", "pyarrow"}) == set()
+
+
+@pytest.mark.spec("CLI-01")
+def test_every_command_runs_an_existing_function() -> None:
+    names = [command.name for command in COMMANDS]
+    assert len(set(names)) == len(names)
+    for command in COMMANDS:
+        assert command.example.startswith(f"saturnmq {command.name} "), command.name
+        if command.function:
+            assert callable(command.load()), command.name
+        else:
+            assert any(name.startswith(command.name + " ") for name in names), command.name
+
+
+@pytest.mark.spec("CLI-02")
+@pytest.mark.parametrize("flag", ["json", "quiet", "debug"])
+@pytest.mark.parametrize("command", ["namesrv", "broker", "store verify", "admin ledgerCompare x", "spark compact t"])
+def test_common_options_work_before_and_after_each_word(command: str, flag: str) -> None:
+    words = command.split()
+    for at in range(len(words) + 1):
+        args, _ = build_parser().parse_known_args([*words[:at], f"--{flag}", *words[at:]])
+        assert getattr(args, flag) is True, at
+        assert all(getattr(args, other) is False for other in {"json", "quiet", "debug"} - {flag})
+
+
+@pytest.mark.spec("CLI-01")
+@pytest.mark.spark
+def test_commands_page_is_current() -> None:
+    page = (REPOSITORY / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert page == command_page.page(), "python tools/command_page.py writes docs/commands.md"

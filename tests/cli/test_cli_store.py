@@ -120,12 +120,12 @@ def test_store_commands_reject_dledger_store(cli: Cli, tmp_path: Path, offsets: 
 def test_store_repair_shows_loss_and_requires_confirmation(cli: Cli, tmp_path: Path, offsets: list[int]) -> None:
     data = tmp_path / "data"
     whole = cli("store", "repair", "--data", str(data))
-    assert whole.returncode == 0 and "the commit log is whole" in whole.stdout
+    assert whole.returncode == 0 and "the commit log is intact" in whole.stdout
     file = harmed(data, offsets[20])
     asked = cli("store", "repair", "--data", str(data))
     assert asked.returncode == 1 and "--yes" in asked.stderr
     assert f"{file} at byte {offsets[20] % LOG_BYTES} (offset {offsets[20]})" in asked.stdout
-    assert "in which 19 records can still be read" in asked.stdout
+    assert "in which 19 records are still readable" in asked.stdout
     before = json.loads(cli("store", "repair", "--data", str(data), "--json").stdout)["rows"][0]
     assert (before["offset"], before["records"], before["done"]) == (offsets[20], 19, False)
     done = cli("store", "repair", "--data", str(data), "--yes")

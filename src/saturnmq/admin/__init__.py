@@ -1,5 +1,1 @@
-"""Administration: the commands of `saturnmq admin`. Heavy imports are deferred until a command runs."""
-
-from saturnmq.admin.ledger import configure, run
-
-__all__ = ["configure", "run"]
+"""Administration: one operation per function. The command line, which reads options and prints, is in `saturnmq.cli`."""

@@ -207,8 +207,8 @@ def say_decoder() -> None:
         logger.warning("decoder=numpy and pyarrow: saturnmq runs from %s, which holds no compiled parts", path.name)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Write the file and print how to use it; return 0. Raises ConfigError."""
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of `saturnmq spark pack`."""
     p = argparse.ArgumentParser(
         prog="saturnmq spark pack",
         description="Pack what executors need: this environment for spark.archives, or this package for --py-files.",
@@ -225,12 +225,17 @@ def main(argv: Sequence[str]) -> int:
     p.add_argument(
         "--python",
         metavar="PATH",
-        help=f"Python {MINOR} on the nodes, if not where it is here; PATH is searched after it",
+        help="Python of this minor version on the nodes, if its path differs from here; PATH is searched after it",
     )
     p.add_argument(
         "--client", action="store_true", help="also write ./env/bin/python here, for a driver in client mode"
     )
-    args = p.parse_args(argv)
+    return p
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the file and print how to use it; return 0. Raises ConfigError."""
+    args = parser().parse_args(argv)
     out: Path = args.out
     if out.suffix == ".zip":
         count = pack_zip(out)

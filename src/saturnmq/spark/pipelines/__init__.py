@@ -15,7 +15,28 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from saturnmq.spark.pipelines.running import Pipeline
 
-NAMES: Final = ("export", "replay", "trace", "stats", "audit", "dlq", "files", "compact")
+# Read by the command table and by the pipelines, which import pyspark.
+SUMMARIES: Final = {
+    "export": "topics to Parquet files, what is new since the last run",
+    "replay": "messages of a lake or of commit log files to a topic again",
+    "trace": "message traces: latencies per minute, slow consumers, unconsumed messages; with a report",
+    "stats": "throughput and lag by minute, hour and day, and alerts; with a report",
+    "audit": "produced messages compared with stored and consumed ones: lost, duplicate, missing; with a report",
+    "dlq": "dead letters of a group by cause; some of them sent again",
+    "files": "commit log files to Parquet without a broker, and what is damaged in them",
+    "compact": "the small files of closed hours of a table to few large ones",
+}
+EXAMPLES: Final = {
+    "export": "saturnmq spark export --name-servers 127.0.0.1:9876 --topic flights --out ./lake",
+    "replay": "saturnmq spark replay --name-servers 127.0.0.1:9876 --lake ./lake --topic orders --to orders-again",
+    "trace": "saturnmq spark trace --name-servers 127.0.0.1:9876 --lake ./lake --slow-ms 500",
+    "stats": "saturnmq spark stats --name-servers 127.0.0.1:9876 --lake ./lake --trigger 1m",
+    "audit": "saturnmq spark audit --lake ./lake",
+    "dlq": "saturnmq spark dlq --name-servers 127.0.0.1:9876 --lake ./lake --group billing",
+    "files": "saturnmq spark files --path ./data --lake ./rescue",
+    "compact": "saturnmq spark compact ./lake/messages",
+}
+NAMES: Final = tuple(SUMMARIES)
 
 
 def pipeline(name: str) -> Pipeline[Any]:
@@ -46,4 +67,4 @@ def main(argv: Sequence[str]) -> int:
     return running.run(pipeline(argv[0]), argv[1:])
 
 
-__all__ = ["NAMES", "main", "pipeline"]
+__all__ = ["EXAMPLES", "NAMES", "SUMMARIES", "main", "pipeline"]

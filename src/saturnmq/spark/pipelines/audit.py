@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
-from saturnmq.spark.pipelines import lake, report, running
+from saturnmq.spark.pipelines import SUMMARIES, lake, report, running
 from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
 
 DAILY: Final = (
@@ -207,7 +207,7 @@ def conf_of(args: argparse.Namespace) -> AuditConf:
 
 PIPELINE: Final = Pipeline(
     "audit",
-    "What was produced against what is stored and consumed: lost, doubled, missing; with a report.",
+    SUMMARIES["audit"],
     {"messages": "of export or files", "trace_events": "of trace, or --send-log"},
     {"audit_daily": DAILY, "lost": LOST, "dup": DUP, "offset_gaps": GAPS, "replica_diff": REPLICA},
     "exact counts; run again on the same input it makes the same tables",

@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from saturnmq.protocol.errors import ConfigError, StoreError
 from saturnmq.spark.option_table import duration_ms, size
-from saturnmq.spark.pipelines import lake, running, sink_log
+from saturnmq.spark.pipelines import SUMMARIES, lake, running, sink_log
 from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
 
 TARGET: Final = "256m"
@@ -243,10 +243,10 @@ def conf_of(args: argparse.Namespace) -> CompactConf:
 
 PIPELINE: Final = Pipeline(
     "compact",
-    "The small files of closed hours of a table to few large ones.",
+    SUMMARIES["compact"],
     {"TABLE": "a table with date= and hour= folders, as export and files write it"},
     {"TABLE": "the same columns and rows"},
-    "no reader of Spark's log sees rows twice or not at all; run again it does nothing; killed, the old or the new table stands",
+    "readers of Spark's log see each row once; a repeated run does nothing; after a kill the old or the new table is in place",
     options,
     conf_of,
     build,

@@ -23,7 +23,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
 from saturnmq.protocol.codes import DLQ_PREFIX, RETRY_PREFIX
-from saturnmq.spark.pipelines import lake, replay, running
+from saturnmq.spark.pipelines import SUMMARIES, lake, replay, running
 from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def conf_of(args: argparse.Namespace) -> DlqConf:
 
 PIPELINE: Final = Pipeline(
     "dlq",
-    "Dead letters of a group: what is there and why; some of it sent again.",
+    SUMMARIES["dlq"],
     {"%DLQ%GROUP": "dead letters", "%RETRY%GROUP": "what waits to be tried again (--retries)"},
     {"dlq_messages": MESSAGES, "dlq_summary": SUMMARY, "dlq_resent": RESENT},
     "a dead letter is sent again once, however often the command runs",

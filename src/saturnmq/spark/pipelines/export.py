@@ -26,7 +26,7 @@ from saturnmq.spark import avro, planning
 from saturnmq.spark.connect import close_all, linked
 from saturnmq.spark.lake_sink import FORMATS, sink_of
 from saturnmq.spark.options import parse_options
-from saturnmq.spark.pipelines import lake, running, sink_log
+from saturnmq.spark.pipelines import SUMMARIES, lake, running, sink_log
 from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
 from saturnmq.spark.ranges import Key, at_one_place, begins_of, from_offset, key_of, to_offset
 from saturnmq.spark.track import OffsetCommitter
@@ -320,10 +320,10 @@ def _decoding(args: argparse.Namespace) -> dict[str, Any]:
 
 PIPELINE: Final = Pipeline(
     "export",
-    "Topics to Parquet files, what is new since the last run.",
+    SUMMARIES["export"],
     {"TOPIC": "messages of a broker"},
     {"messages": lake.MESSAGES, "messages_bad": "position, error, body (with --decode)", "_offsets": OFFSETS},
-    "exactly once: killed and run again, nothing is missing and nothing is there twice",
+    "exactly once: a killed run that is repeated leaves no message missing or duplicate",
     options,
     conf_of,
     build,

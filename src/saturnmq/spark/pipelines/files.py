@@ -22,7 +22,7 @@ from saturnmq.protocol.errors import MessageError
 from saturnmq.protocol.message import decode_record
 from saturnmq.spark.log_archive import opened
 from saturnmq.spark.log_scan import NO_LIMIT, FilePiece, LogFile, chunks, log_files
-from saturnmq.spark.pipelines import lake, running
+from saturnmq.spark.pipelines import SUMMARIES, lake, running
 from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
 
 CHECK: Final = (
@@ -139,7 +139,7 @@ def conf_of(args: argparse.Namespace) -> FilesConf:
 
 PIPELINE: Final = Pipeline(
     "files",
-    "Commit log files to Parquet without a broker, and what is damaged in them.",
+    SUMMARIES["files"],
     {"DIR": "commit log files of SaturnMQ or Apache RocketMQ, DLedger's included"},
     {"messages": lake.MESSAGES, "commitlog_check": CHECK},
     "every valid record once; the folder is only read; run again it makes the same tables",

@@ -24,7 +24,7 @@ from pyspark.sql import functions as f
 
 from saturnmq.protocol.codes import RESERVED_PROPERTIES
 from saturnmq.protocol.errors import ConfigError, SaturnError
-from saturnmq.spark.pipelines import files, lake, running
+from saturnmq.spark.pipelines import SUMMARIES, files, lake, running
 from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
 
 REPLAY_OF: Final = "REPLAY_OF"
@@ -221,7 +221,7 @@ def conf_of(args: argparse.Namespace) -> ReplayConf:
 
 PIPELINE: Final = Pipeline(
     "replay",
-    "Messages of a lake or of commit log files to a topic again.",
+    SUMMARIES["replay"],
     {"messages": "of export or files, or files by --path"},
     {"TOPIC": "body, tags, keys, own properties, REPLAY_OF", "replay_log": LOG},
     "each message once: the same command completes a run that was killed, and does nothing when it was done",

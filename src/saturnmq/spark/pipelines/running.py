@@ -114,7 +114,7 @@ def parser_of(pipeline: Pipeline[Any]) -> argparse.ArgumentParser:
               for name, what in named.items()]  # fmt: skip
     p = argparse.ArgumentParser(
         prog=f"saturnmq spark {pipeline.name}",
-        description=pipeline.summary,
+        description=f"{pipeline.summary[0].upper()}{pipeline.summary[1:]}.",
         epilog="\n".join(["inputs and outputs:", *tables, "", f"guarantee: {pipeline.guarantee}"]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

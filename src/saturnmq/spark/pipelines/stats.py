@@ -26,7 +26,7 @@ from pyspark.sql.window import Window
 
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark.connect import Connection
-from saturnmq.spark.pipelines import collect, lake, report, running
+from saturnmq.spark.pipelines import SUMMARIES, collect, lake, report, running
 from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
 
 TICKS: Final = (
@@ -292,7 +292,7 @@ def conf_of(args: argparse.Namespace) -> StatsConf:
 
 PIPELINE: Final = Pipeline(
     "stats",
-    "Throughput and lag by minute, hour and day, and alerts; with a report.",
+    SUMMARIES["stats"],
     {"brokers": "with --mode poll: their counters and runtime information", "TOPIC": "with --mode topic: ticks"},
     {
         "stats_ticks": TICKS,

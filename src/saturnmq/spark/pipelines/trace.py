@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from saturnmq.protocol.codes import TRACE_TOPIC
 from saturnmq.protocol.errors import SaturnError
-from saturnmq.spark.pipelines import lake, report, running
+from saturnmq.spark.pipelines import SUMMARIES, lake, report, running
 from saturnmq.spark.pipelines.running import Conf, Outcome, Pipeline
 
 if TYPE_CHECKING:
@@ -282,11 +282,11 @@ def conf_of(args: argparse.Namespace) -> TraceConf:
 
 PIPELINE: Final = Pipeline(
     "trace",
-    "Message traces: latencies per minute, slow consumers, what nobody consumed; with a report.",
+    SUMMARIES["trace"],
     {"TOPIC": f"trace messages, {TRACE_TOPIC} unless said otherwise"},
     {"trace_events": EVENTS, "trace_events_bad": BAD, "msg_latency": LATENCY, "latency_1m": MINUTES, "slow_consumers": SLOW,
      "unconsumed": UNCONSUMED},
-    "every trace record once in trace_events; the other tables are made anew of them, late events included",
+    "every trace record once in trace_events; the other tables are recomputed from them, late events included",
     options,
     conf_of,
     build,

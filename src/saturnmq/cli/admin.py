@@ -1,0 +1,64 @@
+"""The commands of `saturnmq admin`: reads options and prints; `saturnmq.admin` does the work.
+
+stdout carries results, stderr everything else. Exit code 3: the check found a problem.
+
+Requirements: DL-M09, DL-L01, DL-Q06, CLI-01..CLI-08.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+
+from saturnmq.admin import ledger
+from saturnmq.cli.output import EXIT_DONE, EXIT_FAILED, EXIT_PROBLEMS, emit, show_rows, write
+from saturnmq.raft.core.messages import Code
+
+
+def run_status(args: argparse.Namespace) -> int:
+    """Print the state of each broker of a group; exit code 3 unless the group is healthy."""
+    status = asyncio.run(ledger.group_status(args.name_servers, args.group))
+    if args.json:
+        emit(args.command.name, status.rows, well=status.healthy)
+    else:
+        show_rows(status.rows)
+    return EXIT_DONE if status.healthy else EXIT_PROBLEMS
+
+
+def run_transfer(args: argparse.Namespace) -> int:
+    """Transfer the leadership of a group."""
+    code = asyncio.run(ledger.transfer_leadership(args.group, args.peers, args.to))
+    if args.json:
+        emit(args.command.name, [{"to": args.to, "code": code.value, "name": code.name}])
+    else:
+        write(f"transfer to {args.to}: {code.value} {code.name}")
+    return EXIT_DONE if code is Code.SUCCESS else EXIT_FAILED
+
+
+def run_verify(args: argparse.Namespace) -> int:
+    """Report what is damaged in ledgers."""
+    reports = ledger.verify_ledgers(args.folders)
+    rows = [dataclasses.asdict(report) for report in reports]
+    if args.json:
+        emit(args.command.name, rows)
+    else:
+        show_rows([row | {"problems": len(row["problems"])} for row in rows])
+        for report in reports:
+            for problem in report.problems:
+                write(f"{report.folder}: {problem}")
+    return EXIT_PROBLEMS if any(report.problems for report in reports) else EXIT_DONE
+
+
+def run_compare(args: argparse.Namespace) -> int:
+    """Print the first entry at which ledgers differ."""
+    found = ledger.compare_ledgers(args.folders)
+    rows = [] if found is None else [{"folder": folder, "entry": what} for folder, what in found.found.items()]
+    if args.json:
+        emit(args.command.name, rows, equal=found is None, index=None if found is None else found.index)
+    elif found is None:
+        write("the ledgers are equal from the first entry that all have")
+    else:
+        write(f"entry {found.index} differs (term, position, size):")
+        show_rows(rows)
+    return EXIT_DONE if found is None else EXIT_PROBLEMS

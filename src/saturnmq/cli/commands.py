@@ -1,0 +1,202 @@
+"""The command table: name, help, example, options and function of every command, each shared option defined once.
+
+Requirements: CLI-01, CLI-08, CLI-10.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from saturnmq.cli.table import Command, Parser, flag, option, parser_of, port_number
+from saturnmq.spark.pipelines import EXAMPLES, SUMMARIES
+
+DESCRIPTION: Final = "A message broker compatible with Apache RocketMQ 4.9.7, in Python."
+
+COMMON: Final = (
+    flag("--json", help="results and errors as one JSON document each"),
+    flag("--quiet", help="no progress, warnings only"),
+    flag("--debug", help="log everything, show tracebacks"),
+)
+VERSION: Final = flag("--version", help="version, commit, Python, implementation, event loop, protocol")
+
+# ---- shared options
+
+SETTINGS: Final = (
+    option("-c", "--config", type=Path, metavar="FILE", help="properties file with RocketMQ's own key names"),
+    option("--set", action="append", default=[], metavar="KEY=VALUE", help="one key; overrides the file"),
+    flag("--strict-config", help="an unknown key is an error, not a warning"),
+)
+SERVER: Final = (
+    *SETTINGS,
+    flag("-p", "--print-config", help="print every key, value and origin, and exit (not the port)"),
+)
+HOST: Final = option("--host", metavar="ADDRESS", help="address to listen on (default 127.0.0.1)")
+BROKER_PORT: Final = option("--port", type=port_number, metavar="PORT", help="broker port (default 10911)")
+FOLDER: Final = "folder of messages and state (storePathRootDir)"
+DATA: Final = option("--data", type=Path, metavar="DIR", help=FOLDER)
+DATA_REQUIRED: Final = option("--data", type=Path, metavar="DIR", required=True, help=FOLDER)
+GROUP: Final = option("-g", "--group", required=True, metavar="NAME", help="the group: brokerName, dLegerGroup")
+LEDGERS: Final = option("folders", nargs="+", type=Path, metavar="FOLDER", help="folder dledger-ID of a member's store")
+STORE: Final = (DATA, *SETTINGS)
+
+# ---- the table
+
+SERVERS: Final = (
+    Command(
+        "standalone",
+        "a NameServer and a broker in one process",
+        "saturnmq standalone --data ./data",
+        "saturnmq.cli.servers:run_standalone",
+        (
+            *SERVER, DATA_REQUIRED, HOST, BROKER_PORT,
+            option("--namesrv-port", type=port_number, metavar="PORT", default=9876, help="NameServer port (default 9876)"),
+        ),
+    ),
+    Command(
+        "namesrv",
+        "a NameServer",
+        "saturnmq namesrv --port 9876",
+        "saturnmq.cli.servers:run_namesrv",
+        (
+            *SERVER, HOST,
+            option("--port", type=port_number, metavar="PORT", help="port to listen on (default 9876)"),
+            option(
+                "-n", "--name-servers", dest="ignored", metavar="HOST:PORT",
+                help="accepted as by mqnamesrv, without effect",
+            ),
+        ),
+    ),
+    Command(
+        "broker",
+        "a broker",
+        "saturnmq broker -c broker.conf -n 127.0.0.1:9876",
+        "saturnmq.cli.servers:run_broker",
+        (
+            *SERVER, DATA, HOST, BROKER_PORT,
+            option("-n", "--name-servers", metavar="HOST:PORT;...", help="NameServers to register with"),
+        ),
+    ),
+)  # fmt: skip
+
+STORE_TOOLS: Final = (
+    Command("store", "verify, rebuild, repair a store, or show a record of it", "saturnmq store verify --data ./data"),
+    Command(
+        "store verify",
+        "read a whole store and report damage; changes nothing",
+        "saturnmq store verify --data ./data",
+        "saturnmq.cli.store:run_verify",
+        (*STORE, flag("--force", help="even while a broker uses the store: what it writes meanwhile may look damaged")),
+    ),
+    Command(
+        "store rebuild",
+        "rebuild consume queues and index from the commit log",
+        "saturnmq store rebuild --data ./data",
+        "saturnmq.cli.store:run_rebuild",
+        STORE,
+    ),
+    Command(
+        "store dump",
+        "show one record",
+        "saturnmq store dump 4096 --data ./data",
+        "saturnmq.cli.store:run_dump",
+        (
+            *STORE,
+            option("offset", type=int, nargs="?", metavar="OFFSET", help="offset in the commit log, bytes"),
+            option("--topic", metavar="T", help="with --queue and --queue-offset: the record at a queue offset"),
+            option("--queue", type=int, metavar="Q", help="queue id"),
+            option("--queue-offset", type=int, metavar="N", help="offset in the queue"),
+            option("--file", type=Path, metavar="F", help="with --at: the record in a commit log file"),
+            option("--at", type=int, metavar="BYTE", help="position in the file, bytes"),
+            flag("--hex", exclusive="form", help="the body in hex, even if it is text"),
+            flag("--raw", exclusive="form", help="only the bytes of the body as stored, on stdout"),
+        ),
+    ),
+    Command(
+        "store repair",
+        "truncate the commit log at its first damaged record; what is removed is kept in a folder",
+        "saturnmq store repair --data ./data --yes",
+        "saturnmq.cli.store:run_repair",
+        (
+            *STORE,
+            option(
+                "--at", type=int, metavar="OFFSET", help="truncate at this record, not at the first damaged one"
+            ),
+            flag("--yes", help="do it; without this option only the loss is shown"),
+        ),
+    ),
+)  # fmt: skip
+
+ADMIN: Final = (
+    Command(
+        "admin",
+        "status, leader and ledgers of a DLedger group",
+        "saturnmq admin ledgerStatus -n 127.0.0.1:9876 -g RaftNode00",
+    ),
+    Command(
+        "admin ledgerStatus",
+        "role, term, log and watermarks of each broker of a DLedger group",
+        "saturnmq admin ledgerStatus -n 127.0.0.1:9876 -g RaftNode00",
+        "saturnmq.cli.admin:run_status",
+        (
+            option(
+                "-n", "--name-servers", required=True, metavar="HOST:PORT;...",
+                help="NameServers at which the group is registered",
+            ),
+            GROUP,
+        ),
+    ),
+    Command(
+        "admin ledgerTransfer",
+        "transfer the leadership of a DLedger group to a member",
+        "saturnmq admin ledgerTransfer -g RaftNode00 -p 'n0-127.0.0.1:40911;n1-127.0.0.1:40912' -t n1",
+        "saturnmq.cli.admin:run_transfer",
+        (
+            GROUP,
+            option("-p", "--peers", required=True, metavar="ID-HOST:PORT;...", help="dLegerPeers"),
+            option("-t", "--to", required=True, metavar="ID", help="the new leader"),
+        ),
+    ),
+    Command(
+        "admin ledgerVerify",
+        "read the whole ledgers of stopped members and report damage; changes nothing",
+        "saturnmq admin ledgerVerify ./store/dledger-n0",
+        "saturnmq.cli.admin:run_verify",
+        (LEDGERS,),
+    ),
+    Command(
+        "admin ledgerCompare",
+        "find the first entry at which the ledgers of stopped members differ",
+        "saturnmq admin ledgerCompare ./n0/dledger-n0 ./n1/dledger-n1",
+        "saturnmq.cli.admin:run_compare",
+        (LEDGERS,),
+    ),
+)  # fmt: skip
+
+SPARK: Final = (
+    Command(
+        "spark",
+        "a pipeline on Spark",
+        "saturnmq spark --check",
+        "saturnmq.cli.spark:run_check",
+        (flag("--check", help="report Java, Python and Spark, and whether a worker works"),),
+    ),
+    Command(
+        "spark pack",
+        "pack what executors of a cluster need into one file",
+        "saturnmq spark pack env.tar.gz --needed",
+        "saturnmq.cli.spark:run_pipeline",
+        delegates=True,
+    ),
+    *(
+        Command(f"spark {name}", summary, EXAMPLES[name], "saturnmq.cli.spark:run_pipeline", delegates=True)
+        for name, summary in SUMMARIES.items()
+    ),
+)
+
+COMMANDS: Final = (*SERVERS, *STORE_TOOLS, *ADMIN, *SPARK)
+
+
+def build_parser() -> Parser:
+    """Build the parser of the whole command line."""
+    return parser_of(DESCRIPTION, COMMANDS, COMMON, (VERSION,))

@@ -1,0 +1,114 @@
+"""Output of all commands: results on stdout, errors on stderr, and the exit codes.
+
+Requirements: CLI-02, CLI-03, CLI-04, CLI-09.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+EXIT_DONE: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_PROBLEMS: Final = 3
+EXIT_UNREACHABLE: Final = 4
+EXIT_INTERRUPTED: Final = 130
+EXIT_CODES: Final = {
+    EXIT_DONE: "success",
+    EXIT_FAILED: "failure",
+    EXIT_USAGE: "invalid options or configuration",
+    EXIT_PROBLEMS: "a check found problems; a pipeline found lost data",
+    EXIT_UNREACHABLE: "a server cannot be reached",
+    EXIT_INTERRUPTED: "interrupted by Ctrl-C",
+}
+_PIPE_COLUMNS: Final = 200
+
+
+def write(text: str) -> None:
+    """Print a line on stdout."""
+    print(text, flush=True)
+
+
+def warn(text: str) -> None:
+    """Print a line on stderr."""
+    print(f"saturnmq: {text}", file=sys.stderr, flush=True)
+
+
+def emit(command: str, rows: Sequence[dict[str, Any]], **more: Any) -> None:
+    """Print one JSON document on stdout (CLI-02)."""
+    write(json.dumps({"schema": 1, "command": command, "rows": rows, **more}, default=str))
+
+
+def show(table: Table) -> None:
+    """Print a table on stdout; wide unless stdout is a terminal, so that lines are not broken."""
+    from rich.console import Console
+
+    console = Console(file=sys.stdout)
+    if not console.is_terminal:
+        console = Console(file=sys.stdout, width=_PIPE_COLUMNS)
+    console.print(table)
+
+
+def show_rows(rows: Sequence[dict[str, Any]]) -> None:
+    """Print rows, of which there is at least one, as a table with their keys as header."""
+    from rich.table import Table
+
+    table = Table(*rows[0], box=None)
+    for row in rows:
+        table.add_row(*("" if value is None else str(value) for value in row.values()))
+    show(table)
+
+
+def fail(error: Exception, args: argparse.Namespace, code: int) -> int:
+    """Report an error, with its traceback under --debug; return the exit code."""
+    from saturnmq.protocol.errors import ConfigError, SaturnError
+
+    if args.debug:
+        import logging
+
+        logging.getLogger("saturnmq").error("failed", exc_info=error)
+    problems = error.problems if isinstance(error, ConfigError) else [_text(error)]
+    hint = getattr(error, "hint", None)
+    if hint is None and isinstance(error, ConfigError):
+        hint = "See saturnmq --help, or --print-config for every key with its value."
+    number = error.code if isinstance(error, SaturnError) else None
+    print_error(problems, hint or "Run it again with --debug for the traceback.", number, args.json)
+    return code
+
+
+def _text(error: Exception) -> str:
+    """The error text without the exception class."""
+    from saturnmq.protocol.errors import SaturnError
+
+    if isinstance(error, SaturnError):
+        return error.message
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or "interrupted"
+
+
+def print_error(problems: list[str], hint: str, number: int | None, as_json: bool) -> None:
+    """Print one line per problem and one with the next step, or one JSON object (CLI-03). number: the response code, if any."""
+    if as_json:
+        document = {"code": number, "message": "; ".join(problems), "hint": hint}
+        print(json.dumps(document), file=sys.stderr, flush=True)
+        return
+    for problem in problems:
+        warn(f"error: {problem}")
+    warn(f"next: {hint}")
+
+
+def ready(command: str, facts: dict[str, str], args: argparse.Namespace) -> None:
+    """Print the line that reports a server as ready (CLI-09)."""
+    if args.json:
+        emit(command, [facts])
+    else:
+        write("saturnmq: ready " + " ".join(f"{name}={value}" for name, value in facts.items()))

@@ -1,0 +1,70 @@
+"""What this process runs on: implementation of the hot path, event loop, commit.
+
+Requirements: CLI-11, PKG-02.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import saturnmq
+from saturnmq.protocol.codes import VERSION
+from saturnmq.protocol.errors import ConfigError
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+
+def loop_name() -> str:
+    """Name of the event loop that servers use: uvloop when it is installed, unless SATURNMQ_LOOP=asyncio."""
+    wanted = os.environ.get("SATURNMQ_LOOP") != "asyncio" and importlib.util.find_spec("uvloop") is not None
+    return "uvloop" if wanted else "asyncio"
+
+
+def loop_factory() -> Callable[[], AbstractEventLoop] | None:
+    """The event loop's constructor; None for the loop of asyncio."""
+    if loop_name() == "asyncio":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop
+
+
+def implementation() -> str:
+    """Name of the hot-path implementation that runs; there is only the pure-Python one so far.
+
+    Raises ConfigError when SATURNMQ_PURE=0 demands the compiled implementation (PKG-02).
+    """
+    if os.environ.get("SATURNMQ_PURE") == "0":
+        raise ConfigError(
+            "SATURNMQ_PURE=0 demands the compiled hot path, and this build has none; unset it or set it to 1"
+        )
+    return "python"
+
+
+def commit() -> str:
+    """Commit of the running checkout, read from .git without starting git; "release" for an installed package."""
+    git = Path(saturnmq.__file__).resolve().parent.parent.parent / ".git"
+    try:
+        head = (git / "HEAD").read_text().strip()
+        if head.startswith("ref: "):
+            head = (git / head[5:]).read_text().strip()
+    except OSError:
+        return "release"
+    return head[:12]
+
+
+def version_facts() -> dict[str, str]:
+    """What --version prints after the version (CLI-11)."""
+    return {
+        "commit": commit(),
+        "python": ".".join(str(part) for part in sys.version_info[:3]),
+        "twin": implementation(),
+        "loop": loop_name(),
+        "protocol": str(VERSION),
+    }

@@ -1,0 +1,204 @@
+"""The servers: `saturnmq standalone`, `namesrv` and `broker`. Builds settings, starts, waits for a signal, stops.
+
+Requirements: CLI-09, CLI-10, DG-09, UX-12.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from saturnmq.cli.output import EXIT_DONE, ready, warn, write
+from saturnmq.cli.runtime import implementation, loop_factory, loop_name
+from saturnmq.cli.settings import broker_classes, broker_tls, configure, print_config
+from saturnmq.namesrv import NameServer
+from saturnmq.namesrv.settings import NameServerSettings, stored_in
+from saturnmq.net import NetSettings, TlsSettings
+from saturnmq.protocol.frames.command import own_serialization
+
+if TYPE_CHECKING:  # a NameServer runs without the broker package
+    from saturnmq.broker import Broker
+
+
+def serve(main: Callable[[asyncio.Event], Any]) -> int:
+    """Run a server until SIGTERM or SIGINT, then let it stop; its stop steps bound the time that takes."""
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        await main(stop)
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(run())
+    return EXIT_DONE
+
+
+def warn_if_public(host: str) -> None:
+    """Warn about a non-loopback address without access control (UX-12)."""
+    if not host.startswith("127.") and host not in ("localhost", "::1"):
+        warn(f"warning: listening on {host} without access control; any client that reaches it can read and write")
+
+
+def run_namesrv(args: argparse.Namespace) -> int:
+    """Run a NameServer."""
+    classes = {"namesrv": NameServerSettings, "net": NetSettings, "tls": TlsSettings}
+    configured = configure(classes, args, {})
+    if args.config:
+        configured.parts["namesrv"] = stored_in(configured.parts["namesrv"], str(args.config))
+    if args.print_config:
+        return print_config(configured, args.json)
+    settings: NameServerSettings = configured.part("namesrv")
+    warn_if_public(settings.bind_address)
+
+    async def main(stop: asyncio.Event) -> None:
+        server: NameServer = NameServer(
+            settings, configured.part("net"), tls=configured.part("tls"), unknown_keys=configured.unknown
+        )
+        host, port = await server.start(settings.bind_address, settings.listen_port)
+        try:
+            if not args.json:
+                write(f"The Name Server boot success. serializeType={own_serialization(os.environ).name}")
+            ready("namesrv", {"namesrv": f"{host}:{port}", "twin": implementation(), "loop": loop_name()}, args)
+            await stop.wait()
+        finally:
+            await server.stop()
+
+    return serve(main)
+
+
+async def wait_for_stop_or_failure(stop: asyncio.Event, broker: Broker) -> None:
+    """Wait for a stop signal, or for a disk failure if storeFailureAction is exit (DUR-06), which is raised."""
+    waits = [asyncio.ensure_future(event.wait()) for event in (stop, broker.failed)]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+    if broker.failed.is_set() and broker.store.failure is not None:
+        raise broker.store.failure
+
+
+def broker_facts(broker: Broker, store: Any) -> dict[str, str]:
+    """What the ready line says about a broker."""
+    return {
+        "broker": broker.address,
+        "advertised": broker.advertised_address,
+        "store": store.store_path_root_dir,
+        "durability": store.flush_disk_type.name,
+        "twin": implementation(),
+        "loop": loop_name(),
+    }
+
+
+def boot_line(broker: Broker, name_servers: str) -> str:
+    """The line printed after startup, as Apache's broker prints it (DG-09)."""
+    return (
+        f"The broker[{broker.name}, {broker.advertised_address}] boot success. serializeType={own_serialization(os.environ).name} "
+        f"and name server is {name_servers}"
+    )
+
+
+async def started_before_stop(start: Coroutine[Any, Any, object], stop: asyncio.Event) -> bool:
+    """Whether a server started before a stop was requested. A start in progress is then cancelled, and cleans up after itself."""
+    starting, stopping = asyncio.ensure_future(start), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait({starting})
+    if starting.cancelled():
+        return False
+    starting.result()
+    return True
+
+
+def run_broker(args: argparse.Namespace) -> int:
+    """Run a broker."""
+    from saturnmq.broker import Broker
+
+    configured = configure(broker_classes(), args, {})
+    if args.print_config:
+        return print_config(configured, args.json)
+    warn_if_public(configured.part("broker").bind_address)
+
+    async def main(stop: asyncio.Event) -> None:
+        broker: Broker = Broker(
+            configured.part("broker"),
+            configured.part("store"),
+            configured.part("net"),
+            tls=broker_tls(configured),
+            raft=configured.part("raft"),
+        )
+        if not await started_before_stop(broker.start(), stop):
+            return
+        try:
+            name_servers = configured.part("broker").namesrv_addr
+            if not args.json:
+                write(boot_line(broker, name_servers))
+            facts = broker_facts(broker, configured.part("store")) | {"namesrv": name_servers or "none"}
+            ready("broker", facts, args)
+            await wait_for_stop_or_failure(stop, broker)
+        finally:
+            await broker.stop()
+
+    return serve(main)
+
+
+# A development profile: small files, and SQL filters enabled, which both Apache's broker and SaturnMQ disable by default.
+STANDALONE_PRESET: Final = {"storeProfile": "small", "enablePropertyFilter": "true"}
+
+
+def run_standalone(args: argparse.Namespace) -> int:
+    """Run a NameServer and a broker in one process."""
+    from saturnmq.broker import Broker
+
+    started = time.monotonic()
+    configured = configure(broker_classes(), args, STANDALONE_PRESET)
+    if args.print_config:
+        return print_config(configured, args.json)
+    settings, store, net = (configured.part(name) for name in ("broker", "store", "net"))
+    warn_if_public(settings.bind_address)
+    namesrv_settings = NameServerSettings(
+        listen_port=args.namesrv_port, kv_config_path=str(Path(store.store_path_root_dir) / "namesrv" / "kvConfig.json")
+    )
+
+    async def main(stop: asyncio.Event) -> None:
+        tls = broker_tls(configured)
+        server: NameServer = NameServer(namesrv_settings, net, tls=tls)
+        host, port = await server.start(settings.bind_address, args.namesrv_port, chosen_by="option --namesrv-port")
+        try:
+            reachable = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104 - a comparison, no socket is bound
+            name_servers = f"{reachable}:{port}"
+            broker: Broker = Broker(
+                dataclasses.replace(settings, namesrv_addr=name_servers),
+                store,
+                net,
+                tls=tls,
+                raft=configured.part("raft"),
+            )
+            if not await started_before_stop(broker.start(), stop):
+                return
+            try:
+                if not args.json:
+                    write(boot_line(broker, name_servers))
+                facts = {"namesrv": f"{host}:{port}"} | broker_facts(broker, store)
+                facts["start_ms"] = str(round((time.monotonic() - started) * 1000))
+                ready("standalone", facts, args)
+                await wait_for_stop_or_failure(stop, broker)
+            finally:
+                await broker.stop()
+        finally:
+            await server.stop()
+
+    return serve(main)

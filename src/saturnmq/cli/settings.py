@@ -1,0 +1,132 @@
+"""Settings of a command, from presets, the file of -c, options and --set; and --print-config.
+
+Requirements: CLI-10, CLI-11, DG-11, DUR-02, DUR-06.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from saturnmq.cli.output import EXIT_DONE, emit, warn, write
+from saturnmq.config.settings import Loaded, keys_of, load, parse_properties, to_properties
+from saturnmq.protocol.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Configured:
+    """All settings of a process, with the origin of every value."""
+
+    parts: dict[str, Loaded[Any]]
+    unknown: dict[str, str]
+
+    def part(self, name: str) -> Any:
+        return self.parts[name].settings
+
+
+def configure(classes: dict[str, type[Any]], args: argparse.Namespace, preset: dict[str, str]) -> Configured:
+    """Build the settings of all packages from presets, the file of -c, options and --set; later sources override earlier ones.
+
+    Members of a DLedger group flush synchronously and exit on a disk failure unless configured otherwise (DUR-02, DUR-06).
+    Unknown keys cause a warning with the closest known key, or an error under --strict-config (CLI-10).
+    Raises ConfigError with all problems.
+    """
+    sources = [("command line default", preset)]
+    if args.config:
+        sources.append((str(args.config), read_properties(args.config)))
+    sources.append(("option", given_options(args)))
+    sources.append(("--set", dict(parse_pair(text) for text in args.set)))
+    group_values = [source["enableDLegerCommitLog"] for _, source in sources if "enableDLegerCommitLog" in source]
+    if "store" in classes and group_values and group_values[-1].strip().lower() == "true":
+        preset_of_member = {"flushDiskType": "SYNC_FLUSH", "storeFailureAction": "exit"}
+        sources[0] = ("default of a group's member", preset_of_member | preset)
+    problems: list[str] = []
+    parts: dict[str, Loaded[Any]] = {}
+    known: dict[str, str] = {}
+    for name, cls in classes.items():
+        known.update(dict.fromkeys(keys_of(cls), name))
+        try:
+            parts[name] = load(cls, *sources)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    unknown = {k: v for _, source in sources for k, v in source.items() if k not in known}
+    hints = Loaded(None, {}, unknown).unknown_hints(known)
+    if hints and args.strict_config:
+        raise ConfigError(hints)
+    for hint in hints:
+        warn(f"warning: {hint}; it is ignored")
+    return Configured(parts, unknown)
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Keys and values of a properties file. Raises ConfigError naming the file."""
+    try:
+        return parse_properties(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"configuration file {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def parse_pair(text: str) -> tuple[str, str]:
+    """Parse the `key=value` of --set. Raises ConfigError."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ConfigError(f"--set {text!r} must be key=value")
+    return name.strip(), value.strip()
+
+
+def given_options(args: argparse.Namespace) -> dict[str, str]:
+    """Java keys and values of the options that were given."""
+    table = {
+        "name_servers": "namesrvAddr",
+        "data": "storePathRootDir",
+        "port": "listenPort",
+        "host": "bindAddress",
+        "profile": "storeProfile",
+    }
+    return {java: str(value) for name, java in table.items() if (value := getattr(args, name, None)) is not None}
+
+
+def print_config(configured: Configured, as_json: bool) -> int:
+    """Print every setting with value and origin, secrets masked (CLI-10)."""
+    rows = []
+    for loaded in configured.parts.values():
+        for name, value in to_properties(loaded.settings).items():
+            rows.append({"key": name, "value": value, "origin": loaded.origins.get(name, "default")})
+    rows.sort(key=lambda row: row["key"])
+    if as_json:
+        emit("print-config", rows)
+    else:
+        for row in rows:
+            write(f"{row['key']}={row['value']}  # {row['origin']}")
+    return EXIT_DONE
+
+
+def broker_classes() -> dict[str, type[Any]]:
+    """The settings classes of a broker."""
+    from saturnmq.broker.settings import BrokerSettings
+    from saturnmq.net import NetSettings, TlsSettings
+    from saturnmq.raft.settings import RaftSettings
+    from saturnmq.store.settings import StoreSettings
+
+    return {
+        "broker": BrokerSettings,
+        "store": StoreSettings,
+        "raft": RaftSettings,
+        "net": NetSettings,
+        "tls": TlsSettings,
+    }
+
+
+def broker_tls(configured: Configured) -> Any:
+    """The `tls.*` keys; by default a broker that enforces TLS also uses it towards its NameServers (REM-29)."""
+    from saturnmq.net import TlsMode
+
+    loaded = configured.parts["tls"]
+    if "tls.enable" not in loaded.origins and loaded.settings.server_mode is TlsMode.ENFORCING:
+        return dataclasses.replace(loaded.settings, enable=True)
+    return loaded.settings

@@ -1,0 +1,36 @@
+"""`saturnmq spark`: hands the options of a pipeline to the spark package, which is an extra.
+
+Requirements: CLI-01, PKG-05.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Sequence
+
+from saturnmq.protocol.errors import ConfigError
+
+
+def run_check(args: argparse.Namespace) -> int:
+    """Report what runs here, for `saturnmq spark --check`."""
+    if not args.check:
+        raise ConfigError("name a pipeline or pack, or give --check; saturnmq spark --help lists the pipelines")
+    return _run(args, ["--check"])
+
+
+def run_pipeline(args: argparse.Namespace) -> int:
+    """Run a pipeline, or `pack`."""
+    if args.check:
+        raise ConfigError(f"--check stands alone, without {args.action}")
+    return _run(args, [args.action])
+
+
+def _run(args: argparse.Namespace, words: Sequence[str]) -> int:
+    try:
+        export = importlib.import_module("saturnmq.spark.export")
+    except ImportError as error:
+        raise ConfigError(f"{error.name} is missing: pip install 'saturnmq[spark]'") from error
+    common = [f"--{name}" for name in ("json", "quiet") if getattr(args, name)]
+    code: int = export.main([*words, *common, *args.rest])
+    return code

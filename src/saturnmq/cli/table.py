@@ -1,0 +1,127 @@
+"""The rows of the command table: commands and options, and the parser made from them.
+
+Requirements: CLI-01, CLI-03.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, Final, NamedTuple, NoReturn
+
+from saturnmq.cli.output import EXIT_USAGE, print_error
+
+PORT_MAX: Final = 65535
+_PORT_AFTER_P: Final = re.compile(r"unrecognized arguments: (\d+)$")
+
+
+class Option(NamedTuple):
+    """One option or argument. keywords: of `ArgumentParser.add_argument`. exclusive: of this group at most one is allowed."""
+
+    names: tuple[str, ...]
+    keywords: dict[str, Any]
+    exclusive: str = ""
+
+
+def option(*names: str, exclusive: str = "", **keywords: Any) -> Option:
+    """Define an option as `ArgumentParser.add_argument` does."""
+    return Option(names, keywords, exclusive)
+
+
+def flag(*names: str, exclusive: str = "", **keywords: Any) -> Option:
+    """Define an option without a value."""
+    return Option(names, {"action": "store_true", **keywords}, exclusive)
+
+
+class Command(NamedTuple):
+    """One row of the table.
+
+    name: the words after `saturnmq`, separated by blanks. function: `module:function`, imported when the command runs; it gets the
+    parsed options and returns an exit code. It is empty for a name under which further commands stand.
+    delegates: options other than the common ones are parsed by the function, which finds them in `args.rest`.
+    """
+
+    name: str
+    help: str
+    example: str
+    function: str = ""
+    options: tuple[Option, ...] = ()
+    delegates: bool = False
+
+    def load(self) -> Callable[[argparse.Namespace], int]:
+        """Import and return the function."""
+        module, _, name = self.function.partition(":")
+        function: Callable[[argparse.Namespace], int] = getattr(import_module(module), name)
+        return function
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that reports errors in the format of the commands."""
+
+    def error(self, message: str) -> NoReturn:
+        """Report invalid options and exit with code 2."""
+        argv = sys.argv[1:]
+        hint = f"{self.prog} --help lists the options."
+        port = _PORT_AFTER_P.match(message)
+        if port and "-p" in argv:
+            hint = f"-p prints the configuration, as mqbroker's does; the port is --port {port[1]} (key listenPort)."
+        print_error([message], hint, None, as_json="--json" in argv)
+        raise SystemExit(EXIT_USAGE)
+
+
+def port_number(text: str) -> int:
+    """Parse a port; 0 selects a free one. Raises ArgumentTypeError."""
+    if not text.isdecimal() or int(text) > PORT_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a port in 0..{PORT_MAX}")
+    return int(text)
+
+
+def add_options(parser: argparse.ArgumentParser, options: Sequence[Option], **more: Any) -> None:
+    """Add options to a parser. more: keywords that override those of every option."""
+    groups: dict[str, argparse._MutuallyExclusiveGroup] = {}
+    for each in options:
+        target: Any = parser
+        if each.exclusive:
+            target = groups.get(each.exclusive) or groups.setdefault(
+                each.exclusive, parser.add_mutually_exclusive_group()
+            )
+        target.add_argument(*each.names, **{**each.keywords, **more})
+
+
+def sentence(text: str) -> str:
+    """The text with a capital letter and a full stop."""
+    return text[0].upper() + text[1:] + "."
+
+
+def parser_of(
+    description: str, commands: Sequence[Command], common: Sequence[Option], root_only: Sequence[Option]
+) -> Parser:
+    """Build the parser of a whole command line.
+
+    The common options are accepted before and after every command name: the root has their defaults, and a command sets only those
+    that it was given.
+    """
+    root = Parser(prog="saturnmq", description=description)
+    add_options(root, (*root_only, *common))
+    groups: dict[str, Any] = {}
+    for command in commands:
+        parent, _, name = command.name.rpartition(" ")
+        if parent not in groups:
+            groups[parent] = root.add_subparsers(dest="verb", metavar="COMMAND")
+        parser: argparse.ArgumentParser = groups[parent].add_parser(
+            name,
+            help=command.help,
+            description=sentence(command.help),
+            epilog=f"example: {command.example}",
+            add_help=not command.delegates,
+            allow_abbrev=not command.delegates,
+        )
+        parser.set_defaults(command=command)
+        add_options(parser, common, default=argparse.SUPPRESS)
+        add_options(parser, command.options)
+        if any(other.name.startswith(command.name + " ") for other in commands):
+            groups[command.name] = parser.add_subparsers(dest="action", metavar="ACTION", required=not command.function)
+    return root
