@@ -45,13 +45,13 @@ def unreachable_broker(topic: str, broker: str, address: str) -> str:
     """The broker address in the route is not reachable (UX-07)."""
     return (
         f"topic {topic} is on {broker} at {address}, not reachable from here. "
-        "Set brokerIP1 there to a reachable name; saturnmq doctor checks it."
+        f"Set brokerIP1 there to a reachable name; mqadmin topicRoute -n NAMESRV -t {topic} prints it."
     )
 
 
 def missing_topic(topic: str, name_servers: Sequence[str], *, auto_create: bool | None) -> str:
     """Codes 17 and 10005: the command that creates the topic, and whether auto-creation is on; None if unknown (UX-08)."""
-    command = f"saturnmq admin updateTopic -n '{';'.join(name_servers)}' -c DefaultCluster -t {topic}"
+    command = f"mqadmin updateTopic -n '{';'.join(name_servers)}' -c DefaultCluster -t {topic}"
     if auto_create is None:
         return f"Create it: {command}. A broker with autoCreateTopicEnable=true creates it with the first message sent to it."
     state = "on" if auto_create else "off"
@@ -98,12 +98,12 @@ def for_response(
         return busy(remark)
     if code == ResponseCode.NO_PERMISSION:
         names = f"topic {topic or '?'} or group {group or '?'}"
-        return f"The permission of the broker, {names} forbids it; saturnmq admin updateTopic -p 6 allows both."
+        return f"The permission of the broker, {names} forbids it; mqadmin updateTopicPerm -c CLUSTER -t TOPIC -p 6 allows both."
     if code == ResponseCode.SYSTEM_ERROR and _NO_FILTER in remark:
         return "Set enablePropertyFilter=true in the broker's configuration, or filter by tags."
     if code == ResponseCode.SUBSCRIPTION_PARSE_FAILED:
         return position(remark)
     if code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-        command = f"saturnmq admin updateSubGroup -n '{';'.join(name_servers)}' -c DefaultCluster -g {group or 'GROUP'}"
+        command = f"mqadmin updateSubGroup -n '{';'.join(name_servers)}' -c DefaultCluster -g {group or 'GROUP'}"
         return f"Create group {group or '?'}: {command}."
     return None
