@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import make_sync
 import saturnmq
 from saturnmq import sync
 from saturnmq.client import client as client_module
@@ -33,24 +34,6 @@ PAIRS = [
     (puller_module.Puller, sync.Puller),
     (message_module.Message, sync.Message),
 ]
-# Async names that saturnmq.sync does not have, and why.
-LEFT_OUT = {
-    ("Client", "listener"),  # handlers run on an event loop: asyncio client only
-    ("Client", "run"),
-    ("Client", "last_words"),  # called by saturnmq.sync itself
-    ("Producer", "send_prepared"),  # internal
-    ("Producer", "answer"),
-    *(
-        (("Consumer", name))
-        for name in ("bytes_left", "deliver", "handle", "heartbeat_data", "persist_offsets", "redeliver_later")
-    ),
-    *(
-        (("Consumer", name))
-        for name in ("room_made", "subscription_type", "subscription_version", "task_ended", "wake_rebalance")
-    ),
-    *((("Consumer", name)) for name in ("deliver_first", "reset_offsets", "subscription_expression", "wanted_tags")),
-    ("Consumer", "subscription_lost"),
-}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +56,7 @@ def public_functions(kind: type) -> dict[str, Any]:
 @pytest.mark.parametrize(("plain", "facade"), PAIRS, ids=lambda kind: kind.__module__)
 def test_sync_names_and_signatures_equal_the_async_ones(plain: type, facade: type) -> None:
     ours, theirs = public_functions(facade), public_functions(plain)
-    expected = {name for name in theirs if (plain.__name__, name) not in LEFT_OUT}
+    expected = {name for name in theirs if name not in make_sync.LEFT_OUT.get(plain.__name__, {})}
     assert set(ours) == expected
     for name, function in ours.items():
         mine, other = inspect.signature(function), inspect.signature(theirs[name])
@@ -81,6 +64,19 @@ def test_sync_names_and_signatures_equal_the_async_ones(plain: type, facade: typ
         for parameter, twin in zip(mine.parameters.values(), other.parameters.values(), strict=True):
             assert (parameter.kind, parameter.default) == (twin.kind, twin.default), f"{name}({parameter.name})"
         assert not inspect.iscoroutinefunction(function)
+
+
+@pytest.mark.spec("API-31")
+def test_sync_module_is_what_the_generator_writes() -> None:
+    assert make_sync.TARGET.read_text(encoding="utf-8") == make_sync.generate(), "run python tools/make_sync.py"
+
+
+def test_sync_docstrings_name_no_asyncio_keyword() -> None:
+    for _, facade in PAIRS:
+        for name, function in public_functions(facade).items():
+            text = inspect.getdoc(function) or ""
+            assert text, f"{facade.__name__}.{name} has no docstring"
+            assert "await " not in text and "async " not in text, f"{facade.__name__}.{name}"
 
 
 @pytest.mark.spec("API-31")

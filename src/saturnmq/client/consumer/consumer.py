@@ -209,8 +209,8 @@ class Consumer(Positioned, Generic[T]):
 
         Raises TimeoutError when no message arrives in time, Closed after `stop`, ConsumerStopped when a background task died. With
         nothing subscribed, or when none of the subscribed topics exists, a warning is logged at once, and ClientError or
-        RouteNotFound is raised after the option `route_timeout`. Any number of tasks may wait concurrently. A cancelled call takes
-        no message.
+        RouteNotFound is raised after the option `route_timeout`. Any number of tasks may wait concurrently.
+        A cancelled call takes no message.
 
             message = await consumer.recv(timeout=10)
             await message.ack()

@@ -13,13 +13,14 @@ import atexit
 import concurrent.futures
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from saturnmq.client.connection import forks
 from saturnmq.client.errors import WrongLoop
 
 R = TypeVar("R")
+C = TypeVar("C")
 LAST_WORDS_S: Final = 2.0
 
 
@@ -69,6 +70,29 @@ class Portal:
                 concurrent.futures.wait([future], timeout=5.0)
             raise
 
+    def call(self, name: str, function: Callable[[], R]) -> R:
+        """Run a plain function on the background loop, as `run` does a coroutine, and return its result."""
+
+        async def work() -> R:
+            return function()
+
+        return self.run(name, work)
+
+    def iterate(
+        self, name: str, start: Callable[[], AsyncGenerator[R, None]], convert: Callable[[R], C]
+    ) -> Iterator[C]:
+        """Iterate over an async generator of this loop, each item passed through `convert`. The generator yields no None."""
+        source = start()
+
+        async def take() -> R | None:
+            return await anext(source, None)
+
+        try:
+            while (item := self.run(name, take)) is not None:
+                yield convert(item)
+        finally:
+            self.run(name, source.aclose)
+
     def forget(self) -> None:
         """Discard the parent's loop in a forked child; the next use creates a new one.
 
@@ -82,11 +106,11 @@ class Portal:
         self._thread = None
         self._last_words = set()
 
-    def hear_at_end(self, one: Talkative) -> None:
+    def flush_at_exit(self, one: Talkative) -> None:
         """Register a client to be flushed at process exit if it has not been stopped by then (TR-07)."""
         self._last_words.add(one)
 
-    def forget_at_end(self, one: Talkative) -> None:
+    def forget_at_exit(self, one: Talkative) -> None:
         """Unregister a client that was stopped, and so has flushed everything."""
         self._last_words.discard(one)
 
