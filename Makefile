@@ -13,7 +13,7 @@ RANDOM_EXAMPLES := $(if $(HYPOTHESIS_SEED),--hypothesis-profile=random --hypothe
 CODE := $(wildcard src tests bench demo tools)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-pure check format lint types contracts tidy interop chaos chaos-spark crash sim bench bench-spark spark-env spec-coverage clean
+.PHONY: help setup demo test test-pure check format lint types contracts tidy interop interop-full chaos chaos-spark crash sim bench bench-spark spark-env spec-coverage clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -56,7 +56,10 @@ contracts: $(READY)
 tidy: $(READY)
 	$(PYTEST) -q tests/test_tidy.py tests/test_language.py
 
-interop: $(READY)  ## Java client, Go client, mqadmin and a Java broker against ours; needs a JDK 17 and Maven, and Go
+interop: $(READY)  ## each kind of peer once: Java client, Go client, mqadmin, Java brokers, Spark; needs a JDK 17, Maven and Go
+	$(PYTEST) tests/interop -m "interop and not interop_full" $(RERUNS) $(RANDOM_EXAMPLES)
+
+interop-full: $(READY)  ## all of interop: further parameters, long runs, and the controls (Apache against Apache)
 	$(PYTEST) tests/interop -m interop $(RERUNS) $(RANDOM_EXAMPLES)
 
 chaos: $(READY)  ## kills, freezes, partitions, loss, bad disks on real processes, long (FAULT=, SEED=, RATE=, SECONDS=)

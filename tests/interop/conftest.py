@@ -1,7 +1,9 @@
 """Peers of the interop tests: Apache RocketMQ from Maven jars and SaturnMQ as a process.
 
 Every scenario runs against both: against Apache RocketMQ to validate the scenario, against SaturnMQ to validate our
-implementation.
+implementation. `make interop` runs each kind of peer and each direction once; `make interop-full` runs everything. What only the
+latter runs is marked `interop_full`: repetitions with other parameters, long runs, and of the scenarios marked `control(peer)` the
+runs against that peer (Apache's client against Apache's broker, our client against our broker).
 """
 
 from __future__ import annotations
@@ -25,13 +27,23 @@ NOT_YET = {}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The first test may fetch jars with Maven; the others get the time that a slow machine needs."""
+    """Mark what only `make interop-full` runs. The first test may fetch jars; the others get what a slow machine needs."""
     ours = [item for item in items if HERE in item.path.parents]
-    for number, item in enumerate(ours):
+    for item in ours:
+        control = item.get_closest_marker("control")
+        if control is not None and _parameters(item).get("peer") in control.args:
+            item.add_marker(pytest.mark.interop_full)
+    core = [item for item in ours if item.get_closest_marker("interop_full") is None]
+    for item in ours:
         item.add_marker(pytest.mark.interop)
-        item.add_marker(pytest.mark.timeout(540 if number == 0 else 180))
+        item.add_marker(pytest.mark.timeout(540 if item in (*ours[:1], *core[:1]) else 180))
         if item.name in NOT_YET:
             item.add_marker(pytest.mark.xfail(strict=True, raises=AssertionError, reason=NOT_YET[item.name]))
+
+
+def _parameters(item: pytest.Item) -> dict[str, object]:
+    callspec = getattr(item, "callspec", None)
+    return callspec.params if callspec is not None else {}
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -25,7 +25,7 @@ KINDS: dict[str, type[BrokerGroup]] = {
 
 
 @pytest.mark.spec("CHA-10")
-@pytest.mark.parametrize("kind", [PlainBroker, PlainSyncBroker])
+@pytest.mark.parametrize("kind", [pytest.param(PlainBroker, marks=pytest.mark.interop_full), PlainSyncBroker])
 def test_plain_broker_killed_and_frozen_loses_nothing(
     kind: type[BrokerGroup], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,8 @@ from traced import make_topic, traces
 
 from saturnmq.client.trace.records import Pub, SubAfter, SubBefore
 
+pytestmark = pytest.mark.control("apache")
+
 Rows = list[dict[str, Any]]
 Run = Callable[..., Rows]
 _numbers = itertools.count()

@@ -67,8 +67,15 @@ def with_bits(folder: Path) -> tuple[int, int]:
 
 
 @pytest.mark.spec("CQ-13", "CQ-14", "FIL-06", "RC-12")
-@pytest.mark.parametrize("how", ["clean", "kill"])
-@pytest.mark.parametrize("first", ["saturn", "apache"])
+@pytest.mark.parametrize(
+    ("first", "how"),
+    [
+        ("saturn", "clean"),
+        ("apache", "kill"),
+        pytest.param("saturn", "kill", marks=pytest.mark.interop_full),
+        pytest.param("apache", "clean", marks=pytest.mark.interop_full),
+    ],
+)
 def test_store_with_extension_moves_between_brokers(turns: Turns, tmp_path: Path, first: str, how: str) -> None:
     second = "apache" if first == "saturn" else "saturn"
     try:

@@ -20,6 +20,8 @@ from harness.gate.peers import missing
 from saturnmq.client.trace.records import Pub, SubAfter, SubBefore
 from saturnmq.protocol.bodies import MessageQueue
 
+pytestmark = pytest.mark.control("apache")
+
 Rows = list[dict[str, Any]]
 Run = Callable[..., Rows]
 WAIT_S = 20

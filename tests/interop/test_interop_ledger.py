@@ -224,7 +224,9 @@ class MixedGroup:
 
 
 @pytest.mark.spec("DL-M06", "DL-S06", "DL-L03", "DL-L05", "DL-F08")
-@pytest.mark.parametrize(("kinds", "batch_push"), [("jjs", False), ("jss", False), ("jss", True)])
+@pytest.mark.parametrize(
+    ("kinds", "batch_push"), [("jjs", False), pytest.param("jss", False, marks=pytest.mark.interop_full), ("jss", True)]
+)
 def test_mixed_group_survives_every_kind_of_change_with_equal_files(
     kinds: str, batch_push: bool, tmp_path: Path
 ) -> None:

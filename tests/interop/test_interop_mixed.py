@@ -151,6 +151,7 @@ def drain(puller: sync.Puller, topic: str) -> list[Any]:
     return found
 
 
+@pytest.mark.control("apache")
 def test_java_client_reads_what_our_client_sends(peer: Peer, home: Path, topic: str) -> None:
     with sync.Client(name_servers=peer.name_servers) as client, client.producer("py") as producer:
         receipts = [
@@ -174,6 +175,7 @@ def test_java_client_reads_what_our_client_sends(peer: Peer, home: Path, topic: 
     assert {row["properties"]["word"] for row in singles} == {"jäva"}
 
 
+@pytest.mark.control("apache")
 def test_our_client_reads_what_java_client_sends(peer: Peer, home: Path, topic: str) -> None:
     options: dict[str, Any] = {"home": home, "ns": peer.name_servers, "topic": topic}
     sent = [row for row in run_client("send", count=8, **options).results if "sent" in row]
@@ -191,6 +193,7 @@ def test_our_client_reads_what_java_client_sends(peer: Peer, home: Path, topic: 
     assert max(len(message.body) for message in messages) == 100_000
 
 
+@pytest.mark.control("apache")
 def test_mqadmin_shows_offsets_committed_by_our_client(peer: Peer, home: Path, topic: str) -> None:
     run_client("send", home=home, ns=peer.name_servers, topic=topic, count=8)
     run_client("consume", home=home, ns=peer.name_servers, topic=topic, group=f"{topic}-group", count=8)
@@ -208,6 +211,7 @@ def test_mqadmin_shows_offsets_committed_by_our_client(peer: Peer, home: Path, t
 OUR_STORE = {**apache.SMALL_STORE, "storeProfile": "standard"}
 
 
+@pytest.mark.interop_full  # test_interop_store.py moves stores too
 @pytest.mark.spec("RC-03", "RC-12")
 @pytest.mark.parametrize("first", ["saturn", "apache"])
 def test_store_of_one_broker_is_served_by_the_other(tmp_path: Path, home: Path, topic: str, first: str) -> None:

@@ -44,6 +44,8 @@ from saturnmq import (
 )
 from saturnmq.protocol.codes import PropertyKey, ResponseCode, SysFlag
 
+pytestmark = pytest.mark.control("saturn")
+
 _numbers = itertools.count()
 QUICK = {"route_poll_ms": 500, "rebalance_ms": 1000, "persist_offsets_ms": 200, "timeout": 10.0}
 TESTING = Path(__file__).resolve().parent.parent / "testing"
@@ -684,7 +686,7 @@ def test_sync_client_sends_and_receives_values(peer: Peer, topic: str, group: st
 
 
 @pytest.mark.spec("API-26", "API-28", "API-29", "PR-18")
-@pytest.mark.parametrize("kind", ["apache", "saturn"])
+@pytest.mark.parametrize("kind", ["apache", pytest.param("saturn", marks=pytest.mark.interop_full)])
 def test_broker_restart_loses_nothing(kind: str, tmp_path: Path) -> None:
     """Producer and consumer recover by themselves; every acknowledged message arrives."""
     cluster: Peer = (apache.ApacheCluster if kind == "apache" else saturn.SaturnCluster)(tmp_path)
@@ -757,7 +759,7 @@ def test_java_client_reads_what_we_send(
 
 
 @pytest.mark.spec("BAT-07", "PR-24")
-@pytest.mark.parametrize("mode", ["sync", "batch", "big"])
+@pytest.mark.parametrize("mode", ["sync", "batch", pytest.param("big", marks=pytest.mark.interop_full)])
 def test_we_read_what_the_java_client_sends(
     peer: Peer, home: Path, client: Callable[..., Client], topic: str, group: str, mode: str
 ) -> None:
@@ -832,6 +834,7 @@ def test_portable_fixture_tests_pass_on_the_peer(peer: Peer) -> None:
     assert " passed" in done.stdout
 
 
+@pytest.mark.interop_full
 @pytest.mark.spec("API-34")
 @pytest.mark.timeout(120 + SOAK_MESSAGES // 200)
 def test_client_loses_nothing_and_memory_stays_flat_over_reconnects(peer: Peer, topic: str) -> None:

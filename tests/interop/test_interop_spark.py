@@ -18,6 +18,8 @@ from pyspark.sql import functions as f
 from saturnmq.protocol.message import java_hash
 from saturnmq.sync import Client
 
+pytestmark = pytest.mark.control("saturn")
+
 COUNT = 200
 _numbers = itertools.count()
 # For tables of a few rows: no code generation, no optimizing compiler, one partition after a shuffle.
@@ -122,6 +124,7 @@ def test_java_client_pulls_what_the_spark_sink_wrote(
             assert row["queue"] == abs(java_hash(f"order{n % 9}")) % 4
 
 
+@pytest.mark.control("apache")
 @pytest.mark.spec("STR-12", "STR-13")
 def test_mqadmin_shows_the_progress_of_a_stream(spark: Any, peer: Peer, home: Path, topic: str, tmp_path: Path) -> None:
     from saturnmq.spark.track import track

@@ -27,6 +27,7 @@ SHOWN = {  # cases without a target, with their number of sides
 BARS = {"SPP-02": 1.0, "SPP-03": 1.2, "SPP-04": 1.5, "SPP-05": 0.9, "SPP-07": 0.7, "SPP-08": 10.0, "SPP-09": 2.0}
 
 
+@pytest.mark.interop_full
 @pytest.mark.timeout(540)
 @pytest.mark.spec(
     "SPP-01", "SPP-02", "SPP-03", "SPP-04", "SPP-05", "SPP-06", "SPP-07", "SPP-08", "SPP-09", "SPP-10", "SPP-11"

@@ -128,6 +128,7 @@ def test_packed_environment_serves_a_cluster_whose_executors_die(
     assert not any("no compiled parts" in text for text in said_by_executors(tmp_path))
 
 
+@pytest.mark.interop_full
 @pytest.mark.timeout(540)
 @pytest.mark.spec("SCL-03")
 def test_packed_environment_runs_on_a_local_cluster(server: SyncEmbeddedBroker, archive: Path, tmp_path: Path) -> None:
