@@ -114,7 +114,7 @@ def test_create_topic_is_answered_once_name_server_has_it() -> None:
                 return handle(connection, request)  # type: ignore[return-value]
 
             for connection in w.server.namesrv._server.connections:
-                connection._handler = held
+                connection.requests.handler = held
             created = asyncio.create_task(w.call(RequestCode.UPDATE_AND_CREATE_TOPIC, **CREATE))
             await seen.wait()
             await w.broker.topics.saver.saved()

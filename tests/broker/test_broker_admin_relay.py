@@ -8,7 +8,7 @@ import pytest
 from wire import run, wire
 
 from saturnmq.net import Connection, NetSettings, RemotingClient
-from saturnmq.net.endpoint import Permits
+from saturnmq.net.calls import Permits
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command

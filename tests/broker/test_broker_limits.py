@@ -245,12 +245,12 @@ def test_waiting_replies_are_not_limited_by_call_permits() -> None:
                 while len(pushed) < 300:
                     await asyncio.sleep(0.005)  # poll
                 assert w.broker.ctx.waiting_replies == 300
-                assert w.broker._server.in_flight_bytes == 300 * len(b"answer")  # they still use memory
+                assert w.broker._server.request_memory.used == 300 * len(b"answer")  # they still use memory
                 for connection, request in pushed:
                     connection.send(request.reply())
                 assert {(await reply).code for reply in replies} == {0}
                 assert [c for c in w.broker._server.connections if c.in_flight or c.in_flight_bytes] == []
-                assert w.broker._server.in_flight_bytes == 0
+                assert w.broker._server.request_memory.used == 0
             finally:
                 await requester.close()
 

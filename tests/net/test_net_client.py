@@ -21,8 +21,7 @@ from saturnmq.net import (
     SendFailed,
     TooManyRequests,
 )
-from saturnmq.net.connection import next_opaque
-from saturnmq.net.endpoint import Permits
+from saturnmq.net.calls import Permits, next_opaque, opaques
 from saturnmq.protocol.frames.command import Command
 
 
@@ -186,7 +185,7 @@ def test_cancelled_call_releases_permit_and_keeps_connection() -> None:
             with pytest.raises(asyncio.CancelledError):
                 await call
             (connection,) = p.client.connections
-            assert connection._pending == {}
+            assert len(connection.calls) == 0
             assert p.client.async_permits.free == NetSettings().client_async_permits
             assert (await p.call(Command(10))).code == 0
 
@@ -222,7 +221,7 @@ def test_response_matches_only_calls_of_its_own_connection() -> None:
 
 @pytest.mark.spec("REM-07")
 def test_opaque_starts_at_zero_in_each_process() -> None:
-    script = "from saturnmq.net.connection import next_opaque; print([next_opaque() for _ in range(3)])"
+    script = "from saturnmq.net.calls import next_opaque; print([next_opaque() for _ in range(3)])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[0, 1, 2]\n"
 
@@ -231,14 +230,10 @@ def test_opaque_starts_at_zero_in_each_process() -> None:
 def test_opaque_is_unique_and_wraps_to_negative() -> None:
     first = next_opaque()
     assert next_opaque() == first + 1
-    import saturnmq.net.connection as module
-
-    saved = module._opaques
-    try:
-        module._opaques = iter([0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])  # type: ignore[assignment]
-        assert [next_opaque() for _ in range(3)] == [2**31 - 1, -(2**31), -1]
-    finally:
-        module._opaques = saved
+    near_the_end = opaques(2**31 - 2)
+    assert [next(near_the_end) for _ in range(4)] == [2**31 - 2, 2**31 - 1, -(2**31), -(2**31) + 1]
+    around_zero = opaques(-1)
+    assert [next(around_zero) for _ in range(2)] == [-1, 0]
 
 
 @pytest.mark.spec("REM-17", "REM-18", "REM-19", "REM-20")

@@ -15,7 +15,7 @@ import uvloop
 from netpair import pair
 
 from saturnmq.net import Connection
-from saturnmq.net import connection as connection_module
+from saturnmq.net import requests as requests_module
 from saturnmq.protocol.codes import CommandFlag
 from saturnmq.protocol.frames.command import Command, encode_frame
 
@@ -108,7 +108,7 @@ def test_fairness_other_connection_is_served_after_20_ms_of_requests(
     new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr(connection_module, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(requests_module, "monotonic", lambda: clock[0])
     seen = Seen(clock)  # each request takes 1 ms of this clock
     with asyncio.Runner(loop_factory=new_loop) as runner:
         before_probe = runner.run(flood(seen, 300, 300 * len(oneway(7))))

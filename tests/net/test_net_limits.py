@@ -361,7 +361,7 @@ def test_connection_at_in_flight_limit_is_not_read() -> None:
                 while len(answers) < 10:
                     answers += decoder.feed(await reader.read(65536))
                 assert {a.code for a in answers} == {0}  # none was rejected
-                assert (connection.in_flight, connection.in_flight_bytes, p.server.in_flight_bytes) == (0, 0, 0)
+                assert (connection.in_flight, connection.in_flight_bytes, p.server.request_memory.used) == (0, 0, 0)
                 assert not connection.read_paused
                 writer.close()
 
@@ -374,7 +374,7 @@ def test_large_requests_are_rejected_at_memory_limit() -> None:
         release, seen = asyncio.Event(), list[Command]()
         async with pair(waiting_handler(release, seen), NetSettings(request_bytes_max=10_000)) as p:
             first = asyncio.ensure_future(p.call(Command(10, body=b"x" * 10_000)))
-            await until(lambda: p.server.in_flight_bytes == 10_000)
+            await until(lambda: p.server.request_memory.used == 10_000)
             refused = await p.call(Command(10, body=b"x" * 2000))
             assert refused.code == 2 and (refused.remark or "").startswith("[OVERLOAD]system busy")
             assert p.server.refusals.counts == {"overload": 1} and len(seen) == 1

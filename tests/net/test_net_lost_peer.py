@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from saturnmq.net import Connection, NetSettings, RemotingServer
-from saturnmq.net import connection as connection_module
+from saturnmq.net import requests as requests_module
 from saturnmq.protocol.frames.command import Command, encode_frame
 
 RESET_AT_CLOSE = struct.pack("ii", 1, 0)
@@ -53,7 +53,7 @@ def test_requests_received_before_reset_are_handled_whatever_they_take(
 ) -> None:
     """A connection yields after 20 ms of requests; one that is lost has no later event-loop iteration for the rest."""
     clock, count = [0.0], 200
-    monkeypatch.setattr(connection_module, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(requests_module, "monotonic", lambda: clock[0])
     handled: list[int] = []
 
     async def work() -> None:

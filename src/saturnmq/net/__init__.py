@@ -5,9 +5,10 @@ Decodes frames and headers, but no bodies, and knows no request codes.
 
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.connection import Connection, Handler
-from saturnmq.net.endpoint import ConnectionListener, Listener, RpcHook
+from saturnmq.net.endpoint import ConnectionListener, Listener
 from saturnmq.net.errors import CallTimeout, ConnectFailed, SendFailed, StartError, TooManyRequests
 from saturnmq.net.later import Later
+from saturnmq.net.requests import RpcHook
 from saturnmq.net.server import CHOSEN_BY, RemotingServer
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import TlsMode, TlsSettings

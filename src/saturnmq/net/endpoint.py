@@ -9,19 +9,17 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections import deque
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from saturnmq.net.errors import NoPermit, TooManyRequests
+from saturnmq.net.calls import Permits
+from saturnmq.net.connection import Connection, Handler
+from saturnmq.net.limits import RequestMemory
 from saturnmq.net.refusals import Refusals
+from saturnmq.net.requests import RpcHook
+from saturnmq.net.settings import NetSettings
+from saturnmq.net.tls import TlsStream
 from saturnmq.protocol.frames.command import own_serialization
-
-if TYPE_CHECKING:
-    from saturnmq.net.connection import Connection, Handler
-    from saturnmq.net.settings import NetSettings
-    from saturnmq.net.tls import TlsStream
-    from saturnmq.protocol.frames.command import Command
 
 log = logging.getLogger(__name__)
 
@@ -41,64 +39,6 @@ class Listener:
 
     def closed(self, connection: Connection, reason: str) -> None:
         """Called when a connection is closed."""
-
-
-class RpcHook(Protocol):
-    """Called before and after every request of an endpoint (REM-15). An exception in `before` becomes the error response."""
-
-    def before(self, remote_address: str, request: Command) -> None: ...
-    def after(self, remote_address: str, request: Command, response: Command) -> None: ...
-
-
-class Permits:
-    """A bounded number of concurrent calls; a caller waits for a permit at most its own timeout (REM-17..REM-20)."""
-
-    def __init__(self, count: int, what: str) -> None:
-        self.free = count
-        self._count = count
-        self._what = what
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    async def acquire(self, timeout_ms: int, address: str) -> int:
-        """Take a permit; return the remaining timeout in ms. Raises TooManyRequests for timeout_ms <= 0, else NoPermit."""
-        if self.free > 0:
-            self.free -= 1
-            return timeout_ms
-        text = (
-            f"no {self._what} permit for a call to {address}: all {self._count} are taken, "
-            f"{len(self._waiting)} callers wait"
-        )
-        if timeout_ms <= 0:
-            raise TooManyRequests(text + "; too many requests, too fast")
-        loop = asyncio.get_running_loop()
-        before = loop.time()
-        future: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(future)
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await future
-        except TimeoutError:
-            self._abandon(future)
-            raise NoPermit(f"{text}, waited {timeout_ms} ms", broker=address) from None
-        except asyncio.CancelledError:
-            self._abandon(future)
-            raise
-        return max(timeout_ms - int((loop.time() - before) * 1000), 0)
-
-    def _abandon(self, future: asyncio.Future[None]) -> None:
-        if future.done() and not future.cancelled():
-            self.release()
-        elif future in self._waiting:
-            self._waiting.remove(future)
-
-    def release(self) -> None:
-        """Return a permit, to the longest-waiting caller if there is one."""
-        while self._waiting:
-            future = self._waiting.popleft()
-            if not future.done():
-                future.set_result(None)
-                return
-        self.free += 1
 
 
 class Endpoint:
@@ -128,7 +68,7 @@ class Endpoint:
         self.async_permits = Permits(async_permits, "async")
         self.oneway_permits = Permits(oneway_permits, "oneway")
         self.refusals = Refusals()
-        self.in_flight_bytes = 0  # bodies of requests in flight
+        self.request_memory = RequestMemory(settings.request_bytes_max)
         self.partial_bytes_max = 0  # bound on incomplete frames over all connections; 0: unbounded
         self.partial_bytes = 0
         self._partial: dict[Connection, int] = {}  # bytes of the incomplete frame by connection; oldest frame first
@@ -158,7 +98,7 @@ class Endpoint:
         if self.stopping:
             connection.abort()
             return
-        connection.idle_since = connection.opened_at = asyncio.get_running_loop().time()
+        connection.watch.idle_since = connection.watch.opened_at = asyncio.get_running_loop().time()
         self.connections.add(connection)
         if self._scan is None:
             self._schedule_scan()
@@ -209,16 +149,16 @@ class Endpoint:
         crowded = len(self.connections) * 2 > self.connections_max
         for connection in list(self.connections):
             if connection.closed:
-                connection.closing_since = connection.closing_since or now
-                if now - connection.closing_since >= self.settings.stop_timeout_ms / 1000:
+                connection.watch.closing_since = connection.watch.closing_since or now
+                if now - connection.watch.closing_since >= self.settings.stop_timeout_ms / 1000:
                     connection.abort()
                 continue
             if connection.congested:
                 self._check_reader(connection, now)
             if (
                 crowded
-                and not connection.introduced
-                and now - connection.opened_at >= self.settings.first_frame_ms / 1000
+                and not connection.watch.introduced
+                and now - connection.watch.opened_at >= self.settings.first_frame_ms / 1000
             ):
                 connection.refuse(
                     "silent", f"no frame within {self.settings.first_frame_ms} ms, and many are connected"
@@ -226,8 +166,8 @@ class Endpoint:
                 continue
             if connection.active:
                 connection.active = False
-                connection.idle_since = now
-            elif self._idle_seconds and now - connection.idle_since >= self._idle_seconds:
+                connection.watch.idle_since = now
+            elif self._idle_seconds and now - connection.watch.idle_since >= self._idle_seconds:
                 connection.close(f"idle for {self._idle_seconds:g} s")
                 continue
             self._check_frame(connection, now)
@@ -238,24 +178,24 @@ class Endpoint:
     def _check_frame(self, connection: Connection, now: float) -> None:
         """Close a connection that takes too long for one frame: a fixed time, plus time in proportion to its size (LIM-06)."""
         if not connection.frame_pending or connection.read_paused:
-            connection.frame_since = 0.0
-        elif connection.frame_since == 0.0:
-            connection.frame_since = now
+            connection.watch.frame_since = 0.0
+        elif connection.watch.frame_since == 0.0:
+            connection.watch.frame_since = now
         else:
             seconds = self.settings.slow_frame_ms / 1000
             seconds += connection.frame_bytes / self.settings.slow_frame_bytes_per_second
-            if now - connection.frame_since >= seconds:
+            if now - connection.watch.frame_since >= seconds:
                 connection.refuse("slow_frame", f"a frame was not complete after {seconds:g} s")
 
     def _check_reader(self, connection: Connection, now: float) -> None:
         """Abort a connection that reads nothing of its output (LIM-11)."""
         unread = connection.unread_bytes
-        if unread < connection.unread_before or connection.stalled_since == 0.0:
-            connection.stalled_since = now
-        elif now - connection.stalled_since >= self.settings.unread_ms / 1000:
+        if unread < connection.watch.unread_before or connection.watch.stalled_since == 0.0:
+            connection.watch.stalled_since = now
+        elif now - connection.watch.stalled_since >= self.settings.unread_ms / 1000:
             connection.refuse("slow_reader", f"{unread} bytes were not read for {self.settings.unread_ms} ms")
             connection.abort()
-        connection.unread_before = unread
+        connection.watch.unread_before = unread
 
     async def close_connections(self) -> None:
         """Answer the requests in flight, close all connections and cancel all tasks, within the stop timeout."""

@@ -10,12 +10,12 @@ import errno
 import socket
 from typing import Any, Final
 
-from saturnmq.net.connection import TLS_CLIENT_HELLO, Connection, Handler
+from saturnmq.net.connection import Connection, Handler
 from saturnmq.net.endpoint import ConnectionListener, Endpoint
 from saturnmq.net.errors import StartError
 from saturnmq.net.port_holder import port_holder
 from saturnmq.net.settings import NetSettings
-from saturnmq.net.tls import ContextHolder, TlsMode, TlsSettings, TlsStream
+from saturnmq.net.tls import TLS_CLIENT_HELLO, ContextHolder, TlsMode, TlsSettings, TlsStream
 
 try:
     import resource as _resource

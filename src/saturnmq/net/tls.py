@@ -23,6 +23,7 @@ from saturnmq.protocol.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
+TLS_CLIENT_HELLO: Final = 0x16  # first byte of a TLS connection; a valid plain frame starts with 0 (REM-29)
 WATCH_INTERVAL_MS: Final = 500
 _READ_BYTES: Final = 65_536
 _VERIFY_MODES: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}

@@ -156,4 +156,4 @@ def _answer(handler: Handler, connection: Connection, command: Command) -> None:
         if not command.is_oneway:
             connection.send(reply)
     elif reply is not None:
-        connection._replied(command, reply)
+        connection.respond(command, reply)

@@ -1,0 +1,132 @@
+"""Calls to peers: opaque numbers, pending responses with their deadlines, and permits that bound concurrent calls.
+
+Invariants: every call completes exactly once, with a response, CallTimeout, SendFailed or cancellation, and is then no longer
+pending. A response completes only a call of the connection that it arrived on. Runs on the event loop.
+
+Requirements: REM-07, REM-16..REM-20, REM-22.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterator
+from itertools import chain, repeat
+from typing import Final
+
+from saturnmq.net.errors import CallTimeout, NoPermit, SendFailed, TooManyRequests
+from saturnmq.protocol.frames.command import Command
+
+log = logging.getLogger(__name__)
+
+_OPAQUE_END: Final = 1 << 31
+
+
+def opaques(first: int = 0) -> Iterator[int]:
+    """Opaques (sequence numbers) without end from `first` on: signed 32-bit, after 2**31 - 1 comes -2**31 (REM-07)."""
+    every = (range(-_OPAQUE_END, 0), range(_OPAQUE_END))
+    return chain(range(first, _OPAQUE_END), chain.from_iterable(chain.from_iterable(repeat(every))))
+
+
+next_opaque: Final = opaques().__next__  # of this process: unique over all its connections until the numbers wrap
+
+
+class Calls:
+    """The pending calls of one connection."""
+
+    __slots__ = ("_loop", "_pending", "peer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.peer = ""  # ip:port, for error texts
+        self._loop = loop
+        self._pending: dict[int, asyncio.Future[Command]] = {}
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def start(self, opaque: int, timeout_ms: int) -> asyncio.Future[Command]:
+        """Register a call; the future completes with its response, CallTimeout, or SendFailed when the connection closes."""
+        future = self._pending[opaque] = self._loop.create_future()
+        timer = self._loop.call_later(max(timeout_ms, 0) / 1000, self._expire, opaque, timeout_ms)
+
+        def done(_: asyncio.Future[Command]) -> None:
+            timer.cancel()
+            self._pending.pop(opaque, None)
+
+        future.add_done_callback(done)
+        return future
+
+    def _expire(self, opaque: int, timeout_ms: int) -> None:
+        future = self._pending.get(opaque)
+        if future is not None and not future.done():
+            future.set_exception(CallTimeout(f"{self.peer} did not answer within {timeout_ms} ms", broker=self.peer))
+
+    def complete(self, response: Command) -> None:
+        """Complete the call that a response belongs to; a response without a pending call is ignored."""
+        future = self._pending.get(response.opaque)
+        if future is None:
+            log.debug("response without pending call peer=%s opaque=%s", self.peer, response.opaque)
+        elif not future.done():
+            future.set_result(response)
+
+    def fail(self, reason: str) -> None:
+        """Fail all pending calls because the connection closed (REM-22)."""
+        for future in list(self._pending.values()):
+            if not future.done():
+                future.set_exception(self.send_failed(reason))
+
+    def send_failed(self, reason: str) -> SendFailed:
+        """The error of a call on a connection that closed for this reason."""
+        return SendFailed(f"connection to {self.peer} is closed: {reason}", broker=self.peer)
+
+
+class Permits:
+    """A bounded number of concurrent calls; a caller waits for a permit at most its own timeout (REM-17..REM-20)."""
+
+    def __init__(self, count: int, what: str) -> None:
+        self.free = count
+        self._count = count
+        self._what = what
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def acquire(self, timeout_ms: int, address: str) -> int:
+        """Take a permit; return the remaining timeout in ms. Raises TooManyRequests for timeout_ms <= 0, else NoPermit."""
+        if self.free > 0:
+            self.free -= 1
+            return timeout_ms
+        text = (
+            f"no {self._what} permit for a call to {address}: all {self._count} are taken, "
+            f"{len(self._waiting)} callers wait"
+        )
+        if timeout_ms <= 0:
+            raise TooManyRequests(text + "; too many requests, too fast")
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(future)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await future
+        except TimeoutError:
+            self._abandon(future)
+            raise NoPermit(f"{text}, waited {timeout_ms} ms", broker=address) from None
+        except asyncio.CancelledError:
+            self._abandon(future)
+            raise
+        return max(timeout_ms - int((loop.time() - before) * 1000), 0)
+
+    def _abandon(self, future: asyncio.Future[None]) -> None:
+        if future.done() and not future.cancelled():
+            self.release()
+        elif future in self._waiting:
+            self._waiting.remove(future)
+
+    def release(self) -> None:
+        """Return a permit, to the longest-waiting caller if there is one."""
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
+        self.free += 1

@@ -1,0 +1,128 @@
+"""Limits of one connection: requests in flight, output that the peer does not read, and its share of the event loop.
+
+A connection is read exactly while no row of this table holds; `Limits.update_reading` compares and pauses or resumes.
+
+    cause         begins                                             ends
+    write_paused  queued output exceeds the high watermark           queued output is below the low watermark
+    full          requests in flight reach their count or byte limit a request in flight completes
+    yielding      the connection used its share of the iteration     the next event-loop iteration
+    backlog       decoded requests wait for one of the causes above  they have been handled
+
+Invariants: requests are handled in the order of their arrival, so nothing is handled while `backlog` holds older requests. The
+counts never go below zero: each `begin` has exactly one `end`. Units: bytes of request bodies, event-loop seconds.
+
+Requirements: REM-05, REM-12, LIM-06, LIM-07, LIM-09..LIM-11.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, Protocol
+
+from saturnmq.net.settings import NetSettings
+from saturnmq.protocol.frames.command import Command
+
+# Fairness between connections. libuv reads a connection up to 32 times in a row while its buffer comes back full.
+SHARE_SECONDS: Final = 0.02  # per event-loop iteration for the requests of one connection
+SHARE_BYTES: Final = 65_536  # after a read of this size the connection yields
+SHARE_STEP: Final = 32  # requests between two clock reads
+
+
+class ReadTransport(Protocol):
+    """The part of a transport that limits need."""
+
+    def is_closing(self) -> bool: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class RequestMemory:
+    """Body bytes of the requests in flight over all connections of an endpoint, and their limit (LIM-10)."""
+
+    __slots__ = ("bytes_max", "used")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.used = 0
+
+
+class Limits:
+    """Why a connection is not read now, and the requests that wait for it."""
+
+    __slots__ = (
+        "_bytes_max",
+        "_memory",
+        "_requests_max",
+        "backlog",
+        "full",
+        "in_flight",
+        "in_flight_bytes",
+        "read_paused",
+        "transport",
+        "write_paused",
+        "yielding",
+    )
+
+    def __init__(self, settings: NetSettings, memory: RequestMemory) -> None:
+        self.transport: ReadTransport | None = None  # None before the connection is made and after it is lost
+        self.in_flight = 0  # requests without a response yet
+        self.in_flight_bytes = 0
+        self.write_paused = False
+        self.full = False
+        self.yielding = False
+        self.backlog: deque[Command] = deque()
+        self.read_paused = False
+        self._memory = memory
+        self._requests_max = settings.in_flight_max
+        self._bytes_max = settings.in_flight_bytes_max
+
+    def begin(self, request: Command) -> None:
+        """Count a request as in flight."""
+        body_bytes = len(request.body) if request.body else 0
+        self.in_flight += 1
+        self.in_flight_bytes += body_bytes
+        self._memory.used += body_bytes
+        self.full = self.in_flight >= self._requests_max or self.in_flight_bytes >= self._bytes_max
+
+    def end(self, request: Command) -> None:
+        """Count a request as completed."""
+        body_bytes = len(request.body) if request.body else 0
+        self.in_flight -= 1
+        self.in_flight_bytes -= body_bytes
+        self._memory.used -= body_bytes
+        self.full = self.in_flight >= self._requests_max or self.in_flight_bytes >= self._bytes_max
+
+    def update_reading(self) -> None:
+        """Pause or resume reading if the causes changed."""
+        pause = self.write_paused or bool(self.backlog) or self.full or self.yielding
+        transport = self.transport
+        if pause == self.read_paused or transport is None or transport.is_closing():
+            return
+        self.read_paused = pause
+        if pause:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+
+class Watch:
+    """What an endpoint's scan has seen of a connection; times in event-loop seconds, 0.0 if not set."""
+
+    __slots__ = (
+        "closing_since",
+        "frame_since",
+        "idle_since",
+        "introduced",
+        "opened_at",
+        "stalled_since",
+        "unread_before",
+    )
+
+    def __init__(self) -> None:
+        self.opened_at = 0.0
+        self.idle_since = 0.0
+        self.closing_since = 0.0
+        self.introduced = False  # a complete frame has arrived
+        self.frame_since = 0.0  # the current frame is incomplete since this scan
+        self.stalled_since = 0.0  # the peer has read none of its output since this scan
+        self.unread_before = 0  # bytes that the peer had not read at the last scan

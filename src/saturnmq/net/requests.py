@@ -1,0 +1,298 @@
+"""Requests of one connection: passes decoded commands to the handler in order, and sends what it returns.
+
+A handler returns the response, a whole encoded frame, `Later`, an awaitable, or None for no response yet. Responses that are
+ready at once leave in one write per batch of commands. A request that is answered later counts as in flight until its response
+(`Limits`). A failed handler produces an error response and never ends the connection. Runs on the event loop.
+
+The loop in `run` is the hot path: a request that is answered at once costs one Python call here, that of its handler.
+
+Requirements: REM-05, REM-08, REM-11, REM-12, REM-15, LIM-09, LIM-10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from time import monotonic
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
+
+from saturnmq.net.calls import Calls
+from saturnmq.net.later import Later
+from saturnmq.net.limits import SHARE_SECONDS, SHARE_STEP, Limits, RequestMemory
+from saturnmq.net.refusals import Refusals
+from saturnmq.protocol.codes import CommandFlag, ResponseCode
+from saturnmq.protocol.errors import MissingField, ResponseError, SaturnError
+from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.frames.decoder import FrameDecoder
+
+log = logging.getLogger(__name__)
+
+# Result of a handler. bytes is a whole encoded response frame; empty bytes and None mean no response.
+Reply = Command | bytes | Later | Awaitable[Command | None] | None
+
+_SMALL_BODY_BYTES: Final = 1024  # requests with at most this body are served even under memory pressure
+_FLUSH_BYTES: Final = 131_072  # corked responses are written once they exceed this
+_RESPONSE: Final = int(CommandFlag.RESPONSE)
+_ONEWAY: Final = int(CommandFlag.ONEWAY)
+
+
+class RpcHook(Protocol):
+    """Called before and after every request of an endpoint (REM-15). An exception in `before` becomes the error response."""
+
+    def before(self, remote_address: str, request: Command) -> None: ...
+    def after(self, remote_address: str, request: Command, response: Command) -> None: ...
+
+
+class RequestOwner(Protocol):
+    """What the requests of a connection use of its endpoint."""
+
+    stopping: bool
+    later_count: int
+
+    @property
+    def hooks(self) -> Sequence[RpcHook]: ...
+    @property
+    def request_memory(self) -> RequestMemory: ...
+    @property
+    def refusals(self) -> Refusals: ...
+    @property
+    def all_answered(self) -> asyncio.Event: ...
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None: ...
+
+
+class Output(Protocol):
+    """The output of a connection. While it is corked, frames are appended to `out` and written by `flush`."""
+
+    remote_address: str
+    closed: bool
+    out: list[bytes]
+    out_bytes: int
+    corked: bool
+
+    def send(self, command: Command | bytes) -> None: ...
+    def flush(self) -> None: ...
+
+
+C = TypeVar("C", bound=Output)
+
+
+def error_remark(error: BaseException) -> str:
+    """`ClassName: message`, the remark of an error response, which clients display verbatim (REM-11)."""
+    return f"{type(error).__name__}: {error}"
+
+
+def failure(request: Command, error: Exception, peer: str) -> Command:
+    """The error response for a failed handler: the error's own code, or SYSTEM_ERROR (REM-08, REM-11)."""
+    if isinstance(error, ResponseError):
+        return request.reply(error.code or ResponseCode.SYSTEM_ERROR, error.remark)
+    if isinstance(error, MissingField):
+        return request.reply(ResponseCode.SYSTEM_ERROR, error.message)
+    expected = isinstance(error, SaturnError)
+    log.log(
+        logging.INFO if expected else logging.ERROR,
+        "handler failed code=%s peer=%s error=%s",
+        request.code,
+        peer,
+        error_remark(error),
+        exc_info=None if expected else error,
+    )
+    return request.reply(ResponseCode.SYSTEM_ERROR, error_remark(error))
+
+
+class Requests(Generic[C]):
+    """Handles the commands that a connection has decoded."""
+
+    __slots__ = ("_calls", "_connection", "_limits", "_loop", "_owner", "handler")
+
+    def __init__(
+        self,
+        connection: C,
+        handler: Callable[[C, Command], Reply],
+        owner: RequestOwner,
+        limits: Limits,
+        calls: Calls,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.handler = handler
+        self._connection = connection
+        self._owner = owner
+        self._limits = limits
+        self._calls = calls
+        self._loop = loop
+
+    # ---- order and fairness
+
+    def run(self, commands: list[Command], *, last: bool = False) -> None:
+        """Handle commands in order; their immediate responses leave in one write. last: at once, no iteration follows."""
+        limits = self._limits
+        if limits.backlog:
+            limits.backlog.extend(commands)
+            return
+        connection, owner, handler = self._connection, self._owner, self.handler
+        memory = owner.request_memory
+        special = bool(owner.hooks) or owner.stopping or memory.used >= memory.bytes_max
+        connection.corked = True
+        until = monotonic() + SHARE_SECONDS
+        for index, command in enumerate(commands):
+            if command.flag & _RESPONSE:
+                self._calls.complete(command)
+            elif special:
+                self._handle_checked(command)
+            else:
+                try:
+                    reply = handler(connection, command)
+                except Exception as error:
+                    self._answer(command, failure(command, error, connection.remote_address))
+                else:
+                    if type(reply) is bytes:
+                        if not command.flag & _ONEWAY and not connection.closed:
+                            connection.out.append(reply)
+                            connection.out_bytes += len(reply)
+                    elif reply is not None:
+                        self.respond(command, reply)
+            if connection.out_bytes >= _FLUSH_BYTES:
+                connection.flush()
+            if limits.write_paused or limits.full:
+                limits.backlog.extend(commands[index + 1 :])
+                break
+            if not last and index % SHARE_STEP == SHARE_STEP - 1 and monotonic() > until:
+                limits.backlog.extend(commands[index + 1 :])
+                self.yield_share()
+                break
+        connection.corked = False
+        if connection.out:
+            connection.flush()
+        limits.update_reading()
+
+    def yield_share(self) -> None:
+        """Leave the rest of what this connection has sent to the next event-loop iteration; others are served in between."""
+        if not self._limits.yielding:
+            self._limits.yielding = True
+            self._loop.call_soon(self.resume)
+            self._limits.update_reading()
+
+    def resume(self) -> None:
+        """Handle requests held back: the peer did not read, had too many in flight, or another connection came first."""
+        limits = self._limits
+        limits.yielding = False
+        if limits.backlog and not (limits.full or limits.write_paused or self._connection.closed):
+            self.run(self._take_backlog())
+        limits.update_reading()
+
+    def run_yielded(self) -> None:
+        """Handle at once the requests that were left to the next event-loop iteration: the connection has none."""
+        if self._limits.yielding:
+            self.run(self._take_backlog(), last=True)
+
+    def _take_backlog(self) -> list[Command]:
+        waiting = list(self._limits.backlog)
+        self._limits.backlog.clear()
+        return waiting
+
+    # ---- one request
+
+    def _handle_checked(self, command: Command) -> None:
+        """Handle a request while hooks are registered, the endpoint is stopping, or requests use all their memory."""
+        connection, owner = self._connection, self._owner
+        if owner.stopping:
+            self._answer(command, command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, "this server is stopping"))
+            return
+        if command.body and len(command.body) > _SMALL_BODY_BYTES and self._overloaded(command):
+            return
+        try:
+            for hook in owner.hooks:
+                hook.before(connection.remote_address, command)
+            reply = self.handler(connection, command)
+        except Exception as error:
+            self._answer(command, failure(command, error, connection.remote_address))
+            return
+        if reply is not None:
+            self.respond(command, reply)
+
+    def _overloaded(self, command: Command) -> bool:
+        """Reject a request while the requests in flight use all memory they may use; return whether it was rejected (LIM-10)."""
+        memory = self._owner.request_memory
+        if memory.used < memory.bytes_max:
+            return False
+        text = f"[OVERLOAD]system busy, start flow control for a while ({memory.used} bytes of requests wait)"
+        self._owner.refusals.note("overload", self._connection.remote_address, text)
+        self._answer(command, command.reply(ResponseCode.SYSTEM_BUSY, text))
+        return True
+
+    def respond(self, command: Command, reply: Command | bytes | Later | Awaitable[Command | None]) -> None:
+        """Send what a handler returned for a request, now or once it is known."""
+        if type(reply) is Later:
+            self._limits.begin(command)
+            self._owner.later_count += 1
+            reply.bind(self, command)
+        elif type(reply) is Command:
+            self._answer(command, reply)
+        elif type(reply) is bytes:
+            if reply:
+                self._answer(command, FrameDecoder().feed(reply)[0])  # hooks need the decoded command
+        else:
+            self._limits.begin(command)
+            self._owner.spawn(self._finish(command, cast("Awaitable[Command | None]", reply)))
+
+    def answer_later(self, command: Command, reply: Command | bytes | Coroutine[Any, Any, Command]) -> None:
+        """Send the response to a request whose handler returned Later."""
+        owner = self._owner
+        owner.later_count -= 1
+        if isinstance(reply, Command | bytes):
+            self._end(command)
+            if type(reply) is bytes and not owner.hooks:
+                if reply and not command.flag & _ONEWAY:
+                    self._connection.send(reply)
+            else:
+                self.respond(command, reply)
+        else:
+            owner.spawn(self._finish(command, reply))
+        if owner.stopping and not owner.later_count:
+            owner.all_answered.set()
+
+    async def _finish(self, command: Command, waiting: Awaitable[Command | None]) -> None:
+        try:
+            reply = await waiting
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            reply = failure(command, error, self._connection.remote_address)
+        finally:
+            self._end(command)
+        if reply is not None:
+            self._answer(command, reply)
+
+    def _end(self, command: Command) -> None:
+        """Count a request as completed; handle requests held back because of the limit."""
+        self._limits.end(command)
+        if self._limits.read_paused:
+            self._loop.call_soon(self.resume)
+
+    @contextlib.contextmanager
+    def aside(self, command: Command) -> Iterator[None]:
+        """Do not count a request as in flight while it waits for another peer.
+
+        Otherwise this connection might stop being read although the awaited answer arrives on it.
+        """
+        memory = self._owner.request_memory
+        body_bytes = len(command.body) if command.body else 0
+        self._end(command)
+        memory.used += body_bytes  # its body still occupies memory
+        try:
+            yield
+        finally:
+            memory.used -= body_bytes
+            self._limits.begin(command)
+
+    def _answer(self, command: Command, reply: Command) -> None:
+        if command.flag & _ONEWAY:
+            return
+        connection = self._connection
+        try:
+            for hook in self._owner.hooks:
+                hook.after(connection.remote_address, command, reply)
+            connection.send(reply)
+        except Exception as error:  # a failing hook, or a response that cannot be encoded
+            connection.send(failure(command, error, connection.remote_address))
