@@ -17,7 +17,7 @@ from saturnmq.broker.services import delay
 from saturnmq.broker.services.statistics import Stats
 from saturnmq.protocol.bodies import DelayOffsetTable
 from saturnmq.protocol.codes import HALF_TOPIC, SCHEDULE_TOPIC, RequestCode
-from saturnmq.protocol.errors import ConfigError, FlushFailed, ResponseError
+from saturnmq.protocol.errors import ConfigError, ResponseError
 from saturnmq.protocol.message import BatchItem, Host, Message, decode_record, encode_properties, java_hash
 from saturnmq.store import FlushDiskType, MessageStore, PutResult, PutStatus, StateFile, StoreProfile, StoreSettings
 from saturnmq.store.delay import due_ms
@@ -574,11 +574,11 @@ def test_delay_progress_is_written_after_delivered_messages(tmp_path: Path, monk
             b.clock.ms += 1000
             b.service.turn()
 
-            async def failing(offset: int, timeout_ms: int) -> bool:
-                raise FlushFailed("no")
+            def failing(position: int, timeout_ms: int, callback: Any) -> None:
+                callback(PutStatus.UNKNOWN_ERROR, "")
 
             with monkeypatch.context() as patch:
-                patch.setattr(b.store.flusher, "wait", failing)
+                patch.setattr(b.store.log, "when_confirmed", failing)
                 await b.service.save()
             assert len(flushed_then) == 1
             await b.service.save()

@@ -296,7 +296,7 @@ def test_sync_flush_answers_when_durable_without_blocking_others() -> None:
             assert {a.code for a in answers} == {0}
             assert w.broker.store.flushed_offset == w.broker.store.max_physical_offset
             real = w.broker.store.when_confirmed
-            held: list[tuple[PutResult, Callable[[PutStatus], object]]] = []
+            held: list[tuple[PutResult, Callable[[PutStatus, str], object]]] = []
             w.broker.store.when_confirmed = lambda *one: held.append(one)  # type: ignore[method-assign]
             pending = asyncio.create_task(w.send())
             while not w.broker.ctx.waiting_sends:
@@ -359,8 +359,8 @@ def test_stored_but_unconfirmed_message_has_offsets_in_answer(status: PutStatus,
     async def work() -> None:
         async with wire(store={"flush_disk_type": FlushDiskType.SYNC_FLUSH, "profile": wire_profile()}) as w:
 
-            def confirmed(result: PutResult, told: Callable[[PutStatus], object]) -> None:
-                told(status)
+            def confirmed(result: PutResult, callback: Callable[[PutStatus, str], object]) -> None:
+                callback(status, "")
 
             w.broker.store.when_confirmed = confirmed  # type: ignore[method-assign]
             for raw in ("", "WAIT\x01true", "TAGS\x01a"):  # both on the reference implementation and on the fast path

@@ -18,7 +18,16 @@ from saturnmq.broker.services.statistics import Stats
 from saturnmq.protocol.codes import SCHEDULE_TOPIC, TIMER_TOPIC, RequestCode
 from saturnmq.protocol.errors import ResponseError
 from saturnmq.protocol.message import BatchItem, Host, Message, decode_record
-from saturnmq.store import FlushDiskType, MessageStore, PutResult, PutStatus, StateFile, StoreProfile, StoreSettings
+from saturnmq.store import (
+    FlushDiskType,
+    MessageStore,
+    PutResult,
+    PutStatus,
+    StateFile,
+    StoreProfile,
+    StoreSettings,
+    wait_confirmed,
+)
 
 NOW = 1_700_000_000_000
 DAY = 86_400_000
@@ -246,7 +255,7 @@ def test_waiting_messages_survive_restart_without_repetition(tmp_path: Path, flu
         for moved, count in ((100, 1), (500, 2), (7_200_000, 3), (43_000_000, 4)):
             async with Bench(tmp_path, b.clock, flush_disk_type=flush) as b:
                 b.run(moved)
-                await b.store.flusher.wait(b.store.log.end, 5000)
+                await wait_confirmed(b.store.log, b.store.log.end, 5000)
                 assert len(b.bodies()) == count
         assert sorted(b.settings.root.rglob("timer.json"))
 

@@ -22,7 +22,7 @@ from saturnmq.protocol.codes import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TO
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.ids import parse_offset_message_id
 from saturnmq.protocol.message import Message, decode_record, java_hash
-from saturnmq.store import FlushDiskType, PutResult, PutStatus
+from saturnmq.store import FlushDiskType, PutResult, PutStatus, wait_confirmed
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 LIMITS = CheckLimits(timeout_ms=6000, check_max=3, kept_ms=100_000)
@@ -526,7 +526,7 @@ def test_progress_is_published_once_decisions_are_durable(monkeypatch: pytest.Mo
                 t.note_progress()
             assert w.broker.store.flushed_offset < w.broker.store.log.end
             assert not w.broker.ctx.offsets.get(HALF_TOPIC, GROUP, 0)
-            await w.broker.store.flusher.wait(w.broker.store.log.end, 5000)
+            await wait_confirmed(w.broker.store.log, w.broker.store.log.end, 5000)
             for _ in range(3):
                 t.note_progress()
             assert w.broker.ctx.offsets.get(HALF_TOPIC, GROUP, 0) == 1

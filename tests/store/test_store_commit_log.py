@@ -12,7 +12,7 @@ from small_store import BROKER, CL, CLIENT, bodies, message, opened, until
 from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.ids import offset_message_id, parse_offset_message_id
 from saturnmq.protocol.message import Host, decode_record
-from saturnmq.store import PutStatus, StoreSettings
+from saturnmq.store import PutStatus, StoreSettings, wait_confirmed
 from saturnmq.store.files.disk import Disk
 
 
@@ -133,7 +133,7 @@ def test_flush_covers_bytes_readable_at_its_start(tmp_path: Path) -> None:
         before = store.put(message(b"before")).end_offset
         disk.syncs = 0
         disk.gate.clear()
-        store.flusher.start()
+        store.log.flusher.start()
         await until(lambda: disk.syncs > 0)
         after = store.put(message(b"during the sync")).end_offset
         disk.gate.set()
@@ -142,7 +142,7 @@ def test_flush_covers_bytes_readable_at_its_start(tmp_path: Path) -> None:
         for _ in range(8):
             after = store.put(message(b"x" * 1500)).end_offset
         assert len(store.log.files) > 3
-        store.flusher.start()  # one run covers every dirty file
+        store.log.flusher.start()  # one run covers every dirty file
         await until(lambda: store.flushed_offset == after)
         await store.stop()
 
@@ -158,12 +158,12 @@ def test_flush_of_uncommitted_bytes_waits_for_commit(tmp_path: Path) -> None:
         store.commit()
         end = store.put(message(b"in the buffer")).end_offset
         disk.syncs = 0
-        waiting = asyncio.create_task(store.flusher.wait(end, 20_000))
+        waiting = asyncio.create_task(wait_confirmed(store.log, end, 20_000))
         await until(lambda: store.flushed_offset == committed)
-        await until(lambda: store.flusher._running is None)
+        await until(lambda: store.log.flusher._running is None)
         assert disk.syncs == 1 and not waiting.done()  # nothing to flush until the next commit
         store.commit()
-        assert await waiting and store.flushed_offset == end
+        assert await waiting is PutStatus.PUT_OK and store.flushed_offset == end
         await store.stop()
 
     asyncio.run(work())

@@ -101,7 +101,7 @@ def test_expired_units_are_excluded_from_min_offset_and_time_search(tmp_path: Pa
     store.log.drop_first()
     queue = store.queues.by_key["T", 0]
     assert store.min_offset("T", 0) == 0
-    queue.correct_min_offset(store.log.start)
+    queue.correct_min_offset(store.log.first_position)
     first = store.min_offset("T", 0)
     assert first == 4 and store.physical_offset("T", 0, first) == CL == store.min_physical_offset
     assert store.offset_by_time("T", 0, NOW_MS) == first  # older records have expired

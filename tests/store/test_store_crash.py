@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.crash import campaign as crash
-from saturnmq.store import MessageStore
+from saturnmq.store import MessageStore, PutStatus, wait_confirmed
 from saturnmq.store.files import mapped_file, state_file
 from saturnmq.store.log import flush
 from saturnmq.store.maintenance import maintenance as upkeep
@@ -58,12 +58,12 @@ def no_sync_of_the_log(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledged_before_the_sync(patch: pytest.MonkeyPatch) -> None:
-    async def wait(self: flush.Flusher, end: int, timeout_ms: int) -> bool:
+    def when_flushed(self: flush.Flusher, end: int, timeout_ms: int, callback: Any) -> None:
         self.flushed = max(self.flushed, end)
-        self._on_flushed(end)
-        return True
+        self.on_flushed(end)
+        callback(PutStatus.PUT_OK, "")
 
-    patch.setattr(flush.Flusher, "wait", wait)
+    patch.setattr(flush.Flusher, "when_flushed", when_flushed)
 
 
 def note_ahead_of_the_queues(patch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def note_ahead_of_the_queues(patch: pytest.MonkeyPatch) -> None:
 
     async def write_all(self: upkeep.Upkeep) -> None:
         store = self._store
-        await store.flusher.wait(store.dispatched, 1000)
+        await wait_confirmed(store.log, store.dispatched, 1000)
         store.checkpoint.write(self.note(store.dispatched))
         await original(self)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from saturnmq.protocol.message import Host, Message, decode_records
-from saturnmq.store import GetStatus, MessageStore, PutStatus, StoreProfile, StoreSettings
+from saturnmq.store import GetStatus, MessageStore, PutStatus, StoreProfile, StoreSettings, wait_confirmed
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.file_cache import FileCache
 from saturnmq.store.queue.consume_queue import UNIT, ConsumeQueue, write_pending
@@ -251,7 +251,7 @@ def test_log_file_is_kept_until_its_queues_are_durable(tmp_path: Path) -> None:
     store.put(message(b"first of a quiet queue", "quiet"))
     for _ in range(6):
         store.put(message(b"x" * 900))
-    asyncio.run(store.flusher.wait(store.log.end, 5000))
+    asyncio.run(wait_confirmed(store.log, store.log.end, 5000))
     store.delete_expired_files()
     asyncio.run(store._upkeep.clean())
     killed(store)

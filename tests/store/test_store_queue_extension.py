@@ -388,7 +388,7 @@ def test_extension_is_deleted_with_its_queue(tmp_path: Path) -> None:
     while len(store.log.files) > 2:
         store.log.files.pop(0).delete()
     queue = store.queues.by_key[("T", 0)]
-    assert queue.delete_before(store.log.start) >= 1
+    assert queue.delete_before(store.log.first_position) >= 1
     assert sorted(path.name for path in folder.iterdir()) == names[-2:]
     kept = contents(store)
     assert kept == before[-len(kept) :] and None not in kept

@@ -44,10 +44,10 @@ def test_get_skips_expired_records(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     places = [store.physical_offset("T", 0, offset) for offset in range(3)]
     end = store.log.end
     with monkeypatch.context() as patch:
-        patch.setattr(CommitLog, "start", property(lambda log: places[2]))
+        patch.setattr(CommitLog, "first_position", property(lambda log: places[2]))
         found = store.get("T", 0, 0, 32)
         assert (found.status, found.count, found.next_offset) == (GetStatus.FOUND, 1, 3)
-        patch.setattr(CommitLog, "start", property(lambda log: end))
+        patch.setattr(CommitLog, "first_position", property(lambda log: end))
         gone = store.get("T", 0, 0, 32)
         assert (gone.status, gone.count, gone.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 0, 3)
     store.close_files()

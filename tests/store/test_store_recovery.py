@@ -14,7 +14,7 @@ import pytest
 from small_store import CL, bodies, message, opened, until
 
 from saturnmq.protocol.errors import StoreError, StoreLocked
-from saturnmq.store import FlushDiskType, PutStatus
+from saturnmq.store import FlushDiskType, PutStatus, wait_confirmed
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.recovery.checkpoint import Note
 from saturnmq.store.recovery.recover import Facts, FileFacts, Plan, plan
@@ -211,9 +211,9 @@ def test_stop_commits_and_flushes_remaining_bytes(tmp_path: Path) -> None:
         await store.start()
         end = store.put(message(b"less than a page")).end_offset
         assert store.flushed_offset == 0
-        store.flusher._on_flushed = synced.append
+        store.log.flusher.on_flushed = synced.append
         await store.stop()
-        assert synced[-1] == end == store.flushed_offset == store.log.readable
+        assert synced[-1] == end == store.flushed_offset == store.log.readable_end
 
     asyncio.run(work())
     asyncio.run(work(transient_pool_enable=True, transient_pool_size=2, commit_interval_ms=3_600_000))
@@ -262,10 +262,10 @@ def test_flush_request_completes_once_covered(tmp_path: Path) -> None:
         store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout_ms=30)
         first = store.put(message())
         assert await store.wait_confirmed(first) is PutStatus.PUT_OK
-        count = store.flusher.count
-        assert await store.wait_confirmed(first) is PutStatus.PUT_OK and store.flusher.count == count
+        count = store.log.flusher.count
+        assert await store.wait_confirmed(first) is PutStatus.PUT_OK and store.log.flusher.count == count
         beyond = first.end_offset + 1  # no flush will ever cover it
-        assert not await store.flusher.wait(beyond, 30)
+        assert await wait_confirmed(store.log, beyond, 30) is PutStatus.FLUSH_DISK_TIMEOUT
         await store.stop()
 
     asyncio.run(work())
@@ -274,7 +274,7 @@ def test_flush_request_completes_once_covered(tmp_path: Path) -> None:
 @pytest.mark.spec("MF-03", "FLU-06")
 def test_background_flush_due_conditions(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    flusher = store.flusher
+    flusher = store.log.flusher
     assert not flusher.due(0)
     store.put(message())
     assert flusher.due(0) and not flusher.due(1)  # one byte is pending, but no full page

@@ -132,7 +132,7 @@ def test_few_dirty_pages_are_flushed_by_thorough_flush(tmp_path: Path) -> None:
         await store.start()
         store.put(message())
         await until(lambda: store.flushed_offset == store.log.end)
-        assert store.flusher.dirty_pages() == 0 < store.flushed_offset
+        assert store.log.flusher.dirty_pages() == 0 < store.flushed_offset
         await store.stop()
 
     asyncio.run(work())

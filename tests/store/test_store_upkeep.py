@@ -106,11 +106,11 @@ def test_sync_flush_hides_unsynced_messages_and_shares_syncs(tmp_path: Path) -> 
         store.put(message(b"makes the file", "Other"))
         await store.write_all()
         seen.clear()
-        durable, disk.syncs = store.flusher.flushed, 0
+        durable, disk.syncs = store.log.confirmed_end, 0
         disk.gate = threading.Event()
         first = store.put(message(b"0"))
         waits = [asyncio.ensure_future(store.wait_confirmed(first))]
-        await until(lambda: disk.syncs > 0 and store.flusher.flushed == durable)
+        await until(lambda: disk.syncs > 0 and store.log.flusher.flushed == durable)
         before = disk.syncs
         later = [store.put(message(b"%d" % n)) for n in range(1, 50)]
         waits += [asyncio.ensure_future(store.wait_confirmed(result)) for result in later]
@@ -149,7 +149,7 @@ def test_background_flush_waits_for_least_pages(tmp_path: Path) -> None:
         }
         store = opened(tmp_path, flush_least_pages=4, **settings)
         store.put(message(b"x" * 12_000))
-        assert store.flusher.dirty_pages() == 2
+        assert store.log.flusher.dirty_pages() == 2
         await store.start()
         for _ in range(20):
             await asyncio.sleep(0.001)  # poll: time for a flush that must not happen
@@ -204,7 +204,7 @@ def test_flushed_committed_and_written_offsets_are_ordered(tmp_path: Path) -> No
         store.commit()
         assert positions() == (0, first, first)
         second = store.put(message()).end_offset
-        store.flusher.start()
+        store.log.flusher.start()
         await until(lambda: store.flushed_offset > 0)
         assert positions() == (first, first, second)
         await store.stop()
@@ -276,7 +276,7 @@ def test_failed_sync_stops_acknowledgements_and_marks_store(
 def test_hole_below_failed_flush_offset_is_rejected(tmp_path: Path) -> None:
     store = opened(tmp_path)
     results = [store.put(message(b"%d" % n * 100)) for n in range(5)]
-    store.flusher.flushed = results[3].physical_offset
+    store.log.flusher.flushed = results[3].physical_offset
     store.stop_writing(StoreError("the disk is broken"))
     store.close_files()
     file = tmp_path / "commitlog" / ("0" * 20)

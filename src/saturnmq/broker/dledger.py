@@ -55,7 +55,7 @@ class LedgerDelay(DelayService):
         self._next: tuple[int, bytes] | None = None
 
     def encode(self) -> bytes:
-        if self._next is not None and self._next[0] <= self._store.log.readable:
+        if self._next is not None and self._next[0] <= self._store.log.readable_end:
             self._told, self._next = self._next[1], None
         if self._next is None:
             self._next = self._store.log.end, DelayOffsetTable(self.offsets()).encode()

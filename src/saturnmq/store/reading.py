@@ -117,7 +117,7 @@ def _gather(
 ) -> None:
     settings, commit_log = store.settings, store.log
     on_disk = commit_log.end - store.memory_bytes  # records before it may no longer be in the page cache
-    first, offset = commit_log.start, result.next_offset
+    first, offset = commit_log.first_position, result.next_offset
     in_disk, in_memory = _transfer_limits(settings, max_count, bulk_bytes)
     ranges: list[list[int]] = []
     total = count = scanned = 0

@@ -12,6 +12,7 @@ DUR-01, DUR-03..DUR-10, DUR-13..DUR-18, DUR-20.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -34,7 +35,7 @@ from saturnmq.store.files.reserve import Reserve
 from saturnmq.store.index.index_queue import IndexQueue
 from saturnmq.store.index.message_index import MessageIndex
 from saturnmq.store.log.commit_log import END_BLANK_BYTES, CommitLog
-from saturnmq.store.log.flush import Flusher
+from saturnmq.store.log.log import Confirmed
 from saturnmq.store.maintenance.maintenance import Upkeep
 from saturnmq.store.maintenance.retention import FULL_PERCENT, Usage, percent
 from saturnmq.store.property_scan import tags_code
@@ -95,7 +96,7 @@ class MessageStore:
             settings.consume_queue_bytes,
             self.disk,
             settings.root / LIST_NAME,
-            lambda: self.log.start,
+            lambda: self.log.first_position,
             settings.queue_extension,
         )
         self.index: MessageIndex | None = None
@@ -110,7 +111,7 @@ class MessageStore:
             )
         self.checkpoint = Checkpoint(settings.checkpoint_path, self.disk)
         self.reserve = Reserve(settings.root / "reserve", settings.reserve_bytes, self.disk)
-        self.flusher = Flusher(self.log, self._flushed, self.stop_writing)
+        self.log.listen(self._flushed, self.stop_writing)
         # Why messages are rejected although the disk works: it is full, or the index cannot grow. Empty: accepted.
         self.refusal = ""
         self.last_store_ms = 0
@@ -160,7 +161,7 @@ class MessageStore:
     async def write_all(self) -> None:
         """Make everything appended so far durable, with consume queues, index and the checkpoint. Raises StoreError."""
         self.commit()
-        self.flusher.start()
+        self.log.start_flush()
         await self._upkeep.write_all()
 
     async def start(self) -> None:
@@ -175,7 +176,7 @@ class MessageStore:
         await self._upkeep.stop()
         try:
             self.commit()
-            await self.flusher.stop()
+            await self.log.stop_flush()
             indexed = self.put_in_index()
             await self._upkeep.write_all()
             self.log.drop_spare()
@@ -385,9 +386,8 @@ class MessageStore:
     def commit(self) -> None:
         """Transient pool: copy buffered bytes to the files, which makes them readable (FLU-07)."""
         if self.log.pooled:
-            if self.log.commit():
-                self.flusher.committed()
-            self._confirm(self.log.readable)
+            self.log.commit()
+            self._confirm(self.log.readable_end)
 
     def _confirm(self, end: int) -> None:
         pending = self._pending
@@ -403,29 +403,26 @@ class MessageStore:
         """Whether a put is confirmed without waiting for a flush (ASYNC_FLUSH)."""
         return self.settings.flush_disk_type is FlushDiskType.ASYNC_FLUSH
 
-    async def wait_confirmed(self, result: PutResult) -> PutStatus:
-        """The final status of a put: with SYNC_FLUSH, after an fdatasync has covered it or timed out (FLU-01, FLU-04, DUR-01)."""
+    def when_confirmed(self, result: PutResult, callback: Confirmed) -> None:
+        """Run the callback with the final status of a put and the reason of a failure, possibly before this call returns.
+
+        With SYNC_FLUSH, that is after an fdatasync has covered it or timed out (FLU-01, FLU-04, DUR-01).
+        """
         if result.status is not PutStatus.PUT_OK or self.confirms_at_once:
-            return result.status
-        try:
-            done = await self.flusher.wait(result.end_offset, self.settings.sync_flush_timeout_ms)
-        except FlushFailed:
-            return PutStatus.UNKNOWN_ERROR
-        return PutStatus.PUT_OK if done else PutStatus.FLUSH_DISK_TIMEOUT
+            callback(result.status, result.reason)
+        else:
+            self.log.when_confirmed(result.end_offset, self.settings.sync_flush_timeout_ms, callback)
 
-    def when_confirmed(self, result: PutResult, told: Callable[[PutStatus], object]) -> None:
-        """As `wait_confirmed`, for a successful put: runs the callback without a task, possibly before this call returns."""
-
-        def done(flushed: bool) -> None:
-            failed = PutStatus.UNKNOWN_ERROR if self.flusher.failure is not None else PutStatus.FLUSH_DISK_TIMEOUT
-            told(PutStatus.PUT_OK if flushed else failed)
-
-        self.flusher.call_when(result.end_offset, self.settings.sync_flush_timeout_ms, done)
+    async def wait_confirmed(self, result: PutResult) -> PutStatus:
+        """The coroutine form of `when_confirmed`."""
+        future: asyncio.Future[PutStatus] = asyncio.get_running_loop().create_future()
+        self.when_confirmed(result, lambda status, _: None if future.done() else future.set_result(status))
+        return await future
 
     def wake_flusher(self) -> None:
         """With SYNC_FLUSH, start a flush so that a message whose sender does not wait also becomes durable and visible (FLU-05)."""
         if not self.confirms_at_once and self._upkeep.running:
-            self.flusher.start()
+            self.log.start_flush()
 
     def stop_writing(self, failure: SaturnError) -> None:
         """Stop accepting messages after a disk failure and mark the store for the next start (DUR-06, DUR-07)."""
@@ -527,21 +524,21 @@ class MessageStore:
     @property
     def earliest_store_ms(self) -> int:
         """Store time of the oldest record, Unix ms; -1 if the log is empty."""
-        return self.log.store_time(self.log.start)
+        return self.log.store_time(self.log.first_position)
 
     @property
     def min_physical_offset(self) -> int:
-        return self.log.start
+        return self.log.first_position
 
     @property
     def max_physical_offset(self) -> int:
         """End of the readable part of the log."""
-        return self.log.readable
+        return self.log.readable_end
 
     @property
     def flushed_offset(self) -> int:
         """Every byte before this offset is durable."""
-        return self.flusher.flushed
+        return self.log.confirmed_end
 
     @property
     def behind_bytes(self) -> int:
@@ -567,7 +564,9 @@ class MessageStore:
         gone = [
             key
             for key, queue in self.queues.by_key.items()
-            if key[0] not in keep and 0 < queue.max_offset == queue.next_offset and queue.max_physical <= self.log.start
+            if key[0] not in keep
+            and 0 < queue.max_offset == queue.next_offset
+            and queue.max_physical <= self.log.first_position
         ]
         self.queues.remove(gone)
         return len(gone)

@@ -162,8 +162,7 @@ class EmbeddedBroker:
             if saver._writing is not None:  # a thread cannot be killed: wait for the write that it has started
                 await asyncio.gather(saver._writing, return_exceptions=True)
         await broker.store._upkeep.stop()
-        if broker.store.flusher._running is not None:
-            await asyncio.gather(broker.store.flusher._running, return_exceptions=True)
+        await broker.store.log.finish_flush()
         broker.store._open = False
         broker.store.close_files()
 

@@ -22,7 +22,7 @@ from saturnmq.broker import Broker
 from saturnmq.broker.services.timer import AHEAD_MS, QUEUES
 from saturnmq.protocol.codes import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyKey, RequestCode
 from saturnmq.protocol.errors import SaturnError
-from saturnmq.store import wall_clock_ms
+from saturnmq.store import wait_confirmed, wall_clock_ms
 
 if TYPE_CHECKING:
     from saturnmq.testing.embedded import EmbeddedBroker
@@ -135,7 +135,7 @@ class Traveller:
         if store.confirms_at_once or store.failure is not None:
             await asyncio.sleep(0)
         else:
-            await store.flusher.wait(store.log.end, FLUSH_MS_MAX)
+            await wait_confirmed(store.log, store.log.end, FLUSH_MS_MAX)
 
     def _delays_due(self, after_ms: int) -> int:
         """The first due time after after_ms of a message in a delay level."""
@@ -254,7 +254,7 @@ class Traveller:
         """Set the files' modification times by this clock: retention goes by them."""
         store = self._broker.store
         if len(store.log.files) > 1 and store.failure is None:
-            await store.flusher.wait(store.log.end, FLUSH_MS_MAX)
+            await wait_confirmed(store.log, store.log.end, FLUSH_MS_MAX)
         for file in list(store.log.files):
             with contextlib.suppress(FileNotFoundError):  # just deleted
                 changed = file.path.stat().st_mtime_ns

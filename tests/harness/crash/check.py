@@ -169,7 +169,7 @@ def survivors(store: MessageStore, history: list[Put]) -> tuple[int, list[str]]:
     for put in history:
         if put.end > log.end:
             break
-        if put.offset >= log.start:
+        if put.offset >= log.first_position:
             view = log.view(put.offset, len(put.data))
             if view is None or bytes(view) != put.data:
                 at = -1 if view is None else next(n for n in range(len(view)) if view[n] != put.data[n])
@@ -178,7 +178,7 @@ def survivors(store: MessageStore, history: list[Put]) -> tuple[int, list[str]]:
                 )
                 break
         count += 1
-    end = history[count - 1].end if count else max(log.start, 0)
+    end = history[count - 1].end if count else max(log.first_position, 0)
     if log.end > end and not problems:
         head = log.record_at(end)
         rolled = log.end == log.next_file_start(end)
@@ -196,8 +196,10 @@ def verify(store: MessageStore, promise: Promise, kept: int) -> tuple[int, list[
     if count < kept:
         lost = history[count]
         problems.append(f"{kept - count} acknowledged records lost, the first at offset {lost.offset}, {lost.topic}")
-    if store.log.start > promise.start:
-        problems.append(f"the log begins at {store.log.start}, records from {promise.start} on were not deleted")
+    if store.log.first_position > promise.start:
+        problems.append(
+            f"the log begins at {store.log.first_position}, records from {promise.start} on were not deleted"
+        )
     if not problems:
         problems += _queues(store, history[:count], promise.deleted)
         problems += _index(store, history[:count])
@@ -209,7 +211,7 @@ def _queues(store: MessageStore, history: list[Put], deleted: Mapping[str, int])
     for number, put in enumerate(history):
         if put.unit is not None:
             expected.setdefault((put.topic, put.queue_id), []).append((number, put))
-    start = store.log.start
+    start = store.log.first_position
     for key in store.queues.by_key.keys() | expected.keys():
         name = f"queue {key[0]}/{key[1]}"
         puts = expected.get(key, [])
@@ -261,11 +263,11 @@ def _index(store: MessageStore, history: list[Put]) -> Iterator[str]:
         return
     expected: dict[tuple[str, str], list[int]] = {}
     for put in history:
-        if put.offset >= store.log.start:
+        if put.offset >= store.log.first_position:
             for word in dict.fromkeys(put.words):
                 expected.setdefault((put.topic, word), []).append(put.offset)
     for (topic, word), offsets in expected.items():
-        found = [n for n in store.index.query(topic, word, _QUERY_MAX, 0, _FOREVER_MS) if n >= store.log.start]
+        found = [n for n in store.index.query(topic, word, _QUERY_MAX, 0, _FOREVER_MS) if n >= store.log.first_position]
         if found != offsets[-_QUERY_MAX:]:
             yield f"index {topic}#{word}: found {found}, must be {offsets[-_QUERY_MAX:]}"
 

@@ -29,7 +29,16 @@ from harness.crash.disk import RecordingDisk
 from harness.crash.states import Operation, State, Volume, crash_states
 from saturnmq.protocol.codes import SCHEDULE_TOPIC, SysFlag
 from saturnmq.protocol.message import Message, encode_properties
-from saturnmq.store import FlushDiskType, MessageStore, PutResult, PutStatus, StateFile, StoreProfile, StoreSettings
+from saturnmq.store import (
+    FlushDiskType,
+    MessageStore,
+    PutResult,
+    PutStatus,
+    StateFile,
+    StoreProfile,
+    StoreSettings,
+    wait_confirmed,
+)
 
 ROOT: Final = "store"
 TOPICS: Final = ("alpha", "beta", "gamma", SCHEDULE_TOPIC)
@@ -151,8 +160,8 @@ class _Run:
     def mark(self, **changes: object) -> None:
         """Record what the store guarantees from this operation on."""
         store, history = self.store, self.promise.history
-        safe = sum(put.end <= store.flusher.flushed for put in history)
-        written = sum(put.end <= store.log.readable for put in history)
+        safe = sum(put.end <= store.log.confirmed_end for put in history)
+        written = sum(put.end <= store.log.readable_end for put in history)
         now: dict[str, object] = {
             "kept_power": max(self.promise.kept_power, safe),
             "kept_kill": max(self.promise.kept_kill, written if store.confirms_at_once else safe),
@@ -171,7 +180,7 @@ class _Run:
         value = self.state.read(parse_state) or 0
         self.promise = Promise(
             old.history[:count],
-            start=max(self.store.log.start, 0),
+            start=max(self.store.log.first_position, 0),
             saved=(old.saved[0], max(value, old.saved[0])),
             deleted={topic: min(born, count) for topic, born in old.deleted.items()},
         )
@@ -282,13 +291,13 @@ class _Run:
 
     async def _flush(self) -> None:
         self.store.commit()
-        await self.store.flusher.wait(self.store.log.readable, 60_000)
+        await wait_confirmed(self.store.log, self.store.log.readable_end, 60_000)
 
     async def _round(self) -> None:
         await self.store._upkeep._write_queues(1)
 
     async def _spare(self) -> None:
-        await self.store._upkeep._prepare_file(self.store.flusher)
+        await self.store._upkeep._prepare_file()
 
     def _save(self) -> None:
         low, high = self.promise.saved
@@ -308,7 +317,7 @@ class _Run:
             self.mark(start=self.store.log.files[-1].start)
             self.store.delete_expired_files()
             await self.store._upkeep.clean()
-            self.mark(start=self.store.log.start)
+            self.mark(start=self.store.log.first_position)
 
     def _jump(self) -> None:
         self.clock_ms += self.rng.choice((-3_600_000, 3_600_000))

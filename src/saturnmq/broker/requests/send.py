@@ -100,11 +100,12 @@ def answer_later(ctx: Context, result: PutResult, made: Callable[[PutStatus], Co
     later = Later()
     ctx.waiting_sends += 1
 
-    def told(status: PutStatus) -> None:
+    def completed(status: PutStatus, reason: str) -> None:
         ctx.waiting_sends -= 1
+        result.reason = result.reason or reason
         give(ctx, later, made(status))
 
-    ctx.store.when_confirmed(result, told)
+    ctx.store.when_confirmed(result, completed)
     return later
 
 

@@ -23,7 +23,7 @@ from saturnmq.protocol.bodies import DelayOffsetTable
 from saturnmq.protocol.codes import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyKey, ResponseCode
 from saturnmq.protocol.errors import ConfigError, CorruptRecord, MessageError, StoreError, response_error
 from saturnmq.protocol.message import Message, decode_properties, decode_record
-from saturnmq.store import MessageStore, PutStatus, StateFile
+from saturnmq.store import MessageStore, PutStatus, StateFile, wait_confirmed
 from saturnmq.store.delay import delay_levels
 from saturnmq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX
@@ -304,8 +304,9 @@ class DelayService:
             data, end = self.encode(), self._store.log.end
             self._dirty = False
             try:
-                if not await self._store.flusher.wait(end, FLUSH_WAIT_MS):
-                    raise StoreError(f"the commit log is not on disk up to {end} after {FLUSH_WAIT_MS} ms")
+                status = await wait_confirmed(self._store.log, end, FLUSH_WAIT_MS)
+                if status is not PutStatus.PUT_OK:
+                    raise StoreError(f"the commit log is not confirmed up to {end}: {status.value}")
                 await asyncio.get_running_loop().run_in_executor(None, self._file.write, data)
             except StoreError as error:
                 self._dirty = True

@@ -30,7 +30,7 @@ from saturnmq.broker.services.statistics import Stats
 from saturnmq.protocol.codes import TIMER_TOPIC, PropertyKey, ResponseCode
 from saturnmq.protocol.errors import MessageError, StoreError, response_error
 from saturnmq.protocol.message import Message, decode_record
-from saturnmq.store import MessageStore, PutResult, PutStatus, StateFile
+from saturnmq.store import MessageStore, PutResult, PutStatus, StateFile, wait_confirmed
 from saturnmq.store.delay import wake_ms
 from saturnmq.store.queue.consume_queue import FILLER_SIZE
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX
@@ -338,8 +338,9 @@ class TimerService:
             progress = (self.done_ms(), end)
             self._dirty = False
             try:
-                if not await store.flusher.wait(end, FLUSH_WAIT_MS):
-                    raise StoreError(f"the commit log is not on disk up to {end} after {FLUSH_WAIT_MS} ms")
+                status = await wait_confirmed(store.log, end, FLUSH_WAIT_MS)
+                if status is not PutStatus.PUT_OK:
+                    raise StoreError(f"the commit log is not confirmed up to {end}: {status.value}")
                 data = json.dumps({"doneMs": progress[0], "logEnd": progress[1]}).encode()
                 await asyncio.get_running_loop().run_in_executor(None, self._file.write, data)
             except StoreError as error:

@@ -42,7 +42,7 @@ from saturnmq.protocol.message import (
     encode_properties,
     encode_record,
 )
-from saturnmq.store import PutResult, PutStatus, StateFile
+from saturnmq.store import PutResult, PutStatus, StateFile, wait_confirmed
 from saturnmq.store.queue.consume_queue import ConsumeQueue
 
 if TYPE_CHECKING:
@@ -131,8 +131,7 @@ class Transactions:
             await self._save()
         self.note_progress()
         if self._next is not None and self._store.failure is None:
-            with contextlib.suppress(StoreError):
-                await self._store.flusher.wait(self._next[0], FLUSH_WAIT_MS)
+            await wait_confirmed(self._store.log, self._next[0], FLUSH_WAIT_MS)
         self.note_progress()
 
     def wake(self) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from saturnmq.protocol.errors import CorruptRecord, FlushFailed
+from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.protocol.message import BLANK_MAGIC
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC
 from saturnmq.raft.ledger.files import LedgerFiles
@@ -24,7 +24,9 @@ from saturnmq.raft.ledger.layout import HEADER, Header, read_header
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import MappedFile, MappedFiles
 from saturnmq.store.log.commit_log import END_BLANK_BYTES, CommitLog
-from saturnmq.store.log.flush import Flusher
+from saturnmq.store.log.log import Confirmed
+from saturnmq.store.log.waiter import Waiter
+from saturnmq.store.results import PutStatus
 
 _NOWHERE: Final = 1 << 62
 _BLANK: Final = struct.Struct(">ii")
@@ -66,7 +68,9 @@ class LedgerLog(CommitLog):
         self.ledger: LedgerFiles | None = None
         self.divided = 0
         self.committed_pos = 0
-        self.begins_at = -1  # `start`, saved when the ledger is closed
+        self.leads: Callable[[], bool] = bool  # whether this member leads: only a leader's appends end a wait
+        self._waiting: deque[Waiter] = deque()
+        self.begins_at = -1  # `first_position`, saved when the ledger is closed
 
     def attach(self, ledger: LedgerFiles, divided: int, committed_pos: int) -> None:
         """Attach the ledger, which holds all offsets from divided on."""
@@ -86,16 +90,16 @@ class LedgerLog(CommitLog):
         return last.end
 
     @property
-    def readable(self) -> int:
+    def readable_end(self) -> int:
         return self.committed_pos if self.ledger is not None else self.end
 
     @property
-    def start(self) -> int:
+    def first_position(self) -> int:
         """Offset of the first byte retained, in the old log as long as that has files (DL-B09)."""
         if self.begins_at >= 0:
             return self.begins_at
         if self.files or self.ledger is None:
-            return super().start
+            return super().first_position
         return self.ledger.begin_pos
 
     def body_at(self, pos: int) -> Body | None:
@@ -138,6 +142,48 @@ class LedgerLog(CommitLog):
             return offset
         return pos
 
+    # ---- confirmation: a record is confirmed when the group has committed it
+
+    @property
+    def confirmed_end(self) -> int:
+        return self.committed_pos if self.ledger is not None else super().confirmed_end
+
+    def when_confirmed(self, position: int, timeout_ms: int, callback: Confirmed) -> None:
+        """See `Log.when_confirmed`. Fails at once on a member that does not lead, and when the leadership is lost."""
+        if self.committed_pos >= position:
+            callback(PutStatus.PUT_OK, "")
+        elif not self.leads():
+            callback(PutStatus.SERVICE_NOT_AVAILABLE, "")
+        else:
+            loop = asyncio.get_running_loop()
+            waiter = Waiter(position, loop.time() + timeout_ms / 1000, callback)
+            waiter.timer = loop.call_at(waiter.deadline, waiter.complete, PutStatus.FLUSH_DISK_TIMEOUT)
+            self._waiting.append(waiter)
+
+    def advance(self, end: int) -> None:
+        """Everything before end is committed: complete the waiters for it."""
+        self.committed_pos = max(self.committed_pos, end)
+        while self._waiting and self._waiting[0].end <= end:
+            self._waiting.popleft().complete(PutStatus.PUT_OK)
+
+    def fail_waiters(self) -> None:
+        """Fail all waiters: this member no longer leads, so their entries may never be committed."""
+        while self._waiting:
+            self._waiting.popleft().complete(PutStatus.SERVICE_NOT_AVAILABLE)
+
+    def start_flush(self) -> None:
+        """Do nothing: the Raft member schedules its own fsyncs."""
+
+    def flush_due(self, least_pages: int) -> bool:
+        """False: the Raft member schedules its own fsyncs."""
+        return False
+
+    async def stop_flush(self) -> None:
+        """Fail all waiters; the Raft member has already flushed."""
+        self.fail_waiters()
+
+    # ---- memory and space
+
     def forget_pages(self, flushed: int) -> None:
         super().forget_pages(flushed)
         if self.ledger is not None:
@@ -153,52 +199,3 @@ class LedgerLog(CommitLog):
 
 def _is_entry(header: Header, pos: int) -> bool:
     return header.magic == ENTRY_MAGIC and header.pos == pos and header.size == ENTRY_HEADER_BYTES + header.body_len > 0
-
-
-class LedgerFlusher(Flusher):
-    """Flusher in which committing takes the place of flushing: `flushed` is the committed position.
-
-    may_grow: whether this member leads; if not, `wait` returns at once, since only a leader's appends would end the wait.
-    """
-
-    def __init__(self, log: LedgerLog, on_failure: Callable[[FlushFailed], None], may_grow: Callable[[], bool]) -> None:
-        super().__init__(log, lambda end: None, on_failure)
-        self._may_grow = may_grow
-        self._held: deque[tuple[int, asyncio.Future[bool]]] = deque()
-
-    def dirty_pages(self) -> int:
-        return 0
-
-    def start(self) -> None:
-        """Do nothing: the Raft member schedules its own fsyncs."""
-
-    async def wait(self, end: int, timeout_ms: int) -> bool:
-        """Wait until everything before end is committed. Returns False on timeout, or if the leadership is lost."""
-        if self.flushed >= end or not self._may_grow():
-            return self.flushed >= end
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._held.append((end, future))
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                return await future
-        except TimeoutError:
-            return False
-
-    def advance(self, end: int) -> None:
-        """Everything before end is committed: complete the waiters for it."""
-        self.flushed = max(self.flushed, end)
-        while self._held and self._held[0][0] <= end:
-            _settle(self._held.popleft()[1], done=True)
-
-    def give_up(self) -> None:
-        """Fail all waiters: this member no longer leads, so their entries may never be committed."""
-        while self._held:
-            _settle(self._held.popleft()[1], done=False)
-
-    async def stop(self) -> None:
-        self.give_up()
-
-
-def _settle(future: asyncio.Future[bool], *, done: bool) -> None:
-    if not future.done():
-        future.set_result(done)

@@ -50,7 +50,7 @@ def open_store(store: LedgerStore, rebuild: Progress | None) -> None:
         divided = store.log.seal()
         log.info("the old commit log ends at %s, the ledger begins there", divided)
         _attach(store, divided)
-        store.flusher.flushed = store.dispatched = divided
+        store.dispatched = divided
         return
     store.disk.make_folder(settings.root)
     store.checkpoint.load()
@@ -93,7 +93,7 @@ def _attach(store: LedgerStore, divided: int) -> None:
 
 
 def _recover(store: LedgerStore, *, clean: bool, rebuild: Progress | None) -> None:
-    note, start, end = store.checkpoint.note, store.log.start, store.log.committed_pos
+    note, start, end = store.checkpoint.note, store.log.first_position, store.log.committed_pos
     problems = store.queues.load(linear=note is None and not clean, use_list=True)
     index_from = opening.load_index(store, clean=clean)
     dispatch_from = start
@@ -140,7 +140,7 @@ def _dispatch(store: LedgerStore, begin: int, *, anew: bool, progress: Progress 
             known.trim_extension()
         if index is not None:
             # truncate returns the physical offset of a message; its entry begins 48 bytes before
-            begin = max(min(begin, store.log.entry_pos(index.truncate(begin))), store.log.start)
+            begin = max(min(begin, store.log.entry_pos(index.truncate(begin))), store.log.first_position)
     told = 0
     for written, message in enumerate(_messages(store, begin), 1):
         queue = store.queue_for(message)
@@ -157,10 +157,10 @@ def _dispatch(store: LedgerStore, begin: int, *, anew: bool, progress: Progress 
             todo.done()
         if progress is not None and message.physical_offset - told >= _STEP_BYTES:
             told = message.physical_offset
-            progress(told - store.log.start, store.log.committed_pos - store.log.start)
+            progress(told - store.log.first_position, store.log.committed_pos - store.log.first_position)
     if anew:
         store.queues.restore_ends()
-    store.flusher.flushed = store.dispatched = store.log.committed_pos
+    store.dispatched = store.log.committed_pos
 
 
 def _messages(store: LedgerStore, begin: int) -> Iterator[Message]:

@@ -32,10 +32,11 @@ from saturnmq.raft.settings import RaftSettings
 from saturnmq.replication.dledger import opening as dledger_opening
 from saturnmq.replication.dledger.dispatch import dispatch_plain
 from saturnmq.replication.dledger.failure import SyncMark
-from saturnmq.replication.dledger.log import Body, LedgerFlusher, LedgerLog
+from saturnmq.replication.dledger.log import Body, LedgerLog
 from saturnmq.replication.dledger.proposals import Answer, Told, Turn, outcome, refused_by
 from saturnmq.store import FlushDiskType, MessageStore, PutResult, PutStatus, StoreSettings
 from saturnmq.store.delay import delivery_code
+from saturnmq.store.log.log import Confirmed
 from saturnmq.store.maintenance.maintenance import Upkeep
 from saturnmq.store.maintenance.retention import decide, delete_hours
 from saturnmq.store.property_scan import tags_code
@@ -81,7 +82,7 @@ class LedgerStore(MessageStore, Listener):
         self.on_foreign: Callable[[str, int], None] | None = None
         self.member: RaftMember | None = None
         self.log: LedgerLog = LedgerLog(settings.commit_log_dirs, settings.commit_log_bytes, self.disk)
-        self.flusher: LedgerFlusher = LedgerFlusher(self.log, self.stop_writing, lambda: self.leads)
+        self.log.leads = lambda: self.leads
         self._net = net
         self._direct = False
         self._upkeep = LedgerUpkeep(self)
@@ -151,7 +152,7 @@ class LedgerStore(MessageStore, Listener):
     async def stop(self) -> None:
         """Leave the group, then flush everything and close. Raises StoreError."""
         self.serving = False
-        self.log.begins_at = self.log.start
+        self.log.begins_at = self.log.first_position
         try:
             if self.member is not None:
                 await self.member.stop()
@@ -190,7 +191,7 @@ class LedgerStore(MessageStore, Listener):
         """Listener callback. Stop serving and drop pending puts: their entries are committed or removed by the next leader."""
         self.serving = False
         self._pending.clear()
-        self.flusher.give_up()
+        self.log.fail_waiters()
         member = self._member()
         if member.node is not None and member.node.failed is not None:
             why = f"the ledger failed: {member.node.failed}"
@@ -324,24 +325,12 @@ class LedgerStore(MessageStore, Listener):
         due = delivery_code(message, self.settings.message_delay_level)
         return tags_code(message.properties_raw) if due is None else due
 
-    async def wait_confirmed(self, result: PutResult) -> PutStatus:
-        """Wait for the final status of a put: committed, or why it failed (DL-B07)."""
-        future: asyncio.Future[PutStatus] = asyncio.get_running_loop().create_future()
-        self.when_confirmed(result, lambda status: None if future.done() else future.set_result(status))
-        return await future
-
-    def when_confirmed(self, result: PutResult, told: Callable[[PutStatus], object]) -> None:
-        """Like `wait_confirmed`, but calls `told` without creating a task, possibly before this returns."""
-
-        def came(code: int) -> None:
-            status, reason = outcome(code)
-            result.reason = result.reason or reason
-            told(status)
-
+    def when_confirmed(self, result: PutResult, callback: Confirmed) -> None:
+        """See MessageStore.when_confirmed: committed, or why it failed (DL-B07)."""
         if isinstance(result, LedgerPut) and result.answer is not None:
-            result.answer.then(came)
+            result.answer.then(lambda code: callback(*outcome(code)))
         else:
-            told(result.status)
+            callback(result.status, result.reason)
 
     def wake_flusher(self) -> None:
         """Do nothing: the Raft member schedules its own fsyncs."""
@@ -354,9 +343,8 @@ class LedgerStore(MessageStore, Listener):
     def committed(self, index: int, end_pos: int) -> None:
         """Listener callback: everything before end_pos is committed. Starts the dispatch."""
         commit_log = self.log
-        commit_log.committed_pos = max(commit_log.committed_pos, end_pos)
         commit_log.end = self._member().files.end_pos
-        self.flusher.advance(end_pos)
+        commit_log.advance(end_pos)
         if not self._going_on:
             self._go_on()
 
@@ -457,7 +445,7 @@ class LedgerStore(MessageStore, Listener):
     @property
     def earliest_store_ms(self) -> int:
         """Store time of the oldest message in ms; -1 if there is none (DL-B15)."""
-        start = self.log.start
+        start = self.log.first_position
         old = self.log.store_time(start)
         return old if old >= 0 else self.log.store_time(start + ENTRY_HEADER_BYTES)
 
@@ -494,8 +482,8 @@ class LedgerUpkeep(Upkeep):
             self._manual_runs -= 1
             hour = min(store.member.retention.delete_hours, default=4)
             store.member.clean(usage.commit_log / 100, time.time(), hour)
-        if store.log.start != self._start:
-            self._start = store.log.start
+        if store.log.first_position != self._start:
+            self._start = store.log.first_position
             await self._delete_behind()
         store.recheck(usage)
         if not store.refusal:

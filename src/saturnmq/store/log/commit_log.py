@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from saturnmq.protocol.codes import SysFlag
-from saturnmq.protocol.errors import StoreError
+from saturnmq.protocol.errors import FlushFailed, StoreError
 from saturnmq.protocol.message import (
     AT_PHYSICAL_OFFSET,
     AT_STORE_TIMESTAMP_V4,
@@ -35,6 +35,8 @@ from saturnmq.protocol.message import (
 )
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import MappedFile, MappedFiles
+from saturnmq.store.log.flush import Flusher
+from saturnmq.store.log.log import Confirmed
 
 END_BLANK_BYTES: Final = 8  # every file keeps space for a filler header
 _BLANK: Final = struct.Struct(">ii")
@@ -62,7 +64,7 @@ class Record(NamedTuple):
 class CommitLog:
     """Appends records and returns slices of them.
 
-    end: offset of the next record. readable: every byte before it may be read; it is less than `end` only while the transient
+    end: offset of the next record. readable_end: every byte before it may be read; it is less than `end` only while the transient
     pool holds bytes that are not committed to the file yet (MF-02).
     """
 
@@ -86,18 +88,19 @@ class CommitLog:
         self.committed = 0
         self._hosts: dict[str, bytes] = {}
         self._topics: dict[str, bytes] = {}
+        self.flusher = Flusher(self)
 
     @property
     def files(self) -> list[MappedFile]:
         return self._files.files
 
     @property
-    def start(self) -> int:
+    def first_position(self) -> int:
         """Offset of the first byte that is still stored; -1 without files (ST-19)."""
         return self.files[0].start if self.files else -1
 
     @property
-    def readable(self) -> int:
+    def readable_end(self) -> int:
         return self.committed if self._pooled else self.end
 
     @property
@@ -205,7 +208,10 @@ class CommitLog:
             file.close()
 
     def commit(self) -> int:
-        """Copy the pool's buffers into the files (MF-04); returns the bytes copied, 0 without a pool."""
+        """Copy the pool's buffers into the files (MF-04), and flush them if there are waiters (FLU-07).
+
+        Returns the bytes copied, 0 without a pool.
+        """
         if not self._pooled or self.committed == self.end:
             return 0
         before = self.committed
@@ -219,6 +225,7 @@ class CommitLog:
                     self._pool.append(file.target)
                     file.target = file.map
         self.committed = self.end
+        self.flusher.committed()
         return self.committed - before
 
     def append(self, message: Message, queue_offset: int, store_ms: int) -> int:
@@ -337,19 +344,65 @@ class CommitLog:
             packed = self._hosts[host[0]] = pack_host((host[0], 0))
         return packed
 
+    # ---- confirmation: a record is confirmed when it is durable
+
+    def listen(self, on_confirmed: Callable[[int], object], on_failure: Callable[[FlushFailed], object]) -> None:
+        """See `Log.listen`."""
+        self.flusher.on_flushed, self.flusher.on_failure = on_confirmed, on_failure
+
+    @property
+    def confirmed_end(self) -> int:
+        return self.flusher.flushed
+
+    def set_confirmed(self, end: int) -> None:
+        """See `Log.set_confirmed`."""
+        self.flusher.flushed = end
+
+    @property
+    def failure(self) -> FlushFailed | None:
+        return self.flusher.failure
+
+    def when_confirmed(self, position: int, timeout_ms: int, callback: Confirmed) -> None:
+        """See `Log.when_confirmed`."""
+        self.flusher.when_flushed(position, timeout_ms, callback)
+
+    @property
+    def slow_flushes(self) -> int:
+        return self.flusher.slow_count
+
+    @property
+    def slowest_flush_ms(self) -> int:
+        return self.flusher.slowest_ms
+
+    def start_flush(self) -> None:
+        """See `Log.start_flush`."""
+        self.flusher.start()
+
+    def flush_due(self, least_pages: int) -> bool:
+        """See `Log.flush_due`."""
+        return self.flusher.due(least_pages)
+
+    async def finish_flush(self) -> None:
+        """See `Log.finish_flush`."""
+        await self.flusher.finish()
+
+    async def stop_flush(self) -> None:
+        """See `Log.stop_flush`."""
+        await self.flusher.stop()
+
     # ---- reading
 
     def record_at(self, offset: int) -> Record | None:
         """Size and magic number at an offset; None outside the readable log."""
         file = self._files.find(offset)
-        if file is None or offset < file.start or offset + 8 > min(file.end, self.readable):
+        if file is None or offset < file.start or offset + 8 > min(file.end, self.readable_end):
             return None
         return Record(*_HEAD.unpack_from(file.map, offset - file.start))
 
     def unpack_at(self, layout: struct.Struct, offset: int) -> tuple[int, ...] | None:
         """The fields of a layout at an offset; None if they do not lie within one file of the readable log."""
         file = self._files.find(offset)
-        if file is None or offset + layout.size > min(file.end, self.readable):
+        if file is None or offset + layout.size > min(file.end, self.readable_end):
             return None
         return layout.unpack_from(file.map, offset - file.start)
 
@@ -358,7 +411,7 @@ class CommitLog:
 
         Good until the event loop runs something else: one call serves all records of a read.
         """
-        file, readable = self._files.find(offset), self.readable
+        file, readable = self._files.find(offset), self.readable_end
         if file is None or offset >= readable:
             return 0, 0, b""
         return file.start, min(file.end, readable), file.map
@@ -366,7 +419,7 @@ class CommitLog:
     def view(self, offset: int, size: int) -> memoryview | None:
         """A slice of the log; None unless all of it is readable and lies in one file (ST-18)."""
         file = self._files.find(offset)
-        if file is None or size < 0 or offset + size > min(file.end, self.readable):
+        if file is None or size < 0 or offset + size > min(file.end, self.readable_end):
             return None
         at = offset - file.start
         return file.view[at : at + size]
@@ -391,9 +444,9 @@ class CommitLog:
     def dirty_files(self, flushed: int) -> list[MappedFile]:
         """Files with unflushed bytes after `flushed`, oldest first; a snapshot, safe in a thread.
 
-        Includes the file that starts at `readable`, because recovery may have zeroed old bytes in it.
+        Includes the file that starts at `readable_end`, because recovery may have zeroed old bytes in it.
         """
-        return [file for file in list(self.files) if file.end > flushed and file.start <= self.readable]
+        return [file for file in list(self.files) if file.end > flushed and file.start <= self.readable_end]
 
     def forget_pages(self, flushed: int) -> None:
         """Drop pages that are durable from this process's resident set; the page cache keeps them."""

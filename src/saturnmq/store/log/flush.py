@@ -13,102 +13,81 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from saturnmq.protocol.errors import FlushFailed
 from saturnmq.store.files.mapped_file import PAGE_BYTES, MappedFile
-from saturnmq.store.log.commit_log import CommitLog
+from saturnmq.store.log.log import Confirmed
+from saturnmq.store.log.waiter import Waiter
+from saturnmq.store.results import PutStatus
 
 log = logging.getLogger(__name__)
 
 _SLOW_SECONDS: Final = 0.5
 
 
-class _Waiter:
-    """A flush waiter: its callback runs once, when `end` is durable or at `deadline` (loop time, seconds) at the latest."""
+class Source(Protocol):
+    """The log that is flushed."""
 
-    __slots__ = ("_tell", "deadline", "end", "told")
+    file_bytes: int
 
-    def __init__(self, end: int, deadline: float, tell: Callable[[bool], object]) -> None:
-        self.end = end
-        self.deadline = deadline
-        self.told = False
-        self._tell = tell
+    @property
+    def readable_end(self) -> int: ...
 
-    def tell(self, done: bool) -> None:
-        if not self.told:
-            self.told = True
-            self._tell(done)
+    def dirty_files(self, flushed: int) -> list[MappedFile]: ...
+
+
+def _no_listener(*_: object) -> None:
+    """Before the log is given to a store, no listener is notified."""
 
 
 class Flusher:
     """Advances `flushed` (every byte before it is durable) towards the end of the log.
 
-    on_flushed is called on the loop with the new value before the waiters it covers. slow_count and slowest_ms describe
-    flushes longer than half a second.
+    on_flushed is called on the loop with the new value before the waiters it covers; on_failure before the waiters fail.
+    slow_count and slowest_ms describe flushes longer than half a second.
     """
 
-    def __init__(
-        self, commit_log: CommitLog, on_flushed: Callable[[int], None], on_failure: Callable[[FlushFailed], None]
-    ) -> None:
-        self._log = commit_log
-        self._on_flushed = on_flushed
-        self._on_failure = on_failure
-        self._waiting: deque[_Waiter] = deque()
+    def __init__(self, source: Source) -> None:
+        self._log = source
+        self.on_flushed: Callable[[int], object] = _no_listener
+        self.on_failure: Callable[[FlushFailed], object] = _no_listener
+        self._waiting: deque[Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._wanted = 0  # largest offset that a caller has waited for
         self._flushing: Sequence[MappedFile] = ()
         self._again = False  # a flush was requested while one was running
         self._running: asyncio.Task[None] | None = None
-        self.flushed = commit_log.readable
+        self.flushed = 0
         self.failure: FlushFailed | None = None
         self.count = self.slow_count = self.slowest_ms = 0
 
     def dirty_pages(self) -> int:
         """Number of pages written since the last flush (MF-03)."""
-        return self._log.readable // PAGE_BYTES - self.flushed // PAGE_BYTES
+        return self._log.readable_end // PAGE_BYTES - self.flushed // PAGE_BYTES
 
     def due(self, least_pages: int) -> bool:
         """Whether a background flush is due: a file is full, or least_pages pages are dirty; with 0, any byte (MF-03)."""
-        end, file_bytes = self._log.readable, self._log.file_bytes
+        end, file_bytes = self._log.readable_end, self._log.file_bytes
         if end == self.flushed:
             return False
         return end // file_bytes > self.flushed // file_bytes or self.dirty_pages() >= least_pages
 
-    async def wait(self, end: int, timeout_ms: int) -> bool:
-        """Wait until every byte before end is durable: True, or False after the timeout. Raises FlushFailed.
-
-        Many waiters share one fdatasync (FLU-01).
-        """
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-        def told(done: bool) -> None:
-            if not future.done():
-                future.set_result(done)
-
-        waiter = self.call_when(end, timeout_ms, told)
-        try:
-            done = await future
-        finally:
-            waiter.told = True
-        if not done and self.failure is not None:
-            raise self.failure
-        return done
-
-    def call_when(self, end: int, timeout_ms: int, told: Callable[[bool], object]) -> _Waiter:
-        """As `wait` with a callback: True if end is durable, else False (timeout or failure); may run before this call returns."""
-        loop = asyncio.get_running_loop()
-        waiter = _Waiter(end, loop.time() + timeout_ms / 1000, told)
-        if self.flushed >= end or self.failure is not None:
-            waiter.tell(self.flushed >= end)
-            return waiter
+    def when_flushed(self, end: int, timeout_ms: int, callback: Confirmed) -> None:
+        """See `Log.when_confirmed`: every byte before end is durable. Many waiters share one fdatasync (FLU-01)."""
+        if self.flushed >= end:
+            callback(PutStatus.PUT_OK, "")
+            return
+        if self.failure is not None:
+            callback(PutStatus.UNKNOWN_ERROR, "")
+            return
+        waiter = Waiter(end, asyncio.get_running_loop().time() + timeout_ms / 1000, callback)
         self._waiting.append(waiter)
         self._wanted = max(self._wanted, end)
         if self._timer is None or waiter.deadline < self._timer.when():
             self._set_timer(waiter.deadline)
         if self._running is None:
             self.start()
-        return waiter
 
     def _set_timer(self, when: float) -> None:
         if self._timer is not None:
@@ -121,19 +100,19 @@ class Flusher:
         now = asyncio.get_running_loop().time()
         for waiter in self._waiting:
             if waiter.deadline <= now:
-                waiter.tell(False)
-        self._waiting = deque(waiter for waiter in self._waiting if not waiter.told)
+                waiter.complete(PutStatus.FLUSH_DISK_TIMEOUT)
+        self._waiting = deque(waiter for waiter in self._waiting if not waiter.done)
         if self._waiting:
             self._set_timer(min(waiter.deadline for waiter in self._waiting))
 
     def start(self) -> None:
         """Start a flush, or another one as soon as the running one completes."""
         self._again = True
-        if self._running is None and self.failure is None and self.flushed < self._log.readable:
+        if self._running is None and self.failure is None and self.flushed < self._log.readable_end:
             self._running = asyncio.get_running_loop().create_task(self._run())
 
     def committed(self) -> None:
-        """Flush bytes that the transient pool has committed to the files, if there are waiters (FLU-07)."""
+        """Flush the bytes that the transient pool has committed to the files, if there are waiters (FLU-07)."""
         if self._waiting:
             self.start()
 
@@ -147,8 +126,8 @@ class Flusher:
                 except OSError as error:
                     self._fail(error)
                     return
-                waited_for = bool(self._waiting) and self._waiting[0].end <= self._log.readable
-                if not waited_for and not (self._again and self.flushed < self._log.readable):
+                waited_for = bool(self._waiting) and self._waiting[0].end <= self._log.readable_end
+                if not waited_for and not (self._again and self.flushed < self._log.readable_end):
                     return
         finally:
             self._running = None
@@ -157,7 +136,7 @@ class Flusher:
         """In a thread: flush repeatedly while waiters need more, without returning to the event loop. Raises OSError."""
         flushed = self.flushed
         while True:
-            end = self._log.readable
+            end = self._log.readable_end
             files = self._flushing = self._log.dirty_files(flushed)
             for file in files:
                 file.before_flush(flushed, end)
@@ -166,15 +145,15 @@ class Flusher:
                 file.flush()
             loop.call_soon_threadsafe(self._done, end, int((time.monotonic() - before) * 1000))
             flushed = end
-            if self._wanted <= end or self._log.readable <= end:
+            if self._wanted <= end or self._log.readable_end <= end:
                 return
 
     def _done(self, end: int, took_ms: int) -> None:
         self._note_time(took_ms, end)
         self.flushed = max(self.flushed, end)
-        self._on_flushed(self.flushed)
+        self.on_flushed(self.flushed)
         while self._waiting and self._waiting[0].end <= end:
-            self._waiting.popleft().tell(True)
+            self._waiting.popleft().complete(PutStatus.PUT_OK)
 
     def _note_time(self, took_ms: int, end: int) -> None:
         self.count += 1
@@ -191,13 +170,18 @@ class Flusher:
             hint="Check the disk, then start the broker again.",
         )
         log.critical("%s", self.failure.message)
-        self._on_failure(self.failure)  # before the waiters, so that their error responses can name the cause
+        self.on_failure(self.failure)  # before the waiters, so that their error responses can name the cause
         while self._waiting:
-            self._waiting.popleft().tell(False)
+            self._waiting.popleft().complete(PutStatus.UNKNOWN_ERROR)
+
+    async def finish(self) -> None:
+        """Wait for a running flush; what it does not cover is left unflushed."""
+        if self._running is not None:
+            await asyncio.gather(self._running, return_exceptions=True)
 
     async def stop(self) -> None:
         """Wait for a running flush, then flush the rest (FLU-08). Raises FlushFailed."""
-        while self.failure is None and (self._running is not None or self.flushed < self._log.readable):
+        while self.failure is None and (self._running is not None or self.flushed < self._log.readable_end):
             self.start()
             if self._running is not None:
                 await self._running

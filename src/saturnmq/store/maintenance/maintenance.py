@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from saturnmq.protocol.errors import DiskFull, FlushFailed, StoreError
 from saturnmq.store.files.mapped_file import PAGE_BYTES
 from saturnmq.store.index.message_index import Synced
-from saturnmq.store.log.flush import Flusher
+from saturnmq.store.log.log import wait_confirmed
 from saturnmq.store.maintenance.retention import MANUAL_RUNS, Policy, decide, delete_hours
 from saturnmq.store.recovery.checkpoint import Note
 
@@ -34,6 +34,7 @@ BOUNDARY_BYTES: Final = 8 << 20
 _FORGET_BYTES: Final = 32 << 20
 _CLEAN_FIRST_S: Final = 60.0
 _RECHECK_S: Final = 1.0
+_FLUSH_TIMEOUT_MS: Final = 600_000
 
 
 class Upkeep:
@@ -85,11 +86,9 @@ class Upkeep:
             self._store.stop_writing(StoreError(f"the store's upkeep failed: {type(error).__name__}: {error}"))
 
     async def _run(self) -> None:
-        settings, flusher = self._store.settings, self._store.flusher
+        settings, commit_log = self._store.settings, self._store.log
         loop = asyncio.get_running_loop()
-        tick_s = (
-            min(settings.flush_interval_ms, settings.commit_interval_ms if self._store.log.pooled else 2**31) / 1000
-        )
+        tick_s = min(settings.flush_interval_ms, settings.commit_interval_ms if commit_log.pooled else 2**31) / 1000
         now = loop.time()
         last_flush = last_log = last_queue = last_note = last_check = now
         checked = False
@@ -100,10 +99,10 @@ class Upkeep:
             if (now - last_flush) * 1000 >= settings.flush_interval_ms:
                 last_flush = now
                 thorough = (now - last_log) * 1000 >= settings.flush_thorough_ms
-                if thorough or flusher.due(settings.flush_least_pages):
-                    flusher.start()
+                if thorough or commit_log.flush_due(settings.flush_least_pages):
+                    commit_log.start_flush()
                     last_log = now
-            await self._prepare_file(flusher)
+            await self._prepare_file()
             if (now - last_note) * 1000 >= settings.flush_queue_thorough_ms or self._far_from_note():
                 last_note = last_queue = now
                 await self._guarded(0)
@@ -127,7 +126,7 @@ class Upkeep:
         note = self._store.checkpoint.note
         return note is not None and self._store.dispatched - note.dispatched > NOTE_BYTES
 
-    async def _prepare_file(self, flusher: Flusher) -> None:
+    async def _prepare_file(self) -> None:
         """Preallocate the next commit log file (MF-09) and release resident pages."""
         store = self._store
         if store.log.wants_spare and store.failure is None:
@@ -138,7 +137,7 @@ class Upkeep:
         end = store.log.end
         if end - self._forgotten >= _FORGET_BYTES:
             self._forgotten = end
-            store.log.forget_pages(flusher.flushed)
+            store.log.forget_pages(store.log.confirmed_end)
             if store.index is not None:
                 store.index.trim()
         if not self._boundaries or end - self._boundaries[-1] >= BOUNDARY_BYTES:
@@ -183,8 +182,10 @@ class Upkeep:
             dispatched, stored_ms = store.dispatched, store.last_store_ms
             todo = store.queues.round(0)
             try:
-                if store.flusher.flushed < dispatched:
-                    await store.flusher.wait(dispatched, 600_000)
+                if store.log.confirmed_end < dispatched:
+                    await wait_confirmed(store.log, dispatched, _FLUSH_TIMEOUT_MS)
+                    if store.log.failure is not None:
+                        raise store.log.failure
                 await asyncio.to_thread(todo.write, store.disk, store.queues.list_file)
             except BaseException:
                 store.queues.untaken(todo)
@@ -210,7 +211,7 @@ class Upkeep:
     def note(self, dispatched: int) -> Note:
         """The note for the checkpoint if everything before `dispatched` is durable."""
         store = self._store
-        synced = store.flusher.flushed
+        synced = store.log.confirmed_end
         while len(self._boundaries) > 1 and self._boundaries[1] <= synced - VERIFY_BYTES:
             self._boundaries.popleft()
         verify = self._boundaries[0] if self._boundaries else synced
@@ -230,9 +231,9 @@ class Upkeep:
         store = self._store
         usage = await asyncio.to_thread(store.disk_usage)
         modified = await asyncio.to_thread(self._modified_ms)
-        if any(self._queues_reach() < file.end <= store.flusher.flushed for file in store.log.files):
+        if any(self._queues_reach() < file.end <= store.log.confirmed_end for file in store.log.files):
             await self._guarded(0)
-        safe = min(store.flusher.flushed, self._queues_reach())
+        safe = min(store.log.confirmed_end, self._queues_reach())
         current = next((n for n, file in enumerate(store.log.files) if file.end > safe), len(store.log.files) - 1)
         decision = decide(
             self._policy,
@@ -274,7 +275,7 @@ class Upkeep:
     async def _delete_behind(self) -> None:
         """Delete what consume queues and index hold for deleted parts of the log (DEL-09)."""
         store = self._store
-        start = store.log.start
+        start = store.log.first_position
         for queue in list(store.queues.by_key.values()):
             if queue.delete_before(start):
                 await asyncio.sleep(store.settings.delete_queue_pause_ms / 1000)

@@ -95,13 +95,15 @@ def open_store(store: MessageStore, rebuild: Callable[[int, int], None] | None =
         _empty(store)
     else:
         if rebuild is not None:
-            todo, index_from = _from_nothing(store, todo), store.log.start
+            todo, index_from = _from_nothing(store, todo), store.log.first_position
             problems = ["asked for"]
         recovery = _Recovery(store, todo, rebuild=bool(problems), index_from=index_from)
         if rebuild is not None:
             recovery.progress = rebuild
         if recovery.foreign:  # if interrupted from here on, the next start rebuilds queues and index (DUR-20)
-            checkpoint.write(Note(todo.durable, store.log.start, store.log.start, 0, 0, store.log.start))
+            checkpoint.write(
+                Note(todo.durable, store.log.first_position, store.log.first_position, 0, 0, store.log.first_position)
+            )
         changed = recovery.run(clean=clean) or recovery.foreign
         _settle(store, todo, recovery.boundaries or [todo.verify_from], changed=changed or failed_at is not None)
     store.reserve.take()
@@ -121,7 +123,7 @@ def failed_flush(root: Path) -> int | None:
 def mark_failure(store: MessageStore, failure: SaturnError) -> None:
     """Write a recovery marker for the next start (DUR-07). On a broken disk that may fail, which is only logged."""
     path = store.settings.root / FAILURE_NAME
-    text = json.dumps({"offset": store.flusher.flushed, "reason": failure.message})
+    text = json.dumps({"offset": store.log.confirmed_end, "reason": failure.message})
     leave_mark(path, text.encode(), store.disk)
 
 
@@ -169,14 +171,15 @@ def _empty(store: MessageStore) -> None:
     if store.index is not None:
         store.index.clear()
     store.log.set_end(0)
-    store.flusher.flushed = store.dispatched = 0
+    store.log.set_confirmed(0)
+    store.dispatched = 0
     store.begin_upkeep([0])
     store.write_note()
 
 
 def _from_nothing(store: MessageStore, todo: Plan) -> Plan:
     """Prepare a rebuild of queues and index. The checkpoint is lowered first, so the next start can repeat it (DUR-20)."""
-    start = store.log.start
+    start = store.log.first_position
     store.checkpoint.write(Note(todo.durable, start, start, 0, 0, start))
     if store.index is not None:
         store.index.clear()
@@ -189,7 +192,7 @@ class _Recovery:
     def __init__(self, store: MessageStore, todo: Plan, *, rebuild: bool, index_from: int | None) -> None:
         self.store = store
         self.todo = todo
-        start = store.log.start
+        start = store.log.first_position
         self.queues_from = start if rebuild else todo.dispatch_from
         self.index_from = todo.dispatch_from if index_from is None else max(min(index_from, todo.dispatch_from), start)
         self.rebuild = rebuild
@@ -224,11 +227,12 @@ class _Recovery:
         scan = Scan(todo.verify_from)
         if not self._read(self.read_from, scan):
             log.warning(
-                "consume queues do not fit the commit log: all of them are made anew from offset %s", store.log.start
+                "consume queues do not fit the commit log: all of them are made anew from offset %s",
+                store.log.first_position,
             )
             store.queues.clear()
-            self.rebuild, self.queues_from, self.read_from = True, store.log.start, store.log.start
-            if not self._read(store.log.start, scan):
+            self.rebuild, self.queues_from, self.read_from = True, store.log.first_position, store.log.first_position
+            if not self._read(store.log.first_position, scan):
                 raise self._misfit_error()
         if self.rebuild:
             store.queues.restore_ends()
@@ -244,10 +248,11 @@ class _Recovery:
             store.queues.drop_empty()
         self._tell_what_is_not_known()
         for queue in store.queues.by_key.values():
-            queue.correct_min_offset(store.log.start)
+            queue.correct_min_offset(store.log.first_position)
         if store.index is not None:
             self._index_again(store.index.truncate(scan.end), scan.end)
-        store.flusher.flushed = store.dispatched = scan.end
+        store.log.set_confirmed(scan.end)
+        store.dispatched = scan.end
         return not clean or cut > 0 or dropped > 0 or self.written > 0
 
     def _read(self, start: int, scan: Scan) -> bool:
@@ -267,7 +272,9 @@ class _Recovery:
                 self.boundaries.append(message.physical_offset)
             if self.progress is not None and message.physical_offset - self._told >= _PROGRESS_BYTES:
                 self._told = message.physical_offset
-                self.progress(message.physical_offset - store.log.start, len(store.log.files) * store.log.file_bytes)
+                self.progress(
+                    message.physical_offset - store.log.first_position, len(store.log.files) * store.log.file_bytes
+                )
             transaction = message.sys_flag & TRANSACTION_MASK
             if transaction not in (_PREPARED, _ROLLBACK) and not self._queue_unit(message):
                 self._misfit = message
@@ -291,7 +298,7 @@ class _Recovery:
         store = self.store
         if store.index is None or begin >= end:
             return
-        begin = max(begin, store.log.start)
+        begin = max(begin, store.log.first_position)
         for message in good_records(store.log, begin, Scan(begin), check_crc=False, durable=end):
             self._index(message)
 
@@ -332,7 +339,7 @@ class _Recovery:
             queue.delete()
         before = queue.max_offset
         if not before and number:
-            start = store.log.start
+            start = store.log.first_position
             if self.queues_from > start and not self.known:
                 return False  # its earlier units are missing
             if self.queues_from <= start and number > (message.physical_offset // RECORD_FIXED_BYTES if start else 0):
@@ -383,7 +390,7 @@ class _Recovery:
                 "topic %r has no consume queue, but %s records from offset %s on: right if it was deleted, else make the "
                 "queues anew with `saturnmq store rebuild`", topic, count, first
             )  # fmt: skip
-        if self.read_from > self.store.log.start:
+        if self.read_from > self.store.log.first_position:
             log.warning(
                 "another broker wrote this store: its log before offset %s is taken as it is; `saturnmq store verify` "
                 "reads all of it", self.read_from

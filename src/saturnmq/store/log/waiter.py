@@ -1,0 +1,28 @@
+"""A caller that waits until a position of the log is confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from saturnmq.store.log.log import Confirmed
+from saturnmq.store.results import PutStatus
+
+
+class Waiter:
+    """Runs its callback once: when `end` is confirmed, or with a failure. deadline: time of the event loop, seconds."""
+
+    __slots__ = ("_callback", "deadline", "done", "end", "timer")
+
+    def __init__(self, end: int, deadline: float, callback: Confirmed) -> None:
+        self.end = end
+        self.deadline = deadline
+        self.done = False
+        self.timer: asyncio.TimerHandle | None = None
+        self._callback = callback
+
+    def complete(self, status: PutStatus) -> None:
+        if not self.done:
+            self.done = True
+            if self.timer is not None:
+                self.timer.cancel()
+            self._callback(status, "")
