@@ -1,4 +1,4 @@
-"""The log under a store: what `MessageStore` needs of it, whoever makes its records durable.
+"""The log under a store: what `MessageStore` needs of it, independent of what makes its records durable.
 
 `CommitLog` confirms a record when this disk has it, `replication.dledger.log.RaftLog` when a quorum has it.
 
