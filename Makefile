@@ -13,7 +13,7 @@ RANDOM_EXAMPLES := $(if $(HYPOTHESIS_SEED),--hypothesis-profile=random --hypothe
 CODE := $(wildcard src tests bench demo tools)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-pure check format lint types contracts tidy interop interop-full chaos chaos-spark crash sim bench bench-spark spark-env spec-coverage clean
+.PHONY: help setup demo test check format lint types contracts tidy interop interop-full chaos chaos-spark crash sim bench bench-spark spark-env spec-coverage clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16

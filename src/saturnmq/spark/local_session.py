@@ -55,7 +55,7 @@ def check_versions() -> None:
     if chosen and "/" in chosen and not Path(chosen).is_absolute() and not Path(chosen).exists():
         raise ConfigError(
             f"PYSPARK_PYTHON={chosen} is not in {Path.cwd()}: in client mode the driver plans with it too; "
-            "saturnmq spark pack --client writes ./env/bin/python"
+            "`saturnmq spark pack --client OUT` writes ./env/bin/python"
         )
 
 
