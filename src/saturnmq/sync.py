@@ -590,8 +590,9 @@ class Message(Generic[T]):
         """Request redelivery. After max_times redeliveries the message goes to the dead-letter queue.
 
         after: the delay, None for the broker's choice; exact on brokers that support arbitrary delivery times, as SaturnMQ's do,
-        on others rounded up to a delay level. An ordered consumer suspends the queue and redelivers locally; a concurrent
-        broadcast consumer logs and drops the message. reason: text passed to consume hooks.
+        on others rounded up to a delay level. An ordered consumer suspends the queue and redelivers locally, a consumer of queues
+        assigned by `assign` redelivers locally, and a concurrent broadcast consumer logs and drops the message. reason: text
+        passed to consume hooks.
 
         Example:
             message.retry(after=timedelta(seconds=30), reason="upstream is busy")
@@ -772,8 +773,8 @@ class Consumer(Generic[T]):
 
         wanted: tags as text, or a filter made by `tag` or `sql`. The consumer does not join the group, so other members may be
         assigned the same queues; offsets are stored under the group. Messages are not sent back to the broker: an unsettled one is
-        handed out again after `ack_timeout`; a retried or rejected one is dropped with a warning, unless `ordered`, where a
-        retried one is repeated. Raises ClientError after `subscribe`.
+        handed out again after `ack_timeout`, a retried one after its delay (5 s by default), at most max_times times; then, or if
+        rejected, it is dropped with a warning. Raises ClientError after `subscribe`.
 
             queues = client.puller().queues("orders")
             consumer.assign(queues[:2])

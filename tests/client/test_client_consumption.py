@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 import saturnmq.sync
 from saturnmq import (
     Ack,
+    AlreadySettled,
     Client,
     ClientError,
     Closed,
@@ -568,6 +570,38 @@ def test_manual_assignment_reads_queues_outside_of_the_group(run: Run, cluster: 
                     await other.assign([ZERO])
 
     run(work)
+
+
+@pytest.mark.spec("CA-12", "API-18", "API-19")
+def test_retry_in_a_manually_assigned_queue_redelivers_locally(
+    run: Run, cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            c.broker.put("T", 0, b"a")
+            c.broker.put("T", 0, b"b")
+            async with client.consumer("g", start="first", max_times=2) as inbox:
+                await inbox.assign([ZERO])
+                first, other = await inbox.recv(30), await inbox.recv(30)
+                await other.ack()
+                await first.retry(timedelta(0), reason="busy")
+                await first.retry(timedelta(0))  # the same verdict again has no effect
+                with pytest.raises(AlreadySettled):
+                    await first.ack()
+                assert inbox.committed() == {ZERO: 0}, "the failed message is not committed"
+                second = await inbox.recv(30)
+                assert (second.body, second.attempt) == (b"a", 2)
+                await second.retry(timedelta(0))
+                third = await inbox.recv(30)
+                assert third.attempt == 3
+                await silence(inbox, 0.05)
+                await third.retry(timedelta(0))  # max_times is used up
+                assert inbox.committed() == {ZERO: 2}
+                await silence(inbox, 0.05)
+            assert c.broker.sent_back == [] and c.broker.of(310) == []
+
+    run(work)
+    assert [record for record in caplog.records if "message dropped" in record.message]
 
 
 @pytest.mark.spec("CA-12")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 import zlib
 from collections.abc import Callable, Sequence
@@ -111,6 +112,23 @@ def test_reply_timeout_and_send_failure_raise_different_errors(run: Run, cluster
                 with pytest.raises(SaturnError, match="illegal"):
                     await out.request("T", b"x", timeout=5)
                 assert len(client._core.replies) == 0
+
+    run(work)
+
+
+@pytest.mark.spec("RR-01", "RR-06")
+def test_request_keeps_its_timeout_while_a_heartbeat_is_unanswered(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster(brokers=2) as c, Client(name_servers=c.name_servers) as client:
+            unanswered = asyncio.get_running_loop().create_future()
+            c.brokers["b1"].script[34] = lambda command: unanswered
+            async with client.producer("g") as out:
+                begin = time.monotonic()
+                with pytest.raises(ReplyTimeout):
+                    await out.request("T", b"x", timeout=0.5, queue=MessageQueue("T", "b0", 0))
+                assert time.monotonic() - begin < 2.0  # the heartbeat has 3 s
+                assert len(c.brokers["b0"].of(310)) == 1
+            unanswered.set_result(None)
 
     run(work)
 

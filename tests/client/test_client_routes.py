@@ -169,6 +169,30 @@ def test_unknown_topic_uses_the_default_topics_route_until_created(run: Run, clu
     run(work)
 
 
+@pytest.mark.spec("PR-13")
+def test_readers_ignore_a_route_derived_from_the_default_topic(run: Run, cluster: Any) -> None:
+    async def work() -> None:
+        async with cluster() as c, Client(name_servers=c.name_servers) as client:
+            c.add("TBW102", c.route(read=8, write=8))
+            routes, puller = client._core.routes, client.puller()
+            derived = await routes.for_send("New")
+            assert derived is not None and derived.substitute
+            assert await routes.for_read("New") is None
+            with pytest.raises(RouteNotFound):
+                await puller.queues("New")
+            async with client.consumer("g") as inbox:
+                await inbox.subscribe("New")
+                await client._core.heartbeat()
+                with pytest.raises(TimeoutError):
+                    await inbox.wait_assigned(0.05)
+                c.add("New", c.route(read=2, write=2))
+                await client._core.routes.poll()
+                assert len(await inbox.wait_assigned(30)) == 2
+            assert len(await puller.queues("New")) == 2
+
+    run(work)
+
+
 @pytest.mark.spec("PR-10")
 def test_cached_route_is_used_without_a_new_query(run: Run, cluster: Any) -> None:
     async def work() -> None:

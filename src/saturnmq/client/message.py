@@ -210,8 +210,9 @@ class Message(Generic[T]):
         """Request redelivery. After max_times redeliveries the message goes to the dead-letter queue.
 
         after: the delay, None for the broker's choice; exact on brokers that support arbitrary delivery times, as SaturnMQ's do,
-        on others rounded up to a delay level. An ordered consumer suspends the queue and redelivers locally; a concurrent
-        broadcast consumer logs and drops the message. reason: text passed to consume hooks.
+        on others rounded up to a delay level. An ordered consumer suspends the queue and redelivers locally, a consumer of queues
+        assigned by `assign` redelivers locally, and a concurrent broadcast consumer logs and drops the message. reason: text
+        passed to consume hooks.
 
         Example:
             await message.retry(after=timedelta(seconds=30), reason="upstream is busy")

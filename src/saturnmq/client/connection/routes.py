@@ -146,16 +146,17 @@ class RouteCache:
         return self._routes.get(topic)
 
     async def for_read(self, topic: str) -> Route | None:
-        """The route to read by: cached or requested. Does not request the default topic's route.
+        """The route to read by: cached or requested, None if the NameServer has none and none is cached.
 
-        If the NameServer has none, the cached route is returned, which may be a substitute that `for_send` derived.
+        Never one that `for_send` derived from the default topic: its queues do not exist yet.
         """
         route = self._routes.get(topic)
         if route is not None and route.read_queues and not route.substitute:
             return route
         self.use(topic)
         found = await self.refresh(topic)
-        return found if found is not None else self._routes.get(topic)
+        route = found if found is not None else self._routes.get(topic)
+        return None if route is None or route.substitute else route
 
     async def refresh(self, topic: str, *, substitute: bool = False) -> Route | None:
         """Request the route now and cache it. None if the NameServer has none; a cached route is kept then.

@@ -40,6 +40,7 @@ PULL_TIMEOUT_MS: Final = 30_000
 EXCEPTION_DELAY_S: Final = 1.0
 FLOW_CONTROL_DELAY_S: Final = 0.02
 IDLE_DELAY_S: Final = 0.05
+RETRY_LATER_S: Final = 5.0  # delay of a local redelivery if the caller gives none
 FLOW_LOG_EVERY: Final = 1000  # PL-02
 TIMED_OUT: Final = "not settled in time"
 _IDLE: Final = frozenset({PullStatus.NO_NEW_MESSAGE, PullStatus.OFFSET_ILLEGAL})
@@ -88,10 +89,10 @@ class Generation:
     """The messages of one period of ownership; a queue that moved away and came back, or was reset, has a new one.
 
     delivered: by offset, when a message was handed out, and the message. parked: messages that could not be handed out while the
-    queue was paused.
+    queue was paused. repeated: by offset, the number of the last attempt that was retried locally.
     """
 
-    __slots__ = ("assignment", "contexts", "delivered", "parked", "process_queue", "verdicts")
+    __slots__ = ("assignment", "contexts", "delivered", "parked", "process_queue", "repeated", "verdicts")
 
     def __init__(self, assignment: Assignment, start_offset: int) -> None:
         self.assignment = assignment
@@ -99,6 +100,7 @@ class Generation:
         self.delivered: dict[int, tuple[float, Message[Any]]] = {}
         self.verdicts: dict[int, Ack] = {}
         self.parked: list[Message[Any]] = []
+        self.repeated: dict[int, int] = {}
         self.contexts: dict[int, ConsumeContext] = {}
 
     def hand_out(self, message: Message[Any], now: float) -> bool:
@@ -128,6 +130,8 @@ class Generation:
         """
         offset = message.offset
         known = self.verdicts.get(offset)
+        if known is None and self.repeated and message.attempt <= self.repeated.get(offset, 0):
+            known = Ack.RETRY
         if known is not None:
             check_same(message, known, verdict)
             return
@@ -140,6 +144,9 @@ class Generation:
             )
             return
         if not self.process_queue.is_open(offset):
+            return
+        if verdict is Ack.RETRY and self._repeats(message):
+            self._repeat(message, after, reason)
             return
         self.verdicts[offset] = verdict
         if verdict is not Ack.SUCCESS:
@@ -156,8 +163,20 @@ class Generation:
         if host.sends_back:
             level = DEAD_LETTER if verdict is Ack.REJECT else level_for(after)
             await host.send_back.send(message, level, reason, after)
-        else:  # CC-04: broadcast, or queues assigned by hand: nothing to send back to
+        else:  # CC-04: broadcast; or a queue assigned by hand, whose message is rejected or has used up its redeliveries
             logger.warning("message dropped group=%s message=%r verdict=%s", host.group, message, verdict.value)
+
+    def _repeats(self, message: Message[Any]) -> bool:
+        """Whether a retry means a local redelivery: in a queue assigned by hand, whose group has no retry topic to read."""
+        host = self.assignment.host
+        return host.commits and not host.sends_back and message.record.reconsume_times < host.send_back.max_times
+
+    def _repeat(self, message: Message[Any], after: timedelta | None, reason: str) -> None:
+        """Deliver the message again later, as its next attempt; its offset stays open."""
+        self.repeated[message.offset] = message.attempt
+        self.told(message, Ack.RETRY, reason)
+        self.delivered.pop(message.offset, None)
+        self.assignment.host.redeliver_later(message, RETRY_LATER_S if after is None else after.total_seconds())
 
     def told(self, message: Message[Any], verdict: Ack, reason: str, *, timed_out: bool = False) -> None:
         """Report the end of a delivery to statistics and hooks."""
@@ -190,6 +209,7 @@ class Generation:
     def close(self, offset: int) -> None:
         """Close a finished offset: advance the commit offset and resume pulling if it waits."""
         self.delivered.pop(offset, None)
+        self.repeated.pop(offset, None)
         process_queue = self.process_queue
         commit = process_queue.settle(offset)
         if commit is None or process_queue.dropped:

@@ -19,11 +19,11 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from saturnmq.client.codecs import Codec
 from saturnmq.client.connection.core import Core, State, check_state, now_ms
-from saturnmq.client.consumer.assignment import Assignment, mark_delivered
+from saturnmq.client.consumer.assignment import RETRY_LATER_S, Assignment, mark_delivered
 from saturnmq.client.consumer.inbox import Inbox
 from saturnmq.client.consumer.ordered import OrderedAssignment
 from saturnmq.client.consumer.positions import Positioned
@@ -40,7 +40,6 @@ from saturnmq.protocol.frames.command import Command
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-RETRY_LATER_S: Final = 5.0  # CC-04: local redelivery delay after a failed send-back
 
 
 class Consumer(Positioned, Generic[T]):
@@ -285,7 +284,7 @@ class Consumer(Positioned, Generic[T]):
         self._inbox.put_back(messages)
 
     def redeliver_later(self, message: Message[T], after: float = RETRY_LATER_S) -> None:
-        """Deliver a message again from this process after `after` seconds, because its send-back failed (CC-04).
+        """Deliver a message again from this process after `after` seconds, because it cannot be sent back (CC-04).
 
         The attempt count is increased, except on an ordered consumer.
         """

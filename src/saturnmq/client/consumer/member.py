@@ -182,8 +182,8 @@ class Member(ABC):
 
         wanted: tags as text, or a filter made by `tag` or `sql`. The consumer does not join the group, so other members may be
         assigned the same queues; offsets are stored under the group. Messages are not sent back to the broker: an unsettled one is
-        handed out again after `ack_timeout`; a retried or rejected one is dropped with a warning, unless `ordered`, where a
-        retried one is repeated. Raises ClientError after `subscribe`.
+        handed out again after `ack_timeout`, a retried one after its delay (5 s by default), at most max_times times; then, or if
+        rejected, it is dropped with a warning. Raises ClientError after `subscribe`.
 
             queues = await client.puller().queues("orders")
             await consumer.assign(queues[:2])

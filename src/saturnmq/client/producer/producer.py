@@ -364,7 +364,8 @@ class Producer(Attempts, Generic[T]):
         try:
             own = request_properties(core, correlation_id, deadline.remaining_ms)
             prepared.properties += "\x02" + encode_properties(own).decode()
-            await make_known(core, await self._route(prepared.topic, deadline))
+            route = await self._route(prepared.topic, deadline)
+            await make_known(core, route, deadline.share_ms(2))
             await self._send_one(prepared, deadline, shard_by, queue, selector, selector_arg)
             record = await wait_for(answer, deadline.remaining_ms, topic, correlation_id)
         finally:

@@ -9,6 +9,7 @@ Requirements: RR-01..RR-06, API-11.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import Any, Final
 
@@ -35,11 +36,16 @@ def request_properties(core: Core, correlation_id: str, timeout_ms: int) -> dict
     }
 
 
-async def make_known(core: Core, route: Route) -> None:
-    """Send a heartbeat unless every master of the route has answered one: only such a broker can push the reply (RR-01)."""
+async def make_known(core: Core, route: Route, timeout_ms: int) -> None:
+    """Send a heartbeat unless every master of the route has answered one: only such a broker can push the reply (RR-01).
+
+    Brokers that do not answer within timeout_ms are left to the attempts of the request.
+    """
     masters = {ids[MASTER_ID] for ids in route.addresses.values() if MASTER_ID in ids}
     if not masters <= core.broker_versions.keys():
-        await core.heartbeat()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_ms / 1000):
+                await core.heartbeat()
 
 
 async def wait_for(future: asyncio.Future[Record], remaining_ms: int, topic: str, correlation_id: str) -> Record:
