@@ -20,6 +20,7 @@ from saturnmq.broker.requests import send_fast
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
 from saturnmq.protocol.frames.decoder import FrameDecoder
+from saturnmq.protocol.headers.send_fields import SEND_V1_BY_V2
 from saturnmq.protocol.message import BatchItem, decode_record, encode_batch
 from saturnmq.testing import EmbeddedBroker
 
@@ -42,7 +43,7 @@ def request_frame(
 ) -> bytes:
     ext = {name: value for name, value in (FIELDS | more).items() if value != "absent"}
     if code == V1:
-        ext = {reference.V1[name]: value for name, value in ext.items()}
+        ext = {SEND_V1_BY_V2[name]: value for name, value in ext.items()}
     return encode_frame(
         Command(code, ext=ext, body=body, opaque=opaque, flag=flag, serialization=serialization, language=0)
     )

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.message import Message
+from saturnmq.protocol.properties import keys_of
 from saturnmq.store import MessageStore, PutStatus, StoreProfile, StoreSettings
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.index import index_queue, message_index
 from saturnmq.store.index.index_file import absolute, key_hash, raw_hash, topic_hash
 from saturnmq.store.index.message_index import MessageIndex, Record
-from saturnmq.store.property_scan import keys_of
 
 HEX = "0123456789ABCDEF"
 LOOPBACK = ("127.0.0.1", 10911)

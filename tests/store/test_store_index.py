@@ -24,10 +24,10 @@ from hypothesis import strategies as st
 from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.errors import DiskFull, InvariantBroken, StoreError
 from saturnmq.protocol.message import decode_properties, decode_record, encode_properties, java_hash
+from saturnmq.protocol.properties import keys_of
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.index.index_file import ENTRY, HEADER, STEPS_PER_TURN, IndexShape, key_hash, topic_hash
 from saturnmq.store.index.message_index import MessageIndex, Synced, is_indexed
-from saturnmq.store.property_scan import keys_of
 
 SLOTS, ENTRIES = 7, 60  # 59 entries in 1268 bytes: three sectors
 FOREVER = 2**62

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError, StoreLocked
 from saturnmq.protocol.ids import offset_message_id, parse_offset_message_id
 from saturnmq.protocol.message import Host, Message, decode_record, decode_records, java_hash
+from saturnmq.protocol.properties import tags_code
 from saturnmq.store import FlushDiskType, GetStatus, MessageStore, PutStatus, StoreProfile, StoreSettings
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.file_cache import FileCache
 from saturnmq.store.files.mapped_file import MappedFile
 from saturnmq.store.files.state_file import StateFile
-from saturnmq.store.property_scan import tags_code
 from saturnmq.store.queue.consume_queue import ConsumeQueue, write_pending
 from saturnmq.store.recovery.checkpoint import Note
 from saturnmq.store.recovery.recover import Facts, FileFacts, Plan, plan

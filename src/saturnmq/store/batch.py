@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from saturnmq.protocol.codes import NAME_LENGTH_MAX, SCHEDULE_TOPIC
 from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.message import PROPERTIES_BYTES_MAX, Message
-from saturnmq.store.property_scan import tags_code
+from saturnmq.protocol.properties import tags_code
 from saturnmq.store.results import PutResult, PutStatus
 
 if TYPE_CHECKING:

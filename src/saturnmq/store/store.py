@@ -26,6 +26,7 @@ from typing import Final
 from saturnmq.protocol.codes import NAME_LENGTH_MAX, SCHEDULE_TOPIC, TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import DiskFull, FlushFailed, SaturnError, StoreError
 from saturnmq.protocol.message import PROPERTIES_BYTES_MAX, RECORD_FIXED_BYTES, Message
+from saturnmq.protocol.properties import tags_code
 from saturnmq.store import batch, reading
 from saturnmq.store.batch import Entry
 from saturnmq.store.delay import delivery_code
@@ -38,7 +39,6 @@ from saturnmq.store.log.commit_log import END_BLANK_BYTES, CommitLog
 from saturnmq.store.log.log import Confirmed
 from saturnmq.store.maintenance.maintenance import Upkeep
 from saturnmq.store.maintenance.retention import FULL_PERCENT, Usage, percent
-from saturnmq.store.property_scan import tags_code
 from saturnmq.store.queue.consume_queue import ConsumeQueue
 from saturnmq.store.queue.queues import LIST_NAME, QueueTable
 from saturnmq.store.recovery import opening

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Final
 
 from saturnmq.broker.context import Context
-from saturnmq.broker.properties import find, with_property
 from saturnmq.broker.services.delay import scheduled
 from saturnmq.broker.services.timer import LIMIT_MS
 from saturnmq.net import Connection
@@ -26,6 +25,7 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
 from saturnmq.protocol.ids import offset_message_id
 from saturnmq.protocol.message import MESSAGE_MAGIC, Message, decode_record
+from saturnmq.protocol.properties import find, with_property
 from saturnmq.store import PutStatus
 
 _UNIQUE_QUERY_COUNT: Final = 32  # defaultQueryMaxNum

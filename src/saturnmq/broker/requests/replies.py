@@ -10,7 +10,6 @@ from typing import Final
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.numbers import int32, int32_or, int64
-from saturnmq.broker.properties import find, with_property
 from saturnmq.broker.requests.send import REFUSALS, place_of, put_one, refusal, refused_at_arrival, short_fields
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import TopicConfig
@@ -18,6 +17,7 @@ from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.messaging import PushReplyMessage
+from saturnmq.protocol.properties import find, with_property
 from saturnmq.store import PutStatus
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,6 @@ from typing import Any, Final
 from saturnmq.broker.context import Context
 from saturnmq.broker.names import topic_problem
 from saturnmq.broker.numbers import int32, int32_or, int64
-from saturnmq.broker.properties import find, take, with_property, without
 from saturnmq.broker.services.delay import scheduled
 from saturnmq.broker.services.timer import deliver_ms_of
 from saturnmq.broker.services.transactions import as_half
@@ -38,7 +37,9 @@ from saturnmq.protocol.codes import (
 from saturnmq.protocol.errors import HeaderError, MessageError, MissingField, ResponseError, StoreError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.frames.decoder import FrameDecoder
+from saturnmq.protocol.headers.send_fields import SEND_V1_BY_V2
 from saturnmq.protocol.message import Host, Message, decode_batch
+from saturnmq.protocol.properties import find, take, with_property, without
 from saturnmq.store import PutResult, PutStatus
 
 _FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
@@ -47,16 +48,10 @@ _COMMIT: Final = int(SysFlag.COMMIT)
 NOT_HOSTS: Final = ~int(
     SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 )  # they describe the record's layout; a sender must not set them
-V1: Final = {
-    "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId",
-    "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes", "k": "unitMode",
-    "l": "maxReconsumeTimes", "m": "batch", "n": "bname",
-}  # fmt: skip
 DELAYS: Final = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
 _DELAY_IN_BATCH: Final = re.compile(rb"\x02(?:%b)\x01(?!0?(?:\x02|\Z))" % "|".join(DELAYS).encode())
 _LONG_NAMES: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
 REFUSALS: Final = (KeyError, HeaderError, UnicodeEncodeError, ResponseError)
-V1_SHORT: Final = {name: short for short, name in V1.items()}
 _STATUS_CODES: Final = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
     PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -124,7 +119,7 @@ def short_fields(request: Command) -> dict[str, str]:
     """extFields under the one-letter names of the V2 header."""
     ext = request.ext
     if request.code in _LONG_NAMES:
-        return {short: ext[name] for short, name in V1.items() if name in ext}
+        return {short: ext[name] for short, name in SEND_V1_BY_V2.items() if name in ext}
     return ext
 
 
@@ -134,7 +129,7 @@ def refusal(request: Command, error: Exception, base: dict[str, str]) -> Command
         return request.reply(error.code or ResponseCode.SYSTEM_ERROR, error.remark, base)
     if isinstance(error, KeyError):
         name = error.args[0]
-        text = MissingField(V1[name] if request.code in _LONG_NAMES else name).message
+        text = MissingField(SEND_V1_BY_V2[name] if request.code in _LONG_NAMES else name).message
     elif isinstance(error, HeaderError):
         text = error.message
     else:

@@ -16,14 +16,15 @@ from typing import Any, Final
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.numbers import int32, int32_or
-from saturnmq.broker.properties import find, is_set, take
 from saturnmq.broker.requests import send as reference
 from saturnmq.net import Connection, Later
 from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, RETRY_PREFIX, TRANSACTION_MASK, CommandFlag, RequestCode
 from saturnmq.protocol.errors import HeaderError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.frames.header_templates import HeaderTemplate, TemplateCommand
+from saturnmq.protocol.headers.send_fields import SEND_V1_BY_V2, SEND_V2_BY_V1
 from saturnmq.protocol.message import Message
+from saturnmq.protocol.properties import find, is_set, take
 from saturnmq.replication.dledger.store import LedgerStore
 from saturnmq.store import PutResult, PutStatus
 
@@ -54,8 +55,8 @@ def parse(template: HeaderTemplate) -> ParsedTemplate | None:
     """Parse the shared fields of a template; None if the fast path does not support it."""
     shared, names = template.shared, template.names
     if template.code == _V1:
-        shared = {short: shared[name] for short, name in reference.V1.items() if name in shared}
-        names = tuple(reference.V1_SHORT.get(name, name) for name in names)
+        shared = {short: shared[name] for short, name in SEND_V1_BY_V2.items() if name in shared}
+        names = tuple(SEND_V2_BY_V1.get(name, name) for name in names)
     if template.code == _BATCH or shared.get("m") == "true":
         return None
     try:

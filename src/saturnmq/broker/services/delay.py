@@ -16,13 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from saturnmq.broker.properties import find, with_property
 from saturnmq.broker.services.periodic import Turns
 from saturnmq.broker.services.statistics import Stats
 from saturnmq.protocol.bodies import DelayOffsetTable
 from saturnmq.protocol.codes import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, PropertyKey, ResponseCode
 from saturnmq.protocol.errors import ConfigError, CorruptRecord, MessageError, StoreError, response_error
 from saturnmq.protocol.message import Message, decode_properties, decode_record
+from saturnmq.protocol.properties import find, with_property
 from saturnmq.store import MessageStore, PutStatus, StateFile, wait_confirmed
 from saturnmq.store.delay import delay_levels
 from saturnmq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue

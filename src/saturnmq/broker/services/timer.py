@@ -23,13 +23,13 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from saturnmq.broker.properties import find, with_property
 from saturnmq.broker.services.delay import FLUSH_WAIT_MS, PAUSE_MS, TURN_BYTES, TURN_COUNT, restored
 from saturnmq.broker.services.periodic import Turns
 from saturnmq.broker.services.statistics import Stats
 from saturnmq.protocol.codes import TIMER_TOPIC, PropertyKey, ResponseCode
 from saturnmq.protocol.errors import MessageError, StoreError, response_error
 from saturnmq.protocol.message import Message, decode_record
+from saturnmq.protocol.properties import find, with_property
 from saturnmq.store import MessageStore, PutResult, PutStatus, StateFile, wait_confirmed
 from saturnmq.store.delay import wake_ms
 from saturnmq.store.queue.consume_queue import FILLER_SIZE

@@ -16,7 +16,6 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from saturnmq.broker.properties import find, with_property
 from saturnmq.broker.services.delay import FLUSH_WAIT_MS, restored
 from saturnmq.broker.services.half_table import CheckLimits, Half, HalfTable, Outcome, Step, immunity_ms
 from saturnmq.net import Connection, SendFailed
@@ -42,6 +41,7 @@ from saturnmq.protocol.message import (
     encode_properties,
     encode_record,
 )
+from saturnmq.protocol.properties import find, with_property
 from saturnmq.store import PutResult, PutStatus, StateFile, wait_confirmed
 from saturnmq.store.queue.consume_queue import ConsumeQueue
 

@@ -15,27 +15,11 @@ from saturnmq.client.receipt import STATUS_BY_CODE, Receipt, SendStatus
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import RETRY_PREFIX, PropertyKey, RequestCode, SysFlag
 from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.headers.send_fields import SEND_V1_BY_V2
 from saturnmq.protocol.message import BATCH_FIXED_BYTES, BatchItem, encode_batch
 
 _TRUE: Final = "true"
 _NAME, _PAIR = "\x01", "\x02"
-# Field names of header V2 (code 310) -> of header V1 (code 10).
-_LONG_NAMES: Final = {
-    "a": "producerGroup",
-    "b": "topic",
-    "c": "defaultTopic",
-    "d": "defaultTopicQueueNums",
-    "e": "queueId",
-    "f": "sysFlag",
-    "g": "bornTimestamp",
-    "h": "flag",
-    "i": "properties",
-    "j": "reconsumeTimes",
-    "k": "unitMode",
-    "l": "maxReconsumeTimes",
-    "m": "batch",
-    "n": "bname",
-}
 _REPLY_MARK: Final = f"{PropertyKey.MSG_TYPE}{_NAME}reply"
 
 
@@ -122,7 +106,7 @@ def send_command(
         ext["l"] = str(prepared.max_reconsume_times)
     code = request_code(prepared, smart=smart)
     if code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
-        ext = {_LONG_NAMES[name]: value for name, value in ext.items()}
+        ext = {SEND_V1_BY_V2[name]: value for name, value in ext.items()}
     return Command(code, ext=ext, body=prepared.body)
 
 

@@ -19,15 +19,18 @@ from typing import Any, Final
 
 from saturnmq.protocol.codes import CommandFlag, RequestCode
 from saturnmq.protocol.frames.command import Command, Serialization, json_loads
+from saturnmq.protocol.headers.send_fields import SEND_V2_BY_V1
 
 # Fields whose values differ from request to request. A different value of any other field needs another template.
+_SEND: Final = frozenset(("queueId", "bornTimestamp", "properties"))
+_SEND_V2: Final = frozenset(SEND_V2_BY_V1[name] for name in _SEND)
 CHANGING: Final[dict[int, frozenset[str]]] = {
-    int(RequestCode.SEND_MESSAGE): frozenset(("queueId", "bornTimestamp", "properties")),
-    int(RequestCode.SEND_MESSAGE_V2): frozenset("egi"),
-    int(RequestCode.SEND_BATCH_MESSAGE): frozenset("egi"),
+    int(RequestCode.SEND_MESSAGE): _SEND,
+    int(RequestCode.SEND_MESSAGE_V2): _SEND_V2,
+    int(RequestCode.SEND_BATCH_MESSAGE): _SEND_V2,
     int(RequestCode.PULL_MESSAGE): frozenset(("queueId", "queueOffset", "commitOffset")),
 }
-PROPERTIES: Final = frozenset(("properties", "i"))  # the field that may vary in length
+PROPERTIES: Final = frozenset(("properties", SEND_V2_BY_V1["properties"]))  # the field that may vary in length
 TEMPLATES_MAX: Final = 64  # per connection
 CHAIN_MAX: Final = 4  # templates tried first for one header length
 WORDS_MAX: Final = 512  # header words with such a list

@@ -64,6 +64,7 @@ from saturnmq.protocol.headers.fields import (
     header,
     respell,
 )
+from saturnmq.protocol.headers.send_fields import SEND_V2_BY_V1
 
 # fmt: off
 __all__ = [
@@ -170,23 +171,7 @@ class SendMessage(Header):
 
 
 _V2_FIELDS: Final = respell(
-    SendMessage.FIELDS,
-    {
-        "producer_group": "a",
-        "topic": "b",
-        "default_topic": "c",
-        "default_topic_queue_nums": "d",
-        "queue_id": "e",
-        "sys_flag": "f",
-        "born_timestamp": "g",
-        "flag": "h",
-        "properties": "i",
-        "reconsume_times": "j",
-        "unit_mode": "k",
-        "max_reconsume_times": "l",
-        "batch": "m",
-        "broker_name": "n",
-    },
+    SendMessage.FIELDS, {spec.attribute: SEND_V2_BY_V1[spec.wire] for spec in SendMessage.FIELDS}
 )
 
 

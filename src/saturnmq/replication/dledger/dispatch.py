@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from saturnmq.protocol.codes import SCHEDULE_TOPIC, TIMER_TOPIC, TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.message import MESSAGE_MAGIC, RECORD_V4
+from saturnmq.protocol.properties import tags_code
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC
 from saturnmq.raft.ledger.layout import HEADER
-from saturnmq.store.property_scan import tags_code
 from saturnmq.store.queue.consume_queue import ConsumeQueue
 
 if TYPE_CHECKING:

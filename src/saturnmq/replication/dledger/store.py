@@ -22,6 +22,7 @@ from saturnmq.net import NetSettings
 from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import MessageError, SaturnError, StoreError
 from saturnmq.protocol.message import Message, decode_record, encode_record
+from saturnmq.protocol.properties import tags_code
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES
 from saturnmq.raft.core.messages import AppendResponse, Code, Response
@@ -39,7 +40,6 @@ from saturnmq.store.delay import delivery_code
 from saturnmq.store.log.log import Confirmed
 from saturnmq.store.maintenance.maintenance import Upkeep
 from saturnmq.store.maintenance.retention import decide, delete_hours
-from saturnmq.store.property_scan import tags_code
 from saturnmq.store.queue.consume_queue import ConsumeQueue
 from saturnmq.store.store import wall_clock_ms
 

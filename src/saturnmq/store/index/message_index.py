@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 
 from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError, invariant
+from saturnmq.protocol.properties import KEYS, UNIQUE_KEY, find_last_bytes, keys_of
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.index.index_file import NAME_DIGITS, IndexFile, IndexShape, absolute, key_hash, raw_hash, topic_hash
-from saturnmq.store.property_scan import KEYS, UNIQUE_KEY, keys_of, last_property
 
 log = logging.getLogger(__name__)
 
@@ -265,7 +265,7 @@ class MessageIndex:
                 else:
                     plain.append((value if value < 0x80000000 else absolute(value), physical_offset, store_ms))
                     if KEYS in raw:
-                        words = last_property(raw, KEYS).decode("utf-8", "replace")
+                        words = find_last_bytes(raw, KEYS).decode("utf-8", "replace")
                         prefix = self._prefixes.get(topic) or self._new_prefix(topic)
                         plain += [
                             (key_hash(prefix, word), physical_offset, store_ms) for word in words.split(" ") if word

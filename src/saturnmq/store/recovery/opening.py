@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
 from saturnmq.protocol.message import RECORD_FIXED_BYTES, Message
+from saturnmq.protocol.properties import keys_of, tags_code
 from saturnmq.store.delay import delivery_code
 from saturnmq.store.files.mapped_file import is_zero, numbered_files
 from saturnmq.store.files.state_file import leave_mark
 from saturnmq.store.index.index_file import NAME_DIGITS
 from saturnmq.store.index.message_index import Synced
 from saturnmq.store.maintenance.maintenance import BOUNDARY_BYTES
-from saturnmq.store.property_scan import keys_of, tags_code
 from saturnmq.store.queue.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX
 from saturnmq.store.reading import place_of

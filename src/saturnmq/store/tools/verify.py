@@ -17,9 +17,9 @@ from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
 from saturnmq.protocol.json_dialect import loads
 from saturnmq.protocol.message import Message
+from saturnmq.protocol.properties import tags_code
 from saturnmq.store.delay import delivery_code
 from saturnmq.store.files.state_file import StateFile
-from saturnmq.store.property_scan import tags_code
 from saturnmq.store.queue.queues import LIST_NAME
 from saturnmq.store.recovery.checkpoint import CHECKPOINT_BYTES, TIME_END_MS, Checkpoint, Note
 from saturnmq.store.recovery.opening import FAILURE_NAME

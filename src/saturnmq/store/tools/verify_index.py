@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from saturnmq.protocol.errors import CorruptRecord, StoreError
 from saturnmq.protocol.message import Message
+from saturnmq.protocol.properties import keys_of
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.index.index_file import (
     ENTRY,
@@ -26,7 +27,6 @@ from saturnmq.store.index.index_file import (
     topic_hash,
 )
 from saturnmq.store.index.message_index import is_indexed
-from saturnmq.store.property_scan import keys_of
 from saturnmq.store.tools.scan import Problem, ReadOnlyDisk, Weight
 
 _CHUNK_ENTRIES: Final = 16_384
